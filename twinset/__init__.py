@@ -1,0 +1,1 @@
+"""twinset: a synthetic twin of a private, labelled table of texts."""

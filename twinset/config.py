@@ -1,0 +1,151 @@
+"""Every option of a run, as frozen and validated data. Knows nothing of torch, files or models.
+
+Privacy knobs (`PrivacyConfig`), knobs that change what is learnt (`TrainingConfig`), knobs that change
+only time and memory (`SpeedConfig`) and knobs of the sampler (`SamplingConfig`) live apart, so that a
+reader sees at once which of them may move a guarantee.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from twinset.errors import InputError
+
+MismatchForm = Literal["published", "bounded"]
+Precision = Literal["auto", "float32", "bfloat16"]
+Method = Literal["lora", "full"]
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise InputError(message)
+
+
+def _finite(value: float, low: float, high: float = math.inf) -> bool:
+    return math.isfinite(value) and low < value <= high
+
+
+@dataclass(frozen=True)
+class PrivacyConfig:
+    """What may move the guarantee.
+
+    Args:
+        target_epsilon: total ε of everything released, label counts included. Not infinite: a run
+            without privacy is asked for by `None`, and its guarantee is "none".
+        target_delta: δ; `None` takes min(1e-5, 1 / N^1.1).
+        max_grad_norm: C, the largest norm one unit's gradient may have.
+        label_count_share: share of ε that would be spent were the label counts released alone.
+        noise_policy: a name in `twinset.policies.POLICIES`.
+        insecure_noise_seed: reproducible noise for tests only; makes the guarantee "none".
+    """
+
+    target_epsilon: float | None = 8.0
+    target_delta: float | None = None
+    max_grad_norm: float = 1.0
+    label_count_share: float = 0.05
+    noise_policy: str = "uniform"
+    insecure_noise_seed: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse values no accountant could interpret."""
+        epsilon, delta = self.target_epsilon, self.target_delta
+        _require(
+            epsilon is None or _finite(epsilon, 0),
+            f"--epsilon must be a number above 0, not {epsilon}; 8 is usual, smaller is more private",
+        )
+        _require(
+            delta is None or (_finite(delta, 0) and delta < 1),
+            f"--delta must lie between 0 and 1, not {delta}; leave it out for min(1e-5, 1/N^1.1)",
+        )
+        _require(_finite(self.max_grad_norm, 0), "--max-grad-norm must be a number above 0")
+        _require(0 < self.label_count_share < 1, "--label-count-share must lie between 0 and 1")
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """What is learnt and how. `None` means: chosen from the number of records by `twinset.plan`."""
+
+    base_model: str = "smollm2-135m"
+    method: Method = "lora"
+    lora_rank: int = 8
+    steps: int | None = None
+    batch_size: int | None = None
+    learning_rate: float | None = None
+    max_tokens: int = 256
+    mismatch_weight: float | None = None
+    mismatch_prompts: int = 1
+    mismatch_form: MismatchForm = "bounded"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse values the loop could not run with."""
+        for name in ("lora_rank", "steps", "batch_size", "max_tokens"):
+            value = getattr(self, name)
+            _require(value is None or value >= 1, f"--{name.replace('_', '-')} must be at least 1")
+        rate, weight = self.learning_rate, self.mismatch_weight
+        _require(rate is None or _finite(rate, 0), "--learning-rate must be a number above 0")
+        _require(weight is None or _finite(weight, -1e-9), "--mismatch-weight must be 0 or more")
+        _require(self.mismatch_prompts >= 0, "--mismatch-prompts must be 0 or more")
+        _require(self.method in ("lora", "full"), "--method must be lora or full")
+        _require(
+            self.mismatch_form in ("published", "bounded"),
+            "--mismatch-form must be published or bounded",
+        )
+
+
+@dataclass(frozen=True)
+class SpeedConfig:
+    """Time and memory only: no value here may change any clipped gradient (to rounding)."""
+
+    physical_batch: int = 16
+    precision: Precision = "auto"
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        """Refuse an empty physical batch or an unknown precision."""
+        _require(self.physical_batch >= 1, "--physical-batch must be at least 1")
+        _require(
+            self.precision in ("auto", "float32", "bfloat16"),
+            "--precision must be auto, float32 or bfloat16",
+        )
+
+
+@dataclass(frozen=True)
+class SamplingConfig:
+    """How rows are drawn from the model. All of it is post-processing: it moves no guarantee."""
+
+    top_p: float = 0.95
+    temperature: float = 1.0
+    typical_p: float | None = None
+    max_new_tokens: int | None = None
+    batch_size: int = 64
+    max_redraws: int = 20
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse decoding settings that define no distribution."""
+        _require(0 < self.top_p <= 1, "--top-p must lie above 0 and be at most 1")
+        _require(_finite(self.temperature, 0), "--temperature must be a number above 0")
+        _require(
+            self.typical_p is None or 0 < self.typical_p <= 1,
+            "--typical-p must lie above 0 and be at most 1",
+        )
+        _require(self.batch_size >= 1, "--sample-batch must be at least 1")
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """One run: the four groups together, as written to `internal/config.json`."""
+
+    privacy: PrivacyConfig = PrivacyConfig()
+    training: TrainingConfig = TrainingConfig()
+    speed: SpeedConfig = SpeedConfig()
+    sampling: SamplingConfig = SamplingConfig()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return nested plain values, ready for JSON."""
+        from dataclasses import asdict
+
+        return asdict(self)
