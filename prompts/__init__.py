@@ -1,1 +1,1 @@
-"""Package."""
+"""Built-in prompt templates, one TOML file each; `twinset.templates` reads them."""

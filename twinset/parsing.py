@@ -1,0 +1,145 @@
+"""Bytes of a CSV, TSV, JSONL or Parquet file → a table, or one line that says what is wrong where.
+
+The cells are private, and the messages of pandas and pyarrow may quote them: none is passed on, and
+errors are raised `from None` so that no traceback holds one either. Rows count from 1, the first
+one after the header.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, cast
+
+import pandas as pd
+import pyarrow as pa
+
+from twinset.errors import InputError
+
+
+def _open_bytes(path: Path) -> IO[bytes]:
+    opened = gzip.open(path, "rb") if path.name.lower().endswith(".gz") else open(path, "rb")
+    return cast(IO[bytes], opened)
+
+
+@contextmanager
+def _lines(path: Path, newline: str) -> Iterator[Iterator[str]]:
+    """Yield the lines of a UTF-8 file; the first unreadable one raises UnicodeError on its turn.
+
+    Decoding goes by blocks, so a strict decoder would fail rows too early; escaping the bad bytes
+    and looking for the escapes names the right row. A NUL means UTF-16 or a binary file.
+    """
+
+    def checked(handle: Iterable[str]) -> Iterator[str]:
+        for line in handle:
+            if "\0" in line:
+                raise UnicodeError
+            line.encode()
+            yield line
+
+    with (
+        _open_bytes(path) as raw,
+        io.TextIOWrapper(raw, "utf-8-sig", "surrogateescape", newline) as text,
+    ):
+        yield checked(text)
+
+
+def _place(row: int) -> str:
+    return f"row {row}" if row else "the header"
+
+
+def _not_utf8(path: Path, row: int) -> InputError:
+    return InputError(f"{path}: {_place(row)} is not UTF-8 text; save it as UTF-8")
+
+
+def read_delimited(path: Path, delimiter: str) -> pd.DataFrame:
+    """Read CSV or TSV; only an empty cell is missing, and every row has the header's width."""
+    rows = _check_rows(path, delimiter)
+    try:
+        with _open_bytes(path) as raw:
+            return pd.read_csv(
+                raw,
+                sep=delimiter,
+                encoding="utf-8-sig",
+                keep_default_na=False,
+                na_values=[""],
+                low_memory=False,  # types are inferred once a column, not once a block of rows
+            )
+    except (ValueError, OverflowError):
+        raise InputError(
+            f"{path}: {_place(rows)} cannot be parsed; look for a quoted cell that is never closed"
+        ) from None
+
+
+def _check_rows(path: Path, delimiter: str) -> int:
+    """Return the number of rows; refuse what pandas would fill in, rename or quote in an error."""
+    row = -1  # the header
+    limit = csv.field_size_limit(sys.maxsize)
+    try:
+        with _lines(path, newline="") as lines:
+            reader = csv.reader(lines, delimiter=delimiter)
+            rows = (cells for cells in reader if len(cells) > 1 or "".join(cells).strip())
+            header = next(rows, None)
+            if header is None:
+                raise InputError(f"{path}: the file is empty; give a table with a header row")
+            _check_header(path, header)
+            row = 0
+            for row, cells in enumerate(rows, start=1):  # noqa: B007 (the count is the result)
+                if len(cells) != len(header):
+                    raise InputError(
+                        f"{path}: row {row} has {len(cells)} cells where the header has "
+                        f"{len(header)}; put cells that hold the separator, a quote or a line "
+                        "break in double quotes"
+                    )
+    except UnicodeError:
+        raise _not_utf8(path, row + 1) from None
+    finally:
+        csv.field_size_limit(limit)
+    return row
+
+
+def _check_header(path: Path, header: list[str]) -> None:
+    names = [name for name in header if name]
+    for position, name in enumerate(names):
+        if name in names[:position]:
+            raise InputError(f"{path}: two columns have the same name; rename one in the header")
+
+
+def read_jsonl(path: Path) -> pd.DataFrame:
+    """Read one JSON object a line; a value keeps its JSON type ("1" stays a text)."""
+    rows: list[dict[str, Any]] = []
+    try:
+        with _lines(path, newline="\n") as lines:
+            for line in lines:
+                if line.strip():
+                    rows.append(_json_row(line, f"{path}: row {len(rows) + 1}"))
+    except UnicodeError:
+        raise _not_utf8(path, len(rows) + 1) from None
+    return pd.DataFrame(rows)
+
+
+def _json_row(line: str, place: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+        if "\\u" in line:  # an escaped half of a surrogate pair is JSON, but not text
+            json.dumps(row, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):
+        raise InputError(f"{place} is not valid JSON; write one object a line") from None
+    if not isinstance(row, dict):
+        raise InputError(f"{place} is not a JSON object; write one object a line")
+    return row
+
+
+def read_parquet(path: Path) -> pd.DataFrame:
+    """Read a Parquet file with its pandas dtypes."""
+    try:
+        with open(path, "rb") as raw:  # a handle: from a path pyarrow also reads "name=value/"
+            return pd.read_parquet(raw)
+    except (ValueError, TypeError, KeyError, pa.ArrowException):
+        raise InputError(f"{path}: not a readable Parquet file; write it again") from None

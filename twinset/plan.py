@@ -1,0 +1,123 @@
+"""A run's plan: everything decided before the first private step, from the number of records alone.
+
+Knows no record and no model. The defaults were chosen by experiment on public sets; README lists the
+figures.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from twinset.config import PrivacyConfig, TrainingConfig
+from twinset.errors import InputError
+from twinset.privacy.accountant import calibrate_noise_multiplier, epsilon, gaussian_noise_multiplier
+from twinset.privacy.events import Event, GaussianRelease, SubsampledGaussian
+
+LARGEST_USEFUL_NOISE = 40.0  # σ above which a few thousand steps teach nothing
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The numbers a run is made of.
+
+    Args:
+        records: N, taken as public.
+        target_epsilon: ε asked for; `None` for a run without privacy.
+        target_delta: δ.
+        batch_size: L = qN, the expected number of records a step.
+        steps: T.
+        noise_multiplier: σ, in units of the clipping norm; 0 without privacy.
+        label_count_noise: standard deviation added to each released label count; 0 without privacy.
+        learning_rate: Adam's, at its peak.
+        mismatch_weight: λ.
+    """
+
+    records: int
+    target_epsilon: float | None
+    target_delta: float
+    batch_size: int
+    steps: int
+    noise_multiplier: float
+    label_count_noise: float
+    learning_rate: float
+    mismatch_weight: float
+
+    @property
+    def sample_rate(self) -> float:
+        """q = L / N."""
+        return min(1.0, self.batch_size / self.records)
+
+    @property
+    def events(self) -> list[Event]:
+        """What the whole run will have spent."""
+        if self.target_epsilon is None:
+            return []
+        return [
+            GaussianRelease(self.label_count_noise, "label counts"),
+            SubsampledGaussian(self.noise_multiplier, self.sample_rate, self.steps),
+        ]
+
+    @property
+    def epsilon(self) -> float:
+        """ε of the whole run at `target_delta`; infinite without privacy."""
+        return epsilon(self.events, self.target_delta) if self.events else math.inf
+
+
+def default_delta(records: int) -> float:
+    """δ = min(1e-5, 1/N^1.1).
+
+    >>> default_delta(1000)
+    1e-05
+    """
+    return min(1e-5, records**-1.1)
+
+
+def default_batch_size(records: int) -> int:
+    """Expected records a step."""
+    return max(16, min(1024, round(records / 16)))
+
+
+def default_steps(records: int) -> int:
+    """Steps for the default batch size."""
+    return 60
+
+
+def make_plan(records: int, privacy: PrivacyConfig, training: TrainingConfig) -> Plan:
+    """Choose sample rate, steps, σ and learning rate for N records.
+
+    Raises:
+        InputError: δ ≥ 1, or the noise needed is so large that nothing could be learnt; the message
+            says what ε is attainable.
+    """
+    delta = privacy.target_delta if privacy.target_delta is not None else default_delta(records)
+    batch = min(training.batch_size or default_batch_size(records), records)
+    steps = training.steps or default_steps(records)
+    sigma, count_noise = _noise(records, privacy, delta, batch, steps)
+    rate, weight = training.learning_rate, training.mismatch_weight
+    return Plan(
+        records=records,
+        target_epsilon=privacy.target_epsilon,
+        target_delta=delta,
+        batch_size=batch,
+        steps=steps,
+        noise_multiplier=sigma,
+        label_count_noise=count_noise,
+        learning_rate=rate if rate is not None else 2e-3,
+        mismatch_weight=weight if weight is not None else 0.5,
+    )
+
+
+def _noise(
+    records: int, privacy: PrivacyConfig, delta: float, batch: int, steps: int
+) -> tuple[float, float]:
+    target = privacy.target_epsilon
+    if target is None:
+        return 0.0, 0.0
+    count_noise = gaussian_noise_multiplier(target * privacy.label_count_share, delta)
+    counts = GaussianRelease(count_noise, "label counts")
+    try:
+        sigma = calibrate_noise_multiplier(target, delta, batch / records, steps, [counts])
+    except ValueError as error:
+        raise InputError(f"ε = {target} cannot be reached: {error}") from None
+    return sigma, count_noise

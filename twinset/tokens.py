@@ -1,0 +1,122 @@
+"""Records as token sequences: prompt, text, end of text; loss on text and end of text only.
+
+Knows nothing of privacy. A record becomes K = 1 + |W| sequences: its own prompt first, then wrong ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from twinset.errors import InputError
+from twinset.privacy.clipping import Sequences
+from twinset.records import Records
+from twinset.schema import Combination
+from twinset.templates import Template, wrong_combinations
+
+SHORTEST_TEXT = 8  # tokens that must fit behind the longest prompt
+
+
+@dataclass(frozen=True)
+class TokenisedRecords:
+    """All records' tokens, on which batches are cut.
+
+    Args:
+        texts: per record the ids of text and end-of-text token; a text cut at the maximum length
+            has no end-of-text token, for it did not end there.
+        labels: per record its label combination.
+        prompts: ids of the prompt of every combination.
+        truncated: number of texts that were cut (private: `internal/` only).
+    """
+
+    texts: list[list[int]]
+    labels: list[Combination]
+    prompts: dict[Combination, list[int]]
+    truncated: int
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    @property
+    def mean_length(self) -> float:
+        """Mean tokens of a record with its own prompt."""
+        prompts = (len(self.prompts[label]) for label in self.labels)
+        return (sum(map(len, self.texts)) + sum(prompts)) / max(1, len(self.texts))
+
+    def sequences(
+        self, indices: Sequence[int], mismatched: int, rng: np.random.Generator
+    ) -> Sequences:
+        """Return the K = 1 + min(mismatched, wrong combinations) sequences of each record.
+
+        Args:
+            indices: which records, in the order wanted.
+            mismatched: wrong prompts per record, drawn afresh.
+            rng: draws them; it may be seeded, for the draw does not look at any record.
+        """
+        combinations = tuple(self.prompts)
+        rows: list[tuple[list[int], list[int]]] = []
+        for i in indices:
+            wrong = wrong_combinations(self.labels[i], combinations, mismatched, rng)
+            rows += [(self.prompts[c], self.texts[i]) for c in (self.labels[i], *wrong)]
+        return _padded(rows, len(rows) // len(indices))
+
+
+def _padded(rows: list[tuple[list[int], list[int]]], per_unit: int) -> Sequences:
+    width = max(len(prompt) + len(text) for prompt, text in rows)
+    ids = torch.zeros(len(rows), width, dtype=torch.long)
+    mask = torch.zeros(len(rows), width, dtype=torch.bool)
+    for row, (prompt, text) in enumerate(rows):
+        end = len(prompt) + len(text)
+        ids[row, :end] = torch.tensor(prompt + text)
+        mask[row, len(prompt) : end] = True
+    return Sequences(ids, mask, per_unit)
+
+
+def prompt_tokens(
+    template: Template, combinations: Sequence[Combination], tokenizer: Any
+) -> dict[Combination, list[int]]:
+    """Return the ids of each combination's prompt; the text follows after one space."""
+    return {
+        c: tokenizer.encode(template.render(c), add_special_tokens=False) for c in combinations
+    }
+
+
+def text_room(prompts: dict[Combination, list[int]], context: int, max_tokens: int) -> int:
+    """Return how many text tokens (end of text included) fit behind the longest prompt.
+
+    Raises:
+        InputError: hardly any do.
+    """
+    longest = max(map(len, prompts.values()))
+    room = context - longest
+    if room < SHORTEST_TEXT:
+        raise InputError(
+            f"the longest prompt has {longest} tokens, but the base model reads {context} in all; "
+            "shorten --prompt or take a base model with a longer context"
+        )
+    return min(room, max_tokens)
+
+
+def tokenise(
+    records: Records, template: Template, tokenizer: Any, context: int, max_tokens: int
+) -> TokenisedRecords:
+    """Turn records into tokens.
+
+    Args:
+        records: texts and labels.
+        template: renders the prompts.
+        tokenizer: of the base model; its end-of-text token closes each text.
+        context: longest sequence the model reads, in tokens.
+        max_tokens: longest text kept, end of text included. A public constant.
+    """
+    prompts = prompt_tokens(template, records.schema.combinations, tokenizer)
+    room = text_room(prompts, context, max_tokens)
+    spaced = [" " + text.strip() for text in records.texts]
+    encoded = tokenizer(spaced, add_special_tokens=False)["input_ids"]
+    texts = [[*ids, tokenizer.eos_token_id][:room] for ids in encoded]
+    truncated = sum(len(ids) >= room for ids in encoded)
+    return TokenisedRecords(texts, list(records.labels), prompts, truncated)
