@@ -1,1 +1,21 @@
-"""Package."""
+"""Every privacy claim of twinset is made in this folder, and nowhere else.
+
+One page, in the order of a run; each module's docstring says what it assumes.
+
+| claim | made in |
+|---|---|
+| what was done with the private records is one of a few known mechanisms | `events` |
+| ε of those mechanisms together, an upper bound; σ for a wanted ε | `accountant` |
+| noise and draws come from the operating system's entropy, never from `--seed` | `randomness` |
+| each record enters each step independently with probability q | `batches` |
+| one record moves the summed gradient by at most C: the whole record is clipped | `clipping` |
+| noise of standard deviation σC is added to that sum | `noise` |
+| the label counts are a Gaussian release of sensitivity 1 | `labelcounts` |
+| what a reader needs to recompute ε, with nothing private in it | `ledger` |
+| what all of it guarantees, in words; "none" in every case of doubt | `guarantee` |
+
+The unit is one record, the neighbouring relation "add or remove one record", everywhere. The
+number of records, the label set, the template, the base model and the hyper-parameters are taken
+as public.
+Nothing here imports anything of twinset outside this folder.
+"""

@@ -1,0 +1,48 @@
+"""A measured number with everything needed to read it. Knows nothing of how it was measured."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+Goal = Literal["maximise", "minimise"]
+Z_95 = 1.959963984540054  # two-sided 95 % quantile of the standard normal
+
+
+@dataclass(frozen=True)
+class Score:
+    """One value with its 95 % interval, the way it should go, its range and its sample size."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+    goal: Goal
+    minimum: float
+    maximum: float
+    n: int
+
+    def __str__(self) -> str:
+        """Return "0.812 [0.794, 0.829]"."""
+        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+
+def proportion(name: str, hits: int, n: int, goal: Goal = "maximise") -> Score:
+    """Return hits / n with Wilson's interval (Wilson 1927), which holds near 0 and 1 too.
+
+    The interval speaks of the n rows counted, not of training once more.
+
+    Raises:
+        ValueError: n is 0, or hits is not within 0 … n.
+
+    >>> print(proportion("accuracy", 90, 100))
+    0.900 [0.826, 0.945]
+    """
+    if not 0 <= hits <= n or n == 0:
+        raise ValueError(f"{hits} of {n} is no proportion")
+    p, shrink = hits / n, 1 + Z_95**2 / n
+    centre = (p + Z_95**2 / (2 * n)) / shrink
+    half = Z_95 * math.sqrt(p * (1 - p) / n + Z_95**2 / (4 * n**2)) / shrink
+    low, high = max(0.0, min(p, centre - half)), min(1.0, max(p, centre + half))
+    return Score(name, p, low, high, goal, 0.0, 1.0, n)

@@ -1,0 +1,456 @@
+"""The clipping engine against `oracle`: every number it adds, in float64, on both model families."""
+
+import math
+import random
+
+import oracle
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oracle import Clipped, Unit
+from torch import nn
+
+from twinset.adapters import with_lora
+from twinset.mismatch import MismatchLoss
+from twinset.privacy.clipping import ClippingEngine, Sequences, engine, vocabulary
+from twinset.privacy.clipping.capture import UnsupportedModule
+
+VOCABULARY, CONTEXT, C = 31, 48, 1.0
+EXACT = 1e-9
+FAMILIES = ["gpt2-tied", "gpt2-untied", "llama-tied", "llama-untied"]
+LOSSES = {
+    "plain": (MismatchLoss(0.0, "published"), oracle.plain),
+    "published": (MismatchLoss(0.7, "published"), oracle.published(0.7)),
+    "bounded": (MismatchLoss(0.7, "bounded"), oracle.bounded(0.7)),
+}
+
+
+def _config(family: str):
+    from transformers import GPT2Config, LlamaConfig
+
+    tied = family.endswith("-tied")
+    if family.startswith("gpt2"):
+        return GPT2Config(
+            vocab_size=VOCABULARY,
+            n_positions=CONTEXT,
+            n_embd=16,
+            n_layer=2,
+            n_head=2,
+            tie_word_embeddings=tied,
+        )
+    return LlamaConfig(
+        vocab_size=VOCABULARY,
+        max_position_embeddings=CONTEXT,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        tie_word_embeddings=tied,
+    )
+
+
+def _randomise(model: nn.Module, spread: float = 0.3) -> nn.Module:
+    """Give every parameter, biases and scales included, a value that is not special."""
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for p in model.parameters():
+            noise = torch.randn(p.shape, generator=generator, dtype=torch.float64)
+            p.copy_(spread * noise + (1.0 if p.dim() == 1 else 0.0))
+    return model
+
+
+def build(family: str, dtype: torch.dtype = torch.float64) -> nn.Module:
+    from transformers import AutoModelForCausalLM
+
+    return _randomise(AutoModelForCausalLM.from_config(_config(family))).to(dtype).eval()
+
+
+def with_adapters(model: nn.Module, zero: bool = False) -> nn.Module:
+    """LoRA as the product makes it; B starts at zero, and elsewhere during training."""
+    adapted = with_lora(model, 3)
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for name, p in adapted.named_parameters():
+            if "lora_B" in name and not zero:
+                p.copy_(0.3 * torch.randn(p.shape, generator=generator))
+            if p.requires_grad and model.dtype == torch.float64:
+                p.data = p.data.double()
+    return adapted
+
+
+def random_units(seed: int, units: int, per_unit: int, prompt=(1, 7), text=(1, 12)) -> list[Unit]:
+    """Ragged units; texts repeat tokens, and take tokens from their prompts."""
+    draw = random.Random(seed)
+
+    def ids(low: int, high: int) -> list[int]:
+        return [draw.randrange(VOCABULARY) for _ in range(draw.randint(low, high))]
+
+    made = []
+    for _ in range(units):
+        prompts = [ids(*prompt) for _ in range(per_unit)]
+        words = ids(*text)
+        shared = [draw.choice([w, prompts[0][0], words[0]]) for w in words]
+        made.append([(p, shared) for p in prompts])
+    return made
+
+
+def to_sequences(units: list[Unit], padding_seed: int = 0) -> Sequences:
+    """Pad on the right, with random ids: what stands in padding must not matter."""
+    rows = [row for unit in units for row in unit]
+    width = max(len(p) + len(t) for p, t in rows) + padding_seed % 3
+    generator = torch.Generator().manual_seed(padding_seed)
+    ids = torch.randint(VOCABULARY, (len(rows), width), generator=generator)
+    mask = torch.zeros(len(rows), width, dtype=torch.bool)
+    for i, (prompt, text) in enumerate(rows):
+        ids[i, : len(prompt) + len(text)] = torch.tensor(prompt + text)
+        mask[i, len(prompt) : len(prompt) + len(text)] = True
+    return Sequences(ids, mask, len(units[0]))
+
+
+def run_engine(
+    model: nn.Module, units: list[Unit], loss, physical: int = 10**6, max_grad_norm: float = C
+) -> Clipped:
+    names = list(oracle.trained(model))
+    engine = ClippingEngine(model, max_grad_norm)
+    norms: list[float] = []
+    try:
+        for start in range(0, len(units), physical):
+            report = engine.add(to_sequences(units[start : start + physical], start), loss)
+            norms += report.norms.tolist()
+    finally:
+        engine.close()
+    return Clipped(norms, dict(zip(names, engine.sums, strict=True)))
+
+
+def assert_exact(model, units, loss: str = "plain", physical: int = 10**6, bound=EXACT) -> None:
+    mine, theirs = LOSSES[loss]
+    expected = oracle.clipped(model, units, theirs, C)
+    assert oracle.largest_error(run_engine(model, units, mine, physical), expected) < bound
+    assert any(n > C for n in expected.norms), "nothing was clipped: the case shows nothing"
+
+
+# -- exactness ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("per_unit", "loss"),
+    [(1, "plain"), (2, "published"), (2, "bounded"), (5, "published"), (5, "bounded")],
+)
+def test_every_trained_parameter_matches_one_record_at_a_time(family, per_unit, loss):
+    assert_exact(build(family), random_units(3, 5, per_unit), loss)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("physical", [1, 3, 7])
+def test_physical_batches_change_nothing(family, physical):
+    assert_exact(build(family), random_units(4, 7, 2), "bounded", physical)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_hard_shapes(family):
+    units: list[Unit] = [
+        [([5], [9]), ([6], [9])],  # one-token text behind a one-token prompt
+        [([2, 2, 2], [2] * 9), ([2], [2] * 9)],  # one token over and over, in prompt and text
+        [([1, 2, 3], [3, 2, 1, 0]), ([3, 2, 1], [3, 2, 1, 0])],
+        [([4] * 30, [8, 8]), ([7], [8, 8])],  # sequences of one unit of very different lengths
+    ]
+    assert_exact(build(family), units, "published")
+
+
+@pytest.mark.parametrize("zero", [True, False])
+@pytest.mark.parametrize("family", ["gpt2-tied", "llama-tied", "llama-untied"])
+def test_lora(family, zero):
+    assert_exact(with_adapters(build(family), zero), random_units(5, 4, 2), "bounded", 3)
+
+
+def _keep(model: nn.Module, *wanted: str) -> nn.Module:
+    for name, p in model.named_parameters():
+        p.requires_grad_(any(w in name for w in wanted))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("family", "trained"),
+    [
+        ("gpt2-tied", ("h.0.", "ln_f")),  # embeddings frozen, and the layer behind them trained
+        ("gpt2-tied", ("h.1.mlp",)),
+        ("gpt2-tied", ("wpe",)),
+        ("gpt2-tied", ("wte",)),
+        ("gpt2-untied", ("lm_head",)),
+        ("gpt2-untied", ("wte",)),
+        ("llama-untied", ("lm_head",)),
+        ("llama-tied", ("layernorm", "norm.weight")),
+        ("llama-untied", ("embed_tokens",)),
+        ("llama-tied", ("k_proj", "v_proj")),
+    ],
+)
+def test_frozen_parts(family, trained):
+    model = _keep(build(family), *trained)
+    assert 0 < len(oracle.trained(model)) < len(list(model.parameters()))
+    mine, theirs = LOSSES["published"]
+    units = random_units(6, 4, 2)
+    expected = oracle.clipped(model, units, theirs, 0.05)
+    actual = run_engine(model, units, mine, 3, max_grad_norm=0.05)
+    assert oracle.largest_error(actual, expected) < EXACT
+
+
+@settings(max_examples=12, deadline=None, derandomize=True)
+@given(
+    family=st.sampled_from(FAMILIES),
+    lora=st.booleans(),
+    units=st.integers(1, 5),
+    per_unit=st.integers(1, 4),
+    longest=st.integers(1, 20),
+    physical=st.integers(1, 5),
+    bounded=st.booleans(),
+    max_grad_norm=st.sampled_from([1e-3, 0.5, 5.0, math.inf]),
+    seed=st.integers(0, 10**6),
+)
+def test_any_shape(family, lora, units, per_unit, longest, physical, bounded, max_grad_norm, seed):
+    model = with_adapters(build(family)) if lora else build(family)
+    made = random_units(seed, units, per_unit, prompt=(1, longest), text=(1, longest))
+    name = "plain" if per_unit == 1 else "bounded" if bounded else "published"
+    mine, theirs = LOSSES[name]
+    expected = oracle.clipped(model, made, theirs, max_grad_norm)
+    actual = run_engine(model, made, mine, physical, max_grad_norm)
+    assert oracle.largest_error(actual, expected) < EXACT
+
+
+@pytest.mark.parametrize("family", ["gpt2-tied", "llama-untied"])
+def test_buffers_and_chunks_change_nothing(family, monkeypatch):
+    monkeypatch.setattr(vocabulary, "CHUNK_TOKENS", 3)
+    monkeypatch.setattr(engine, "BUFFER_NUMBERS", 2 * VOCABULARY * 16)
+    assert_exact(build(family), random_units(7, 5, 2), "published")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_float32_stays_within_1e_4(family):
+    """Stated tolerance of float32: 1e-4 relative, per norm and per parameter, against float64."""
+    units, (mine, theirs) = random_units(8, 6, 2), LOSSES["bounded"]
+    expected = oracle.clipped(build(family), units, theirs, C)
+    actual = run_engine(build(family, torch.float32), units, mine, 4)
+    assert oracle.largest_error(actual, expected) < 1e-4
+
+
+def test_norms_of_long_gradients_are_not_read_too_small():
+    """A flat float32 norm of millions of numbers loses the small ones; here rows are totalled in 64 bits."""
+    model = _keep(build("gpt2-untied", torch.float32), "lm_head")
+    units = random_units(9, 2, 1)
+    expected = oracle.clipped(_keep(build("gpt2-untied"), "lm_head"), units, oracle.plain, C)
+    actual = run_engine(model, units, LOSSES["plain"][0])
+    assert actual.norms == pytest.approx(expected.norms, rel=1e-5)
+
+
+# -- what is released ------------------------------------------------------------------------------
+
+
+def total_norm(sums: dict[str, torch.Tensor]) -> float:
+    return oracle.norm(list(sums.values()))
+
+
+def difference(left: Clipped, right: Clipped) -> float:
+    return oracle.norm([left.sums[n] - right.sums[n] for n in left.sums])
+
+
+@pytest.mark.parametrize("loss", ["published", "bounded"])
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("spread", [0.3, 6.0])
+def test_one_record_moves_the_sums_by_at_most_c(family, loss, spread):
+    """Also a hostile one: with weights spread by 6 losses are in the hundreds, gradients far longer."""
+    model = _randomise(build(family), spread)
+    mine, units = LOSSES[loss][0], random_units(10, 5, 3)
+    units[2] = [(p, [0, VOCABULARY - 1] * 12) for p, _ in units[2]]
+    everyone = run_engine(model, units, mine, 3)
+    without = run_engine(model, units[:2] + units[3:], mine, 3)
+    assert everyone.norms[2] > (100 * C if spread > 1 else C)
+    assert difference(everyone, without) == pytest.approx(C, rel=1e-9)
+
+
+@pytest.mark.parametrize("family", ["gpt2-tied", "llama-tied"])
+def test_bfloat16_base_with_lora_releases_at_most_c(family):
+    """The contribution that is released, from what bfloat16 layers computed, is C to 1e-5 relative."""
+    model = with_adapters(build(family).to(torch.bfloat16))
+    for unit in random_units(11, 4, 2):
+        released = run_engine(model, [unit], LOSSES["bounded"][0], max_grad_norm=0.01)
+        assert released.norms[0] > 0.01
+        assert total_norm(released.sums) == pytest.approx(0.01, rel=1e-5)
+
+
+@pytest.mark.parametrize("family", ["gpt2-untied", "llama-untied"])
+def test_a_unit_that_is_not_finite_counts_as_zero_and_spoils_no_other(family):
+    model = build(family)
+    poison = 7
+    with torch.no_grad():
+        model.get_input_embeddings().weight[poison] = math.nan
+    units = [
+        [([i if i != poison else 1 for i in p], [i if i != poison else 1 for i in t]) for p, t in u]
+        for u in random_units(12, 4, 2)
+    ]
+    units[1][1] = ([poison], units[1][1][1])  # in a mismatched prompt only
+    mine, theirs = LOSSES["published"]
+    clean = oracle.clipped(model, units[:1] + units[2:], theirs, C)
+    embedding = next(n for n in clean.sums if "wte" in n or "embed_tokens" in n)
+    for physical in (1, 2, 4):
+        actual = run_engine(model, units, mine, physical)
+        assert not math.isfinite(actual.norms.pop(1))
+        assert all(bool(s.isfinite().all()) for s in actual.sums.values())
+        assert not actual.sums[embedding][poison].any()
+        assert oracle.largest_error(actual, clean) < EXACT
+
+
+def test_the_report_states_losses_and_scales():
+    model, units = build("gpt2-tied"), random_units(13, 4, 2)
+    mine, theirs = LOSSES["bounded"]
+    with torch.no_grad():
+        losses = [
+            float(theirs([oracle.mean_nll(model, *s) for s in unit], len(unit[0][1])))
+            for unit in units
+        ]
+    clipper = ClippingEngine(model, C)
+    report = clipper.add(to_sequences(units), mine)
+    assert report.losses.tolist() == pytest.approx(losses, rel=1e-12)
+    assert report.scales.tolist() == pytest.approx([min(1, C / n) for n in report.norms.tolist()])
+
+
+def test_zero_and_close():
+    model, units = build("gpt2-tied"), random_units(14, 2, 1)
+    clipper = ClippingEngine(model, C)
+    assert not any(p.requires_grad for p in model.parameters())
+    clipper.add(to_sequences(units), LOSSES["plain"][0])
+    clipper.zero()
+    assert not any(bool(total.any()) for total in clipper.sums)
+    clipper.close()
+    assert all(p.requires_grad for p in model.parameters())
+    assert not any(m._forward_hooks for m in model.modules())
+
+
+# -- refusals --------------------------------------------------------------------------------------
+
+
+def _refused(model: nn.Module, words: str) -> None:
+    with pytest.raises(UnsupportedModule, match=words):
+        clipper = ClippingEngine(model, C)
+        clipper.add(to_sequences(random_units(15, 2, 1)), LOSSES["plain"][0])
+
+
+def test_an_unknown_module_is_refused_by_name():
+    model = build("gpt2-tied")
+    model.transformer.h[0].mlp.act = nn.PReLU().double()
+    _refused(model, r"h\.0\.mlp\.act is a PReLU")
+
+
+def test_a_subclass_may_compute_something_else_and_is_refused():
+    class Doubled(nn.Linear):
+        def forward(self, x):
+            return 2 * super().forward(x)
+
+    model = build("llama-tied")
+    model.model.layers[0].mlp.up_proj = Doubled(16, 24, bias=False).double()
+    _refused(model, r"layers\.0\.mlp\.up_proj is a Doubled")
+
+
+def _from(config_class: str, **more) -> nn.Module:
+    import transformers
+
+    config = getattr(transformers, config_class)(
+        vocab_size=VOCABULARY,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=CONTEXT,
+        pad_token_id=0,
+        **more,
+    )
+    return _randomise(transformers.AutoModelForCausalLM.from_config(config)).double()
+
+
+def test_scaled_logits_are_refused():
+    _refused(_from("GraniteConfig", logits_scaling=1.05), "GraniteForCausalLM scales or shifts")
+
+
+def test_a_scaled_embedding_is_refused():
+    _refused(_from("GemmaConfig", head_dim=4), "Gemma")
+
+
+def test_normalised_heads_are_exact():
+    """Qwen3 normalises every head, so one token uses a scale several times."""
+    assert_exact(_from("Qwen3Config", head_dim=4), random_units(16, 4, 2), "published")
+
+
+def test_a_trained_parameter_without_part_in_the_loss_is_refused():
+    model = build("gpt2-tied")
+    model.spare = nn.Linear(2, 2).double()
+    _refused(model, "took no part in the loss")
+
+
+@pytest.mark.parametrize("mask", [[[True, True]], [[False, False]]])
+def test_sequences_without_usable_loss_are_refused(mask):
+    with pytest.raises(ValueError, match="token with loss"):
+        Sequences(torch.zeros(1, 2, dtype=torch.long), torch.tensor(mask), 1)
+
+
+# -- negative controls: each must fail the checks above by a clear margin ----------------------------
+
+
+def test_control_leaving_out_the_tied_cross_term_is_seen(monkeypatch):
+    """Norms from the embedding's and the output layer's use apart. Measured error: see the assertion."""
+
+    def apart(self, units):
+        squared = torch.zeros(units, dtype=torch.float64)
+        for parameter in self.parameters:
+            for use in self._uses_of(parameter):
+                squared += use.unit_gradients(0, units).flatten(1).double().square().sum(1)
+        return squared.sqrt()
+
+    model, units = build("gpt2-tied"), random_units(3, 5, 2)
+    mine, theirs = LOSSES["published"]
+    expected = oracle.clipped(model, units, theirs, C)
+    monkeypatch.setattr(ClippingEngine, "_norms", apart)
+    wrong = run_engine(model, units, mine)
+    print("cross", oracle.largest_error(wrong, expected))
+    longest = max(
+        total_norm(run_engine(model, [unit], mine).sums) for unit in random_units(17, 20, 2)
+    )
+    print("longest", longest)
+    assert oracle.largest_error(wrong, expected) > 1e6 * EXACT
+
+
+def test_control_clipping_sequences_apart_is_seen():
+    """A unit of two opposite-signed sequences then contributes up to 2 C."""
+    model, units = build("gpt2-tied"), random_units(3, 5, 2)
+    expected = oracle.clipped(model, units, oracle.published(1.0), C)
+    names = list(oracle.trained(model))
+    parts = [
+        oracle.unit_gradient(model, [sequence], lambda means, _, s=sign: s * means[0])
+        for unit in units
+        for sequence, sign in zip(unit, (1.0, -1.0), strict=True)
+    ]
+    wrong = oracle.clip_and_sum(parts, names, C)
+    wrong.norms = expected.norms
+    print("apart", oracle.largest_error(wrong, expected))
+    longest = max(
+        total_norm(oracle.clip_and_sum(parts[2 * i : 2 * i + 2], names, C).sums) for i in range(5)
+    )
+    print("longest", longest)
+    actual = run_engine(model, units, MismatchLoss(1.0, "published"))
+    assert oracle.largest_error(actual, expected) < EXACT
+
+
+def test_control_counting_padding_is_seen():
+    model, units = build("gpt2-tied"), random_units(3, 5, 2)
+    mine, theirs = LOSSES["published"]
+    expected = oracle.clipped(model, units, theirs, C)
+    right = to_sequences(units)
+    first = right.loss_mask.long().argmax(1, keepdim=True)
+    with_padding = torch.arange(right.input_ids.shape[1]) >= first
+    names = list(oracle.trained(model))
+    clipper = ClippingEngine(model, C)
+    report = clipper.add(Sequences(right.input_ids, with_padding, 2), mine)
+    clipper.close()
+    wrong = Clipped(report.norms.tolist(), dict(zip(names, clipper.sums, strict=True)))
+    print("padding", oracle.largest_error(wrong, expected))

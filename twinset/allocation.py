@@ -1,0 +1,70 @@
+"""How many rows each label combination of the twin gets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from twinset.errors import InputError
+from twinset.formats import read_frame
+from twinset.privacy.labelcounts import proportional_rows
+from twinset.schema import Combination, Schema
+
+ROWS_COLUMN = "rows"
+
+
+def proportional(label_counts: Mapping[Combination, float], rows: int) -> dict[Combination, int]:
+    """Share `rows` out in the proportions of the noisy label counts; the total is exact."""
+    if rows < 1:
+        raise InputError(f"--rows must be at least 1, not {rows}")
+    shares = proportional_rows(list(label_counts.values()), rows)
+    return dict(zip(label_counts, shares, strict=True))
+
+
+def per_label(schema: Schema, wishes: Sequence[str]) -> dict[Combination, int]:
+    """Read `--rows-per-label`: "500" for each combination, or "positive=500", "positive,dvd=500".
+
+    Raises:
+        InputError: a value the table never had, or a number that is none.
+    """
+    if len(wishes) == 1 and "=" not in wishes[0]:
+        return dict.fromkeys(schema.combinations, _number(wishes[0], wishes[0]))
+    known = {",".join(map(str, c)): c for c in schema.combinations}
+    counts = dict.fromkeys(schema.combinations, 0)
+    for wish in wishes:
+        label, _, number = wish.rpartition("=")
+        if label not in known:
+            raise InputError(
+                f"--rows-per-label {wish}: there is no label {label!r}; the table's are "
+                f"{', '.join(list(known)[:20])}"
+            )
+        counts[known[label]] = _number(number, wish)
+    return counts
+
+
+def from_file(schema: Schema, path: str | Path) -> dict[Combination, int]:
+    """Read an explicit plan: a table with the attributes' columns and a column `rows`.
+
+    Raises:
+        InputError: columns are missing, or a row names a label the table never had.
+    """
+    frame = read_frame(path)
+    names = [a.name for a in schema.attributes]
+    missing = [name for name in (*names, ROWS_COLUMN) if name not in frame.columns]
+    if missing:
+        raise InputError(f"{path}: the plan lacks the column {missing[0]!r}")
+    known = {tuple(map(str, c)): c for c in schema.combinations}
+    counts = dict.fromkeys(schema.combinations, 0)
+    for row, (*values, number) in enumerate(frame[[*names, ROWS_COLUMN]].values.tolist(), start=1):
+        key = tuple(map(str, values))
+        if key not in known:
+            raise InputError(f"{path}, row {row}: no label {','.join(key)!r} in the schema")
+        counts[known[key]] += _number(number, f"row {row} of {path}")
+    return counts
+
+
+def _number(value: object, place: str) -> int:
+    text = str(value).strip()
+    if not text.isdecimal():
+        raise InputError(f"{place}: the number of rows must be a whole number, 0 or more")
+    return int(text)

@@ -1,0 +1,275 @@
+"""From events to ε, and from ε to a noise multiplier. Knows no data, model or file.
+
+All ε here are for adding or removing one record. Each is the smallest of up to three *upper
+bounds*, each valid by itself, so that where one fails numerically another holds:
+
+1. Gaussian: subsampling ignored. Closed form (Balle and Wang 2018, theorem 8), exact where q = 1.
+2. Rényi: Opacus' RDP accountant (Mironov et al. 2019; conversion of Balle et al. 2020).
+3. PRV: Opacus' numerical composition (Gopi et al. 2021), its upper end; tight. It composes the
+   loss of *removing* a record, the larger of the two directions for subsampled Gaussians wherever
+   the tests compare it with an accountant that composes both.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+
+from twinset.privacy.events import Event, GaussianRelease, NonPrivateAccess, SubsampledGaussian
+
+# (noise multiplier, sample rate, steps), as Opacus keeps them.
+History = tuple[tuple[float, float, int], ...]
+
+# Where PRV is used. Beyond this its Fourier transforms in double precision are not to be trusted
+# (δ) or its grid is too large (ε); within it, the tests compare it with a second implementation.
+_PRV_SMALLEST_DELTA = 1e-10
+_PRV_LARGEST_EPSILON = 300.0
+_PRV_GRID_POINTS = 2_000_000
+_PRV_RELATIVE_ERROR = 0.002
+
+_PRV_SMALLEST_EPSILON = 0.01  # below, its grids cost seconds and the other bounds will do
+
+# Whole orders only: their series has positive terms alone, so no cancellation can lower the bound.
+_ORDERS = [*range(2, 64), 80, 96, 128, 192, 256, 512, 1024]
+_LARGEST_MULTIPLIER = 1e6
+
+
+def compose(events: Iterable[Event]) -> tuple[Event, ...]:
+    """Merge neighbouring subsampled Gaussians of equal σ and q, whose steps add up.
+
+    Equal non-private accesses in a row become one: it does not matter how often.
+
+    >>> compose([SubsampledGaussian(1.0, 0.1, 2), SubsampledGaussian(1.0, 0.1, 3)])
+    (SubsampledGaussian(noise_multiplier=1.0, sample_rate=0.1, steps=5),)
+    """
+    merged: list[Event] = []
+    for event in events:
+        last = merged[-1] if merged else None
+        if (
+            isinstance(event, SubsampledGaussian)
+            and isinstance(last, SubsampledGaussian)
+            and (event.noise_multiplier, event.sample_rate)
+            == (last.noise_multiplier, last.sample_rate)
+        ):
+            steps = last.steps + event.steps
+            merged[-1] = SubsampledGaussian(event.noise_multiplier, event.sample_rate, steps)
+        elif not (isinstance(event, NonPrivateAccess) and event == last):
+            merged.append(event)
+    return tuple(merged)
+
+
+def epsilon(events: Sequence[Event], delta: float) -> float:
+    """Return an upper bound of the ε that the events spent together, at `delta`.
+
+    Guarantee: whoever sees the output of every event sees an (ε, δ)-differentially private function
+    of the records, for adding or removing one record. No event: 0. Any non-private access: ∞.
+
+    Raises:
+        TypeError: something in `events` is not an event of a known type.
+        ValueError: δ does not lie between 0 and 1.
+
+    >>> epsilon([], 1e-5)
+    0.0
+    >>> epsilon([NonPrivateAccess("tuning")], 1e-5)
+    inf
+    """
+    if not 0 < delta < 1:
+        raise ValueError(f"delta must lie between 0 and 1, not {delta}")
+    steps = [_step(event) for event in events]
+    spent = [step for step in steps if step is not None]
+    if len(spent) < len(steps):
+        return math.inf
+    return _epsilon(_history(spent), delta) if spent else 0.0
+
+
+def calibrate_noise_multiplier(
+    target_epsilon: float,
+    target_delta: float,
+    sample_rate: float,
+    steps: int,
+    others: Sequence[Event] = (),
+) -> float:
+    """Return the smallest σ (to 0.1 %, on the safe side) that keeps all events within the target.
+
+    Args:
+        target_epsilon: ε of everything, `others` included.
+        target_delta: δ of the same.
+        sample_rate: q of the subsampled Gaussian whose σ is sought.
+        steps: its steps.
+        others: what else is released.
+
+    Raises:
+        ValueError: no σ reaches the target; says what is attainable.
+    """
+    if not (math.isfinite(target_epsilon) and target_epsilon > 0):
+        raise ValueError(f"target_epsilon must be finite and above 0, not {target_epsilon}")
+
+    def spent(multiplier: float) -> float:
+        step = SubsampledGaussian(multiplier, sample_rate, steps)
+        return epsilon([*others, step], target_delta)
+
+    floor = spent(_LARGEST_MULTIPLIER)
+    if floor > target_epsilon:
+        raise ValueError(
+            f"no noise reaches epsilon {target_epsilon:g} at delta {target_delta:g}: "
+            f"the smallest attainable, with what else is released, is {_up(floor)}"
+        )
+    return _smallest_multiplier(spent, target_epsilon)
+
+
+def gaussian_noise_multiplier(epsilon: float, delta: float) -> float:
+    """Return the smallest σ for one Gaussian release alone to be (ε, δ)-differentially private.
+
+    The analytic Gaussian mechanism (Balle and Wang 2018, theorem 8), solved by bisection.
+
+    >>> round(gaussian_noise_multiplier(1.0, 1e-5), 3)
+    3.731
+    """
+    if not (math.isfinite(epsilon) and epsilon > 0 and 0 < delta < 1):
+        raise ValueError("epsilon must be finite and above 0, delta between 0 and 1")
+    return _smallest(lambda sigma: _gaussian_delta(1 / sigma, epsilon) <= delta)
+
+
+def _step(event: Event) -> tuple[float, float, int] | None:
+    """Return (σ, q, steps), or None for an access that no ε covers."""
+    match event:
+        case SubsampledGaussian(noise_multiplier, sample_rate, steps):
+            return noise_multiplier, sample_rate, steps
+        case GaussianRelease(noise_multiplier, _):
+            return noise_multiplier, 1.0, 1
+        case NonPrivateAccess():
+            return None
+    raise TypeError(f"{type(event).__name__} is not an event this accountant knows")
+
+
+def _history(steps: Iterable[tuple[float, float, int]]) -> History:
+    """Merge what merges exactly: equal (σ, q), and all full-batch Gaussians into one.
+
+    Gaussians over all records compose to one of 1/σ² = Σ steps / σᵢ² (Dong et al. 2019).
+    """
+    merged: dict[tuple[float, float], int] = {}
+    full = 0.0
+    for sigma, rate, count in steps:
+        if rate == 1:
+            full += count / sigma**2
+        else:
+            merged[sigma, rate] = merged.get((sigma, rate), 0) + count
+    history = [(sigma, rate, count) for (sigma, rate), count in sorted(merged.items())]
+    return tuple(history + [(full**-0.5, 1.0, 1)] if full else history)
+
+
+@lru_cache(maxsize=4096)
+def _epsilon(history: History, delta: float) -> float:
+    mu = math.sqrt(sum(steps / sigma**2 for sigma, _, steps in history))
+    bound = _gaussian_epsilon(mu, delta)
+    if all(rate == 1 for _, rate, _ in history):
+        return bound
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Opacus: order at the end of its range; log(0) at q = 1
+        bound = min(bound, _renyi_epsilon(history, delta))
+        return min(bound, _prv_epsilon(history, delta, bound))
+
+
+def _gaussian_delta(mu: float, epsilon: float) -> float:
+    """δ(ε) of a Gaussian of sensitivity over noise `mu`."""
+    from scipy.special import log_ndtr
+
+    inside = math.exp(log_ndtr(mu / 2 - epsilon / mu))
+    return inside - math.exp(epsilon + log_ndtr(-mu / 2 - epsilon / mu))
+
+
+def _gaussian_epsilon(mu: float, delta: float) -> float:
+    if _gaussian_delta(mu, 0.0) <= delta:
+        return 0.0
+    return _smallest(lambda epsilon: _gaussian_delta(mu, epsilon) <= delta)
+
+
+def _renyi_epsilon(history: History, delta: float) -> float:
+    """Opacus' Rényi bound, or ∞ where it is none (its conversion goes below 0 for δ near 1)."""
+    from opacus.accountants import RDPAccountant
+
+    accountant = RDPAccountant()
+    accountant.history = list(history)
+    try:
+        found = float(accountant.get_epsilon(delta, alphas=_ORDERS))
+    except (ArithmeticError, ValueError):
+        return math.inf
+    return found if math.isfinite(found) and found >= 0 else math.inf
+
+
+def _prv_epsilon(history: History, delta: float, bound: float) -> float:
+    """Opacus' PRV upper end, or ∞ where it fails or is not to be trusted.
+
+    `bound` is a known upper bound. It sets the first grid; a second follows where ε turns out so
+    much smaller that the first grid's error would matter.
+    """
+    if delta < _PRV_SMALLEST_DELTA or not _PRV_SMALLEST_EPSILON < bound < _PRV_LARGEST_EPSILON:
+        return math.inf
+    best = math.inf
+    for _ in range(2):
+        error = _prv_error(history, delta, min(bound, best), bound)
+        found = _run_prv(history, delta, error)
+        best = min(best, found)
+        if error <= 3 * _PRV_RELATIVE_ERROR * found:
+            break
+    return best
+
+
+def _prv_error(history: History, delta: float, guess: float, bound: float) -> float:
+    """Error of ε to ask for: a share of the guess, but no finer than the largest grid allows."""
+    steps = sum(count for _, _, count in history)
+    width = 2 * (1.5 * bound + 3)
+    finest = width / _PRV_GRID_POINTS * math.sqrt(steps * math.log(12_000 / delta) / 2)
+    return max(_PRV_RELATIVE_ERROR * guess, finest)
+
+
+def _run_prv(history: History, delta: float, error: float) -> float:
+    from opacus.accountants import PRVAccountant
+
+    accountant = PRVAccountant()
+    accountant.history = list(history)
+    try:
+        found = float(accountant.get_epsilon(delta, eps_error=error))
+    except (ArithmeticError, IndexError, MemoryError, RuntimeError, ValueError):
+        return math.inf
+    return found if math.isfinite(found) and found > 0 else math.inf
+
+
+def _smallest_multiplier(spent: Callable[[float], float], target: float) -> float:
+    """Bracket σ by doubling, close in on a logarithmic scale, and end on the safe side."""
+    from scipy.optimize import brentq
+
+    high = 1.0
+    while spent(high) > target:
+        high *= 2
+    low = high / 2
+    while spent(low) <= target:
+        high, low = low, low / 2
+
+    def excess(log_sigma: float) -> float:
+        return math.log(max(spent(math.exp(log_sigma)), 1e-9) / target)
+
+    sigma = math.exp(brentq(excess, math.log(low), math.log(high), xtol=3e-4))
+    while spent(sigma) > target:
+        sigma *= 1.0003
+    return sigma
+
+
+def _smallest(holds: Callable[[float], bool]) -> float:
+    """Return a point where `holds`, within 1e-12 (relative) of the smallest positive one."""
+    high = 1.0
+    while not holds(high):
+        high *= 2
+    low = high / 2
+    while holds(low):
+        high, low = low, low / 2
+    while high > low * (1 + 1e-12):
+        middle = (low + high) / 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
+
+
+def _up(value: float) -> str:
+    return f"{math.ceil(value * 100) / 100:.2f}" if math.isfinite(value) else "infinite"

@@ -1,0 +1,276 @@
+"""The ledger: what was done with the private records and what a guarantee about it rests on.
+
+It is shared with the twin. So it may hold only what is public or was chosen without the private
+records; nothing computed from them without noise goes in: no losses, gradient norms, clipped
+shares or numbers of duplicates. The number of records N is in it and is taken as public.
+
+It states facts and computes nothing: ε comes from `accountant`, words from `guarantee`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from twinset.privacy.accountant import compose
+from twinset.privacy.events import Event, event_from_dict, event_to_dict
+from twinset.privacy.randomness import Randomness
+
+FORMAT_VERSION = 1
+UNIT = "record"
+NEIGHBOURING = "add or remove one record"
+SAMPLER = "Poisson"
+CLIPPING = "whole record: all sequences, all tensors, all uses of tied weights"
+PUBLIC_INPUTS = (
+    "the number of records",
+    "the table's column names and the set of label values",
+    "the prompt template",
+    "the base model and its training data",
+    "the maximum length of a text in tokens",
+    "hyper-parameters, chosen without the private records",
+)
+_LIBRARIES = ("twinset", "torch", "opacus", "transformers", "numpy")
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """Everything a reader needs to recompute the guarantee, and no private record.
+
+    All of it is fixed once opened, but for `events`, to which `record` appends.
+
+    Args:
+        delta: δ.
+        target_epsilon: ε that was asked for, or None where privacy was switched off.
+        records: N, taken as public.
+        sample_rate: q, the probability with which each record enters a step.
+        max_grad_norm: C, the norm to which one record's whole gradient is clipped.
+        randomness: where Poisson draws and noise come from.
+        randomness_is_private: whether a guarantee may rest on it.
+        policy: name of the noise policy.
+        policy_form: "sound" or "published".
+        events: what was spent; append with `record`.
+        public_inputs: what is taken as public.
+        caveats: further sentences the reader must see.
+        library_versions: name to version.
+        unit: whose presence is protected.
+        neighbouring: the change against which it is protected.
+        sampler: how batches are drawn.
+        clipping: what is clipped together.
+        records_public: N is taken as public.
+        format_version: of the file.
+
+    Raises:
+        ValueError: a field has the wrong type or an impossible value; names the field.
+    """
+
+    delta: float
+    target_epsilon: float | None
+    records: int
+    sample_rate: float
+    max_grad_norm: float
+    randomness: str
+    randomness_is_private: bool
+    policy: str
+    policy_form: str
+    events: list[Event] = field(default_factory=list)
+    public_inputs: tuple[str, ...] = PUBLIC_INPUTS
+    caveats: tuple[str, ...] = ()
+    library_versions: tuple[tuple[str, str], ...] = ()
+    unit: str = UNIT
+    neighbouring: str = NEIGHBOURING
+    sampler: str = SAMPLER
+    clipping: str = CLIPPING
+    records_public: bool = True
+    format_version: int = FORMAT_VERSION
+
+    def __post_init__(self) -> None:
+        """Refuse what no ledger can say."""
+        for name, (expected, holds) in _CHECKS.items():
+            if not holds(getattr(self, name)):
+                raise ValueError(f"ledger field '{name}' must be {expected}")
+        for event in self.events:
+            event_to_dict(event)
+
+    @classmethod
+    def open(
+        cls,
+        *,
+        delta: float,
+        target_epsilon: float | None,
+        records: int,
+        sample_rate: float,
+        max_grad_norm: float,
+        randomness: Randomness,
+        policy: str,
+        policy_form: str = "sound",
+        public_inputs: tuple[str, ...] = PUBLIC_INPUTS,
+        caveats: tuple[str, ...] = (),
+    ) -> Ledger:
+        """Open the ledger of a run that has spent nothing yet; notes the library versions."""
+        return cls(
+            delta=delta,
+            target_epsilon=target_epsilon,
+            records=records,
+            sample_rate=sample_rate,
+            max_grad_norm=max_grad_norm,
+            randomness=randomness.description,
+            randomness_is_private=randomness.is_private,
+            policy=policy,
+            policy_form=policy_form,
+            public_inputs=public_inputs,
+            caveats=caveats,
+            library_versions=library_versions(),
+        )
+
+    def record(self, event: Event) -> None:
+        """Append one event; equal steps in a row are added up."""
+        event_to_dict(event)  # raises on what is not an event
+        self.events[-1:] = compose([*self.events[-1:], event])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON."""
+        plain = {f.name: getattr(self, f.name) for f in fields(self)}
+        return plain | {
+            "events": [event_to_dict(event) for event in self.events],
+            "public_inputs": list(self.public_inputs),
+            "caveats": list(self.caveats),
+            "library_versions": dict(self.library_versions),
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Ledger:
+        """Rebuild a ledger from `to_dict`'s output. Nothing is guessed or ignored.
+
+        Raises:
+            ValueError: a field is missing, unknown, of the wrong type or out of range.
+        """
+        if not isinstance(data, dict):
+            raise ValueError("a ledger must be a JSON object")
+        if wrong := sorted({f.name for f in fields(cls)} ^ set(data)):
+            raise ValueError(f"ledger: missing or unknown field: {', '.join(map(str, wrong))}")
+        for name in ("events", "public_inputs", "caveats"):
+            if not isinstance(data[name], list):
+                raise ValueError(f"ledger field '{name}' must be a list")
+        if not isinstance(data["library_versions"], dict):
+            raise ValueError("ledger field 'library_versions' must be an object")
+        return cls(
+            **data
+            | {
+                "events": [_read_event(event) for event in data["events"]],
+                "public_inputs": tuple(data["public_inputs"]),
+                "caveats": tuple(data["caveats"]),
+                "library_versions": tuple(data["library_versions"].items()),
+            }
+        )
+
+    def save(self, path: Path) -> None:
+        """Write the ledger as JSON, whole or not at all."""
+        text = json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(temporary).chmod(0o644)  # mkstemp's 0600 would hide a file that is to be shared
+            os.replace(temporary, path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+
+    @classmethod
+    def load(cls, path: Path) -> Ledger:
+        """Read what `save` wrote.
+
+        Raises:
+            ValueError: the file is not strict JSON or not a ledger; names the file.
+        """
+        try:
+            text = path.read_text(encoding="utf-8")
+            return cls.from_dict(
+                json.loads(text, parse_constant=_refuse, object_pairs_hook=_no_duplicates)
+            )
+        except ValueError as error:
+            raise ValueError(f"{path.name}: {error}") from None
+
+
+def library_versions() -> tuple[tuple[str, str], ...]:
+    """Return name and version of Python and of the libraries a guarantee rests on."""
+    import platform
+
+    versions = []
+    for name in _LIBRARIES:
+        try:
+            versions.append((name, metadata.version(name)))
+        except metadata.PackageNotFoundError:
+            versions.append((name, "not installed as a package"))
+    return (*versions, ("python", platform.python_version()))
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _texts(value: Any) -> bool:
+    return isinstance(value, tuple) and all(map(_text, value))
+
+
+def _flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _pairs(value: Any) -> bool:
+    return isinstance(value, tuple) and all(_texts(pair) and len(pair) == 2 for pair in value)
+
+
+_CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "delta": ("a number between 0 and 1", lambda v: _number(v) and 0 < v < 1),
+    "target_epsilon": (
+        "a finite number above 0, or null",
+        lambda v: v is None or (_number(v) and v > 0),
+    ),
+    "records": ("a whole number of at least 1", lambda v: _whole(v) and v >= 1),
+    "sample_rate": ("above 0 and at most 1", lambda v: _number(v) and 0 < v <= 1),
+    "max_grad_norm": ("a finite number above 0", lambda v: _number(v) and v > 0),
+    "format_version": (str(FORMAT_VERSION), lambda v: _whole(v) and v == FORMAT_VERSION),
+    "events": ("a list of events", lambda v: isinstance(v, list)),
+    "library_versions": ("an object of texts", _pairs),
+    **dict.fromkeys(("randomness_is_private", "records_public"), ("true or false", _flag)),
+    **dict.fromkeys(("public_inputs", "caveats"), ("a list of texts", _texts)),
+    **dict.fromkeys(
+        ("randomness", "policy", "policy_form", "unit", "neighbouring", "sampler", "clipping"),
+        ("a text that is not blank", _text),
+    ),
+}
+
+
+def _read_event(data: Any) -> Event:
+    try:
+        return event_from_dict(data)
+    except ValueError as error:
+        raise ValueError(f"ledger field 'events': {error}") from None
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not allowed")
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(dict(pairs)) < len(pairs):
+        raise ValueError("a field is given twice")
+    return dict(pairs)

@@ -1,0 +1,125 @@
+"""The trained model with everything needed to sample from it, on the sharing side of the fence.
+
+Holds no private record and no figure computed from one without noise: weights, tokenizer, schema,
+template, noisy label counts and ledger.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from twinset.artefact import write_json
+from twinset.basemodel import load_base
+from twinset.config import SamplingConfig
+from twinset.errors import InputError
+from twinset.modelhub import quiet
+from twinset.privacy.guarantee import Guarantee, guarantee
+from twinset.privacy.ledger import Ledger
+from twinset.progress import Progress, Silent
+from twinset.records import twin_frame
+from twinset.sampler import Sampler
+from twinset.schema import Combination, Schema
+from twinset.templates import Template
+from twinset.tokens import prompt_tokens
+
+DESCRIPTION, LEDGER = "twinset.json", "ledger.json"
+
+
+@dataclass
+class TwinModel:
+    """A model that writes twins.
+
+    Args:
+        model: causal LM in evaluation mode.
+        tokenizer: its tokenizer.
+        schema: the private table's shape.
+        template: renders the prompts.
+        label_counts: noisy number of private records of every label combination.
+        text_tokens: longest text the model was trained on, in tokens.
+        ledger: what training spent.
+    """
+
+    model: Any
+    tokenizer: Any
+    schema: Schema
+    template: Template
+    label_counts: dict[Combination, float]
+    text_tokens: int
+    ledger: Ledger
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What may truthfully be claimed of everything sampled from this model, taken together."""
+        return guarantee(self.ledger)
+
+    def sample(
+        self,
+        counts: Mapping[Combination, int],
+        sampling: SamplingConfig,
+        progress: Progress | None = None,
+    ) -> pd.DataFrame:
+        """Return a twin with exactly `counts[c]` rows of each combination c, shuffled.
+
+        Columns, order, dtypes and label values are the private table's.
+        """
+        progress = progress or Silent()
+        total = sum(counts.values())
+        prompts = prompt_tokens(self.template, self.schema.combinations, self.tokenizer)
+        sampler = Sampler(self.model, self.tokenizer, prompts, sampling, self.text_tokens)
+        rows = sampler.sample(counts, lambda done: progress.rows(done, total))
+        labels, texts = [row.combination for row in rows], [row.text for row in rows]
+        frame = twin_frame(self.schema, texts, labels)
+        return frame.sample(frac=1, random_state=sampling.seed).reset_index(drop=True)
+
+    def save(self, folder: Path) -> None:
+        """Write weights (safetensors), tokenizer, description and ledger into `folder`."""
+        with quiet():
+            self.model.save_pretrained(folder, safe_serialization=True)
+            self.tokenizer.save_pretrained(folder)
+        write_json(folder / DESCRIPTION, self._description())
+        self.ledger.save(folder / LEDGER)
+
+    def _description(self) -> dict[str, Any]:
+        counts = [[list(c), n] for c, n in self.label_counts.items()]
+        return {
+            "schema": self.schema.to_dict(),
+            "template": self.template.to_dict(),
+            "label_counts": counts,
+            "text_tokens": self.text_tokens,
+        }
+
+    @classmethod
+    def load(cls, folder: str | Path) -> TwinModel:
+        """Read what `save` wrote; a run folder is taken for its `model/`.
+
+        Raises:
+            InputError: the folder holds no such model.
+        """
+        folder = Path(folder)
+        folder = folder / "model" if (folder / "model" / DESCRIPTION).exists() else folder
+        if not (folder / DESCRIPTION).exists():
+            raise InputError(f"{folder} is no run and no model folder of twinset")
+        data = json.loads((folder / DESCRIPTION).read_text("utf-8"))
+        base = load_base(str(folder), dtype=_stored_dtype(folder))
+        return cls(
+            base.model,
+            base.tokenizer,
+            Schema.from_dict(data["schema"]),
+            Template.from_dict(data["template"]),
+            {tuple(c): n for c, n in data["label_counts"]},
+            data["text_tokens"],
+            Ledger.load(folder / LEDGER),
+        )
+
+
+def _stored_dtype(folder: Path) -> Any:
+    import torch
+
+    name = json.loads((folder / "config.json").read_text("utf-8")).get("dtype", "float32")
+    return torch.bfloat16 if name == "bfloat16" else torch.float32
