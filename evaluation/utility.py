@@ -36,13 +36,18 @@ def targets(attributes: Sequence[str]) -> list[Target]:
     return single + ([tuple(attributes)] if len(single) > 1 else [])
 
 
-def make_classifiers(names: Sequence[str] = CLASSIFIERS, say: Say = silent) -> dict[str, Classifier]:
+def make_classifiers(
+    names: Sequence[str] = CLASSIFIERS, say: Say = silent
+) -> dict[str, Classifier]:
     """Return classifiers by name; all `minilm` ones made here share the embeddings of texts.
 
     Raises:
         InputError: a name that is not in `CLASSIFIERS`.
     """
-    makers: dict[str, Classifier] = {"tfidf": tfidf, "minilm": partial(minilm, SentenceEncoder(say))}
+    makers: dict[str, Classifier] = {
+        "tfidf": tfidf,
+        "minilm": partial(minilm, SentenceEncoder(say)),
+    }
     if unknown := [name for name in names if name not in makers]:
         raise InputError(f"there is no classifier {unknown[0]!r}; there are {', '.join(makers)}")
     return {name: makers[name] for name in names}
@@ -105,6 +110,13 @@ def _agreement(name: str, model: Any, frame: DataFrame, text: str, target: Targe
         raise InputError(f"no row has both a text and {', '.join(target)}; nothing to test on")
     hits = sum(map(str.__eq__, model.predict(texts).tolist(), labels))
     return proportion(name, hits, len(labels))
+
+
+def commonest_label(train: DataFrame, heldout: DataFrame, text: str, target: Target) -> Score:
+    """Return the accuracy of always answering the label that is commonest in training."""
+    from sklearn.dummy import DummyClassifier
+
+    return accuracy(train_on(train, text, target, DummyClassifier), heldout, text, target)
 
 
 def labelled(frame: DataFrame, text: str, target: Target) -> tuple[list[str], list[str]]:

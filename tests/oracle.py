@@ -1,7 +1,7 @@
-"""What the clipping engine is measured against: one unit at a time, the model's own forward, autograd.
+"""What the clipping engine is measured against: one unit at a time through the model and autograd.
 
-Shares no code with `twinset`: losses are written out again, gradients come from `torch.autograd`, norms
-and sums are float64. Slow and plain on purpose.
+Shares no code with `twinset`: losses are written out again, gradients come from `torch.autograd`,
+norms and sums are float64. Slow and plain on purpose.
 """
 
 from collections.abc import Callable
@@ -19,8 +19,8 @@ def plain(means: list[Tensor], tokens: int) -> Tensor:
     return means[0]
 
 
-def mean_of_all(means: list[Tensor], tokens: int) -> Tensor:
-    return torch.stack(means).mean()
+def sum_of_all(means: list[Tensor], tokens: int) -> Tensor:
+    return torch.stack(means).sum()
 
 
 def published(weight: float) -> Loss:

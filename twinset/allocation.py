@@ -8,9 +8,27 @@ from pathlib import Path
 from twinset.errors import InputError
 from twinset.formats import read_frame
 from twinset.privacy.labelcounts import proportional_rows
+from twinset.request import RowsWanted
 from twinset.schema import Combination, Schema
 
 ROWS_COLUMN = "rows"
+
+
+def explicit(schema: Schema, wanted: RowsWanted) -> dict[Combination, int] | None:
+    """Return the rows that were asked for label by label; None: share them out in proportion.
+
+    Raises:
+        InputError: a label the table never had, or no row at all.
+    """
+    if wanted.per_label:
+        counts = per_label(schema, wanted.per_label)
+    elif wanted.plan_file is not None:
+        counts = from_file(schema, wanted.plan_file)
+    else:
+        return None
+    if not sum(counts.values()):
+        raise InputError("no row is asked for; give some label at least one row")
+    return counts
 
 
 def proportional(label_counts: Mapping[Combination, float], rows: int) -> dict[Combination, int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +10,14 @@ import pandas as pd
 
 from twinset.allocation import proportional
 from twinset.basemodel import load_base, special_token_strings
-from twinset.config import PrivacyConfig, RunConfig, SamplingConfig, SpeedConfig, TrainingConfig
 from twinset.errors import InputError
 from twinset.finetune import finetune
+from twinset.options import run_config
 from twinset.privacy.guarantee import Guarantee
 from twinset.progress import Progress, Silent
 from twinset.records import records_from_frame
 from twinset.templates import load_template
 from twinset.twinmodel import TwinModel
-
-_SHORT = {"epsilon": "target_epsilon", "delta": "target_delta"}
-_GROUPS = (
-    ("privacy", PrivacyConfig),
-    ("training", TrainingConfig),
-    ("speed", SpeedConfig),
-    ("sampling", SamplingConfig),
-)
 
 
 class Twinset:
@@ -39,9 +30,8 @@ class Twinset:
         base_model: asset, local folder or hub name.
         prompt: a built-in template's name, a `.toml` file, or the prompt itself.
         progress: is told what happens; silent by default.
-        options: any field of `PrivacyConfig`, `TrainingConfig`, `SpeedConfig` or `SamplingConfig`;
-            `epsilon` and `delta` stand for the targets. A `seed` goes to training and sampling
-            and never to the noise.
+        options: as on the command line, with underscores, and `epsilon=None` for a run without
+            privacy. A `seed` goes to training and sampling and never to the noise.
     """
 
     def __init__(
@@ -100,24 +90,3 @@ class Twinset:
         twinset = cls(**options)
         twinset._model = TwinModel.load(path)
         return twinset
-
-
-def run_config(options: dict[str, Any]) -> RunConfig:
-    """Sort flat options into their groups.
-
-    Raises:
-        InputError: an option that no group has.
-
-    >>> run_config({"epsilon": 3.0, "seed": 7}).sampling.seed
-    7
-    """
-    options = {_SHORT.get(name, name): value for name, value in options.items()}
-    config, known = RunConfig(), set()
-    for group, kind in _GROUPS:
-        names = {f.name for f in fields(kind)} & options.keys()
-        known |= names
-        config = replace(config, **{group: kind(**{name: options[name] for name in names})})
-    unknown = sorted(options.keys() - known)
-    if unknown:
-        raise InputError(f"unknown option {unknown[0]!r}")
-    return config

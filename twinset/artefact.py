@@ -76,11 +76,11 @@ class RunFolder:
         final = Path(path).resolve()
         with ExitStack() as stack:
             with writing(final):
-                _check_free(final, overwrite)
+                check_free(final, overwrite)
                 stack.enter_context(_parents(final))
                 stack.enter_context(_locked(final))
                 _clear_leftovers(final)
-                _check_free(final, overwrite)  # again: it may hold an older run by now
+                check_free(final, overwrite)  # again: it may hold an older run by now
                 run = cls(_hidden_folder(final), final)
                 stack.callback(shutil.rmtree, run.root, ignore_errors=True)
                 run._make_parts()
@@ -168,7 +168,12 @@ def sha256_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _check_free(final: Path, overwrite: bool) -> None:
+def check_free(final: Path, overwrite: bool = False) -> None:
+    """Refuse a place where no run folder may be made; writes nothing.
+
+    Raises:
+        InputError: it is a mount point, or something stands there that may not be replaced.
+    """
     if os.path.ismount(final):
         raise InputError(f"{final}: is a mount point; give a folder inside it as --run")
     if not final.exists() or (final.is_dir() and not any(final.iterdir())):

@@ -132,6 +132,8 @@ class SamplingConfig:
             self.typical_p is None or 0 < self.typical_p <= 1,
             "--typical-p must lie above 0 and be at most 1",
         )
+        longest = self.max_new_tokens
+        _require(longest is None or longest >= 1, "--max-new-tokens must be at least 1")
         _require(self.batch_size >= 1, "--sample-batch must be at least 1")
 
 

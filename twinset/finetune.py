@@ -13,8 +13,10 @@ import torch
 from twinset.adapters import merged, with_lora
 from twinset.basemodel import BaseModel, context_length, load_base
 from twinset.config import RunConfig, SpeedConfig
+from twinset.errors import InputError
 from twinset.plan import Plan, make_plan
 from twinset.policies import POLICIES
+from twinset.privacy.clipping.capture import UnsupportedModule
 from twinset.privacy.labelcounts import release_label_counts
 from twinset.privacy.ledger import Ledger
 from twinset.privacy.randomness import Randomness
@@ -62,7 +64,14 @@ def finetune(
     room = max(map(len, tokens.prompts.values()))
     text_tokens = min(config.training.max_tokens, context - room)
     return TwinModel(
-        model, base.tokenizer, records.schema, template, counts, text_tokens, ledger
+        model,
+        base.tokenizer,
+        records.schema,
+        template,
+        counts,
+        text_tokens,
+        ledger,
+        base.origin,
     )
 
 
@@ -125,18 +134,21 @@ def _train(
     policy = POLICIES[config.privacy.noise_policy](
         plan.noise_multiplier, config.privacy.max_grad_norm, plan.sample_rate, randomness
     )
-    train(
-        adapted,
-        tokens,
-        plan,
-        config.training,
-        config.speed,
-        policy,
-        randomness,
-        max_grad_norm,
-        ledger.record,
-        lambda report: progress.step(report, plan),
-    )
+    try:
+        train(
+            adapted,
+            tokens,
+            plan,
+            config.training,
+            config.speed,
+            policy,
+            randomness,
+            max_grad_norm,
+            ledger.record,
+            lambda report: progress.step(report, plan),
+        )
+    except UnsupportedModule as error:
+        raise InputError(f"{config.training.base_model}: {error}") from error
     plain = merged(adapted)
     return plain.to(torch.bfloat16) if low else plain
 

@@ -7,14 +7,16 @@ figures.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from twinset.config import PrivacyConfig, TrainingConfig
 from twinset.errors import InputError
 from twinset.privacy.accountant import calibrate_noise_multiplier, epsilon, gaussian_noise_multiplier
 from twinset.privacy.events import Event, GaussianRelease, SubsampledGaussian
 
-LARGEST_USEFUL_NOISE = 40.0  # σ above which a few thousand steps teach nothing
+# σ / L above which a run is refused. The mean of clipped gradients is at most C long in all its
+# directions together; with this share of C as noise in each one of them nothing can be learnt.
+LARGEST_NOISE_PER_RECORD = 0.25
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,27 @@ class Plan:
     @property
     def epsilon(self) -> float:
         """ε of the whole run at `target_delta`; infinite without privacy."""
-        return epsilon(self.events, self.target_delta) if self.events else math.inf
+        return self.epsilon_after(self.steps)
+
+    def epsilon_after(self, steps: int) -> float:
+        """ε of the label counts and the first `steps` steps; infinite without privacy."""
+        if not self.events:
+            return math.inf
+        counts, training = self.events
+        return epsilon([counts, replace(training, steps=steps)], self.target_delta)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What its owner must know before it runs."""
+        if self.target_epsilon is None:
+            return ["no privacy was asked for: treat model and twin as private"]
+        if self.target_delta * self.records >= 1:
+            return [
+                f"δ = {self.target_delta:g} is not below 1/N: it would permit publishing some of "
+                f"the {self.records} records word for word, and nothing is guaranteed; leave "
+                "--delta out"
+            ]
+        return []
 
 
 def default_delta(records: int) -> float:
@@ -120,4 +142,23 @@ def _noise(
         sigma = calibrate_noise_multiplier(target, delta, batch / records, steps, [counts])
     except ValueError as error:
         raise InputError(f"ε = {target} cannot be reached: {error}") from None
+    if sigma > LARGEST_NOISE_PER_RECORD * batch:
+        attainable = _attainable(privacy, delta, batch, batch / records, steps)
+        raise InputError(
+            f"{records} records are too few for ε = {target:g}: the noise would drown them; "
+            f"attainable is --epsilon {attainable:g}, or take more records"
+        )
     return sigma, count_noise
+
+
+def _attainable(
+    privacy: PrivacyConfig, delta: float, batch: int, sample_rate: float, steps: int
+) -> float:
+    """Return an ε, to two digits and with a margin, at which the noise is small enough."""
+    training = SubsampledGaussian(LARGEST_NOISE_PER_RECORD * batch, sample_rate, steps)
+    target = epsilon([training], delta)
+    while True:
+        target = float(f"{1.06 * target:.2g}")
+        count_noise = gaussian_noise_multiplier(target * privacy.label_count_share, delta)
+        if epsilon([GaussianRelease(count_noise, "label counts"), training], delta) <= target:
+            return target

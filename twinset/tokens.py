@@ -1,6 +1,7 @@
 """Records as token sequences: prompt, text, end of text; loss on text and end of text only.
 
-Knows nothing of privacy. A record becomes K = 1 + |W| sequences: its own prompt first, then wrong ones.
+Knows nothing of privacy. A record becomes K = 1 + |W| sequences: its own prompt first, then wrong
+ones.
 """
 
 from __future__ import annotations
@@ -48,20 +49,26 @@ class TokenisedRecords:
         return (sum(map(len, self.texts)) + sum(prompts)) / max(1, len(self.texts))
 
     def sequences(
-        self, indices: Sequence[int], mismatched: int, rng: np.random.Generator
+        self, indices: Sequence[int], mismatched: int, seed: tuple[int, int]
     ) -> Sequences:
         """Return the K = 1 + min(mismatched, wrong combinations) sequences of each record.
 
         Args:
             indices: which records, in the order wanted.
-            mismatched: wrong prompts per record, drawn afresh.
-            rng: draws them; it may be seeded, for the draw does not look at any record.
+            mismatched: wrong prompts per record.
+            seed: of the run, and the step. With the record's label it alone decides the wrong
+                prompts: drawn one after another instead, a record's would depend on who else is in
+                the batch, and one record more could change every other's gradient.
         """
         combinations = tuple(self.prompts)
+        chosen: dict[Combination, list[Combination]] = {}
         rows: list[tuple[list[int], list[int]]] = []
         for i in indices:
-            wrong = wrong_combinations(self.labels[i], combinations, mismatched, rng)
-            rows += [(self.prompts[c], self.texts[i]) for c in (self.labels[i], *wrong)]
+            label = self.labels[i]
+            if label not in chosen:
+                rng = np.random.default_rng([*seed, combinations.index(label)])
+                chosen[label] = wrong_combinations(label, combinations, mismatched, rng)
+            rows += [(self.prompts[c], self.texts[i]) for c in (label, *chosen[label])]
         return _padded(rows, len(rows) // len(indices))
 
 
@@ -80,9 +87,7 @@ def prompt_tokens(
     template: Template, combinations: Sequence[Combination], tokenizer: Any
 ) -> dict[Combination, list[int]]:
     """Return the ids of each combination's prompt; the text follows after one space."""
-    return {
-        c: tokenizer.encode(template.render(c), add_special_tokens=False) for c in combinations
-    }
+    return {c: tokenizer.encode(template.render(c), add_special_tokens=False) for c in combinations}
 
 
 def text_room(prompts: dict[Combination, list[int]], context: int, max_tokens: int) -> int:

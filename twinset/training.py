@@ -1,8 +1,8 @@
 """The private fine-tuning loop, to be read from top to bottom.
 
-Poisson batch → exact clipped sum → noise policy → Adam. What it spends goes to the ledger's `record`
-in the same statement that yields the gradient. Losses, norms and clipped shares are private: they go
-to the observer, whose output stays in `internal/`.
+Poisson batch → exact clipped sum → noise policy → Adam. What a step spends goes to the ledger's
+`record` before its gradient is used. Losses, norms and clipped shares are private: they go to the
+observer, whose output stays in `internal/`.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def train(
     """Fine-tune `model` in place for `plan.steps` private steps.
 
     Guarantee:
-        The model's final weights are a post-processing of `plan.steps` releases of `policy`, each over an
-        independent Poisson batch of `records`; each release's event has been passed to
+        The model's final weights are a post-processing of `plan.steps` releases of `policy`, each
+        over an independent Poisson batch of `records`; each release's event has been passed to
         `record_event`. The gradient is divided by the expected batch size, never the realised one.
 
     Args:
@@ -88,7 +88,7 @@ def train(
     began = time.monotonic()
     try:
         for step, indices in enumerate(batches, start=1):
-            reports = clipped_sum.over(indices)
+            reports = clipped_sum.over(step, indices)
             noisy, event = policy.release(engine.sums)
             record_event(event)
             for parameter, total in zip(engine.parameters, noisy, strict=True):
@@ -125,25 +125,25 @@ class _ClippedSum:
         self._engine, self._records, self._physical = engine, records, physical_batch
         self._loss = MismatchLoss(plan.mismatch_weight, training.mismatch_form)
         self._mismatched = training.mismatch_prompts if plan.mismatch_weight else 0
-        self._rng = np.random.default_rng(training.seed)
+        self._seed = training.seed
 
-    def over(self, indices: np.ndarray) -> list[UnitReport]:
-        """Return the reports of all physical batches; start again with half of it when memory ends."""
+    def over(self, step: int, indices: np.ndarray) -> list[UnitReport]:
+        """Return the reports of all physical batches; halve them and start again out of memory."""
         while True:
             try:
                 self._engine.zero()
-                return list(self._add(indices))
+                return list(self._add(step, indices))
             except RuntimeError as error:
                 if self._physical == 1 or not _out_of_memory(error):
                     raise
                 self._physical = max(1, self._physical // 2)
 
-    def _add(self, indices: np.ndarray) -> Iterator[UnitReport]:
-        texts = self._records.texts
+    def _add(self, step: int, indices: np.ndarray) -> Iterator[UnitReport]:
+        texts, seed = self._records.texts, (self._seed, step)
         by_length = sorted(indices.tolist(), key=lambda i: len(texts[i]))  # little padding
         for start in range(0, len(by_length), self._physical):
             chosen = by_length[start : start + self._physical]
-            sequences = self._records.sequences(chosen, self._mismatched, self._rng)
+            sequences = self._records.sequences(chosen, self._mismatched, seed)
             yield self._engine.add(sequences, self._loss)
 
 

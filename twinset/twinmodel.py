@@ -43,6 +43,7 @@ class TwinModel:
         label_counts: noisy number of private records of every label combination.
         text_tokens: longest text the model was trained on, in tokens.
         ledger: what training spent.
+        base_origin: where the base model came from; no path of this machine.
     """
 
     model: Any
@@ -52,6 +53,7 @@ class TwinModel:
     label_counts: dict[Combination, float]
     text_tokens: int
     ledger: Ledger
+    base_origin: str
 
     @property
     def guarantee(self) -> Guarantee:
@@ -92,6 +94,7 @@ class TwinModel:
             "template": self.template.to_dict(),
             "label_counts": counts,
             "text_tokens": self.text_tokens,
+            "base_origin": self.base_origin,
         }
 
     @classmethod
@@ -105,17 +108,25 @@ class TwinModel:
         folder = folder / "model" if (folder / "model" / DESCRIPTION).exists() else folder
         if not (folder / DESCRIPTION).exists():
             raise InputError(f"{folder} is no run and no model folder of twinset")
-        data = json.loads((folder / DESCRIPTION).read_text("utf-8"))
-        base = load_base(str(folder), dtype=_stored_dtype(folder))
-        return cls(
-            base.model,
-            base.tokenizer,
-            Schema.from_dict(data["schema"]),
-            Template.from_dict(data["template"]),
-            {tuple(c): n for c, n in data["label_counts"]},
-            data["text_tokens"],
-            Ledger.load(folder / LEDGER),
-        )
+        try:
+            data = json.loads((folder / DESCRIPTION).read_text("utf-8"))
+            base = load_base(str(folder), dtype=_stored_dtype(folder))
+            return cls(
+                base.model,
+                base.tokenizer,
+                Schema.from_dict(data["schema"]),
+                Template.from_dict(data["template"]),
+                {tuple(c): n for c, n in data["label_counts"]},
+                data["text_tokens"],
+                Ledger.load(folder / LEDGER),
+                data["base_origin"],
+            )
+        except InputError:
+            raise
+        except (OSError, KeyError, TypeError, ValueError) as error:
+            raise InputError(
+                f"{folder}: the model folder is damaged ({type(error).__name__}); copy it again"
+            ) from error
 
 
 def _stored_dtype(folder: Path) -> Any:

@@ -1,12 +1,13 @@
 """What one forward and one backward pass leave behind: each trained parameter's uses.
 
-Autograd forms no weight gradients here: trained parameters are switched off, the embeddings' outputs
-become the leaves of the graph, and hooks keep each layer's input and output gradient instead.
+Autograd forms no weight gradients here: trained parameters are switched off, the outputs of the lowest
+trained layers become the leaves of the graph, and hooks keep each trained layer's input and output
+gradient instead. Where only upper layers are trained, the backward pass ends there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -31,32 +32,41 @@ class UnsupportedModule(TypeError):
 
 
 def is_rms_norm(module: nn.Module) -> bool:
-    """Tell RMS normalisation (Llama family), which each model of transformers defines for itself."""
+    """Tell RMS normalisation (Llama family); each model of transformers defines its own."""
     return type(module).__name__.endswith("RMSNorm") and [*module._parameters] == ["weight"]
 
 
-def rms_normalised(module: nn.Module, x: Tensor) -> Tensor:
-    """Return the module's output before scaling, in the very arithmetic the module uses."""
+def rms_normalised(module: nn.Module, x: Tensor, scale: float = 1.0) -> Tensor:
+    """Return the module's output for a constant scale, in the very arithmetic the module uses."""
+    weight = torch.full_like(module._parameters["weight"], scale)  # type: ignore[arg-type]
+    output = functional_call(module, {"weight": weight}, (x,))
+    assert isinstance(output, Tensor)
+    return output
+
+
+def _multiplies(module: nn.Module) -> bool:
+    """Tell whether the weight is the factor itself; Gemma's normalisation has 1 + weight."""
     weight = module._parameters["weight"]
     assert weight is not None
-    unscaled = functional_call(module, {"weight": torch.ones_like(weight)}, (x,))
-    assert isinstance(unscaled, Tensor)
-    return unscaled
+    return not rms_normalised(module, torch.ones_like(weight)[None], scale=0.0).any()
 
 
 def _rules(module: nn.Module) -> dict[str, Rule]:
-    """Return parameter name → rule for a module whose type is known; else raise."""
-    if isinstance(module, nn.Embedding):
+    """Return parameter name → rule for a module whose type is known; else raise.
+
+    Types are compared exactly: a subclass may compute something else, as scaled embeddings do.
+    """
+    if type(module) is nn.Embedding:
         if module.max_norm is not None or module.sparse or module.scale_grad_by_freq:
             raise UnsupportedModule("an embedding with max_norm, sparse or scale_grad_by_freq")
         return {"weight": embedding_table(module.num_embeddings)}
-    if isinstance(module, nn.Linear):
+    if type(module) is nn.Linear:
         return {"weight": linear_weight, "bias": bias}
-    if isinstance(module, Conv1D):
+    if type(module) is Conv1D:
         return {"weight": conv1d_weight, "bias": bias}
-    if isinstance(module, nn.LayerNorm) and len(module.normalized_shape) == 1:
+    if type(module) is nn.LayerNorm and len(module.normalized_shape) == 1:
         return {"weight": normalised_scale, "bias": bias}
-    if is_rms_norm(module):
+    if is_rms_norm(module) and _multiplies(module):
         return {"weight": normalised_scale}
     raise UnsupportedModule(type(module).__name__)
 
@@ -80,7 +90,7 @@ class Capture:
         self._trained = {id(p) for p in self.parameters}
         self._handles: list[Any] = []
         self.uses: dict[int, list[Use]] = {}
-        self.units = 0
+        self.units, self._shape = 0, torch.Size()
         self._check_and_hook(model, head)
         for parameter in self.parameters:
             parameter.requires_grad_(False)
@@ -89,10 +99,10 @@ class Capture:
         """Tell whether a parameter is among the trained ones."""
         return parameter is not None and id(parameter) in self._trained
 
-    def begin(self, units: int) -> None:
-        """Forget the last physical batch; hooks keep what they see from now on."""
+    def begin(self, units: int, shape: torch.Size) -> None:
+        """Forget the last physical batch, (B·K, T); hooks keep what they see from now on."""
         self.uses = {id(p): [] for p in self.parameters}
-        self.units = units
+        self.units, self._shape = units, shape
 
     def end(self) -> None:
         """Stop keeping."""
@@ -106,56 +116,49 @@ class Capture:
             parameter.requires_grad_(True)
 
     def _check_and_hook(self, model: nn.Module, head: nn.Module) -> None:
-        for name, module in model.named_modules():
-            owned = [n for n, p in module._parameters.items() if self.trains(p)]
-            if owned:
-                self._check(name, module, owned)
-            starts_graph = isinstance(module, nn.Embedding)
-            if module is not head and (owned or starts_graph):
-                self._handles.append(module.register_forward_hook(self._hook(owned)))
+        rules = {module: self._known_rules(name, module) for name, module in model.named_modules()}
+        for module, known in rules.items():
+            if module is not head and known:
+                self._handles.append(module.register_forward_hook(self._hook(known)))
 
-    @staticmethod
-    def _check(name: str, module: nn.Module, owned: list[str]) -> None:
+    def _known_rules(self, name: str, module: nn.Module) -> dict[str, Rule]:
+        """Return the rules of the module's own trained parameters, or refuse it."""
+        owned = [n for n, p in module._parameters.items() if self.trains(p)]
         try:
-            unknown = [n for n in owned if n not in _rules(module)]
+            known = _rules(module) if owned else {}
         except UnsupportedModule as error:
             raise UnsupportedModule(
                 f"{name} is a {error}, whose per-record gradient is not known; train with LoRA "
                 "(--method lora), which leaves it unchanged"
             ) from None
+        unknown = [n for n in owned if n not in known]
         if unknown:
             raise UnsupportedModule(f"{name} has unknown parameters {unknown}; use --method lora")
+        return {n: known[n] for n in owned}
 
-    def _hook(self, owned: list[str]) -> Callable[..., Tensor | None]:
+    def _hook(self, rules: dict[str, Rule]) -> Callable[..., Tensor | None]:
         def forward(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
-            if not self.units:
+            if not self.units or not torch.is_grad_enabled():
                 return None
-            starts_graph = isinstance(module, nn.Embedding)
-            if starts_graph:
+            starts_graph = not output.requires_grad
+            if starts_graph:  # nothing below it is trained: no gradient is wanted there
                 output = output.detach().requires_grad_(True)
-            if owned and output.requires_grad:
-                x = args[0].detach()
-                output.register_hook(lambda grad: self._keep(module, owned, x, grad))
+            x = args[0].detach()
+            output.register_hook(lambda grad: self._keep(module, rules, x, grad))
             return output if starts_graph else None
 
         return forward
 
-    def _keep(self, module: nn.Module, owned: list[str], x: Tensor, grad: Tensor) -> None:
-        a = _rule_input(module, x)
-        for use_of, rule in self._owned_rules(module, owned):
-            self.uses[id(use_of)].append(LayerUse(rule, self._by_unit(a), self._by_unit(grad)))
-
-    @staticmethod
-    def _owned_rules(module: nn.Module, owned: list[str]) -> Iterator[tuple[Tensor, Rule]]:
-        rules = _rules(module)
-        for name in owned:
-            parameter = module._parameters[name]
-            assert parameter is not None
-            yield parameter, rules[name]
+    def _keep(self, module: nn.Module, rules: dict[str, Rule], x: Tensor, grad: Tensor) -> None:
+        a, b = self._by_unit(_rule_input(module, x)), self._by_unit(grad)
+        for name, rule in rules.items():
+            self.uses[id(module._parameters[name])].append(LayerUse(rule, a, b))
 
     def _by_unit(self, x: Tensor) -> Tensor:
-        """(B·K, T, …) → (B, K·T, …)."""
-        if x.shape[0] % self.units:
-            raise UnsupportedModule("a layer sees inputs shared by all rows; give each row its own")
-        rest = x.shape[2:]
-        return x.reshape(self.units, -1, *rest)
+        """(B·K, T) → (B, K·T) and (B·K, T, …, d) → (B, K·T·…, d)."""
+        if x.shape[:2] != self._shape:
+            raise UnsupportedModule(
+                "a trained layer sees its rows shared or in another order (as experts do), so "
+                "its per-record gradient is not known; train with LoRA (--method lora)"
+            )
+        return x.reshape(self.units, -1, *x.shape[2:][-1:])

@@ -5,8 +5,8 @@ as output layer, so its two uses are added *before* a norm is taken; that is all
 weights need.
 
 Every rule here is linear in the output gradient b. So the weighted sum over units is the same rule
-applied to one big unit whose output gradients were multiplied by the weights: one formula serves the
-norms and the sum, and they cannot disagree.
+applied to one big unit whose output gradients were multiplied by the weights: one formula serves
+the norms and the sum, and they cannot disagree.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def accumulation_dtype(*tensors: Tensor) -> torch.dtype:
 
 @dataclass(frozen=True)
 class LayerUse:
-    """A layer's use of a parameter: input a (B, S, …), output gradient b (B, S, p), S tokens a unit."""
+    """A layer's use of a parameter: input a (B, S, …), output gradient b (B, S, p), S tokens each."""
 
     rule: Rule
     a: Tensor
@@ -84,7 +84,7 @@ def normalised_scale(a: Tensor, b: Tensor) -> Tensor:
 
 
 def embedding_table(size: int) -> Rule:
-    """Token or position table of `size` rows; a holds the ids (B, S). The rule returns (B, size, p)."""
+    """Token or position table of `size` rows; a holds the ids (B, S). Returns (B, size, p)."""
 
     def rule(a: Tensor, b: Tensor) -> Tensor:
         units = b.shape[0]

@@ -1,8 +1,8 @@
-"""The output layer and its loss: token negative log-likelihoods without a second copy of the logits.
+"""The output layer and its loss: token negative log-likelihoods without a copy of the logits.
 
-With Q = softmax(h Wᵀ) - onehot(target), the gradient of token n's loss is Q[n] W with respect to h[n] and
-Q[n]ᵀ h[n] with respect to W. Both are linear in whatever weight the token's loss later gets, so Q W is
-made while a chunk of logits is at hand, and Q itself is kept only where W is trained.
+With Q = softmax(h Wᵀ) - onehot(target), the gradient of token n's loss is Q[n] W with respect to
+h[n] and Q[n]ᵀ h[n] with respect to W. Both are linear in whatever weight the token's loss later
+gets, so Q W is made while a chunk of logits is at hand, and Q itself is kept only where W is trained.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class TokenNLL(torch.autograd.Function):
 
 @dataclass
 class HeadUse:
-    """The output layer's use of its weight (V, d). Tokens of unit i lie at offsets[i] … offsets[i+1].
+    """The output layer's use of its weight (V, d). Unit i's tokens: offsets[i] … offsets[i+1].
 
     Args:
         hidden: (N, d) inputs.

@@ -1,0 +1,291 @@
+"""The results table: what classifiers learn from real rows, from the twin, and from neither.
+
+`compare` is the library's entry, `python -m evaluation.comparison` the command line's. Everything
+either of them finds is computed on private rows and stays with their owner.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import pandas as pd
+import typer
+
+from evaluation.baseline import untrained_twin
+from evaluation.results import BASELINE, HELD_OUT, REAL, REAL_SMALL, TWIN, Comparison, Result
+from evaluation.twins import Twin, generate_twin, make_twin, read_twin, rows_per_label, timed
+from evaluation.utility import (
+    CLASSIFIERS,
+    Classifier,
+    Target,
+    accuracy,
+    commonest_label,
+    label_fidelity,
+    make_classifiers,
+    targets,
+    train_on,
+)
+from twinset.artefact import write_json, write_text
+from twinset.columns import choose_columns
+from twinset.config import RunConfig
+from twinset.errors import InputError
+from twinset.finetune import use_bfloat16
+from twinset.formats import read_frame, write_frame
+from twinset.options import merge, run_config, run_options
+from twinset.plan import Plan
+from twinset.progress import Progress, Silent
+from twinset.records import records_from_frame
+from twinset.request import Places, Source
+from twinset.schema import Schema
+from twinset.templates import Template, load_template
+from twinset.training import StepReport
+
+SECONDS_BETWEEN_LINES = 10.0
+Tables = Mapping[str, pd.DataFrame]  # by source, as `evaluation.results` names them
+
+
+def compare(
+    train: pd.DataFrame,
+    heldout: pd.DataFrame,
+    text: str,
+    attributes: Sequence[str],
+    config: RunConfig,
+    prompt: str | None,
+    rows: int,
+    progress: Progress | None = None,
+    *,
+    twin: Twin | None = None,
+    baseline: pd.DataFrame | None = None,
+    classifiers: Sequence[str] = CLASSIFIERS,
+    data: str = "table",
+    keep_baseline: Callable[[pd.DataFrame], object] = lambda frame: None,
+) -> Comparison:
+    """Make a twin and its baseline, unless they are given, and measure them.
+
+    Args:
+        train: the private table.
+        heldout: real rows to test on, which nothing is trained on.
+        text: the text column.
+        attributes: the label columns.
+        config: the run's options.
+        prompt: the template, as `load_template` takes it.
+        rows: rows of the twin.
+        progress: is told what happens.
+        twin: an existing twin; spares training.
+        baseline: existing rows made without private data.
+        classifiers: names in `utility.CLASSIFIERS`.
+        data: what to call the private table.
+        keep_baseline: is given the baseline's rows as soon as they are made.
+
+    Raises:
+        InputError: a table cannot be used.
+    """
+    progress = progress or Silent()
+    makers = make_classifiers(classifiers, progress.say)
+    choose_columns(heldout, text, list(attributes), f"{data}, held-out table", [])
+    schema = records_from_frame(train, text, attributes, source=data)[0].schema
+    template = load_template(prompt, schema)
+    if twin is None:
+        twin = make_twin(train, text, attributes, config, template, rows, progress)
+    seconds = dict(twin.seconds)
+    if baseline is None:
+        with timed(seconds, "baseline"):
+            baseline = make_baseline(twin.frame, schema, template, config, progress)
+        keep_baseline(baseline)
+    tables = _tables(train, twin.frame, baseline, config.training.seed)
+    progress.say("training and testing classifiers")
+    with timed(seconds, "classifiers"):
+        results = tuple(_results(tables, heldout, text, attributes, makers))
+    commonest = {t: commonest_label(train, heldout, text, t) for t in targets(attributes)}
+    return Comparison(
+        data=data,
+        epsilon=twin.epsilon,
+        delta=twin.delta,
+        guarantee=twin.sentence,
+        prompt=template.pattern,
+        config=config,
+        rows={name: len(frame) for name, frame in tables.items()} | {HELD_OUT: len(heldout)},
+        coinciding=coinciding_rows(train[text], heldout[text]),
+        commonest={_name(target): score for target, score in commonest.items()},
+        results=results,
+        seconds=seconds,
+    )
+
+
+def make_baseline(
+    twin: pd.DataFrame, schema: Schema, template: Template, config: RunConfig, progress: Progress
+) -> pd.DataFrame:
+    """Return as many rows of each label as the twin has, made without private data."""
+    import torch
+
+    progress.say(f"writing {len(twin)} rows with the base model, without private data")
+    low = config.training.method == "lora" and use_bfloat16(config.speed)  # as the twin's model
+    return untrained_twin(
+        config.training.base_model,
+        schema,
+        template,
+        rows_per_label(twin, schema),
+        config.sampling,
+        config.training.max_tokens,
+        dtype=torch.bfloat16 if low else None,
+        progress=progress,
+    )
+
+
+def coinciding_rows(train: Iterable[object], heldout: Iterable[object]) -> int:
+    """Count held-out texts that are training texts: lower-cased letters and digits compared.
+
+    >>> coinciding_rows(["Good film!"], ["good film", "Bad film."])
+    1
+    """
+    known = set(map(_normalised, train))
+    return sum(_normalised(text) in known for text in heldout)
+
+
+def _normalised(text: object) -> str:
+    return "".join(c for c in str(text).lower() if c.isalnum())
+
+
+def _tables(train: pd.DataFrame, twin: pd.DataFrame, baseline: pd.DataFrame, seed: int) -> Tables:
+    small = train.sample(min(len(twin), len(train)), random_state=seed)
+    return {REAL: train, REAL_SMALL: small, TWIN: twin, BASELINE: baseline}
+
+
+def _results(
+    tables: Tables,
+    heldout: pd.DataFrame,
+    text: str,
+    attributes: Sequence[str],
+    makers: Mapping[str, Classifier],
+) -> Iterator[Result]:
+    for target in targets(attributes):
+        for name, maker in makers.items():
+            models = {s: train_on(frame, text, target, maker) for s, frame in tables.items()}
+            for source, model in models.items():
+                score = accuracy(model, heldout, text, target)
+                yield Result(source, _name(target), name, score)
+            for source in (TWIN, BASELINE):
+                score = label_fidelity(tables[source], text, target, models[REAL])
+                yield Result(source, _name(target), name, score)
+
+
+def _name(target: Target) -> str:
+    return " × ".join(target)
+
+
+
+class _Lines:
+    """Tells a run's progress in a line now and then, fit for a log file."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+
+        self._console, self._told = Console(stderr=True, highlight=False), 0.0
+
+    def say(self, line: str) -> None:
+        """See `Progress`."""
+        self._console.print(line, markup=False)
+
+    def step(self, report: StepReport, plan: Plan) -> None:
+        """See `Progress`."""
+        line = f"step {report.step} of {plan.steps}, loss {report.loss:.3f}, {report.seconds:.0f} s"
+        self._now_and_then(line, report.step == plan.steps)
+
+    def rows(self, done: int, total: int) -> None:
+        """See `Progress`."""
+        self._now_and_then(f"{done} of {total} rows", done == total)
+
+    def _now_and_then(self, line: str, last: bool) -> None:
+        if last or time.monotonic() - self._told > SECONDS_BETWEEN_LINES:
+            self._told = time.monotonic()
+            self.say(line)
+
+
+def main(
+    train: Annotated[Path, typer.Argument(help="The private table.")],
+    test: Annotated[Path, typer.Option(help="Real held-out rows.")],
+    text: Annotated[str, typer.Option(help="Column of texts.")],
+    attribute: Annotated[list[str], typer.Option(help="Column of labels; repeatable.")],
+    output: Annotated[Path, typer.Option(help="Results, a .json; Markdown beside it.")],
+    rows: Annotated[int, typer.Option(help="Rows of the twin.")] = 2000,
+    prompt: Annotated[str | None, typer.Option(help="Name, .toml file, or prompt.")] = None,
+    base_model: Annotated[str | None, typer.Option(help="Asset, folder or hub name.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="ε.")] = None,
+    no_privacy: Annotated[bool | None, typer.Option("--no-privacy", help="No noise.")] = None,
+    method: Annotated[str | None, typer.Option(help="lora or full.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Training steps.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Expected records a step.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Adam's.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Longest text kept.")] = None,
+    mismatch_weight: Annotated[float | None, typer.Option(help="λ.")] = None,
+    seed: Annotated[int, typer.Option(help="Of all but the noise.")] = 0,
+    config: Annotated[Path | None, typer.Option(help="TOML with any other option.")] = None,
+    run: Annotated[Path | None, typer.Option(help="Keep the twin's run folder here.")] = None,
+    twin: Annotated[Path | None, typer.Option(help="Score this twin; train nothing.")] = None,
+    baseline: Annotated[Path | None, typer.Option(help="Score these untrained rows.")] = None,
+    classifier: Annotated[list[str] | None, typer.Option(help="Repeatable.")] = None,
+) -> None:
+    """Measure a twin against real rows and against text made without private data."""
+    given = {
+        "base_model": base_model,
+        "epsilon": epsilon,
+        "no_privacy": no_privacy,
+        "method": method,
+        "steps": steps,
+        "batch_size": batch_size,
+        "learning_rate": learning_rate,
+        "max_tokens": max_tokens,
+        "mismatch_weight": mismatch_weight,
+        "seed": seed,
+    }
+    told = _Lines()
+    try:
+        if not output.parent.is_dir():
+            raise InputError(f"--output {output}: its folder does not exist; create it")
+        options = merge({k: v for k, v in given.items() if v is not None}, config)
+        settings = run_config(run_options(options))
+        if run is not None and twin is None:
+            source = Source(str(train), text, tuple(attribute), prompt=prompt)
+            made: Twin | None = generate_twin(source, settings, rows, Places(run=run), told)
+        else:
+            made = None if twin is None else read_twin(twin)
+        comparison = compare(
+            read_frame(train),
+            read_frame(test),
+            text,
+            attribute,
+            settings,
+            prompt,
+            rows,
+            told,
+            twin=made,
+            baseline=None if baseline is None else read_frame(baseline),
+            classifiers=classifier or CLASSIFIERS,
+            data="/".join(train.parts[-2:]),
+            keep_baseline=partial(write_frame, path=output.with_suffix(".baseline.parquet")),
+        )
+        _write(comparison, output)
+    except InputError as error:
+        told.say(f"error: {error}")
+        raise typer.Exit(2) from None
+
+
+def _write(comparison: Comparison, output: Path) -> None:
+    from rich.console import Console
+
+    command = shlex.join(["python", "-m", "evaluation.comparison", *sys.argv[1:]])
+    comparison = replace(comparison, command=command)
+    write_json(output, comparison.to_dict())
+    write_text(output.with_suffix(".md"), comparison.as_markdown())
+    Console().print(comparison.as_table())
+
+
+if __name__ == "__main__":
+    typer.run(main)

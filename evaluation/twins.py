@@ -1,0 +1,116 @@
+"""A twin to be measured: made here, or read from where an earlier run left it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pandas as pd
+
+from twinset.allocation import proportional
+from twinset.basemodel import load_base, special_token_strings
+from twinset.columns import choose_columns, label_cells
+from twinset.config import RunConfig
+from twinset.errors import InputError
+from twinset.finetune import finetune
+from twinset.formats import read_frame
+from twinset.privacy.guarantee import guarantee
+from twinset.privacy.ledger import Ledger
+from twinset.progress import Progress
+from twinset.publish import beside
+from twinset.records import records_from_frame
+from twinset.schema import Combination, Schema
+from twinset.share import PRIVACY
+from twinset.templates import Template
+
+Seconds = dict[str, float]  # wall time by phase
+
+
+@dataclass(frozen=True)
+class Twin:
+    """A twin's rows and what may be claimed of them.
+
+    Args:
+        frame: the rows.
+        epsilon: ε; None without a guarantee.
+        delta: its δ.
+        sentence: the guarantee in words.
+        seconds: how long making it took.
+    """
+
+    frame: pd.DataFrame
+    epsilon: float | None = None
+    delta: float | None = None
+    sentence: str = "unknown: the twin came without its privacy.json"
+    seconds: Seconds = field(default_factory=dict)
+
+
+def make_twin(
+    train: pd.DataFrame,
+    text: str,
+    attributes: Sequence[str],
+    config: RunConfig,
+    template: Template,
+    rows: int,
+    progress: Progress,
+) -> Twin:
+    """Fine-tune once and sample once, with the parts that `twinset generate` is made of."""
+    seconds: Seconds = {}
+    base = load_base(config.training.base_model, say=progress.say)
+    reserved = special_token_strings(base.tokenizer)
+    records, _ = records_from_frame(train, text, attributes, reserved=reserved)
+    with timed(seconds, "fine-tuning"):
+        model = finetune(records, template, config, base, progress)
+    with timed(seconds, "sampling"):
+        counts = proportional(model.label_counts, rows)
+        frame = model.sample(counts, config.sampling, progress)
+    return _twin(frame, model.ledger, seconds)
+
+
+def read_twin(path: Path) -> Twin:
+    """Read a twin with the `privacy.json` beside it: in `share/`, or as `--output` leaves it.
+
+    Raises:
+        InputError: the table or its `privacy.json` cannot be read.
+    """
+    frame = read_frame(path)
+    file = next((f for f in (beside(path)[1], path.with_name(PRIVACY)) if f.is_file()), None)
+    if file is None:
+        return Twin(frame)
+    try:
+        return _twin(frame, Ledger.from_dict(json.loads(file.read_text("utf-8"))["ledger"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{file}: holds no ledger; restore it, or take it away") from error
+
+
+def _twin(frame: pd.DataFrame, ledger: Ledger, seconds: Seconds | None = None) -> Twin:
+    claim = guarantee(ledger)
+    return Twin(frame, claim.epsilon, claim.delta, claim.sentence, seconds or {})
+
+
+def rows_per_label(twin: pd.DataFrame, schema: Schema) -> dict[Combination, int]:
+    """Count a twin's rows of every combination of the schema.
+
+    Raises:
+        InputError: a column or a label of the twin is not the private table's.
+    """
+    names = [attribute.name for attribute in schema.attributes]
+    choose_columns(twin, schema.text, names, "the twin", [])
+    cells = (label_cells(twin[name], f"the twin: column {name!r}") for name in names)
+    found = Counter(zip(*cells, strict=True))
+    if not found.keys() <= set(schema.combinations):
+        raise InputError("the twin has labels that the training table lacks; give its own table")
+    return {combination: found[combination] for combination in schema.combinations}
+
+
+@contextmanager
+def timed(seconds: Seconds, phase: str) -> Iterator[None]:
+    """Note how long the block takes."""
+    began = time.monotonic()
+    yield
+    seconds[phase] = time.monotonic() - began

@@ -1,0 +1,132 @@
+"""A run's progress on stderr: a live line with a bar on a terminal, else a plain line now and then.
+
+Knows how things look, and nothing of how they are computed.
+"""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console as RichConsole
+from rich.progress import BarColumn, Progress, TextColumn
+
+from twinset.plan import Plan
+from twinset.training import StepReport
+
+PLAIN_SECONDS = 10.0  # between two plain lines
+EPSILON_UPDATES = 20  # a run; the accountant takes its time
+
+
+class Console:
+    """Shows progress to people.
+
+    Example:
+        `with Console() as progress: generate(…, progress)`
+
+    Args:
+        quiet: show warnings only.
+    """
+
+    def __init__(self, quiet: bool = False) -> None:
+        self._out = RichConsole(stderr=True, highlight=False, soft_wrap=True)
+        self._quiet = quiet
+        self._live: tuple[Progress, Any] | None = None
+        self._phase = ""
+        self._began = self._last = self._spent = 0.0
+
+    def __enter__(self) -> Console:
+        """Begin."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Leave the terminal as it was."""
+        self._end_phase()
+
+    def say(self, line: str) -> None:
+        """See `twinset.progress.Progress`."""
+        self._end_phase()
+        if not self._quiet:
+            self._out.print(line, markup=False)
+
+    def warn(self, line: str) -> None:
+        """Show a line that no option hides."""
+        self._end_phase()
+        self._out.print(f"WARNING: {line}", markup=False, style="bold red")
+
+    def step(self, report: StepReport, plan: Plan) -> None:
+        """See `twinset.progress.Progress`."""
+        if self._quiet:
+            return
+        due = report.step == plan.steps or not (report.step - 1) % -(-plan.steps // EPSILON_UPDATES)
+        if due and plan.target_epsilon is not None:
+            self._spent = plan.epsilon_after(report.step)
+        self._show("training", step_line(report, plan, self._spent), report.step, plan.steps)
+
+    def rows(self, done: int, total: int) -> None:
+        """See `twinset.progress.Progress`."""
+        if self._quiet:
+            return
+        self._begin_phase("rows")
+        seconds = time.monotonic() - self._began
+        left = seconds * (total - done) / done if done else 0.0
+        width = len(str(total))
+        rate = f"{done / seconds:.3g} rows/s" if seconds > 0 else ""
+        line = f"rows {done:0{width}}/{total} | {rate} | eta {clock(left)}"
+        self._show("rows", line, done, total)
+
+    def _show(self, phase: str, line: str, done: int, total: int) -> None:
+        self._begin_phase(phase)
+        if self._live:
+            bar, task = self._live
+            bar.update(task, completed=done, total=total, description=line)
+        elif done == total or time.monotonic() - self._last >= PLAIN_SECONDS:
+            self._last = time.monotonic()
+            self._out.print(line, markup=False)
+
+    def _begin_phase(self, phase: str) -> None:
+        if phase == self._phase:
+            return
+        self._end_phase()
+        self._phase, self._began, self._last = phase, time.monotonic(), 0.0
+        if self._out.is_terminal:
+            columns = (BarColumn(bar_width=20), TextColumn("{task.description}", markup=False))
+            bar = Progress(*columns, console=self._out)
+            self._live = bar, bar.add_task("")
+            bar.start()
+
+    def _end_phase(self) -> None:
+        if self._live:
+            self._live[0].stop()
+        self._live, self._phase = None, ""
+
+
+def step_line(report: StepReport, plan: Plan, spent: float) -> str:
+    """Return one aligned line: step, loss, clipped share, ε spent of target, speed, time left."""
+    width = len(str(plan.steps))
+    left = report.seconds * (plan.steps - report.step) / report.step
+    speed = plan.batch_size * report.step / report.seconds if report.seconds > 0 else 0.0
+    loss = "  none" if report.loss != report.loss else f"{report.loss:6.3f}"
+    target = plan.target_epsilon
+    budget = "none" if target is None else f"{spent:.2f}/{target:.2f}"
+    return (
+        f"step {report.step:0{width}}/{plan.steps} | loss {loss} | clipped {report.clipped:4.0%} | "
+        f"eps {budget} | {speed:.3g} rec/s | eta {clock(left)}"
+    )
+
+
+def clock(seconds: float) -> str:
+    """Return a duration as people read it.
+
+    >>> clock(32.4), clock(3723)
+    ('00:32', '1:02:03')
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes:02}:{rest:02}"

@@ -1,0 +1,127 @@
+"""How long a run will take and how much memory: measured on made-up tokens, before any training.
+
+Knows no record: it is given a length in tokens and times the real engine and the real sampler on
+random ids of that length.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from twinset.adapters import with_lora
+from twinset.basemodel import BaseModel, context_length
+from twinset.config import RunConfig
+from twinset.decoding import generate
+from twinset.finetune import use_bfloat16
+from twinset.mismatch import MismatchLoss
+from twinset.plan import Plan
+from twinset.policies import POLICIES
+from twinset.privacy.clipping import ClippingEngine, Sequences
+from twinset.privacy.randomness import Randomness
+
+USUAL_TOKENS = 64  # of a record with its prompt, where there is no table to measure
+PROBE_ROWS, PROBE_TOKENS = 16, 8  # of the sampler's probe
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """About how much a run costs on this machine.
+
+    Args:
+        tokens: of a record with its prompt, as supposed.
+        trained_parameters: p.
+        training_seconds: of all steps.
+        sampling_seconds: of all rows.
+        memory_gb: the process's peak while a physical batch was in memory.
+    """
+
+    tokens: int
+    trained_parameters: int
+    training_seconds: float
+    sampling_seconds: float
+    memory_gb: float
+
+
+def measure(base: BaseModel, config: RunConfig, plan: Plan, tokens: int, rows: int) -> Estimate:
+    """Time one physical batch, one noise draw and a few written tokens. Changes the base model.
+
+    Args:
+        base: the base model.
+        config: the run's options.
+        plan: the run's plan.
+        tokens: of a usual record with its prompt.
+        rows: of the twin.
+    """
+    tokens = max(4, min(tokens, context_length(base.model)))
+    row_seconds = _row_seconds(base.model, config, tokens)
+    lora = config.training.method == "lora"
+    if lora and use_bfloat16(config.speed):
+        base.model.to(torch.bfloat16)
+    model = with_lora(base.model, config.training.lora_rank) if lora else base.model
+    engine = ClippingEngine(model, config.privacy.max_grad_norm)
+    try:
+        record_seconds = _record_seconds(engine, config, plan, tokens, model.config.vocab_size)
+        noise_seconds = _noise_seconds(engine.sums, plan)
+    finally:
+        engine.close()
+    return Estimate(
+        tokens=tokens,
+        trained_parameters=sum(p.numel() for p in engine.parameters),
+        training_seconds=plan.steps * (plan.batch_size * record_seconds + noise_seconds),
+        sampling_seconds=rows * row_seconds,
+        memory_gb=_peak_memory(),
+    )
+
+
+def _record_seconds(
+    engine: ClippingEngine, config: RunConfig, plan: Plan, tokens: int, vocabulary: int
+) -> float:
+    units = min(config.speed.physical_batch, plan.batch_size)
+    mismatched = config.training.mismatch_prompts if plan.mismatch_weight else 0
+    ids = torch.randint(vocabulary, (units * (1 + mismatched), tokens))
+    mask = torch.ones_like(ids, dtype=torch.bool)
+    mask[:, : tokens // 4] = False  # the prompt's share, about
+    loss = MismatchLoss(plan.mismatch_weight, config.training.mismatch_form)
+    sequences = Sequences(ids, mask, 1 + mismatched)
+    engine.add(sequences, loss)  # the first one warms up
+    began = time.monotonic()
+    engine.add(sequences, loss)
+    return (time.monotonic() - began) / units
+
+
+def _noise_seconds(sums: list[Any], plan: Plan) -> float:
+    policy = POLICIES["uniform"](1.0, 1.0, plan.sample_rate, Randomness.from_os())
+    began = time.monotonic()
+    policy.release(sums)
+    return time.monotonic() - began
+
+
+def _row_seconds(model: Any, config: RunConfig, tokens: int) -> float:
+    prompts = [[0] * (tokens // 4 or 1)] * PROBE_ROWS
+    never = -1  # no token ends a row, so that every row is PROBE_TOKENS long
+    generator = torch.Generator().manual_seed(0)
+    began = time.monotonic()
+    with torch.inference_mode():
+        generate(model, prompts, never, min(PROBE_TOKENS, tokens), config.sampling, generator)
+    return (time.monotonic() - began) / PROBE_ROWS / PROBE_TOKENS * tokens
+
+
+def _peak_memory() -> float:
+    """Gigabytes. The kernel counts kilobytes, on macOS bytes."""
+    import resource
+    import sys
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (1e9 if sys.platform == "darwin" else 1e6)
+
+
+def usual_tokens(texts: Sequence[str], tokenizer: Any, prompt: int, longest: int) -> int:
+    """Return the mean length of up to 256 records, evenly chosen, with a prompt of `prompt` tokens."""
+    chosen = texts[:: max(1, len(texts) // 256)]
+    encoded = tokenizer(list(chosen), add_special_tokens=False)["input_ids"]
+    return prompt + round(sum(min(len(ids), longest) for ids in encoded) / len(encoded))

@@ -1,0 +1,98 @@
+"""What a plan promises, before anything private happens: the lines of `twinset plan`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from twinset.config import RunConfig
+from twinset.console import clock
+from twinset.errors import InputError
+from twinset.estimate import Estimate
+from twinset.plan import Plan, make_plan
+
+BUDGETS = (1.0, 3.0, 8.0)
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """A plan with what it costs.
+
+    Args:
+        plan: the plan.
+        estimate: its cost, as measured.
+        noise_by_epsilon: σ that the same steps would need for other ε; None where no use.
+    """
+
+    plan: Plan
+    estimate: Estimate
+    noise_by_epsilon: Mapping[float, float | None]
+
+    @property
+    def noise_to_signal(self) -> float:
+        """σ·√p / L: the length of a step's noise over the longest its mean gradient can be."""
+        p = self.estimate.trained_parameters
+        return self.plan.noise_multiplier * math.sqrt(p) / self.plan.batch_size
+
+    def lines(self) -> list[str]:
+        """Return it for people."""
+        estimate = self.estimate
+        return [
+            *plan_lines(self.plan),
+            f"noise to signal        {self.noise_to_signal:.3g}"
+            f"  (σ·√p/L, p = {estimate.trained_parameters:,} trained numbers)",
+            f"training               about {clock(estimate.training_seconds)} on this machine"
+            f" ({estimate.tokens} tokens a record)",
+            f"writing the twin       about {clock(estimate.sampling_seconds)}",
+            f"memory                 about {estimate.memory_gb:.1f} GB",
+            *(
+                f"ε = {epsilon:g} would need     σ = {sigma:.3f}"
+                if sigma is not None
+                else f"ε = {epsilon:g} would need     more records"
+                for epsilon, sigma in self.noise_by_epsilon.items()
+            ),
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON."""
+        return {
+            **plan_to_dict(self.plan),
+            **asdict(self.estimate),
+            "noise_to_signal": self.noise_to_signal,
+            "noise_by_epsilon": {f"{e:g}": s for e, s in self.noise_by_epsilon.items()},
+        }
+
+
+def plan_to_dict(plan: Plan) -> dict[str, Any]:
+    """Return a plan as plain values, ready for JSON."""
+    return {**asdict(plan), "sample_rate": plan.sample_rate}
+
+
+def plan_lines(plan: Plan) -> list[str]:
+    """Return a plan for people."""
+    private = plan.target_epsilon is not None
+    return [
+        f"records N              {plan.records:,}",
+        f"budget                 ε = {plan.target_epsilon:g}, δ = {plan.target_delta:.3g}"
+        if private
+        else "budget                 none: no noise, no guarantee",
+        f"noise multiplier σ     {plan.noise_multiplier:.3f}",
+        f"batch L, rate q        {plan.batch_size}, {plan.sample_rate:.4g}",
+        f"steps T                {plan.steps}",
+        f"noise on label counts  ± {plan.label_count_noise:.1f} records (one standard deviation)",
+        f"learning rate, λ       {plan.learning_rate:g}, {plan.mismatch_weight:g}",
+    ]
+
+
+def noise_by_epsilon(records: int, config: RunConfig) -> dict[float, float | None]:
+    """Return σ for each ε of `BUDGETS`; None where the records are too few for it."""
+    found: dict[float, float | None] = {}
+    for target in BUDGETS:
+        try:
+            privacy = replace(config.privacy, target_epsilon=target)
+            found[target] = make_plan(records, privacy, config.training).noise_multiplier
+        except InputError:
+            found[target] = None
+    return found

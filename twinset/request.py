@@ -1,0 +1,114 @@
+"""What one command asks for beside the run's options: which table, how many rows, which places.
+
+Plain, validated data; knows no file and no model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from twinset.errors import InputError
+from twinset.formats import FORMATS
+
+
+@dataclass(frozen=True)
+class Source:
+    """The private table and how it becomes prompts.
+
+    Args:
+        data: file, folder of `datasets`, or hub name.
+        text: text column; `None` guesses.
+        attributes: label columns; empty guesses one.
+        split: of a folder or hub data set.
+        drop_empty: leave rows without text or label out instead of refusing them.
+        prompt: a built-in template, a `.toml` file, or the prompt itself.
+    """
+
+    data: str
+    text: str | None = None
+    attributes: tuple[str, ...] = ()
+    split: str | None = None
+    drop_empty: bool = False
+    prompt: str | None = None
+
+
+@dataclass(frozen=True)
+class RowsWanted:
+    """How many rows the twin gets; at most one of the three, none: as many as the private table.
+
+    Args:
+        rows: in total, in the proportions of the noisy label counts.
+        per_label: "500", or "positive=500" for each label wanted.
+        plan_file: a table of label columns and a column `rows`.
+    """
+
+    rows: int | None = None
+    per_label: tuple[str, ...] = ()
+    plan_file: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse two answers to one question."""
+        given = (self.rows is not None, bool(self.per_label), self.plan_file is not None)
+        if sum(given) > 1:
+            raise InputError("give one of --rows, --rows-per-label and --plan-file, not several")
+        if self.rows is not None and self.rows < 1:
+            raise InputError(f"--rows must be at least 1, not {self.rows}")
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where results go.
+
+    Args:
+        run: the run folder; `None` names one after the table.
+        output: a file beside which card and ledger stand too; `None` for `share/` alone.
+        format: of the twin; `None` takes it from `output`'s ending, else from the table's.
+        overwrite: whether an existing run or file may be replaced.
+        guard_formulas: see `twinset.formats.write_frame`.
+    """
+
+    run: Path | None = None
+    output: Path | None = None
+    format: str | None = None
+    overwrite: bool = False
+    guard_formulas: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse an unknown format and an ending that says another."""
+        named = ending_of(self.output) if self.output else None
+        if self.format is not None and f".{self.format}" not in FORMATS:
+            raise InputError(f"--format {self.format}: unknown; choose one of {_known()}")
+        if self.output and named is None and self.format is None:
+            raise InputError(
+                f"--output {self.output}: unknown ending; give --format, or end it in {_known()}"
+            )
+        if self.format is not None and named not in (None, self.format):
+            raise InputError(
+                f"--output {self.output} ends in .{named}, but --format is {self.format}; "
+                "leave one of them out"
+            )
+
+    def twin_format(self, data: str = "") -> str:
+        """Return the twin's format, an ending without its dot; `data` is the private table's name.
+
+        >>> Places().twin_format("reviews.csv.gz"), Places().twin_format("some/hub-name")
+        ('csv', 'parquet')
+        """
+        chosen = self.format or (ending_of(self.output) if self.output else None)
+        table = (ending_of(data) or "parquet").removesuffix(".gz")
+        return chosen or table
+
+
+def ending_of(path: str | Path) -> str | None:
+    """Return the ending of `FORMATS` that a file's name has, without its dot.
+
+    >>> ending_of("twin.csv.gz"), ending_of("notes.docx")
+    ('csv.gz', None)
+    """
+    name = Path(path).name.lower()
+    return next((e.removeprefix(".") for e in FORMATS if name.endswith(e)), None)
+
+
+def _known() -> str:
+    return ", ".join(ending.removeprefix(".") for ending in FORMATS)
