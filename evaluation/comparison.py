@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -35,19 +34,17 @@ from evaluation.utility import (
 from twinset.artefact import write_json, write_text
 from twinset.columns import choose_columns
 from twinset.config import RunConfig
+from twinset.console import Console
 from twinset.errors import InputError
 from twinset.finetune import use_bfloat16
 from twinset.formats import read_frame, write_frame
 from twinset.options import merge, run_config, run_options
-from twinset.plan import Plan
 from twinset.progress import Progress, Silent
 from twinset.records import records_from_frame
 from twinset.request import Places, Source
 from twinset.schema import Schema
 from twinset.templates import Template, load_template
-from twinset.training import StepReport
 
-SECONDS_BETWEEN_LINES = 10.0
 Tables = Mapping[str, pd.DataFrame]  # by source, as `evaluation.results` names them
 
 
@@ -180,34 +177,6 @@ def _name(target: Target) -> str:
     return " × ".join(target)
 
 
-
-class _Lines:
-    """Tells a run's progress in a line now and then, fit for a log file."""
-
-    def __init__(self) -> None:
-        from rich.console import Console
-
-        self._console, self._told = Console(stderr=True, highlight=False), 0.0
-
-    def say(self, line: str) -> None:
-        """See `Progress`."""
-        self._console.print(line, markup=False)
-
-    def step(self, report: StepReport, plan: Plan) -> None:
-        """See `Progress`."""
-        line = f"step {report.step} of {plan.steps}, loss {report.loss:.3f}, {report.seconds:.0f} s"
-        self._now_and_then(line, report.step == plan.steps)
-
-    def rows(self, done: int, total: int) -> None:
-        """See `Progress`."""
-        self._now_and_then(f"{done} of {total} rows", done == total)
-
-    def _now_and_then(self, line: str, last: bool) -> None:
-        if last or time.monotonic() - self._told > SECONDS_BETWEEN_LINES:
-            self._told = time.monotonic()
-            self.say(line)
-
-
 def main(
     train: Annotated[Path, typer.Argument(help="The private table.")],
     test: Annotated[Path, typer.Option(help="Real held-out rows.")],
@@ -245,46 +214,47 @@ def main(
         "mismatch_weight": mismatch_weight,
         "seed": seed,
     }
-    told = _Lines()
-    try:
-        if not output.parent.is_dir():
-            raise InputError(f"--output {output}: its folder does not exist; create it")
-        options = merge({k: v for k, v in given.items() if v is not None}, config)
-        settings = run_config(run_options(options))
-        if run is not None and twin is None:
-            source = Source(str(train), text, tuple(attribute), prompt=prompt)
-            made: Twin | None = generate_twin(source, settings, rows, Places(run=run), told)
-        else:
+    given = {name: value for name, value in given.items() if value is not None}
+    with Console() as progress:
+        try:
+            if not output.parent.is_dir():
+                raise InputError(f"--output {output}: its folder does not exist; create it")
+            settings = run_config(run_options(merge(given, config)))
             made = None if twin is None else read_twin(twin)
-        comparison = compare(
-            read_frame(train),
-            read_frame(test),
-            text,
-            attribute,
-            settings,
-            prompt,
-            rows,
-            told,
-            twin=made,
-            baseline=None if baseline is None else read_frame(baseline),
-            classifiers=classifier or CLASSIFIERS,
-            data="/".join(train.parts[-2:]),
-            keep_baseline=partial(write_frame, path=output.with_suffix(".baseline.parquet")),
-        )
-        _write(comparison, output)
-    except InputError as error:
-        told.say(f"error: {error}")
-        raise typer.Exit(2) from None
+            if made is None and run is not None:
+                source = Source(str(train), text, tuple(attribute), prompt=prompt)
+                made = generate_twin(
+                    source, settings, rows, Places(run, format="parquet"), progress
+                )
+            comparison = compare(
+                read_frame(train),
+                read_frame(test),
+                text,
+                attribute,
+                settings,
+                prompt,
+                rows,
+                progress,
+                twin=made,
+                baseline=None if baseline is None else read_frame(baseline),
+                classifiers=classifier or CLASSIFIERS,
+                data="/".join(train.parts[-2:]),
+                keep_baseline=partial(write_frame, path=output.with_suffix(".baseline.parquet")),
+            )
+            _write(comparison, output)
+        except InputError as error:
+            progress.warn(str(error))
+            raise typer.Exit(2) from None
 
 
 def _write(comparison: Comparison, output: Path) -> None:
-    from rich.console import Console
+    from rich import print as show
 
     command = shlex.join(["python", "-m", "evaluation.comparison", *sys.argv[1:]])
     comparison = replace(comparison, command=command)
     write_json(output, comparison.to_dict())
     write_text(output.with_suffix(".md"), comparison.as_markdown())
-    Console().print(comparison.as_table())
+    show(comparison.as_table())
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ The table is public and plays the private one. Everything else is as in `twinset
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from evaluation.comparison import compare
-from evaluation.rehearsal import embedding, training_and_sampling
+from evaluation.embeddings import SentenceEncoder
 from evaluation.results import BASELINE, REAL, TWIN, Comparison
 from evaluation.twins import generate_twin
 from twinset.artefact import write_json
@@ -22,6 +23,7 @@ from twinset.basemodel import load_base
 from twinset.config import PrivacyConfig, RunConfig, SamplingConfig, TrainingConfig
 from twinset.demodata import demo_reviews
 from twinset.formats import write_frame
+from twinset.generate import look_ahead
 from twinset.progress import Progress, Silent
 from twinset.request import Places, Source
 
@@ -44,6 +46,7 @@ OTHER_SECONDS = 20.0  # loading, accounting and saving
 TEXT, ATTRIBUTE = "review", "sentiment"
 PROMPT = "film-review"
 TABLE = "demo.parquet"
+PROBE_TEXTS = 64
 SAMPLES = 3
 
 
@@ -135,13 +138,14 @@ def run_demo(
     config = demo_config(base_model)
     train, heldout = map(_as_private, demo_reviews(progress.say))
     load_base(base_model, say=progress.say)  # fetched and converted before the clock is read
-    minutes = math.ceil(_seconds_ahead(train, config) / 60)
-    progress.say(f"this takes about {minutes} minutes on this machine (measured just now)")
     with TemporaryDirectory() as folder:
         table = Path(folder, TABLE)
         write_frame(train, table)
         source = Source(str(table), TEXT, (ATTRIBUTE,), prompt=PROMPT)
-        twin = generate_twin(source, config, ROWS, Places(run, overwrite=overwrite), progress)
+        minutes = math.ceil(_seconds_ahead(source, train, config, progress) / 60)
+        progress.say(f"the demo takes about {minutes} min on this machine (measured just now)")
+        places = Places(run, overwrite=overwrite)
+        twin = generate_twin(source, config, ROWS, places, progress)
     comparison = compare(
         train.sample(REAL_ROWS, random_state=0),
         heldout.sample(HELD_OUT_ROWS, random_state=0),
@@ -155,6 +159,7 @@ def run_demo(
         classifiers=[CLASSIFIER],
         data="demo reviews",
     )
+    assert twin.run is not None
     write_json(twin.run / "internal" / "evaluation.json", comparison.to_dict())
     return DemoReport(comparison, twin.frame.head(SAMPLES), twin.run)
 
@@ -164,8 +169,16 @@ def _as_private(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.rename(columns={"verdict": ATTRIBUTE})
 
 
-def _seconds_ahead(train: pd.DataFrame, config: RunConfig) -> float:
-    work = training_and_sampling(train, TEXT, [ATTRIBUTE], config, PROMPT, ROWS)
-    texts = embedding(train[TEXT].tolist(), REAL_ROWS + HELD_OUT_ROWS + 2 * ROWS)
-    training, sampling = work
-    return training + 2 * sampling + texts + OTHER_SECONDS  # the baseline is sampled as well
+def _seconds_ahead(
+    source: Source, train: pd.DataFrame, config: RunConfig, progress: Progress
+) -> float:
+    """Estimate what is still to do: the twin, the baseline's longer rows, the embeddings."""
+    outlook = look_ahead(source, None, config, ROWS, Silent()).estimate
+    baseline = outlook.sampling_seconds * MAX_TOKENS / outlook.tokens
+    encoder = SentenceEncoder(progress.say)
+    encoder.encode(train[TEXT][:1].tolist())  # loads it
+    began = time.monotonic()
+    encoder.encode(train[TEXT][1 : PROBE_TEXTS + 1].tolist())
+    embedding = (time.monotonic() - began) / PROBE_TEXTS * (REAL_ROWS + HELD_OUT_ROWS + 2 * ROWS)
+    work = outlook.training_seconds + outlook.sampling_seconds + baseline + embedding
+    return work + OTHER_SECONDS

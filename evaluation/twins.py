@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pandas as pd
@@ -19,11 +19,13 @@ from twinset.config import RunConfig
 from twinset.errors import InputError
 from twinset.finetune import finetune
 from twinset.formats import read_frame
+from twinset.generate import generate
 from twinset.privacy.guarantee import guarantee
 from twinset.privacy.ledger import Ledger
 from twinset.progress import Progress
 from twinset.publish import beside
 from twinset.records import records_from_frame
+from twinset.request import Places, RowsWanted, Source
 from twinset.schema import Combination, Schema
 from twinset.share import PRIVACY
 from twinset.templates import Template
@@ -41,6 +43,7 @@ class Twin:
         delta: its δ.
         sentence: the guarantee in words.
         seconds: how long making it took.
+        run: its run folder, if any.
     """
 
     frame: pd.DataFrame
@@ -48,6 +51,7 @@ class Twin:
     delta: float | None = None
     sentence: str = "unknown: the twin came without its privacy.json"
     seconds: Seconds = field(default_factory=dict)
+    run: Path | None = None
 
 
 def make_twin(
@@ -70,6 +74,17 @@ def make_twin(
         counts = proportional(model.label_counts, rows)
         frame = model.sample(counts, config.sampling, progress)
     return _twin(frame, model.ledger, seconds)
+
+
+def generate_twin(
+    source: Source, config: RunConfig, rows: int, places: Places, progress: Progress
+) -> Twin:
+    """Make a twin with `twinset generate` itself, run folder and all."""
+    seconds: Seconds = {}
+    with timed(seconds, "generating"):
+        result = generate(source, config, RowsWanted(rows), places, progress)
+    assert result.twin is not None
+    return replace(read_twin(result.twin), seconds=seconds, run=result.run)
 
 
 def read_twin(path: Path) -> Twin:

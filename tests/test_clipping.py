@@ -410,6 +410,22 @@ def test_normalised_heads_are_exact():
     assert_exact(_from("Qwen3Config", head_dim=4), random_units(16, 4, 2), "published")
 
 
+def test_a_layer_that_loses_sight_of_the_rows_is_refused():
+    """Experts see tokens of all rows in one list: grouped as units they would mix records."""
+
+    class Expert(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(16, 16).double()
+
+        def forward(self, x):
+            return self.inner(x.flatten(0, 1).flip(0)).flip(0).view(x.shape)
+
+    model = build("gpt2-tied")
+    model.transformer.h[0].mlp = Expert()
+    _refused(model, "rows shared or in another order")
+
+
 def test_a_trained_parameter_without_part_in_the_loss_is_refused():
     model = build("gpt2-tied")
     model.spare = nn.Linear(2, 2).double()

@@ -105,7 +105,7 @@ def test_tables_hold_no_text_of_any_row(both_attributes):
 
 
 def test_given_twin_and_baseline_spare_every_model(tmp_path):
-    """A twin of right labels scores like the real rows; one of swapped labels scores the opposite."""
+    """A twin of right labels scores like the real rows, one of swapped labels the opposite."""
     train, heldout = reviews(80, seed=0), reviews(40, seed=1)
     twin = reviews(40, seed=2)[["text", "sentiment"]]
     swapped = {"positive": "negative", "negative": "positive"}

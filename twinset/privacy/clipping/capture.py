@@ -1,8 +1,7 @@
 """What one forward and one backward pass leave behind: each trained parameter's uses.
 
-Autograd forms no weight gradients here: trained parameters are switched off, the outputs of the lowest
-trained layers become the leaves of the graph, and hooks keep each trained layer's input and output
-gradient instead. Where only upper layers are trained, the backward pass ends there.
+Autograd forms no weight gradients here: trained parameters are switched off, the embeddings'
+outputs become the leaves of the graph, and hooks keep every layer's input and output gradient.
 """
 
 from __future__ import annotations

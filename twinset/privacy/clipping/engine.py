@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -62,7 +63,8 @@ class ClippingEngine:
         if not max_grad_norm > 0:
             raise ValueError("max_grad_norm must be above 0")
         self.max_grad_norm = max_grad_norm
-        self._model = model.get_base_model() if hasattr(model, "get_base_model") else model
+        unwrap: Any = getattr(model, "get_base_model", None)
+        self._model: nn.Module = unwrap() if unwrap else model
         self._backbone: nn.Module = self._model.base_model  # type: ignore[assignment]
         self._head: nn.Module = self._model.get_output_embeddings()  # type: ignore[operator]
         self._model.eval()

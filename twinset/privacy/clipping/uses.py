@@ -40,7 +40,7 @@ def accumulation_dtype(*tensors: Tensor) -> torch.dtype:
 
 @dataclass(frozen=True)
 class LayerUse:
-    """A layer's use of a parameter: input a (B, S, …), output gradient b (B, S, p), S tokens each."""
+    """A layer's use of a parameter: input a (B, S, …), output gradient b (B, S, p), S tokens."""
 
     rule: Rule
     a: Tensor

@@ -2,7 +2,7 @@
 
 With Q = softmax(h Wᵀ) - onehot(target), the gradient of token n's loss is Q[n] W with respect to
 h[n] and Q[n]ᵀ h[n] with respect to W. Both are linear in whatever weight the token's loss later
-gets, so Q W is made while a chunk of logits is at hand, and Q itself is kept only where W is trained.
+gets, so Q W is made while a chunk of logits is at hand, and Q is kept only where W is trained.
 """
 
 from __future__ import annotations

@@ -1,0 +1,289 @@
+"""The command line: parse, call, print. Results on stdout, progress on stderr.
+
+Commands import what they need when they are called, so that `twinset --help` waits for no torch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from twinset import __version__
+from twinset.errors import InputError, VerificationError
+from twinset.flags import takes
+from twinset.options import (
+    DECODING,
+    OPTIONS,
+    OVERWRITE,
+    PRIVACY,
+    ROWS,
+    RUN,
+    SEED,
+    SPEED,
+    TABLE,
+    TRAINING,
+    TWIN_FILE,
+    run_config,
+    run_options,
+)
+
+if TYPE_CHECKING:
+    from twinset.generate import Result
+    from twinset.plan import Plan
+    from twinset.request import Places, RowsWanted, Source
+
+app = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    pretty_exceptions_show_locals=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+Data = Annotated[str, typer.Argument(help="CSV, TSV, Parquet, JSONL, data-set folder or hub name.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Stop after the plan; write nothing.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+
+
+@app.callback(invoke_without_command=True)
+def _twinset(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
+) -> None:
+    """Turn a private, labelled table of texts into a synthetic twin that may be shared."""
+    if version:
+        typer.echo(__version__)
+    elif context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@app.command()
+@takes(*OPTIONS.values())
+def generate(
+    data: Data,
+    *,
+    given: dict[str, Any],
+    dry_run: DryRun = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Fine-tune on a private table and write its twin: everything in one go."""
+    from twinset import generate as runs
+    from twinset.console import Console
+
+    request = _source(data, given), run_config(run_options(given)), _rows(given), _places(given)
+    with Console(quiet) as progress:
+        if dry_run:
+            return _print_plan(runs.dry_run(*request, progress), as_json)
+        result = runs.generate(*request, progress)
+    _print_result(result, as_json)
+
+
+@app.command()
+@takes(*TABLE, *PRIVACY, *TRAINING, *SPEED, *RUN, *OVERWRITE, *SEED)
+def finetune(
+    data: Data,
+    *,
+    given: dict[str, Any],
+    dry_run: DryRun = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Fine-tune on a private table: the first half of `generate`."""
+    from twinset import generate as runs
+    from twinset.console import Console
+    from twinset.request import RowsWanted
+
+    source, config, places = _source(data, given), run_config(run_options(given)), _places(given)
+    with Console(quiet) as progress:
+        if dry_run:
+            plan = runs.dry_run(source, config, RowsWanted(), places, progress)
+            return _print_plan(plan, as_json)
+        result = runs.finetune_only(source, config, places, progress)
+    _print_result(result, as_json)
+
+
+@app.command()
+@takes(*ROWS, *DECODING, *TWIN_FILE, *OVERWRITE, *SEED)
+def sample(
+    model: Annotated[Path, typer.Argument(help="Run folder or model folder.")],
+    *,
+    given: dict[str, Any],
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Write a twin from a trained model: the second half of `generate`."""
+    from twinset import generate as runs
+    from twinset.console import Console
+
+    sampling = run_config(run_options(given)).sampling
+    with Console(quiet) as progress:
+        result = runs.sample_only(model, sampling, _rows(given), _places(given), progress)
+    _print_result(result, as_json)
+
+
+@app.command()
+@takes(*TABLE, *PRIVACY, *TRAINING, *SPEED, *ROWS[:1], *SEED)
+def plan(
+    data: Annotated[str | None, typer.Argument(help="As for `generate`; or give --records.")] = None,
+    *,
+    given: dict[str, Any],
+    records: Annotated[int | None, typer.Option(help="Plan for this many records.")] = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Say what a run would spend, need and cost, before any training."""
+    from twinset import generate as runs
+    from twinset.console import Console
+
+    source = _source(data, given) if data is not None else None
+    config, rows = run_config(run_options(given)), _rows(given).rows
+    with Console(quiet) as progress:
+        outlook = runs.look_ahead(source, records, config, rows, progress)
+    _print(outlook.to_dict(), outlook.lines(), as_json)
+
+
+@app.command()
+def verify(
+    path: Annotated[Path, typer.Argument(help="Run, its share/, or a twin with its companions.")],
+    as_json: Json = False,
+) -> None:
+    """Check a shared twin against its own ledger; needs no model and no private data."""
+    from dataclasses import asdict
+
+    from twinset.verify import verify as check
+
+    report = check(path)
+    lines = [
+        *(f"ok: {line}" for line in report.checked),
+        report.guarantee.sentence,
+        *(f"cannot be shown by this check: {line}" for line in report.cannot_show),
+    ]
+    _print(asdict(report), lines, as_json)
+
+
+@app.command()
+def models(as_json: Json = False) -> None:
+    """List the base models that come as assets."""
+    from twinset.assets import ASSETS
+
+    bases = {a.name: a.description for a in ASSETS.values() if a.kind == "causal-lm"}
+    note = "Also: a local folder, or any causal LM of the GPT-2 or Llama family on the hub."
+    _print(bases, [*(f"{name}: {text}" for name, text in bases.items()), note], as_json)
+
+
+@app.command()
+def prompts(as_json: Json = False) -> None:
+    """List the built-in prompt templates."""
+    from twinset.templates import builtin_templates
+
+    patterns = {name: file.pattern for name, file in builtin_templates().items()}
+    _print(patterns, [f"{name}: {pattern}" for name, pattern in patterns.items()], as_json)
+
+
+def _source(data: str, given: dict[str, Any]) -> Source:
+    from twinset.request import Source
+
+    names = {"text": "text", "attribute": "attributes", "split": "split"}
+    names |= {"drop_empty": "drop_empty", "prompt": "prompt"}
+    return Source(data, **{names[k]: v for k, v in given.items() if k in names})
+
+
+def _rows(given: dict[str, Any]) -> RowsWanted:
+    from twinset.request import RowsWanted
+
+    return RowsWanted(
+        given.get("rows"), given.get("rows_per_label", ()), given.get("plan_file")
+    )
+
+
+def _places(given: dict[str, Any]) -> Places:
+    from twinset.request import Places
+
+    run, output = given.get("run"), given.get("output")
+    return Places(
+        run=Path(run) if run is not None else None,
+        output=Path(output) if output is not None else None,
+        format=given.get("format"),
+        overwrite=given.get("overwrite", False),
+        guard_formulas=not given.get("no_formula_guard", False),
+    )
+
+
+def _print(data: Any, lines: Iterable[str], as_json: bool) -> None:
+    typer.echo(json.dumps(data, ensure_ascii=False, default=str) if as_json else "\n".join(lines))
+
+
+def _print_plan(plan: Plan, as_json: bool) -> None:
+    from twinset.outlook import plan_lines, plan_to_dict
+
+    _print(plan_to_dict(plan), plan_lines(plan), as_json)
+
+
+def _print_result(result: Result, as_json: bool) -> None:
+    facts = {"run": result.run, "twin": result.twin, "rows": result.rows}
+    facts |= {"epsilon": result.guarantee.epsilon, "delta": result.guarantee.delta}
+    lines = [f"{k}: {v}" for k, v in facts.items() if k in ("run", "twin", "rows") and v]
+    sentence = result.guarantee.sentence
+    _print(facts | {"guarantee": sentence}, [*lines, sentence], as_json)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code: 0, 1 (failed), 2 (bad input) or 130 (stopped)."""
+    previous = {s: signal.signal(s, _stop) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        return app(args=arguments, prog_name="twinset", standalone_mode=False) or 0
+    except BaseException as error:
+        return _failed(error)
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _stop(number: int, frame: object) -> NoReturn:
+    """Stop once: a second signal must not disturb the clearing up."""
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+def _failed(error: BaseException) -> int:
+    """Tell in one line what ended the command; return the exit code."""
+    line, code = _verdict(error)
+    typer.echo(" ".join(line.split()), err=True)
+    if os.environ.get("TWINSET_DEBUG") == "1":
+        traceback.print_exception(error)
+    return code
+
+
+def _verdict(error: BaseException) -> tuple[str, int]:
+    if isinstance(error, KeyboardInterrupt):
+        return "stopped; nothing was written", 130
+    if isinstance(error, InputError):
+        return f"error: {error}", 2
+    if isinstance(error, VerificationError):
+        return f"error: {error}", 1
+    if hasattr(error, "format_message"):  # typer's: an unknown flag, a number that is none
+        return f"error: {error.format_message()}; see twinset --help", 2
+    # its message may quote a private record
+    return f"error: unexpected {type(error).__name__} {_place(error)}; TWINSET_DEBUG=1 shows more", 1
+
+
+def _place(error: BaseException) -> str:
+    """Return the last place in twinset's own code that the error passed through."""
+    home = Path(__file__).resolve().parent
+    roots = (home / "cli.py", home / "twinset", home / "evaluation")
+    passed = [(Path(f.filename).resolve(), f.lineno) for f in traceback.extract_tb(error.__traceback__)]
+    own = [(p, line) for p, line in passed if any(p.is_relative_to(root) for root in roots)]
+    return f"in {own[-1][0].name}:{own[-1][1]}" if own else "outside twinset"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
