@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import traceback
+import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -46,6 +47,7 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+STOPPED = 130  # exit code
 Data = Annotated[str, typer.Argument(help="CSV, TSV, Parquet, JSONL, data-set folder or hub name.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Stop after the plan; write nothing.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
@@ -132,7 +134,7 @@ def sample(
 @app.command()
 @takes(*TABLE, *PRIVACY, *TRAINING, *SPEED, *ROWS[:1], *SEED)
 def plan(
-    data: Annotated[str | None, typer.Argument(help="As for `generate`; or give --records.")] = None,
+    data: Annotated[str | None, typer.Argument(help="The table; or give --records.")] = None,
     *,
     given: dict[str, Any],
     records: Annotated[int | None, typer.Option(help="Plan for this many records.")] = None,
@@ -170,6 +172,27 @@ def verify(
 
 
 @app.command()
+def demo(
+    run: Annotated[Path | None, typer.Option(help="Run folder; left out: runs/demo-<n>.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace that run.")] = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Make a twin of real film reviews and measure it: a few minutes."""
+    from rich.console import Console as Stdout
+
+    from evaluation.demo import run_demo
+    from twinset.console import Console
+
+    with Console(quiet) as progress:
+        report = run_demo(run, progress, overwrite)
+    if as_json:
+        _print({"run": report.run, **report.comparison.to_dict()}, (), as_json)
+    else:
+        Stdout(highlight=False).print(report)
+
+
+@app.command()
 def models(as_json: Json = False) -> None:
     """List the base models that come as assets."""
     from twinset.assets import ASSETS
@@ -199,9 +222,7 @@ def _source(data: str, given: dict[str, Any]) -> Source:
 def _rows(given: dict[str, Any]) -> RowsWanted:
     from twinset.request import RowsWanted
 
-    return RowsWanted(
-        given.get("rows"), given.get("rows_per_label", ()), given.get("plan_file")
-    )
+    return RowsWanted(given.get("rows"), given.get("rows_per_label", ()), given.get("plan_file"))
 
 
 def _places(given: dict[str, Any]) -> Places:
@@ -238,13 +259,20 @@ def _print_result(result: Result, as_json: bool) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0, 1 (failed), 2 (bad input) or 130 (stopped)."""
     previous = {s: signal.signal(s, _stop) for s in (signal.SIGINT, signal.SIGTERM)}
+    if not _debugging():
+        warnings.simplefilter("ignore")  # of libraries, to developers
     try:
-        return app(args=arguments, prog_name="twinset", standalone_mode=False) or 0
+        code = app(args=arguments, prog_name="twinset", standalone_mode=False) or 0
+        return _failed(KeyboardInterrupt()) if code == STOPPED else code  # typer says it so
     except BaseException as error:
         return _failed(error)
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def _debugging() -> bool:
+    return os.environ.get("TWINSET_DEBUG") == "1"
 
 
 def _stop(number: int, frame: object) -> NoReturn:
@@ -258,29 +286,30 @@ def _failed(error: BaseException) -> int:
     """Tell in one line what ended the command; return the exit code."""
     line, code = _verdict(error)
     typer.echo(" ".join(line.split()), err=True)
-    if os.environ.get("TWINSET_DEBUG") == "1":
+    if _debugging():
         traceback.print_exception(error)
     return code
 
 
 def _verdict(error: BaseException) -> tuple[str, int]:
     if isinstance(error, KeyboardInterrupt):
-        return "stopped; nothing was written", 130
+        return "stopped; nothing was written", STOPPED
     if isinstance(error, InputError):
         return f"error: {error}", 2
     if isinstance(error, VerificationError):
         return f"error: {error}", 1
     if hasattr(error, "format_message"):  # typer's: an unknown flag, a number that is none
         return f"error: {error.format_message()}; see twinset --help", 2
-    # its message may quote a private record
-    return f"error: unexpected {type(error).__name__} {_place(error)}; TWINSET_DEBUG=1 shows more", 1
+    what = f"unexpected {type(error).__name__} {_place(error)}"  # its message may quote a record
+    return f"error: {what}; TWINSET_DEBUG=1 shows more", 1
 
 
 def _place(error: BaseException) -> str:
     """Return the last place in twinset's own code that the error passed through."""
     home = Path(__file__).resolve().parent
     roots = (home / "cli.py", home / "twinset", home / "evaluation")
-    passed = [(Path(f.filename).resolve(), f.lineno) for f in traceback.extract_tb(error.__traceback__)]
+    frames = traceback.extract_tb(error.__traceback__)
+    passed = [(Path(frame.filename).resolve(), frame.lineno) for frame in frames]
     own = [(p, line) for p, line in passed if any(p.is_relative_to(root) for root in roots)]
     return f"in {own[-1][0].name}:{own[-1][1]}" if own else "outside twinset"
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import pandas as pd
 import typer
@@ -37,14 +37,37 @@ from twinset.config import RunConfig
 from twinset.console import Console
 from twinset.errors import InputError
 from twinset.finetune import use_bfloat16
+from twinset.flags import takes
 from twinset.formats import read_frame, write_frame
-from twinset.options import merge, run_config, run_options
+from twinset.options import (
+    DECODING,
+    OPTIONS,
+    PRIVACY,
+    ROWS,
+    RUN,
+    SEED,
+    SPEED,
+    TRAINING,
+    run_config,
+    run_options,
+)
 from twinset.progress import Progress, Silent
 from twinset.records import records_from_frame
 from twinset.request import Places, Source
 from twinset.schema import Schema
 from twinset.templates import Template, load_template
 
+ROWS_DEFAULT = 2000
+TWIN_OPTIONS = (
+    *(OPTIONS[name] for name in ("text", "attribute", "prompt")),
+    *PRIVACY,
+    *TRAINING,
+    *SPEED,
+    *ROWS[:1],
+    *DECODING,
+    *RUN,
+    *SEED,
+)
 Tables = Mapping[str, pd.DataFrame]  # by source, as `evaluation.results` names them
 
 
@@ -177,74 +200,66 @@ def _name(target: Target) -> str:
     return " × ".join(target)
 
 
-def main(
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
+@takes(*TWIN_OPTIONS)
+def measure(
     train: Annotated[Path, typer.Argument(help="The private table.")],
-    test: Annotated[Path, typer.Option(help="Real held-out rows.")],
-    text: Annotated[str, typer.Option(help="Column of texts.")],
-    attribute: Annotated[list[str], typer.Option(help="Column of labels; repeatable.")],
-    output: Annotated[Path, typer.Option(help="Results, a .json; Markdown beside it.")],
-    rows: Annotated[int, typer.Option(help="Rows of the twin.")] = 2000,
-    prompt: Annotated[str | None, typer.Option(help="Name, .toml file, or prompt.")] = None,
-    base_model: Annotated[str | None, typer.Option(help="Asset, folder or hub name.")] = None,
-    epsilon: Annotated[float | None, typer.Option(help="ε.")] = None,
-    no_privacy: Annotated[bool | None, typer.Option("--no-privacy", help="No noise.")] = None,
-    method: Annotated[str | None, typer.Option(help="lora or full.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Training steps.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Expected records a step.")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Adam's.")] = None,
-    max_tokens: Annotated[int | None, typer.Option(help="Longest text kept.")] = None,
-    mismatch_weight: Annotated[float | None, typer.Option(help="λ.")] = None,
-    seed: Annotated[int, typer.Option(help="Of all but the noise.")] = 0,
-    config: Annotated[Path | None, typer.Option(help="TOML with any other option.")] = None,
-    run: Annotated[Path | None, typer.Option(help="Keep the twin's run folder here.")] = None,
+    *,
+    given: dict[str, Any],
+    test: Annotated[Path, typer.Option(help="Real rows, held out.")],
+    output: Annotated[Path, typer.Option(help="Results: this .json, and .md beside it.")],
     twin: Annotated[Path | None, typer.Option(help="Score this twin; train nothing.")] = None,
     baseline: Annotated[Path | None, typer.Option(help="Score these untrained rows.")] = None,
-    classifier: Annotated[list[str] | None, typer.Option(help="Repeatable.")] = None,
+    classifier: Annotated[list[str] | None, typer.Option(help="Repeat it; else all.")] = None,
 ) -> None:
-    """Measure a twin against real rows and against text made without private data."""
-    given = {
-        "base_model": base_model,
-        "epsilon": epsilon,
-        "no_privacy": no_privacy,
-        "method": method,
-        "steps": steps,
-        "batch_size": batch_size,
-        "learning_rate": learning_rate,
-        "max_tokens": max_tokens,
-        "mismatch_weight": mismatch_weight,
-        "seed": seed,
-    }
-    given = {name: value for name, value in given.items() if value is not None}
+    """Measure a twin against real rows and against text made without private data.
+
+    The baseline's rows are kept beside the results, and --run keeps the twin's run folder; --twin
+    and --baseline go on from these.
+    """
+    if not output.parent.is_dir():
+        raise InputError(f"--output {output}: its folder does not exist; create it")
+    frame, heldout, config = read_frame(train), read_frame(test), run_config(run_options(given))
+    text, attributes = choose_columns(frame, *_columns(given), str(train), [])
     with Console() as progress:
-        try:
-            if not output.parent.is_dir():
-                raise InputError(f"--output {output}: its folder does not exist; create it")
-            settings = run_config(run_options(merge(given, config)))
-            made = None if twin is None else read_twin(twin)
-            if made is None and run is not None:
-                source = Source(str(train), text, tuple(attribute), prompt=prompt)
-                made = generate_twin(
-                    source, settings, rows, Places(run, format="parquet"), progress
-                )
-            comparison = compare(
-                read_frame(train),
-                read_frame(test),
-                text,
-                attribute,
-                settings,
-                prompt,
-                rows,
-                progress,
-                twin=made,
-                baseline=None if baseline is None else read_frame(baseline),
-                classifiers=classifier or CLASSIFIERS,
-                data="/".join(train.parts[-2:]),
-                keep_baseline=partial(write_frame, path=output.with_suffix(".baseline.parquet")),
-            )
-            _write(comparison, output)
-        except InputError as error:
-            progress.warn(str(error))
-            raise typer.Exit(2) from None
+        comparison = compare(
+            frame,
+            heldout,
+            text,
+            attributes,
+            config,
+            given.get("prompt"),
+            given.get("rows", ROWS_DEFAULT),
+            progress,
+            twin=_existing_twin(train, given, twin, progress),
+            baseline=None if baseline is None else read_frame(baseline),
+            classifiers=classifier or CLASSIFIERS,
+            data="/".join(train.parts[-2:]),
+            keep_baseline=partial(write_frame, path=output.with_suffix(".baseline.parquet")),
+        )
+    _write(comparison, output)
+
+
+def _columns(given: dict[str, Any]) -> tuple[str | None, list[str]]:
+    return given.get("text"), list(given.get("attribute", ()))
+
+
+def _existing_twin(
+    train: Path, given: dict[str, Any], twin: Path | None, progress: Progress
+) -> Twin | None:
+    """Return the twin of --twin, or one made into the run folder of --run; else None."""
+    if twin is not None:
+        return read_twin(twin)
+    if "run" not in given:
+        return None
+    text, attributes = _columns(given)
+    source = Source(str(train), text, tuple(attributes), prompt=given.get("prompt"))
+    places = Places(Path(given["run"]), format="parquet")
+    rows = given.get("rows", ROWS_DEFAULT)
+    return generate_twin(source, run_config(run_options(given)), rows, places, progress)
 
 
 def _write(comparison: Comparison, output: Path) -> None:
@@ -257,5 +272,14 @@ def _write(comparison: Comparison, output: Path) -> None:
     show(comparison.as_table())
 
 
+def main() -> None:
+    """Run the command; bad input ends it with one line and exit code 2."""
+    try:
+        app()
+    except InputError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise SystemExit(2) from None
+
+
 if __name__ == "__main__":
-    typer.run(main)
+    main()

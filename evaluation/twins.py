@@ -80,10 +80,13 @@ def generate_twin(
     source: Source, config: RunConfig, rows: int, places: Places, progress: Progress
 ) -> Twin:
     """Make a twin with `twinset generate` itself, run folder and all."""
-    seconds: Seconds = {}
-    with timed(seconds, "generating"):
-        result = generate(source, config, RowsWanted(rows), places, progress)
-    assert result.twin is not None
+    began = time.monotonic()
+    result = generate(source, config, RowsWanted(rows), places, progress)
+    total = time.monotonic() - began
+    assert result.run is not None and result.twin is not None
+    *_, last = (result.run / "internal" / "metrics.jsonl").read_text("utf-8").splitlines()
+    training = json.loads(last)["seconds"]
+    seconds = {"fine-tuning": training, "sampling, loading and saving": total - training}
     return replace(read_twin(result.twin), seconds=seconds, run=result.run)
 
 

@@ -1,11 +1,14 @@
 import io
 import json
 import random
+import sys
 
 import pandas as pd
 import pytest
+from rich.console import Console
 
-from evaluation.comparison import coinciding_rows, compare
+from evaluation import demo
+from evaluation.comparison import coinciding_rows, compare, main
 from evaluation.results import BASELINE, REAL, REAL_SMALL, SOURCES, TWIN
 from evaluation.twins import read_twin, rows_per_label
 from twinset.artefact import write_json
@@ -29,7 +32,7 @@ def reviews(rows: int, seed: int) -> pd.DataFrame:
 
 def config(base, **options):
     return run_config(
-        {"base_model": str(base), "steps": 2, "batch_size": 8, "max_tokens": 16, **options}
+        {"base_model": str(base), "steps": 2, "batch_size": 8, "max_tokens": 8, **options}
     )
 
 
@@ -80,8 +83,6 @@ def test_sizes_privacy_and_phases(both_attributes):
 
 
 def test_written_forms(both_attributes, tmp_path):
-    from rich.console import Console
-
     write_json(tmp_path / "results.json", both_attributes.to_dict())
     stored = json.loads((tmp_path / "results.json").read_text())
     assert stored["epsilon"] == both_attributes.epsilon
@@ -177,3 +178,89 @@ def test_a_damaged_privacy_file_is_refused(tmp_path):
     (tmp_path / "privacy.json").write_text("{}")
     with pytest.raises(InputError, match="holds no ledger"):
         read_twin(tmp_path / "twin.csv")
+
+
+PATTERN = "Write a {sentiment} review:"
+
+
+@pytest.fixture
+def command_line(tmp_path, monkeypatch, capsys):
+    """Return a function that runs the command in a folder with tables: exit code and output."""
+    for name, seed in (("train", 0), ("test", 1)):
+        reviews(60, seed).to_csv(tmp_path / f"{name}.csv", index=False)
+    given = ["train.csv", "--test", "test.csv", "--text", "text", "--attribute", "sentiment"]
+    given += ["--prompt", PATTERN, "--rows", "8", "--classifier", "tfidf"]
+    given += ["--steps", "2", "--batch-size", "8", "--max-tokens", "8"]
+    monkeypatch.chdir(tmp_path)
+
+    def run(base, *more):
+        monkeypatch.setattr(sys, "argv", ["", *given, "--base-model", str(base), *more])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        shown = capsys.readouterr()
+        return ended.value.code, shown.out + shown.err
+
+    return run
+
+
+def test_command_line_and_its_resumption(tiny_base, tmp_path, command_line):
+    """A second call with the first one's twin and baseline finds the same without any model."""
+    code, shown = command_line(tiny_base, "--output", "first.json", "--run", "run")
+    assert code == 0
+    assert "no private data" in shown
+    stored = json.loads((tmp_path / "first.json").read_text())
+    assert stored["command"].startswith("python -m evaluation.comparison train.csv --test test.csv")
+    assert stored["rows"][TWIN] == 8
+    assert {"fine-tuning", "baseline", "classifiers"} <= stored["seconds"].keys()
+    assert (tmp_path / "first.md").read_text().count("| sentiment |") == 4
+    assert (tmp_path / "run" / "share" / "privacy.json").is_file()
+
+    kept = ["--twin", "run/share/twin.parquet", "--baseline", "first.baseline.parquet"]
+    assert command_line("no-such-model", "--output", "again.json", *kept)[0] == 0
+    again = json.loads((tmp_path / "again.json").read_text())
+    for same in ("results", "epsilon", "delta", "guarantee", "rows", "commonest"):
+        assert again[same] == stored[same]
+    assert list(again["seconds"]) == ["classifiers"]
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--output", "no/such/folder/x.json"), "its folder does not exist"),
+        (("--output", "x.json", "--epsilon", "0"), "--epsilon must be a number above 0"),
+        (("--output", "x.json", "--no-privacy", "--epsilon", "1"), "contradict"),
+        (("--output", "x.json", "--twin", "absent.parquet"), "no such file"),
+        (("--output", "x.json", "--classifier", "bert"), "no classifier 'bert'"),
+        (("--output", "x.json", "--attribute", "mood"), "no column 'mood'"),
+    ],
+)
+def test_bad_command_lines_end_with_one_line(more, message, tmp_path, command_line):
+    code, shown = command_line("no-such-model", *more)
+    assert code == 2
+    assert message in shown
+    assert shown.startswith("error: ") and shown.count("\n") == 1
+    assert not (tmp_path / "x.json").exists()
+
+
+@pytest.mark.slow
+def test_demo(tiny_base, tmp_path, monkeypatch):
+    """The demo's whole story, with a tiny model and little of everything."""
+    little = {
+        "STEPS": 2,
+        "MAX_TOKENS": 8,
+        "BATCH_SIZE": 16,
+        "ROWS": 24,
+        "REAL_ROWS": 100,
+        "HELD_OUT_ROWS": 100,
+    }
+    for name, value in little.items():
+        monkeypatch.setattr(demo, name, value)
+    report = demo.run_demo(tmp_path / "run", base_model=str(tiny_base))
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(report)
+    shown = console.export_text()
+    for expected in ("8.00", "1e-05", "real", "no private data", "share", "internal"):
+        assert expected in shown
+    assert len(report.samples) == 3
+    assert (tmp_path / "run" / "internal" / "evaluation.json").is_file()
+    assert pd.read_parquet(tmp_path / "run" / "share" / "twin.parquet").shape == (24, 2)

@@ -77,8 +77,8 @@ class Console:
         seconds = time.monotonic() - self._began
         left = seconds * (total - done) / done if done else 0.0
         width = len(str(total))
-        rate = f"{done / seconds:.3g} rows/s" if seconds > 0 else ""
-        line = f"rows {done:0{width}}/{total} | {rate} | eta {clock(left)}"
+        rate = done / seconds if seconds > 0 else 0.0
+        line = f"rows {done:0{width}}/{total} | {rate:.3g} rows/s | eta {clock(left)}"
         self._show("rows", line, done, total)
 
     def _show(self, phase: str, line: str, done: int, total: int) -> None:
@@ -94,7 +94,8 @@ class Console:
         if phase == self._phase:
             return
         self._end_phase()
-        self._phase, self._began, self._last = phase, time.monotonic(), 0.0
+        self._phase, self._began = phase, time.monotonic()
+        self._last = self._began if phase == "rows" else 0.0  # the first step tells at once
         if self._out.is_terminal:
             columns = (BarColumn(bar_width=20), TextColumn("{task.description}", markup=False))
             bar = Progress(*columns, console=self._out)

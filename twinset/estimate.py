@@ -25,7 +25,7 @@ from twinset.privacy.clipping import ClippingEngine, Sequences
 from twinset.privacy.randomness import Randomness
 
 USUAL_TOKENS = 64  # of a record with its prompt, where there is no table to measure
-PROBE_ROWS, PROBE_TOKENS = 16, 8  # of the sampler's probe
+PROBE_ROWS, PROBE_TOKENS = 32, 8  # of the sampler's probe
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def measure(base: BaseModel, config: RunConfig, plan: Plan, tokens: int, rows: i
         tokens: of a usual record with its prompt.
         rows: of the twin.
     """
-    tokens = max(4, min(tokens, context_length(base.model)))
+    tokens = max(4, min(tokens, context_length(base.model) - PROBE_TOKENS))
     row_seconds = _row_seconds(base.model, config, tokens)
     lora = config.training.method == "lora"
     if lora and use_bfloat16(config.speed):
@@ -102,12 +102,13 @@ def _noise_seconds(sums: list[Any], plan: Plan) -> float:
 
 
 def _row_seconds(model: Any, config: RunConfig, tokens: int) -> float:
-    prompts = [[0] * (tokens // 4 or 1)] * PROBE_ROWS
-    never = -1  # no token ends a row, so that every row is PROBE_TOKENS long
+    prompts = [[0] * max(1, tokens // 4)] * PROBE_ROWS
+    never = -1  # no token ends a row, so that every row is as long as asked for
     generator = torch.Generator().manual_seed(0)
-    began = time.monotonic()
     with torch.inference_mode():
-        generate(model, prompts, never, min(PROBE_TOKENS, tokens), config.sampling, generator)
+        generate(model, prompts, never, 1, config.sampling, generator)  # warms up
+        began = time.monotonic()
+        generate(model, prompts, never, PROBE_TOKENS, config.sampling, generator)
     return (time.monotonic() - began) / PROBE_ROWS / PROBE_TOKENS * tokens
 
 
@@ -121,7 +122,7 @@ def _peak_memory() -> float:
 
 
 def usual_tokens(texts: Sequence[str], tokenizer: Any, prompt: int, longest: int) -> int:
-    """Return the mean length of up to 256 records, evenly chosen, with a prompt of `prompt` tokens."""
+    """Return the mean length of up to 256 records, evenly chosen, with a prompt so long."""
     chosen = texts[:: max(1, len(texts) // 256)]
     encoded = tokenizer(list(chosen), add_special_tokens=False)["input_ids"]
     return prompt + round(sum(min(len(ids), longest) for ids in encoded) / len(encoded))

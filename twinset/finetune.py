@@ -28,6 +28,12 @@ from twinset.tokens import TokenisedRecords, tokenise
 from twinset.training import train
 from twinset.twinmodel import TwinModel
 
+BFLOAT16_CAVEAT = (
+    "the frozen layers computed in bfloat16, where a record's gradient can differ by rounding with "
+    "the records it was computed beside; the theorem is about exact sums (--precision float32 "
+    "makes such differences about a thousand times smaller)"
+)
+
 
 def finetune(
     records: Records,
@@ -99,6 +105,7 @@ def _open_ledger(
             f"the longest text kept, {config.training.max_tokens} tokens",
             "all options of the run",
         ),
+        caveats=(BFLOAT16_CAVEAT,) if _low_precision(config) else (),
     )
 
 
@@ -126,7 +133,7 @@ def _train(
     progress: Progress,
 ) -> Any:
     """Train and return the plain model, in the precision in which it is saved and sampled."""
-    low = config.training.method == "lora" and use_bfloat16(config.speed)
+    low = _low_precision(config)
     model = model.to(torch.bfloat16) if low else model
     adapted = with_lora(model, config.training.lora_rank) if config.training.method == "lora" else model
     private = plan.target_epsilon is not None
@@ -151,6 +158,11 @@ def _train(
         raise InputError(f"{config.training.base_model}: {error}") from error
     plain = merged(adapted)
     return plain.to(torch.bfloat16) if low else plain
+
+
+def _low_precision(config: RunConfig) -> bool:
+    """Trained weights never are in bfloat16; the frozen ones under LoRA may be."""
+    return config.training.method == "lora" and use_bfloat16(config.speed)
 
 
 def use_bfloat16(speed: SpeedConfig) -> bool:

@@ -8,13 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from twinset.allocation import explicit, proportional
-from twinset.artefact import RunFolder, check_free, default_run_path, write_json, write_text, writing
+from twinset.artefact import (
+    RunFolder,
+    check_free,
+    default_run_path,
+    write_json,
+    write_text,
+    writing,
+)
 from twinset.assets import replacing
 from twinset.basemodel import BaseModel, context_length, load_base, special_token_strings
 from twinset.card import TwinDescription
@@ -81,9 +88,7 @@ def generate(
         tell(prepared, progress)
         model = _finetune(prepared, config, run, progress)
         counts = _counts(model, wanted, prepared.counts)
-        twin = _write_twin(
-            model, counts, config.sampling, places, run.share, source.data, progress
-        )
+        twin = _write_twin(model, counts, config.sampling, places, run.share, source.data, progress)
         if places.output is not None:
             publish(run.share, places.output, places.overwrite)
     twin = places.output or run.share / twin.name
@@ -164,21 +169,24 @@ def look_ahead(
     return Outlook(plan, estimate, noise_by_epsilon(plan.records, config))
 
 
-def prepare(
-    source: Source, config: RunConfig, wanted: RowsWanted, progress: Progress
-) -> Prepared:
+def prepare(source: Source, config: RunConfig, wanted: RowsWanted, progress: Progress) -> Prepared:
     """Read and check everything, the quickest first; train nothing and write nothing."""
     frame = read_frame(source.data, source.split)
-    read = {"source": source.data, "drop_empty": source.drop_empty}
-    columns = (source.text, source.attributes)
-    records, notes = records_from_frame(frame, *columns, **read)
+    read = partial(
+        records_from_frame,
+        frame,
+        source.text,
+        source.attributes,
+        source=source.data,
+        drop_empty=source.drop_empty,
+    )
+    records, notes = read()
     for note in notes:
         progress.say(note)
     template = load_template(source.prompt, records.schema)
     counts = explicit(records.schema, wanted)
     base = load_base(config.training.base_model, say=progress.say)
-    reserved = special_token_strings(base.tokenizer)
-    records_from_frame(frame, *columns, **read, reserved=reserved)  # again, for these alone
+    read(reserved=special_token_strings(base.tokenizer))  # again, for these characters alone
     prompts = prompt_tokens(template, records.schema.combinations, base.tokenizer)
     text_room(prompts, context_length(base.model), config.training.max_tokens)
     plan = make_plan(len(records), config.privacy, config.training)
@@ -224,9 +232,7 @@ def _write_twin(
     frame = model.sample(counts, sampling, progress)
     description = TwinDescription(model.base_origin, model.template, model.schema, sampling)
     form = places.twin_format(data)
-    return write_share(
-        share, frame, model.ledger, description, form, places.guard_formulas
-    ).twin
+    return write_share(share, frame, model.ledger, description, form, places.guard_formulas).twin
 
 
 def _run_path(source: Source, places: Places) -> Path:

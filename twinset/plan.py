@@ -1,22 +1,30 @@
-"""A run's plan: everything decided before the first private step, from the number of records alone.
+"""A run's plan: everything decided before the first private step, from N records alone.
 
-Knows no record and no model. The defaults were chosen by experiment on public sets; README lists the
-figures.
+Knows no record and no model. The defaults were chosen by experiment on public sets; README lists
+the figures.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from twinset.config import PrivacyConfig, TrainingConfig
 from twinset.errors import InputError
-from twinset.privacy.accountant import calibrate_noise_multiplier, epsilon, gaussian_noise_multiplier
+from twinset.privacy.accountant import (
+    calibrate_noise_multiplier,
+    epsilon,
+    gaussian_noise_multiplier,
+)
 from twinset.privacy.events import Event, GaussianRelease, SubsampledGaussian
 
 # σ / L above which a run is refused. The mean of clipped gradients is at most C long in all its
 # directions together; with this share of C as noise in each one of them nothing can be learnt.
 LARGEST_NOISE_PER_RECORD = 0.25
+
+LEARNING_RATE = 3e-3  # for adapters; README says what was tried
+FULL_LEARNING_RATE = 1e-4  # for all weights
+MISMATCH_WEIGHT = 4.0  # λ of the bounded form; README says what was tried
 
 
 @dataclass(frozen=True)
@@ -47,18 +55,13 @@ class Plan:
 
     @property
     def sample_rate(self) -> float:
-        """q = L / N."""
+        """Sample rate q = L / N."""
         return min(1.0, self.batch_size / self.records)
 
     @property
     def events(self) -> list[Event]:
         """What the whole run will have spent."""
-        if self.target_epsilon is None:
-            return []
-        return [
-            GaussianRelease(self.label_count_noise, "label counts"),
-            SubsampledGaussian(self.noise_multiplier, self.sample_rate, self.steps),
-        ]
+        return self._events_after(self.steps)
 
     @property
     def epsilon(self) -> float:
@@ -67,10 +70,16 @@ class Plan:
 
     def epsilon_after(self, steps: int) -> float:
         """ε of the label counts and the first `steps` steps; infinite without privacy."""
-        if not self.events:
-            return math.inf
-        counts, training = self.events
-        return epsilon([counts, replace(training, steps=steps)], self.target_delta)
+        events = self._events_after(steps)
+        return epsilon(events, self.target_delta) if events else math.inf
+
+    def _events_after(self, steps: int) -> list[Event]:
+        if self.target_epsilon is None:
+            return []
+        return [
+            GaussianRelease(self.label_count_noise, "label counts"),
+            SubsampledGaussian(self.noise_multiplier, self.sample_rate, steps),
+        ]
 
     @property
     def warnings(self) -> list[str]:
@@ -96,13 +105,21 @@ def default_delta(records: int) -> float:
 
 
 def default_batch_size(records: int) -> int:
-    """Expected records a step."""
-    return max(16, min(1024, round(records / 16)))
+    """Expected records a step: noise falls with it, and time grows.
+
+    >>> [default_batch_size(n) for n in (300, 10_000, 1_000_000)]
+    [43, 250, 1024]
+    """
+    return max(32, min(1024, round(2.5 * math.sqrt(records))))
 
 
-def default_steps(records: int) -> int:
-    """Steps for the default batch size."""
-    return 60
+def default_steps(records: int, batch_size: int) -> int:
+    """About one pass over the table, but neither too few steps for Adam nor hours of them.
+
+    >>> [default_steps(n, default_batch_size(n)) for n in (300, 10_000, 100_000, 1_000_000)]
+    [40, 40, 127, 300]
+    """
+    return max(40, min(300, round(records / batch_size)))
 
 
 def make_plan(records: int, privacy: PrivacyConfig, training: TrainingConfig) -> Plan:
@@ -114,9 +131,10 @@ def make_plan(records: int, privacy: PrivacyConfig, training: TrainingConfig) ->
     """
     delta = privacy.target_delta if privacy.target_delta is not None else default_delta(records)
     batch = min(training.batch_size or default_batch_size(records), records)
-    steps = training.steps or default_steps(records)
+    steps = training.steps or default_steps(records, batch)
     sigma, count_noise = _noise(records, privacy, delta, batch, steps)
     rate, weight = training.learning_rate, training.mismatch_weight
+    usual_rate = LEARNING_RATE if training.method == "lora" else FULL_LEARNING_RATE
     return Plan(
         records=records,
         target_epsilon=privacy.target_epsilon,
@@ -125,8 +143,8 @@ def make_plan(records: int, privacy: PrivacyConfig, training: TrainingConfig) ->
         steps=steps,
         noise_multiplier=sigma,
         label_count_noise=count_noise,
-        learning_rate=rate if rate is not None else 2e-3,
-        mismatch_weight=weight if weight is not None else 0.5,
+        learning_rate=rate if rate is not None else usual_rate,
+        mismatch_weight=weight if weight is not None else MISMATCH_WEIGHT,
     )
 
 

@@ -13,7 +13,7 @@ from twinset.training import StepReport
 
 
 class Progress(Protocol):
-    """Listens to a run. Steps carry private figures: show them to the owner, share them with nobody."""
+    """Listens to a run. Steps carry private figures: show them to the owner alone."""
 
     def say(self, line: str) -> None:
         """Tell one line: a guess, what happens next."""
@@ -61,7 +61,7 @@ class Recorded:
         self.say, self.warn, self.rows = progress.say, progress.warn, progress.rows
 
     def step(self, report: StepReport, plan: Plan) -> None:
-        """See `Progress`. A figure that is not finite becomes null: JSON has no other word for it."""
+        """See `Progress`. A figure that is not finite becomes null, as JSON has none."""
         figures = {k: v if math.isfinite(v) else None for k, v in asdict(report).items()}
         self._metrics.append(figures)
         self._progress.step(report, plan)

@@ -24,7 +24,7 @@ ORDERED = "category (ordered)"  # pandas writes "category" for both kinds
 
 # C0, DEL and lone surrogates. C1 (U+0080-U+009F) stays: it is what curly quotes become when
 # Windows-1252 text is read as Latin-1, and real reviews are full of it.
-_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
+CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ def _check_characters(
     """Refuse what a model would take for the end of a text, or could not have written."""
     tokens = "|".join(re.escape(token) for token in reserved if token.strip())
     for pattern, what in (
-        (_CONTROL, "a control character"),
+        (CONTROL, "a control character"),
         (re.compile(tokens) if tokens else None, "a special token of the base model"),
     ):
         if pattern is None:

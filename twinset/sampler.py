@@ -9,9 +9,11 @@ from typing import Any
 
 import torch
 
+from twinset.basemodel import context_length
 from twinset.config import SamplingConfig
 from twinset.decoding import generate
 from twinset.errors import InputError
+from twinset.records import CONTROL
 from twinset.schema import Combination
 
 LOOP_WORDS, LOOP_TIMES = 3, 5  # the same three words five times over is a loop
@@ -46,7 +48,8 @@ class Sampler:
     ) -> None:
         self._model, self._tokenizer, self._prompts = model, tokenizer, prompts
         self._config = config
-        self._max_new_tokens = config.max_new_tokens or max_new_tokens
+        room = context_length(model) - max(map(len, prompts.values()))
+        self._max_new_tokens = min(config.max_new_tokens or max_new_tokens, room)
         self._generator = torch.Generator(model.device)
 
     def sample(
@@ -54,7 +57,7 @@ class Sampler:
     ) -> list[Row]:
         """Return exactly `counts[c]` rows of each combination c, in the order of `counts`.
 
-        Rows that are empty or caught in a loop are drawn again.
+        Rows that are empty, broken or caught in a loop are drawn again.
 
         Args:
             counts: rows wanted.
@@ -113,13 +116,13 @@ class Sampler:
 
 
 def is_usable(text: str) -> bool:
-    """Tell whether a text has words, at least one, and is not caught in a loop.
+    """Tell whether a text has words, no control characters, and is not caught in a loop.
 
     >>> is_usable("A fine film."), is_usable("  "), is_usable("so so good " * 9)
     (True, False, False)
     """
     words = text.split()
-    if not any(c.isalnum() for c in text):
+    if CONTROL.search(text) or not any(c.isalnum() for c in text):
         return False
     runs = Counter(zip(*(words[i:] for i in range(LOOP_WORDS)), strict=False))
     return not runs or max(runs.values()) < LOOP_TIMES
