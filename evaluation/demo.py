@@ -32,10 +32,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 EPSILON = 8.0
-STEPS = 16
-BATCH_SIZE = 128
-LEARNING_RATE = 2e-3
-MISMATCH_WEIGHT = 0.5
+STEPS = 12
+BATCH_SIZE = 96
 MAX_TOKENS = 48
 ROWS = 400
 REAL_ROWS = 2000  # of the real training rows, those the real classifier learns from
@@ -43,8 +41,8 @@ HELD_OUT_ROWS = 1000
 CLASSIFIER = "minilm"
 OTHER_SECONDS = 20.0  # loading, accounting and saving
 
-TEXT, ATTRIBUTE = "review", "sentiment"
-PROMPT = "film-review"
+TEXT, ATTRIBUTE = "review", "verdict"
+PROMPT = "film-verdict"
 TABLE = "demo.parquet"
 PROBE_TEXTS = 64
 SAMPLES = 3
@@ -109,8 +107,6 @@ def demo_config(base_model: str) -> RunConfig:
             base_model=base_model,
             steps=STEPS,
             batch_size=BATCH_SIZE,
-            learning_rate=LEARNING_RATE,
-            mismatch_weight=MISMATCH_WEIGHT,
             max_tokens=MAX_TOKENS,
         ),
         sampling=SamplingConfig(),
@@ -136,7 +132,7 @@ def run_demo(
     """
     progress = progress or Silent()
     config = demo_config(base_model)
-    train, heldout = map(_as_private, demo_reviews(progress.say))
+    train, heldout = demo_reviews(progress.say)
     load_base(base_model, say=progress.say)  # fetched and converted before the clock is read
     with TemporaryDirectory() as folder:
         table = Path(folder, TABLE)
@@ -162,11 +158,6 @@ def run_demo(
     assert twin.run is not None
     write_json(twin.run / "internal" / "evaluation.json", comparison.to_dict())
     return DemoReport(comparison, twin.frame.head(SAMPLES), twin.run)
-
-
-def _as_private(frame: pd.DataFrame) -> pd.DataFrame:
-    """Name the label column as the built-in film review template does."""
-    return frame.rename(columns={"verdict": ATTRIBUTE})
 
 
 def _seconds_ahead(

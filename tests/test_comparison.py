@@ -2,21 +2,25 @@ import io
 import json
 import random
 import sys
+from functools import partial
 
 import pandas as pd
 import pytest
 from rich.console import Console
 
+import evaluation.comparison
 from evaluation import demo
 from evaluation.comparison import coinciding_rows, compare, main
 from evaluation.results import BASELINE, REAL, REAL_SMALL, SOURCES, TWIN
 from evaluation.twins import read_twin, rows_per_label
 from twinset.artefact import write_json
+from twinset.config import SamplingConfig
 from twinset.errors import InputError
 from twinset.options import run_config
 from twinset.records import records_from_frame
 
 ROWS = 12
+REDRAWS = 1000  # two of three rows of a random byte-level model hold a control character
 
 
 def reviews(rows: int, seed: int) -> pd.DataFrame:
@@ -32,7 +36,14 @@ def reviews(rows: int, seed: int) -> pd.DataFrame:
 
 def config(base, **options):
     return run_config(
-        {"base_model": str(base), "steps": 2, "batch_size": 8, "max_tokens": 8, **options}
+        {
+            "base_model": str(base),
+            "steps": 2,
+            "batch_size": 8,
+            "max_tokens": 8,
+            "max_redraws": REDRAWS,
+            **options,
+        }
     )
 
 
@@ -192,6 +203,9 @@ def command_line(tmp_path, monkeypatch, capsys):
     given += ["--prompt", PATTERN, "--rows", "8", "--classifier", "tfidf"]
     given += ["--steps", "2", "--batch-size", "8", "--max-tokens", "8"]
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        evaluation.comparison, "run_config", lambda o: run_config({"max_redraws": REDRAWS, **o})
+    )
 
     def run(base, *more):
         monkeypatch.setattr(sys, "argv", ["", *given, "--base-model", str(base), *more])
@@ -255,6 +269,7 @@ def test_demo(tiny_base, tmp_path, monkeypatch):
     }
     for name, value in little.items():
         monkeypatch.setattr(demo, name, value)
+    monkeypatch.setattr(demo, "SamplingConfig", partial(SamplingConfig, max_redraws=REDRAWS))
     report = demo.run_demo(tmp_path / "run", base_model=str(tiny_base))
     console = Console(width=120, record=True, file=io.StringIO())
     console.print(report)
