@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+import pandas as pd
+
 import cli
 
 MARKER = "Xyzzy-7731"  # stands in every private text: it must never be shown
@@ -36,3 +38,31 @@ def snapshot(folder: Path) -> dict[str, tuple[int, int]]:
 
 def texts(n: int = 60) -> list[str]:
     return [f"The {('plot', 'story', 'film')[i % 3]} of {MARKER} was number {i}." for i in range(n)]
+
+
+GOOD = pd.DataFrame({"review": texts(), "label": ["pos", "neg"] * 30})
+COLUMNS = ("--text", "review", "--attribute", "label")
+
+
+def good_table_in(folder: Path, monkeypatch) -> Path:
+    """Make the folder the working folder and lay one good table, t.csv, into it."""
+    monkeypatch.chdir(folder)
+    GOOD.to_csv("t.csv", index=False)
+    return folder
+
+
+def older_run() -> None:
+    """A finished run in the folder `older`."""
+    for part in ("share", "model", "internal"):
+        Path("older", part).mkdir(parents=True)
+    Path("older", "share", "privacy.json").write_text("{}")
+
+
+def arguments(base, given, command="generate") -> list:
+    """A command on a table: (data, flags …), with columns, base and few steps added."""
+    data, *rest = given
+    columns = [
+        a for flag, name in (COLUMNS[:2], COLUMNS[2:]) if flag not in rest for a in (flag, name)
+    ]
+    where = [] if "--base-model" in rest else ["--base-model", base]
+    return [command, data, *columns, *where, *QUICK, *rest]

@@ -21,15 +21,25 @@ CONTEXT = 128
 
 
 def _tokenizer(eos: str = "<|endoftext|>"):
-    from tokenizers import ByteLevelBPETokenizer
+    """Byte-level BPE without control bytes: a random model would write them in most rows."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
-    bpe = ByteLevelBPETokenizer()
-    bpe.train_from_iterator(
-        SENTENCES, vocab_size=384, min_frequency=2, special_tokens=[eos], show_progress=False
+    control = {chr(256 + byte) for byte in range(32) if chr(byte) not in "\t\n\r"} | {chr(289)}
+    alphabet = sorted(set(pre_tokenizers.ByteLevel.alphabet()) - control)
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=384,
+        min_frequency=2,
+        special_tokens=[eos],
+        initial_alphabet=alphabet,
+        show_progress=False,
     )
+    bpe.train_from_iterator(SENTENCES, trainer)
     return PreTrainedTokenizerFast(
-        tokenizer_object=bpe._tokenizer, eos_token=eos, bos_token=eos, unk_token=eos
+        tokenizer_object=bpe, eos_token=eos, bos_token=eos, unk_token=eos
     )
 
 

@@ -4,28 +4,17 @@ import errno
 import json
 import os
 import re
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
-import pandas as pd
 import pytest
-from commands import MARKER, QUICK, run_twinset, snapshot, texts
+from commands import GOOD, MARKER, arguments, good_table_in, older_run, run_twinset, snapshot, texts
 
-import cli
 from twinset.errors import VerificationError
-
-GOOD = pd.DataFrame({"review": texts(), "label": ["pos", "neg"] * 30})
 
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    """An empty working folder with one good table."""
-    monkeypatch.chdir(tmp_path)
-    GOOD.to_csv("t.csv", index=False)
-    return tmp_path
+    return good_table_in(tmp_path, monkeypatch)
 
 
 def table(**columns):
@@ -46,12 +35,6 @@ def jsonl(value):
     return lambda: Path("t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def older_run():
-    for part in ("share", "model", "internal"):
-        Path("older", part).mkdir(parents=True)
-    Path("older", "share", "privacy.json").write_text("{}")
-
-
 def config(text):
     return lambda: Path("run.toml").write_text(text)
 
@@ -61,7 +44,6 @@ def nothing():
 
 
 # what: (prepare, arguments beside --text, --attribute and --base-model, parts of the message)
-COLUMNS = ("--text", "review", "--attribute", "label")
 CASES = {
     "missing file": (nothing, ("gone.csv",), ["gone.csv", "no such file"]),
     "missing text column": (nothing, ("t.csv", "--text", "reviw"), ["t.csv", "reviw", "review"]),
@@ -173,13 +155,6 @@ CASES = {
 }
 
 
-def arguments(base, given, command="generate"):
-    data, *rest = given
-    columns = [a for flag, name in (COLUMNS[:2], COLUMNS[2:]) if flag not in rest for a in (flag, name)]
-    where = [] if "--base-model" in rest else ["--base-model", base]
-    return [command, data, *columns, *where, *QUICK, *rest]
-
-
 def assert_refused(outcome, parts):
     (line,) = outcome.err.splitlines()
     assert line.startswith("error: ")
@@ -204,7 +179,11 @@ def test_halves_and_dry_runs_refuse_the_same(place, tiny_base, capsys, name):
     prepare, given, parts = CASES[name]
     prepare()
     before = snapshot(place)
-    for command, more in (("finetune", ()), ("finetune", ("--dry-run",)), ("generate", ("--dry-run",))):
+    for command, more in (
+        ("finetune", ()),
+        ("finetune", ("--dry-run",)),
+        ("generate", ("--dry-run",)),
+    ):
         assert_refused(run_twinset(capsys, *arguments(tiny_base, given, command), *more), parts)
     assert snapshot(place) == before
 
@@ -215,6 +194,12 @@ def test_folder_that_may_not_be_written(place, tiny_base, capsys, where):
     Path("closed").mkdir(mode=0o500)
     assert_refused(run_twinset(capsys, *arguments(tiny_base, ("t.csv", *where))), ["closed"])
     assert not any(Path("closed").iterdir())
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="no file system that refuses root too")
+def test_folder_that_not_even_root_may_write(place, tiny_base, capsys):
+    refused = run_twinset(capsys, *arguments(tiny_base, ("t.csv", "--run", "/proc/runs/a")))
+    assert_refused(refused, ["/proc/runs/a", "cannot be written"])
 
 
 @pytest.mark.parametrize("nth", [1, 2, 3, 4, 5, 6])
@@ -254,7 +239,9 @@ def test_large_delta_is_warned_of_however_quiet(place, tiny_base, capsys):
 
 def test_drop_empty_goes_on(place, tiny_base, capsys):
     cell(None)()
-    outcome = run_twinset(capsys, *arguments(tiny_base, ("t.csv", "--drop-empty", "--dry-run", "--json")))
+    outcome = run_twinset(
+        capsys, *arguments(tiny_base, ("t.csv", "--drop-empty", "--dry-run", "--json"))
+    )
     assert (outcome.code, json.loads(outcome.out)["records"]) == (0, 59)
 
 
@@ -285,7 +272,9 @@ def test_unexpected_errors_do_not_show_their_message(place, tiny_base, capsys, m
     outcome = run_twinset(capsys, *arguments(tiny_base, ("t.csv",)))
     (line,) = outcome.err.splitlines()
     assert outcome.code == 1
-    assert re.fullmatch(r"error: unexpected RuntimeError in generate.py:\d+; TWINSET_DEBUG=1.*", line)
+    assert re.fullmatch(
+        r"error: unexpected RuntimeError in generate.py:\d+; TWINSET_DEBUG=1.*", line
+    )
     assert snapshot(place) == before
     monkeypatch.setenv("TWINSET_DEBUG", "1")
     assert MARKER in run_twinset(capsys, *arguments(tiny_base, ("t.csv",))).err  # asked for
@@ -298,66 +287,3 @@ def test_failed_verification_is_exit_code_1(capsys, monkeypatch):
     monkeypatch.setattr("twinset.verify.verify", altered)
     outcome = run_twinset(capsys, "verify", "share")
     assert (outcome.code, outcome.err) == (1, "error: share: was altered\n")
-
-
-INTERRUPTED = {
-    "reading": "twinset.generate.read_frame",
-    "loading": "twinset.generate.load_base",
-    "planning": "twinset.generate.make_plan",
-    "training": "twinset.console.Console.step",
-    "saving": "twinset.twinmodel.TwinModel.save",
-    "sampling": "twinset.console.Console.rows",
-    "writing": "twinset.share.write_text",
-    "publishing": "twinset.publish.shutil.copyfile",
-}
-
-
-@pytest.mark.parametrize("where", INTERRUPTED.values(), ids=INTERRUPTED.keys())
-@pytest.mark.parametrize("overwrite", [False, True], ids=["new", "overwrite"])
-def test_stopped_anywhere_leaves_nothing_half_written(
-    place, tiny_base, capsys, monkeypatch, where, overwrite
-):
-    import twinset.console  # noqa: F401 (so that the names to patch exist)
-    import twinset.generate  # noqa: F401
-
-    if overwrite:
-        older_run()
-        Path("o.csv").write_text("older")
-    before, reached = snapshot(place), []
-
-    def stop(*_, **__):
-        reached.append(where)
-        os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(5)  # the signal comes first
-
-    monkeypatch.setattr(where, stop)
-    given = ("t.csv", "--rows", "4", "--run", "older", "--output", "o.csv")
-    more = ["--overwrite"] if overwrite else []
-    outcome = run_twinset(capsys, *arguments(tiny_base, given), *more)
-    assert reached == [where]
-    assert (outcome.code, outcome.err) == (130, "stopped; nothing was written\n")
-    assert snapshot(place) == before
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signal_to_a_running_process(place, tiny_base, number):
-    before = snapshot(place)
-    given = arguments(tiny_base, ("t.csv", "--steps", "100000", "--no-privacy"))
-    given.remove("--quiet")
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(
-        [sys.executable, cli.__file__, *map(str, given)],
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-    )
-    assert process.stderr is not None
-    for line in process.stderr:
-        if line.startswith("step "):
-            break
-    process.send_signal(number)
-    rest = process.stderr.read()
-    assert process.wait(60) == 130
-    assert rest.splitlines()[-1] == "stopped; nothing was written"
-    assert "Traceback" not in rest
-    assert snapshot(place) == before

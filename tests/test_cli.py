@@ -130,7 +130,9 @@ def test_what_a_run_folder_holds(made):
     assert parts["share"] == {"twin.csv", "README.md", "privacy.json"}
     assert parts["internal"] == {"config.json", "metrics.jsonl", "notes.txt"}
     assert parts["model"] >= {"model.safetensors", "tokenizer.json", "twinset.json", "ledger.json"}
-    steps = [json.loads(line) for line in (made / "internal/metrics.jsonl").read_text().splitlines()]
+    steps = [
+        json.loads(line) for line in (made / "internal/metrics.jsonl").read_text().splitlines()
+    ]
     assert [step["step"] for step in steps] == [1, 2, 3]
     stored = json.loads((made / "internal/config.json").read_text())
     assert (stored["training"]["steps"], stored["plan"]["records"]) == (3, 60)
@@ -141,7 +143,9 @@ def test_no_private_text_in_any_file(made):
     for path in made.rglob("*"):
         if path.is_file() and path.parent.name != "share":  # a twin may, by chance, say anything
             assert MARKER.encode() not in path.read_bytes(), path
-    assert not any("loss" in p.read_text() for p in (made / "share").iterdir() if "twin" not in p.name)
+    assert not any(
+        "loss" in p.read_text() for p in (made / "share").iterdir() if "twin" not in p.name
+    )
 
 
 def test_sample_from_the_model_folder_alone(place, made, capsys):
@@ -228,7 +232,9 @@ def test_progress_lines(place, tiny_base, capsys):
     outcome = run_twinset(
         capsys, "generate", "t.csv", "--base-model", tiny_base, *given, "--rows", "4", "--run", "r"
     )
-    step = r"step 3/3 \| loss +\d+\.\d+ \| clipped +\d+% \| eps 8\.00/8\.00 \| \S+ rec/s \| eta 00:00"
+    step = (
+        r"step 3/3 \| loss +\d+\.\d+ \| clipped +\d+% \| eps 8\.00/8\.00 \| \S+ rec/s \| eta 00:00"
+    )
     assert re.search(step, outcome.err)
     assert re.search(r"rows 4/4 \| \S+ rows/s \| eta 00:00", outcome.err)
     assert MARKER not in outcome.err

@@ -73,7 +73,7 @@ def test_nucleus_is_that_of_a_full_sort(weights, top_p, spread, size):
     logits = _logits(4, size, spread)
     expected = nucleus(logits, top_p)
     assert torch.allclose(expected, nucleus_of_transformers(logits, top_p), atol=1e-6)
-    next_tokens(logits, SamplingConfig(top_p=top_p), torch.Generator())
+    next_tokens(logits, SamplingConfig(top_p=top_p, temperature=1.0), torch.Generator())
     for row, found in enumerate(_last_per_row(weights, logits, top_p)):
         _assert_same(found, expected[row])
 
@@ -93,7 +93,7 @@ def test_peaked_and_flat_rows_may_share_a_batch(weights):
     logits = torch.stack([_logits(1, 2000, 0.1)[0], _logits(1, 2000, 9.0)[0], torch.zeros(2000)])
     logits[2, 5] = 50.0  # one token has it all
     expected = nucleus(logits, 0.95)
-    next_tokens(logits, SamplingConfig(top_p=0.95), torch.Generator())
+    next_tokens(logits, SamplingConfig(top_p=0.95, temperature=1.0), torch.Generator())
     for row, found in enumerate(_last_per_row(weights, logits, 0.95)):
         _assert_same(found, expected[row])
     assert (expected[2] > 0).sum() == 1 and (expected[0] > 0).sum() > 512
@@ -104,7 +104,7 @@ def test_peaked_and_flat_rows_may_share_a_batch(weights):
 def test_typical_is_that_of_transformers(weights, mass, spread):
     logits = _logits(4, 600, spread)
     expected = typical(logits, mass)
-    next_tokens(logits, SamplingConfig(typical_p=mass), torch.Generator())
+    next_tokens(logits, SamplingConfig(typical_p=mass, temperature=1.0), torch.Generator())
     for row, found in enumerate(weights):
         _assert_same(found, expected[row])
 
@@ -112,7 +112,7 @@ def test_typical_is_that_of_transformers(weights, mass, spread):
 def test_typical_bears_impossible_tokens(weights):
     logits = _logits(1, 50, 2.0)
     logits[0, :10] = -math.inf
-    next_tokens(logits, SamplingConfig(typical_p=0.9), torch.Generator())
+    next_tokens(logits, SamplingConfig(typical_p=0.9, temperature=1.0), torch.Generator())
     assert not any(weights[0][token] for token in range(10))
     assert sum(weights[0].values()) >= 0.9
 
@@ -129,10 +129,10 @@ def _chi_square_p(drawn: Tensor, expected: Tensor) -> float:
 @pytest.mark.parametrize(
     ("config", "exact"),
     [
-        (SamplingConfig(top_p=1.0), lambda logits: logits.double().softmax(1)),
-        (SamplingConfig(top_p=0.8), lambda logits: nucleus(logits, 0.8)),
+        (SamplingConfig(top_p=1.0, temperature=1.0), lambda logits: logits.double().softmax(1)),
+        (SamplingConfig(top_p=0.8, temperature=1.0), lambda logits: nucleus(logits, 0.8)),
         (SamplingConfig(top_p=0.8, temperature=0.5), lambda logits: nucleus(logits / 0.5, 0.8)),
-        (SamplingConfig(typical_p=0.7), lambda logits: typical(logits, 0.7)),
+        (SamplingConfig(typical_p=0.7, temperature=1.0), lambda logits: typical(logits, 0.7)),
     ],
 )
 def test_draws_follow_the_exact_distribution(config, exact):
@@ -140,7 +140,9 @@ def test_draws_follow_the_exact_distribution(config, exact):
     generator = torch.Generator().manual_seed(0)
     drawn = next_tokens(logits.expand(20_000, -1), config, generator)
     assert _chi_square_p(drawn, exact(logits)[0]) > 1e-3
-    wrong = next_tokens(1.1 * logits.expand(20_000, -1), SamplingConfig(top_p=1.0), generator)
+    wrong = next_tokens(
+        1.1 * logits.expand(20_000, -1), SamplingConfig(top_p=1.0, temperature=1.0), generator
+    )
     assert _chi_square_p(wrong, logits.double().softmax(1)[0]) < 1e-6
 
 

@@ -46,7 +46,9 @@ class Twinset:
         self._prompt, self._progress = prompt, progress or Silent()
         self._model: TwinModel | None = None
 
-    def fit(self, frame: pd.DataFrame, text: str | None = None, attributes: Sequence[str] = ()) -> Twinset:
+    def fit(
+        self, frame: pd.DataFrame, text: str | None = None, attributes: Sequence[str] = ()
+    ) -> Twinset:
         """Fine-tune on the table's rows; columns that are not named are guessed, and told.
 
         Raises:

@@ -1,8 +1,8 @@
 """Every option of a run, as frozen and validated data. Knows nothing of torch, files or models.
 
-Privacy knobs (`PrivacyConfig`), knobs that change what is learnt (`TrainingConfig`), knobs that change
-only time and memory (`SpeedConfig`) and knobs of the sampler (`SamplingConfig`) live apart, so that a
-reader sees at once which of them may move a guarantee.
+Privacy knobs (`PrivacyConfig`), knobs that change what is learnt (`TrainingConfig`), knobs that
+change only time and memory (`SpeedConfig`) and knobs of the sampler (`SamplingConfig`) live apart,
+so that a reader sees at once which of them may move a guarantee.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class PrivacyConfig:
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """What is learnt and how. `None` means: chosen from the number of records by `twinset.plan`."""
+    """What is learnt and how. `None`: chosen from the number of records by `twinset.plan`."""
 
     base_model: str = "smollm2-135m"
     method: Method = "lora"
@@ -116,8 +116,8 @@ class SpeedConfig:
 class SamplingConfig:
     """How rows are drawn from the model. All of it is post-processing: it moves no guarantee."""
 
-    top_p: float = 0.95
-    temperature: float = 1.0
+    top_p: float = 0.9
+    temperature: float = 0.7
     typical_p: float | None = None
     max_new_tokens: int | None = None
     batch_size: int = 64

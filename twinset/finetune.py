@@ -1,7 +1,7 @@
 """From private records to a model that may write their twin: the run's one private stage.
 
-Everything it releases is a noisy label histogram and the noisy gradients of training; both go through
-the ledger. What it returns holds nothing else.
+Everything it releases is a noisy label histogram and the noisy gradients of training; both go
+through the ledger. What it returns holds nothing else.
 """
 
 from __future__ import annotations
@@ -135,7 +135,9 @@ def _train(
     """Train and return the plain model, in the precision in which it is saved and sampled."""
     low = _low_precision(config)
     model = model.to(torch.bfloat16) if low else model
-    adapted = with_lora(model, config.training.lora_rank) if config.training.method == "lora" else model
+    adapted = (
+        with_lora(model, config.training.lora_rank) if config.training.method == "lora" else model
+    )
     private = plan.target_epsilon is not None
     max_grad_norm = config.privacy.max_grad_norm if private else float("inf")
     policy = POLICIES[config.privacy.noise_policy](
@@ -166,7 +168,7 @@ def _low_precision(config: RunConfig) -> bool:
 
 
 def use_bfloat16(speed: SpeedConfig) -> bool:
-    """Tell whether frozen weights are kept in bfloat16: where asked for, or where the CPU has it."""
+    """Tell whether frozen weights are kept in bfloat16: if asked, or if the CPU has it."""
     if speed.precision == "auto":
         return bool(torch.cpu._is_avx512_bf16_supported())
     return speed.precision == "bfloat16"

@@ -1,7 +1,8 @@
-"""The prompt-mismatch loss: a record's text should be likely under its own prompt and not under others.
+"""The prompt-mismatch loss: a text should be likely under its own prompt, not under others.
 
 Source: Mattern et al. 2022, "Differentially Private Language Models for Secure Data Sharing". The
-forms here are of one record alone; the authors' code subtracts a batch mean, which would mix records.
+forms here are of one record alone; the authors' code subtracts a batch mean, which would mix
+records.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ class MismatchLoss:
     """ℓ = NLL(x | right) + λ · penalty, as a function of one record's K mean token losses.
 
     published: penalty = -mean_w NLL(x | w), unbounded below.
-    bounded: penalty = mean_w softplus(n · (NLL(x | right) - NLL(x | w))) / n with n tokens. Times n, each
-        term is -log of the probability that the text belongs to its own prompt rather than to w, were
-        both equally likely before: zero once the text tells them apart, so nothing runs away.
+    bounded: penalty = mean_w softplus(n · (NLL(x | right) - NLL(x | w))) / n with n tokens. Times
+    n, each term is -log of the probability that the text belongs to its own prompt rather than to
+    w, were both equally likely before: zero once the text tells them apart, so nothing runs away.
 
     Args:
         weight: λ ≥ 0; 0 leaves the plain likelihood.

@@ -24,7 +24,7 @@ LARGEST_NOISE_PER_RECORD = 0.25
 
 LEARNING_RATE = 3e-3  # for adapters; README says what was tried
 FULL_LEARNING_RATE = 1e-4  # for all weights
-MISMATCH_WEIGHT = 4.0  # λ of the bounded form; README says what was tried
+MISMATCH_WEIGHT = 8.0  # λ of the bounded form; README says what was tried
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Model + prompts → rows. Post-processing only: it reads no private record and moves no guarantee."""
+"""Model + prompts → rows. Post-processing: it reads no private record and moves no guarantee."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Sampler:
         return [self._text(row) for row in ids]
 
     def _text(self, ids: list[int]) -> str:
-        """Decode up to the end-of-text token; a text that was cut off loses its last, broken word."""
+        """Decode up to the end-of-text token; a text cut off before it loses its last word."""
         end = self._tokenizer.eos_token_id
         finished = end in ids
         kept = ids[: ids.index(end)] if finished else ids

@@ -1,4 +1,4 @@
-"""Uniform noise: the Gaussian mechanism of DP-SGD (Abadi et al. 2016), the same for every coordinate."""
+"""Uniform noise: the Gaussian mechanism of DP-SGD (Abadi et al. 2016)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class Uniform:
     """z ~ N(0, σ²C²I) added to the clipped sum of one Poisson batch.
 
     Guarantee:
-        For sums whose units each contribute at most C in norm, sampled by Poisson at `sample_rate`, each
-        release is one step of the subsampled Gaussian mechanism with multiplier σ, under adding or
-        removing one unit. An empty batch releases noise alone. With σ = 0 the event says that the
+        For sums whose units each contribute at most C in norm, sampled by Poisson at `sample_rate`,
+        each release is one step of the subsampled Gaussian mechanism with multiplier σ, under adding
+        or removing one unit. An empty batch releases noise alone. With σ = 0 the event says that the
         data were read without privacy.
 
     Args:
