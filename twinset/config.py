@@ -53,7 +53,7 @@ class PrivacyConfig:
         epsilon, delta = self.target_epsilon, self.target_delta
         _require(
             epsilon is None or _finite(epsilon, 0),
-            f"--epsilon must be a number above 0, not {epsilon}; 8 is usual, smaller is more private",
+            f"--epsilon must be a number above 0, not {epsilon}; 8 is usual, less is safer",
         )
         _require(
             delta is None or (_finite(delta, 0) and delta < 1),

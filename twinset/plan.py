@@ -117,7 +117,7 @@ def default_steps(records: int, batch_size: int) -> int:
     """About one pass over the table, but neither too few steps for Adam nor hours of them.
 
     >>> [default_steps(n, default_batch_size(n)) for n in (300, 10_000, 100_000, 1_000_000)]
-    [40, 40, 127, 300]
+    [40, 40, 126, 300]
     """
     return max(40, min(300, round(records / batch_size)))
 

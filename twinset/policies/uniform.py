@@ -13,10 +13,10 @@ class Uniform:
     """z ~ N(0, σ²C²I) added to the clipped sum of one Poisson batch.
 
     Guarantee:
-        For sums whose units each contribute at most C in norm, sampled by Poisson at `sample_rate`,
-        each release is one step of the subsampled Gaussian mechanism with multiplier σ, under adding
-        or removing one unit. An empty batch releases noise alone. With σ = 0 the event says that the
-        data were read without privacy.
+        For sums whose units each contribute at most C in norm, sampled by Poisson at
+        `sample_rate`, each release is one step of the subsampled Gaussian mechanism with
+        multiplier σ, under adding or removing one unit. An empty batch releases noise alone. With
+        σ = 0 the event says that the data were read without privacy.
 
     Args:
         noise_multiplier: σ, in units of C.
