@@ -22,21 +22,22 @@ from twinset.artefact import write_json
 from twinset.basemodel import load_base
 from twinset.config import PrivacyConfig, RunConfig, SamplingConfig, TrainingConfig
 from twinset.demodata import demo_reviews
+from twinset.estimate import measure, usual_tokens
 from twinset.formats import write_frame
-from twinset.generate import look_ahead
+from twinset.generate import prepare
 from twinset.progress import Progress, Silent
-from twinset.request import Places, Source
+from twinset.request import Places, RowsWanted, Source
 
 if TYPE_CHECKING:
     from rich.console import ConsoleOptions, RenderResult
     from rich.table import Table
 
 EPSILON = 8.0
-STEPS = 12
-BATCH_SIZE = 96
+STEPS = 10
+BATCH_SIZE = 80
 MAX_TOKENS = 48
-ROWS = 400
-REAL_ROWS = 2000  # of the real training rows, those the real classifier learns from
+ROWS = 300
+REAL_ROWS = 1500  # of the real training rows, those the real classifier learns from
 HELD_OUT_ROWS = 1000
 CLASSIFIER = "minilm"
 OTHER_SECONDS = 20.0  # loading, accounting and saving
@@ -164,12 +165,16 @@ def _seconds_ahead(
     source: Source, train: pd.DataFrame, config: RunConfig, progress: Progress
 ) -> float:
     """Estimate what is still to do: the twin, the baseline's longer rows, the embeddings."""
-    outlook = look_ahead(source, None, config, ROWS, Silent()).estimate
-    baseline = outlook.sampling_seconds * MAX_TOKENS / outlook.tokens
+    prepared = prepare(source, config, RowsWanted(ROWS), Silent())
+    texts, tokenizer = prepared.records.texts, prepared.base.tokenizer
+    longest = len(tokenizer.encode(prepared.template.render(prepared.records.labels[0])))
+    tokens = usual_tokens(texts, tokenizer, longest, MAX_TOKENS)
+    twin = measure(prepared.base, config, prepared.plan, tokens, ROWS)
+    baseline = twin.sampling_seconds * MAX_TOKENS / tokens
     encoder = SentenceEncoder(progress.say)
     encoder.encode(train[TEXT][:1].tolist())  # loads it
     began = time.monotonic()
     encoder.encode(train[TEXT][1 : PROBE_TEXTS + 1].tolist())
     embedding = (time.monotonic() - began) / PROBE_TEXTS * (REAL_ROWS + HELD_OUT_ROWS + 2 * ROWS)
-    work = outlook.training_seconds + outlook.sampling_seconds + baseline + embedding
+    work = twin.training_seconds + twin.sampling_seconds + baseline + embedding
     return work + OTHER_SECONDS

@@ -120,7 +120,7 @@ class SamplingConfig:
     temperature: float = 0.7
     typical_p: float | None = None
     max_new_tokens: int | None = None
-    batch_size: int = 64
+    batch_size: int = 128
     max_redraws: int = 20
     seed: int = 0
 
