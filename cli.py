@@ -293,7 +293,7 @@ def _failed(error: BaseException) -> int:
 
 def _verdict(error: BaseException) -> tuple[str, int]:
     if isinstance(error, KeyboardInterrupt):
-        return "stopped; nothing was written", STOPPED
+        return "stopped; nothing half-written is left", STOPPED
     if isinstance(error, InputError):
         return f"error: {error}", 2
     if isinstance(error, VerificationError):

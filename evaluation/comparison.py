@@ -223,8 +223,11 @@ def measure(
     if not output.parent.is_dir():
         raise InputError(f"--output {output}: its folder does not exist; create it")
     frame, heldout, config = read_frame(train), read_frame(test), run_config(run_options(given))
-    text, attributes = choose_columns(frame, *_columns(given), str(train), [])
+    notes: list[str] = []
+    text, attributes = choose_columns(frame, *_columns(given), str(train), notes)
     with Console() as progress:
+        for note in notes:
+            progress.say(note)
         comparison = compare(
             frame,
             heldout,

@@ -78,6 +78,11 @@ CASES = {
     "label never seen": (nothing, ("t.csv", "--rows-per-label", "meh=3"), ["meh", "neg, pos"]),
     "rows not a number": (nothing, ("t.csv", "--rows-per-label", "pos=few"), ["whole number"]),
     "no rows wanted": (nothing, ("t.csv", "--rows", "0"), ["--rows"]),
+    "output is the table": (
+        nothing,
+        ("t.csv", "--output", "t.csv", "--overwrite"),
+        ["--output t.csv", "private table"],
+    ),
     "no row of any label": (nothing, ("t.csv", "--rows-per-label", "0"), ["at least one row"]),
     "two answers": (
         nothing,

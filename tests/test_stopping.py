@@ -53,7 +53,7 @@ def test_stopped_anywhere_leaves_nothing_half_written(
     more = ["--overwrite"] if overwrite else []
     outcome = run_twinset(capsys, *arguments(tiny_base, given), *more)
     assert reached == [where]
-    assert (outcome.code, outcome.err) == (130, "stopped; nothing was written\n")
+    assert (outcome.code, outcome.err) == (130, "stopped; nothing half-written is left\n")
     assert snapshot(place) == before
 
 
@@ -76,6 +76,6 @@ def test_signal_to_a_running_process(place, tiny_base, number):
     process.send_signal(number)
     rest = process.stderr.read()
     assert process.wait(60) == 130
-    assert rest.splitlines()[-1] == "stopped; nothing was written"
+    assert rest.splitlines()[-1] == "stopped; nothing half-written is left"
     assert "Traceback" not in rest
     assert snapshot(place) == before

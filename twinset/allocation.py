@@ -73,7 +73,8 @@ def from_file(schema: Schema, path: str | Path) -> dict[Combination, int]:
         raise InputError(f"{path}: the plan lacks the column {missing[0]!r}")
     known = {tuple(map(str, c)): c for c in schema.combinations}
     counts = dict.fromkeys(schema.combinations, 0)
-    for row, (*values, number) in enumerate(frame[[*names, ROWS_COLUMN]].values.tolist(), start=1):
+    columns = (frame[name].tolist() for name in (*names, ROWS_COLUMN))  # each keeps its own type
+    for row, (*values, number) in enumerate(zip(*columns, strict=True), start=1):
         key = tuple(map(str, values))
         if key not in known:
             raise InputError(f"{path}, row {row}: no label {','.join(key)!r} in the schema")

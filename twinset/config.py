@@ -97,11 +97,10 @@ class TrainingConfig:
 
 @dataclass(frozen=True)
 class SpeedConfig:
-    """Time and memory only: no value here may change any clipped gradient (to rounding)."""
+    """Time and memory only: nothing here changes a clipped gradient by more than rounding."""
 
     physical_batch: int = 16
     precision: Precision = "auto"
-    device: str = "auto"
 
     def __post_init__(self) -> None:
         """Refuse an empty physical batch or an unknown precision."""
@@ -135,6 +134,7 @@ class SamplingConfig:
         longest = self.max_new_tokens
         _require(longest is None or longest >= 1, "--max-new-tokens must be at least 1")
         _require(self.batch_size >= 1, "--sample-batch must be at least 1")
+        _require(self.max_redraws >= 1, "max_redraws must be at least 1")
 
 
 @dataclass(frozen=True)

@@ -58,10 +58,10 @@ def measure(base: BaseModel, config: RunConfig, plan: Plan, tokens: int, rows: i
         rows: of the twin.
     """
     tokens = max(4, min(tokens, context_length(base.model) - PROBE_TOKENS))
-    row_seconds = _row_seconds(base.model, config, tokens)
     lora = config.training.method == "lora"
-    if lora and use_bfloat16(config.speed):
+    if lora and use_bfloat16(config.speed):  # rows too are written in this precision
         base.model.to(torch.bfloat16)
+    row_seconds = _row_seconds(base.model, config, tokens)
     model = with_lora(base.model, config.training.lora_rank) if lora else base.model
     engine = ClippingEngine(model, config.privacy.max_grad_norm)
     try:
@@ -123,6 +123,6 @@ def _peak_memory() -> float:
 
 def usual_tokens(texts: Sequence[str], tokenizer: Any, prompt: int, longest: int) -> int:
     """Return the mean length of up to 256 records, evenly chosen, with a prompt so long."""
-    chosen = texts[:: max(1, len(texts) // 256)]
+    chosen = texts[:: -(-len(texts) // 256)]
     encoded = tokenizer(list(chosen), add_special_tokens=False)["input_ids"]
     return prompt + round(sum(min(len(ids), longest) for ids in encoded) / len(encoded))

@@ -15,7 +15,7 @@ from twinset.basemodel import BaseModel, context_length, load_base
 from twinset.config import RunConfig, SpeedConfig
 from twinset.errors import InputError
 from twinset.plan import Plan, make_plan
-from twinset.policies import POLICIES
+from twinset.policies import POLICIES, NoisePolicy
 from twinset.privacy.clipping.capture import UnsupportedModule
 from twinset.privacy.labelcounts import release_label_counts
 from twinset.privacy.ledger import Ledger
@@ -24,14 +24,14 @@ from twinset.progress import Progress, Silent
 from twinset.records import Records
 from twinset.schema import Combination
 from twinset.templates import Template
-from twinset.tokens import TokenisedRecords, tokenise
+from twinset.tokens import TokenisedRecords, text_room, tokenise
 from twinset.training import train
 from twinset.twinmodel import TwinModel
 
 BFLOAT16_CAVEAT = (
     "the frozen layers computed in bfloat16, where a record's gradient can differ by rounding with "
-    "the records it was computed beside; the theorem is about exact sums (--precision float32 "
-    "makes such differences about a thousand times smaller)"
+    "the records computed beside it, while the theorem is about exact sums; --precision float32 "
+    "makes such differences about a thousand times smaller"
 )
 
 
@@ -59,23 +59,30 @@ def finetune(
         InputError: the plan cannot be made, or the prompts do not fit into the model's context.
     """
     progress = progress or Silent()
+    if config.privacy.noise_policy not in POLICIES:
+        raise InputError(f"there is no noise policy {config.privacy.noise_policy!r}")
     plan = make_plan(len(records), config.privacy, config.training)
+    for warning in plan.warnings:
+        progress.warn(warning)
     base = base or load_base(config.training.base_model, say=progress.say)
     context = context_length(base.model)
     tokens = tokenise(records, template, base.tokenizer, context, config.training.max_tokens)
+    if tokens.truncated:
+        progress.say(f"{tokens.truncated} texts are cut at the longest length (--max-tokens)")
     randomness = _randomness(config)
-    ledger = _open_ledger(plan, config, base, template, randomness)
+    policy = POLICIES[config.privacy.noise_policy](
+        plan.noise_multiplier, config.privacy.max_grad_norm, plan.sample_rate, randomness
+    )
+    ledger = _open_ledger(plan, config, base, template, policy, randomness)
     counts = _label_counts(records, plan, ledger, randomness)
-    model = _train(base.model, tokens, plan, config, randomness, ledger, progress)
-    room = max(map(len, tokens.prompts.values()))
-    text_tokens = min(config.training.max_tokens, context - room)
+    model = _train(base.model, tokens, plan, config, policy, randomness, ledger, progress)
     return TwinModel(
         model,
         base.tokenizer,
         records.schema,
         template,
         counts,
-        text_tokens,
+        text_room(tokens.prompts, context, config.training.max_tokens),
         ledger,
         base.origin,
     )
@@ -87,7 +94,12 @@ def _randomness(config: RunConfig) -> Randomness:
 
 
 def _open_ledger(
-    plan: Plan, config: RunConfig, base: BaseModel, template: Template, randomness: Randomness
+    plan: Plan,
+    config: RunConfig,
+    base: BaseModel,
+    template: Template,
+    policy: NoisePolicy,
+    randomness: Randomness,
 ) -> Ledger:
     return Ledger.open(
         records=plan.records,
@@ -95,7 +107,8 @@ def _open_ledger(
         delta=plan.target_delta,
         sample_rate=plan.sample_rate,
         max_grad_norm=config.privacy.max_grad_norm,
-        policy=config.privacy.noise_policy,
+        policy=policy.name,
+        policy_form=policy.form,
         randomness=randomness,
         public_inputs=(
             "the names, order and types of the columns, and the set of label values",
@@ -128,6 +141,7 @@ def _train(
     tokens: TokenisedRecords,
     plan: Plan,
     config: RunConfig,
+    policy: NoisePolicy,
     randomness: Randomness,
     ledger: Ledger,
     progress: Progress,
@@ -135,14 +149,9 @@ def _train(
     """Train and return the plain model, in the precision in which it is saved and sampled."""
     low = _low_precision(config)
     model = model.to(torch.bfloat16) if low else model
-    adapted = (
-        with_lora(model, config.training.lora_rank) if config.training.method == "lora" else model
-    )
+    adapted = _adapted(model, config)
     private = plan.target_epsilon is not None
     max_grad_norm = config.privacy.max_grad_norm if private else float("inf")
-    policy = POLICIES[config.privacy.noise_policy](
-        plan.noise_multiplier, config.privacy.max_grad_norm, plan.sample_rate, randomness
-    )
     try:
         train(
             adapted,
@@ -160,6 +169,15 @@ def _train(
         raise InputError(f"{config.training.base_model}: {error}") from error
     plain = merged(adapted)
     return plain.to(torch.bfloat16) if low else plain
+
+
+def _adapted(model: Any, config: RunConfig) -> Any:
+    """Return what is trained; the adapters' start is drawn from the run's seed."""
+    if config.training.method == "full":
+        return model
+    with torch.random.fork_rng():
+        torch.manual_seed(config.training.seed)
+        return with_lora(model, config.training.lora_rank)
 
 
 def _low_precision(config: RunConfig) -> bool:

@@ -82,8 +82,7 @@ def generate(
         InputError: something cannot be used; nothing was written.
     """
     with _run_folder(source, places) as run:
-        if places.output is not None:
-            check_output(places.output, places.overwrite)
+        _check_output(source, places)
         prepared = prepare(source, config, wanted, progress)
         tell(prepared, progress)
         model = _finetune(prepared, config, run, progress)
@@ -134,10 +133,11 @@ def dry_run(
     """Do all that `generate` does before the first private step, and write nothing."""
     with writing(_run_path(source, places)):
         check_free(_run_path(source, places).resolve(), places.overwrite)
-    if places.output is not None:
-        check_output(places.output, places.overwrite)
+    _check_output(source, places)
     prepared = prepare(source, config, wanted, progress)
     tell(prepared, progress)
+    for warning in prepared.plan.warnings:
+        progress.warn(warning)
     return prepared.plan
 
 
@@ -194,11 +194,9 @@ def prepare(source: Source, config: RunConfig, wanted: RowsWanted, progress: Pro
 
 
 def tell(prepared: Prepared, progress: Progress) -> None:
-    """Tell the plan, and what its owner must know before it runs."""
+    """Tell the plan; `finetune` tells its warnings."""
     for line in plan_lines(prepared.plan):
         progress.say(line)
-    for warning in prepared.plan.warnings:
-        progress.warn(warning)
 
 
 def _finetune(
@@ -233,6 +231,15 @@ def _write_twin(
     description = TwinDescription(model.base_origin, model.template, model.schema, sampling)
     form = places.twin_format(data)
     return write_share(share, frame, model.ledger, description, form, places.guard_formulas).twin
+
+
+def _check_output(source: Source, places: Places) -> None:
+    output, data = places.output, Path(source.data)
+    if output is None:
+        return
+    if output.exists() and data.exists() and output.samefile(data):
+        raise InputError(f"--output {output}: is the private table itself; name another file")
+    check_output(output, places.overwrite)
 
 
 def _run_path(source: Source, places: Places) -> Path:

@@ -149,6 +149,7 @@ def _sentence(ledger: Ledger, spent: float) -> str:
         f"Taken as public and not protected: {'; '.join(ledger.public_inputs)}. "
         "Not covered: the base model's own training data, attacks on floating-point arithmetic, "
         "and the evaluation in the folder internal/."
+        + "".join(f" Mind: {caveat}." for caveat in ledger.caveats)
     )
 
 
