@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 EPSILON = 8.0
-STEPS = 10
-BATCH_SIZE = 80
+STEPS = 12
+BATCH_SIZE = 84
 MAX_TOKENS = 48
-ROWS = 300
+ROWS = 400
 REAL_ROWS = 1500  # of the real training rows, those the real classifier learns from
 HELD_OUT_ROWS = 1000
 CLASSIFIER = "minilm"
@@ -76,20 +76,21 @@ class DemoReport:
             yield Text(f"  {self.run / part}  {what}")
 
     def _table(self) -> Table:
+        from rich import box
         from rich.table import Table
 
-        found = self.comparison
-        table = Table(title="A classifier's accuracy on real reviews it has not seen")
-        for name in ("trained on", "ε", "δ", "rows", "label fidelity", "accuracy"):
+        found, title = self.comparison, "A classifier's accuracy on real reviews it has not seen"
+        table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False)  # fits 80 columns
+        for name in ("trained on", "ε, δ", "rows", "label fidelity", "accuracy"):
             table.add_column(name, justify="left" if name == "trained on" else "right")
         for source in (REAL, TWIN, BASELINE):
             scores = (
                 found.score(name, source, ATTRIBUTE, CLASSIFIER)
                 for name in ("label fidelity", "accuracy")
             )
-            spent = found.spent().values() if source == TWIN else ("", "")
+            spent = ", ".join(found.spent().values()) if source == TWIN else ""
             rows = str(found.rows[source])
-            table.add_row(source, *spent, rows, *(str(score or "") for score in scores))
+            table.add_row(source, spent, rows, *(str(score or "") for score in scores))
         return table
 
 
