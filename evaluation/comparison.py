@@ -36,7 +36,6 @@ from twinset.columns import choose_columns
 from twinset.config import RunConfig
 from twinset.console import Console
 from twinset.errors import InputError
-from twinset.finetune import use_bfloat16
 from twinset.flags import takes
 from twinset.formats import read_frame, write_frame
 from twinset.options import (
@@ -51,6 +50,7 @@ from twinset.options import (
     run_config,
     run_options,
 )
+from twinset.precision import frozen_dtype
 from twinset.progress import Progress, Silent
 from twinset.records import records_from_frame
 from twinset.request import Places, Source
@@ -143,10 +143,7 @@ def make_baseline(
     twin: pd.DataFrame, schema: Schema, template: Template, config: RunConfig, progress: Progress
 ) -> pd.DataFrame:
     """Return as many rows of each label as the twin has, made without private data."""
-    import torch
-
     progress.say(f"writing {len(twin)} rows with the base model, without private data")
-    low = config.training.method == "lora" and use_bfloat16(config.speed)  # as the twin's model
     return untrained_twin(
         config.training.base_model,
         schema,
@@ -154,7 +151,7 @@ def make_baseline(
         rows_per_label(twin, schema),
         config.sampling,
         config.training.max_tokens,
-        dtype=torch.bfloat16 if low else None,
+        dtype=frozen_dtype(config),  # as the twin's model
         progress=progress,
     )
 

@@ -99,7 +99,9 @@ def test_the_header_is_what_a_hub_reads():
 
 
 def test_it_tells_how_the_twin_was_made():
-    made = description(sampling=SamplingConfig(top_p=0.9, typical_p=0.7), title="Film reviews")
+    made = description(
+        sampling=SamplingConfig(top_p=0.9, temperature=1, typical_p=0.7), title="Film reviews"
+    )
     text = card(ledger(TRAINING), made, label_rows={("fresh",): 4, ("rotten",): 2})
     claim = guarantee(ledger(TRAINING))
     for line in (

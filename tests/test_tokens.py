@@ -1,5 +1,6 @@
 """Records as token sequences: what carries loss, in what order, and what is refused."""
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -164,7 +165,9 @@ def test_no_sequence_is_longer_than_the_context(tokenizer):
 
 
 def test_mean_length_counts_own_prompt_and_text():
-    made = TokenisedRecords([[1, 2], [3]], [("a",), ("b",)], {("a",): [7], ("b",): [8, 9, 9]}, 0)
+    made = TokenisedRecords(
+        [[1, 2], [3]], [("a",), ("b",)], {("a",): [7], ("b",): [8, 9, 9]}, 0, CONTEXT
+    )
     assert made.mean_length == (1 + 2 + 3 + 1) / 2
 
 
@@ -175,9 +178,19 @@ def test_prompts_are_plain_tokens(tokenizer):
 
 
 def test_padding_comes_after_the_text():
-    made = TokenisedRecords([[1, 2], [3]], [("a",), ("a",)], {("a",): [7]}, 0)
+    made = TokenisedRecords([[1, 2], [3]], [("a",), ("a",)], {("a",): [7]}, 0, context=3)
     sequences = made.sequences([0, 1], 3, (0, 0))
     assert sequences.input_ids.tolist() == [[7, 1, 2], [7, 3, 0]]
     assert torch.equal(
         sequences.loss_mask, torch.tensor([[False, True, True], [False, True, False]])
     )
+
+
+def test_a_row_is_as_wide_as_its_own_record_asks_never_its_neighbours(tokenizer):
+    prompts = {("a",): [7] * 4, ("b",): [8] * 6}
+    texts = [[1] * 3, [1] * 10, [1] * 11, [1] * 40]
+    made = TokenisedRecords(texts, [("a",), ("b",)] * 2, prompts, 0, context=50)
+    assert [made.width(i) for i in range(4)] == [16, 16, 32, 48]
+    assert replace(made, context=46).width(3) == 46  # never wider than the model reads
+    for i in range(4):
+        assert made.sequences([i], 1, (0, 0)).input_ids.shape == (2, made.width(i))

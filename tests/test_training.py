@@ -30,7 +30,7 @@ def tokenised(count: int = 12) -> TokenisedRecords:
     texts = [[draw.randrange(1, 200) for _ in range(draw.randint(1, 9))] for _ in range(count)]
     labels = [LABELS[i % len(LABELS)] for i in range(count)]
     prompts = {label: [1, 2 + n, 9] for n, label in enumerate(LABELS)}
-    return TokenisedRecords(texts, labels, prompts, 0)
+    return TokenisedRecords(texts, labels, prompts, 0, 128)
 
 
 def plan(records: int = 12, batch: int = 12, steps: int = 1, **changes) -> Plan:

@@ -17,10 +17,10 @@ from twinset.adapters import with_lora
 from twinset.basemodel import BaseModel, context_length
 from twinset.config import RunConfig
 from twinset.decoding import generate
-from twinset.finetune import use_bfloat16
 from twinset.mismatch import MismatchLoss
 from twinset.plan import Plan
 from twinset.policies import POLICIES
+from twinset.precision import frozen_dtype
 from twinset.privacy.clipping import ClippingEngine, Sequences
 from twinset.privacy.randomness import Randomness
 
@@ -59,8 +59,7 @@ def measure(base: BaseModel, config: RunConfig, plan: Plan, tokens: int, rows: i
     """
     tokens = max(4, min(tokens, context_length(base.model) - PROBE_TOKENS))
     lora = config.training.method == "lora"
-    if lora and use_bfloat16(config.speed):  # rows too are written in this precision
-        base.model.to(torch.bfloat16)
+    base.model.to(frozen_dtype(config))  # rows too are written in this precision
     row_seconds = _row_seconds(base.model, config, tokens)
     model = with_lora(base.model, config.training.lora_rank) if lora else base.model
     engine = ClippingEngine(model, config.privacy.max_grad_norm)

@@ -12,10 +12,11 @@ import torch
 
 from twinset.adapters import merged, with_lora
 from twinset.basemodel import BaseModel, context_length, load_base
-from twinset.config import RunConfig, SpeedConfig
+from twinset.config import RunConfig
 from twinset.errors import InputError
 from twinset.plan import Plan, make_plan
 from twinset.policies import POLICIES, NoisePolicy
+from twinset.precision import frozen_dtype, is_isolated
 from twinset.privacy.clipping.capture import UnsupportedModule
 from twinset.privacy.labelcounts import release_label_counts
 from twinset.privacy.ledger import Ledger
@@ -28,10 +29,9 @@ from twinset.tokens import TokenisedRecords, text_room, tokenise
 from twinset.training import train
 from twinset.twinmodel import TwinModel
 
-BFLOAT16_CAVEAT = (
-    "the frozen layers computed in bfloat16, where a record's gradient can differ by rounding with "
-    "the records computed beside it, while the theorem is about exact sums; --precision float32 "
-    "makes such differences about a thousand times smaller"
+NOT_ISOLATED = (
+    "in bfloat16 this machine rounds a record's gradient by the records computed beside it, which "
+    "no theorem covers; training in float32 instead"
 )
 
 
@@ -118,7 +118,6 @@ def _open_ledger(
             f"the longest text kept, {config.training.max_tokens} tokens",
             "all options of the run",
         ),
-        caveats=(BFLOAT16_CAVEAT,) if _low_precision(config) else (),
     )
 
 
@@ -147,11 +146,12 @@ def _train(
     progress: Progress,
 ) -> Any:
     """Train and return the plain model, in the precision in which it is saved and sampled."""
-    low = _low_precision(config)
-    model = model.to(torch.bfloat16) if low else model
-    adapted = _adapted(model, config)
     private = plan.target_epsilon is not None
     max_grad_norm = config.privacy.max_grad_norm if private else float("inf")
+    adapted, dtype = _adapted(model.to(frozen_dtype(config)), config), frozen_dtype(config)
+    if dtype is torch.bfloat16 and private and not is_isolated(adapted, max_grad_norm):
+        progress.warn(NOT_ISOLATED)
+        adapted, dtype = adapted.float(), torch.float32
     try:
         train(
             adapted,
@@ -167,8 +167,7 @@ def _train(
         )
     except UnsupportedModule as error:
         raise InputError(f"{config.training.base_model}: {error}") from error
-    plain = merged(adapted)
-    return plain.to(torch.bfloat16) if low else plain
+    return merged(adapted).to(dtype)
 
 
 def _adapted(model: Any, config: RunConfig) -> Any:
@@ -178,15 +177,3 @@ def _adapted(model: Any, config: RunConfig) -> Any:
     with torch.random.fork_rng():
         torch.manual_seed(config.training.seed)
         return with_lora(model, config.training.lora_rank)
-
-
-def _low_precision(config: RunConfig) -> bool:
-    """Trained weights never are in bfloat16; the frozen ones under LoRA may be."""
-    return config.training.method == "lora" and use_bfloat16(config.speed)
-
-
-def use_bfloat16(speed: SpeedConfig) -> bool:
-    """Tell whether frozen weights are kept in bfloat16: if asked, or if the CPU has it."""
-    if speed.precision == "auto":
-        return bool(torch.cpu._is_avx512_bf16_supported())
-    return speed.precision == "bfloat16"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -139,12 +140,13 @@ class _ClippedSum:
                 self._physical = max(1, self._physical // 2)
 
     def _add(self, step: int, indices: np.ndarray) -> Iterator[UnitReport]:
-        texts, seed = self._records.texts, (self._seed, step)
-        by_length = sorted(indices.tolist(), key=lambda i: len(texts[i]))  # little padding
-        for start in range(0, len(by_length), self._physical):
-            chosen = by_length[start : start + self._physical]
-            sequences = self._records.sequences(chosen, self._mismatched, seed)
-            yield self._engine.add(sequences, self._loss)
+        width = self._records.width
+        for _, same in groupby(sorted(indices.tolist(), key=width), key=width):
+            units = list(same)
+            for start in range(0, len(units), self._physical):
+                chosen = units[start : start + self._physical]
+                sequences = self._records.sequences(chosen, self._mismatched, (self._seed, step))
+                yield self._engine.add(sequences, self._loss)
 
 
 def _out_of_memory(error: RuntimeError) -> bool:
