@@ -1,6 +1,7 @@
 """Decoding and sampler: the distributions drawn from, left padding, leaving rows, exact counts."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -217,6 +218,48 @@ def test_a_row_ends_at_its_end_token_or_at_the_limit(model):
         assert row[-1] == end or len(row) == 5
 
 
+# -- guidance --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strength", [0.0, 0.5, 3.0])
+def test_guidance_weighs_plausible_tokens_by_the_ratio_of_both_prompts(strength):
+    own, wrong = _logits(4, 60, 3.0), _logits(8, 60, 3.0)[4:]
+    p, q = own.double().softmax(1), wrong.double().softmax(1)
+    expected = p * (p / q) ** strength * (p >= decoding.PLAUSIBLE * p.max(1, keepdim=True).values)
+    found = decoding.guided(own, wrong, strength).double().softmax(1)
+    torch.testing.assert_close(found, expected / expected.sum(1, keepdim=True), rtol=1e-4, atol=0)
+    assert (found == 0).any()  # an implausible token stays so, whatever the wrong prompt says
+
+
+def _greedy_guided(model, own: list[int], wrong: list[int], strength: float, steps: int):
+    written: list[int] = []
+    for _ in range(steps):
+        a, b = (model(input_ids=torch.tensor([p + written])).logits[:, -1] for p in (own, wrong))
+        written.append(int(decoding.guided(a, b, strength).argmax()))
+    return written
+
+
+def test_guided_rows_are_those_of_two_prompts_read_side_by_side(model):
+    against = PROMPTS[1:] + PROMPTS[:1]
+    config = replace(GREEDY, guidance=2.0)
+    with torch.inference_mode():
+        pairs = zip(PROMPTS, against, strict=True)
+        free = [_greedy_guided(model, own, wrong, 2.0, 12) for own, wrong in pairs]
+        ends = sorted({ids[4] for ids in free})[:3]
+        for end in ends:  # rows leave both batches together
+            cut = [ids[: ids.index(end) + 1] if end in ids else ids for ids in free]
+            assert generate(model, PROMPTS, end, 12, config, torch.Generator(), against) == cut
+    assert free != [_greedy(model, p, -1, 12) for p in PROMPTS]
+
+
+def test_without_guidance_the_wrong_prompt_is_not_read(model):
+    config = replace(GREEDY, guidance=0.0)
+    free = [_greedy(model, p, -1, 6) for p in PROMPTS]
+    never = next(i for i in range(100) if not any(i in ids for ids in free))
+    unread = [[-9]] * len(PROMPTS)  # no such token
+    assert generate(model, PROMPTS, never, 6, config, torch.Generator(), unread) == free
+
+
 # -- the sampler -----------------------------------------------------------------------------------
 
 
@@ -238,7 +281,8 @@ def scripted(tiny_base, tokenizer, monkeypatch):
     def make(texts, **options) -> tuple[Sampler, list[int]]:
         script = iter(texts)
 
-        def fake(model, prompts, end, max_new_tokens, config, generator):
+        def fake(model, prompts, end, max_new_tokens, config, generator, against):
+            assert against == [[2] if p == [1] else [1] for p in prompts]
             asked.append(len(prompts))
             rows = []
             for _ in prompts:

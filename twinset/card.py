@@ -194,6 +194,7 @@ def _sampling(sampling: SamplingConfig) -> str:
     settings = {
         "top-p": sampling.top_p,
         "temperature": sampling.temperature,
+        "guidance": sampling.guidance,
         "typical-p": sampling.typical_p,
         "longest text in tokens": sampling.max_new_tokens,
     }

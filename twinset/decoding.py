@@ -6,6 +6,7 @@ vocabulary for every token, and rows that have ended but are still computed, cos
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -13,8 +14,25 @@ from torch import Tensor
 
 from twinset.config import SamplingConfig
 
+PLAUSIBLE = 0.01  # of the likeliest token's probability; guidance lifts nothing below it
 NUCLEUS_PREFIX = 512  # largest logits looked at before a full sort is paid for
 COMPACT_AT = 1 / 8  # share of finished rows that is worth copying the cache for
+
+
+def guided(own: Tensor, wrong: Tensor, strength: float) -> Tensor:
+    """Press rows towards their own prompt: log p(own) + γ (log p(own) - log p(wrong)).
+
+    Classifier-free guidance (Sanchez et al. 2023, eq. 7 with γ + 1 for their γ) among the tokens
+    that the own prompt finds plausible, as in contrastive decoding (Li et al. 2022).
+
+    Args:
+        own: (R, V) logits behind each row's own prompt.
+        wrong: (R, V) logits behind another label's.
+        strength: γ ≥ 0.
+    """
+    own, wrong = own.float().log_softmax(1), wrong.float().log_softmax(1)
+    implausible = own < own.max(1, keepdim=True).values + math.log(PLAUSIBLE)
+    return (own + strength * (own - wrong)).masked_fill(implausible, -math.inf)
 
 
 def next_tokens(logits: Tensor, config: SamplingConfig, generator: torch.Generator) -> Tensor:
@@ -66,6 +84,7 @@ def generate(
     max_new_tokens: int,
     config: SamplingConfig,
     generator: torch.Generator,
+    against: list[list[int]] | None = None,
 ) -> list[list[int]]:
     """Continue each prompt until `end` or `max_new_tokens` ids.
 
@@ -76,16 +95,23 @@ def generate(
         max_new_tokens: longest continuation.
         config: decoding settings.
         generator: source of the draws.
+        against: for each prompt a wrong one, from which `config.guidance` presses the row away.
     """
     written: list[list[int]] = [[] for _ in prompts]
     state = _Decoder(model, prompts, end)
+    wrong = _Decoder(model, against, end) if against and config.guidance else None
     for _ in range(max_new_tokens):
-        tokens = next_tokens(state.logits(), config, generator)
+        logits = state.logits()
+        if wrong:
+            logits = guided(logits, wrong.logits(), config.guidance)
+        tokens = next_tokens(logits, config, generator)
         going = []
         for slot, token in enumerate(tokens.tolist()):
             written[state.rows[slot]].append(token)
             going.append(token != end)
-        state.advance(tokens, torch.tensor(going, device=tokens.device))
+        alive = torch.tensor(going, device=tokens.device)
+        for decoder in (state, wrong) if wrong else (state,):
+            decoder.advance(tokens, alive)
         if not state.rows:
             break
     return [ids[: ids.index(end) + 1] if end in ids else ids for ids in written]

@@ -105,9 +105,9 @@ def _row_seconds(model: Any, config: RunConfig, tokens: int) -> float:
     never = -1  # no token ends a row, so that every row is as long as asked for
     generator = torch.Generator().manual_seed(0)
     with torch.inference_mode():
-        generate(model, prompts, never, 1, config.sampling, generator)  # warms up
+        generate(model, prompts, never, 1, config.sampling, generator, prompts)  # warms up
         began = time.monotonic()
-        generate(model, prompts, never, PROBE_TOKENS, config.sampling, generator)
+        generate(model, prompts, never, PROBE_TOKENS, config.sampling, generator, prompts)
     return (time.monotonic() - began) / PROBE_ROWS / PROBE_TOKENS * tokens
 
 

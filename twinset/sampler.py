@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from twinset.basemodel import context_length
@@ -15,6 +16,7 @@ from twinset.decoding import generate
 from twinset.errors import InputError
 from twinset.records import CONTROL
 from twinset.schema import Combination
+from twinset.templates import wrong_combinations
 
 LOOP_WORDS, LOOP_TIMES = 3, 5  # the same three words five times over is a loop
 
@@ -51,6 +53,7 @@ class Sampler:
         room = context_length(model) - max(map(len, prompts.values()))
         self._max_new_tokens = min(config.max_new_tokens or max_new_tokens, room)
         self._generator = torch.Generator(model.device)
+        self._wrong = np.random.default_rng()  # both are seeded at the start of `sample`
 
     def sample(
         self, counts: Mapping[Combination, int], observe: Callable[[int], None] = lambda rows: None
@@ -68,6 +71,7 @@ class Sampler:
         """
         found: dict[Combination, list[str]] = {c: [] for c in counts}
         self._generator.manual_seed(self._config.seed)
+        self._wrong = np.random.default_rng(self._config.seed)
         with torch.inference_mode():
             for _ in range(self._config.max_redraws):
                 wanted = [c for c, n in counts.items() for _ in range(n - len(found[c]))]
@@ -93,8 +97,17 @@ class Sampler:
             self._max_new_tokens,
             self._config,
             self._generator,
+            self._against(combinations),
         )
         return [self._text(row) for row in ids]
+
+    def _against(self, combinations: list[Combination]) -> list[list[int]] | None:
+        """Return a wrong prompt for every row; None where there is but one combination."""
+        known = tuple(self._prompts)
+        if len(known) == 1:
+            return None
+        wrong = [wrong_combinations(c, known, 1, self._wrong)[0] for c in combinations]
+        return [self._prompts[c] for c in wrong]
 
     def _text(self, ids: list[int]) -> str:
         """Decode up to the end-of-text token; a text cut off before it loses its last word."""
