@@ -23,8 +23,8 @@ Target = tuple[str, ...]  # the label columns a classifier predicts together
 Classifier = Callable[[], Any]  # makes an unfitted scikit-learn pipeline from texts to labels
 
 CLASSIFIERS = ("tfidf", "minilm")
-# C of the logistic regressions. On 400 to 1,500 real training reviews of the demo 1 and 10 do equally
-# well behind embeddings; 10 takes a twin's wrong labels to heart.
+# C of the logistic regressions. On 400 to 1,500 real training reviews of the demo, 1 and 10 do as
+# well as each other behind embeddings; 10 takes a twin's wrong labels to heart.
 WORDS_INVERSE_PENALTY, EMBEDDINGS_INVERSE_PENALTY = 10.0, 1.0
 
 

@@ -14,16 +14,12 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from transformers.pytorch_utils import Conv1D
 
-from twinset.privacy.clipping.uses import (
-    LayerUse,
-    Rule,
-    Use,
-    bias,
-    conv1d_weight,
-    embedding_table,
-    linear_weight,
-    normalised_scale,
-)
+from twinset.privacy.clipping.matrices import matrix_use
+from twinset.privacy.clipping.uses import EmbeddingUse, Use, bias_use, scale_use
+from twinset.privacy.clipping.workspace import Workspace
+
+# (input a (B, S, …), output gradient b (B, S, p), workspace, name of the use) → use
+Rule = Callable[[Tensor, Tensor, Workspace, object], Use]
 
 
 class UnsupportedModule(TypeError):
@@ -50,6 +46,31 @@ def _multiplies(module: nn.Module) -> bool:
     return not rms_normalised(module, torch.ones_like(weight)[None], scale=0.0).any()
 
 
+def _bias(a: Tensor, b: Tensor, workspace: Workspace, name: object) -> Use:
+    return bias_use(b)
+
+
+def _scale(a: Tensor, b: Tensor, workspace: Workspace, name: object) -> Use:
+    return scale_use(a, b)
+
+
+def _linear_weight(a: Tensor, b: Tensor, workspace: Workspace, name: object) -> Use:
+    """`nn.Linear`: y = a Wᵀ, W (p, d)."""
+    return matrix_use(b, a, workspace, name)
+
+
+def _conv1d_weight(a: Tensor, b: Tensor, workspace: Workspace, name: object) -> Use:
+    """GPT-2's `Conv1D`: y = a W, W (d, p)."""
+    return matrix_use(a, b, workspace, name)
+
+
+def _table(size: int) -> Rule:
+    def rule(a: Tensor, b: Tensor, workspace: Workspace, name: object) -> Use:
+        return EmbeddingUse(a, b, size)
+
+    return rule
+
+
 def _rules(module: nn.Module) -> dict[str, Rule]:
     """Return parameter name → rule for a module whose type is known; else raise.
 
@@ -58,15 +79,15 @@ def _rules(module: nn.Module) -> dict[str, Rule]:
     if type(module) is nn.Embedding:
         if module.max_norm is not None or module.sparse or module.scale_grad_by_freq:
             raise UnsupportedModule("an embedding with max_norm, sparse or scale_grad_by_freq")
-        return {"weight": embedding_table(module.num_embeddings)}
+        return {"weight": _table(module.num_embeddings)}
     if type(module) is nn.Linear:
-        return {"weight": linear_weight, "bias": bias}
+        return {"weight": _linear_weight, "bias": _bias}
     if type(module) is Conv1D:
-        return {"weight": conv1d_weight, "bias": bias}
+        return {"weight": _conv1d_weight, "bias": _bias}
     if type(module) is nn.LayerNorm and len(module.normalized_shape) == 1:
-        return {"weight": normalised_scale, "bias": bias}
+        return {"weight": _scale, "bias": _bias}
     if is_rms_norm(module) and _multiplies(module):
-        return {"weight": normalised_scale}
+        return {"weight": _scale}
     raise UnsupportedModule(type(module).__name__)
 
 
@@ -82,9 +103,11 @@ class Capture:
     Args:
         model: the whole model. Its trainable parameters are switched off until `close`.
         head: the output layer, whose use is `vocabulary.HeadUse`; it gets no hook.
+        workspace: gives the uses their memory.
     """
 
-    def __init__(self, model: nn.Module, head: nn.Module) -> None:
+    def __init__(self, model: nn.Module, head: nn.Module, workspace: Workspace) -> None:
+        self._workspace = workspace
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self._trained = {id(p) for p in self.parameters}
         self._handles: list[Any] = []
@@ -100,6 +123,7 @@ class Capture:
 
     def begin(self, units: int, shape: torch.Size) -> None:
         """Forget the last physical batch, (B·K, T); hooks keep what they see from now on."""
+        self._workspace.begin()
         self.uses = {id(p): [] for p in self.parameters}
         self.units, self._shape = units, shape
 
@@ -151,7 +175,9 @@ class Capture:
     def _keep(self, module: nn.Module, rules: dict[str, Rule], x: Tensor, grad: Tensor) -> None:
         a, b = self._by_unit(_rule_input(module, x)), self._by_unit(grad)
         for name, rule in rules.items():
-            self.uses[id(module._parameters[name])].append(LayerUse(rule, a, b))
+            uses = self.uses[id(module._parameters[name])]
+            key = (id(module._parameters[name]), len(uses))
+            uses.append(rule(a, b, self._workspace, key))
 
     def _by_unit(self, x: Tensor) -> Tensor:
         """(B·K, T) → (B, K·T) and (B·K, T, …, d) → (B, K·T·…, d)."""

@@ -14,11 +14,13 @@ from torch import Tensor, nn
 
 from twinset.privacy.clipping.capture import Capture, UnsupportedModule
 from twinset.privacy.clipping.sequences import Sequences
-from twinset.privacy.clipping.uses import Use, accumulation_dtype
+from twinset.privacy.clipping.uses import EmbeddingUse, Use, accumulation_dtype, squares
 from twinset.privacy.clipping.vocabulary import HeadUse, TokenNLL
+from twinset.privacy.clipping.workspace import Workspace
 
 UnitLoss = Callable[[Tensor, Tensor], Tensor]
 BUFFER_NUMBERS = 1 << 26  # per-unit gradients formed at once: 256 MB of float32
+KEPT_BYTES = 2 << 30
 
 
 @dataclass(frozen=True)
@@ -53,13 +55,16 @@ class ClippingEngine:
     Args:
         model: a causal LM (or its `peft` wrapping), put in evaluation mode: no dropout.
         max_grad_norm: C; `math.inf` only for runs without privacy.
+        kept_bytes: memory for what makes a step faster; 0 makes it slower and changes no result.
 
     Raises:
         UnsupportedModule: a trained parameter lives in a module that has no rule, or the model
             computes its logits in another way than output layer times last hidden state.
     """
 
-    def __init__(self, model: nn.Module, max_grad_norm: float) -> None:
+    def __init__(
+        self, model: nn.Module, max_grad_norm: float, kept_bytes: int = KEPT_BYTES
+    ) -> None:
         if not max_grad_norm > 0:
             raise ValueError("max_grad_norm must be above 0")
         self.max_grad_norm = max_grad_norm
@@ -69,7 +74,8 @@ class ClippingEngine:
         self._head: nn.Module = self._model.get_output_embeddings()  # type: ignore[operator]
         self._model.eval()
         self._check_head()
-        self._capture = Capture(self._model, self._head)
+        self._workspace = Workspace(kept_bytes)
+        self._capture = Capture(self._model, self._head, self._workspace)
         self.parameters = self._capture.parameters
         self.sums = [torch.zeros_like(p, dtype=accumulation_dtype(p)) for p in self.parameters]
 
@@ -122,14 +128,20 @@ class ClippingEngine:
             hidden = hidden.detach().requires_grad_(True)
         weight = self._head.weight
         assert isinstance(weight, Tensor)
-        kept = None
-        if self._capture.trains(weight):
-            per_unit = sequences.tokens_per_row.view(sequences.units, -1).sum(1)
-            offsets = [0, *per_unit.cumsum(0).tolist()]
-            kept = HeadUse(hidden.detach(), offsets, [])
-            self._capture.uses[id(weight)].append(kept)
-        loss: Tensor = TokenNLL.apply(hidden, weight, sequences.targets, kept)
+        head = self._head_use(sequences, hidden.detach(), weight)
+        loss: Tensor = TokenNLL.apply(hidden, weight, head)
         return loss
+
+    def _head_use(self, sequences: Sequences, hidden: Tensor, weight: Tensor) -> HeadUse:
+        trained, units = self._capture.trains(weight), sequences.units
+        per_unit = sequences.tokens_per_row.view(units, -1).sum(1)
+        offsets = [0, *per_unit.cumsum(0).tolist()]
+        embedding = self._model.get_input_embeddings()  # type: ignore[operator]
+        ids = sequences.input_ids.view(units, -1) if embedding.weight is weight else None
+        use = HeadUse(hidden, weight, sequences.targets, offsets, self._workspace, trained, ids)
+        if trained:
+            self._capture.uses[id(weight)].append(use)
+        return use
 
     def _hidden_states(self, ids: Tensor) -> Tensor:
         """(R, T) → (R, T, d). Right padding needs no mask: causal attention never looks ahead."""
@@ -139,34 +151,26 @@ class ClippingEngine:
         return hidden
 
     def _norms(self, units: int) -> Tensor:
-        """(B,) float64. Rows in float32, totals in float64: a flat float32 norm reads too small."""
-        device = self.sums[0].device
-        squared = torch.zeros(units, dtype=torch.float64, device=device)
+        """(B,) float64 norms of the whole gradients: squares of all parameters' sums of uses."""
+        squared = torch.zeros(units, dtype=torch.float64, device=self.sums[0].device)
         for parameter in self.parameters:
-            uses = self._uses_of(parameter)
-            step = max(1, BUFFER_NUMBERS // parameter.numel())
-            for start in range(0, units, step):
-                stop = min(start + step, units)
-                total = uses[0].unit_gradients(start, stop)
-                for use in uses[1:]:
-                    total += use.unit_gradients(start, stop)
-                rows = torch.linalg.vector_norm(total, dim=-1).double().square()
-                squared[start:stop] += rows.reshape(stop - start, -1).sum(1)
+            squared += _squared_norms(self._uses_of(parameter), parameter.numel(), units)
         return squared.sqrt()
 
     def _add_scaled(self, scales: Tensor) -> None:
+        """Add Σ scaleᵢ gᵢ to the sums, and let go of each parameter's uses on the way."""
         if not bool((scales != 0).any()):
             return
         for parameter, total in zip(self.parameters, self.sums, strict=True):
-            for use in self._uses_of(parameter):
-                total += use.weighted_sum(scales)
+            uses = self._capture.uses.pop(id(parameter))
+            for use in uses:
+                use.add_to(total, scales)
 
-    def _uses_of(self, parameter: Tensor) -> list[Use]:
+    def _uses_of(self, parameter: nn.Parameter) -> list[Use]:
         uses = self._capture.uses[id(parameter)]
         if not uses:
-            raise UnsupportedModule(
-                f"a trained parameter of shape {tuple(parameter.shape)} took no part in the loss"
-            )
+            name = next(n for n, p in self._model.named_parameters() if p is parameter)
+            raise UnsupportedModule(f"{name} is trained but took no part in the loss; freeze it")
         return uses
 
     @torch.no_grad()
@@ -179,3 +183,23 @@ class ClippingEngine:
         if (actual - expected).double().norm() > tolerance * expected.double().norm():
             name = type(self._model).__name__
             raise UnsupportedModule(f"{name} scales or shifts its logits, which is not supported")
+
+
+def _squared_norms(uses: list[Use], numbers: int, units: int) -> Tensor:
+    """(B,) float64, of the sum of all uses of one parameter of so many numbers."""
+    match uses:
+        case [use]:
+            return use.squared_norms()
+        case [HeadUse() as head, EmbeddingUse() as embedding] if head.ids is not None:
+            apart = head.squared_norms() + embedding.squared_norms()
+            return apart + 2 * head.cross(embedding)
+    step = max(1, BUFFER_NUMBERS // numbers)
+    spans = ((start, min(start + step, units)) for start in range(0, units, step))
+    return torch.cat([squares(_sum_of_uses(uses, *span)) for span in spans])
+
+
+def _sum_of_uses(uses: list[Use], start: int, stop: int) -> Tensor:
+    total = uses[0].unit_gradients(start, stop).clone()
+    for use in uses[1:]:
+        total += use.unit_gradients(start, stop)
+    return total
