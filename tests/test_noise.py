@@ -3,6 +3,7 @@ import pytest
 import torch
 from scipy import stats
 
+from twinset.privacy import noise
 from twinset.privacy.labelcounts import proportional_rows, release_label_counts
 from twinset.privacy.noise import add_gaussian_
 from twinset.privacy.randomness import Randomness
@@ -31,6 +32,20 @@ def test_elements_and_calls_are_independent():
     first, second = (add_gaussian_(torch.zeros(20_000), 1.0, randomness) for _ in range(2))
     assert abs(np.corrcoef(first.numpy(), second.numpy())[0, 1]) < 0.03
     assert abs(np.corrcoef(first.numpy()[1:], first.numpy()[:-1])[0, 1]) < 0.03
+
+
+def test_many_numbers_are_drawn_side_by_side_from_different_streams(monkeypatch):
+    monkeypatch.setattr(noise, "THREADS_FROM", 1000)
+    monkeypatch.setattr(noise, "BUFFER_NUMBERS", 300)
+    randomness = Randomness.for_tests(4)
+    drawn = add_gaussian_(torch.zeros(40_000), 2.0, randomness).numpy()
+    assert is_gaussian(drawn, 2.0)
+    parts = np.array(np.array_split(drawn, len(randomness.noise)))
+    correlations = np.corrcoef(parts) - np.eye(len(parts))
+    assert np.abs(correlations).max() < 0.05
+    monkeypatch.undo()
+    alone = add_gaussian_(torch.zeros(40_000), 2.0, Randomness.for_tests(4)).numpy()
+    assert np.array_equal(drawn, alone)  # neither threads nor buffers change what is drawn
 
 
 def test_views_and_gradients_get_noise_in_place():
@@ -84,7 +99,8 @@ def test_test_randomness_repeats_and_is_not_private():
 
 def test_sampling_and_noise_are_separate_streams():
     for randomness in (Randomness.from_os(), Randomness.for_tests(5)):
-        assert randomness.sampling.random(4).tolist() != randomness.noise.random(4).tolist()
+        streams = (randomness.sampling, *randomness.noise)
+        assert len({tuple(stream.random(4)) for stream in streams}) == len(streams) > 2
 
 
 LABELS = [("bad",)] * 400 + [("good",)] * 600

@@ -99,16 +99,23 @@ class TrainingConfig:
 class SpeedConfig:
     """Time and memory only: nothing here changes a clipped gradient by more than rounding."""
 
-    physical_batch: int = 16
+    physical_tokens: int = 2048
+    physical_batch: int | None = None
     precision: Precision = "auto"
 
     def __post_init__(self) -> None:
         """Refuse an empty physical batch or an unknown precision."""
-        _require(self.physical_batch >= 1, "--physical-batch must be at least 1")
+        batch = self.physical_batch
+        _require(self.physical_tokens >= 1, "--physical-tokens must be at least 1")
+        _require(batch is None or batch >= 1, "--physical-batch must be at least 1")
         _require(
             self.precision in ("auto", "float32", "bfloat16"),
             "--precision must be auto, float32 or bfloat16",
         )
+
+    def units_at_once(self, tokens: int) -> int:
+        """Return how many units of so many tokens, padding included, are in memory at once."""
+        return self.physical_batch or max(1, self.physical_tokens // tokens)
 
 
 @dataclass(frozen=True)

@@ -80,8 +80,8 @@ def measure(base: BaseModel, config: RunConfig, plan: Plan, tokens: int, rows: i
 def _record_seconds(
     engine: ClippingEngine, config: RunConfig, plan: Plan, tokens: int, vocabulary: int
 ) -> float:
-    units = min(config.speed.physical_batch, plan.batch_size)
     mismatched = config.training.mismatch_prompts if plan.mismatch_weight else 0
+    units = min(config.speed.units_at_once(tokens * (1 + mismatched)), plan.batch_size)
     ids = torch.randint(vocabulary, (units * (1 + mismatched), tokens))
     mask = torch.ones_like(ids, dtype=torch.bool)
     mask[:, : tokens // 4] = False  # the prompt's share, about

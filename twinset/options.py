@@ -102,7 +102,8 @@ TRAINING = (
     Option("mismatch_form", str, "Form of that loss.", "bounded|published"),
 )
 SPEED = (
-    Option("physical_batch", int, "Records in memory at once; changes no result."),
+    Option("physical_tokens", int, "Tokens in memory at once; changes no result."),
+    Option("physical_batch", int, "The same in records; overrides the tokens."),
     Option("precision", str, "Of weights that are not trained.", "auto|float32|bfloat16"),
 )
 ROWS = (

@@ -74,7 +74,7 @@ def train(
         records: tokens of the private records.
         plan: sample rate, steps, learning rate, λ.
         training: mismatched prompts and form, seed of their draw.
-        speed: physical batch size only.
+        speed: size of physical batches only.
         policy: turns clipped sums into noisy gradients.
         randomness: source of the Poisson draws.
         max_grad_norm: C.
@@ -82,9 +82,11 @@ def train(
         observe: called after each step.
     """
     engine = ClippingEngine(model, max_grad_norm)
-    optimizer = torch.optim.Adam(engine.parameters, lr=plan.learning_rate, betas=(0.9, 0.99))
+    optimizer = torch.optim.Adam(
+        engine.parameters, lr=plan.learning_rate, betas=(0.9, 0.99), fused=True
+    )
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, _rate_shape(plan.steps))
-    clipped_sum = _ClippedSum(engine, records, plan, training, speed.physical_batch)
+    clipped_sum = _ClippedSum(engine, records, plan, training, speed)
     batches = poisson_batches(len(records), plan.sample_rate, plan.steps, randomness)
     began = time.monotonic()
     try:
@@ -93,7 +95,7 @@ def train(
             noisy, event = policy.release(engine.sums)
             record_event(event)
             for parameter, total in zip(engine.parameters, noisy, strict=True):
-                parameter.grad = (total / plan.batch_size).to(parameter.dtype)
+                parameter.grad = total.div_(plan.batch_size).to(parameter.dtype)
             optimizer.step()
             schedule.step()
             optimizer.zero_grad()
@@ -121,32 +123,40 @@ class _ClippedSum:
         records: TokenisedRecords,
         plan: Plan,
         training: TrainingConfig,
-        physical_batch: int,
+        speed: SpeedConfig,
     ) -> None:
-        self._engine, self._records, self._physical = engine, records, physical_batch
+        self._engine, self._records, self._speed = engine, records, speed
         self._loss = MismatchLoss(plan.mismatch_weight, training.mismatch_form)
         self._mismatched = training.mismatch_prompts if plan.mismatch_weight else 0
         self._seed = training.seed
+        self._most = len(records)  # units at once; less after running out of memory
 
     def over(self, step: int, indices: np.ndarray) -> list[UnitReport]:
         """Return the reports of all physical batches; halve them and start again out of memory."""
         while True:
+            self._tried = 1
             try:
                 self._engine.zero()
-                return list(self._add(step, indices))
+                return [self._add(step, units) for units in self._cut(indices)]
             except RuntimeError as error:
-                if self._physical == 1 or not _out_of_memory(error):
+                if self._tried == 1 or not _out_of_memory(error):
                     raise
-                self._physical = max(1, self._physical // 2)
+                self._most = self._tried // 2
 
-    def _add(self, step: int, indices: np.ndarray) -> Iterator[UnitReport]:
+    def _cut(self, indices: np.ndarray) -> Iterator[list[int]]:
+        """Yield physical batches of records of one width."""
         width = self._records.width
-        for _, same in groupby(sorted(indices.tolist(), key=width), key=width):
+        rows = 1 + min(self._mismatched, len(self._records.prompts) - 1)
+        for tokens, same in groupby(sorted(indices.tolist(), key=width), key=width):
             units = list(same)
-            for start in range(0, len(units), self._physical):
-                chosen = units[start : start + self._physical]
-                sequences = self._records.sequences(chosen, self._mismatched, (self._seed, step))
-                yield self._engine.add(sequences, self._loss)
+            at_once = min(self._speed.units_at_once(rows * tokens), self._most)
+            for start in range(0, len(units), at_once):
+                yield units[start : start + at_once]
+
+    def _add(self, step: int, units: list[int]) -> UnitReport:
+        self._tried = len(units)
+        sequences = self._records.sequences(units, self._mismatched, (self._seed, step))
+        return self._engine.add(sequences, self._loss)
 
 
 def _out_of_memory(error: RuntimeError) -> bool:

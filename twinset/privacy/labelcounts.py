@@ -53,7 +53,7 @@ def release_label_counts(
             raise ValueError(f"row {row} has a label outside the public set of combinations")
     counts = Counter(labels)
     exact = np.array([counts[combination] for combination in combinations], dtype=float)
-    noisy = exact + noise_multiplier * randomness.noise.standard_normal(exact.shape)
+    noisy = exact + noise_multiplier * randomness.noise[0].standard_normal(exact.shape)
     kept = np.maximum(noisy, 0.0) if (noisy > 0).any() else np.ones_like(noisy)
     return tuple(kept.tolist()), event
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,6 +14,9 @@ from twinset.privacy.randomness import Randomness
 
 if TYPE_CHECKING:
     import torch
+
+BUFFER_NUMBERS = 1 << 16
+THREADS_FROM = 1 << 20  # numbers
 
 
 def add_gaussian_(tensor: torch.Tensor, std: float, randomness: Randomness) -> torch.Tensor:
@@ -26,7 +32,7 @@ def add_gaussian_(tensor: torch.Tensor, std: float, randomness: Randomness) -> t
     Args:
         tensor: float32 or float64, of any shape and on any device.
         std: standard deviation, finite and at least 0.
-        randomness: its noise stream is used.
+        randomness: its noise streams are used, all of them at once where there is much to draw.
 
     Raises:
         TypeError: the tensor is of another precision; noise rounded to 8 bits is not Gaussian.
@@ -34,11 +40,36 @@ def add_gaussian_(tensor: torch.Tensor, std: float, randomness: Randomness) -> t
     """
     import torch
 
-    dtypes: dict[torch.dtype, Any] = {torch.float32: np.float32, torch.float64: np.float64}
-    if tensor.dtype not in dtypes:
+    if tensor.dtype not in (torch.float32, torch.float64):
         raise TypeError(f"noise is added to float32 or float64 tensors only, not {tensor.dtype}")
     if not (math.isfinite(std) and std >= 0):
         raise ValueError(f"the standard deviation must be finite and at least 0, not {std}")
-    draws = randomness.noise.standard_normal(tuple(tensor.shape), dtype=dtypes[tensor.dtype])
     with torch.no_grad():
-        return tensor.add_(torch.as_tensor(draws, device=tensor.device), alpha=std)
+        if tensor.device.type == "cpu" and tensor.is_contiguous():
+            _add(tensor.detach().view(-1).numpy(), std, randomness.noise)
+            return tensor
+        draws = torch.zeros(tensor.shape, dtype=tensor.dtype)
+        _add(draws.view(-1).numpy(), std, randomness.noise)
+        return tensor.add_(draws.to(tensor.device))
+
+
+def _add(numbers: np.ndarray, std: float, streams: Sequence[np.random.Generator]) -> None:
+    """Give every stream its part of the numbers; side by side where they are many."""
+    parts = np.array_split(numbers, len(streams))
+    if len(numbers) < THREADS_FROM:
+        for part, stream in zip(parts, streams, strict=True):
+            _add_part(part, std, stream)
+        return
+    with ThreadPoolExecutor(len(streams)) as pool:
+        list(pool.map(_add_part, parts, repeat(std), streams))
+
+
+def _add_part(numbers: np.ndarray, std: float, stream: np.random.Generator) -> None:
+    """Draw into a buffer that stays in the cache; no second array of all numbers is ever made."""
+    buffer = np.empty(min(BUFFER_NUMBERS, len(numbers)), dtype=numbers.dtype)
+    for start in range(0, len(numbers), BUFFER_NUMBERS):
+        some = numbers[start : start + BUFFER_NUMBERS]
+        draws = buffer[: len(some)]
+        stream.standard_normal(out=draws, dtype=numbers.dtype.type)
+        draws *= std
+        some += draws

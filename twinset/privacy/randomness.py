@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 _SEED_BITS = 256
+NOISE_STREAMS = 4  # they draw side by side; a fixed number, so that tests repeat on any machine
 
 
 def _generator(seed: np.random.SeedSequence) -> np.random.Generator:
@@ -20,27 +21,28 @@ def _generator(seed: np.random.SeedSequence) -> np.random.Generator:
 
 @dataclass(frozen=True)
 class Randomness:
-    """Two independent streams, what to say of them, and whether a guarantee may rest on them.
+    """Independent streams, what to say of them, and whether a guarantee may rest on them.
 
     Make one with `from_os`; `for_tests` is for tests.
     """
 
     sampling: np.random.Generator
-    noise: np.random.Generator
+    noise: tuple[np.random.Generator, ...]
     description: str
     is_private: bool
 
     @classmethod
     def from_os(cls) -> Randomness:
-        """Seed both streams afresh from the operating system. The seeds are not kept."""
-        sampling, noise = (
-            _generator(np.random.SeedSequence(secrets.randbits(_SEED_BITS))) for _ in range(2)
+        """Seed all streams afresh from the operating system. The seeds are not kept."""
+        sampling, *noise = (
+            _generator(np.random.SeedSequence(secrets.randbits(_SEED_BITS)))
+            for _ in range(1 + NOISE_STREAMS)
         )
         description = (
             f"NumPy PCG64DXSM, each stream seeded with {_SEED_BITS} fresh bits from the operating "
             "system; not a cryptographic generator"
         )
-        return cls(sampling, noise, description, is_private=True)
+        return cls(sampling, tuple(noise), description, is_private=True)
 
     @classmethod
     def for_tests(cls, seed: int) -> Randomness:
@@ -49,5 +51,6 @@ class Randomness:
         >>> Randomness.for_tests(1).is_private
         False
         """
-        sampling, noise = (_generator(s) for s in np.random.SeedSequence(seed).spawn(2))
-        return cls(sampling, noise, "a fixed seed, for tests only", is_private=False)
+        seeds = np.random.SeedSequence(seed).spawn(1 + NOISE_STREAMS)
+        sampling, *noise = map(_generator, seeds)
+        return cls(sampling, tuple(noise), "a fixed seed, for tests only", is_private=False)

@@ -1,0 +1,68 @@
+"""One measurement's name: which model, trained how, on what shape, by which engine. Only data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+
+ORDINARY = "ordinary"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One engine against the ordinary step.
+
+    Args:
+        model: a key of `models.MODELS`.
+        method: "full" or "lora".
+        precision: "float32" or "bfloat16", of the weights.
+        batch: B, units in the batch.
+        length: T, tokens in a row; none of them is padding.
+        per_unit: K, rows in a unit.
+        engine: a key of `peers.ENGINES`.
+        threads: of the processor.
+    """
+
+    model: str
+    method: str
+    precision: str
+    batch: int
+    length: int
+    per_unit: int
+    engine: str
+    threads: int
+
+    @property
+    def setting(self) -> tuple[str, str, str]:
+        """What one table is about."""
+        return self.model, self.method, self.precision
+
+    @property
+    def shape(self) -> str:
+        """A table's column: `8×64, K = 2`."""
+        return f"{self.batch}×{self.length}, K = {self.per_unit}"
+
+    def by(self, engine: str) -> Case:
+        """Return the same work done by another engine."""
+        return replace(self, engine=engine)
+
+    def __str__(self) -> str:
+        return f"{' '.join(self.setting)} {self.shape} | {self.engine}"
+
+
+def grid(
+    models: list[str],
+    methods: list[str],
+    precision: str,
+    shapes: list[tuple[int, int]],
+    per_unit: list[int],
+    engines: list[str],
+    threads: int,
+) -> Iterator[Case]:
+    """Yield all cases; none for full training in bfloat16, which no engine here is made for."""
+    for model, method, (batch, length), k, engine in product(
+        models, methods, shapes, per_unit, engines
+    ):
+        if method == "lora" or precision == "float32":
+            yield Case(model, method, precision, batch, length, k, engine, threads)
