@@ -1,10 +1,14 @@
-"""Exact per-unit clipping of a causal language model's gradients.
+"""Exact per-unit clipping of a language model's gradients.
 
-Read in this order: `uses` (the gradient of one use of a parameter), `vocabulary` (loss and output
-layer), `capture` (activations and output gradients, by hooks), `engine` (norms, clipping, sums).
+Read in this order: `uses` (the gradient of one use of a parameter), `matrices` (of a weight
+matrix), `vocabulary` (loss and output layer), `capture` (activations and output gradients, by
+hooks), `engine` (norms, clipping, sums), `causal` and `classifier` (the models). `isolation`
+measures whether units leave one another alone.
 """
 
-from twinset.privacy.clipping.engine import ClippingEngine, UnitReport
+from twinset.privacy.clipping.causal import ClippingEngine
+from twinset.privacy.clipping.classifier import ClassifierClipping, LabelledRows
+from twinset.privacy.clipping.engine import UnitReport
 from twinset.privacy.clipping.sequences import Sequences
 
-__all__ = ["ClippingEngine", "Sequences", "UnitReport"]
+__all__ = ["ClassifierClipping", "ClippingEngine", "LabelledRows", "Sequences", "UnitReport"]

@@ -104,10 +104,18 @@ class Capture:
         model: the whole model. Its trainable parameters are switched off until `close`.
         head: the output layer, whose use is `vocabulary.HeadUse`; it gets no hook.
         workspace: gives the uses their memory.
+        rows_only: whether a layer may see (B·K, d), one vector a row. Not where a layer could see
+            as many tokens of other rows instead, as an expert can.
     """
 
-    def __init__(self, model: nn.Module, head: nn.Module, workspace: Workspace) -> None:
-        self._workspace = workspace
+    def __init__(
+        self,
+        model: nn.Module,
+        head: nn.Module | None,
+        workspace: Workspace,
+        rows_only: bool = False,
+    ) -> None:
+        self._workspace, self._rows_only = workspace, rows_only
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self._trained = {id(p) for p in self.parameters}
         self._handles: list[Any] = []
@@ -138,7 +146,7 @@ class Capture:
         for parameter in self.parameters:
             parameter.requires_grad_(True)
 
-    def _check_and_hook(self, model: nn.Module, head: nn.Module) -> None:
+    def _check_and_hook(self, model: nn.Module, head: nn.Module | None) -> None:
         rules = {module: self._known_rules(name, module) for name, module in model.named_modules()}
         for module, known in rules.items():
             if module is not head and known:
@@ -180,7 +188,9 @@ class Capture:
             uses.append(rule(a, b, self._workspace, key))
 
     def _by_unit(self, x: Tensor) -> Tensor:
-        """(B·K, T) → (B, K·T) and (B·K, T, …, d) → (B, K·T·…, d)."""
+        """(B·K, T) → (B, K·T), (B·K, T, …, d) → (B, K·T·…, d) and (B·K, d) → (B, K, d)."""
+        if self._rows_only and x.dim() == 2 and len(x) == self._shape[0] and x.is_floating_point():
+            return x.reshape(self.units, -1, x.shape[1])
         if x.shape[:2] != self._shape:
             raise UnsupportedModule(
                 "a trained layer sees its rows shared or in another order (as experts do), so "

@@ -7,18 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from twinset.privacy.clipping.capture import Capture, UnsupportedModule
-from twinset.privacy.clipping.sequences import Sequences
 from twinset.privacy.clipping.uses import EmbeddingUse, Use, accumulation_dtype, squares
-from twinset.privacy.clipping.vocabulary import HeadUse, TokenNLL
+from twinset.privacy.clipping.vocabulary import HeadUse
 from twinset.privacy.clipping.workspace import Workspace
 
-UnitLoss = Callable[[Tensor, Tensor], Tensor]
 BUFFER_NUMBERS = 1 << 26  # per-unit gradients formed at once: 256 MB of float32
 KEPT_BYTES = 2 << 30
 
@@ -38,8 +35,8 @@ class UnitReport:
     scales: Tensor
 
 
-class ClippingEngine:
-    """Exact clipping of whole units for causal language models of the GPT-2 and Llama families.
+class UnitClipping:
+    """Exact clipping of whole units; `ClippingEngine` and `ClassifierClipping` know their models.
 
     Guarantee:
         After any calls of `add`, `sums` holds Σᵢ ĝᵢ with ĝᵢ = gᵢ · min(1, C/‖gᵢ‖), where gᵢ is the
@@ -53,29 +50,30 @@ class ClippingEngine:
         and sum are formed from the same numbers in float32.
 
     Args:
-        model: a causal LM (or its `peft` wrapping), put in evaluation mode: no dropout.
+        model: put in evaluation mode: no dropout. A `peft` wrapping is looked through.
         max_grad_norm: C; `math.inf` only for runs without privacy.
         kept_bytes: memory for what makes a step faster; 0 makes it slower and changes no result.
+        head: a module whose parameters' uses the subclass adds to the capture itself.
+        rows_only: whether layers may see one vector a row, as a classifier behind a pooler does.
 
     Raises:
-        UnsupportedModule: a trained parameter lives in a module that has no rule, or the model
-            computes its logits in another way than output layer times last hidden state.
+        UnsupportedModule: a trained parameter lives in a module that has no rule.
     """
 
     def __init__(
-        self, model: nn.Module, max_grad_norm: float, kept_bytes: int = KEPT_BYTES
+        self,
+        model: nn.Module,
+        max_grad_norm: float,
+        kept_bytes: int = KEPT_BYTES,
+        head: nn.Module | None = None,
+        rows_only: bool = False,
     ) -> None:
         if not max_grad_norm > 0:
             raise ValueError("max_grad_norm must be above 0")
         self.max_grad_norm = max_grad_norm
-        unwrap: Any = getattr(model, "get_base_model", None)
-        self._model: nn.Module = unwrap() if unwrap else model
-        self._backbone: nn.Module = self._model.base_model  # type: ignore[assignment]
-        self._head: nn.Module = self._model.get_output_embeddings()  # type: ignore[operator]
-        self._model.eval()
-        self._check_head()
+        self._model = model.eval()
         self._workspace = Workspace(kept_bytes)
-        self._capture = Capture(self._model, self._head, self._workspace)
+        self._capture = Capture(model, head, self._workspace, rows_only)
         self.parameters = self._capture.parameters
         self.sums = [torch.zeros_like(p, dtype=accumulation_dtype(p)) for p in self.parameters]
 
@@ -88,67 +86,26 @@ class ClippingEngine:
         """Remove hooks; parameters are trainable by autograd again."""
         self._capture.close()
 
-    def add(self, sequences: Sequences, unit_loss: UnitLoss) -> UnitReport:
-        """Add the clipped gradients of B units to `sums`.
+    def _clip(self, units: int, shape: torch.Size, forward: Callable[[], Tensor]) -> UnitReport:
+        """Add the clipped gradients of `units` units, whose (B,) losses `forward` returns.
 
         Args:
-            sequences: the units' rows.
-            unit_loss: (B, K) mean token losses of the sequences and (B, K) numbers of tokens with
-                loss → (B,) losses. It must not mix units.
+            units: B.
+            shape: (B·K, T) of the rows that the model reads.
+            forward: runs the model.
         """
-        self._capture.begin(sequences.units, sequences.input_ids.shape)
+        self._capture.begin(units, shape)
         try:
-            losses = self._forward_backward(sequences, unit_loss)
-            norms = self._norms(sequences.units)
+            with torch.enable_grad():
+                losses = forward()
+                losses.sum().backward()
+            norms = self._norms(units)
             scales = (self.max_grad_norm / norms).clamp(max=1.0)
             scales = torch.where(norms.isfinite(), scales, torch.zeros_like(scales))
             self._add_scaled(scales)
         finally:
             self._capture.end()
-        return UnitReport(losses, norms, scales)
-
-    def _forward_backward(self, sequences: Sequences, unit_loss: UnitLoss) -> Tensor:
-        """Run both passes; return (B,) losses and leave every parameter's uses in the capture."""
-        with torch.enable_grad():
-            nll = self._token_losses(sequences)  # (N,)
-            counts = sequences.tokens_per_row
-            row = torch.arange(len(counts), device=nll.device).repeat_interleave(counts)
-            rows = torch.zeros(len(counts), dtype=nll.dtype, device=nll.device)
-            means = rows.index_add(0, row, nll) / counts
-            shape = (sequences.units, sequences.per_unit)
-            losses = unit_loss(means.view(shape), counts.view(shape))
-            losses.sum().backward()
-        return losses.detach()
-
-    def _token_losses(self, sequences: Sequences) -> Tensor:
-        ids = sequences.input_ids
-        hidden = self._hidden_states(ids).flatten(0, 1)  # (B·K·T, d)
-        hidden = hidden.index_select(0, sequences.predicting)  # (N, d)
-        if not hidden.requires_grad:  # nothing below the output layer is trained
-            hidden = hidden.detach().requires_grad_(True)
-        weight = self._head.weight
-        assert isinstance(weight, Tensor)
-        head = self._head_use(sequences, hidden.detach(), weight)
-        loss: Tensor = TokenNLL.apply(hidden, weight, head)
-        return loss
-
-    def _head_use(self, sequences: Sequences, hidden: Tensor, weight: Tensor) -> HeadUse:
-        trained, units = self._capture.trains(weight), sequences.units
-        per_unit = sequences.tokens_per_row.view(units, -1).sum(1)
-        offsets = [0, *per_unit.cumsum(0).tolist()]
-        embedding = self._model.get_input_embeddings()  # type: ignore[operator]
-        ids = sequences.input_ids.view(units, -1) if embedding.weight is weight else None
-        use = HeadUse(hidden, weight, sequences.targets, offsets, self._workspace, trained, ids)
-        if trained:
-            self._capture.uses[id(weight)].append(use)
-        return use
-
-    def _hidden_states(self, ids: Tensor) -> Tensor:
-        """(R, T) → (R, T, d). Right padding needs no mask: causal attention never looks ahead."""
-        positions = torch.arange(ids.shape[1], device=ids.device).expand(*ids.shape)
-        output = self._backbone(input_ids=ids, position_ids=positions, use_cache=False)
-        hidden: Tensor = output.last_hidden_state
-        return hidden
+        return UnitReport(losses.detach(), norms, scales)
 
     def _norms(self, units: int) -> Tensor:
         """(B,) float64 norms of the whole gradients: squares of all parameters' sums of uses."""
@@ -172,17 +129,6 @@ class ClippingEngine:
             name = next(n for n, p in self._model.named_parameters() if p is parameter)
             raise UnsupportedModule(f"{name} is trained but took no part in the loss; freeze it")
         return uses
-
-    @torch.no_grad()
-    def _check_head(self) -> None:
-        """Refuse a model whose logits are more than output layer times last hidden state."""
-        ids = torch.arange(4, device=next(self._model.parameters()).device)[None]
-        expected = self._model(input_ids=ids, use_cache=False).logits
-        actual = self._hidden_states(ids) @ self._head.weight.t()  # type: ignore[operator]
-        tolerance = 1e-3 if expected.dtype.itemsize >= 4 else 2e-2  # relative: logits may be small
-        if (actual - expected).double().norm() > tolerance * expected.double().norm():
-            name = type(self._model).__name__
-            raise UnsupportedModule(f"{name} scales or shifts its logits, which is not supported")
 
 
 def _squared_norms(uses: list[Use], numbers: int, units: int) -> Tensor:

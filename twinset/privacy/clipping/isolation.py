@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from twinset.privacy.clipping.engine import ClippingEngine
+from twinset.privacy.clipping.causal import ClippingEngine
 from twinset.privacy.clipping.sequences import Sequences
 
 TOLERANCE = 1e-3  # of C
