@@ -57,8 +57,7 @@ def unit_gradient(model, rows: LabelledRows):
     losses = []
     for ids, mask, label in zip(rows.input_ids, rows.attention_mask, rows.labels, strict=True):
         alone = ids[mask][None]
-        positions = torch.arange(alone.shape[1])[None]
-        logits = model(input_ids=alone, position_ids=positions).logits[0]
+        logits = model(input_ids=alone).logits[0]
         losses.append(-logits.log_softmax(0)[label])
     parameters = list(oracle.trained(model).values())
     return list(torch.autograd.grad(torch.stack(losses).mean(), parameters))

@@ -60,7 +60,7 @@ def grid(
     engines: list[str],
     threads: int,
 ) -> Iterator[Case]:
-    """Yield all cases; none for full training in bfloat16, which no engine here is made for."""
+    """Yield all cases; none for full training in bfloat16, which is for frozen weights."""
     for model, method, (batch, length), k, engine in product(
         models, methods, shapes, per_unit, engines
     ):

@@ -17,6 +17,7 @@ from evaluation.bench.cases import Case
 from twinset.kernels import fuse
 from twinset.mismatch import MismatchLoss
 from twinset.privacy.clipping import ClippingEngine, Sequences
+from twinset.privacy.clipping.vocabulary import residuals
 from twinset.privacy.noise import add_gaussian_
 from twinset.privacy.randomness import Randomness
 
@@ -50,7 +51,7 @@ class Work:
     def position_ids(self) -> Tensor:
         """(B·K, T): given per row, so that hooks see rows."""
         rows, length = self.input_ids.shape
-        return torch.arange(length).expand(rows, length)
+        return torch.arange(length).repeat(rows, 1)
 
     @property
     def noise(self) -> float:
@@ -75,9 +76,39 @@ def ordinary(model: Any, work: Work) -> Made:
     return Made(step)
 
 
+class InPlaceLoss(torch.autograd.Function):
+    """Sum of the token losses with one (N, V) buffer, where the private step's loss needs one."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, q: Tensor) -> Tensor:
+        """Return a scalar; hidden (N, d), weight (V, d), q (N, V) to be overwritten."""
+        ctx.save_for_backward(hidden, weight)
+        ctx.q = q
+        return residuals(hidden, weight, targets, q).sum()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of hidden and, where it is trained, of the weight."""
+        hidden, weight = ctx.saved_tensors
+        through = (ctx.q.to(weight.dtype) @ weight) * grads[0]
+        trained = ctx.needs_input_grad[1]
+        return through, ctx.q.t() @ (hidden * grads[0]) if trained else None, None, None
+
+
 def our_kernels(model: Any, work: Work) -> Made:
-    """Not private: the ordinary step of a model with our kernels."""
-    return Made(ordinary(fuse(model), work).step, "not private")
+    """Not private: plain autograd over the same model, activations and output layer as `ours`."""
+    plain = getattr(fuse(model), "get_base_model", lambda: model)()
+    head, ids = plain.get_output_embeddings().weight, work.input_ids
+    q = torch.empty(ids[:, 1:].numel(), len(head))
+
+    def step() -> None:
+        model.zero_grad()
+        hidden = plain.base_model(input_ids=ids, use_cache=False).last_hidden_state
+        rows = hidden[:, :-1].flatten(0, 1)
+        loss = InPlaceLoss.apply(rows, head, ids[:, 1:].flatten(), q)
+        (loss / len(rows)).backward()
+
+    return Made(step, "not private")
 
 
 def ours(model: Any, work: Work) -> Made:

@@ -155,6 +155,7 @@ def _opacus_optimizer(kind: Any, wrapped: nn.Module, work: Work) -> Any:
 
 def vmap_grad(model: Any, work: Work) -> Made:
     """`vmap(grad)`: every unit's gradient, kept. The only other one that can clip whole units."""
+    model.set_attn_implementation("eager")  # `vmap` cannot batch the fused attention
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     detached = {name: p.detach() for name, p in trained.items()}
     length = work.input_ids.shape[1]
@@ -183,17 +184,18 @@ def vmap_grad(model: Any, work: Work) -> Made:
             total = torch.einsum("n,n...->...", scales, gradients.pop(name))
             parameter.grad = total.add_(torch.randn_like(total), alpha=work.noise)
 
-    return Made(step)
+    return Made(step, "attention not fused")
 
 
 # -- fastDP and private-transformers ---------------------------------------------------------------
 
-_OWN_FORWARD = "its rewritten forward, for older transformers, is left out; position ids per row"
 
-
-def _leave_forward(library: str) -> None:
+def _leave_forward(library: str, model: nn.Module) -> str:
+    """Keep both from replacing GPT-2's forward by one written for older transformers."""
     support = importlib.import_module(f"{library}.transformers_support")
     support.forward_swapper = lambda module: None  # type: ignore[attr-defined]
+    gpt2 = any(type(module) is Conv1D for module in model.modules())
+    return "its rewritten forward, for older transformers, is left out" if gpt2 else ""
 
 
 def fast_dp(model: Any, work: Work) -> Made:
@@ -204,7 +206,7 @@ def fast_dp(model: Any, work: Work) -> Made:
     )
 
     _refuse_unknown(model, known)
-    _leave_forward("fastDP")
+    kept = _leave_forward("fastDP", model)
     table = model.get_input_embeddings().weight
     tied = table.requires_grad and table is model.get_output_embeddings().weight
     engine = PrivacyEngine(
@@ -226,7 +228,7 @@ def fast_dp(model: Any, work: Work) -> Made:
         engine.unlock()
 
     wrong = "norm wrong: of a tied table's two uses one is left out" if tied else ""
-    return Made(step, _notes(wrong, _OWN_FORWARD, work=work))
+    return Made(step, _notes(wrong, kept, work=work))
 
 
 def private_transformers(model: Any, work: Work) -> Made:
@@ -237,7 +239,7 @@ def private_transformers(model: Any, work: Work) -> Made:
     )
 
     _refuse_unknown(model, known)
-    _leave_forward("private_transformers")
+    kept = _leave_forward("private_transformers", model)
     untied = _untie(model)
     engine = PrivacyEngine(
         model.train(),
@@ -257,7 +259,7 @@ def private_transformers(model: Any, work: Work) -> Made:
         engine.step(loss=_row_losses(model, work))
         engine.unlock()
 
-    return Made(step, _notes(untied, _OWN_FORWARD, work=work))
+    return Made(step, _notes(untied, kept, work=work))
 
 
 ENGINES = {

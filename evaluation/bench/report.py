@@ -130,11 +130,11 @@ class Table:
             for note in (row.get("failed", ""), row.get("note", "")):
                 if note:
                     said.setdefault((case.engine, note), []).append(case.shape)
-        every = len(self.shapes)
-        return [
-            f"- {engine}{'' if len(shapes) == every else f' ({"; ".join(shapes)})'}: {plain(note)}"
-            for (engine, note), shapes in said.items()
-        ]
+        lines = []
+        for (engine, note), shapes in said.items():
+            where = "" if len(shapes) == len(self.shapes) else f" ({'; '.join(shapes)})"
+            lines.append(f"- {engine}{where}: {plain(note)}")
+        return lines
 
 
 def _line(cells: list[str]) -> str:
@@ -199,7 +199,8 @@ def _draw(panel: Any, table: Table) -> None:
     panel.invert_yaxis()
     panel.axvline(1.0, color="black", linewidth=0.8)
     panel.set_title(table.title, fontsize=9)
-    panel.legend(fontsize=7, loc="lower right")
+    panel.margins(x=0.08)
+    panel.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
 
 def surroundings() -> dict[str, str]:

@@ -82,6 +82,8 @@ def bench(
         _names("--engines", engines, ENGINES),
         threads,
     )
+    if precision != "float32" and "full" in methods.split(","):
+        _say("full training in bfloat16 is not measured: bfloat16 is for frozen weights")
     command = shlex.join(["python", "-m", "evaluation.bench.step", *sys.argv[1:]])
     results = Results.open(output, command)
     _measure(list(cases), effort, results)
@@ -160,7 +162,7 @@ def _answer(wanted: dict[str, Any], effort: Effort) -> None:
 def _reason(error: Exception) -> str:
     kind = type(error).__name__
     first = (str(error).strip().splitlines() or [""])[0][:200]
-    return first if kind == "Unavailable" else f"{kind}: {first}"
+    return first if kind == "Unavailable" else f"{kind}: {first}".removesuffix(": ")
 
 
 def _say(line: str) -> None:

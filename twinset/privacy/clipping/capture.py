@@ -64,9 +64,12 @@ def _conv1d_weight(a: Tensor, b: Tensor, workspace: Workspace, name: object) -> 
     return matrix_use(a, b, workspace, name)
 
 
-def _table(size: int) -> Rule:
+def _table(size: int, padding: int | None) -> Rule:
+    """A table of `size` rows; as in autograd, the padding's row gets no gradient."""
+
     def rule(a: Tensor, b: Tensor, workspace: Workspace, name: object) -> Use:
-        return EmbeddingUse(a, b, size)
+        kept = b if padding is None else b.masked_fill((a == padding)[..., None], 0.0)
+        return EmbeddingUse(a, kept, size)
 
     return rule
 
@@ -79,7 +82,7 @@ def _rules(module: nn.Module) -> dict[str, Rule]:
     if type(module) is nn.Embedding:
         if module.max_norm is not None or module.sparse or module.scale_grad_by_freq:
             raise UnsupportedModule("an embedding with max_norm, sparse or scale_grad_by_freq")
-        return {"weight": _table(module.num_embeddings)}
+        return {"weight": _table(module.num_embeddings, module.padding_idx)}
     if type(module) is nn.Linear:
         return {"weight": _linear_weight, "bias": _bias}
     if type(module) is Conv1D:

@@ -51,6 +51,9 @@ class ClassifierClipping(UnitClipping):
         self, model: nn.Module, max_grad_norm: float, kept_bytes: int = KEPT_BYTES
     ) -> None:
         super().__init__(model, max_grad_norm, kept_bytes, rows_only=True)
+        tables = [m for name, m in model.named_modules() if name.endswith("position_embeddings")]
+        padding = tables[0].padding_idx if tables else None
+        self._first_position = 0 if padding is None else int(padding) + 1  # as in RoBERTa
 
     def add(self, rows: LabelledRows) -> UnitReport:
         """Add the clipped gradients of B units to `sums`."""
@@ -64,10 +67,11 @@ class ClassifierClipping(UnitClipping):
     def _logits(self, rows: LabelledRows) -> Tensor:
         """(R, T) → (R, classes). Positions and types are given per row: none is shared by rows."""
         ids = rows.input_ids
+        positions = torch.arange(ids.shape[1], device=ids.device) + self._first_position
         logits: Tensor = self._model(
             input_ids=ids,
             attention_mask=rows.attention_mask,
-            position_ids=torch.arange(ids.shape[1], device=ids.device).expand(*ids.shape),
+            position_ids=positions.expand(*ids.shape),
             token_type_ids=torch.zeros_like(ids),
         ).logits
         return logits
