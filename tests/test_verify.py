@@ -124,7 +124,7 @@ def set_ledger(name, value):
         (set_ledger("records", 10**6), "come to None"),
         (set_ledger("sampler", "shuffled"), "come to None"),
         (set_ledger("delta", 1e-6), "its events come to"),
-        (set_ledger("caveats", ["x"]), "sentence does not follow"),
+        (set_ledger("caveats", ["x"]), "excludes does not follow"),
         (set_ledger("surplus", 1), "unknown field"),
         (lambda d: d["ledger"].pop("unit"), "missing or unknown field"),
         (lambda d: d["guarantee"].update(epsilon=1.0), "states ε = 1.0"),

@@ -131,6 +131,8 @@ def _load_model(folder: Path, name: str, dtype: torch.dtype | None) -> Any:
     from safetensors import SafetensorError
     from transformers import AutoConfig, AutoModelForCausalLM
 
+    from twinset.kernels import fuse
+
     _check_files(folder, name)
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
@@ -154,7 +156,7 @@ def _load_model(folder: Path, name: str, dtype: torch.dtype | None) -> Any:
             f"{name}: its weights lack {missing[0]} and {len(missing) - 1} more tensors; "
             "name a complete model"
         )
-    return model
+    return fuse(model)
 
 
 def _load_tokenizer(folder: Path, name: str) -> Any:

@@ -17,6 +17,7 @@ from twinset.adapters import with_lora
 from twinset.basemodel import BaseModel, context_length
 from twinset.config import RunConfig
 from twinset.decoding import generate
+from twinset.kernels import fuse
 from twinset.mismatch import MismatchLoss
 from twinset.plan import Plan
 from twinset.policies import POLICIES
@@ -59,7 +60,7 @@ def measure(base: BaseModel, config: RunConfig, plan: Plan, tokens: int, rows: i
     """
     tokens = max(4, min(tokens, context_length(base.model) - PROBE_TOKENS))
     lora = config.training.method == "lora"
-    base.model.to(frozen_dtype(config))  # rows too are written in this precision
+    fuse(base.model.to(frozen_dtype(config)))  # rows too are written in this precision
     row_seconds = _row_seconds(base.model, config, tokens)
     model = with_lora(base.model, config.training.lora_rank) if lora else base.model
     engine = ClippingEngine(model, config.privacy.max_grad_norm)

@@ -14,6 +14,7 @@ from twinset.adapters import merged, with_lora
 from twinset.basemodel import BaseModel, context_length, load_base
 from twinset.config import RunConfig
 from twinset.errors import InputError
+from twinset.kernels import fuse
 from twinset.plan import Plan, make_plan
 from twinset.policies import POLICIES, NoisePolicy
 from twinset.precision import frozen_dtype, is_isolated
@@ -148,7 +149,8 @@ def _train(
     """Train and return the plain model, in the precision in which it is saved and sampled."""
     private = plan.target_epsilon is not None
     max_grad_norm = config.privacy.max_grad_norm if private else float("inf")
-    adapted, dtype = _adapted(model.to(frozen_dtype(config)), config), frozen_dtype(config)
+    dtype = frozen_dtype(config)
+    adapted = _adapted(fuse(model.to(dtype)), config)
     if dtype is torch.bfloat16 and private and not is_isolated(adapted, max_grad_norm):
         progress.warn(NOT_ISOLATED)
         adapted, dtype = adapted.float(), torch.float32

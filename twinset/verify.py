@@ -181,7 +181,7 @@ def _check_guarantee(ledger: Any, stated: Any, path: Path) -> Guarantee:
         path,
         f"states ε = {one_line(stated['epsilon'])}, but its events come to {found.epsilon}",
     )
-    for name in expected.keys() - {"epsilon"}:
+    for name in sorted(expected.keys() - {"epsilon"}):
         agrees = json.dumps(stated[name]) == json.dumps(expected[name])
         _expect(agrees, path, f"the guarantee's {name} does not follow from the ledger")
     return Guarantee(**{**vars(found), "epsilon": stated["epsilon"]})
