@@ -6,7 +6,7 @@ import oracle
 import pytest
 import torch
 
-from twinset.privacy.clipping import ClassifierClipping, LabelledRows, matrices
+from twinset.privacy.clipping import ClassifierClipping, Execution, LabelledRows, matrices
 from twinset.privacy.clipping.capture import UnsupportedModule
 
 VOCABULARY, CLASSES, C, EXACT = 31, 3, 0.5, 1e-9
@@ -65,7 +65,7 @@ def unit_gradient(model, rows: LabelledRows):
 
 def clipped(model, rows: LabelledRows, physical: int, kept_bytes: int = 2**30) -> oracle.Clipped:
     names, norms = list(oracle.trained(model)), []
-    clipper = ClassifierClipping(model, C, kept_bytes)
+    clipper = ClassifierClipping(model, C, Execution(kept_bytes))
     try:
         for start in range(0, rows.units, physical):
             norms += clipper.add(part(rows, start, start + physical)).norms.tolist()

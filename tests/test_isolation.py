@@ -8,11 +8,12 @@ import torch
 from commands import texts
 from transformers import AutoModelForCausalLM
 
-from twinset import Twinset, finetune
+from twinset import Twinset, finetune, training
 from twinset.adapters import with_lora
 from twinset.mismatch import MismatchLoss
 from twinset.precision import is_isolated
 from twinset.privacy.clipping import ClippingEngine, Sequences
+from twinset.privacy.clipping.execution import FAST
 from twinset.privacy.clipping.isolation import TOLERANCE, company_effect
 from twinset.progress import Silent
 from twinset.tokens import TokenisedRecords
@@ -50,7 +51,7 @@ def test_float32_is_isolated_to_rounding(model):
 def test_a_layer_that_mixes_rows_is_found_out(model, share):
     model.transformer.h[0].mlp.register_forward_hook(mix_rows(share))
     assert effect(model) > 2 * TOLERANCE
-    assert not is_isolated(model, C)
+    assert not is_isolated(model, C, FAST)
 
 
 class Warnings(Silent):
@@ -61,20 +62,33 @@ class Warnings(Silent):
         self.lines.append(line)
 
 
+@pytest.mark.parametrize("method", ["lora", "full"])
 @pytest.mark.parametrize("isolated", [True, False])
 def test_where_bfloat16_is_not_isolated_training_goes_on_in_float32(
-    tiny_base, monkeypatch, isolated
+    tiny_base, monkeypatch, isolated, method
 ):
     seen = []
-    monkeypatch.setattr(finetune, "is_isolated", lambda model, c: seen.append(c) or isolated)
+    monkeypatch.setattr(finetune, "is_isolated", lambda model, c, how: seen.append(c) or isolated)
+    engines = []
+    monkeypatch.setattr(
+        training, "ClippingEngine", lambda *a: engines.append(a) or ClippingEngine(*a)
+    )
     told = Warnings()
     frame = pd.DataFrame({"text": texts(), "label": ["good", "bad"] * 30})
-    options = {"precision": "bfloat16", "steps": 2, "max_tokens": 12, "epsilon": 50}
+    options = {
+        "precision": "bfloat16",
+        "steps": 2,
+        "max_tokens": 12,
+        "epsilon": 50,
+        "method": method,
+    }
     twinset = Twinset(str(tiny_base), progress=told, **options).fit(frame, "text", ["label"])
     assert seen == [C]
     assert any("float32 instead" in line for line in told.lines) != isolated
-    expected = torch.bfloat16 if isolated else torch.float32
-    assert next(twinset.model.model.parameters()).dtype is expected
+    low = torch.bfloat16 if isolated else None
+    frozen, autocast = (low or torch.float32, None) if method == "lora" else (torch.float32, low)
+    assert next(twinset.model.model.parameters()).dtype is frozen
+    assert [how.autocast for _, _, how in engines] == [autocast]
 
 
 # -- the real base model -----------------------------------------------------------------------

@@ -16,6 +16,7 @@ from twinset.config import SpeedConfig, TrainingConfig
 from twinset.plan import Plan
 from twinset.policies import Uniform
 from twinset.privacy.clipping import ClippingEngine
+from twinset.privacy.clipping.execution import FAST
 from twinset.privacy.events import Event, NonPrivateAccess, SubsampledGaussian
 from twinset.privacy.randomness import Randomness
 from twinset.tokens import TokenisedRecords
@@ -99,6 +100,7 @@ def run_training(
             the_plan,
             TrainingConfig(mismatch_prompts=mismatched, seed=seed),
             SpeedConfig(physical_batch=physical),
+            FAST,
             policy,
             randomness,
             C,

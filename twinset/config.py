@@ -102,6 +102,8 @@ class SpeedConfig:
     physical_tokens: int = 2048
     physical_batch: int | None = None
     precision: Precision = "auto"
+    gradient_checkpointing: bool = False
+    low_memory: bool = False
 
     def __post_init__(self) -> None:
         """Refuse an empty physical batch or an unknown precision."""

@@ -21,7 +21,7 @@ from twinset.kernels import fuse
 from twinset.mismatch import MismatchLoss
 from twinset.plan import Plan
 from twinset.policies import POLICIES
-from twinset.precision import frozen_dtype
+from twinset.precision import execution, frozen_dtype
 from twinset.privacy.clipping import ClippingEngine, Sequences
 from twinset.privacy.randomness import Randomness
 
@@ -63,7 +63,7 @@ def measure(base: BaseModel, config: RunConfig, plan: Plan, tokens: int, rows: i
     fuse(base.model.to(frozen_dtype(config)))  # rows too are written in this precision
     row_seconds = _row_seconds(base.model, config, tokens)
     model = with_lora(base.model, config.training.lora_rank) if lora else base.model
-    engine = ClippingEngine(model, config.privacy.max_grad_norm)
+    engine = ClippingEngine(model, config.privacy.max_grad_norm, execution(config))
     try:
         record_seconds = _record_seconds(engine, config, plan, tokens, model.config.vocab_size)
         noise_seconds = _noise_seconds(engine.sums, plan)

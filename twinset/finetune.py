@@ -6,6 +6,7 @@ through the ledger. What it returns holds nothing else.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from twinset.errors import InputError
 from twinset.kernels import fuse
 from twinset.plan import Plan, make_plan
 from twinset.policies import POLICIES, NoisePolicy
-from twinset.precision import frozen_dtype, is_isolated
+from twinset.precision import execution, frozen_dtype, is_isolated
 from twinset.privacy.clipping.capture import UnsupportedModule
 from twinset.privacy.labelcounts import release_label_counts
 from twinset.privacy.ledger import Ledger
@@ -149,11 +150,12 @@ def _train(
     """Train and return the plain model, in the precision in which it is saved and sampled."""
     private = plan.target_epsilon is not None
     max_grad_norm = config.privacy.max_grad_norm if private else float("inf")
-    dtype = frozen_dtype(config)
+    dtype, how = frozen_dtype(config), execution(config)
     adapted = _adapted(fuse(model.to(dtype)), config)
-    if dtype is torch.bfloat16 and private and not is_isolated(adapted, max_grad_norm):
+    low = torch.bfloat16 in (dtype, how.autocast)
+    if low and private and not is_isolated(adapted, max_grad_norm, how):
         progress.warn(NOT_ISOLATED)
-        adapted, dtype = adapted.float(), torch.float32
+        adapted, dtype, how = adapted.float(), torch.float32, replace(how, autocast=None)
     try:
         train(
             adapted,
@@ -161,6 +163,7 @@ def _train(
             plan,
             config.training,
             config.speed,
+            how,
             policy,
             randomness,
             max_grad_norm,

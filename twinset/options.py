@@ -104,7 +104,9 @@ TRAINING = (
 SPEED = (
     Option("physical_tokens", int, "Tokens in memory at once; changes no result."),
     Option("physical_batch", int, "The same in records; overrides the tokens."),
-    Option("precision", str, "Of weights that are not trained.", "auto|float32|bfloat16"),
+    Option("precision", str, "Of matrix products in the model.", "auto|float32|bfloat16"),
+    Option("gradient_checkpointing", bool, "Compute layers twice instead of keeping them."),
+    Option("low_memory", bool, "Keep no record's gradient, whatever time that costs."),
 )
 ROWS = (
     Option("rows", int, "Rows in total; left out: as many as the table has."),

@@ -1,4 +1,4 @@
-"""In which number format the weights that are not trained are kept.
+"""In which number formats a run computes, and whether records leave one another alone in them.
 
 Knows no record. Trained weights are always float32: the noise is added there.
 """
@@ -10,22 +10,35 @@ from typing import Any
 import torch
 
 from twinset.config import RunConfig
-from twinset.privacy.clipping import ClippingEngine
+from twinset.privacy.clipping import ClippingEngine, Execution
+from twinset.privacy.clipping.execution import KEPT_BYTES
 from twinset.privacy.clipping.isolation import TOLERANCE, company_effect
 
 
 def frozen_dtype(config: RunConfig) -> torch.dtype:
-    """Return bfloat16 for a model under adapters, if asked for or if the CPU computes in it."""
-    precision = config.speed.precision
-    if precision == "auto":
-        precision = "bfloat16" if torch.cpu._is_avx512_bf16_supported() else "float32"
-    low = precision == "bfloat16" and config.training.method == "lora"
-    return torch.bfloat16 if low else torch.float32
+    """Return bfloat16 for a model under adapters where the run computes in it."""
+    return torch.bfloat16 if config.training.method == "lora" and _is_low(config) else torch.float32
 
 
-def is_isolated(model: Any, max_grad_norm: float) -> bool:
-    """Tell whether records leave one another's gradients alone, in the model's own precision."""
-    engine = ClippingEngine(model, max_grad_norm)
+def execution(config: RunConfig) -> Execution:
+    """Return how steps are computed. Weights that are all trained are cast for each product."""
+    speed = config.speed
+    return Execution(
+        kept_bytes=0 if speed.low_memory else KEPT_BYTES,
+        gradient_checkpointing=speed.gradient_checkpointing,
+        autocast=torch.bfloat16 if config.training.method == "full" and _is_low(config) else None,
+    )
+
+
+def _is_low(config: RunConfig) -> bool:
+    if config.speed.precision == "auto":
+        return torch.cpu._is_avx512_bf16_supported()
+    return config.speed.precision == "bfloat16"
+
+
+def is_isolated(model: Any, max_grad_norm: float, how: Execution) -> bool:
+    """Tell whether records leave one another's gradients alone when computed so."""
+    engine = ClippingEngine(model, max_grad_norm, how)
     try:
         return company_effect(engine, model.config.vocab_size) <= TOLERANCE
     finally:

@@ -21,7 +21,7 @@ from twinset.mismatch import MismatchLoss
 from twinset.plan import Plan
 from twinset.policies import NoisePolicy
 from twinset.privacy.batches import poisson_batches
-from twinset.privacy.clipping import ClippingEngine, UnitReport
+from twinset.privacy.clipping import ClippingEngine, Execution, UnitReport
 from twinset.privacy.events import Event
 from twinset.privacy.randomness import Randomness
 from twinset.tokens import TokenisedRecords
@@ -56,6 +56,7 @@ def train(
     plan: Plan,
     training: TrainingConfig,
     speed: SpeedConfig,
+    execution: Execution,
     policy: NoisePolicy,
     randomness: Randomness,
     max_grad_norm: float,
@@ -75,13 +76,14 @@ def train(
         plan: sample rate, steps, learning rate, λ.
         training: mismatched prompts and form, seed of their draw.
         speed: size of physical batches only.
+        execution: memory against time, and number formats.
         policy: turns clipped sums into noisy gradients.
         randomness: source of the Poisson draws.
         max_grad_norm: C.
         record_event: the ledger's.
         observe: called after each step.
     """
-    engine = ClippingEngine(model, max_grad_norm)
+    engine = ClippingEngine(model, max_grad_norm, execution)
     optimizer = torch.optim.Adam(
         engine.parameters, lr=plan.learning_rate, betas=(0.9, 0.99), fused=True
     )

@@ -2,13 +2,21 @@
 
 Read in this order: `uses` (the gradient of one use of a parameter), `matrices` (of a weight
 matrix), `vocabulary` (loss and output layer), `capture` (activations and output gradients, by
-hooks), `engine` (norms, clipping, sums), `causal` and `classifier` (the models). `isolation`
-measures whether units leave one another alone.
+hooks), `execution` (memory against time, number formats), `engine` (norms, clipping, sums),
+`causal` and `classifier` (the models). `isolation` measures whether units leave one another alone.
 """
 
 from twinset.privacy.clipping.causal import ClippingEngine
 from twinset.privacy.clipping.classifier import ClassifierClipping, LabelledRows
 from twinset.privacy.clipping.engine import UnitReport
+from twinset.privacy.clipping.execution import Execution
 from twinset.privacy.clipping.sequences import Sequences
 
-__all__ = ["ClassifierClipping", "ClippingEngine", "LabelledRows", "Sequences", "UnitReport"]
+__all__ = [
+    "ClassifierClipping",
+    "ClippingEngine",
+    "Execution",
+    "LabelledRows",
+    "Sequences",
+    "UnitReport",
+]

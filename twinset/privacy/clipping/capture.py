@@ -15,7 +15,13 @@ from torch.func import functional_call
 from transformers.pytorch_utils import Conv1D
 
 from twinset.privacy.clipping.matrices import matrix_use
-from twinset.privacy.clipping.uses import EmbeddingUse, Use, bias_use, scale_use
+from twinset.privacy.clipping.uses import (
+    EmbeddingUse,
+    Use,
+    accumulation_dtype,
+    bias_use,
+    scale_use,
+)
 from twinset.privacy.clipping.workspace import Workspace
 
 # (input a (B, S, …), output gradient b (B, S, p), workspace, name of the use) → use
@@ -69,7 +75,7 @@ def _table(size: int, padding: int | None) -> Rule:
 
     def rule(a: Tensor, b: Tensor, workspace: Workspace, name: object) -> Use:
         kept = b if padding is None else b.masked_fill((a == padding)[..., None], 0.0)
-        return EmbeddingUse(a, kept, size)
+        return EmbeddingUse(a, kept.to(accumulation_dtype(kept)), size)
 
     return rule
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from twinset.privacy.clipping.capture import UnsupportedModule
-from twinset.privacy.clipping.engine import KEPT_BYTES, UnitClipping, UnitReport
+from twinset.privacy.clipping.engine import UnitClipping, UnitReport
+from twinset.privacy.clipping.execution import FAST, Execution
 from twinset.privacy.clipping.sequences import Sequences
 from twinset.privacy.clipping.vocabulary import HeadUse, TokenNLL
 
@@ -24,22 +25,20 @@ class ClippingEngine(UnitClipping):
     Args:
         model: a causal LM (or its `peft` wrapping), put in evaluation mode: no dropout.
         max_grad_norm: C; `math.inf` only for runs without privacy.
-        kept_bytes: memory for what makes a step faster; 0 makes it slower and changes no result.
+        execution: memory against time, and number formats.
 
     Raises:
         UnsupportedModule: a trained parameter lives in a module that has no rule, or the model
             computes its logits in another way than output layer times last hidden state.
     """
 
-    def __init__(
-        self, model: nn.Module, max_grad_norm: float, kept_bytes: int = KEPT_BYTES
-    ) -> None:
+    def __init__(self, model: nn.Module, max_grad_norm: float, execution: Execution = FAST) -> None:
         unwrap: Any = getattr(model, "get_base_model", None)
         plain: nn.Module = unwrap() if unwrap else model
         self._backbone: nn.Module = plain.base_model  # type: ignore[assignment]
         self._head: nn.Module = plain.get_output_embeddings()  # type: ignore[operator]
-        self._check_head(plain.eval())
-        super().__init__(plain, max_grad_norm, kept_bytes, self._head)
+        super().__init__(plain, max_grad_norm, execution, self._head)
+        self._check_head(plain)
 
     def add(self, sequences: Sequences, unit_loss: UnitLoss) -> UnitReport:
         """Add the clipped gradients of B units to `sums`.
@@ -71,19 +70,23 @@ class ClippingEngine(UnitClipping):
         hidden = hidden.index_select(0, sequences.predicting)  # (N, d)
         if not hidden.requires_grad:  # nothing below the output layer is trained
             hidden = hidden.detach().requires_grad_(True)
-        weight = self._head.weight
+        weight, low = self._head.weight, self._execution.autocast
         assert isinstance(weight, Tensor)
-        head = self._head_use(sequences, hidden.detach(), weight)
-        loss: Tensor = TokenNLL.apply(hidden, weight, head)
+        hidden, used = (x if low is None else x.to(low) for x in (hidden, weight))
+        head = self._head_use(sequences, hidden.detach(), weight, used)
+        loss: Tensor = TokenNLL.apply(hidden, used, head)
         return loss
 
-    def _head_use(self, sequences: Sequences, hidden: Tensor, weight: Tensor) -> HeadUse:
+    def _head_use(
+        self, sequences: Sequences, hidden: Tensor, weight: Tensor, used: Tensor
+    ) -> HeadUse:
+        """Return the use of `weight`, which the products see as `used`: cast, perhaps."""
         trained, units = self._capture.trains(weight), sequences.units
         per_unit = sequences.tokens_per_row.view(units, -1).sum(1)
         offsets = [0, *per_unit.cumsum(0).tolist()]
         embedding = self._model.get_input_embeddings()  # type: ignore[operator]
         ids = sequences.input_ids.view(units, -1) if embedding.weight is weight else None
-        use = HeadUse(hidden, weight, sequences.targets, offsets, self._workspace, trained, ids)
+        use = HeadUse(hidden, used, sequences.targets, offsets, self._workspace, trained, ids)
         if trained:
             self._capture.uses[id(weight)].append(use)
         return use
@@ -91,7 +94,8 @@ class ClippingEngine(UnitClipping):
     def _hidden_states(self, ids: Tensor) -> Tensor:
         """(R, T) → (R, T, d). Right padding needs no mask: causal attention never looks ahead."""
         positions = torch.arange(ids.shape[1], device=ids.device).expand(*ids.shape)
-        output = self._backbone(input_ids=ids, position_ids=positions, use_cache=False)
+        with self._execution.casting(ids.device):
+            output = self._backbone(input_ids=ids, position_ids=positions, use_cache=False)
         hidden: Tensor = output.last_hidden_state
         return hidden
 
@@ -99,9 +103,11 @@ class ClippingEngine(UnitClipping):
     def _check_head(self, model: nn.Module) -> None:
         """Refuse a model whose logits are more than output layer times last hidden state."""
         ids = torch.arange(4, device=next(model.parameters()).device)[None]
-        expected = model(input_ids=ids, use_cache=False).logits
-        actual = self._hidden_states(ids) @ self._head.weight.t()  # type: ignore[operator]
+        with self._execution.casting(ids.device):
+            expected = model(input_ids=ids, use_cache=False).logits
+            actual = self._hidden_states(ids) @ self._head.weight.t()  # type: ignore[operator]
         tolerance = 1e-3 if expected.dtype.itemsize >= 4 else 2e-2  # relative: logits may be small
         if (actual - expected).double().norm() > tolerance * expected.double().norm():
+            self.close()
             name = type(model).__name__
             raise UnsupportedModule(f"{name} scales or shifts its logits, which is not supported")

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from twinset.privacy.clipping.engine import KEPT_BYTES, UnitClipping, UnitReport
+from twinset.privacy.clipping.engine import UnitClipping, UnitReport
+from twinset.privacy.clipping.execution import FAST, Execution
+from twinset.privacy.clipping.uses import accumulation_dtype
 
 
 @dataclass(frozen=True)
@@ -41,16 +43,14 @@ class ClassifierClipping(UnitClipping):
     Args:
         model: a sequence classifier of the BERT family, put in evaluation mode: no dropout.
         max_grad_norm: C; `math.inf` only for runs without privacy.
-        kept_bytes: memory for what makes a step faster; 0 makes it slower and changes no result.
+        execution: memory against time, and number formats.
 
     Raises:
         UnsupportedModule: a trained parameter lives in a module that has no rule.
     """
 
-    def __init__(
-        self, model: nn.Module, max_grad_norm: float, kept_bytes: int = KEPT_BYTES
-    ) -> None:
-        super().__init__(model, max_grad_norm, kept_bytes, rows_only=True)
+    def __init__(self, model: nn.Module, max_grad_norm: float, execution: Execution = FAST) -> None:
+        super().__init__(model, max_grad_norm, execution, rows_only=True)
         tables = [m for name, m in model.named_modules() if name.endswith("position_embeddings")]
         padding = tables[0].padding_idx if tables else None
         self._first_position = 0 if padding is None else int(padding) + 1  # as in RoBERTa
@@ -68,10 +68,11 @@ class ClassifierClipping(UnitClipping):
         """(R, T) → (R, classes). Positions and types are given per row: none is shared by rows."""
         ids = rows.input_ids
         positions = torch.arange(ids.shape[1], device=ids.device) + self._first_position
-        logits: Tensor = self._model(
-            input_ids=ids,
-            attention_mask=rows.attention_mask,
-            position_ids=positions.expand(*ids.shape),
-            token_type_ids=torch.zeros_like(ids),
-        ).logits
-        return logits
+        with self._execution.casting(ids.device):
+            logits: Tensor = self._model(
+                input_ids=ids,
+                attention_mask=rows.attention_mask,
+                position_ids=positions.expand(*ids.shape),
+                token_type_ids=torch.zeros_like(ids),
+            ).logits
+        return logits.to(accumulation_dtype(logits))

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from twinset.privacy.clipping.capture import Capture, UnsupportedModule
+from twinset.privacy.clipping.execution import FAST, CheckpointedLayers, Execution
 from twinset.privacy.clipping.uses import EmbeddingUse, Use, accumulation_dtype, squares
 from twinset.privacy.clipping.vocabulary import HeadUse
 from twinset.privacy.clipping.workspace import Workspace
 
 BUFFER_NUMBERS = 1 << 26  # per-unit gradients formed at once: 256 MB of float32
-KEPT_BYTES = 2 << 30
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class UnitClipping:
     Args:
         model: put in evaluation mode: no dropout. A `peft` wrapping is looked through.
         max_grad_norm: C; `math.inf` only for runs without privacy.
-        kept_bytes: memory for what makes a step faster; 0 makes it slower and changes no result.
+        execution: memory against time, and number formats.
         head: a module whose parameters' uses the subclass adds to the capture itself.
         rows_only: whether layers may see one vector a row, as a classifier behind a pooler does.
 
@@ -64,7 +64,7 @@ class UnitClipping:
         self,
         model: nn.Module,
         max_grad_norm: float,
-        kept_bytes: int = KEPT_BYTES,
+        execution: Execution = FAST,
         head: nn.Module | None = None,
         rows_only: bool = False,
     ) -> None:
@@ -72,9 +72,13 @@ class UnitClipping:
             raise ValueError("max_grad_norm must be above 0")
         self.max_grad_norm = max_grad_norm
         self._model = model.eval()
-        self._workspace = Workspace(kept_bytes)
+        self._execution = execution
+        self._workspace = Workspace(execution.kept_bytes)
         self._capture = Capture(model, head, self._workspace, rows_only)
         self.parameters = self._capture.parameters
+        self._layers = None
+        if execution.gradient_checkpointing:
+            self._layers = CheckpointedLayers(model, {id(p) for p in self.parameters})
         self.sums = [torch.zeros_like(p, dtype=accumulation_dtype(p)) for p in self.parameters]
 
     def zero(self) -> None:
@@ -85,6 +89,8 @@ class UnitClipping:
     def close(self) -> None:
         """Remove hooks; parameters are trainable by autograd again."""
         self._capture.close()
+        if self._layers:
+            self._layers.close()
 
     def _clip(self, units: int, shape: torch.Size, forward: Callable[[], Tensor]) -> UnitReport:
         """Add the clipped gradients of `units` units, whose (B,) losses `forward` returns.
@@ -92,7 +98,7 @@ class UnitClipping:
         Args:
             units: B.
             shape: (B·K, T) of the rows that the model reads.
-            forward: runs the model.
+            forward: runs the model, under `casting`, and its loss outside of it.
         """
         self._capture.begin(units, shape)
         try:

@@ -85,7 +85,10 @@ def scale_use(normalised: Tensor, b: Tensor) -> FormedUse:
 
 @dataclass(frozen=True)
 class EmbeddingUse:
-    """A token or position table of `size` rows: ids (B, S), output gradient b (B, S, p)."""
+    """A token or position table of `size` rows: ids (B, S), output gradient b (B, S, p).
+
+    Gradients of equal tokens are added, so b is in the precision of sums.
+    """
 
     ids: Tensor
     b: Tensor
