@@ -124,8 +124,8 @@ class SpeedConfig:
 class SamplingConfig:
     """How rows are drawn from the model. All of it is post-processing: it moves no guarantee."""
 
-    top_p: float = 0.9
-    temperature: float = 0.7
+    top_p: float = 0.95
+    temperature: float = 1.0
     guidance: float = 1.0
     typical_p: float | None = None
     max_new_tokens: int | None = None
