@@ -30,5 +30,10 @@ def with_lora(model: Any, rank: int) -> Any:
 
 
 def merged(model: Any) -> Any:
-    """Return the plain model with the adapters added into its weights, in float32."""
-    return model.float().merge_and_unload() if hasattr(model, "merge_and_unload") else model
+    """Return the plain model with the adapters added into its weights, in float32.
+
+    Its weights ask for gradients, as those of a loaded model do: writing token by token, PyTorch
+    would else copy a frozen weight for each row (`at::matmul` folds rows of one token only then).
+    """
+    plain = model.float().merge_and_unload() if hasattr(model, "merge_and_unload") else model
+    return plain.requires_grad_(True)

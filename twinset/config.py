@@ -129,7 +129,7 @@ class SamplingConfig:
     guidance: float = 1.0
     typical_p: float | None = None
     max_new_tokens: int | None = None
-    batch_size: int = 128
+    batch_size: int = 256
     max_redraws: int = 20
     seed: int = 0
 

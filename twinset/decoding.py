@@ -20,7 +20,7 @@ COMPACT_AT = 1 / 8  # share of finished rows that is worth copying the cache for
 
 
 def guided(own: Tensor, wrong: Tensor, strength: float) -> Tensor:
-    """Press rows towards their own prompt: log p(own) + γ (log p(own) - log p(wrong)).
+    """Press rows towards their own prompt: logits of p(own) · (p(own) / p(wrong))^γ.
 
     Classifier-free guidance (Sanchez et al. 2023, eq. 7 with γ + 1 for their γ) among the tokens
     that the own prompt finds plausible, as in contrastive decoding (Li et al. 2022).
@@ -30,14 +30,19 @@ def guided(own: Tensor, wrong: Tensor, strength: float) -> Tensor:
         wrong: (R, V) logits behind another label's.
         strength: γ ≥ 0.
     """
-    own, wrong = own.float().log_softmax(1), wrong.float().log_softmax(1)
+    own = own.to(
+        torch.float32, copy=True
+    )  # changed in place: fresh memory costs more than the arithmetic
     implausible = own < own.max(1, keepdim=True).values + math.log(PLAUSIBLE)
-    return (own + strength * (own - wrong)).masked_fill(implausible, -math.inf)
+    own.mul_(1 + strength).sub_(wrong, alpha=strength)
+    return own.masked_fill_(implausible, -math.inf)
 
 
 def next_tokens(logits: Tensor, config: SamplingConfig, generator: torch.Generator) -> Tensor:
     """Draw one token a row: (R, V) logits → (R,) ids."""
-    logits = logits.float() / config.temperature
+    logits = logits.float()
+    if config.temperature != 1:
+        logits = logits / config.temperature
     if config.typical_p is not None:
         return _typical(logits, config.typical_p, generator)
     prefix = min(NUCLEUS_PREFIX, logits.shape[1])
