@@ -53,7 +53,7 @@ from twinset.options import (
 from twinset.precision import frozen_dtype
 from twinset.progress import Progress, Silent
 from twinset.records import records_from_frame
-from twinset.request import Places, Source
+from twinset.request import Places, RowsWanted, Source
 from twinset.schema import Schema
 from twinset.templates import Template, load_template
 
@@ -258,7 +258,7 @@ def _existing_twin(
     text, attributes = _columns(given)
     source = Source(str(train), text, tuple(attributes), prompt=given.get("prompt"))
     places = Places(Path(given["run"]), format="parquet")
-    rows = given.get("rows", ROWS_DEFAULT)
+    rows = RowsWanted(given.get("rows", ROWS_DEFAULT))
     return generate_twin(source, run_config(run_options(given)), rows, places, progress)
 
 

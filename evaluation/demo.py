@@ -40,9 +40,10 @@ STEPS = 4
 BATCH_SIZE = 252
 LEARNING_RATE = 0.012
 MAX_TOKENS = 48
-ROWS = 500
+ROWS_PER_LABEL = 300
+ROWS = 2 * ROWS_PER_LABEL
 REAL_ROWS = 1500  # of the real training rows, those the real classifier learns from
-HELD_OUT_ROWS = 1000
+HELD_OUT_ROWS = 2500
 OTHER_SECONDS = 20.0  # loading, accounting and saving
 
 TEXT, ATTRIBUTE = "review", "verdict"
@@ -151,7 +152,8 @@ def run_demo(
         minutes = math.ceil(_seconds_ahead(source, train, config, progress) / 60)
         progress.say(f"the demo takes about {minutes} min on this machine (measured just now)")
         places = Places(run, overwrite=overwrite)
-        twin = generate_twin(source, config, ROWS, places, progress)
+        wanted = RowsWanted(per_label=(str(ROWS_PER_LABEL),))
+        twin = generate_twin(source, config, wanted, places, progress)
     comparison = compare(
         train.sample(REAL_ROWS, random_state=0),
         heldout.sample(HELD_OUT_ROWS, random_state=0),

@@ -77,11 +77,11 @@ def make_twin(
 
 
 def generate_twin(
-    source: Source, config: RunConfig, rows: int, places: Places, progress: Progress
+    source: Source, config: RunConfig, rows: RowsWanted, places: Places, progress: Progress
 ) -> Twin:
     """Make a twin with `twinset generate` itself, run folder and all."""
     began = time.monotonic()
-    result = generate(source, config, RowsWanted(rows), places, progress)
+    result = generate(source, config, rows, places, progress)
     total = time.monotonic() - began
     assert result.run is not None and result.twin is not None
     *_, last = (result.run / "internal" / "metrics.jsonl").read_text("utf-8").splitlines()

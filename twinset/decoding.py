@@ -30,9 +30,7 @@ def guided(own: Tensor, wrong: Tensor, strength: float) -> Tensor:
         wrong: (R, V) logits behind another label's.
         strength: γ ≥ 0.
     """
-    own = own.to(
-        torch.float32, copy=True
-    )  # changed in place: fresh memory costs more than the arithmetic
+    own = own.to(torch.float32, copy=True)  # and changed in place: fresh memory costs time
     implausible = own < own.max(1, keepdim=True).values + math.log(PLAUSIBLE)
     own.mul_(1 + strength).sub_(wrong, alpha=strength)
     return own.masked_fill_(implausible, -math.inf)

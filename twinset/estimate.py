@@ -26,7 +26,7 @@ from twinset.privacy.clipping import ClippingEngine, Sequences
 from twinset.privacy.randomness import Randomness
 
 USUAL_TOKENS = 64  # of a record with its prompt, where there is no table to measure
-PROBE_ROWS, PROBE_TOKENS = 128, 4  # of the sampler's probe
+PROBE_ROWS, PROBE_TOKENS = 256, 4  # of the sampler's probe
 
 
 @dataclass(frozen=True)
