@@ -86,10 +86,11 @@ class DemoReport:
         found, spent = self.comparison, self.comparison.spent()
         title = "Accuracy of classifiers on real reviews they have not seen"
         caption = ", ".join(f"{name} = {value}" for name, value in spent.items())
-        table = Table(title=title, caption=f"twin: {caption}", box=box.SIMPLE_HEAD, pad_edge=False)
-        table.add_column("trained on")  # fits 80 columns
+        table = Table(title=title, caption=f"twin: {caption}", box=box.SIMPLE_HEAD)
+        table.pad_edge, table.collapse_padding = False, True  # fits 80 columns
+        table.add_column("trained on")
         for name in ("rows", "fidelity", *CLASSIFIERS):
-            table.add_column(name, justify="right")
+            table.add_column(name, justify="right", no_wrap=True)
         for source in (REAL, TWIN, BASELINE):
             scores = (found.score("accuracy", source, ATTRIBUTE, c) for c in CLASSIFIERS)
             row = (str(found.rows[source]), self._fidelity(source), *map(str, scores))
