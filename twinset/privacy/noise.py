@@ -55,12 +55,15 @@ def add_gaussian_(tensor: torch.Tensor, std: float, randomness: Randomness) -> t
 
 def _add(numbers: np.ndarray, std: float, streams: Sequence[np.random.Generator]) -> None:
     """Give every stream its part of the numbers; side by side where they are many."""
+    import torch
+
     parts = np.array_split(numbers, len(streams))
-    if len(numbers) < THREADS_FROM:
+    threads = min(len(streams), torch.get_num_threads())
+    if len(numbers) < THREADS_FROM or threads == 1:
         for part, stream in zip(parts, streams, strict=True):
             _add_part(part, std, stream)
         return
-    with ThreadPoolExecutor(len(streams)) as pool:
+    with ThreadPoolExecutor(threads) as pool:
         list(pool.map(_add_part, parts, repeat(std), streams))
 
 
