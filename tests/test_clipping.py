@@ -198,6 +198,19 @@ def test_physical_batches_change_nothing(family, physical):
     assert_exact(build(family), random_units(4, 7, 2), "bounded", physical)
 
 
+def test_rows_cut_out_of_longer_ones_are_taken():
+    """A slice of a tensor is not contiguous; what it is must not matter."""
+    units, loss = random_units(4, 4, 2), LOSSES["bounded"][0]
+    made, sums = to_sequences(units), []
+    wide = [torch.nn.functional.pad(x, (0, 5)) for x in (made.input_ids, made.loss_mask)]
+    for ids, mask in ((made.input_ids, made.loss_mask), [x[:, :-5] for x in wide]):
+        clipper = ClippingEngine(build("gpt2-tied"), C)
+        clipper.add(Sequences(ids, mask, 2), loss)
+        sums.append(clipper.sums)
+    for one, other in zip(*sums, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_hard_shapes(family):
     units: list[Unit] = [

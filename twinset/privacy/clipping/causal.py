@@ -85,7 +85,7 @@ class ClippingEngine(UnitClipping):
         per_unit = sequences.tokens_per_row.view(units, -1).sum(1)
         offsets = [0, *per_unit.cumsum(0).tolist()]
         embedding = self._model.get_input_embeddings()  # type: ignore[operator]
-        ids = sequences.input_ids.view(units, -1) if embedding.weight is weight else None
+        ids = sequences.input_ids.reshape(units, -1) if embedding.weight is weight else None
         use = HeadUse(hidden, used, sequences.targets, offsets, self._workspace, trained, ids)
         if trained:
             self._capture.uses[id(weight)].append(use)
