@@ -6,8 +6,6 @@ either of them finds is computed on private rows and stays with their owner.
 
 from __future__ import annotations
 
-import shlex
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,6 +16,7 @@ import pandas as pd
 import typer
 
 from evaluation.baseline import untrained_twin
+from evaluation.command import command_line, run_command
 from evaluation.results import BASELINE, HELD_OUT, REAL, REAL_SMALL, TWIN, Comparison, Result
 from evaluation.twins import Twin, generate_twin, make_twin, read_twin, rows_per_label, timed
 from evaluation.utility import (
@@ -265,20 +264,15 @@ def _existing_twin(
 def _write(comparison: Comparison, output: Path) -> None:
     from rich import print as show
 
-    command = shlex.join(["python", "-m", "evaluation.comparison", *sys.argv[1:]])
-    comparison = replace(comparison, command=command)
+    comparison = replace(comparison, command=command_line("evaluation.comparison"))
     write_json(output, comparison.to_dict())
     write_text(output.with_suffix(".md"), comparison.as_markdown())
     show(comparison.as_table())
 
 
 def main() -> None:
-    """Run the command; bad input ends it with one line and exit code 2."""
-    try:
-        app()
-    except InputError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise SystemExit(2) from None
+    """Run the command."""
+    run_command(app)
 
 
 if __name__ == "__main__":

@@ -41,7 +41,6 @@ BATCH_SIZE = 252
 LEARNING_RATE = 0.012
 MAX_TOKENS = 48
 ROWS_PER_LABEL = 300
-ROWS = 2 * ROWS_PER_LABEL
 REAL_ROWS = 1500  # of the real training rows, those the real classifier learns from
 HELD_OUT_ROWS = 2500
 OTHER_SECONDS = 20.0  # loading, accounting and saving
@@ -153,8 +152,7 @@ def run_demo(
         minutes = math.ceil(_seconds_ahead(source, train, config, progress) / 60)
         progress.say(f"the demo takes about {minutes} min on this machine (measured just now)")
         places = Places(run, overwrite=overwrite)
-        wanted = RowsWanted(per_label=(str(ROWS_PER_LABEL),))
-        twin = generate_twin(source, config, wanted, places, progress)
+        twin = generate_twin(source, config, _wanted(), places, progress)
     comparison = compare(
         train.sample(REAL_ROWS, random_state=0),
         heldout.sample(HELD_OUT_ROWS, random_state=0),
@@ -162,7 +160,7 @@ def run_demo(
         [ATTRIBUTE],
         config,
         PROMPT,
-        ROWS,
+        len(twin.frame),
         progress,
         twin=twin,
         classifiers=CLASSIFIERS,
@@ -173,20 +171,26 @@ def run_demo(
     return DemoReport(comparison, twin.frame.head(SAMPLES), twin.run)
 
 
+def _wanted() -> RowsWanted:
+    """As many rows of either label: how they are mixed differs from film to film."""
+    return RowsWanted(per_label=(str(ROWS_PER_LABEL),))
+
+
 def _seconds_ahead(
     source: Source, train: pd.DataFrame, config: RunConfig, progress: Progress
 ) -> float:
     """Estimate what is still to do: the twin, the baseline's longer rows, the embeddings."""
-    prepared = prepare(source, config, RowsWanted(ROWS), Silent())
+    prepared = prepare(source, config, _wanted(), Silent())
     texts, tokenizer = prepared.records.texts, prepared.base.tokenizer
     longest = len(tokenizer.encode(prepared.template.render(prepared.records.labels[0])))
     tokens = usual_tokens(texts, tokenizer, longest, MAX_TOKENS)
-    twin = measure(prepared.base, config, prepared.plan, tokens, ROWS)
+    rows = 2 * ROWS_PER_LABEL
+    twin = measure(prepared.base, config, prepared.plan, tokens, rows)
     baseline = twin.sampling_seconds * MAX_TOKENS / tokens
     encoder = SentenceEncoder(progress.say)
     encoder.encode(train[TEXT][:1].tolist())  # loads it
     began = time.monotonic()
     encoder.encode(train[TEXT][1 : PROBE_TEXTS + 1].tolist())
-    embedding = (time.monotonic() - began) / PROBE_TEXTS * (REAL_ROWS + HELD_OUT_ROWS + 2 * ROWS)
+    embedding = (time.monotonic() - began) / PROBE_TEXTS * (REAL_ROWS + HELD_OUT_ROWS + 2 * rows)
     work = twin.training_seconds + twin.sampling_seconds + baseline + embedding
     return work + OTHER_SECONDS

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-import os
-import platform
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from evaluation.scores import Score
+from evaluation.surroundings import machine, versions
 from twinset.config import RunConfig
 
 if TYPE_CHECKING:
@@ -93,7 +91,7 @@ class Comparison:
         """Return plain values, ready for JSON: with versions and machine."""
         return asdict(self) | {
             "seed": self.config.training.seed,
-            "versions": versions(),
+            "versions": versions(_LIBRARIES),
             "machine": machine(),
         }
 
@@ -153,29 +151,3 @@ class Comparison:
 
 def _place(result: Result) -> tuple[str, str, str]:
     return result.source, result.target, result.classifier
-
-
-def versions() -> dict[str, str]:
-    """Return Python's version and those of the libraries that the figures depend on."""
-    found = {"python": platform.python_version()}
-    for name in _LIBRARIES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            found[name] = "not installed as a package"
-    return found
-
-
-def machine() -> dict[str, Any]:
-    """Return the processor's model and the number of cores at hand; no name of the machine."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return {"cpu": _cpu_model(), "cores": cores}
-
-
-def _cpu_model() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            lines = [line.partition(":")[2].strip() for line in file if line.startswith("model na")]
-    except OSError:
-        lines = []
-    return lines[0] if lines else platform.processor() or platform.machine()

@@ -15,6 +15,16 @@ Unit = list[Sequence]  # the record's own prompt first, then wrong ones
 Loss = Callable[[list[Tensor], int], Tensor]  # mean losses of the sequences, tokens of the text
 
 
+def randomise(model: nn.Module, spread: float = 0.3) -> nn.Module:
+    """Give every parameter, biases and scales included, a value that is not special."""
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for p in model.parameters():
+            noise = torch.randn(p.shape, generator=generator, dtype=torch.float64)
+            p.copy_(spread * noise + (1.0 if p.dim() == 1 else 0.0))
+    return model
+
+
 def plain(means: list[Tensor], tokens: int) -> Tensor:
     return means[0]
 

@@ -28,12 +28,7 @@ def build(family: str):
         pad_token_id=0,
     )
     model = transformers.AutoModelForSequenceClassification.from_config(config).double()
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for p in model.parameters():
-            noise = torch.randn(p.shape, generator=generator, dtype=torch.float64)
-            p.copy_(0.3 * noise + (1.0 if p.dim() == 1 else 0.0))
-    return model.eval()
+    return oracle.randomise(model).eval()
 
 
 def random_rows(units: int, per_unit: int, seed: int = 0) -> LabelledRows:

@@ -62,20 +62,10 @@ def _config(family: str):
     )
 
 
-def _randomise(model: nn.Module, spread: float = 0.3) -> nn.Module:
-    """Give every parameter, biases and scales included, a value that is not special."""
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for p in model.parameters():
-            noise = torch.randn(p.shape, generator=generator, dtype=torch.float64)
-            p.copy_(spread * noise + (1.0 if p.dim() == 1 else 0.0))
-    return model
-
-
 def build(family: str, dtype: torch.dtype = torch.float64) -> nn.Module:
     from transformers import AutoModelForCausalLM
 
-    return _randomise(AutoModelForCausalLM.from_config(_config(family))).to(dtype).eval()
+    return oracle.randomise(AutoModelForCausalLM.from_config(_config(family))).to(dtype).eval()
 
 
 def with_adapters(model: nn.Module, zero: bool = False) -> nn.Module:
@@ -494,7 +484,7 @@ def _from(config_class: str, **more) -> nn.Module:
         pad_token_id=None,
         **more,
     )
-    return _randomise(transformers.AutoModelForCausalLM.from_config(config)).double()
+    return oracle.randomise(transformers.AutoModelForCausalLM.from_config(config)).double()
 
 
 def test_scaled_logits_are_refused():

@@ -263,7 +263,6 @@ def test_demo(tiny_base, tmp_path, monkeypatch):
         "STEPS": 2,
         "MAX_TOKENS": 8,
         "BATCH_SIZE": 16,
-        "ROWS": 24,
         "ROWS_PER_LABEL": 12,
         "REAL_ROWS": 100,
         "HELD_OUT_ROWS": 100,

@@ -137,7 +137,10 @@ class SamplingConfig:
         """Refuse decoding settings that define no distribution."""
         _require(0 < self.top_p <= 1, "--top-p must lie above 0 and be at most 1")
         _require(_finite(self.temperature, 0), "--temperature must be a number above 0")
-        _require(_finite(self.guidance, -1e-9), "--guidance must be 0 or more; 0 switches it off")
+        _require(
+            self.guidance == 0 or _finite(self.guidance, 0),
+            "--guidance must be 0 or more; 0 switches it off",
+        )
         _require(
             self.typical_p is None or 0 < self.typical_p <= 1,
             "--typical-p must lie above 0 and be at most 1",

@@ -6,9 +6,6 @@ batches, clipping and noise, the Trainer without privacy. Then where our time go
 
 from __future__ import annotations
 
-import json
-import shlex
-import sys
 import tempfile
 import time
 from collections import defaultdict
@@ -22,7 +19,9 @@ import torch
 import typer
 
 from evaluation.bench.report import surroundings
+from evaluation.command import command_line, run_command
 from twinset.adapters import with_lora
+from twinset.artefact import write_json, write_text
 from twinset.basemodel import context_length, load_base
 from twinset.config import RunConfig, SpeedConfig, TrainingConfig
 from twinset.demodata import demo_reviews
@@ -74,13 +73,13 @@ def bench(
         ONE: lambda: _twinset(config, tokens, steps, 0.0),
         TWO: lambda: _twinset(config, tokens, steps, 8.0),
     }
-    speeds = {name: [] for name in runs}  # type: dict[str, list[float]]
+    speeds: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(rounds):
         for name, run in runs.items():
             speeds[name].append(records / run())
             typer.echo(f"{name}: {speeds[name][-1]:.2f} records/s", err=True)
     found = {
-        "command": shlex.join(["python", "-m", "evaluation.bench.finetune", *sys.argv[1:]]),
+        "command": command_line("evaluation.bench.finetune"),
         **surroundings(),
         "threads": torch.get_num_threads(),
         "dtype": str(frozen_dtype(config)).removeprefix("torch."),
@@ -90,8 +89,8 @@ def bench(
         "profile": _profile(config, tokens),
     }
     output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", "utf-8")
-    output.with_suffix(".md").write_text(_markdown(found), "utf-8")
+    write_json(output, found)
+    write_text(output.with_suffix(".md"), _markdown(found))
 
 
 def _tokens(config: RunConfig, count: int) -> TokenisedRecords:
@@ -218,4 +217,4 @@ def _markdown(found: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    app()
+    run_command(app)

@@ -198,6 +198,18 @@ def _leave_forward(library: str, model: nn.Module) -> str:
     return "its rewritten forward, for older transformers, is left out" if gpt2 else ""
 
 
+def _engine_options(work: Work) -> dict[str, Any]:
+    """What the engines of fastDP and private-transformers both want to know."""
+    rows = len(work.input_ids)
+    return {
+        "batch_size": rows,
+        "sample_size": 1000 * rows,
+        "epochs": 1,
+        "noise_multiplier": work.noise_multiplier,
+        "max_grad_norm": work.max_grad_norm,
+    }
+
+
 def fast_dp(model: Any, work: Work) -> Made:
     """FastDP's book-keeping: one backward, whose layer gradients are kept."""
     from fastDP import PrivacyEngine
@@ -211,11 +223,7 @@ def fast_dp(model: Any, work: Work) -> Made:
     tied = table.requires_grad and table is model.get_output_embeddings().weight
     engine = PrivacyEngine(
         model.train(),
-        batch_size=len(work.input_ids),
-        sample_size=1000 * len(work.input_ids),
-        epochs=1,
-        noise_multiplier=work.noise_multiplier,
-        max_grad_norm=work.max_grad_norm,
+        **_engine_options(work),
         clipping_fn="Abadi",
         loss_reduction="sum",
         origin_params=["wte", "wpe", "embed_tokens"] if table.requires_grad else None,
@@ -243,11 +251,7 @@ def private_transformers(model: Any, work: Work) -> Made:
     untied = _untie(model)
     engine = PrivacyEngine(
         model.train(),
-        batch_size=len(work.input_ids),
-        sample_size=1000 * len(work.input_ids),
-        epochs=1,
-        noise_multiplier=work.noise_multiplier,
-        max_grad_norm=work.max_grad_norm,
+        **_engine_options(work),
         clipping_mode="ghost",
         record_snr=False,
         skip_checks=True,

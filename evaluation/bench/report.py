@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from datetime import date
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from evaluation.bench.cases import Case
+from evaluation.surroundings import machine, versions
+from twinset.artefact import write_json
 from twinset.errors import InputError
 from twinset.markdown import code, plain
 
@@ -67,9 +66,7 @@ class Results:
             "rows": [{"case": asdict(c), **r} for c, r in self.rows.items()],
         }
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = self.path.with_suffix(".tmp")
-        unfinished.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", "utf-8")
-        unfinished.replace(self.path)
+        write_json(self.path, kept)
 
     def tables(self) -> Iterator[Table]:
         """Yield one table for each model, method and precision."""
@@ -204,23 +201,9 @@ def _draw(panel: Any, table: Table) -> None:
 
 
 def surroundings() -> dict[str, str]:
-    """Return versions and machine, without importing what they are versions of."""
-    versions = [f"{name} {_version(name)}" for name in LIBRARIES]
+    """Return versions and machine, a line each."""
+    found, here = versions(LIBRARIES), machine()
     return {
-        "versions": ", ".join([f"Python {platform.python_version()}", *versions]),
-        "machine": f"{_processor()}, {os.cpu_count()} cores seen",
+        "versions": ", ".join(f"{name} {version}" for name, version in found.items()),
+        "machine": f"{here['cpu']}, {here['cores']} cores",
     }
-
-
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "absent"
-
-
-def _processor() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(models, platform.processor() or platform.machine())

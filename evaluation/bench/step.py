@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shlex
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
@@ -22,6 +21,8 @@ import typer
 from evaluation.bench.cases import ORDINARY, Case, grid
 from evaluation.bench.models import MODELS
 from evaluation.bench.report import Results, as_markdown, write_figure
+from evaluation.command import command_line, run_command
+from twinset.artefact import write_text
 from twinset.errors import InputError
 
 METHODS = ("full", "lora")
@@ -84,10 +85,9 @@ def bench(
     )
     if precision != "float32" and "full" in methods.split(","):
         _say("full training in bfloat16 is not measured: bfloat16 is for frozen weights")
-    command = shlex.join(["python", "-m", "evaluation.bench.step", *sys.argv[1:]])
-    results = Results.open(output, command)
+    results = Results.open(output, command_line("evaluation.bench.step"))
     _measure(list(cases), effort, results)
-    output.with_suffix(".md").write_text(as_markdown(results), "utf-8")
+    write_text(output.with_suffix(".md"), as_markdown(results))
     if not write_figure(results, output.with_suffix(".png")):
         _say("no figure: matplotlib is not installed (pip install 'twinset[bench]')")
 
@@ -193,14 +193,5 @@ def _shape(given: str) -> tuple[int, int]:
     return _positive("--shapes", batch), _positive("--shapes", length)
 
 
-def main() -> None:
-    """Run the command; bad input ends it with one line and exit code 2."""
-    try:
-        app()
-    except InputError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise SystemExit(2) from None
-
-
 if __name__ == "__main__":
-    main()
+    run_command(app)

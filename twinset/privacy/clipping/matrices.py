@@ -26,6 +26,17 @@ FORM_ANYWAY = 1.0  # here forming is cheaper even where the gradient cannot be k
 CANCELLATION = 1e-4
 
 
+def cancels(squared: Tensor, size: Tensor, dtype: torch.dtype) -> Tensor:
+    """Tell where ‖G‖², got by Gram matrices, may have lost its digits; a NaN has not: it stays.
+
+    Args:
+        squared: ‖G‖² as found.
+        size: ‖L‖²‖R‖².
+        dtype: precision of the Gram matrices.
+    """
+    return size > squared * (CANCELLATION / torch.finfo(dtype).eps)
+
+
 def matrix_use(left: Tensor, right: Tensor, workspace: Workspace, name: object) -> Use:
     """Return the use of a matrix (m, n) whose gradient is leftᵀ right: (B, S, m) and (B, S, n).
 
@@ -59,8 +70,7 @@ class MatrixUse:
         if tokens * (m + n) >= FORM_ANYWAY * m * n:
             return self._formed(range(len(self.left)))
         squared, size = self._gram()
-        limit = CANCELLATION / torch.finfo(self.left.dtype).eps
-        doubtful = (size > limit * squared).nonzero().squeeze(1).tolist()  # a NaN is not: it stays
+        doubtful = cancels(squared, size, self.left.dtype).nonzero().squeeze(1).tolist()
         if doubtful:
             squared[doubtful] = self._formed(doubtful)
         return squared

@@ -101,7 +101,8 @@ class EmbeddingUse:
         rows, place = torch.unique(owner * self.size + self.ids, return_inverse=True)
         table = self.b.new_zeros(len(rows), self.b.shape[2])
         table.index_add_(0, place.reshape(-1), self.b.flatten(0, 1))
-        return squares(table).new_zeros(units).index_add_(0, rows // self.size, squares(table))
+        of_rows = squares(table)
+        return of_rows.new_zeros(units).index_add_(0, rows // self.size, of_rows)
 
     def unit_gradients(self, start: int, stop: int) -> Tensor:
         """See `Use`."""

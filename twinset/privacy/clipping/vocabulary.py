@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from twinset.privacy.clipping.matrices import CANCELLATION
+from twinset.privacy.clipping.matrices import cancels
 from twinset.privacy.clipping.uses import EmbeddingUse, accumulation_dtype, squares
 from twinset.privacy.clipping.workspace import Workspace
 
@@ -134,8 +134,7 @@ class HeadUse:
         hh = h @ h.t()
         size = hh.trace().double() * gram.trace().double()
         squared = (hh * gram).sum(dtype=torch.float64)
-        doubtful = bool(size > squared * (CANCELLATION / torch.finfo(h.dtype).eps))
-        return self._formed(unit) if doubtful else squared
+        return self._formed(unit) if bool(cancels(squared, size, h.dtype)) else squared
 
     def _formed(self, unit: int) -> Tensor:
         return squares(self.unit_gradients(unit, unit + 1))[0]

@@ -1,0 +1,36 @@
+"""What a figure was measured with: versions and machine, without importing what they are of."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterable
+from importlib import metadata
+from typing import Any
+
+
+def versions(libraries: Iterable[str]) -> dict[str, str]:
+    """Return Python's version and those of the libraries."""
+    return {"python": platform.python_version()} | {name: _version(name) for name in libraries}
+
+
+def _version(library: str) -> str:
+    try:
+        return metadata.version(library)
+    except metadata.PackageNotFoundError:
+        return "not installed as a package"
+
+
+def machine() -> dict[str, Any]:
+    """Return the processor's model and the number of cores at hand; no name of the machine."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {"cpu": _cpu_model(), "cores": cores}
+
+
+def _cpu_model() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            lines = [line.partition(":")[2].strip() for line in file if line.startswith("model na")]
+    except OSError:
+        lines = []
+    return lines[0] if lines else platform.processor() or platform.machine()
