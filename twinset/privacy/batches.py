@@ -14,12 +14,9 @@ def poisson_batches(
 ) -> Iterator[np.ndarray]:
     """Draw `steps` batches of record numbers, each record in each independently with probability q.
 
-    A size is drawn from Binomial(n, q) and then that many distinct records, uniformly. That is
-    exactly Poisson sampling: a set S of size k has probability
-    C(n, k) qᵏ (1 − q)ⁿ⁻ᵏ / C(n, k) = qᵏ (1 − q)ⁿ⁻ᵏ.
-
-    Guarantee: this is the sampler that `SubsampledGaussian` supposes. A step with an empty batch
-    must release noise all the same; for that, empty batches are yielded.
+    Guarantee: this is the sampler that `SubsampledGaussian` supposes, with q rounded down to a
+    multiple of 2⁻⁶⁴. A step with an empty batch must release noise all the same; for that, empty
+    batches are yielded.
 
     Args:
         n: number of records.
@@ -28,16 +25,14 @@ def poisson_batches(
         randomness: its sampling stream is used.
 
     Returns:
-        An iterator of arrays (k,) of distinct record numbers from 0 to n − 1, in no particular
-        order; k may be 0.
+        An iterator of arrays (k,) of distinct record numbers from 0 to n − 1, in rising order; k
+        may be 0.
 
     >>> [len(b) for b in poisson_batches(4, 1.0, 2, Randomness.for_tests(0))]
     [4, 4]
     """
-    if n < 1 or steps < 1 or not 0 < sample_rate <= 1:
+    if n < 1 or steps < 1 or not 2.0**-64 <= sample_rate <= 1:
         raise ValueError("need at least one record and one step, and a sample rate in (0, 1]")
-    draws = randomness.sampling
-    return (
-        draws.choice(n, draws.binomial(n, sample_rate), replace=False, shuffle=False)
-        for _ in range(steps)
-    )
+    last = np.uint64(int(sample_rate * 2**64) - 1)
+    words = np.empty(n, np.uint64)
+    return (np.flatnonzero(randomness.sampling.fill(words) <= last) for _ in range(steps))

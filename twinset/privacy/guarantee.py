@@ -29,7 +29,7 @@ _EXCLUDES = (
     "people with several records, beyond the group bound stated above",
     "facts about the records as a whole: learning these is the purpose of a twin",
     "attacks on floating-point arithmetic: the theorem is about real numbers",
-    "the random number generator: it is seeded by the operating system, but not cryptographic",
+    "an attacker who can tell AES-256 from chance: the noise and the batches are its key stream",
     "choices made by looking at private results, such as tuning or keeping the best of many runs",
     "the folder internal/: it holds numbers computed from private records and must not be shared",
 )

@@ -11,6 +11,7 @@ from typing import TypeVar
 import numpy as np
 
 from twinset.privacy.events import GaussianRelease
+from twinset.privacy.gaussian import Gaussian
 from twinset.privacy.randomness import Randomness
 
 Combination = TypeVar("Combination", bound=Hashable)
@@ -53,7 +54,8 @@ def release_label_counts(
             raise ValueError(f"row {row} has a label outside the public set of combinations")
     counts = Counter(labels)
     exact = np.array([counts[combination] for combination in combinations], dtype=float)
-    noisy = exact + noise_multiplier * randomness.noise[0].standard_normal(exact.shape)
+    draws = Gaussian(randomness.noise[0], exact.dtype, len(exact)).draw(len(exact))
+    noisy = exact + noise_multiplier * draws
     kept = np.maximum(noisy, 0.0) if (noisy > 0).any() else np.ones_like(noisy)
     return tuple(kept.tolist()), event
 

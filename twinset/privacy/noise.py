@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from twinset.privacy.gaussian import Gaussian
+from twinset.privacy.keystream import KeyStream
 from twinset.privacy.randomness import Randomness
 
 if TYPE_CHECKING:
     import torch
 
-BUFFER_NUMBERS = 1 << 16
+AT_ONCE = 1 << 16
 THREADS_FROM = 1 << 20  # numbers
 
 
@@ -53,7 +55,7 @@ def add_gaussian_(tensor: torch.Tensor, std: float, randomness: Randomness) -> t
         return tensor.add_(draws.to(tensor.device))
 
 
-def _add(numbers: np.ndarray, std: float, streams: Sequence[np.random.Generator]) -> None:
+def _add(numbers: np.ndarray, std: float, streams: Sequence[KeyStream]) -> None:
     """Give every stream its part of the numbers; side by side where they are many."""
     import torch
 
@@ -67,12 +69,11 @@ def _add(numbers: np.ndarray, std: float, streams: Sequence[np.random.Generator]
         list(pool.map(_add_part, parts, repeat(std), streams))
 
 
-def _add_part(numbers: np.ndarray, std: float, stream: np.random.Generator) -> None:
-    """Draw into a buffer that stays in the cache; no second array of all numbers is ever made."""
-    buffer = np.empty(min(BUFFER_NUMBERS, len(numbers)), dtype=numbers.dtype)
-    for start in range(0, len(numbers), BUFFER_NUMBERS):
-        some = numbers[start : start + BUFFER_NUMBERS]
-        draws = buffer[: len(some)]
-        stream.standard_normal(out=draws, dtype=numbers.dtype.type)
+def _add_part(numbers: np.ndarray, std: float, stream: KeyStream) -> None:
+    """Draw some at a time; no second array of all numbers is ever made."""
+    gaussian = Gaussian(stream, numbers.dtype, min(AT_ONCE, len(numbers)))
+    for start in range(0, len(numbers), AT_ONCE):
+        some = numbers[start : start + AT_ONCE]
+        draws = gaussian.draw(len(some))
         draws *= std
         some += draws
