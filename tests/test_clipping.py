@@ -438,7 +438,16 @@ def test_zero_and_close():
     clipper = ClippingEngine(model, C)
     assert not any(p.requires_grad for p in model.parameters())
     clipper.add(to_sequences(units), LOSSES["plain"][0])
+    once = [total.clone() for total in clipper.sums]
     clipper.zero()
+    clipper.add(to_sequences(units), LOSSES["plain"][0])
+    assert all(map(torch.equal, once, clipper.sums))
+    clipper.zero()
+    assert not any(bool(total.any()) for total in clipper.sums)
+    clipper.zero()  # what the sums hold now is overwritten, also by units that all count as zero
+    with torch.no_grad():
+        model.get_input_embeddings().weight.fill_(math.nan)
+    assert not clipper.add(to_sequences(units), LOSSES["plain"][0]).scales.any()
     assert not any(bool(total.any()) for total in clipper.sums)
     clipper.close()
     assert all(p.requires_grad for p in model.parameters())

@@ -16,7 +16,8 @@ class Case:
     Args:
         model: a key of `models.MODELS`.
         method: "full" or "lora".
-        precision: "float32" or "bfloat16", of the weights.
+        precision: "float32", or "bfloat16" as twinset uses it: frozen weights are held in it, and
+            weights that are all trained stay float32 under autocast.
         batch: B, units in the batch.
         length: T, tokens in a row; none of them is padding.
         per_unit: K, rows in a unit.
@@ -37,6 +38,11 @@ class Case:
     def setting(self) -> tuple[str, str, str]:
         """What one table is about."""
         return self.model, self.method, self.precision
+
+    @property
+    def autocast(self) -> bool:
+        """Whether float32 weights are cast for each product."""
+        return self.method == "full" and self.precision == "bfloat16"
 
     @property
     def shape(self) -> str:
@@ -60,9 +66,8 @@ def grid(
     engines: list[str],
     threads: int,
 ) -> Iterator[Case]:
-    """Yield all cases; none for full training in bfloat16, which is for frozen weights."""
+    """Yield all cases."""
     for model, method, (batch, length), k, engine in product(
         models, methods, shapes, per_unit, engines
     ):
-        if method == "lora" or precision == "float32":
-            yield Case(model, method, precision, batch, length, k, engine, threads)
+        yield Case(model, method, precision, batch, length, k, engine, threads)

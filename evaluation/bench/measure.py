@@ -58,6 +58,8 @@ def _made(case: Case) -> Made:
     """Build the model and the step, take it once, and see that it left gradients."""
     engine = ENGINES[case.engine]
     engine.load()
+    if case.autocast and not engine.autocast:
+        raise Unavailable("not tried in autocast")
     model = models.build(case)
     trained = [p for p in model.parameters() if p.requires_grad]
     made = engine.make(model, Work.of(case, model.config.vocab_size))

@@ -73,5 +73,6 @@ def build(case: Case) -> Any:
     dropout = _NO_DROPOUT if family == "GPT2" else {}
     special = {"bos_token_id": 0, "eos_token_id": 0}
     model = model_class(config_class(**special, **dropout, use_cache=False, **different))
-    model = model.to(getattr(torch, case.precision))
+    if not case.autocast:
+        model = model.to(getattr(torch, case.precision))
     return with_lora(model, _LORA_RANK) if case.method == "lora" else model

@@ -16,7 +16,8 @@ from torch import Tensor
 from evaluation.bench.cases import Case
 from twinset.kernels import fuse
 from twinset.mismatch import MismatchLoss
-from twinset.privacy.clipping import ClippingEngine, Sequences
+from twinset.privacy.clipping import ClippingEngine, Execution, Sequences
+from twinset.privacy.clipping.execution import KEPT_BYTES
 from twinset.privacy.clipping.vocabulary import residuals
 from twinset.privacy.noise import add_gaussian_
 from twinset.privacy.randomness import Randomness
@@ -33,19 +34,22 @@ class Work:
         per_unit: K.
         max_grad_norm: C.
         noise_multiplier: σ.
+        autocast: format that the products of float32 weights are cast to.
     """
 
     input_ids: Tensor
     per_unit: int
     max_grad_norm: float = 1.0
     noise_multiplier: float = 1.0
+    autocast: torch.dtype | None = None
 
     @classmethod
     def of(cls, case: Case, vocabulary: int) -> Work:
         """Draw a case's tokens."""
         generator = torch.Generator().manual_seed(0)
         shape = (case.batch * case.per_unit, case.length)
-        return cls(torch.randint(vocabulary, shape, generator=generator), case.per_unit)
+        ids = torch.randint(vocabulary, shape, generator=generator)
+        return cls(ids, case.per_unit, autocast=torch.bfloat16 if case.autocast else None)
 
     @property
     def position_ids(self) -> Tensor:
@@ -71,7 +75,9 @@ def ordinary(model: Any, work: Work) -> Made:
 
     def step() -> None:
         model.zero_grad()
-        model(input_ids=work.input_ids, labels=work.input_ids).loss.backward()
+        with Execution(autocast=work.autocast).casting(work.input_ids.device):
+            loss = model(input_ids=work.input_ids, labels=work.input_ids).loss
+        loss.backward()
 
     return Made(step)
 
@@ -83,14 +89,15 @@ class InPlaceLoss(torch.autograd.Function):
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, q: Tensor) -> Tensor:
         """Return a scalar; hidden (N, d), weight (V, d), q (N, V) to be overwritten."""
         ctx.save_for_backward(hidden, weight)
-        ctx.q = q
-        return residuals(hidden, weight, targets, q).sum()
+        losses = residuals(hidden, weight, targets, q)
+        ctx.q = q.to(weight.dtype)
+        return losses.sum()
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of hidden and, where it is trained, of the weight."""
         hidden, weight = ctx.saved_tensors
-        through = (ctx.q.to(weight.dtype) @ weight) * grads[0]
+        through = (ctx.q @ weight) * grads[0]
         trained = ctx.needs_input_grad[1]
         return through, ctx.q.t() @ (hidden * grads[0]) if trained else None, None, None
 
@@ -103,20 +110,22 @@ def our_kernels(model: Any, work: Work) -> Made:
 
     def step() -> None:
         model.zero_grad()
-        hidden = plain.base_model(input_ids=ids, use_cache=False).last_hidden_state
-        rows = hidden[:, :-1].flatten(0, 1)
-        loss = InPlaceLoss.apply(rows, head, ids[:, 1:].flatten(), q)
+        with Execution(autocast=work.autocast).casting(ids.device):
+            hidden = plain.base_model(input_ids=ids, use_cache=False).last_hidden_state
+        rows = hidden[:, :-1].flatten(0, 1).to(work.autocast or hidden.dtype)
+        loss = InPlaceLoss.apply(rows, head.to(rows.dtype), ids[:, 1:].flatten(), q)
         (loss / len(rows)).backward()
 
     return Made(step, "not private")
 
 
-def ours(model: Any, work: Work) -> Made:
-    """The private step that twinset trains with."""
+def ours(model: Any, work: Work, kept_bytes: int = KEPT_BYTES) -> Made:
+    """The private step that twinset trains with; `kept_bytes` 0 is its low-memory mode."""
     mask = torch.ones_like(work.input_ids, dtype=torch.bool)
     mask[:, 0] = False
     sequences = Sequences(work.input_ids, mask, work.per_unit)
-    engine = ClippingEngine(fuse(model), work.max_grad_norm)
+    execution = Execution(kept_bytes, autocast=work.autocast)
+    engine = ClippingEngine(fuse(model), work.max_grad_norm, execution)
     randomness = Randomness.from_os()
 
     def step() -> None:

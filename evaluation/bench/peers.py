@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -25,10 +26,11 @@ class Unavailable(Exception):
 
 
 class Engine(NamedTuple):
-    """How a step is made, and the library that has to be there."""
+    """How a step is made, the library that has to be there, and whether it is tried in autocast."""
 
     make: Callable[[Any, Work], Made]
     library: str = "torch"
+    autocast: bool = False
 
     def load(self) -> None:
         """Import the library.
@@ -267,9 +269,10 @@ def private_transformers(model: Any, work: Work) -> Made:
 
 
 ENGINES = {
-    ORDINARY: Engine(ordinary),
-    "ours": Engine(ours),
-    "ours-kernels": Engine(our_kernels),
+    ORDINARY: Engine(ordinary, autocast=True),
+    "ours": Engine(ours, autocast=True),
+    "ours-low-memory": Engine(partial(ours, kept_bytes=0), autocast=True),
+    "ours-kernels": Engine(our_kernels, autocast=True),
     "opacus-hooks": Engine(opacus_hooks, "opacus"),
     "opacus-ghost": Engine(opacus_ghost, "opacus"),
     "vmap": Engine(vmap_grad),

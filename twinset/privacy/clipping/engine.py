@@ -79,12 +79,21 @@ class UnitClipping:
         self._layers = None
         if execution.gradient_checkpointing:
             self._layers = CheckpointedLayers(model, {id(p) for p in self.parameters})
-        self.sums = [torch.zeros_like(p, dtype=accumulation_dtype(p)) for p in self.parameters]
+        self._sums = [torch.empty_like(p, dtype=accumulation_dtype(p)) for p in self.parameters]
+        self._undefined = True  # what the sums hold; the first addition overwrites it
 
     def zero(self) -> None:
         """Start a new logical batch."""
-        for total in self.sums:
-            total.zero_()
+        self._undefined = True
+
+    @property
+    def sums(self) -> list[Tensor]:
+        """Σᵢ ĝᵢ of what was added since `zero`, one tensor for each of `parameters`."""
+        if self._undefined:
+            for total in self._sums:
+                total.zero_()
+            self._undefined = False
+        return self._sums
 
     def close(self) -> None:
         """Remove hooks; parameters are trainable by autograd again."""
@@ -115,7 +124,7 @@ class UnitClipping:
 
     def _norms(self, units: int) -> Tensor:
         """(B,) float64 norms of the whole gradients: squares of all parameters' sums of uses."""
-        squared = torch.zeros(units, dtype=torch.float64, device=self.sums[0].device)
+        squared = torch.zeros(units, dtype=torch.float64, device=self._sums[0].device)
         for parameter in self.parameters:
             squared += _squared_norms(self._uses_of(parameter), parameter.numel(), units)
         return squared.sqrt()
@@ -124,10 +133,12 @@ class UnitClipping:
         """Add Σ scaleᵢ gᵢ to the sums, and let go of each parameter's uses on the way."""
         if not bool((scales != 0).any()):
             return
-        for parameter, total in zip(self.parameters, self.sums, strict=True):
-            uses = self._capture.uses.pop(id(parameter))
-            for use in uses:
-                use.add_to(total, scales)
+        for parameter, total in zip(self.parameters, self._sums, strict=True):
+            beta = 0 if self._undefined else 1
+            for use in self._capture.uses.pop(id(parameter)):
+                use.add_to(total, scales, beta)
+                beta = 1
+        self._undefined = False
 
     def _uses_of(self, parameter: nn.Parameter) -> list[Use]:
         uses = self._capture.uses[id(parameter)]

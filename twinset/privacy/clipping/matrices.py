@@ -102,7 +102,7 @@ class MatrixUse:
         """See `Use`."""
         return torch.bmm(self.left[start:stop].transpose(1, 2), self.right[start:stop])
 
-    def add_to(self, total: Tensor, weights: Tensor) -> None:
+    def add_to(self, total: Tensor, weights: Tensor, beta: int = 1) -> None:
         """See `Use`. The factors share memory with other layers' and are never changed in place."""
         left, right, kept = self.left, self.right, weights != 0
         if not bool(kept.all()):
@@ -112,7 +112,7 @@ class MatrixUse:
             left = torch.mul(left, per_token, out=self._scratch(left))
         else:
             right = torch.mul(right, per_token, out=self._scratch(right))
-        total.addmm_(left.flatten(0, 1).t(), right.flatten(0, 1))
+        total.addmm_(left.flatten(0, 1).t(), right.flatten(0, 1), beta=beta)
 
     def _scratch(self, like: Tensor) -> Tensor:
         return self.workspace.take("weighted", tuple(like.shape), like)

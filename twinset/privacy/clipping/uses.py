@@ -25,8 +25,11 @@ class Use(Protocol):
         """Return (stop - start, *parameter shape), the gradients of units start … stop-1."""
         ...
 
-    def add_to(self, total: Tensor, weights: Tensor) -> None:
-        """Add Σ weightsᵢ · gradientᵢ; units of weight zero are left out, so they may be NaN."""
+    def add_to(self, total: Tensor, weights: Tensor, beta: int = 1) -> None:
+        """Make total beta · total + Σ weightsᵢ · gradientᵢ; beta is 1, or 0 for an undefined total.
+
+        Units of weight zero are left out, so they may be NaN.
+        """
         ...
 
 
@@ -44,16 +47,6 @@ def squares(gradients: Tensor) -> Tensor:
     return rows.reshape(len(gradients), -1).sum(1)
 
 
-def add_weighted(total: Tensor, gradients: Tensor, weights: Tensor) -> None:
-    """Total += Σ weightsᵢ · gradientsᵢ, with gradients (B, …) in the total's precision."""
-    kept = weights != 0
-    if not bool(kept.all()):
-        gradients, weights = gradients[kept], weights[kept]
-    if len(weights):
-        columns = gradients.reshape(len(gradients), -1).t()
-        total.view(-1).addmv_(columns, weights.to(total.dtype))
-
-
 @dataclass(frozen=True)
 class FormedUse:
     """A use whose gradients are at hand: (B, *parameter shape)."""
@@ -68,9 +61,13 @@ class FormedUse:
         """See `Use`."""
         return self.gradients[start:stop]
 
-    def add_to(self, total: Tensor, weights: Tensor) -> None:
+    def add_to(self, total: Tensor, weights: Tensor, beta: int = 1) -> None:
         """See `Use`."""
-        add_weighted(total, self.gradients, weights)
+        gradients, kept = self.gradients, weights != 0
+        if not bool(kept.all()):
+            gradients, weights = gradients[kept], weights[kept]
+        columns = gradients.reshape(len(gradients), total.numel()).t()
+        total.view(-1).addmv_(columns, weights.to(total.dtype), beta=beta)
 
 
 def bias_use(b: Tensor) -> FormedUse:
@@ -112,8 +109,10 @@ class EmbeddingUse:
         table.index_add_(0, rows.reshape(-1), b.flatten(0, 1))
         return table.view(-1, self.size, b.shape[2])
 
-    def add_to(self, total: Tensor, weights: Tensor) -> None:
+    def add_to(self, total: Tensor, weights: Tensor, beta: int = 1) -> None:
         """See `Use`."""
+        if not beta:
+            total.zero_()
         kept = weights != 0
         b = self.b[kept] * weights[kept].to(total.dtype)[:, None, None]
         total.index_add_(0, self.ids[kept].reshape(-1), b.flatten(0, 1).to(total.dtype))

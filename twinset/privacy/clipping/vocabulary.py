@@ -161,20 +161,22 @@ class HeadUse:
             torch.mm(self._residuals(tokens).t(), self._weighted_hidden(unit), out=total)
         return out
 
-    def add_to(self, total: Tensor, weights: Tensor) -> None:
+    def add_to(self, total: Tensor, weights: Tensor, beta: int = 1) -> None:
         """See `Use`."""
         assert self.token_weights is not None
         lengths = torch.tensor(self.offsets, device=weights.device).diff()
         per_token = self.token_weights * weights.to(total.dtype).repeat_interleave(lengths)
         all_count = bool((weights != 0).all())
         if self._q is not None and all_count:
-            total.addmm_(self._q.t(), self.hidden.to(total.dtype) * per_token[:, None])
+            h = self.hidden.to(total.dtype) * per_token[:, None]
+            total.addmm_(self._q.t(), h, beta=beta)
             return
         for chunk, units in self.chunks():
             counted = [i for i in units if all_count or weights[i]]
             for a, b in [(chunk.start, chunk.stop)] if all_count else map(self._span, counted):
                 h = self.hidden[a:b].to(total.dtype) * per_token[a:b, None]
-                total.addmm_(self._residuals(slice(a, b)).t(), h)
+                total.addmm_(self._residuals(slice(a, b)).t(), h, beta=beta)
+                beta = 1
 
     def _span(self, unit: int) -> tuple[int, int]:
         return self.offsets[unit], self.offsets[unit + 1]
