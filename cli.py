@@ -47,6 +47,8 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+audit = typer.Typer(help="Attack twinset's own claims.")
+app.add_typer(audit, name="audit")
 STOPPED = 130  # exit code
 Data = Annotated[str, typer.Argument(help="CSV, TSV, Parquet, JSONL, data-set folder or hub name.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Stop after the plan; write nothing.")]
@@ -190,6 +192,35 @@ def demo(
         _print({"run": report.run, **report.comparison.to_dict()}, (), as_json)
     else:
         Stdout(highlight=False).print(report)
+
+
+@audit.command()
+def mechanism(
+    noise_policy: Annotated[str, typer.Option(help="The policy to attack.")] = "uniform",
+    fault: Annotated[str | None, typer.Option(help="Break the step first, on purpose.")] = None,
+    noise_multiplier: Annotated[float, typer.Option(help="Sigma.")] = 1.0,
+    steps: Annotated[int, typer.Option(min=1, help="Of the short run.")] = 6,
+    sample_rate: Annotated[float, typer.Option(help="Of the short run.")] = 0.5,
+    trials: Annotated[int, typer.Option(min=100, help="Outputs with, and without.")] = 20_000,
+    delta: Annotated[float, typer.Option(help="Where the claim is attacked.")] = 0.01,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Attack the noise step with worst-case neighbours; exit code 1 if its claim is refuted."""
+    from rich.console import Console as Stderr
+    from rich.progress import Progress
+
+    from evaluation.audit.report import MechanismAudit, finding_line
+
+    audited = MechanismAudit(
+        noise_policy, fault, noise_multiplier, steps, sample_rate, trials, delta
+    )
+    with Progress(console=Stderr(stderr=True), disable=quiet, transient=True) as bar:
+        task = bar.add_task("attacking", total=audited.ticks)
+        findings = audited.run(lambda: bar.advance(task))
+    _print(audited.to_dict(findings), map(finding_line, findings), as_json)
+    if not all(finding.holds for finding in findings):
+        raise VerificationError("the outputs show more than is claimed: the step is not private")
 
 
 @app.command()

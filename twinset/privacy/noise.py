@@ -56,16 +56,13 @@ def add_gaussian_(tensor: torch.Tensor, std: float, randomness: Randomness) -> t
 
 
 def _add(numbers: np.ndarray, std: float, streams: Sequence[KeyStream]) -> None:
-    """Give every stream its part of the numbers; side by side where they are many."""
+    """Give every stream its part of the numbers, side by side; the first one all of a few."""
     import torch
 
+    if len(numbers) < THREADS_FROM:
+        return _add_part(numbers, std, streams[0])
     parts = np.array_split(numbers, len(streams))
-    threads = min(len(streams), torch.get_num_threads())
-    if len(numbers) < THREADS_FROM or threads == 1:
-        for part, stream in zip(parts, streams, strict=True):
-            _add_part(part, std, stream)
-        return
-    with ThreadPoolExecutor(threads) as pool:
+    with ThreadPoolExecutor(min(len(streams), torch.get_num_threads())) as pool:
         list(pool.map(_add_part, parts, repeat(std), streams))
 
 

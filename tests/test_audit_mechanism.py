@@ -1,0 +1,114 @@
+"""The audit of the noise step: it is right about known mechanisms, and it catches broken ones."""
+
+import json
+
+import numpy as np
+import pytest
+
+import cli
+from evaluation.audit.faults import FAULTS
+from evaluation.audit.lowerbound import epsilon_lower_bound
+from evaluation.audit.mechanism import MAX_GRAD_NORM, Step, audit_step
+from evaluation.audit.neighbours import worst_case
+from evaluation.audit.report import MechanismAudit
+from twinset.errors import InputError
+from twinset.privacy.accountant import epsilon
+from twinset.privacy.events import GaussianRelease
+
+DELTA, TRIALS = 0.01, 6000
+ENOUGH = 20_000  # to catch the smallest fault, which moves the sum by 1.38 C
+
+
+def gaussian_bound(shift, seed, trials=TRIALS):
+    rng = np.random.default_rng(seed)
+    return epsilon_lower_bound(rng.normal(shift, 1, trials), rng.normal(0, 1, trials), DELTA)
+
+
+@pytest.mark.parametrize("shift", [0.3, 1.0, 2.0])
+def test_the_bound_stays_below_the_truth_as_often_as_it_says(shift):
+    """Five in a hundred may lie above; they hardly do, since each probability is bounded apart."""
+    truth = epsilon([GaussianRelease(1 / shift, "known")], DELTA)
+    bounds = [gaussian_bound(shift, seed) for seed in range(100)]
+    assert sum(bound > truth for bound in bounds) <= 5
+    assert np.median(bounds) > (0.5 if shift >= 1 else 0.05) * truth
+
+
+def test_two_equal_mechanisms_show_nothing():
+    assert max(gaussian_bound(0.0, seed) for seed in range(20)) < 0.2
+
+
+def test_the_order_of_the_neighbours_does_not_matter():
+    rng = np.random.default_rng(0)
+    high, low = rng.normal(1, 1, TRIALS), rng.normal(0, 1, TRIALS)
+    assert epsilon_lower_bound(low, high, DELTA) > 1
+
+
+def test_scores_that_tell_all_are_bounded_by_their_number():
+    bound = epsilon_lower_bound(np.ones(1000), np.zeros(1000), 0.0)
+    assert 4 < bound < np.log(500)
+
+
+@pytest.fixture(scope="module")
+def neighbours():
+    return worst_case()
+
+
+def moved(step):
+    """How far the target moves the sum, in C."""
+    difference = step.noiseless((0, 1, 2, 3)) - step.noiseless((0, 1, 2))
+    step.engine.close()
+    return float(difference.norm()) / MAX_GRAD_NORM
+
+
+def test_the_real_step_moves_by_c(neighbours):
+    assert moved(Step(neighbours, "uniform", 1.0)) == pytest.approx(1.0, rel=1e-5)
+
+
+@pytest.mark.parametrize(("fault", "by"), [("cross-term-left-out", 1.38), ("sequences-apart", 2.0)])
+def test_broken_clipping_moves_further(neighbours, fault, by):
+    assert moved(FAULTS[fault](neighbours, "uniform", 1.0)) == pytest.approx(by, abs=0.01)
+
+
+def test_the_real_step_holds():
+    findings = MechanismAudit(trials=TRIALS).run()
+    assert all(finding.holds for finding in findings)
+    assert all(finding.lower_bound > 0.3 * finding.claimed for finding in findings)  # it can see
+
+
+def is_caught(neighbours, fault):
+    step = FAULTS[fault](neighbours, "uniform", 1.0)
+    try:
+        return not audit_step(step, ENOUGH, DELTA, lambda: None).holds
+    finally:
+        step.engine.close()
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_broken_step_is_caught(neighbours, fault):
+    assert is_caught(neighbours, fault)
+
+
+@pytest.mark.slow
+def test_twenty_audits_hold_and_twenty_of_each_fault_are_caught(neighbours):
+    for _ in range(20):
+        assert all(finding.holds for finding in MechanismAudit(trials=TRIALS).run())
+        assert all(is_caught(neighbours, fault) for fault in FAULTS)
+
+
+def test_the_command_tells_and_exits(capsys):
+    few = ["audit", "mechanism", "--trials", "1000", "--quiet"]
+    assert cli.main([*few, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [finding["holds"] for finding in found["findings"]] == [True, True]
+    assert cli.main([*few, "--fault", "known-seed"]) == 1
+    shown = capsys.readouterr()
+    assert "REFUTED" in shown.out and "more than is claimed" in shown.err
+    assert cli.main([*few, "--fault", "none-such"]) == 2
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"delta": 0.0}, {"sample_rate": 1.0}, {"noise_multiplier": 0.0}, {"policy": "other"}]
+)
+def test_bad_options_are_refused(wrong):
+    with pytest.raises(InputError):
+        MechanismAudit(**wrong).run()
