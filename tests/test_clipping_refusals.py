@@ -1,0 +1,111 @@
+"""Models whose per-unit gradients the engine does not know are refused, by name."""
+
+import oracle
+import pytest
+import torch
+from clipped import CONTEXT, LOSSES, VOCABULARY, C, assert_exact, build, random_units, to_sequences
+from torch import nn
+
+from twinset.privacy.clipping import (
+    ClippingEngine,
+    Sequences,
+)
+from twinset.privacy.clipping.capture import UnsupportedModule
+
+
+def _refused(model: nn.Module, words: str) -> None:
+    with pytest.raises(UnsupportedModule, match=words):
+        clipper = ClippingEngine(model, C)
+        clipper.add(to_sequences(random_units(15, 2, 1)), LOSSES["plain"][0])
+
+
+def test_an_unknown_module_is_refused_by_name():
+    model = build("gpt2-tied")
+    model.transformer.h[0].mlp.act = nn.PReLU().double()
+    _refused(model, r"h\.0\.mlp\.act is a PReLU")
+
+
+def test_a_subclass_may_compute_something_else_and_is_refused():
+    class Doubled(nn.Linear):
+        def forward(self, x):
+            return 2 * super().forward(x)
+
+    model = build("llama-tied")
+    model.model.layers[0].mlp.up_proj = Doubled(16, 24, bias=False).double()
+    _refused(model, r"layers\.0\.mlp\.up_proj is a Doubled")
+
+
+def _from(config_class: str, **more) -> nn.Module:
+    import transformers
+
+    config = getattr(transformers, config_class)(
+        vocab_size=VOCABULARY,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=CONTEXT,
+        pad_token_id=None,
+        **more,
+    )
+    return oracle.randomise(transformers.AutoModelForCausalLM.from_config(config)).double()
+
+
+def test_scaled_logits_are_refused():
+    scaled = _from("GraniteConfig", logits_scaling=1.05)
+    _refused(scaled, "GraniteForCausalLM scales or shifts")
+    with torch.no_grad():
+        scaled.get_output_embeddings().weight.mul_(1e-3)  # small logits hide nothing
+    _refused(scaled, "GraniteForCausalLM scales or shifts")
+
+
+def test_a_scaled_embedding_is_refused():
+    _refused(_from("GemmaConfig", head_dim=4), "embed_tokens is a GemmaTextScaledWordEmbedding")
+
+
+def test_a_normalisation_by_one_plus_weight_is_refused():
+    gemma = _from("GemmaConfig", head_dim=4)
+    gemma.get_input_embeddings().weight.requires_grad_(False)
+    _refused(gemma, "input_layernorm is a GemmaRMSNorm")
+
+
+def test_a_refused_model_is_left_as_it_was():
+    model = build("gpt2-tied")
+    model.transformer.h[1].mlp.act = nn.PReLU().double()
+    _refused(model, "PReLU")
+    assert all(p.requires_grad for p in model.parameters())
+    assert not any(m._forward_hooks for m in model.modules())
+
+
+def test_normalised_heads_are_exact():
+    """Qwen3 normalises every head, so one token uses a scale several times."""
+    assert_exact(_from("Qwen3Config", head_dim=4), random_units(16, 4, 2), "published")
+
+
+def test_a_layer_that_loses_sight_of_the_rows_is_refused():
+    """Experts see tokens of all rows in one list: grouped as units they would mix records."""
+
+    class Expert(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(16, 16).double()
+
+        def forward(self, x):
+            return self.inner(x.flatten(0, 1).flip(0)).flip(0).view(x.shape)
+
+    model = build("gpt2-tied")
+    model.transformer.h[0].mlp = Expert()
+    _refused(model, "rows shared or in another order")
+
+
+def test_a_trained_parameter_without_part_in_the_loss_is_refused():
+    model = build("gpt2-tied")
+    model.spare = nn.Linear(2, 2).double()
+    _refused(model, "took no part in the loss")
+
+
+@pytest.mark.parametrize("mask", [[[True, True]], [[False, False]]])
+def test_sequences_without_usable_loss_are_refused(mask):
+    with pytest.raises(ValueError, match="token with loss"):
+        Sequences(torch.zeros(1, 2, dtype=torch.long), torch.tensor(mask), 1)
