@@ -2,14 +2,16 @@
 
 Read in this order: `uses` (the gradient of one use of a parameter), `matrices` (of a weight
 matrix), `vocabulary` (loss and output layer), `capture` (activations and output gradients, by
-hooks), `execution` (memory against time, number formats), `engine` (norms, clipping, sums),
-`causal` and `classifier` (the models). `isolation` measures whether units leave one another alone.
+hooks), `geometry` (what gradients are divided by first), `execution` (memory against time, number
+formats), `engine` (norms, clipping, sums), `causal` and `classifier` (the models). `isolation`
+measures whether units leave one another alone.
 """
 
 from twinset.privacy.clipping.causal import ClippingEngine
 from twinset.privacy.clipping.classifier import ClassifierClipping, LabelledRows
 from twinset.privacy.clipping.engine import UnitReport
 from twinset.privacy.clipping.execution import Execution
+from twinset.privacy.clipping.geometry import Scale
 from twinset.privacy.clipping.sequences import Sequences
 
 __all__ = [
@@ -17,6 +19,7 @@ __all__ = [
     "ClippingEngine",
     "Execution",
     "LabelledRows",
+    "Scale",
     "Sequences",
     "UnitReport",
 ]

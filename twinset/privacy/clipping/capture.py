@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from transformers.pytorch_utils import Conv1D
 
+from twinset.privacy.clipping.geometry import PLAIN, Scale
 from twinset.privacy.clipping.matrices import matrix_use
 from twinset.privacy.clipping.uses import (
     EmbeddingUse,
@@ -24,8 +25,8 @@ from twinset.privacy.clipping.uses import (
 )
 from twinset.privacy.clipping.workspace import Workspace
 
-# (input a (B, S, …), output gradient b (B, S, p), workspace, name of the use) → use
-Rule = Callable[[Tensor, Tensor, Workspace, object], Use]
+# (input a (B, S, …), output gradient b (B, S, p), scale, workspace, name of the use) → use
+Rule = Callable[[Tensor, Tensor, Scale, Workspace, object], Use]
 
 
 class UnsupportedModule(TypeError):
@@ -52,30 +53,31 @@ def _multiplies(module: nn.Module) -> bool:
     return not rms_normalised(module, torch.ones_like(weight)[None], scale=0.0).any()
 
 
-def _bias(a: Tensor, b: Tensor, workspace: Workspace, name: object) -> Use:
-    return bias_use(b)
+def _bias(a: Tensor, b: Tensor, scale: Scale, workspace: Workspace, name: object) -> Use:
+    return bias_use(scale.per_column(b))
 
 
-def _scale(a: Tensor, b: Tensor, workspace: Workspace, name: object) -> Use:
-    return scale_use(a, b)
+def _factor(a: Tensor, b: Tensor, scale: Scale, workspace: Workspace, name: object) -> Use:
+    return scale_use(a, scale.per_column(b))
 
 
-def _linear_weight(a: Tensor, b: Tensor, workspace: Workspace, name: object) -> Use:
+def _linear(a: Tensor, b: Tensor, scale: Scale, workspace: Workspace, name: object) -> Use:
     """`nn.Linear`: y = a Wᵀ, W (p, d)."""
-    return matrix_use(b, a, workspace, name)
+    return matrix_use(scale.per_row(b), scale.per_column(a), workspace, name)
 
 
-def _conv1d_weight(a: Tensor, b: Tensor, workspace: Workspace, name: object) -> Use:
+def _conv1d(a: Tensor, b: Tensor, scale: Scale, workspace: Workspace, name: object) -> Use:
     """GPT-2's `Conv1D`: y = a W, W (d, p)."""
-    return matrix_use(a, b, workspace, name)
+    return matrix_use(scale.per_row(a), scale.per_column(b), workspace, name)
 
 
 def _table(size: int, padding: int | None) -> Rule:
     """A table of `size` rows; as in autograd, the padding's row gets no gradient."""
 
-    def rule(a: Tensor, b: Tensor, workspace: Workspace, name: object) -> Use:
+    def rule(a: Tensor, b: Tensor, scale: Scale, workspace: Workspace, name: object) -> Use:
         kept = b if padding is None else b.masked_fill((a == padding)[..., None], 0.0)
-        return EmbeddingUse(a, kept.to(accumulation_dtype(kept)), size)
+        kept = kept.to(accumulation_dtype(kept))
+        return EmbeddingUse(a, scale.per_row_of(a, scale.per_column(kept)), size)
 
     return rule
 
@@ -90,13 +92,13 @@ def _rules(module: nn.Module) -> dict[str, Rule]:
             raise UnsupportedModule("an embedding with max_norm, sparse or scale_grad_by_freq")
         return {"weight": _table(module.num_embeddings, module.padding_idx)}
     if type(module) is nn.Linear:
-        return {"weight": _linear_weight, "bias": _bias}
+        return {"weight": _linear, "bias": _bias}
     if type(module) is Conv1D:
-        return {"weight": _conv1d_weight, "bias": _bias}
+        return {"weight": _conv1d, "bias": _bias}
     if type(module) is nn.LayerNorm and len(module.normalized_shape) == 1:
-        return {"weight": _scale, "bias": _bias}
+        return {"weight": _factor, "bias": _bias}
     if is_rms_norm(module) and _multiplies(module):
-        return {"weight": _scale}
+        return {"weight": _factor}
     raise UnsupportedModule(type(module).__name__)
 
 
@@ -129,6 +131,7 @@ class Capture:
         self._trained = {id(p) for p in self.parameters}
         self._handles: list[Any] = []
         self.uses: dict[int, list[Use]] = {}
+        self.scales: dict[int, Scale] = {}
         self.units, self._shape = 0, torch.Size()
         self._check_and_hook(model, head)
         for parameter in self.parameters:
@@ -137,6 +140,10 @@ class Capture:
     def trains(self, parameter: Tensor | None) -> bool:
         """Tell whether a parameter is among the trained ones."""
         return parameter is not None and id(parameter) in self._trained
+
+    def scale_of(self, parameter: Tensor | None) -> Scale:
+        """Return the scale that a parameter's gradient is divided by."""
+        return self.scales.get(id(parameter), PLAIN)
 
     def begin(self, units: int, shape: torch.Size) -> None:
         """Forget the last physical batch, (B·K, T); hooks keep what they see from now on."""
@@ -192,9 +199,10 @@ class Capture:
     def _keep(self, module: nn.Module, rules: dict[str, Rule], x: Tensor, grad: Tensor) -> None:
         a, b = self._by_unit(_rule_input(module, x)), self._by_unit(grad)
         for name, rule in rules.items():
-            uses = self.uses[id(module._parameters[name])]
-            key = (id(module._parameters[name]), len(uses))
-            uses.append(rule(a, b, self._workspace, key))
+            parameter = module._parameters[name]
+            uses = self.uses[id(parameter)]
+            key = (id(parameter), len(uses))
+            uses.append(rule(a, b, self.scale_of(parameter), self._workspace, key))
 
     def _by_unit(self, x: Tensor) -> Tensor:
         """(B·K, T) → (B, K·T), (B·K, T, …, d) → (B, K·T·…, d) and (B·K, d) → (B, K, d)."""

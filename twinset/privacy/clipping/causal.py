@@ -40,11 +40,14 @@ class ClippingEngine(UnitClipping):
         super().__init__(plain, max_grad_norm, execution, self._head)
         self._check_head(plain)
 
-    def add(self, sequences: Sequences, unit_loss: UnitLoss) -> UnitReport:
+    def add(
+        self, sequences: Sequences, unit_loss: UnitLoss, limits: Tensor | None = None
+    ) -> UnitReport:
         """Add the clipped gradients of B units to `sums`.
 
         Args:
             sequences: the units' rows.
+            limits: (B,) norm that each unit is clipped to, at most C; `None`: C.
             unit_loss: (B, K) mean token losses of the sequences and (B, K) numbers of tokens with
                 loss → (B,) losses. It must not mix units.
         """
@@ -52,7 +55,7 @@ class ClippingEngine(UnitClipping):
         def forward() -> Tensor:
             return unit_loss(*self._means(sequences))
 
-        return self._clip(sequences.units, sequences.input_ids.shape, forward)
+        return self._clip(sequences.units, sequences.input_ids.shape, forward, limits)
 
     def _means(self, sequences: Sequences) -> tuple[Tensor, Tensor]:
         """Return (B, K) mean token losses and (B, K) numbers of tokens with loss."""
@@ -86,7 +89,16 @@ class ClippingEngine(UnitClipping):
         offsets = [0, *per_unit.cumsum(0).tolist()]
         embedding = self._model.get_input_embeddings()  # type: ignore[operator]
         ids = sequences.input_ids.reshape(units, -1) if embedding.weight is weight else None
-        use = HeadUse(hidden, used, sequences.targets, offsets, self._workspace, trained, ids)
+        use = HeadUse(
+            hidden,
+            used,
+            sequences.targets,
+            offsets,
+            self._workspace,
+            trained,
+            ids,
+            self._capture.scale_of(weight),
+        )
         if trained:
             self._capture.uses[id(weight)].append(use)
         return use

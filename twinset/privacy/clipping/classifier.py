@@ -55,14 +55,14 @@ class ClassifierClipping(UnitClipping):
         padding = tables[0].padding_idx if tables else None
         self._first_position = 0 if padding is None else int(padding) + 1  # as in RoBERTa
 
-    def add(self, rows: LabelledRows) -> UnitReport:
-        """Add the clipped gradients of B units to `sums`."""
+    def add(self, rows: LabelledRows, limits: Tensor | None = None) -> UnitReport:
+        """Add the clipped gradients of B units to `sums`; limits (B,) as in `ClippingEngine`."""
 
         def forward() -> Tensor:
             losses = cross_entropy(self._logits(rows), rows.labels, reduction="none")
             return losses.view(rows.units, rows.per_unit).mean(1)
 
-        return self._clip(rows.units, rows.input_ids.shape, forward)
+        return self._clip(rows.units, rows.input_ids.shape, forward, limits)
 
     def _logits(self, rows: LabelledRows) -> Tensor:
         """(R, T) → (R, classes). Positions and types are given per row: none is shared by rows."""

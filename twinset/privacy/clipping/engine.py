@@ -5,7 +5,7 @@ Knows nothing of noise, sampling or accounting; it is given units and a loss, an
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from twinset.privacy.clipping.capture import Capture, UnsupportedModule
 from twinset.privacy.clipping.execution import FAST, CheckpointedLayers, Execution
+from twinset.privacy.clipping.geometry import Scale
 from twinset.privacy.clipping.uses import EmbeddingUse, Use, accumulation_dtype, squares
 from twinset.privacy.clipping.vocabulary import HeadUse
 from twinset.privacy.clipping.workspace import Workspace
@@ -27,7 +28,7 @@ class UnitReport:
     Args:
         losses: (B,) loss of each unit.
         norms: (B,) float64 norms before clipping; not finite where a gradient was not.
-        scales: (B,) factors applied, min(1, C / norm); 0 for a gradient that was not finite.
+        scales: (B,) factors applied, min(1, limit / norm); 0 for a gradient that was not finite.
     """
 
     losses: Tensor
@@ -43,7 +44,9 @@ class UnitClipping:
         gradient of unit i's loss with respect to *all* trained parameters: all sequences of the
         unit, all tokens, and all uses of a shared (tied) parameter. So adding or removing one unit
         changes `sums` by at most C in Euclidean norm, up to rounding (float32 products, float64
-        totals), in whatever physical batches the units came. A unit whose gradient is not finite
+        totals), in whatever physical batches the units came. With `limits`, unit i changes it by
+        at most its own limit ≤ C. After `rescale`, the same holds of gᵢ / s and Σᵢ clip(gᵢ / s),
+        for any s that does not depend on the units. A unit whose gradient is not finite
         counts as zero. The unit's loss may be any function of the mean losses of its own K
         sequences; it must not look at other units, nor at draws that other units share in. With
         low-precision (bfloat16) layers the gradient that is bounded is the one they computed; norm
@@ -86,6 +89,20 @@ class UnitClipping:
         """Start a new logical batch."""
         self._undefined = True
 
+    def rescale(self, scales: Sequence[Scale]) -> None:
+        """Clip and sum gᵢ / s from now on, s being one scale for each of `parameters`.
+
+        Raises:
+            ValueError: their number or a shape is wrong, or something was added since `zero`.
+        """
+        if not self._undefined:
+            raise ValueError("scales may change only between zero() and the first addition")
+        for parameter, scale in zip(self.parameters, scales, strict=True):
+            if not scale.fits(parameter.shape):
+                raise ValueError(f"a scale does not fit a parameter of shape {parameter.shape}")
+        ids = map(id, self.parameters)
+        self._capture.scales = dict(zip(ids, scales, strict=True))
+
     @property
     def sums(self) -> list[Tensor]:
         """Σᵢ ĝᵢ of what was added since `zero`, one tensor for each of `parameters`."""
@@ -101,26 +118,43 @@ class UnitClipping:
         if self._layers:
             self._layers.close()
 
-    def _clip(self, units: int, shape: torch.Size, forward: Callable[[], Tensor]) -> UnitReport:
+    def _clip(
+        self,
+        units: int,
+        shape: torch.Size,
+        forward: Callable[[], Tensor],
+        limits: Tensor | None = None,
+    ) -> UnitReport:
         """Add the clipped gradients of `units` units, whose (B,) losses `forward` returns.
 
         Args:
             units: B.
             shape: (B·K, T) of the rows that the model reads.
             forward: runs the model, under `casting`, and its loss outside of it.
+            limits: (B,) norms to clip to; `None`: C.
         """
+        limit = self.max_grad_norm if limits is None else self._checked(limits, units)
         self._capture.begin(units, shape)
         try:
             with torch.enable_grad():
                 losses = forward()
                 losses.sum().backward()
             norms = self._norms(units)
-            scales = (self.max_grad_norm / norms).clamp(max=1.0)
+            scales = (limit / norms).clamp(max=1.0)
             scales = torch.where(norms.isfinite(), scales, torch.zeros_like(scales))
             self._add_scaled(scales)
         finally:
             self._capture.end()
         return UnitReport(losses.detach(), norms, scales)
+
+    def _checked(self, limits: Tensor, units: int) -> Tensor:
+        if limits.shape != (units,) or not bool(
+            ((limits > 0) & (limits <= self.max_grad_norm)).all()
+        ):
+            raise ValueError(
+                "limits must be one number for each unit, above 0 and at most max_grad_norm"
+            )
+        return limits.double()
 
     def _norms(self, units: int) -> Tensor:
         """(B,) float64 norms of the whole gradients: squares of all parameters' sums of uses."""

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from twinset.privacy.clipping.geometry import PLAIN, Scale
 from twinset.privacy.clipping.matrices import cancels
 from twinset.privacy.clipping.uses import EmbeddingUse, accumulation_dtype, squares
 from twinset.privacy.clipping.workspace import Workspace
@@ -73,6 +74,7 @@ class HeadUse:
         workspace: gives the memory of Q.
         trained: whether the weight is; if not, nothing is kept.
         ids: (B, S) tokens of the units, where the weight is also their embedding.
+        scale: what the weight's gradient is divided by.
         token_weights: (N,) gradient of the total loss with respect to each token's loss.
     """
 
@@ -83,6 +85,7 @@ class HeadUse:
     workspace: Workspace
     trained: bool
     ids: Tensor | None = None
+    scale: Scale = PLAIN
     token_weights: Tensor | None = None
     _q: Tensor | None = None
     _grams: list[Tensor | None] = field(default_factory=list)
@@ -115,6 +118,7 @@ class HeadUse:
         """Keep of a chunk's Q what the norms need."""
         if not self.trained:
             return
+        self._divide(q)
         for unit in units:
             a, b = (self.offsets[unit + i] - chunk.start for i in (0, 1))
             small = b - a <= self.hidden.shape[1]
@@ -168,13 +172,13 @@ class HeadUse:
         per_token = self.token_weights * weights.to(total.dtype).repeat_interleave(lengths)
         all_count = bool((weights != 0).all())
         if self._q is not None and all_count:
-            h = self.hidden.to(total.dtype) * per_token[:, None]
+            h = self._inputs(0, len(self.hidden), total.dtype) * per_token[:, None]
             total.addmm_(self._q.t(), h, beta=beta)
             return
         for chunk, units in self.chunks():
             counted = [i for i in units if all_count or weights[i]]
             for a, b in [(chunk.start, chunk.stop)] if all_count else map(self._span, counted):
-                h = self.hidden[a:b].to(total.dtype) * per_token[a:b, None]
+                h = self._inputs(a, b, total.dtype) * per_token[a:b, None]
                 total.addmm_(self._residuals(slice(a, b)).t(), h, beta=beta)
                 beta = 1
 
@@ -187,12 +191,22 @@ class HeadUse:
             return self._q[tokens]
         q = self._buffer("chunk of residuals", tokens.stop - tokens.start)
         residuals(self.hidden[tokens], self.weight, self.targets[tokens], q)
+        self._divide(q)
         return q
+
+    def _divide(self, q: Tensor) -> None:
+        """Scale Q's columns, which are the weight's rows, in place."""
+        if self.scale.rows is not None:
+            q /= self.scale.rows
+
+    def _inputs(self, start: int, stop: int, dtype: torch.dtype) -> Tensor:
+        return self.scale.per_column(self.hidden[start:stop].to(dtype))
 
     def _weighted_hidden(self, unit: int) -> Tensor:
         assert self.token_weights is not None
         tokens = slice(*self._span(unit))
-        return self.hidden[tokens].to(self.token_weights.dtype) * self.token_weights[tokens, None]
+        inputs = self._inputs(tokens.start, tokens.stop, self.token_weights.dtype)
+        return inputs * self.token_weights[tokens, None]
 
     def _buffer(self, name: str, tokens: int) -> Tensor:
         like = self.hidden.new_empty(0, dtype=accumulation_dtype(self.hidden))
