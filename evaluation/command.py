@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+import warnings
 from collections.abc import Callable
 
 import typer
@@ -13,6 +14,10 @@ from twinset.errors import InputError
 
 def run_command(app: Callable[[], object]) -> None:
     """Run a command; bad input ends it with one line and exit code 2."""
+    if not sys.warnoptions:
+        warnings.simplefilter(
+            "ignore"
+        )  # of libraries, to developers: `python -W default` shows them
     try:
         app()
     except InputError as error:

@@ -103,7 +103,7 @@ def test_ones_are_bit_for_bit_the_plain_geometry(name):
 
 
 def test_control_a_scale_of_the_embedding_alone_is_seen(monkeypatch):
-    """Measured: an error of 0.7 where 1e-9 passes, if the output layer's use is not scaled."""
+    """Measured: an error of 0.63 where 1e-9 passes, if the output layer's use is not scaled."""
     from twinset.privacy.clipping.vocabulary import HeadUse
 
     model = MODELS["gpt2-tied"]()

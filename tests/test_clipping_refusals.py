@@ -99,6 +99,11 @@ def test_a_layer_that_loses_sight_of_the_rows_is_refused():
     _refused(model, "rows shared or in another order")
 
 
+def test_a_model_with_nothing_to_train_is_refused():
+    with pytest.raises(ValueError, match="no parameter"):
+        ClippingEngine(build("gpt2-tied").requires_grad_(False), C)
+
+
 def test_a_trained_parameter_without_part_in_the_loss_is_refused():
     model = build("gpt2-tied")
     model.spare = nn.Linear(2, 2).double()

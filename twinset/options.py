@@ -95,7 +95,7 @@ TRAINING = (
     Option("lora_rank", int, "Rank of the adapters."),
     Option("steps", int, "Training steps; left out: chosen from N."),
     Option("batch_size", int, "Expected records a step; left out: chosen from N."),
-    Option("learning_rate", float, "Adam's, at its peak; left out: chosen from N."),
+    Option("learning_rate", float, "Adam's, at its peak; left out: by --method."),
     Option("max_tokens", int, "Longest text kept, in tokens."),
     Option("mismatch_weight", float, "λ of the prompt-mismatch loss; 0 switches it off."),
     Option("mismatch_prompts", int, "Wrong prompts a record is set against."),

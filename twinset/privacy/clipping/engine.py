@@ -79,6 +79,8 @@ class UnitClipping:
         self._workspace = Workspace(execution.kept_bytes)
         self._capture = Capture(model, head, self._workspace, rows_only)
         self.parameters = self._capture.parameters
+        if not self.parameters:
+            raise ValueError("the model has no parameter that is to be trained")
         self._layers = None
         if execution.gradient_checkpointing:
             self._layers = CheckpointedLayers(model, {id(p) for p in self.parameters})
