@@ -17,7 +17,7 @@ def run_command(app: Callable[[], object]) -> None:
     if not sys.warnoptions:
         warnings.simplefilter(
             "ignore"
-        )  # of libraries, to developers: `python -W default` shows them
+        )  # of libraries, to developers; -W default shows them
     try:
         app()
     except InputError as error:
