@@ -15,9 +15,7 @@ from twinset.errors import InputError
 def run_command(app: Callable[[], object]) -> None:
     """Run a command; bad input ends it with one line and exit code 2."""
     if not sys.warnoptions:
-        warnings.simplefilter(
-            "ignore"
-        )  # of libraries, to developers; -W default shows them
+        warnings.simplefilter("ignore")  # of libraries, to developers; -W default shows them
     try:
         app()
     except InputError as error:

@@ -15,7 +15,7 @@ from twinset.adapters import with_lora
 from twinset.config import SpeedConfig, TrainingConfig
 from twinset.plan import Plan
 from twinset.policies import Uniform
-from twinset.privacy.clipping import ClippingEngine
+from twinset.privacy.clipping import ClippingEngine, Scale
 from twinset.privacy.clipping.execution import FAST
 from twinset.privacy.events import Event, NonPrivateAccess, SubsampledGaussian
 from twinset.privacy.randomness import Randomness
@@ -83,10 +83,11 @@ def run_training(
     physical: int = 4,
     mismatched: int = 2,
     seed: int = 0,
+    watched: type[Watched] = Watched,
 ) -> Run:
     records, the_plan, run = records or tokenised(), the_plan or plan(), Run()
     randomness = randomness or Randomness.for_tests(0)
-    policy = Watched(run, the_plan.noise_multiplier, C, the_plan.sample_rate, randomness)
+    policy = watched(run, the_plan.noise_multiplier, C, the_plan.sample_rate, randomness)
 
     def before_step(optimizer, args, kwargs) -> None:
         assert len(run.events) == len(run.noisy), "a gradient was used before it was recorded"
@@ -133,6 +134,42 @@ def test_the_sum_is_that_of_one_record_at_a_time(model):
     report = run.reports[0]
     assert (report.records, report.non_finite) == (12, 0)
     assert report.clipped == pytest.approx(np.mean([n > C for n in expected.norms]))
+
+
+class Stretched(Watched):
+    """Asks for a geometry in which the first parameter counts double, and learns nothing."""
+
+    def scales(self):
+        return [Scale(torch.full((p.shape[-1],), 1.0 if i else 0.5)) for i, p in self.parameters]
+
+
+def test_the_sum_is_taken_in_the_geometry_that_the_policy_asks_for(model):
+    records, Stretched.parameters = tokenised(), list(enumerate(model.parameters()))
+    units = [
+        [(records.prompts[label], text)]
+        + [(records.prompts[wrong], text) for wrong in LABELS if wrong != label]
+        for text, label in zip(records.texts, records.labels, strict=True)
+    ]
+    gradients = [oracle.unit_gradient(model, unit, oracle.bounded(0.5)) for unit in units]
+    stretched = [[2.0 * g[0], *g[1:]] for g in gradients]
+    expected = oracle.clip_and_sum(stretched, list(oracle.trained(model)), C)
+    run = run_training(model, records, mismatched=4, watched=Stretched)
+    assert same(run.sums[0], list(expected.sums.values()))
+
+
+def test_the_policy_learns_each_released_gradient_with_the_weights_it_was_taken_at(model):
+    seen = []
+
+    class Learning(Watched):
+        def learn(self, parameters, gradients):
+            seen.append([[t.detach().clone() for t in group] for group in (parameters, gradients)])
+
+    start = [p.detach().clone() for p in model.parameters()]
+    run = run_training(model, watched=Learning)
+    assert len(seen) == len(run.noisy) == len(run.gradients)
+    assert all(map(torch.equal, seen[0][0], start))
+    for (_, learnt), used in zip(seen, run.gradients, strict=True):
+        assert all(map(torch.equal, learnt, used))
 
 
 def test_physical_batches_change_nothing(model):

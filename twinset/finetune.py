@@ -62,7 +62,9 @@ def finetune(
     """
     progress = progress or Silent()
     if config.privacy.noise_policy not in POLICIES:
-        raise InputError(f"there is no noise policy {config.privacy.noise_policy!r}")
+        raise InputError(
+            f"--noise-policy: {config.privacy.noise_policy!r} is none of {', '.join(POLICIES)}"
+        )
     plan = make_plan(len(records), config.privacy, config.training)
     for warning in plan.warnings:
         progress.warn(warning)

@@ -86,6 +86,7 @@ PRIVACY = (
     Option("epsilon", float, "ε of everything that is shared; smaller is more private."),
     Option("delta", float, "δ; left out: min(1e-5, 1/N^1.1)."),
     Option("no_privacy", bool, "Train without noise, for comparison. Nothing is guaranteed."),
+    Option("noise_policy", str, "How noise is spread over parameters.", "uniform|importance"),
     Option("max_grad_norm", float, "C, to which each record's gradient is clipped."),
     Option("label_count_share", float, "Share of ε for the noisy label counts."),
 )

@@ -88,7 +88,7 @@ def train(
         engine.parameters, lr=plan.learning_rate, betas=(0.9, 0.99), fused=True
     )
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, _rate_shape(plan.steps))
-    clipped_sum = _ClippedSum(engine, records, plan, training, speed)
+    clipped_sum = _ClippedSum(engine, records, plan, training, speed, policy)
     batches = poisson_batches(len(records), plan.sample_rate, plan.steps, randomness)
     began = time.monotonic()
     try:
@@ -96,8 +96,10 @@ def train(
             reports = clipped_sum.over(step, indices)
             noisy, event = policy.release(engine.sums)
             record_event(event)
-            for parameter, total in zip(engine.parameters, noisy, strict=True):
-                parameter.grad = total.div_(plan.batch_size).to(parameter.dtype)
+            gradients = [total.div_(plan.batch_size) for total in noisy]
+            policy.learn(engine.parameters, gradients)
+            for parameter, gradient in zip(engine.parameters, gradients, strict=True):
+                parameter.grad = gradient.to(parameter.dtype)
             optimizer.step()
             schedule.step()
             optimizer.zero_grad()
@@ -126,8 +128,10 @@ class _ClippedSum:
         plan: Plan,
         training: TrainingConfig,
         speed: SpeedConfig,
+        policy: NoisePolicy,
     ) -> None:
         self._engine, self._records, self._speed = engine, records, speed
+        self._policy = policy
         self._loss = MismatchLoss(plan.mismatch_weight, training.mismatch_form)
         self._mismatched = training.mismatch_prompts if plan.mismatch_weight else 0
         self._seed = training.seed
@@ -135,10 +139,13 @@ class _ClippedSum:
 
     def over(self, step: int, indices: np.ndarray) -> list[UnitReport]:
         """Return the reports of all physical batches; halve them and start again out of memory."""
+        scales = self._policy.scales()
         while True:
             self._tried = 1
             try:
                 self._engine.zero()
+                if scales:
+                    self._engine.rescale(scales)
                 return [self._add(step, units) for units in self._cut(indices)]
             except RuntimeError as error:
                 if self._tried == 1 or not _out_of_memory(error):

@@ -5,6 +5,7 @@ Each is a mistake that has been made in earnest, by others or by us.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from evaluation.audit.mechanism import MAX_GRAD_NORM, Step, Units
 from evaluation.audit.neighbours import Neighbours
-from twinset.policies import POLICIES
+from twinset.policies import NoisePolicy
 from twinset.privacy.clipping import ClippingEngine
 from twinset.privacy.noise import add_gaussian_
 from twinset.privacy.randomness import Randomness
@@ -21,10 +22,9 @@ from twinset.privacy.randomness import Randomness
 class TwoThirdsNoise(Step):
     """Noise of two thirds of the stated σ."""
 
-    def __init__(self, neighbours: Neighbours, policy: str, noise_multiplier: float) -> None:
-        super().__init__(neighbours, policy, noise_multiplier)
-        less = noise_multiplier * 2 / 3
-        self.policy = POLICIES[policy](less, MAX_GRAD_NORM, 1.0, self.randomness)
+    def made(self, policy: Callable[[float, float, float, Randomness], NoisePolicy]) -> NoisePolicy:
+        """See `Step`."""
+        return policy(self.noise_multiplier * 2 / 3, MAX_GRAD_NORM, 1.0, self.randomness)
 
 
 class CrossTermLeftOut(Step):
@@ -68,10 +68,10 @@ class RealisedBatchSize(Step):
 class KnownSeed(Step):
     """Noise that whoever knows the seed can draw again and subtract."""
 
-    def __init__(self, neighbours: Neighbours, policy: str, noise_multiplier: float) -> None:
-        super().__init__(neighbours, policy, noise_multiplier)
-        self._ours, self._theirs = (Randomness.for_tests(0) for _ in range(2))
-        self.policy = POLICIES[policy](noise_multiplier, MAX_GRAD_NORM, 1.0, self._ours)
+    def made(self, policy: Callable[[float, float, float, Randomness], NoisePolicy]) -> NoisePolicy:
+        """See `Step`."""
+        self._theirs = Randomness.for_tests(0)
+        return policy(self.noise_multiplier, MAX_GRAD_NORM, 1.0, Randomness.for_tests(0))
 
     def output(self, units: Units) -> Tensor:
         """Return what the attacker is left with."""

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from evaluation.audit.lowerbound import epsilon_lower_bound
 from evaluation.audit.neighbours import Neighbours
-from twinset.policies import POLICIES
+from twinset.policies import POLICIES, NoisePolicy
 from twinset.privacy.accountant import epsilon
 from twinset.privacy.batches import poisson_batches
 from twinset.privacy.clipping import ClippingEngine
@@ -39,8 +39,27 @@ class Step:
         self.neighbours, self.noise_multiplier = neighbours, noise_multiplier
         self.randomness = Randomness.from_os()
         self.engine = ClippingEngine(neighbours.model, MAX_GRAD_NORM)
-        self.policy = POLICIES[policy](noise_multiplier, MAX_GRAD_NORM, 1.0, self.randomness)
+        self.policy = self.made(POLICIES[policy])
         self._known: dict[Units, Tensor] = {}
+        self._choose_geometry()
+
+    def _choose_geometry(self) -> None:
+        """Let the policy believe that the target's direction matters, and clip as it then asks."""
+        parameters = self.engine.parameters
+        past = self._shaped(self.clipped_sum((self.neighbours.target,)))
+        self.engine.zero()
+        for _ in range(3):
+            self.policy.learn(parameters, past)
+        scales = self.policy.scales()
+        if scales:
+            self.engine.rescale(scales)
+        ones = [torch.ones_like(p) for p in parameters]
+        stretched = [s.times_(one) for s, one in zip(scales, ones, strict=True)] if scales else ones
+        self._stretch = torch.cat([s.flatten() for s in stretched])
+
+    def made(self, policy: Callable[[float, float, float, Randomness], NoisePolicy]) -> NoisePolicy:
+        """Return the policy that releases."""
+        return policy(self.noise_multiplier, MAX_GRAD_NORM, 1.0, self.randomness)
 
     def clipped_sum(self, units: Units) -> Tensor:
         """Return the flat noiseless sum over some records."""
@@ -60,12 +79,16 @@ class Step:
         return self._known[units]
 
     def output(self, units: Units) -> Tensor:
-        """Return one flat noisy output."""
+        """Return one flat noisy output, divided by the policy's scales: the attacker knows them."""
         flat = self.noiseless(units).clone()
+        self.policy.release(self._shaped(flat))
+        return flat / self._stretch
+
+    def _shaped(self, flat: Tensor) -> list[Tensor]:
+        """Return views of a flat tensor in the parameters' shapes."""
         shapes = [p.shape for p in self.engine.parameters]
         parts = flat.split([shape.numel() for shape in shapes])
-        self.policy.release([part.view(s) for part, s in zip(parts, shapes, strict=True)])
-        return flat
+        return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
 @dataclass(frozen=True)

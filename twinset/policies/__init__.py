@@ -6,25 +6,41 @@ together, so that nothing is released without being recorded.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from torch import Tensor
 
+from twinset.policies.importance import Importance
 from twinset.policies.uniform import Uniform
+from twinset.privacy.clipping.geometry import Scale
 from twinset.privacy.events import Event
+from twinset.privacy.randomness import Randomness
 
 
 class NoisePolicy(Protocol):
-    """What the training loop asks of a policy."""
+    """What the training loop asks of a policy, in this order in every step."""
 
     name: str
     form: str
+
+    def scales(self) -> list[Scale]:
+        """Return the geometry to clip in, a scale for each parameter; nothing for the plain one."""
+        ...
 
     def release(self, sums: list[Tensor]) -> tuple[list[Tensor], Event]:
         """Turn clipped sums into noisy ones and say what that spent."""
         ...
 
+    def learn(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
+        """Look at the released gradient of each parameter before it is applied."""
+        ...
 
-POLICIES: dict[str, type[Uniform]] = {"uniform": Uniform}
 
-__all__ = ["POLICIES", "NoisePolicy", "Uniform"]
+# name → (σ, C, q, randomness) → policy
+POLICIES: dict[str, Callable[[float, float, float, Randomness], NoisePolicy]] = {
+    "uniform": Uniform,
+    "importance": Importance,
+}
+
+__all__ = ["POLICIES", "Importance", "NoisePolicy", "Uniform"]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
+from twinset.privacy.clipping.geometry import Scale
 from twinset.privacy.events import Event, NonPrivateAccess, SubsampledGaussian
 from twinset.privacy.noise import add_gaussian_
 from twinset.privacy.randomness import Randomness
@@ -43,9 +46,16 @@ class Uniform:
             else NonPrivateAccess("trained without noise")
         )
 
+    def scales(self) -> list[Scale]:
+        """Clip in the plain geometry, always."""
+        return []
+
     def release(self, sums: list[Tensor]) -> tuple[list[Tensor], Event]:
         """Add noise in place; return the noisy sums and the event spent."""
         if self._noise_std:
             for total in sums:
                 add_gaussian_(total, self._noise_std, self._randomness)
         return sums, self._event
+
+    def learn(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
+        """Learn nothing."""

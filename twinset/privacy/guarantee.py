@@ -16,7 +16,7 @@ from twinset.privacy.events import NonPrivateAccess, SubsampledGaussian
 from twinset.privacy.ledger import Ledger
 
 # Policies (name, form) whose noise the events describe in full.
-_COVERED_POLICIES = {("uniform", "sound"), ("uniform", "published")}
+_COVERED_POLICIES = {("uniform", "sound"), ("uniform", "published"), ("importance", "sound")}
 
 _COVERS = (
     "the twin, whatever is done with it and however many rows are drawn",
