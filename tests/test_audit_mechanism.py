@@ -75,7 +75,7 @@ def test_broken_clipping_moves_further(neighbours, fault, by):
 def test_the_real_step_holds(policy):
     findings = MechanismAudit(policy, trials=TRIALS).run()
     assert all(finding.holds for finding in findings)
-    assert all(finding.lower_bound > 0.3 * finding.claimed for finding in findings)  # it can see
+    assert all(finding.lower_bound > 0.1 * finding.claimed for finding in findings)  # it can see
 
 
 def test_importance_is_attacked_in_a_geometry_of_its_own(neighbours):
