@@ -52,9 +52,10 @@ def worst_case() -> Neighbours:
     """
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    config = GPT2Config(n_layer=2, n_embd=32, n_head=2, vocab_size=97, n_positions=64)
+    shape = GPT2Config(n_layer=2, n_embd=32, n_head=2, vocab_size=97, n_positions=64)
+    shape.bos_token_id = shape.eos_token_id = 0
     torch.manual_seed(190)
-    model: Any = GPT2LMHeadModel(config)
+    model: Any = GPT2LMHeadModel(shape)
     with torch.no_grad():
         model.transformer.ln_f.weight.copy_((1.5 * torch.randn(32)).exp())
         model.transformer.ln_f.bias.copy_(torch.randn(32))
