@@ -178,8 +178,10 @@ def write_figure(results: Results, path: Path) -> bool:
     heights = [0.6 + 0.22 * len(t.engines) * len(t.shapes) for t in tables]
     figure = Figure(figsize=(8, 0.8 + sum(heights)), layout="constrained")
     panels = figure.subplots(len(tables), 1, squeeze=False, height_ratios=heights)[:, 0]
+    longest = max(row.get("ratio", 0.0) for table in tables for row in table.rows.values())
     for panel, table in zip(panels, tables, strict=True):
         _draw(panel, table)
+        panel.set_xlim(0, 1.08 * longest)  # the same for all, so that panels compare
     panels[-1].set_xlabel("time of a step / time of the ordinary step")
     figure.savefig(path, dpi=150)
     return True
@@ -191,12 +193,11 @@ def _draw(panel: Any, table: Table) -> None:
         ratios = [table.at(engine, shape).get("ratio", 0.0) for engine in table.engines]
         places = [line + share * i for line in range(len(ratios))]
         bars = panel.barh(places, ratios, height=share, label=shape)
-        panel.bar_label(bars, [f"{r:.2f}" if r else "–" for r in ratios], padding=2, fontsize=7)
+        panel.bar_label(bars, [f"{r:.2f}" if r else "" for r in ratios], padding=2, fontsize=7)
     panel.set_yticks([line + 0.4 - share / 2 for line in range(len(table.engines))], table.engines)
     panel.invert_yaxis()
     panel.axvline(1.0, color="black", linewidth=0.8)
     panel.set_title(table.title, fontsize=9)
-    panel.margins(x=0.08)
     panel.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
 
