@@ -197,7 +197,9 @@ def demo(
 @audit.command()
 def mechanism(
     noise_policy: Annotated[str, typer.Option(help="The policy to attack.")] = "uniform",
-    fault: Annotated[str | None, typer.Option(help="Break the step first; a wrong name lists all.")] = None,
+    fault: Annotated[
+        str | None, typer.Option(help="Break the step first; a wrong name lists all.")
+    ] = None,
     noise_multiplier: Annotated[float, typer.Option(help="Sigma.")] = 1.0,
     steps: Annotated[int, typer.Option(min=1, help="Of the short run.")] = 6,
     sample_rate: Annotated[float, typer.Option(help="Of the short run.")] = 0.5,

@@ -308,9 +308,20 @@ def test_version_and_bare_call(capsys):
 
 def test_readme_names_only_commands_and_flags_that_exist(capsys):
     commands = set(re.findall(r"│ (\w+)  ", run_twinset(capsys, "--help").out))
-    assert commands >= {"generate", "finetune", "sample", "plan", "demo", "verify", "models"}
+    assert commands >= {
+        "generate",
+        "finetune",
+        "sample",
+        "plan",
+        "demo",
+        "verify",
+        "models",
+        "audit",
+    }
     known = {o.flag for o in OPTIONS.values()} | {"--config", "--dry-run", "--quiet", "--json"}
+    audits = run_twinset(capsys, "audit", "mechanism", "--help").out
+    known |= {"--records"} | set(re.findall(r"--[a-z-]+", audits))
     readme = (ROOT / "README.md").read_text("utf-8").replace("\\\n", " ")
     for call in re.findall(r"(?m)(?:^ *|`)twinset ([a-z]+[^`\n#]*)", readme):
         assert call.split()[0] in commands, call
-        assert set(re.findall(r"--[a-z-]+", call)) <= known | {"--records"}, call
+        assert set(re.findall(r"--[a-z-]+", call)) <= known, call
