@@ -5,7 +5,6 @@ Each is a mistake that has been made in earnest, by others or by us.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from evaluation.audit.mechanism import MAX_GRAD_NORM, Step, Units
 from evaluation.audit.neighbours import Neighbours
-from twinset.policies import NoisePolicy
+from twinset.policies import MakePolicy, NoisePolicy
 from twinset.privacy.clipping import ClippingEngine
 from twinset.privacy.noise import add_gaussian_
 from twinset.privacy.randomness import Randomness
@@ -22,7 +21,7 @@ from twinset.privacy.randomness import Randomness
 class TwoThirdsNoise(Step):
     """Noise of two thirds of the stated σ."""
 
-    def made(self, policy: Callable[[float, float, float, Randomness], NoisePolicy]) -> NoisePolicy:
+    def made(self, policy: MakePolicy) -> NoisePolicy:
         """See `Step`."""
         return policy(self.noise_multiplier * 2 / 3, MAX_GRAD_NORM, 1.0, self.randomness)
 
@@ -68,7 +67,7 @@ class RealisedBatchSize(Step):
 class KnownSeed(Step):
     """Noise that whoever knows the seed can draw again and subtract."""
 
-    def made(self, policy: Callable[[float, float, float, Randomness], NoisePolicy]) -> NoisePolicy:
+    def made(self, policy: MakePolicy) -> NoisePolicy:
         """See `Step`."""
         self._theirs = Randomness.for_tests(0)
         return policy(self.noise_multiplier, MAX_GRAD_NORM, 1.0, Randomness.for_tests(0))

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from evaluation.audit.lowerbound import epsilon_lower_bound
 from evaluation.audit.neighbours import Neighbours
-from twinset.policies import POLICIES, NoisePolicy
+from twinset.policies import POLICIES, MakePolicy, NoisePolicy
 from twinset.privacy.accountant import epsilon
 from twinset.privacy.batches import poisson_batches
 from twinset.privacy.clipping import ClippingEngine
@@ -57,7 +57,7 @@ class Step:
         stretched = [s.times_(one) for s, one in zip(scales, ones, strict=True)] if scales else ones
         self._stretch = torch.cat([s.flatten() for s in stretched])
 
-    def made(self, policy: Callable[[float, float, float, Randomness], NoisePolicy]) -> NoisePolicy:
+    def made(self, policy: MakePolicy) -> NoisePolicy:
         """Return the policy that releases."""
         return policy(self.noise_multiplier, MAX_GRAD_NORM, 1.0, self.randomness)
 

@@ -37,10 +37,12 @@ class NoisePolicy(Protocol):
         ...
 
 
-# name → (σ, C, q, randomness) → policy
-POLICIES: dict[str, Callable[[float, float, float, Randomness], NoisePolicy]] = {
+# (σ, C, q, randomness) → policy
+MakePolicy = Callable[[float, float, float, Randomness], NoisePolicy]
+
+POLICIES: dict[str, MakePolicy] = {
     "uniform": Uniform,
     "importance": Importance,
 }
 
-__all__ = ["POLICIES", "Importance", "NoisePolicy", "Uniform"]
+__all__ = ["POLICIES", "Importance", "MakePolicy", "NoisePolicy", "Uniform"]
