@@ -1,6 +1,7 @@
 """Small models, ragged units and one call of the engine, for the tests of clipping."""
 
 import random
+from collections.abc import Sequence
 
 import oracle
 import torch
@@ -9,7 +10,7 @@ from torch import nn
 
 from twinset.adapters import with_lora
 from twinset.mismatch import MismatchLoss
-from twinset.privacy.clipping import ClippingEngine, Execution, Sequences
+from twinset.privacy.clipping import ClippingEngine, Execution, Scale, Sequences
 from twinset.privacy.clipping.execution import FAST
 
 VOCABULARY, CONTEXT, C = 31, 48, 1.0
@@ -104,10 +105,13 @@ def run_engine(
     physical: int = 10**6,
     max_grad_norm: float = C,
     execution: Execution = FAST,
+    scales: Sequence[Scale] = (),
 ) -> Clipped:
     names = list(oracle.trained(model))
     clipper = ClippingEngine(model, max_grad_norm, execution)
     norms: list[float] = []
+    if scales:
+        clipper.rescale(scales)
     try:
         for start in range(0, len(units), physical):
             report = clipper.add(to_sequences(units[start : start + physical], start), loss)

@@ -16,18 +16,11 @@ from clipped import (
 )
 from oracle import Clipped, Unit
 
+from evaluation.audit.faults import norms_of_uses_apart
 from twinset.privacy.clipping import (
     ClippingEngine,
     Sequences,
 )
-
-
-def _norms_of_uses_apart(self: ClippingEngine, units: int) -> torch.Tensor:
-    squared = torch.zeros(units, dtype=torch.float64)
-    for parameter in self.parameters:
-        for use in self._uses_of(parameter):
-            squared += use.unit_gradients(0, units).flatten(1).double().square().sum(1)
-    return squared.sqrt()
 
 
 def test_control_leaving_out_the_tied_cross_term_is_seen(monkeypatch):
@@ -44,7 +37,7 @@ def test_control_leaving_out_the_tied_cross_term_is_seen(monkeypatch):
         return total_norm(clipped.sums) / 0.1
 
     assert released() == pytest.approx(1.0, rel=EXACT)
-    monkeypatch.setattr(ClippingEngine, "_norms", _norms_of_uses_apart)
+    monkeypatch.setattr(ClippingEngine, "_norms", norms_of_uses_apart)
     assert oracle.largest_error(run_engine(model, units, mine), expected) > 1e-2
     assert released() > 1.03
 

@@ -56,17 +56,7 @@ def expected_in(model: nn.Module, scales: list[Scale]) -> Clipped:
 
 
 def actual_in(model: nn.Module, scales: list[Scale], physical: int, execution=FAST) -> Clipped:
-    names = list(oracle.trained(model))
-    engine = ClippingEngine(model, C, execution)
-    norms: list[float] = []
-    try:
-        engine.rescale(scales)
-        for start in range(0, len(UNITS), physical):
-            report = engine.add(to_sequences(UNITS[start : start + physical], start), MINE)
-            norms += report.norms.tolist()
-    finally:
-        engine.close()
-    return Clipped(norms, dict(zip(names, engine.sums, strict=True)))
+    return run_engine(model, UNITS, MINE, physical, execution=execution, scales=scales)
 
 
 MODELS = {

@@ -17,7 +17,7 @@ from twinset.config import RunConfig
 from twinset.errors import InputError
 from twinset.kernels import fuse
 from twinset.plan import Plan, make_plan
-from twinset.policies import POLICIES, NoisePolicy
+from twinset.policies import NoisePolicy, policy_named
 from twinset.precision import execution, frozen_dtype, is_isolated
 from twinset.privacy.clipping.capture import UnsupportedModule
 from twinset.privacy.labelcounts import release_label_counts
@@ -61,10 +61,7 @@ def finetune(
         InputError: the plan cannot be made, or the prompts do not fit into the model's context.
     """
     progress = progress or Silent()
-    if config.privacy.noise_policy not in POLICIES:
-        raise InputError(
-            f"--noise-policy: {config.privacy.noise_policy!r} is none of {', '.join(POLICIES)}"
-        )
+    make_policy = policy_named(config.privacy.noise_policy)
     plan = make_plan(len(records), config.privacy, config.training)
     for warning in plan.warnings:
         progress.warn(warning)
@@ -74,7 +71,7 @@ def finetune(
     if tokens.truncated:
         progress.say(f"{tokens.truncated} texts are cut at the longest length (--max-tokens)")
     randomness = _randomness(config)
-    policy = POLICIES[config.privacy.noise_policy](
+    policy = make_policy(
         plan.noise_multiplier, config.privacy.max_grad_norm, plan.sample_rate, randomness
     )
     ledger = _open_ledger(plan, config, base, template, policy, randomness)

@@ -31,10 +31,11 @@ class CrossTermLeftOut(Step):
 
     def __init__(self, neighbours: Neighbours, policy: str, noise_multiplier: float) -> None:
         super().__init__(neighbours, policy, noise_multiplier)
-        self.engine._norms = partial(_norms_of_uses_apart, self.engine)  # type: ignore[method-assign]
+        self.engine._norms = partial(norms_of_uses_apart, self.engine)  # type: ignore[method-assign]
 
 
-def _norms_of_uses_apart(engine: ClippingEngine, units: int) -> Tensor:
+def norms_of_uses_apart(engine: ClippingEngine, units: int) -> Tensor:
+    """(B,) float64 norms in which a parameter's uses are taken to be orthogonal."""
     squared = torch.zeros(units, dtype=torch.float64)
     for parameter in engine.parameters:
         for use in engine._uses_of(parameter):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 from scipy.stats import beta
 
+CONFIDENCE = 0.95
 CANDIDATES = 400  # thresholds tried on the first half
 
 
 def epsilon_lower_bound(
-    present: np.ndarray, absent: np.ndarray, delta: float, confidence: float = 0.95
+    present: np.ndarray, absent: np.ndarray, delta: float, confidence: float = CONFIDENCE
 ) -> float:
     """Return the largest ε that the observations refute; 0 where they refute none.
 

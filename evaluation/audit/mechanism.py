@@ -15,7 +15,7 @@ from torch import Tensor
 
 from evaluation.audit.lowerbound import epsilon_lower_bound
 from evaluation.audit.neighbours import Neighbours
-from twinset.policies import POLICIES, MakePolicy, NoisePolicy
+from twinset.policies import MakePolicy, NoisePolicy, policy_named
 from twinset.privacy.accountant import epsilon
 from twinset.privacy.batches import poisson_batches
 from twinset.privacy.clipping import ClippingEngine
@@ -31,7 +31,7 @@ class Step:
 
     Args:
         neighbours: model and records.
-        policy: a key of `POLICIES`.
+        policy: its name.
         noise_multiplier: σ.
     """
 
@@ -39,7 +39,7 @@ class Step:
         self.neighbours, self.noise_multiplier = neighbours, noise_multiplier
         self.randomness = Randomness.from_os()
         self.engine = ClippingEngine(neighbours.model, MAX_GRAD_NORM)
-        self.policy = self.made(POLICIES[policy])
+        self.policy = self.made(policy_named(policy))
         self._known: dict[Units, Tensor] = {}
         self._choose_geometry()
 

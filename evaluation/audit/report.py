@@ -7,10 +7,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from evaluation.audit.faults import FAULTS
+from evaluation.audit.lowerbound import CONFIDENCE
 from evaluation.audit.mechanism import Finding, Step, audit_run, audit_step
 from evaluation.audit.neighbours import worst_case
 from twinset.errors import InputError
-from twinset.policies import POLICIES
+from twinset.policies import policy_named
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,7 @@ class MechanismAudit:
         return 4 * self.trials
 
     def _check(self) -> None:
-        if self.policy not in POLICIES:
-            raise InputError(f"--noise-policy: {self.policy!r} is none of {', '.join(POLICIES)}")
+        policy_named(self.policy)
         if self.fault is not None and self.fault not in FAULTS:
             raise InputError(f"--fault: {self.fault!r} is none of {', '.join(FAULTS)}")
         if not (0 < self.delta < 1 and 0 < self.sample_rate < 1 and self.noise_multiplier > 0):
@@ -71,7 +71,7 @@ class MechanismAudit:
     def to_dict(self, findings: list[Finding]) -> dict[str, Any]:
         """Return plain values: what was attacked, and what was found."""
         found = [asdict(finding) | {"holds": finding.holds} for finding in findings]
-        return asdict(self) | {"confidence": 0.95, "findings": found}
+        return asdict(self) | {"confidence": CONFIDENCE, "findings": found}
 
 
 def finding_line(finding: Finding) -> str:

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from twinset.errors import InputError
 from twinset.policies.importance import Importance
 from twinset.policies.uniform import Uniform
 from twinset.privacy.clipping.geometry import Scale
@@ -45,4 +46,16 @@ POLICIES: dict[str, MakePolicy] = {
     "importance": Importance,
 }
 
-__all__ = ["POLICIES", "Importance", "MakePolicy", "NoisePolicy", "Uniform"]
+
+def policy_named(name: str) -> MakePolicy:
+    """Return what makes the policy of this name.
+
+    Raises:
+        InputError: there is none.
+    """
+    if name not in POLICIES:
+        raise InputError(f"--noise-policy: {name!r} is none of {', '.join(POLICIES)}")
+    return POLICIES[name]
+
+
+__all__ = ["POLICIES", "Importance", "MakePolicy", "NoisePolicy", "Uniform", "policy_named"]

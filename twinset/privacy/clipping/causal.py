@@ -47,9 +47,9 @@ class ClippingEngine(UnitClipping):
 
         Args:
             sequences: the units' rows.
-            limits: (B,) norm that each unit is clipped to, at most C; `None`: C.
             unit_loss: (B, K) mean token losses of the sequences and (B, K) numbers of tokens with
                 loss → (B,) losses. It must not mix units.
+            limits: (B,) norm that each unit is clipped to, at most C; `None`: C.
         """
 
         def forward() -> Tensor:
