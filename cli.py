@@ -204,7 +204,7 @@ def mechanism(
     steps: Annotated[int, typer.Option(min=1, help="Of the short run.")] = 6,
     sample_rate: Annotated[float, typer.Option(help="Of the short run.")] = 0.5,
     trials: Annotated[int, typer.Option(min=100, help="Outputs with, and without.")] = 20_000,
-    delta: Annotated[float, typer.Option(help="Where the claim is attacked.")] = 0.01,
+    delta: Annotated[float, typer.Option(help="Where the claim is attacked.")] = 0.05,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:

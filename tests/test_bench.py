@@ -219,7 +219,7 @@ def test_memory_is_the_process_s_own_and_too_much_of_it_is_a_failure():
     measured = step._ask(a_case(), "memory", step.Effort(rounds=1, seconds=1.0, memory_gib=20.0))
     assert 0 < measured["bytes"] < 200e6  # imports alone are twice as much
     failed = step._ask(a_case(), "times", step.Effort(rounds=1, seconds=1.0, memory_gib=0.1))
-    assert "emory" in failed["failed"]
+    assert "emory" in failed["failed"] or "bad_alloc" in failed["failed"]
 
 
 @pytest.mark.slow

@@ -34,7 +34,7 @@ class MechanismAudit:
     steps: int = 6
     sample_rate: float = 0.5
     trials: int = 20_000
-    delta: float = 0.01
+    delta: float = 0.05
 
     def run(self, tick: Callable[[], object] = lambda: None) -> list[Finding]:
         """Return what was found for one step and for a run.
