@@ -1,0 +1,58 @@
+"""Masking: a text without its private spans.
+
+The first phase of selective privacy trains without noise on masked texts, so its guarantee is this
+module's: texts that differ only inside their private spans mask to the same text. Knows nothing of
+how spans are found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from twinset.detectors.spans import Detector, Span, joined
+
+PLACEHOLDER = "___"
+
+Tick = Callable[[int, int], None]  # texts done, texts in all
+
+
+def private_runs(text: str, spans: Iterable[Span]) -> list[Span]:
+    """Join spans that nothing but spaces and punctuation parts.
+
+    >>> private_runs("Ann, Bob and Cy", [(0, 3), (5, 8), (13, 15)])
+    [(0, 8), (13, 15)]
+    """
+    runs: list[Span] = []
+    for start, end in joined(spans):
+        if runs and not any(map(str.isalnum, text[runs[-1][1] : start])):
+            runs[-1] = runs[-1][0], end
+        else:
+            runs.append((start, end))
+    return runs
+
+
+def mask(text: str, spans: Iterable[Span]) -> str:
+    """Put one placeholder for each private run: its length, kind and number of words are gone.
+
+    >>> mask("Ann, Bob and Cy", [(0, 3), (5, 8), (13, 15)])
+    '___ and ___'
+    """
+    pieces, kept = [], 0
+    for start, end in private_runs(text, spans):
+        pieces += [text[kept:start], PLACEHOLDER]
+        kept = end
+    return "".join([*pieces, text[kept:]])
+
+
+def detect(
+    texts: Sequence[str], detector: Detector, tick: Tick
+) -> Iterator[tuple[str, list[Span]]]:
+    """Yield each text with its private spans."""
+    for done, found in enumerate(zip(texts, detector.spans(texts), strict=True), start=1):
+        yield found
+        tick(done, len(texts))
+
+
+def masked(texts: Sequence[str], detector: Detector, tick: Tick) -> list[str]:
+    """Return the texts masked, in order."""
+    return [mask(text, spans) for text, spans in detect(texts, detector, tick)]
