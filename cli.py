@@ -12,6 +12,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -24,6 +25,7 @@ from twinset.options import (
     DECODING,
     OPTIONS,
     OVERWRITE,
+    POLICY,
     PRIVACY,
     ROWS,
     RUN,
@@ -91,7 +93,7 @@ def generate(
 
 
 @app.command()
-@takes(*TABLE, *PRIVACY, *TRAINING, *SPEED, *RUN, *OVERWRITE, *SEED)
+@takes(*TABLE, *PRIVACY, *POLICY, *TRAINING, *SPEED, *RUN, *OVERWRITE, *SEED)
 def finetune(
     data: Data,
     *,
@@ -134,7 +136,7 @@ def sample(
 
 
 @app.command()
-@takes(*TABLE, *PRIVACY, *TRAINING, *SPEED, *ROWS[:1], *SEED)
+@takes(*TABLE, *PRIVACY, *POLICY, *TRAINING, *SPEED, *ROWS[:1], *SEED)
 def plan(
     data: Annotated[str | None, typer.Argument(help="The table; or give --records.")] = None,
     *,
@@ -155,6 +157,30 @@ def plan(
 
 
 @app.command()
+@takes(*(OPTIONS[name] for name in ("text", "base_model", "max_tokens", "precision", "seed")))
+def weights(
+    tables: Annotated[list[str], typer.Argument(help="Public tables of texts.")],
+    *,
+    given: dict[str, Any],
+    output: Annotated[Path, typer.Option(help="The constants; see --weight-scale.")],
+    rows: Annotated[int, typer.Option(min=10, help="Texts of each table.")] = 250,
+    origin: Annotated[str | None, typer.Option(help="What they are, for the card.")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Fit, on public texts, which perplexity makes a record private (adaptive noise)."""
+    from twinset.artefact import write_json
+    from twinset.console import Console
+    from twinset.weights import fit_scale_on_tables
+
+    config = run_config({name: value for name, value in given.items() if name != "text"})
+    with Console(quiet) as progress:
+        text = given.get("text", "text")
+        scale = fit_scale_on_tables(tables, text, config, rows, origin, progress)
+    write_json(output, scale.to_dict())
+    _print(scale.to_dict(), [f"{k}: {v}" for k, v in scale.to_dict().items()], as_json=False)
+
+
+@app.command()
 def verify(
     path: Annotated[Path, typer.Argument(help="Run, its share/, or a twin with its companions.")],
     as_json: Json = False,
@@ -171,6 +197,45 @@ def verify(
         *(f"cannot be shown by this check: {line}" for line in report.cannot_show),
     ]
     _print(asdict(report), lines, as_json)
+
+
+@app.command()
+def policy(
+    data: Data,
+    text: Annotated[str, typer.Option(help="Column of texts.", metavar="COLUMN")],
+    detector: Annotated[
+        str, typer.Option(help="patterns, entities, contextual or module:function.")
+    ] = "patterns",
+    secret: Annotated[
+        list[str] | None,
+        typer.Option(help="Column of known secrets; repeat it for several.", metavar="COLUMN"),
+    ] = None,
+    split: Annotated[str | None, typer.Option(help="Split of a data set that has several.")] = None,
+    samples: Annotated[Path | None, typer.Option(help="Write masked texts to this file.")] = None,
+    number: Annotated[int, typer.Option(min=1, help="Of samples.")] = 20,
+    seed: Annotated[int, typer.Option(min=0, help="Chooses the samples.")] = 0,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace that file.")] = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Show what a detector of private spans flags in a table, and what it misses."""
+    from twinset import coverage as measure
+    from twinset.console import Console
+    from twinset.detectors import detector_named
+
+    if samples is not None:
+        measure.check_samples(samples, overwrite)
+    flags = detector_named(detector)
+    table = measure.read_texts(data, text, secret or (), split)
+    with Console(quiet) as progress:
+        tick = partial(progress.count, "texts")
+        coverage = measure.measure_coverage(table.texts, table.secrets, flags, tick)
+        if samples is not None:
+            rows = measure.write_samples(samples, table, flags, number, seed)
+            progress.say(f"{samples}: {rows} masked texts; what was missed is in it: keep it")
+    facts = {"not_protected": measure.NOT_PROTECTED, "detector": flags.name, "rows": table.total}
+    lines = [measure.NOT_PROTECTED, *coverage.lines()]
+    _print(facts | coverage.to_dict(), lines, as_json)
 
 
 @app.command()
@@ -194,9 +259,60 @@ def demo(
         Stdout(highlight=False).print(report)
 
 
+@app.command()
+@takes(
+    *TABLE,
+    *(option for option in PRIVACY if option.name != "no_privacy"),
+    *(option for option in POLICY if option.name != "noise_policy"),
+    *TRAINING,
+    *SPEED,
+    *DECODING,
+    *SEED,
+)
+def compare(
+    data: Data,
+    *,
+    given: dict[str, Any],
+    policies: Annotated[
+        str, typer.Option(help="Noise policies; none: without privacy.")
+    ] = "uniform,adaptive,selective,importance",
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each policy.")] = 3,
+    rows: Annotated[int, typer.Option(min=1, help="Rows of each twin.")] = 1000,
+    test: Annotated[str | None, typer.Option(help="Real rows, held out; else a fifth.")] = None,
+    classifier: Annotated[list[str] | None, typer.Option(help="Repeat it; else all.")] = None,
+    output: Annotated[
+        Path, typer.Option(help="Results: .json, .md and .png. The same command goes on from them.")
+    ] = Path("policies"),
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Train and score each noise policy with several seeds: one table, one figure."""
+    from rich.console import Console as Stdout
+
+    from evaluation.command import shell_line
+    from evaluation.policycomparison import compare_policies
+    from evaluation.policydata import Wanted
+    from evaluation.policyreport import as_table
+    from evaluation.utility import CLASSIFIERS
+    from twinset.console import Console
+
+    names = tuple(dict.fromkeys(name.strip() for name in policies.split(",")))
+    classifiers = tuple(classifier or CLASSIFIERS)
+    wanted = Wanted(_source(data, given), names, seeds, rows, test, classifiers)
+    with Console(quiet) as progress:
+        results = compare_policies(
+            wanted, run_config(run_options(given)), output, shell_line("twinset"), progress
+        )
+    if as_json:
+        _print(results.to_dict(), (), as_json)
+    else:
+        Stdout(highlight=False).print(as_table(results))
+
+
 @audit.command()
 def mechanism(
     noise_policy: Annotated[str, typer.Option(help="The policy to attack.")] = "uniform",
+    policy_form: Annotated[str, typer.Option(help="sound or published.")] = "sound",
     fault: Annotated[
         str | None, typer.Option(help="Break the step first; a wrong name lists all.")
     ] = None,
@@ -214,9 +330,8 @@ def mechanism(
 
     from evaluation.audit.report import MechanismAudit, finding_line
 
-    audited = MechanismAudit(
-        noise_policy, fault, noise_multiplier, steps, sample_rate, trials, delta
-    )
+    policy = run_config({"noise_policy": noise_policy, "policy_form": policy_form}).policy
+    audited = MechanismAudit(policy, fault, noise_multiplier, steps, sample_rate, trials, delta)
     with Progress(console=Stderr(stderr=True), disable=quiet, transient=True) as bar:
         task = bar.add_task("attacking", total=audited.ticks)
         findings = audited.run(lambda: bar.advance(task))

@@ -52,5 +52,5 @@ def untrained_twin(
     room = text_room(prompts, context_length(base.model), max_tokens)
     total = sum(counts.values())
     sampler = Sampler(base.model, base.tokenizer, prompts, sampling, room)
-    rows = sampler.sample(counts, lambda done: progress.rows(done, total))
+    rows = sampler.sample(counts, lambda done: progress.count("rows", done, total))
     return twin_frame(schema, [row.text for row in rows], [row.combination for row in rows])

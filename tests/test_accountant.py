@@ -8,10 +8,17 @@ from scipy.stats import norm
 
 from twinset.privacy.accountant import (
     calibrate_noise_multiplier,
+    compose,
     epsilon,
     gaussian_noise_multiplier,
 )
-from twinset.privacy.events import GaussianRelease, NonPrivateAccess, SubsampledGaussian
+from twinset.privacy.events import (
+    GaussianRelease,
+    IndividualGaussian,
+    MaskedAccess,
+    NonPrivateAccess,
+    SubsampledGaussian,
+)
 
 COUNTS = GaussianRelease(10.0, "label counts")
 
@@ -175,3 +182,34 @@ def test_impossible_targets_raise(target):
 def test_the_analytic_gaussian_inverts_epsilon(target):
     sigma = gaussian_noise_multiplier(target, 1e-6)
     assert epsilon([GaussianRelease(sigma, "counts")], 1e-6) == pytest.approx(target, rel=1e-6)
+
+
+@pytest.mark.parametrize("rate", [1e-6, 1e-3, 0.3])
+@pytest.mark.parametrize("steps", [1, 1000, 100_000])
+@pytest.mark.parametrize("target", [0.1, 1.0, 8.0, 50.0])
+def test_budgets_from_a_tenth_to_fifty_are_met(target, rate, steps):
+    counts = [GaussianRelease(gaussian_noise_multiplier(target / 20, 1e-6), "label counts")]
+    sigma = calibrate_noise_multiplier(target, 1e-6, rate, steps, counts)
+    spent = epsilon([*counts, SubsampledGaussian(sigma, rate, steps)], 1e-6)
+    assert 0.98 * target < spent <= target or sigma < 0.2  # below, ε rises in a leap
+
+
+def test_each_privacy_weight_has_the_epsilon_of_its_own_multiplier():
+    """Individual accounting against the accountant at σ / c(ρ), label counts included."""
+    counts, event = GaussianRelease(30.0, "label counts"), IndividualGaussian(0.8, 0.05, 60, 0.5)
+    for weight, multiplier in ((0.0, 0.8), (0.5, 0.8 / 0.75), (1.0, 1.6)):
+        own = SubsampledGaussian(multiplier, 0.05, 60)
+        assert epsilon([counts, event], 1e-5, weight) == epsilon([counts, own], 1e-5)
+    spent = [epsilon([counts, event], 1e-5, w / 10) for w in range(11)]
+    assert spent == sorted(spent, reverse=True)
+
+
+def test_individual_steps_recorded_one_by_one_or_together_are_one_event():
+    one = IndividualGaussian(0.8, 0.05, 1, 0.5)
+    assert compose([one, one, one]) == (IndividualGaussian(0.8, 0.05, 3, 0.5),)
+    assert len(compose([one, IndividualGaussian(0.8, 0.05, 1, 0.6)])) == 2
+    assert len(compose([one, SubsampledGaussian(0.8, 0.05, 1)])) == 2
+
+
+def test_masked_texts_are_no_free_lunch():
+    assert epsilon([MaskedAccess("patterns"), GaussianRelease(9.0, "x")], 1e-5) == math.inf

@@ -1,6 +1,7 @@
 """The audit of the noise step: it is right about known mechanisms, and it catches broken ones."""
 
 import json
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -8,15 +9,18 @@ import pytest
 import cli
 from evaluation.audit.faults import FAULTS
 from evaluation.audit.lowerbound import epsilon_lower_bound
-from evaluation.audit.mechanism import MAX_GRAD_NORM, Step, audit_step
+from evaluation.audit.mechanism import MAX_GRAD_NORM, Step, Target, audit_step
 from evaluation.audit.neighbours import worst_case
 from evaluation.audit.report import MechanismAudit
+from twinset.config import NoisePolicyName, PolicyConfig
 from twinset.errors import InputError
-from twinset.policies import POLICIES
 from twinset.privacy.accountant import epsilon
-from twinset.privacy.clipping import Scale
 from twinset.privacy.events import GaussianRelease
 
+POLICIES = [PolicyConfig(noise_policy=name) for name in get_args(NoisePolicyName)]
+PUBLISHED = [
+    PolicyConfig(noise_policy=n, policy_form="published") for n in ("adaptive", "importance")
+]
 DELTA, TRIALS = 0.05, 6000  # at 0.01 the smallest fault went unseen in 6 of 100 audits
 ENOUGH = 20_000  # to catch it: it moves the sum by 1.38 C
 
@@ -63,15 +67,15 @@ def moved(step):
 
 
 def test_the_real_step_moves_by_c(neighbours):
-    assert moved(Step(neighbours, "uniform", 1.0)) == pytest.approx(1.0, rel=1e-5)
+    assert moved(Step(neighbours, Target())) == pytest.approx(1.0, rel=1e-5)
 
 
 @pytest.mark.parametrize(("fault", "by"), [("cross-term-left-out", 1.38), ("sequences-apart", 2.0)])
 def test_broken_clipping_moves_further(neighbours, fault, by):
-    assert moved(FAULTS[fault](neighbours, "uniform", 1.0)) == pytest.approx(by, abs=0.01)
+    assert moved(FAULTS[fault](neighbours, Target())) == pytest.approx(by, abs=0.01)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda p: p.noise_policy)
 def test_the_real_step_holds(policy):
     findings = MechanismAudit(policy, trials=TRIALS).run()
     assert all(finding.holds for finding in findings)
@@ -79,30 +83,39 @@ def test_the_real_step_holds(policy):
 
 
 def test_importance_is_attacked_in_a_geometry_of_its_own(neighbours):
-    step = Step(neighbours, "importance", 1.0)
-    assert float(step._stretch.max() / step._stretch.min()) == 16.0  # as far apart as it goes
+    step = Step(neighbours, Target(PolicyConfig(noise_policy="importance")))
+    assert float(step.stretch.max() / step.stretch.min()) == 16.0  # as far apart as it goes
     assert moved(step) == pytest.approx(1.0, rel=1e-5)
 
 
-def test_noise_without_the_geometry_it_was_clipped_in_is_caught(neighbours):
-    """As the paper has it: clipped as ever, and less noise in some directions. Moves by 3.9 C."""
+@pytest.mark.parametrize(("weight", "by"), [(1.0, 0.5), (0.5, 0.75), (0.0, 1.0)])
+def test_adaptive_noise_lets_a_record_move_the_sum_by_its_own_share(neighbours, weight, by):
+    target = Target(PolicyConfig(noise_policy="adaptive"), weight=weight)
+    assert moved(Step(neighbours, target)) == pytest.approx(by, rel=1e-5)
 
-    class Published(Step):
-        def _choose_geometry(self):
-            super()._choose_geometry()
-            self.engine.zero()
-            self.engine.rescale([Scale() for _ in self.engine.parameters])
 
-        def noiseless(self, units):
-            return super().noiseless(units) / self._stretch
+def test_a_record_that_is_clipped_as_if_it_were_ordinary_is_caught(neighbours):
+    """Without its own norm, a record of privacy weight 1 has the ε of one of weight 0."""
 
-    step = Published(neighbours, "importance", 1.0)
-    assert not audit_step(step, ENOUGH, DELTA, lambda: None).holds
+    class NoLimits(Step):
+        def add(self, units):
+            self.engine.add(self.neighbours.sequences(units), lambda means, counts: means.sum(1))
+
+    step = NoLimits(neighbours, Target(PolicyConfig(noise_policy="adaptive")))
+    assert not audit_step(step, TRIALS, DELTA, lambda: None).holds
     step.engine.close()
 
 
+@pytest.mark.parametrize("policy", PUBLISHED, ids=lambda p: p.noise_policy)
+def test_published_forms_exceed_their_nominal_epsilon(policy):
+    """Adaptive through the length of the noise, importance through the least noisy direction."""
+    findings = MechanismAudit(policy, trials=TRIALS).run()
+    assert not any(finding.holds for finding in findings)
+    assert all(finding.lower_bound <= finding.guaranteed for finding in findings)
+
+
 def is_caught(neighbours, fault):
-    step = FAULTS[fault](neighbours, "uniform", 1.0)
+    step = FAULTS[fault](neighbours, Target())
     try:
         return not audit_step(step, ENOUGH, DELTA, lambda: None).holds
     finally:
@@ -120,6 +133,9 @@ def test_twenty_audits_hold_and_twenty_of_each_fault_are_caught(neighbours):
         for policy in POLICIES:
             findings = MechanismAudit(policy, trials=TRIALS).run()
             assert all(finding.holds for finding in findings)
+        for policy in PUBLISHED:
+            findings = MechanismAudit(policy, trials=TRIALS).run()
+            assert not any(finding.holds for finding in findings)
         assert all(is_caught(neighbours, fault) for fault in FAULTS)
 
 
@@ -132,10 +148,16 @@ def test_the_command_tells_and_exits(capsys):
     shown = capsys.readouterr()
     assert "REFUTED" in shown.out and "more than is claimed" in shown.err
     assert cli.main([*few, "--fault", "none-such"]) == 2
+    assert cli.main([*few, "--noise-policy", "none-such"]) == 2
+    published = ["--noise-policy", "adaptive", "--policy-form", "published", "--json"]
+    capsys.readouterr()
+    assert cli.main([*few, *published]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert {finding["guaranteed"] for finding in found["findings"]} == {"none"}
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"delta": 0.0}, {"sample_rate": 1.0}, {"noise_multiplier": 0.0}, {"policy": "other"}]
+    "wrong", [{"delta": 0.0}, {"sample_rate": 1.0}, {"noise_multiplier": 0.0}, {"fault": "other"}]
 )
 def test_bad_options_are_refused(wrong):
     with pytest.raises(InputError):

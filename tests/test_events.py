@@ -5,6 +5,8 @@ import pytest
 from twinset.privacy.accountant import compose
 from twinset.privacy.events import (
     GaussianRelease,
+    IndividualGaussian,
+    MaskedAccess,
     NonPrivateAccess,
     SubsampledGaussian,
     event_from_dict,
@@ -15,6 +17,8 @@ EVENTS = [
     SubsampledGaussian(1.1, 0.01, 100),
     GaussianRelease(20.0, "label counts"),
     NonPrivateAccess("tuning"),
+    IndividualGaussian(1.1, 0.01, 100, 0.4),
+    MaskedAccess("patterns"),
 ]
 
 
@@ -47,6 +51,18 @@ def test_round_trip(event):
 def test_what_names_no_mechanism_is_refused(change):
     with pytest.raises(ValueError):
         event_from_dict(event_to_dict(EVENTS[0]) | change)
+
+
+@pytest.mark.parametrize("share", [0.0, -0.1, 1.1, math.nan, True, "0.5"])
+def test_a_share_of_the_norm_lies_above_0_and_is_at_most_1(share):
+    with pytest.raises(ValueError):
+        IndividualGaussian(1.1, 0.01, 100, share)
+
+
+@pytest.mark.parametrize("weight", [-0.1, 1.1, math.nan])
+def test_a_privacy_weight_lies_between_0_and_1(weight):
+    with pytest.raises(ValueError):
+        IndividualGaussian(1.1, 0.01, 100, 0.5).at(weight)
 
 
 @pytest.mark.parametrize("event", EVENTS)

@@ -5,10 +5,17 @@ from dataclasses import replace
 import pytest
 
 from twinset.privacy.accountant import epsilon
-from twinset.privacy.events import GaussianRelease, NonPrivateAccess, SubsampledGaussian
+from twinset.privacy.events import (
+    GaussianRelease,
+    IndividualGaussian,
+    MaskedAccess,
+    NonPrivateAccess,
+    SubsampledGaussian,
+)
 from twinset.privacy.guarantee import guarantee
-from twinset.privacy.ledger import Ledger
+from twinset.privacy.ledger import FLAGGED_NEIGHBOURING, FLAGGED_UNIT, Ledger
 from twinset.privacy.randomness import Randomness
+from twinset.privacy.weightscale import WeightScale
 
 EVENTS = [GaussianRelease(20.0, "label counts"), SubsampledGaussian(0.8, 0.05, 60)]
 SPENT = Ledger(
@@ -68,6 +75,65 @@ def test_covers_and_excludes_are_listed():
     given = guarantee(replace(SPENT, caveats=("Texts were cut.",)))
     assert given.covers and "Texts were cut." in given.excludes
     assert any("training data" in line for line in given.excludes)
+
+
+SCALE = WeightScale("a model", 2.0, 4.0, "public texts", (0.2,) * 5)
+WEIGHED = replace(
+    SPENT,
+    policy="adaptive",
+    events=[EVENTS[0], IndividualGaussian(0.8, 0.05, 60, 0.5)],
+    weight_scale=SCALE,
+)
+FLAGGED = replace(
+    SPENT,
+    policy="selective",
+    unit=FLAGGED_UNIT,
+    neighbouring=FLAGGED_NEIGHBOURING,
+    events=[MaskedAccess("patterns"), *EVENTS],
+)
+
+
+def test_adaptive_noise_guarantees_the_loosest_and_tells_each_weight():
+    given = guarantee(WEIGHED)
+    assert given.epsilon == epsilon(EVENTS, 1e-5)  # as if every record had weight 0
+    strictest = epsilon([EVENTS[0], SubsampledGaussian(1.6, 0.05, 60)], 1e-5)
+    assert [weight for weight, *_ in given.by_weight] == [1.0, 0.75, 0.5, 0.25, 0.0]
+    assert strictest <= given.by_weight[0][1] < strictest + 0.01
+    told = [eps for _, eps, _ in given.by_weight]
+    assert told == sorted(told) and told[-1] - 0.01 < given.epsilon <= told[-1]
+    assert f"1: {told[0]:.2f}, 0.75: " in given.sentence and "public function" in given.sentence
+
+
+def test_selective_noise_says_first_what_is_not_protected():
+    given = guarantee(FLAGGED)
+    assert given.sentence.startswith("NOT PROTECTED: everything that the detector 'patterns'")
+    assert given.epsilon == epsilon(EVENTS, 1e-5) and given.unit == FLAGGED_UNIT
+    assert "selective differential privacy" in given.sentence
+    assert not re.search(r"\)-differentially private", given.sentence)
+    assert f"epsilon becomes {math.ceil(200 * given.epsilon) / 100:.2f}" in given.sentence
+
+
+UNCOVERED = {
+    "a policy that does not mask": (SPENT, {"events": [MaskedAccess("patterns"), *EVENTS]}),
+    "masked access under the unit of records": (FLAGGED, {"unit": "record"}),
+    "selective noise of which nothing was masked": (FLAGGED, {"events": EVENTS}),
+    "selective noise and another access": (
+        FLAGGED,
+        {"events": [*FLAGGED.events, NonPrivateAccess("early stopping")]},
+    ),
+    "the unit of flagged spans under uniform noise": (SPENT, {"unit": FLAGGED_UNIT}),
+    "individual noise under another policy": (SPENT, {"events": WEIGHED.events}),
+    "weights that follow from nothing public": (WEIGHED, {"weight_scale": None}),
+    "adaptive noise as published": (WEIGHED, {"policy_form": "published"}),
+    "adaptive noise with a changed sample rate": (WEIGHED, {"sample_rate": 0.04}),
+}
+
+
+@pytest.mark.parametrize(("ledger", "change"), UNCOVERED.values(), ids=UNCOVERED.keys())
+def test_what_no_theorem_covers_has_no_guarantee(ledger, change):
+    given = guarantee(replace(ledger, **change))
+    assert (given.epsilon, given.delta, given.by_weight) == (None, None, ())
+    assert given.sentence.startswith("No privacy guarantee")
 
 
 CASES = {

@@ -3,8 +3,16 @@
 import pytest
 import torch
 
-from twinset.policies import Importance, Uniform
-from twinset.policies.importance import ImportanceOptions, factored, noise_factor, normalised
+from twinset.config import PolicyConfig
+from twinset.policies import Setting
+from twinset.policies.importance import (
+    Importance,
+    PublishedImportance,
+    factored,
+    noise_factor,
+    normalised,
+)
+from twinset.policies.uniform import Uniform
 from twinset.privacy.randomness import Randomness
 
 SHAPES = [(4, 6), (6,), (5, 3)]
@@ -15,13 +23,17 @@ def tensors(seed: int) -> list[torch.Tensor]:
     return [torch.randn(shape, generator=generator) for shape in SHAPES]
 
 
-def policy(options=None, seed=1, sigma=0.8):
-    return Importance(sigma, 2.0, 0.1, Randomness.for_tests(seed), options)
+def setting(seed=1, sigma=0.8, **options):
+    named = {f"importance_{name}": value for name, value in options.items()}
+    return Setting(sigma, 2.0, 0.1, Randomness.for_tests(seed), PolicyConfig(**named))
+
+
+def policy(seed=1, sigma=0.8, kind=Importance, **options):
+    return kind(setting(seed, sigma, **options))
 
 
 def test_averages_follow_equations_3_and_4():
-    options = ImportanceOptions(beta1=0.5, beta2=0.25)
-    learnt = policy(options)
+    learnt = policy(beta1=0.5, beta2=0.25)
     theta, first, second = (torch.tensor([x]) for x in (2.0, -3.0, 1.0))
     learnt.learn([theta], [first])  # |g θ| = 6
     assert (learnt._sensitivity[0].item(), learnt._deviation[0].item()) == (3.0, 0.75 * 3.0)
@@ -31,7 +43,10 @@ def test_averages_follow_equations_3_and_4():
 
 
 def test_normalisation_follows_equations_6_and_7():
-    importance, options = torch.tensor([1.0, 2.0, 3.0, 4.0, 10.0]), ImportanceOptions(alpha=0.4)
+    importance, options = (
+        torch.tensor([1.0, 2.0, 3.0, 4.0, 10.0]),
+        PolicyConfig(importance_alpha=0.4),
+    )
     scaled = (importance - 3) / 2  # median 3, quartiles 2 and 4
     smooth = 0.6 * scaled + 0.4 * scaled.mean()
     torch.testing.assert_close(normalised(importance, options), smooth - (smooth.mean() - 1))
@@ -39,13 +54,15 @@ def test_normalisation_follows_equations_6_and_7():
 
 
 def test_more_important_means_less_noise_within_the_bound():
-    factors = noise_factor(torch.tensor([0.0, 1.0, 2.0, 3.0, 100.0]), ImportanceOptions(bound=3.0))
+    factors = noise_factor(
+        torch.tensor([0.0, 1.0, 2.0, 3.0, 100.0]), PolicyConfig(importance_bound=3.0)
+    )
     assert bool((factors.diff() <= 0).all())
     assert float(factors.max()) == 3.0 and float(factors.min()) == pytest.approx(1 / 3)
 
 
 def test_importance_that_tells_nothing_apart_leaves_the_plain_geometry():
-    for scale in factored([torch.zeros(4, 6), torch.zeros(6)], ImportanceOptions()):
+    for scale in factored([torch.zeros(4, 6), torch.zeros(6)], PolicyConfig()):
         assert bool(
             (scale.times_(torch.ones(4, 6) if scale.rows is not None else torch.ones(6)) == 1).all()
         )
@@ -66,7 +83,7 @@ def test_noise_is_that_of_the_geometry():
     learnt = policy(sigma=1.5)
     learnt.learn([torch.randn(300, 200)], [torch.randn(300, 200)])
     (scale,) = learnt.scales()
-    (noisy,), event = learnt.release([torch.zeros(300, 200)])
+    (noisy,), event = learnt.release([torch.zeros(300, 200)], [])
     z = noisy / scale.times_(torch.ones(300, 200))
     assert float(z.std()) == pytest.approx(3.0, rel=0.02)
     assert float(noisy.std()) != pytest.approx(3.0, rel=0.02)
@@ -74,10 +91,80 @@ def test_noise_is_that_of_the_geometry():
 
 
 def test_with_a_bound_of_one_it_is_uniform_bit_for_bit():
-    same = policy(ImportanceOptions(bound=1.0))
-    uniform = Uniform(0.8, 2.0, 0.1, Randomness.for_tests(1))
+    same = policy(bound=1.0)
+    uniform = Uniform(setting())
     for step in range(3):
         same.learn(tensors(100), tensors(step))
         same.scales()
-        (mine, event), (theirs, other) = same.release(tensors(step)), uniform.release(tensors(step))
+        (mine, event), (theirs, other) = (
+            each.release(tensors(step), []) for each in (same, uniform)
+        )
         assert all(map(torch.equal, mine, theirs)) and event == other
+
+
+def test_a_restored_policy_goes_on_as_if_nothing_had_happened():
+    first, second = policy(), policy()
+    for step in range(3):
+        first.learn(tensors(100), tensors(step))
+    first.release(tensors(9), [])
+    second.restore(first.state())
+    for learnt in (first, second):
+        learnt.learn(tensors(100), tensors(7))
+    for one, other in zip(first.scales(), second.scales(), strict=True):
+        assert torch.equal(one.columns, other.columns)
+    assert first.mean_noise == second.mean_noise
+    forgetful = policy()
+    forgetful.learn(tensors(100), tensors(7))
+    assert not torch.equal(forgetful.scales()[0].columns, first.scales()[0].columns)
+
+
+def test_a_saved_state_does_not_follow_the_policy():
+    learnt = policy()
+    learnt.learn(tensors(100), tensors(0))
+    saved = learnt.state()
+    before = saved["sensitivity"][0].clone()
+    learnt.learn(tensors(100), tensors(1))
+    assert torch.equal(saved["sensitivity"][0], before)
+
+
+def test_it_tells_where_noise_went():
+    learnt = policy()
+    learnt.release(tensors(0), [])
+    assert learnt.mean_noise == [1.0, 1.0, 1.0]
+    for step in range(3):
+        learnt.learn(tensors(100), tensors(step))
+    scales = learnt.scales()
+    learnt.release(tensors(1), [])
+    means = [
+        float(s.times_(torch.ones(shape)).mean()) for s, shape in zip(scales, SHAPES, strict=True)
+    ]
+    assert learnt.mean_noise == pytest.approx([(1 + mean) / 2 for mean in means])
+
+
+# -- the published form ----------------------------------------------------------------------------
+
+
+def test_published_noise_is_two_minus_equation_7_over_all_parameters_together():
+    learnt = policy(kind=PublishedImportance, beta1=0.0, beta2=0.0, alpha=0.0, bound=100.0)
+    weights = [torch.ones(2), torch.ones(3)]
+    learnt.learn(weights, [torch.zeros(2), torch.zeros(3)])
+    # S̄ = 1 2 | 3 4 10 and Ū = |S - S̄| = 0 with β = 0, so the averages are set by hand
+    learnt._sensitivity = [torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0, 10.0])]
+    learnt._deviation = [torch.ones(2), torch.ones(3)]
+    # median 3, quartiles 2 and 4: scaled -1 -½ 0 ½ 3½, mean ½; centred at one: -½ 0 ½ 1 4
+    first, second = learnt.noise_scales()
+    assert first.tolist() == [2.5, 2.0]
+    assert second.tolist() == pytest.approx([1.5, 1.0, 0.01])  # 2 - 4 is no scale
+    assert learnt.scales() == []  # clipped as ever
+
+
+def test_published_noise_has_that_spread_and_spends_what_the_least_noisy_direction_spends():
+    learnt = policy(kind=PublishedImportance, sigma=1.5)
+    learnt._sensitivity, learnt._deviation = [torch.rand(100, 2000)], [torch.rand(100, 2000)]
+    (scales,) = learnt.noise_scales()
+    (noisy,), event = learnt.release([torch.zeros(100, 2000)], [])
+    assert float((noisy / scales).std()) == pytest.approx(3.0, rel=0.01)
+    assert event.noise_multiplier == 0.75  # σ / b
+    (nominal,) = learnt.nominal
+    assert nominal.noise_multiplier == 1.5
+    assert float(scales.min()) >= 0.5

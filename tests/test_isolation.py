@@ -8,7 +8,7 @@ import torch
 from commands import texts
 from transformers import AutoModelForCausalLM
 
-from twinset import Twinset, finetune, training
+from twinset import Twinset, learner, training
 from twinset.adapters import with_lora
 from twinset.mismatch import MismatchLoss
 from twinset.precision import is_isolated
@@ -68,7 +68,7 @@ def test_where_bfloat16_is_not_isolated_training_goes_on_in_float32(
     tiny_base, monkeypatch, isolated, method
 ):
     seen = []
-    monkeypatch.setattr(finetune, "is_isolated", lambda model, c, how: seen.append(c) or isolated)
+    monkeypatch.setattr(learner, "is_isolated", lambda model, c, how: seen.append(c) or isolated)
     engines = []
     monkeypatch.setattr(
         training, "ClippingEngine", lambda *a: engines.append(a) or ClippingEngine(*a)

@@ -110,7 +110,7 @@ def test_fields_are_only_those_known_to_be_free_of_private_data():
         "delta", "target_epsilon", "records", "sample_rate", "max_grad_norm", "randomness",
         "randomness_is_private", "policy", "policy_form", "events", "public_inputs", "caveats",
         "library_versions", "unit", "neighbouring", "sampler", "clipping", "records_public",
-        "format_version",
+        "weight_scale", "format_version",
     }  # fmt: skip
 
 

@@ -24,7 +24,7 @@ INTERRUPTED = {
     "planning": "twinset.generate.make_plan",
     "training": "twinset.console.Console.step",
     "saving": "twinset.twinmodel.TwinModel.save",
-    "sampling": "twinset.console.Console.rows",
+    "sampling": "twinset.console.Console.count",
     "writing": "twinset.share.write_text",
     "publishing": "twinset.publish.shutil.copyfile",
 }

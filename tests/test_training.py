@@ -14,7 +14,9 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from twinset.adapters import with_lora
 from twinset.config import SpeedConfig, TrainingConfig
 from twinset.plan import Plan
-from twinset.policies import Uniform
+from twinset.policies import Setting
+from twinset.policies.uniform import Uniform
+from twinset.privacy.batches import poisson_batches
 from twinset.privacy.clipping import ClippingEngine, Scale
 from twinset.privacy.clipping.execution import FAST
 from twinset.privacy.events import Event, NonPrivateAccess, SubsampledGaussian
@@ -64,13 +66,13 @@ class Run:
 class Watched(Uniform):
     """The uniform policy, with copies kept of what goes in and comes out."""
 
-    def __init__(self, run: Run, *args) -> None:
-        super().__init__(*args)
+    def __init__(self, run: Run, setting: Setting) -> None:
+        super().__init__(setting)
         self._run = run
 
-    def release(self, sums):
+    def release(self, sums, records):
         self._run.sums.append([s.clone() for s in sums])
-        noisy, event = super().release(sums)
+        noisy, event = super().release(sums, records)
         self._run.noisy.append([s.clone() for s in noisy])
         return noisy, event
 
@@ -87,7 +89,9 @@ def run_training(
 ) -> Run:
     records, the_plan, run = records or tokenised(), the_plan or plan(), Run()
     randomness = randomness or Randomness.for_tests(0)
-    policy = watched(run, the_plan.noise_multiplier, C, the_plan.sample_rate, randomness)
+    sigma, rate = the_plan.noise_multiplier, the_plan.sample_rate
+    policy = watched(run, Setting(sigma, C, rate, randomness))
+    batches = list(poisson_batches(len(records), rate, the_plan.steps, randomness))
 
     def before_step(optimizer, args, kwargs) -> None:
         assert len(run.events) == len(run.noisy), "a gradient was used before it was recorded"
@@ -98,12 +102,12 @@ def run_training(
         train(
             model,
             records,
+            batches,
             the_plan,
             TrainingConfig(mismatch_prompts=mismatched, seed=seed),
             SpeedConfig(physical_batch=physical),
             FAST,
             policy,
-            randomness,
             C,
             run.events.append,
             run.reports.append,
@@ -155,6 +159,32 @@ def test_the_sum_is_taken_in_the_geometry_that_the_policy_asks_for(model):
     expected = oracle.clip_and_sum(stretched, list(oracle.trained(model)), C)
     run = run_training(model, records, mismatched=4, watched=Stretched)
     assert same(run.sums[0], list(expected.sums.values()))
+
+
+class OwnLimits(Watched):
+    """Clips record i to its own norm."""
+
+    def limits(self, records):
+        return C * torch.tensor([(i + 1) / 12 for i in records], dtype=torch.float64)
+
+
+def test_each_record_is_clipped_to_the_norm_that_the_policy_gives_it(model):
+    """In physical batches of records sorted by length, so that a mixed-up order would show."""
+    records = tokenised()
+    units = [
+        [(records.prompts[label], text)]
+        + [(records.prompts[wrong], text) for wrong in LABELS if wrong != label]
+        for text, label in zip(records.texts, records.labels, strict=True)
+    ]
+    expected = None
+    for i, unit in enumerate(units):
+        own = oracle.clipped(model, [unit], oracle.bounded(0.5), C * (i + 1) / 12)
+        sums = list(own.sums.values())
+        expected = (
+            sums if expected is None else [a + b for a, b in zip(expected, sums, strict=True)]
+        )
+    run = run_training(model, records, mismatched=4, watched=OwnLimits)
+    assert same(run.sums[0], expected)
 
 
 def test_the_policy_learns_each_released_gradient_with_the_weights_it_was_taken_at(model):
@@ -215,9 +245,9 @@ def _failing(monkeypatch, error: Exception, largest: int) -> list[int]:
     sizes: list[int] = []
     original = ClippingEngine.add
 
-    def add(self, sequences, unit_loss):
+    def add(self, sequences, unit_loss, limits=None):
         sizes.append(sequences.units)
-        report = original(self, sequences, unit_loss)
+        report = original(self, sequences, unit_loss, limits)
         if sequences.units > largest:
             raise error
         return report

@@ -8,15 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from decimal import ROUND_CEILING, Context, Decimal
 
 from twinset.cardheader import render_header, stated_numbers
 from twinset.config import SamplingConfig
 from twinset.formats import FORMULA_STARTS
 from twinset.markdown import bullets, code, plain
-from twinset.privacy.events import Event, GaussianRelease, NonPrivateAccess, SubsampledGaussian
+from twinset.privacy.events import (
+    Event,
+    GaussianRelease,
+    IndividualGaussian,
+    MaskedAccess,
+    NonPrivateAccess,
+    SubsampledGaussian,
+)
 from twinset.privacy.guarantee import Guarantee, guarantee
-from twinset.privacy.ledger import Ledger
+from twinset.privacy.ledger import FLAGGED_UNIT, Ledger
+from twinset.privacy.sentences import up_decimals, up_digits
 from twinset.schema import Combination, Schema
 from twinset.templates import Template
 
@@ -64,8 +71,8 @@ class TwinContents:
 def stated_lines(claim: Guarantee, rows: int) -> list[str]:
     """Return the lines on privacy that the card of this guarantee has, for `verify` to compare."""
     return [
-        f"| ε | {'none' if claim.epsilon is None else _up_decimals(claim.epsilon)} |",
-        f"| δ | {'none' if claim.delta is None else _up_digits(claim.delta)} |",
+        f"| ε | {'none' if claim.epsilon is None else up_decimals(claim.epsilon)} |",
+        f"| δ | {'none' if claim.delta is None else up_digits(claim.delta)} |",
         f"| Unit | {plain(claim.unit)} ({plain(claim.neighbouring)}) |",
         f"| Rows | {rows} |",
         plain(claim.sentence),
@@ -102,14 +109,32 @@ def _header(
 
 
 def _opening(description: TwinDescription, claim: Guarantee) -> str:
-    private = claim.epsilon is not None
-    how = "with differential privacy" if private else "WITHOUT a privacy guarantee"
+    warning, how = _WARNINGS[_protection(claim)]
     text = (
         f"The rows were written by a language model that was fine-tuned {how} on a private table. "
         "What they say may be false, biased or offensive."
     )
-    warning = "**There is NO privacy guarantee for this data set: treat it as private.** "
-    return _block([f"# {plain(description.title)}", "", text if private else warning + text])
+    return _block([f"# {plain(description.title)}", "", warning + text])
+
+
+def _protection(claim: Guarantee) -> str:
+    if claim.epsilon is None:
+        return "none"
+    return "flagged" if claim.unit == FLAGGED_UNIT else "records"
+
+
+_WARNINGS = {
+    "none": (
+        "**There is NO privacy guarantee for this data set: treat it as private.** ",
+        "WITHOUT a privacy guarantee",
+    ),
+    "flagged": (
+        "**Only what a detector flagged is protected here; all other words of the private records "
+        "may be repeated.** ",
+        "with selective differential privacy",
+    ),
+    "records": ("", "with differential privacy"),
+}
 
 
 def _summary(description: TwinDescription, claim: Guarantee, contents: TwinContents) -> str:
@@ -134,6 +159,7 @@ def _promises(claim: Guarantee) -> str:
             "",
             plain(claim.sentence),
             "",
+            *_by_weight(claim),
             "## What this covers",
             "",
             *(bullets(map(plain, claim.covers)) or ["Nothing."]),
@@ -143,6 +169,19 @@ def _promises(claim: Guarantee) -> str:
             *(bullets(map(plain, claim.excludes)) or ["Everything."]),
         ]
     )
+
+
+def _by_weight(claim: Guarantee) -> list[str]:
+    """Return the table of ε by privacy weight; nothing where all records have one ε."""
+    if not claim.by_weight:
+        return []
+    rows = (f"| {weight:g} | {eps:.2f} | {share:.0%} |" for weight, eps, share in claim.by_weight)
+    return [
+        "| privacy weight | ε | public reference texts about here |",
+        "|---:|---:|---:|",
+        *rows,
+        "",
+    ]
 
 
 def _making(description: TwinDescription, ledger: Ledger, contents: TwinContents) -> str:
@@ -184,6 +223,11 @@ def _event(event: Event) -> str:
         case SubsampledGaussian(sigma, rate, steps):
             noise = f"noise multiplier σ = {sigma:g}, sample rate q = {rate:g}"
             return f"Training: {steps} steps, {noise}"
+        case IndividualGaussian(sigma, rate, steps, share):
+            noise = f"noise multiplier σ = {sigma:g}, sample rate q = {rate:g}"
+            return f"Training: {steps} steps, {noise}; σ / {share:.4g} at privacy weight 1"
+        case MaskedAccess(detector):
+            return f"**Training without noise** on texts masked by the detector {code(detector)}"
         case GaussianRelease(sigma, what):
             return f"Noisy release of {plain(what)}: noise multiplier σ = {sigma:g}"
         case NonPrivateAccess(reason):
@@ -252,13 +296,3 @@ run as the ledger says, it cannot show.
 
 def _block(lines: Iterable[str]) -> str:
     return "\n".join(lines) + "\n"
-
-
-def _up_decimals(value: float) -> str:
-    """Round up to two decimals, as the guarantee's sentence does: no stated ε is too small."""
-    return str(Decimal(value).quantize(Decimal("0.01"), ROUND_CEILING))
-
-
-def _up_digits(value: float) -> str:
-    """Round up to three significant digits, as the guarantee's sentence does."""
-    return f"{float(Context(prec=3, rounding=ROUND_CEILING).create_decimal(repr(value))):.3g}"

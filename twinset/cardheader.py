@@ -13,6 +13,7 @@ from typing import Any
 
 from twinset.markdown import one_line
 from twinset.privacy.guarantee import Guarantee
+from twinset.privacy.ledger import FLAGGED_UNIT
 
 _HEADER = re.compile(r"---\n(.*?\n)---\n", re.DOTALL)
 _SIZES = (("n<1K", 10**3), ("1K<n<10K", 10**4), ("10K<n<100K", 10**5), ("100K<n<1M", 10**6))
@@ -53,7 +54,7 @@ def render_header(
     """
     import yaml
 
-    private = numbers["epsilon"] is not None
+    private = numbers["epsilon"] is not None and numbers["unit"] != FLAGGED_UNIT
     options = _READ_AS_WRITTEN.get(format.split(".")[0], {})
     header = {
         "pretty_name": one_line(title),

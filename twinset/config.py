@@ -1,18 +1,20 @@
 """Every option of a run, as frozen and validated data. Knows nothing of torch, files or models.
 
-Privacy knobs (`PrivacyConfig`), knobs that change what is learnt (`TrainingConfig`), knobs that
-change only time and memory (`SpeedConfig`) and knobs of the sampler (`SamplingConfig`) live apart,
-so that a reader sees at once which of them may move a guarantee.
+Privacy knobs (`PrivacyConfig`, `PolicyConfig`), knobs that change what is learnt
+(`TrainingConfig`), knobs that change only time and memory (`SpeedConfig`) and knobs of the sampler
+(`SamplingConfig`) live apart, so that a reader sees at once which of them may move a guarantee.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from twinset.errors import InputError
 
+NoisePolicyName = Literal["uniform", "adaptive", "selective", "importance"]
+PolicyForm = Literal["sound", "published"]
 MismatchForm = Literal["published", "bounded"]
 Precision = Literal["auto", "float32", "bfloat16"]
 Method = Literal["lora", "full"]
@@ -21,6 +23,10 @@ Method = Literal["lora", "full"]
 def _require(condition: bool, message: str) -> None:
     if not condition:
         raise InputError(message)
+
+
+def _require_one_of(flag: str, value: str, choices: tuple[str, ...]) -> None:
+    _require(value in choices, f"{flag}: {value!r} is none of {', '.join(choices)}")
 
 
 def _finite(value: float, low: float, high: float = math.inf) -> bool:
@@ -37,7 +43,6 @@ class PrivacyConfig:
         target_delta: δ; `None` takes min(1e-5, 1 / N^1.1).
         max_grad_norm: C, the largest norm one unit's gradient may have.
         label_count_share: share of ε that would be spent were the label counts released alone.
-        noise_policy: a name in `twinset.policies.POLICIES`.
         insecure_noise_seed: reproducible noise for tests only; makes the guarantee "none".
     """
 
@@ -45,7 +50,6 @@ class PrivacyConfig:
     target_delta: float | None = None
     max_grad_norm: float = 1.0
     label_count_share: float = 0.05
-    noise_policy: str = "uniform"
     insecure_noise_seed: int | None = None
 
     def __post_init__(self) -> None:
@@ -61,6 +65,62 @@ class PrivacyConfig:
         )
         _require(_finite(self.max_grad_norm, 0), "--max-grad-norm must be a number above 0")
         _require(0 < self.label_count_share < 1, "--label-count-share must lie between 0 and 1")
+
+
+@dataclass(frozen=True)
+class PolicyConfig:
+    """How noise is spread, and what is kept from the model. It may move the guarantee.
+
+    Args:
+        noise_policy: a name in `twinset.policies.POLICIES`.
+        policy_form: "sound", or as its paper states it.
+        epsilon_max: adaptive: ε of the records that need least protection; `None`: twice ε.
+        weight_scale: adaptive: a file of `twinset weights`; `None`: the constants that come along.
+        detector: selective: what flags private spans; see `twinset.detectors`.
+        redact_only: mask what the detector flags and read nothing else.
+        importance_beta1: β₁, of the moving average of the sensitivity |g̃ · θ|.
+        importance_beta2: β₂, of the moving average of its deviation.
+        importance_alpha: α, how far importance is drawn towards its mean.
+        importance_low: quantile that, with the next, sets the unit of importance.
+        importance_high: see `importance_low`.
+        importance_bound: b; each factor of a scale lies between 1/b and b. 1 is uniform.
+    """
+
+    noise_policy: NoisePolicyName = "uniform"
+    policy_form: PolicyForm = "sound"
+    epsilon_max: float | None = None
+    weight_scale: str | None = None
+    detector: str = "patterns"
+    redact_only: bool = False
+    importance_beta1: float = 0.85
+    importance_beta2: float = 0.85
+    importance_alpha: float = 0.5
+    importance_low: float = 0.25
+    importance_high: float = 0.75
+    importance_bound: float = 2.0
+
+    def __post_init__(self) -> None:
+        """Refuse what no policy could work with."""
+        _require_one_of("--noise-policy", self.noise_policy, get_args(NoisePolicyName))
+        _require_one_of("--policy-form", self.policy_form, get_args(PolicyForm))
+        highest = self.epsilon_max
+        _require(highest is None or _finite(highest, 0), "--epsilon-max must be a number above 0")
+        _require(
+            not (self.redact_only and self.noise_policy == "selective"),
+            "--redact-only reads no unmasked text, and phase 2 of --noise-policy selective is made "
+            "of it; take another policy with --redact-only",
+        )
+        for name in ("beta1", "beta2", "alpha"):
+            within = 0 <= getattr(self, f"importance_{name}") <= 1
+            _require(within, f"--importance-{name} must lie between 0 and 1")
+        _require(
+            0 <= self.importance_low < self.importance_high <= 1,
+            "--importance-low and --importance-high must be quantiles, the first the lower one",
+        )
+        _require(
+            math.isfinite(self.importance_bound) and self.importance_bound >= 1,
+            "--importance-bound must be 1 or more",
+        )
 
 
 @dataclass(frozen=True)
@@ -88,11 +148,8 @@ class TrainingConfig:
         _require(rate is None or _finite(rate, 0), "--learning-rate must be a number above 0")
         _require(weight is None or _finite(weight, -1e-9), "--mismatch-weight must be 0 or more")
         _require(self.mismatch_prompts >= 0, "--mismatch-prompts must be 0 or more")
-        _require(self.method in ("lora", "full"), "--method must be lora or full")
-        _require(
-            self.mismatch_form in ("published", "bounded"),
-            "--mismatch-form must be published or bounded",
-        )
+        _require_one_of("--method", self.method, get_args(Method))
+        _require_one_of("--mismatch-form", self.mismatch_form, get_args(MismatchForm))
 
 
 @dataclass(frozen=True)
@@ -110,10 +167,7 @@ class SpeedConfig:
         batch = self.physical_batch
         _require(self.physical_tokens >= 1, "--physical-tokens must be at least 1")
         _require(batch is None or batch >= 1, "--physical-batch must be at least 1")
-        _require(
-            self.precision in ("auto", "float32", "bfloat16"),
-            "--precision must be auto, float32 or bfloat16",
-        )
+        _require_one_of("--precision", self.precision, get_args(Precision))
 
     def units_at_once(self, tokens: int) -> int:
         """Return how many units of so many tokens, padding included, are in memory at once."""
@@ -153,9 +207,10 @@ class SamplingConfig:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """One run: the four groups together, as written to `internal/config.json`."""
+    """One run: the groups together, as written to `internal/config.json`."""
 
     privacy: PrivacyConfig = PrivacyConfig()
+    policy: PolicyConfig = PolicyConfig()
     training: TrainingConfig = TrainingConfig()
     speed: SpeedConfig = SpeedConfig()
     sampling: SamplingConfig = SamplingConfig()

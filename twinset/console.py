@@ -6,6 +6,7 @@ Knows how things look, and nothing of how they are computed.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
@@ -69,17 +70,20 @@ class Console:
             self._spent = plan.epsilon_after(report.step)
         self._show("training", step_line(report, plan, self._spent), report.step, plan.steps)
 
-    def rows(self, done: int, total: int) -> None:
+    def noise(self, mean_noise: Mapping[str, float]) -> None:
+        """See `twinset.progress.Progress`; a picture of it is in the run folder."""
+
+    def count(self, what: str, done: int, total: int) -> None:
         """See `twinset.progress.Progress`."""
         if self._quiet:
             return
-        self._begin_phase("rows")
+        self._begin_phase(what)
         seconds = time.monotonic() - self._began
         left = seconds * (total - done) / done if done else 0.0
         width = len(str(total))
         rate = done / seconds if seconds > 0 else 0.0
-        line = f"rows {done:0{width}}/{total} | {rate:.3g} rows/s | eta {clock(left)}"
-        self._show("rows", line, done, total)
+        line = f"{what} {done:0{width}}/{total} | {rate:.3g}/s | eta {clock(left)}"
+        self._show(what, line, done, total)
 
     def _show(self, phase: str, line: str, done: int, total: int) -> None:
         self._begin_phase(phase)
@@ -95,7 +99,7 @@ class Console:
             return
         self._end_phase()
         self._phase, self._began = phase, time.monotonic()
-        self._last = self._began if phase == "rows" else 0.0  # the first step tells at once
+        self._last = 0.0 if phase == "training" else self._began  # the first step tells at once
         if self._out.is_terminal:
             columns = (BarColumn(bar_width=20), TextColumn("{task.description}", markup=False))
             bar = Progress(*columns, console=self._out)

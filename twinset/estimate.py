@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from twinset.adapters import with_lora
 from twinset.basemodel import BaseModel, context_length
@@ -19,8 +20,9 @@ from twinset.config import RunConfig
 from twinset.decoding import generate
 from twinset.kernels import fuse
 from twinset.mismatch import MismatchLoss
+from twinset.perplexity import TOKENS_AT_ONCE, nats_per_token
 from twinset.plan import Plan
-from twinset.policies import POLICIES
+from twinset.policies import Setting, make_policy
 from twinset.precision import execution, frozen_dtype
 from twinset.privacy.clipping import ClippingEngine, Sequences
 from twinset.privacy.randomness import Randomness
@@ -62,17 +64,22 @@ def measure(base: BaseModel, config: RunConfig, plan: Plan, tokens: int, rows: i
     lora = config.training.method == "lora"
     fuse(base.model.to(frozen_dtype(config)))  # rows too are written in this precision
     row_seconds = _row_seconds(base.model, config, tokens)
+    adaptive = config.policy.noise_policy == "adaptive"
+    weigh_seconds = _weigh_seconds(base.model, tokens) if adaptive else 0.0
     model = with_lora(base.model, config.training.lora_rank) if lora else base.model
     engine = ClippingEngine(model, config.privacy.max_grad_norm, execution(config))
     try:
         record_seconds = _record_seconds(engine, config, plan, tokens, model.config.vocab_size)
-        noise_seconds = _noise_seconds(engine.sums, plan)
+        noise_seconds = _noise_seconds(engine.sums, config)
     finally:
         engine.close()
+    visits = plan.batch_size * (2 if config.policy.noise_policy == "selective" else 1)
+    drawn = plan.records * (1 - (1 - plan.sample_rate) ** plan.steps)
+    training_seconds = plan.steps * (visits * record_seconds + noise_seconds)
     return Estimate(
         tokens=tokens,
         trained_parameters=sum(p.numel() for p in engine.parameters),
-        training_seconds=plan.steps * (plan.batch_size * record_seconds + noise_seconds),
+        training_seconds=training_seconds + drawn * weigh_seconds,
         sampling_seconds=rows * row_seconds,
         memory_gb=_peak_memory(),
     )
@@ -94,10 +101,21 @@ def _record_seconds(
     return (time.monotonic() - began) / units
 
 
-def _noise_seconds(sums: list[Any], plan: Plan) -> float:
-    policy = POLICIES["uniform"](1.0, 1.0, plan.sample_rate, Randomness.from_os())
+def _weigh_seconds(model: Any, tokens: int) -> float:
+    """Time how long one record's privacy weight takes, with others of its length."""
+    texts = [[0] * tokens] * max(1, TOKENS_AT_ONCE // tokens)
     began = time.monotonic()
-    policy.release(sums)
+    nats_per_token(model, texts, 0)
+    return (time.monotonic() - began) / len(texts)
+
+
+def _noise_seconds(sums: list[Tensor], config: RunConfig) -> float:
+    """Time one release and what the policy learns from it."""
+    weights = torch.ones(1)
+    policy = make_policy(Setting(1.0, 1.0, 1.0, Randomness.from_os(), config.policy, 1.0, weights))
+    began = time.monotonic()
+    noisy, _ = policy.release(sums, [0])
+    policy.learn(noisy, noisy)
     return time.monotonic() - began
 
 

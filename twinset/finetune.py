@@ -7,34 +7,36 @@ through the ledger. What it returns holds nothing else.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
-from twinset.adapters import merged, with_lora
 from twinset.basemodel import BaseModel, context_length, load_base
-from twinset.config import RunConfig
-from twinset.errors import InputError
-from twinset.kernels import fuse
-from twinset.plan import Plan, make_plan
-from twinset.policies import NoisePolicy, policy_named
-from twinset.precision import execution, frozen_dtype, is_isolated
-from twinset.privacy.clipping.capture import UnsupportedModule
+from twinset.config import PolicyConfig, RunConfig
+from twinset.detectors import detector_named
+from twinset.learner import Learner
+from twinset.masking import masked
+from twinset.plan import Plan, make_plan, without_noise
+from twinset.policies import NoisePolicy, Setting, make_policy
+from twinset.policies.adaptive import normalised_over
+from twinset.policies.importance import Importance
+from twinset.policies.selective import MaskedPhase
+from twinset.privacy.accountant import epsilon
+from twinset.privacy.batches import poisson_batches
+from twinset.privacy.events import GaussianRelease
 from twinset.privacy.labelcounts import release_label_counts
 from twinset.privacy.ledger import Ledger
 from twinset.privacy.randomness import Randomness
+from twinset.privacy.sentences import caveats
+from twinset.privacy.weightscale import WeightScale
 from twinset.progress import Progress, Silent
 from twinset.records import Records
 from twinset.schema import Combination
 from twinset.templates import Template
 from twinset.tokens import TokenisedRecords, text_room, tokenise
-from twinset.training import train
 from twinset.twinmodel import TwinModel
-
-NOT_ISOLATED = (
-    "in bfloat16 this machine rounds a record's gradient by the records computed beside it, which "
-    "no theorem covers; training in float32 instead"
-)
+from twinset.weights import text_nats, weight_scale
 
 
 def finetune(
@@ -61,123 +63,204 @@ def finetune(
         InputError: the plan cannot be made, or the prompts do not fit into the model's context.
     """
     progress = progress or Silent()
-    make_policy = policy_named(config.privacy.noise_policy)
-    plan = make_plan(len(records), config.privacy, config.training)
+    plan = make_plan(len(records), config)
     for warning in plan.warnings:
         progress.warn(warning)
     base = base or load_base(config.training.base_model, say=progress.say)
-    context = context_length(base.model)
-    tokens = tokenise(records, template, base.tokenizer, context, config.training.max_tokens)
-    if tokens.truncated:
-        progress.say(f"{tokens.truncated} texts are cut at the longest length (--max-tokens)")
-    randomness = _randomness(config)
-    policy = make_policy(
-        plan.noise_multiplier, config.privacy.max_grad_norm, plan.sample_rate, randomness
-    )
-    ledger = _open_ledger(plan, config, base, template, policy, randomness)
-    counts = _label_counts(records, plan, ledger, randomness)
-    model = _train(base.model, tokens, plan, config, policy, randomness, ledger, progress)
-    return TwinModel(
-        model,
-        base.tokenizer,
-        records.schema,
-        template,
-        counts,
-        text_room(tokens.prompts, context, config.training.max_tokens),
-        ledger,
-        base.origin,
-    )
+    return _Run(records, template, config, base, plan, progress).model()
 
 
-def _randomness(config: RunConfig) -> Randomness:
-    seed = config.privacy.insecure_noise_seed
-    return Randomness.from_os() if seed is None else Randomness.for_tests(seed)
+class _Run:
+    """One fine-tuning, step by step; `model` is its story."""
 
+    def __init__(
+        self,
+        records: Records,
+        template: Template,
+        config: RunConfig,
+        base: BaseModel,
+        plan: Plan,
+        progress: Progress,
+    ) -> None:
+        self._records, self._template, self._config = records, template, config
+        self._base, self._plan, self._progress = base, plan, progress
+        self._context = context_length(base.model)
+        seed = config.privacy.insecure_noise_seed
+        self._randomness = Randomness.from_os() if seed is None else Randomness.for_tests(seed)
+        self._ledger = self._open_ledger()
 
-def _open_ledger(
-    plan: Plan,
-    config: RunConfig,
-    base: BaseModel,
-    template: Template,
-    policy: NoisePolicy,
-    randomness: Randomness,
-) -> Ledger:
-    return Ledger.open(
-        records=plan.records,
-        target_epsilon=plan.target_epsilon,
-        delta=plan.target_delta,
-        sample_rate=plan.sample_rate,
-        max_grad_norm=config.privacy.max_grad_norm,
-        policy=policy.name,
-        policy_form=policy.form,
-        randomness=randomness,
-        public_inputs=(
+    def model(self) -> TwinModel:
+        policy, plan = self._config.policy, self._plan
+        masked_texts = self._masked() if needs_detector(policy) else self._records.texts
+        tokens = self._tokens(masked_texts if policy.redact_only else self._records.texts)
+        counts = self._label_counts()
+        learner = Learner(self._base, self._config, plan.target_epsilon is not None, self._progress)
+        if policy.noise_policy == "selective":
+            self._learn_masked(learner, self._tokens(masked_texts))
+        batches = self._batches()
+        noise = make_policy(self._setting(plan, self._weights(learner, tokens, batches)))
+        learner.train(tokens, batches, plan, noise, self._ledger.record)
+        self._tell_noise(noise, learner)
+        room = text_room(tokens.prompts, self._context, self._config.training.max_tokens)
+        return TwinModel(
+            learner.finished(),
+            self._base.tokenizer,
+            self._records.schema,
+            self._template,
+            counts,
+            room,
+            self._ledger,
+            self._base.origin,
+        )
+
+    def _open_ledger(self) -> Ledger:
+        plan, config = self._plan, self._config
+        name, form = plan.policy
+        weighs = plan.policy == ("adaptive", "sound") and plan.target_epsilon is not None
+        return Ledger.open(
+            records=plan.records,
+            target_epsilon=plan.target_epsilon,
+            delta=plan.target_delta,
+            sample_rate=plan.sample_rate,
+            max_grad_norm=config.privacy.max_grad_norm,
+            policy=name,
+            policy_form="sound" if name == "uniform" else form,  # both are one
+            randomness=self._randomness,
+            public_inputs=self._public_inputs(),
+            caveats=caveats(name, form),
+            weight_scale=self._scale() if weighs else None,
+        )
+
+    def _public_inputs(self) -> tuple[str, ...]:
+        policy = self._config.policy
+        masking = f"the detector {policy.detector!r}, which looks at one record at a time"
+        selective = policy.noise_policy == "selective"
+        return (
             "the names, order and types of the columns, and the set of label values",
             "the number of records",
-            f"the prompt template {template.pattern!r} with its wording",
-            f"the base model {base.origin} and everything it was trained on",
-            f"the longest text kept, {config.training.max_tokens} tokens",
+            f"the prompt template {self._template.pattern!r} with its wording",
+            f"the base model {self._base.origin} and everything it was trained on",
+            f"the longest text kept, {self._config.training.max_tokens} tokens",
             "all options of the run",
-        ),
-    )
-
-
-def _label_counts(
-    records: Records, plan: Plan, ledger: Ledger, randomness: Randomness
-) -> dict[Combination, float]:
-    combinations = records.schema.combinations
-    if plan.target_epsilon is None:
-        counts = [float(records.labels.count(c)) for c in combinations]
-        return dict(zip(combinations, counts, strict=True))  # training records the access
-    noisy, event = release_label_counts(
-        records.labels, combinations, plan.label_count_noise, randomness
-    )
-    ledger.record(event)
-    return dict(zip(combinations, noisy, strict=True))
-
-
-def _train(
-    model: Any,
-    tokens: TokenisedRecords,
-    plan: Plan,
-    config: RunConfig,
-    policy: NoisePolicy,
-    randomness: Randomness,
-    ledger: Ledger,
-    progress: Progress,
-) -> Any:
-    """Train and return the plain model, in the precision in which it is saved and sampled."""
-    private = plan.target_epsilon is not None
-    max_grad_norm = config.privacy.max_grad_norm if private else float("inf")
-    dtype, how = frozen_dtype(config), execution(config)
-    adapted = _adapted(fuse(model.to(dtype)), config)
-    low = torch.bfloat16 in (dtype, how.autocast)
-    if low and private and not is_isolated(adapted, max_grad_norm, how):
-        progress.warn(NOT_ISOLATED)
-        adapted, dtype, how = adapted.float(), torch.float32, replace(how, autocast=None)
-    try:
-        train(
-            adapted,
-            tokens,
-            plan,
-            config.training,
-            config.speed,
-            how,
-            policy,
-            randomness,
-            max_grad_norm,
-            ledger.record,
-            lambda report: progress.step(report, plan),
+            *((masking,) if needs_detector(policy) else ()),
+            *(("every label, and every text as that detector leaves it",) if selective else ()),
         )
-    except UnsupportedModule as error:
-        raise InputError(f"{config.training.base_model}: {error}") from error
-    return merged(adapted).to(dtype)
+
+    def _masked(self) -> list[str]:
+        """Return all texts as the detector leaves them."""
+        detector = detector_named(self._config.policy.detector)
+
+        def tick(done: int, total: int) -> None:
+            self._progress.count("texts masked", done, total)
+
+        return masked(self._records.texts, detector, tick)
+
+    def _tokens(self, texts: list[str]) -> TokenisedRecords:
+        records = replace(self._records, texts=texts)
+        longest = self._config.training.max_tokens
+        tokens = tokenise(records, self._template, self._base.tokenizer, self._context, longest)
+        if tokens.truncated:
+            self._progress.say(
+                f"{tokens.truncated} texts are cut at the longest length (--max-tokens)"
+            )
+        return tokens
+
+    def _label_counts(self) -> dict[Combination, float]:
+        labels, combinations = self._records.labels, self._records.schema.combinations
+        if self._plan.target_epsilon is None:
+            counts = [float(labels.count(c)) for c in combinations]
+            return dict(zip(combinations, counts, strict=True))  # training records the access
+        noisy, event = release_label_counts(
+            labels, combinations, self._plan.label_count_noise, self._randomness
+        )
+        self._ledger.record(event)
+        return dict(zip(combinations, noisy, strict=True))
+
+    def _batches(self) -> list[np.ndarray]:
+        """Draw all batches of a phase; as many numbers as records are visited."""
+        plan = self._plan
+        return list(poisson_batches(plan.records, plan.sample_rate, plan.steps, self._randomness))
+
+    def _learn_masked(self, learner: Learner, tokens: TokenisedRecords) -> None:
+        """Phase 1 of selective noise: masked texts, without noise."""
+        self._progress.say("phase 1 of 2: masked texts, without noise")
+        open_plan = without_noise(self._plan)
+        policy = MaskedPhase(self._setting(open_plan))
+        learner.train(tokens, self._batches(), open_plan, policy, self._ledger.record)
+        self._progress.say("phase 2 of 2: texts as they are, with noise")
+
+    def _setting(self, plan: Plan, weights: Tensor | None = None) -> Setting:
+        config = self._config
+        return Setting(
+            plan.noise_multiplier,
+            config.privacy.max_grad_norm,
+            plan.sample_rate,
+            self._randomness,
+            config.policy,
+            plan.least_share,
+            weights,
+        )
+
+    def _scale(self) -> WeightScale:
+        return weight_scale(self._base, self._config.policy.weight_scale)
+
+    def _weights(
+        self, learner: Learner, tokens: TokenisedRecords, batches: list[np.ndarray]
+    ) -> Tensor | None:
+        """Return privacy weights where noise is adaptive. Kept in memory only, and told to nobody.
+
+        The model still is the base model: adapters begin as nothing. The published form normalises
+        over the table, and so needs all records; the sound one those that are drawn.
+        """
+        name, form = self._plan.policy
+        if name != "adaptive":
+            return None
+        weights = torch.ones(len(tokens), dtype=torch.float64)
+        if self._plan.target_epsilon is None:
+            return weights
+        published = form == "published"
+        drawn = np.unique(np.concatenate(batches)).tolist()
+        wanted = range(len(tokens)) if published else drawn
+        nats = self._nats(learner, [tokens.texts[i] for i in wanted])
+        found = normalised_over(nats.exp()) if published else self._scale().weights(nats)
+        weights[list(wanted)] = found
+        return weights
+
+    def _nats(self, learner: Learner, texts: list[list[int]]) -> Tensor:
+        done = 0
+
+        def tick(texts_done: int) -> None:
+            nonlocal done
+            done += texts_done
+            self._progress.count("texts weighed", done, len(texts))
+
+        return text_nats(learner.model, self._base.tokenizer, texts, tick)
+
+    def _tell_noise(self, policy: NoisePolicy, learner: Learner) -> None:
+        """Tell the owner where noise went, and what a paper would claim without a theorem."""
+        if isinstance(policy, Importance):
+            self._progress.noise(dict(zip(learner.trained, policy.mean_noise, strict=True)))
+        if policy.nominal:
+            counts = GaussianRelease(self._plan.label_count_noise, "label counts")
+            nominal = epsilon([counts, *policy.nominal], self._plan.target_delta)
+            self._progress.warn(
+                f"nominal ε, by the paper's own accounting and no theorem: {nominal:.2f}"
+            )
 
 
-def _adapted(model: Any, config: RunConfig) -> Any:
-    """Return what is trained; the adapters' start is drawn from the run's seed."""
-    if config.training.method == "full":
-        return model
-    with torch.random.fork_rng():
-        torch.manual_seed(config.training.seed)
-        return with_lora(model, config.training.lora_rank)
+def check_policy(config: RunConfig, base: BaseModel) -> None:
+    """Refuse, before anything slow, what a policy lacks.
+
+    Raises:
+        InputError: there is no such detector, or no weight scale for the base model.
+    """
+    policy = config.policy
+    if needs_detector(policy):
+        detector_named(policy.detector)
+    if (policy.noise_policy, policy.policy_form) == ("adaptive", "sound"):
+        weight_scale(base, policy.weight_scale)
+
+
+def needs_detector(policy: PolicyConfig) -> bool:
+    """Tell whether texts are masked, for a phase or altogether."""
+    return policy.redact_only or policy.noise_policy == "selective"

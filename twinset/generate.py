@@ -28,9 +28,9 @@ from twinset.card import TwinDescription
 from twinset.config import RunConfig, SamplingConfig
 from twinset.errors import InputError
 from twinset.estimate import USUAL_TOKENS, measure, usual_tokens
-from twinset.finetune import finetune
+from twinset.finetune import check_policy, finetune
 from twinset.formats import read_frame
-from twinset.outlook import Outlook, noise_by_epsilon, plan_lines
+from twinset.outlook import Outlook, noise_by_epsilon, plan_lines, policies_side_by_side
 from twinset.plan import Plan, make_plan
 from twinset.privacy.guarantee import Guarantee
 from twinset.progress import Progress, Recorded
@@ -160,13 +160,14 @@ def look_ahead(
     elif records is None or records < 1:
         raise InputError("give a table, or --records with a number of at least 1")
     else:
-        plan = make_plan(records, config.privacy, config.training)
+        plan = make_plan(records, config)
         base, tokens = load_base(config.training.base_model, say=progress.say), USUAL_TOKENS
     for warning in plan.warnings:
         progress.warn(warning)
     progress.say("measuring speed on this machine")
     estimate = measure(base, config, plan, tokens, rows or plan.records)
-    return Outlook(plan, estimate, noise_by_epsilon(plan.records, config))
+    others = policies_side_by_side(plan.records, config)
+    return Outlook(plan, estimate, noise_by_epsilon(plan.records, config), others)
 
 
 def prepare(source: Source, config: RunConfig, wanted: RowsWanted, progress: Progress) -> Prepared:
@@ -189,7 +190,8 @@ def prepare(source: Source, config: RunConfig, wanted: RowsWanted, progress: Pro
     read(reserved=special_token_strings(base.tokenizer))  # again, for these characters alone
     prompts = prompt_tokens(template, records.schema.combinations, base.tokenizer)
     text_room(prompts, context_length(base.model), config.training.max_tokens)
-    plan = make_plan(len(records), config.privacy, config.training)
+    plan = make_plan(len(records), config)
+    check_policy(config, base)
     return Prepared(records, notes, template, base, plan, counts)
 
 
@@ -204,7 +206,7 @@ def _finetune(
 ) -> TwinModel:
     write_json(run.internal / "config.json", config.to_dict() | {"plan": asdict(prepared.plan)})
     write_text(run.internal / "notes.txt", "".join(f"{note}\n" for note in prepared.notes))
-    recorded = Recorded(progress, run.internal / "metrics.jsonl")
+    recorded = Recorded(progress, run.internal)
     model = finetune(prepared.records, prepared.template, config, prepared.base, recorded)
     model.save(run.model)
     return model

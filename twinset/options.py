@@ -12,11 +12,19 @@ from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from twinset.config import PrivacyConfig, RunConfig, SamplingConfig, SpeedConfig, TrainingConfig
+from twinset.config import (
+    PolicyConfig,
+    PrivacyConfig,
+    RunConfig,
+    SamplingConfig,
+    SpeedConfig,
+    TrainingConfig,
+)
 from twinset.errors import InputError
 
 _GROUPS: dict[str, type[Any]] = {
     "privacy": PrivacyConfig,
+    "policy": PolicyConfig,
     "training": TrainingConfig,
     "speed": SpeedConfig,
     "sampling": SamplingConfig,
@@ -86,9 +94,32 @@ PRIVACY = (
     Option("epsilon", float, "ε of everything that is shared; smaller is more private."),
     Option("delta", float, "δ; left out: min(1e-5, 1/N^1.1)."),
     Option("no_privacy", bool, "Train without noise, for comparison. Nothing is guaranteed."),
-    Option("noise_policy", str, "How noise is spread over parameters.", "uniform|importance"),
     Option("max_grad_norm", float, "C, to which each record's gradient is clipped."),
     Option("label_count_share", float, "Share of ε for the noisy label counts."),
+)
+POLICY = (
+    Option(
+        "noise_policy",
+        str,
+        "How noise is spread; README says which to choose.",
+        "uniform|adaptive|selective|importance",
+    ),
+    Option("policy_form", str, "As a theorem covers it, or as published.", "sound|published"),
+    Option("epsilon_max", float, "adaptive: ε of the most ordinary records; left out: twice ε."),
+    Option("weight_scale", str, "adaptive: constants made by `twinset weights`.", "FILE"),
+    Option(
+        "detector",
+        str,
+        "selective: what flags private spans.",
+        "patterns|entities|contextual|MODULE:FUNCTION",
+    ),
+    Option("redact_only", bool, "Mask what the detector flags, and read nothing else."),
+    Option("importance_beta1", float, "importance: of the average of the sensitivity."),
+    Option("importance_beta2", float, "importance: of the average of its deviation."),
+    Option("importance_alpha", float, "importance: how far to draw it to its mean."),
+    Option("importance_low", float, "importance: lower quantile of its unit."),
+    Option("importance_high", float, "importance: upper quantile of its unit."),
+    Option("importance_bound", float, "importance: largest factor of the noise; 1 is uniform."),
 )
 TRAINING = (
     Option("base_model", str, "Asset (see `twinset models`), local folder or hub name.", "MODEL"),
@@ -134,6 +165,7 @@ SEED = (Option("seed", int, "For everything but the noise, which no seed reaches
 PANELS: dict[str, tuple[Option, ...]] = {
     "Table": TABLE,
     "Privacy": PRIVACY,
+    "Noise policy": POLICY,
     "Training": TRAINING,
     "Speed": SPEED,
     "Rows": ROWS,

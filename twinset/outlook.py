@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, get_args
 
-from twinset.config import RunConfig
+from twinset.config import NoisePolicyName, PolicyConfig, RunConfig
 from twinset.console import clock
 from twinset.errors import InputError
 from twinset.estimate import Estimate
@@ -24,11 +24,13 @@ class Outlook:
         plan: the plan.
         estimate: its cost, as measured.
         noise_by_epsilon: σ that the same steps would need for other ε; None where no use.
+        policies: a plan for each noise policy in its sound form; empty without privacy.
     """
 
     plan: Plan
     estimate: Estimate
     noise_by_epsilon: Mapping[float, float | None]
+    policies: Mapping[str, Plan] = field(default_factory=dict)
 
     @property
     def noise_to_signal(self) -> float:
@@ -53,6 +55,7 @@ class Outlook:
                 else f"ε = {epsilon:g} would need     more records"
                 for epsilon, sigma in self.noise_by_epsilon.items()
             ),
+            *(f"--noise-policy {name:<12}{policy_line(p)}" for name, p in self.policies.items()),
         ]
 
     def to_dict(self) -> dict[str, Any]:
@@ -62,6 +65,7 @@ class Outlook:
             **asdict(self.estimate),
             "noise_to_signal": self.noise_to_signal,
             "noise_by_epsilon": {f"{e:g}": s for e, s in self.noise_by_epsilon.items()},
+            "policies": {name: plan_to_dict(plan) for name, plan in self.policies.items()},
         }
 
 
@@ -75,9 +79,11 @@ def plan_lines(plan: Plan) -> list[str]:
     private = plan.target_epsilon is not None
     return [
         f"records N              {plan.records:,}",
-        f"budget                 ε = {plan.target_epsilon:g}, δ = {plan.target_delta:.3g}"
+        f"budget                 {_budget(plan)}, δ = {plan.target_delta:.3g}"
         if private
         else "budget                 none: no noise, no guarantee",
+        f"noise policy           {plan.policy[0]}, {plan.policy[1]} form",
+        *_phases(plan),
         f"noise multiplier σ     {plan.noise_multiplier:.3f}",
         f"batch L, rate q        {plan.batch_size}, {plan.sample_rate:.4g}",
         f"steps T                {plan.steps}",
@@ -86,13 +92,52 @@ def plan_lines(plan: Plan) -> list[str]:
     ]
 
 
+def _budget(plan: Plan) -> str:
+    """Return whom which ε is for."""
+    target = f"ε = {plan.target_epsilon:g}"
+    if plan.policy == ("adaptive", "published"):
+        return f"{target} is nominal: no theorem covers this form"
+    if plan.highest_epsilon is not None:
+        return f"{target} at privacy weight 1, ε = {plan.highest_epsilon:g} for any record"
+    if plan.policy == ("importance", "published"):
+        return f"{target} is nominal, guaranteed is ε = {plan.epsilon:.2f}"
+    if plan.policy[0] == "selective":
+        return f"{target} for what the detector flags, nothing for the rest"
+    return f"{target} for every record"
+
+
+def _phases(plan: Plan) -> list[str]:
+    if plan.policy[0] != "selective":
+        return []
+    steps = f"{plan.steps} steps each"
+    return [f"phases                 masked texts without noise, then all with noise; {steps}"]
+
+
+def policy_line(plan: Plan) -> str:
+    """Return what a policy needs and promises, in one line."""
+    twice = ", twice the steps" if plan.policy[0] == "selective" else ""
+    return f"σ = {plan.noise_multiplier:.3f}{twice}; {_budget(plan)}"
+
+
+def policies_side_by_side(records: int, config: RunConfig) -> dict[str, Plan]:
+    """Return a plan for each policy in its sound form, with this budget; none without privacy."""
+    if config.privacy.target_epsilon is None:
+        return {}
+    found = {}
+    for name in get_args(NoisePolicyName):
+        policy = replace(config.policy, noise_policy=name, policy_form="sound", redact_only=False)
+        found[name] = make_plan(records, replace(config, policy=policy))
+    return found
+
+
 def noise_by_epsilon(records: int, config: RunConfig) -> dict[float, float | None]:
     """Return σ for each ε of `BUDGETS`; None where the records are too few for it."""
     found: dict[float, float | None] = {}
     for target in BUDGETS:
         try:
             privacy = replace(config.privacy, target_epsilon=target)
-            found[target] = make_plan(records, privacy, config.training).noise_multiplier
+            uniform = replace(config, privacy=privacy, policy=PolicyConfig())
+            found[target] = make_plan(records, uniform).noise_multiplier
         except InputError:
             found[target] = None
     return found

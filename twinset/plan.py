@@ -7,16 +7,17 @@ the figures.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from twinset.config import PrivacyConfig, TrainingConfig
+from twinset.config import PolicyConfig, PrivacyConfig, RunConfig
 from twinset.errors import InputError
 from twinset.privacy.accountant import (
     calibrate_noise_multiplier,
     epsilon,
     gaussian_noise_multiplier,
 )
-from twinset.privacy.events import Event, GaussianRelease, SubsampledGaussian
+from twinset.privacy.events import Event, GaussianRelease, IndividualGaussian, SubsampledGaussian
+from twinset.privacy.sentences import caveats
 
 # σ / L above which a run is refused. The mean of clipped gradients is at most C long in all its
 # directions together; with this share of C as noise in each one of them nothing can be learnt.
@@ -33,7 +34,8 @@ class Plan:
 
     Args:
         records: N, taken as public.
-        target_epsilon: ε asked for; `None` for a run without privacy.
+        target_epsilon: ε asked for; `None` for a run without privacy. Of adaptive noise it is that
+            of records of privacy weight 1.
         target_delta: δ.
         batch_size: L = qN, the expected number of records a step.
         steps: T.
@@ -41,6 +43,10 @@ class Plan:
         label_count_noise: standard deviation added to each released label count; 0 without privacy.
         learning_rate: Adam's, at its peak.
         mismatch_weight: λ.
+        policy: name and form of the noise policy.
+        highest_epsilon: adaptive: ε of records of privacy weight 0, and so of any record.
+        least_share: adaptive: c(1), the share of C that records of privacy weight 1 are clipped to.
+        least_noise: published importance: the least that noise may be multiplied by.
     """
 
     records: int
@@ -52,6 +58,10 @@ class Plan:
     label_count_noise: float
     learning_rate: float
     mismatch_weight: float
+    policy: tuple[str, str] = ("uniform", "sound")
+    highest_epsilon: float | None = None
+    least_share: float = 1.0
+    least_noise: float = 1.0
 
     @property
     def sample_rate(self) -> float:
@@ -59,40 +69,52 @@ class Plan:
         return min(1.0, self.batch_size / self.records)
 
     @property
+    def is_covered(self) -> bool:
+        """Whether there is noise, and a theorem about it."""
+        return self.target_epsilon is not None and self.policy != ("adaptive", "published")
+
+    @property
     def events(self) -> list[Event]:
-        """What the whole run will have spent."""
+        """What the whole run will have spent with noise; nothing where no theorem covers it."""
         return self._events_after(self.steps)
 
     @property
     def epsilon(self) -> float:
-        """ε of the whole run at `target_delta`; infinite without privacy."""
+        """ε of the whole run, for any record, at `target_delta`; infinite where there is none."""
         return self.epsilon_after(self.steps)
 
-    def epsilon_after(self, steps: int) -> float:
-        """ε of the label counts and the first `steps` steps; infinite without privacy."""
+    def epsilon_after(self, steps: int, weight: float = 0.0) -> float:
+        """ε of the label counts and the first `steps` steps, for records of a privacy weight."""
         events = self._events_after(steps)
-        return epsilon(events, self.target_delta) if events else math.inf
+        return epsilon(events, self.target_delta, weight) if events else math.inf
 
     def _events_after(self, steps: int) -> list[Event]:
-        if self.target_epsilon is None:
+        if not self.is_covered:
             return []
-        return [
-            GaussianRelease(self.label_count_noise, "label counts"),
-            SubsampledGaussian(self.noise_multiplier, self.sample_rate, steps),
-        ]
+        counts = GaussianRelease(self.label_count_noise, "label counts")
+        sigma, rate = self.noise_multiplier, self.sample_rate
+        if self.policy == ("adaptive", "sound"):
+            return [counts, IndividualGaussian(sigma, rate, steps, self.least_share)]
+        return [counts, SubsampledGaussian(sigma * self.least_noise, rate, steps)]
 
     @property
     def warnings(self) -> list[str]:
         """What its owner must know before it runs."""
         if self.target_epsilon is None:
             return ["no privacy was asked for: treat model and twin as private"]
+        found = list(caveats(*self.policy))
         if self.target_delta * self.records >= 1:
-            return [
+            found.append(
                 f"δ = {self.target_delta:g} is not below 1/N: it would permit publishing some of "
                 f"the {self.records} records word for word, and nothing is guaranteed; leave "
                 "--delta out"
-            ]
-        return []
+            )
+        return found
+
+
+def without_noise(plan: Plan) -> Plan:
+    """Return the same steps without noise, as phase 1 of selective noise takes them."""
+    return replace(plan, target_epsilon=None, noise_multiplier=0.0, label_count_noise=0.0)
 
 
 def default_delta(records: int) -> float:
@@ -122,17 +144,25 @@ def default_steps(records: int, batch_size: int) -> int:
     return max(40, min(300, round(records / batch_size)))
 
 
-def make_plan(records: int, privacy: PrivacyConfig, training: TrainingConfig) -> Plan:
+def make_plan(records: int, config: RunConfig) -> Plan:
     """Choose sample rate, steps, σ and learning rate for N records.
 
     Raises:
-        InputError: δ ≥ 1, or the noise needed is so large that nothing could be learnt; the message
-            says what ε is attainable.
+        InputError: δ ≥ 1, a highest ε below ε, or the noise needed is so large that nothing could
+            be learnt; the message says what ε is attainable.
     """
+    privacy, training, policy = config.privacy, config.training, config.policy
     delta = privacy.target_delta if privacy.target_delta is not None else default_delta(records)
     batch = min(training.batch_size or default_batch_size(records), records)
     steps = training.steps or default_steps(records, batch)
     sigma, count_noise = _noise(records, privacy, delta, batch, steps)
+    highest, share = None, 1.0
+    if policy.noise_policy == "adaptive" and policy.policy_form == "sound" and sigma:
+        highest = _highest_epsilon(privacy, policy)
+        least = _multiplier(highest, delta, batch / records, steps, count_noise)
+        sigma, share = least, min(1.0, least / sigma * (1 - 1e-9))  # σ / c(1) no less than needed
+    _check_noise(records, privacy, delta, batch, steps, sigma)
+    is_stretched = (policy.noise_policy, policy.policy_form) == ("importance", "published")
     rate, weight = training.learning_rate, training.mismatch_weight
     usual_rate = LEARNING_RATE if training.method == "lora" else FULL_LEARNING_RATE
     return Plan(
@@ -145,7 +175,23 @@ def make_plan(records: int, privacy: PrivacyConfig, training: TrainingConfig) ->
         label_count_noise=count_noise,
         learning_rate=rate if rate is not None else usual_rate,
         mismatch_weight=weight if weight is not None else MISMATCH_WEIGHT,
+        policy=(policy.noise_policy, policy.policy_form),
+        highest_epsilon=highest,
+        least_share=share,
+        least_noise=1 / policy.importance_bound if is_stretched else 1.0,
     )
+
+
+def _highest_epsilon(privacy: PrivacyConfig, policy: PolicyConfig) -> float:
+    assert privacy.target_epsilon is not None
+    if policy.epsilon_max is None:
+        return 2 * privacy.target_epsilon
+    if policy.epsilon_max < privacy.target_epsilon:
+        raise InputError(
+            f"--epsilon-max {policy.epsilon_max:g} is below --epsilon {privacy.target_epsilon:g}; "
+            "--epsilon is for the records that need most protection, --epsilon-max for the others"
+        )
+    return policy.epsilon_max
 
 
 def _noise(
@@ -155,18 +201,29 @@ def _noise(
     if target is None:
         return 0.0, 0.0
     count_noise = gaussian_noise_multiplier(target * privacy.label_count_share, delta)
+    return _multiplier(target, delta, batch / records, steps, count_noise), count_noise
+
+
+def _check_noise(
+    records: int, privacy: PrivacyConfig, delta: float, batch: int, steps: int, plan_sigma: float
+) -> None:
+    if plan_sigma <= LARGEST_NOISE_PER_RECORD * batch:
+        return
+    attainable = _attainable(privacy, delta, batch, batch / records, steps)
+    raise InputError(
+        f"{records} records are too few for ε = {privacy.target_epsilon:g}: the noise would drown "
+        f"them; attainable is --epsilon {attainable:g}, or take more records"
+    )
+
+
+def _multiplier(
+    target: float, delta: float, sample_rate: float, steps: int, count_noise: float
+) -> float:
     counts = GaussianRelease(count_noise, "label counts")
     try:
-        sigma = calibrate_noise_multiplier(target, delta, batch / records, steps, [counts])
+        return calibrate_noise_multiplier(target, delta, sample_rate, steps, [counts])
     except ValueError as error:
         raise InputError(f"ε = {target} cannot be reached: {error}") from None
-    if sigma > LARGEST_NOISE_PER_RECORD * batch:
-        attainable = _attainable(privacy, delta, batch, batch / records, steps)
-        raise InputError(
-            f"{records} records are too few for ε = {target:g}: the noise would drown them; "
-            f"attainable is --epsilon {attainable:g}, or take more records"
-        )
-    return sigma, count_noise
 
 
 def _attainable(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Protocol
 
-from twinset.artefact import JsonLines
+from twinset.artefact import JsonLines, write_json
+from twinset.noisemap import draw_noise_map
 from twinset.plan import Plan
 from twinset.training import StepReport
 
@@ -27,8 +29,12 @@ class Progress(Protocol):
         """Tell of one training step."""
         ...
 
-    def rows(self, done: int, total: int) -> None:
-        """Tell how many of the twin's rows are written."""
+    def count(self, what: str, done: int, total: int) -> None:
+        """Tell how many are done of `what`: rows written, texts masked."""
+        ...
+
+    def noise(self, mean_noise: Mapping[str, float]) -> None:
+        """Tell where noise went: by parameter, the mean factor of what `uniform` draws."""
         ...
 
 
@@ -44,24 +50,34 @@ class Silent:
     def step(self, report: StepReport, plan: Plan) -> None:
         """See `Progress`."""
 
-    def rows(self, done: int, total: int) -> None:
+    def count(self, what: str, done: int, total: int) -> None:
+        """See `Progress`."""
+
+    def noise(self, mean_noise: Mapping[str, float]) -> None:
         """See `Progress`."""
 
 
 class Recorded:
-    """Passes everything on, and writes each step to a file of `internal/`.
+    """Passes everything on; writes each step and a picture of the noise to `internal/`.
 
     Args:
         progress: to whom it is passed on.
-        metrics: the file, one JSON object a step.
+        internal: the folder.
     """
 
-    def __init__(self, progress: Progress, metrics: Path) -> None:
-        self._progress, self._metrics = progress, JsonLines(metrics)
-        self.say, self.warn, self.rows = progress.say, progress.warn, progress.rows
+    def __init__(self, progress: Progress, internal: Path) -> None:
+        self._progress, self._internal = progress, internal
+        self._metrics = JsonLines(internal / "metrics.jsonl")
+        self.say, self.warn, self.count = progress.say, progress.warn, progress.count
 
     def step(self, report: StepReport, plan: Plan) -> None:
         """See `Progress`. A figure that is not finite becomes null, as JSON has none."""
         figures = {k: v if math.isfinite(v) else None for k, v in asdict(report).items()}
         self._metrics.append(figures)
         self._progress.step(report, plan)
+
+    def noise(self, mean_noise: Mapping[str, float]) -> None:
+        """See `Progress`."""
+        write_json(self._internal / "noise.json", dict(mean_noise))
+        draw_noise_map(mean_noise, self._internal / "noise.png")
+        self._progress.noise(mean_noise)

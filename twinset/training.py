@@ -8,7 +8,7 @@ observer, whose output stays in `internal/`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -20,10 +20,8 @@ from twinset.config import SpeedConfig, TrainingConfig
 from twinset.mismatch import MismatchLoss
 from twinset.plan import Plan
 from twinset.policies import NoisePolicy
-from twinset.privacy.batches import poisson_batches
 from twinset.privacy.clipping import ClippingEngine, Execution, UnitReport
 from twinset.privacy.events import Event
-from twinset.privacy.randomness import Randomness
 from twinset.tokens import TokenisedRecords
 
 WARM_UP = 0.05  # share of steps over which the learning rate rises
@@ -37,7 +35,7 @@ class StepReport:
         step: 1 … T.
         records: size of the Poisson batch; may be 0.
         loss: mean loss over the batch; NaN when it was empty.
-        clipped: share of records whose gradient was longer than C.
+        clipped: share of records whose gradient was longer than it may be.
         non_finite: records whose gradient was not finite and counted as zero.
         seconds: wall time since training began.
     """
@@ -53,32 +51,32 @@ class StepReport:
 def train(
     model: Any,
     records: TokenisedRecords,
+    batches: Sequence[np.ndarray],
     plan: Plan,
     training: TrainingConfig,
     speed: SpeedConfig,
     execution: Execution,
     policy: NoisePolicy,
-    randomness: Randomness,
     max_grad_norm: float,
     record_event: Callable[[Event], object],
     observe: Callable[[StepReport], None],
 ) -> None:
-    """Fine-tune `model` in place for `plan.steps` private steps.
+    """Fine-tune `model` in place, a private step for each batch.
 
     Guarantee:
-        The model's final weights are a post-processing of `plan.steps` releases of `policy`, each
-        over an independent Poisson batch of `records`; each release's event has been passed to
+        If `batches` are independent Poisson batches, the model's final weights are a
+        post-processing of as many releases of `policy`; each release's event has been passed to
         `record_event`. The gradient is divided by the expected batch size, never the realised one.
 
     Args:
         model: causal LM; its trainable parameters are the ones trained.
         records: tokens of the private records.
-        plan: sample rate, steps, learning rate, λ.
+        batches: of `poisson_batches`, one a step.
+        plan: expected batch size, steps, learning rate, λ.
         training: mismatched prompts and form, seed of their draw.
         speed: size of physical batches only.
         execution: memory against time, and number formats.
         policy: turns clipped sums into noisy gradients.
-        randomness: source of the Poisson draws.
         max_grad_norm: C.
         record_event: the ledger's.
         observe: called after each step.
@@ -89,12 +87,11 @@ def train(
     )
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, _rate_shape(plan.steps))
     clipped_sum = _ClippedSum(engine, records, plan, training, speed, policy)
-    batches = poisson_batches(len(records), plan.sample_rate, plan.steps, randomness)
     began = time.monotonic()
     try:
         for step, indices in enumerate(batches, start=1):
             reports = clipped_sum.over(step, indices)
-            noisy, event = policy.release(engine.sums)
+            noisy, event = policy.release(engine.sums, indices.tolist())
             record_event(event)
             gradients = [total.div_(plan.batch_size) for total in noisy]
             policy.learn(engine.parameters, gradients)
@@ -103,7 +100,7 @@ def train(
             optimizer.step()
             schedule.step()
             optimizer.zero_grad()
-            observe(_step_report(step, reports, max_grad_norm, time.monotonic() - began))
+            observe(_step_report(step, reports, time.monotonic() - began))
     finally:
         engine.close()
 
@@ -165,26 +162,24 @@ class _ClippedSum:
     def _add(self, step: int, units: list[int]) -> UnitReport:
         self._tried = len(units)
         sequences = self._records.sequences(units, self._mismatched, (self._seed, step))
-        return self._engine.add(sequences, self._loss)
+        return self._engine.add(sequences, self._loss, self._policy.limits(units))
 
 
 def _out_of_memory(error: RuntimeError) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error)
 
 
-def _step_report(
-    step: int, reports: list[UnitReport], max_grad_norm: float, seconds: float
-) -> StepReport:
+def _step_report(step: int, reports: list[UnitReport], seconds: float) -> StepReport:
     if not reports:
         return StepReport(step, 0, float("nan"), 0.0, 0, seconds)
     losses = torch.cat([r.losses for r in reports])
-    norms = torch.cat([r.norms for r in reports])
-    finite = norms.isfinite()
+    finite = torch.cat([r.norms for r in reports]).isfinite()
+    scales = torch.cat([r.scales for r in reports])
     return StepReport(
         step=step,
         records=len(losses),
         loss=float(losses[finite].double().mean()),
-        clipped=float((norms[finite] > max_grad_norm).double().mean()),
+        clipped=float((scales[finite] < 1).double().mean()),
         non_finite=int((~finite).sum()),
         seconds=seconds,
     )

@@ -74,7 +74,7 @@ class TwinModel:
         total = sum(counts.values())
         prompts = prompt_tokens(self.template, self.schema.combinations, self.tokenizer)
         sampler = Sampler(self.model, self.tokenizer, prompts, sampling, self.text_tokens)
-        rows = sampler.sample(counts, lambda done: progress.rows(done, total))
+        rows = sampler.sample(counts, lambda done: progress.count("rows", done, total))
         labels, texts = [row.combination for row in rows], [row.text for row in rows]
         frame = twin_frame(self.schema, texts, labels)
         return frame.sample(frac=1, random_state=sampling.seed).reset_index(drop=True)

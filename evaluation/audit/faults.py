@@ -5,14 +5,15 @@ Each is a mistake that has been made in earnest, by others or by us.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from evaluation.audit.mechanism import MAX_GRAD_NORM, Step, Units
+from evaluation.audit.mechanism import MAX_GRAD_NORM, Step, Target, Units
 from evaluation.audit.neighbours import Neighbours
-from twinset.policies import MakePolicy, NoisePolicy
+from twinset.policies import NoisePolicy, Setting
 from twinset.privacy.clipping import ClippingEngine
 from twinset.privacy.noise import add_gaussian_
 from twinset.privacy.randomness import Randomness
@@ -21,16 +22,20 @@ from twinset.privacy.randomness import Randomness
 class TwoThirdsNoise(Step):
     """Noise of two thirds of the stated σ."""
 
-    def made(self, policy: MakePolicy) -> NoisePolicy:
+    def made(self, setting: Setting) -> NoisePolicy:
         """See `Step`."""
-        return policy(self.noise_multiplier * 2 / 3, MAX_GRAD_NORM, 1.0, self.randomness)
+        return super().made(replace(setting, noise_multiplier=setting.noise_multiplier * 2 / 3))
+
+    def noise_std(self, units: Units) -> float:
+        """See `Step`: the attacker knows of the fault."""
+        return super().noise_std(units) * 2 / 3
 
 
 class CrossTermLeftOut(Step):
     """Norms of a tied table as if its two uses were two tables."""
 
-    def __init__(self, neighbours: Neighbours, policy: str, noise_multiplier: float) -> None:
-        super().__init__(neighbours, policy, noise_multiplier)
+    def __init__(self, neighbours: Neighbours, target: Target) -> None:
+        super().__init__(neighbours, target)
         self.engine._norms = partial(norms_of_uses_apart, self.engine)  # type: ignore[method-assign]
 
 
@@ -55,23 +60,26 @@ class SequencesApart(Step):
 class RealisedBatchSize(Step):
     """Division by the number of records drawn, which depends on the target, as in plain SGD."""
 
-    def noiseless(self, units: Units) -> Tensor:
+    def expected(self, units: Units) -> Tensor:
         """See `Step`."""
-        return super().noiseless(units) / max(1, len(units))
+        return super().expected(units) / max(1, len(units))
+
+    def noise_std(self, units: Units) -> float:
+        """See `Step`."""
+        return super().noise_std(units) / max(1, len(units))
 
     def output(self, units: Units) -> Tensor:
         """See `Step`."""
-        noiseless = self.noiseless(units)
-        return noiseless + (super().output(units) - noiseless) / max(1, len(units))
+        return super().output(units) / max(1, len(units))
 
 
 class KnownSeed(Step):
     """Noise that whoever knows the seed can draw again and subtract."""
 
-    def made(self, policy: MakePolicy) -> NoisePolicy:
+    def made(self, setting: Setting) -> NoisePolicy:
         """See `Step`."""
         self._theirs = Randomness.for_tests(0)
-        return policy(self.noise_multiplier, MAX_GRAD_NORM, 1.0, Randomness.for_tests(0))
+        return super().made(replace(setting, randomness=Randomness.for_tests(0)))
 
     def output(self, units: Units) -> Tensor:
         """Return what the attacker is left with."""
@@ -79,7 +87,8 @@ class KnownSeed(Step):
         sizes = [p.numel() for p in self.engine.parameters]
         for part in flat.split(sizes):
             drawn = torch.zeros_like(part)
-            part -= add_gaussian_(drawn, self.noise_multiplier * MAX_GRAD_NORM, self._theirs)
+            std = self.attacked.noise_multiplier * MAX_GRAD_NORM
+            part -= add_gaussian_(drawn, std, self._theirs)
         return flat
 
 

@@ -1,12 +1,14 @@
 """A white-box attack on the noise step: real engine, real policy, worst-case neighbours.
 
-The attacker knows the model, the other records and the noiseless sums, sees the noisy output, and
-has to tell whether the target was in the batch. How well that goes bounds ε from below.
+The attacker knows the model, the other records, the noiseless sums and how much noise a policy
+draws for which batch, sees the noisy output, and has to tell whether the target was in the batch.
+How well that goes bounds ε from below.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,15 +17,35 @@ from torch import Tensor
 
 from evaluation.audit.lowerbound import epsilon_lower_bound
 from evaluation.audit.neighbours import Neighbours
-from twinset.policies import MakePolicy, NoisePolicy, policy_named
+from twinset.config import PolicyConfig
+from twinset.policies import NoisePolicy, Setting, make_policy
+from twinset.policies.adaptive import PublishedAdaptive
+from twinset.policies.importance import PublishedImportance
 from twinset.privacy.accountant import epsilon
 from twinset.privacy.batches import poisson_batches
 from twinset.privacy.clipping import ClippingEngine
-from twinset.privacy.events import SubsampledGaussian
+from twinset.privacy.events import Event, IndividualGaussian, NonPrivateAccess, SubsampledGaussian
 from twinset.privacy.randomness import Randomness
 
 MAX_GRAD_NORM = 1e-2  # below every gradient of the model, so that all are clipped
+LEAST_SHARE = 0.5  # adaptive: c(1), half the norm for records of privacy weight 1
+COMPANY_WEIGHT = 1.0  # adaptive: privacy weight of all records but the target
 Units = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Target:
+    """Which mechanism is attacked, and through what record.
+
+    Args:
+        policy: name and form, and the policies' options.
+        noise_multiplier: σ.
+        weight: adaptive: the target's privacy weight.
+    """
+
+    policy: PolicyConfig = PolicyConfig()
+    noise_multiplier: float = 1.0
+    weight: float = 1.0
 
 
 class Step:
@@ -31,38 +53,43 @@ class Step:
 
     Args:
         neighbours: model and records.
-        policy: its name.
-        noise_multiplier: σ.
+        target: what is attacked.
     """
 
-    def __init__(self, neighbours: Neighbours, policy: str, noise_multiplier: float) -> None:
-        self.neighbours, self.noise_multiplier = neighbours, noise_multiplier
+    def __init__(self, neighbours: Neighbours, target: Target) -> None:
+        self.neighbours, self.attacked = neighbours, target
         self.randomness = Randomness.from_os()
         self.engine = ClippingEngine(neighbours.model, MAX_GRAD_NORM)
-        self.policy = self.made(policy_named(policy))
+        weights = torch.full((neighbours.target + 1,), COMPANY_WEIGHT, dtype=torch.float64)
+        weights[-1] = target.weight
+        sigma, share = target.noise_multiplier, LEAST_SHARE
+        self.policy = self.made(
+            Setting(sigma, MAX_GRAD_NORM, 1.0, self.randomness, target.policy, share, weights)
+        )
         self._known: dict[Units, Tensor] = {}
         self._choose_geometry()
 
     def _choose_geometry(self) -> None:
         """Let the policy believe that the target's direction matters, and clip as it then asks."""
         parameters = self.engine.parameters
-        past = self._shaped(self.clipped_sum((self.neighbours.target,)))
+        past = self.shaped(self.clipped_sum((self.neighbours.target,)))
         self.engine.zero()
         for _ in range(3):
             self.policy.learn(parameters, past)
-        scales = self.policy.scales()
-        if scales:
-            self.engine.rescale(scales)
         ones = [torch.ones_like(p) for p in parameters]
-        stretched = [s.times_(one) for s, one in zip(scales, ones, strict=True)] if scales else ones
-        self._stretch = torch.cat([s.flatten() for s in stretched])
+        if scales := self.policy.scales():
+            self.engine.rescale(scales)
+            ones = [scale.times_(one) for scale, one in zip(scales, ones, strict=True)]
+        if isinstance(self.policy, PublishedImportance):
+            ones = self.policy.noise_scales()
+        self.stretch = torch.cat([s.flatten() for s in ones])
 
-    def made(self, policy: MakePolicy) -> NoisePolicy:
+    def made(self, setting: Setting) -> NoisePolicy:
         """Return the policy that releases."""
-        return policy(self.noise_multiplier, MAX_GRAD_NORM, 1.0, self.randomness)
+        return make_policy(setting)
 
     def clipped_sum(self, units: Units) -> Tensor:
-        """Return the flat noiseless sum over some records."""
+        """Return the flat noiseless sum over some records, before the policy."""
         self.engine.zero()
         if units:
             self.add(units)
@@ -70,25 +97,48 @@ class Step:
 
     def add(self, units: Units) -> None:
         """Add the records' clipped gradients to the engine's sums."""
-        self.engine.add(self.neighbours.sequences(units), lambda means, counts: means.sum(1))
+        sequences, limits = self.neighbours.sequences(units), self.policy.limits(units)
+        self.engine.add(sequences, lambda means, counts: means.sum(1), limits)
 
     def noiseless(self, units: Units) -> Tensor:
-        """Return the flat output that noise is added to; it is the same each time."""
+        """Return the flat sum that noise is added to; it is the same each time."""
         if units not in self._known:
             self._known[units] = self.clipped_sum(units)
         return self._known[units]
 
+    def expected(self, units: Units) -> Tensor:
+        """Return the mean of `output`."""
+        known = self.noiseless(units)
+        return known / self.stretch if isinstance(self.policy, PublishedImportance) else known
+
+    def noise_std(self, units: Units) -> float:
+        """Return the standard deviation of every number of `output`."""
+        std = self.attacked.noise_multiplier * MAX_GRAD_NORM
+        if isinstance(self.policy, PublishedAdaptive):
+            return std * self.policy.noise_scale(units)
+        return std
+
     def output(self, units: Units) -> Tensor:
         """Return one flat noisy output, divided by the policy's scales: the attacker knows them."""
         flat = self.noiseless(units).clone()
-        self.policy.release(self._shaped(flat))
-        return flat / self._stretch
+        self.policy.release(self.shaped(flat), units)
+        return flat / self.stretch
 
-    def _shaped(self, flat: Tensor) -> list[Tensor]:
+    def shaped(self, flat: Tensor) -> list[Tensor]:
         """Return views of a flat tensor in the parameters' shapes."""
         shapes = [p.shape for p in self.engine.parameters]
         parts = flat.split([shape.numel() for shape in shapes])
         return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+
+    def events(self, sample_rate: float, steps: int) -> list[Event]:
+        """Return what is claimed of some steps: of a published form, what its paper claims."""
+        sigma, policy = self.attacked.noise_multiplier, self.attacked.policy
+        if (policy.noise_policy, policy.policy_form) == ("adaptive", "sound"):
+            return [IndividualGaussian(sigma, sample_rate, steps, LEAST_SHARE)]
+        if isinstance(self.policy, PublishedAdaptive):  # γ_B σ, with the target in the batch
+            units = tuple(range(self.neighbours.target + 1))
+            sigma = sigma * self.policy.noise_scale(units)
+        return [SubsampledGaussian(sigma, sample_rate, steps)]
 
 
 @dataclass(frozen=True)
@@ -97,10 +147,11 @@ class Finding:
 
     Args:
         what: the experiment.
-        claimed: ε by the accountant, at δ.
+        claimed: ε by the accountant, at δ; of a published form the nominal one.
         lower_bound: of ε, at the stated confidence, at δ.
         delta: δ.
         trials: outputs seen with the record, and as many without.
+        guaranteed: ε of a theorem, where the claim is nominal; infinite where there is none.
     """
 
     what: str
@@ -108,6 +159,7 @@ class Finding:
     lower_bound: float
     delta: float
     trials: int
+    guaranteed: float | None = None
 
     @property
     def holds(self) -> bool:
@@ -115,20 +167,45 @@ class Finding:
         return self.lower_bound <= self.claimed
 
 
+class Attacker:
+    """Tells outputs with the target from outputs without, as well as can be done.
+
+    Args:
+        step: what is attacked. All other records are in every batch: their draws are independent
+            of the target's, so that a guarantee must hold for any of them.
+    """
+
+    def __init__(self, step: Step) -> None:
+        self.step = step
+        self.without = tuple(range(step.neighbours.target))
+        self.present = (*self.without, step.neighbours.target)
+        self._means = [step.expected(units) for units in (self.present, self.without)]
+        self._stds = [step.noise_std(units) for units in (self.present, self.without)]
+
+    def log_likelihood_ratio(self, output: Tensor) -> float:
+        """Return log p(output | target present) - log p(output | absent), at the stated noise."""
+        squares = [
+            float((output - mean).double().square().sum()) / (2 * std**2)
+            for mean, std in zip(self._means, self._stds, strict=True)
+        ]
+        spread = math.log(self._stds[1] / self._stds[0]) if self._stds[0] != self._stds[1] else 0.0
+        return squares[1] - squares[0] + output.numel() * spread
+
+    def observe(self, with_target: bool) -> float:
+        """Take one output and return its score."""
+        return self.log_likelihood_ratio(
+            self.step.output(self.present if with_target else self.without)
+        )
+
+
 def audit_step(step: Step, trials: int, delta: float, tick: Callable[[], object]) -> Finding:
     """Attack a single step over the whole table: company and target, or company alone."""
-    target = step.neighbours.target
-    without = tuple(range(target))
-    present, absent = (*without, target), without
-    away = step.noiseless(present) - step.noiseless(absent)
-    away = away / away.norm()
+    attacker = Attacker(step)
 
-    def scores(units: Units) -> np.ndarray:
-        return np.array([(tick(), float(step.output(units) @ away))[1] for _ in range(trials)])
+    def scores(with_target: bool) -> np.ndarray:
+        return np.array([(tick(), attacker.observe(with_target))[1] for _ in range(trials)])
 
-    claimed = epsilon([SubsampledGaussian(step.noise_multiplier, 1.0, 1)], delta)
-    bound = epsilon_lower_bound(scores(present), scores(absent), delta)
-    return Finding("one step", claimed, bound, delta, trials)
+    return _finding("one step", step, (1.0, 1), scores(True), scores(False), delta)
 
 
 def audit_run(
@@ -139,24 +216,48 @@ def audit_run(
     delta: float,
     tick: Callable[[], object],
 ) -> Finding:
-    """Attack some steps over Poisson samples of a table that holds the target, or nothing."""
-    target = step.neighbours.target
-    alone = step.noiseless((target,))
-    std = step.noise_multiplier * MAX_GRAD_NORM
+    """Attack some steps into which the target was drawn by Poisson, or was not there."""
+    attacker = Attacker(step)
 
-    def score(batches: Iterator[Units]) -> float:
-        """Return the log likelihood ratio of the outputs, supposing the stated noise."""
+    def score(draws: Sequence[bool]) -> float:
         tick()
-        seen = np.array([float(step.output(units) @ alone) for units in batches])
-        excess = (seen - float(alone @ alone) / 2) / std**2
-        return float(np.logaddexp(np.log1p(-sample_rate), np.log(sample_rate) + excess).sum())
+        ratios = np.array([attacker.observe(drawn) for drawn in draws])
+        mixed = np.logaddexp(np.log1p(-sample_rate), np.log(sample_rate) + ratios)
+        return float(mixed.sum())
 
-    def drawn() -> Iterator[Units]:
+    def drawn() -> list[bool]:
         batches = poisson_batches(1, sample_rate, steps, step.randomness)
-        return ((target,) if len(batch) else () for batch in batches)
+        return [len(batch) > 0 for batch in batches]
 
     present = np.array([score(drawn()) for _ in range(trials)])
-    absent = np.array([score(iter([()] * steps)) for _ in range(trials)])
-    claimed = epsilon([SubsampledGaussian(step.noise_multiplier, sample_rate, steps)], delta)
+    absent = np.array([score([False] * steps) for _ in range(trials)])
+    what = f"{steps} steps at sample rate {sample_rate:g}"
+    return _finding(what, step, (sample_rate, steps), present, absent, delta)
+
+
+def _finding(
+    what: str,
+    step: Step,
+    taken: tuple[float, int],
+    present: np.ndarray,
+    absent: np.ndarray,
+    delta: float,
+) -> Finding:
+    weight = step.attacked.weight
+    claimed = epsilon(step.events(*taken), delta, weight)
+    if isinstance(step.policy, PublishedImportance | PublishedAdaptive):
+        guaranteed: float | None = epsilon(_covered(step, *taken), delta)
+    else:
+        guaranteed = None
+    if step.attacked.policy.noise_policy == "adaptive":
+        what += f", privacy weight {weight:g}"
     bound = epsilon_lower_bound(present, absent, delta)
-    return Finding(f"{steps} steps at sample rate {sample_rate:g}", claimed, bound, delta, trials)
+    return Finding(what, claimed, bound, delta, len(present), guaranteed)
+
+
+def _covered(step: Step, sample_rate: float, steps: int) -> list[Event]:
+    """Return what a published form spends by a theorem, if there is one."""
+    if isinstance(step.policy, PublishedAdaptive):
+        return [NonPrivateAccess("noise scaled by the batch")]
+    bound = step.attacked.policy.importance_bound
+    return [SubsampledGaussian(step.attacked.noise_multiplier / bound, sample_rate, steps)]

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from evaluation.audit.faults import FAULTS
 from evaluation.audit.lowerbound import CONFIDENCE
-from evaluation.audit.mechanism import Finding, Step, audit_run, audit_step
+from evaluation.audit.mechanism import Finding, Step, Target, audit_run, audit_step
 from evaluation.audit.neighbours import worst_case
+from twinset.config import PolicyConfig
 from twinset.errors import InputError
-from twinset.policies import policy_named
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class MechanismAudit:
     """What to attack, and how hard.
 
     Args:
-        policy: a key of `POLICIES`.
+        policy: whose step, in which form, with which options.
         fault: a key of `FAULTS`: attack a step that is broken on purpose. `None`: the real one.
         noise_multiplier: σ.
         steps: of the short run.
@@ -28,7 +29,7 @@ class MechanismAudit:
         delta: δ. A small one leaves few outputs beyond the threshold, and so a weak bound.
     """
 
-    policy: str = "uniform"
+    policy: PolicyConfig = PolicyConfig()
     fault: str | None = None
     noise_multiplier: float = 1.0
     steps: int = 6
@@ -37,15 +38,17 @@ class MechanismAudit:
     delta: float = 0.05
 
     def run(self, tick: Callable[[], object] = lambda: None) -> list[Finding]:
-        """Return what was found for one step and for a run.
+        """Return what was found for one step and for a run, for each privacy weight of the target.
 
         Raises:
-            InputError: no such policy or fault, or a number out of range.
+            InputError: no such fault, or a number out of range.
         """
         self._check()
-        step = (FAULTS[self.fault] if self.fault else Step)(
-            worst_case(), self.policy, self.noise_multiplier
-        )
+        return [finding for weight in self._weights for finding in self._attack(weight, tick)]
+
+    def _attack(self, weight: float, tick: Callable[[], object]) -> list[Finding]:
+        kind = FAULTS[self.fault] if self.fault else Step
+        step = kind(worst_case(), Target(self.policy, self.noise_multiplier, weight))
         try:
             return [
                 audit_step(step, self.trials, self.delta, tick),
@@ -57,10 +60,16 @@ class MechanismAudit:
     @property
     def ticks(self) -> int:
         """How often `tick` will be called."""
-        return 4 * self.trials
+        return 4 * self.trials * len(self._weights)
+
+    @property
+    def _weights(self) -> tuple[float, ...]:
+        """The most and the least private record, and of published noise the one that halts it."""
+        if self.policy.noise_policy != "adaptive":
+            return (1.0,)  # which knows no difference
+        return (1.0, 0.0) if self.policy.policy_form == "sound" else (0.0,)
 
     def _check(self) -> None:
-        policy_named(self.policy)
         if self.fault is not None and self.fault not in FAULTS:
             raise InputError(f"--fault: {self.fault!r} is none of {', '.join(FAULTS)}")
         if not (0 < self.delta < 1 and 0 < self.sample_rate < 1 and self.noise_multiplier > 0):
@@ -70,7 +79,10 @@ class MechanismAudit:
 
     def to_dict(self, findings: list[Finding]) -> dict[str, Any]:
         """Return plain values: what was attacked, and what was found."""
-        found = [asdict(finding) | {"holds": finding.holds} for finding in findings]
+        found = [
+            asdict(finding) | {"holds": finding.holds, "guaranteed": _json(finding.guaranteed)}
+            for finding in findings
+        ]
         return asdict(self) | {"confidence": CONFIDENCE, "findings": found}
 
 
@@ -84,4 +96,18 @@ def finding_line(finding: Finding) -> str:
         f"{finding.what}: claimed epsilon {finding.claimed:.2f}, shown at least "
         f"{finding.lower_bound:.2f} (delta {finding.delta:g}, 2 × {finding.trials:,} outputs): "
         + ("holds" if finding.holds else "REFUTED")
+        + _theorem(finding.guaranteed)
     )
+
+
+def _theorem(guaranteed: float | None) -> str:
+    if guaranteed is None:
+        return ""
+    if math.isinf(guaranteed):
+        return "; the claim is nominal, and no theorem covers this form"
+    return f"; the claim is nominal, a theorem covers epsilon {guaranteed:.2f}"
+
+
+def _json(guaranteed: float | None) -> float | str | None:
+    """JSON knows no infinity."""
+    return "none" if guaranteed is not None and math.isinf(guaranteed) else guaranteed

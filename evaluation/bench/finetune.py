@@ -27,8 +27,9 @@ from twinset.config import RunConfig, SpeedConfig, TrainingConfig
 from twinset.demodata import demo_reviews
 from twinset.kernels import fuse
 from twinset.plan import Plan
-from twinset.policies import POLICIES
+from twinset.policies import Setting, make_policy
 from twinset.precision import execution, frozen_dtype
+from twinset.privacy.batches import poisson_batches
 from twinset.privacy.randomness import Randomness
 from twinset.records import records_from_frame
 from twinset.templates import load_template
@@ -114,16 +115,16 @@ def _twinset(config: RunConfig, tokens: TokenisedRecords, steps: int, weight: fl
     count, seconds = len(tokens), list[float]()
     plan = Plan(count, 8.0, 1e-5, count, steps, NOISE, 1.0, 1e-4, weight)
     randomness = Randomness.from_os()
-    policy = POLICIES["uniform"](NOISE, MAX_GRAD_NORM, 1.0, randomness)
+    policy = make_policy(Setting(NOISE, MAX_GRAD_NORM, 1.0, randomness))
     train(
         fuse(_model(config)),
         tokens,
+        list(poisson_batches(count, 1.0, steps, randomness)),
         plan,
         replace(config.training, mismatch_prompts=1),
         config.speed,
         execution(config),
         policy,
-        randomness,
         MAX_GRAD_NORM,
         lambda event: None,
         lambda report: seconds.append(report.seconds),

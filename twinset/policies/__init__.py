@@ -7,16 +7,17 @@ together, so that nothing is released without being recorded.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
-from twinset.errors import InputError
-from twinset.policies.importance import Importance
+from twinset.policies.adaptive import Adaptive, PublishedAdaptive
+from twinset.policies.importance import Importance, PublishedImportance
+from twinset.policies.selective import PublishedSelective, Selective
+from twinset.policies.setting import Setting
 from twinset.policies.uniform import Uniform
 from twinset.privacy.clipping.geometry import Scale
 from twinset.privacy.events import Event
-from twinset.privacy.randomness import Randomness
 
 
 class NoisePolicy(Protocol):
@@ -29,33 +30,50 @@ class NoisePolicy(Protocol):
         """Return the geometry to clip in, a scale for each parameter; nothing for the plain one."""
         ...
 
-    def release(self, sums: list[Tensor]) -> tuple[list[Tensor], Event]:
-        """Turn clipped sums into noisy ones and say what that spent."""
+    def limits(self, records: Sequence[int]) -> Tensor | None:
+        """Return the norms, at most C, that some records are clipped to; `None`: C."""
+        ...
+
+    def release(self, sums: list[Tensor], records: Sequence[int]) -> tuple[list[Tensor], Event]:
+        """Turn the clipped sums of a batch into noisy ones and say what that spent."""
         ...
 
     def learn(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
         """Look at the released gradient of each parameter before it is applied."""
         ...
 
+    @property
+    def nominal(self) -> list[Event]:
+        """What the paper would add up for the releases so far, where no theorem covers that."""
+        ...
 
-# (σ, C, q, randomness) → policy
-MakePolicy = Callable[[float, float, float, Randomness], NoisePolicy]
+    def state(self) -> dict[str, Any]:
+        """Return all that is kept from step to step, for a checkpoint."""
+        ...
 
-POLICIES: dict[str, MakePolicy] = {
-    "uniform": Uniform,
-    "importance": Importance,
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take back what `state` returned."""
+        ...
+
+
+MakePolicy = Callable[[Setting], NoisePolicy]
+
+# (name, form); for uniform noise both are one
+POLICIES: dict[tuple[str, str], MakePolicy] = {
+    ("uniform", "sound"): Uniform,
+    ("uniform", "published"): Uniform,
+    ("adaptive", "sound"): Adaptive,
+    ("adaptive", "published"): PublishedAdaptive,
+    ("selective", "sound"): Selective,
+    ("selective", "published"): PublishedSelective,
+    ("importance", "sound"): Importance,
+    ("importance", "published"): PublishedImportance,
 }
 
 
-def policy_named(name: str) -> MakePolicy:
-    """Return what makes the policy of this name.
-
-    Raises:
-        InputError: there is none.
-    """
-    if name not in POLICIES:
-        raise InputError(f"--noise-policy: {name!r} is none of {', '.join(POLICIES)}")
-    return POLICIES[name]
+def make_policy(setting: Setting) -> NoisePolicy:
+    """Return the policy that the setting's options name."""
+    return POLICIES[setting.options.noise_policy, setting.options.policy_form](setting)
 
 
-__all__ = ["POLICIES", "Importance", "MakePolicy", "NoisePolicy", "Uniform", "policy_named"]
+__all__ = ["POLICIES", "MakePolicy", "NoisePolicy", "Setting", "make_policy"]

@@ -7,39 +7,21 @@ nothing; in the least noisy direction they do. The sound form moves the clipping
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from twinset.config import PolicyConfig
+from twinset.policies.setting import Setting
 from twinset.policies.uniform import Uniform
 from twinset.privacy.clipping.geometry import Scale
-from twinset.privacy.events import Event
-from twinset.privacy.randomness import Randomness
+from twinset.privacy.events import Event, SubsampledGaussian
+from twinset.privacy.noise import add_gaussian_
 
 
-@dataclass(frozen=True)
-class ImportanceOptions:
-    """How importance is averaged and turned into scales; all of it is public.
-
-    Args:
-        beta1: β₁, of the moving average of the sensitivity |g̃ · θ| (eq. 3).
-        beta2: β₂, of the moving average of its deviation (eq. 4).
-        alpha: α, towards the mean (eq. 6).
-        low: quantile q₂ of eq. 6.
-        high: quantile q₁ of eq. 6.
-        bound: b ≥ 1; each factor of a scale lies between 1/b and b. 1 makes the policy uniform.
-    """
-
-    beta1: float = 0.85
-    beta2: float = 0.85
-    alpha: float = 0.5
-    low: float = 0.25
-    high: float = 0.75
-    bound: float = 2.0
-
-
-class Importance:
+class Importance(Uniform):
     """z ~ N(0, σ²C²I) added to Σ clip(gᵢ / s), and the result multiplied by s.
 
     Guarantee:
@@ -49,46 +31,40 @@ class Importance:
         unit, as in `Uniform`; multiplying by s is post-processing. The first step has s = 1.
 
     Args:
-        noise_multiplier: σ, in units of C.
-        max_grad_norm: C.
-        sample_rate: q.
-        randomness: the noise's source.
-        options: of the scales.
+        setting: with the options of importance.
     """
 
     name = "importance"
-    form = "sound"
 
-    def __init__(
-        self,
-        noise_multiplier: float,
-        max_grad_norm: float,
-        sample_rate: float,
-        randomness: Randomness,
-        options: ImportanceOptions | None = None,
-    ) -> None:
-        self._uniform = Uniform(noise_multiplier, max_grad_norm, sample_rate, randomness)
-        self._options = options or ImportanceOptions()
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
         self._sensitivity: list[Tensor] = []  # S̄ of eq. 3
         self._deviation: list[Tensor] = []  # Ū of eq. 4
         self._scales: list[Scale] = []
+        self._drawn: list[Tensor] = []  # of each parameter: the sum of its mean s over releases
+        self._releases = 0
 
     def scales(self) -> list[Scale]:
         """Choose the next step's geometry from what was released so far."""
-        pairs = zip(self._sensitivity, self._deviation, strict=True)
-        self._scales = factored([s * u for s, u in pairs], self._options)  # eq. 5
+        self._scales = factored(self.importance(), self._setting.options)
         return self._scales
 
-    def release(self, sums: list[Tensor]) -> tuple[list[Tensor], Event]:
+    def importance(self) -> list[Tensor]:
+        """I = S̄ · Ū of each parameter (eq. 5); nothing before the first release."""
+        return [s * u for s, u in zip(self._sensitivity, self._deviation, strict=True)]
+
+    def release(self, sums: list[Tensor], records: Sequence[int]) -> tuple[list[Tensor], Event]:
         """Add noise in place, in the geometry of `scales`, and leave it."""
-        noisy, event = self._uniform.release(sums)
+        noisy, event = super().release(sums, records)
         for scale, total in zip(self._scales, noisy, strict=bool(self._scales)):
             scale.times_(total)
+        self._note([scale.mean() for scale in self._scales] or [torch.ones(())] * len(sums))
         return noisy, event
 
     def learn(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
         """Take a released gradient, and the weights before it is applied, into the averages."""
-        b1, b2 = self._options.beta1, self._options.beta2
+        options = self._setting.options
+        b1, b2 = options.importance_beta1, options.importance_beta2
         seen = [(g * p.detach()).abs() for g, p in zip(gradients, parameters, strict=True)]
         if not self._sensitivity:
             self._sensitivity = [torch.zeros_like(s) for s in seen]
@@ -97,8 +73,90 @@ class Importance:
             mean.mul_(b1).add_(now, alpha=1 - b1)
             deviation.mul_(b2).add_((now - mean).abs_(), alpha=1 - b2)
 
+    @property
+    def mean_noise(self) -> list[float]:
+        """Mean s of each parameter over all releases: 1 is as much noise as `Uniform` draws."""
+        return [float(total) / max(1, self._releases) for total in self._drawn]
 
-def factored(importance: Sequence[Tensor], options: ImportanceOptions) -> list[Scale]:
+    def _note(self, means: list[Tensor]) -> None:
+        so_far = self._drawn or [torch.zeros(())] * len(means)
+        self._drawn = [a + b for a, b in zip(so_far, means, strict=True)]
+        self._releases += 1
+
+    def state(self) -> dict[str, Any]:
+        """Return both averages, and where noise went so far."""
+        return {
+            "sensitivity": [s.clone() for s in self._sensitivity],
+            "deviation": [u.clone() for u in self._deviation],
+            "drawn": list(self._drawn),
+            "releases": self._releases,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take back what `state` returned."""
+        self._sensitivity = [s.clone() for s in state["sensitivity"]]
+        self._deviation = [u.clone() for u in state["deviation"]]
+        self._drawn, self._releases = list(state["drawn"]), state["releases"]
+
+
+class PublishedImportance(Importance):
+    """Plain clipping and z_j = s_j · N(0, σ²C²), s_j = 2 - I_j of eq. 7, kept within 1/b and b.
+
+    The equations centre I at one and do not say how noise follows from it; 2 - I is the one affine
+    map that falls and keeps that mean, and noise needs scales above 0.
+
+    Guarantee:
+        In the least noisy direction a unit shows with multiplier σ · min s ≥ σ / b. With *that*
+        multiplier each release is a step of the subsampled Gaussian mechanism. The paper's claim,
+        that a mean of one makes it σ, is no theorem.
+
+    Args:
+        setting: with the options of importance.
+    """
+
+    form = "published"
+
+    def _spent(self) -> Event:
+        s = self._setting
+        least = s.noise_multiplier / s.options.importance_bound
+        return SubsampledGaussian(least, s.sample_rate, 1)
+
+    @property
+    def nominal(self) -> list[Event]:
+        """Return the releases as the paper adds them up, with σ."""
+        s = self._setting
+        if not (s.noise_multiplier and self._releases):
+            return []
+        return [SubsampledGaussian(s.noise_multiplier, s.sample_rate, self._releases)]
+
+    def scales(self) -> list[Scale]:
+        """Clip in the plain geometry."""
+        return []
+
+    def noise_scales(self) -> list[Tensor]:
+        """Return s, of each parameter's shape; nothing before the first release."""
+        importance = self.importance()
+        if not importance:
+            return []
+        bound = self._setting.options.importance_bound
+        flat = normalised(torch.cat([i.flatten() for i in importance]), self._setting.options)
+        s = (2.0 - flat).clamp(1.0 / bound, bound)
+        parts = s.split([i.numel() for i in importance])
+        return [part.view_as(i) for part, i in zip(parts, importance, strict=True)]
+
+    def release(self, sums: list[Tensor], records: Sequence[int]) -> tuple[list[Tensor], Event]:
+        """Add stretched noise in place."""
+        scales = self.noise_scales()
+        noisy = [torch.zeros_like(total) for total in sums] if scales else sums
+        for noise in noisy:
+            add_gaussian_(noise, self._setting.noise_std, self._setting.randomness)
+        for total, noise, s in zip(sums, noisy, scales, strict=bool(scales)):
+            total.addcmul_(noise, s)
+        self._note([s.mean() for s in scales] or [torch.ones(())] * len(sums))
+        return sums, self._event
+
+
+def factored(importance: Sequence[Tensor], options: PolicyConfig) -> list[Scale]:
     """Return a scale for each parameter: one level for the whole of it, times rows and columns."""
     if not importance:
         return []
@@ -113,20 +171,25 @@ def factored(importance: Sequence[Tensor], options: ImportanceOptions) -> list[S
     return scales
 
 
-def noise_factor(importance: Tensor, options: ImportanceOptions) -> Tensor:
+def noise_factor(importance: Tensor, options: PolicyConfig) -> Tensor:
     """(n,) importance → (n,) factors of the noise: small where it is large, within 1/b … b."""
-    return 1.0 / normalised(importance, options).clamp(1.0 / options.bound, options.bound)
+    bound = options.importance_bound
+    return 1.0 / normalised(importance, options).clamp(1.0 / bound, bound)
 
 
-def normalised(importance: Tensor, options: ImportanceOptions) -> Tensor:
+def normalised(importance: Tensor, options: PolicyConfig) -> Tensor:
     """Centre at one, robustly (eqs. 6 and 7); ones where the quantiles do not tell them apart.
 
-    >>> normalised(torch.tensor([1.0, 2.0, 3.0, 4.0, 10.0]), ImportanceOptions(alpha=0.0)).tolist()
+    >>> options = PolicyConfig(importance_alpha=0.0)
+    >>> normalised(torch.tensor([1.0, 2.0, 3.0, 4.0, 10.0]), options).tolist()
     [-0.5, 0.0, 0.5, 1.0, 4.0]
     """
-    high, low = torch.quantile(importance, options.high), torch.quantile(importance, options.low)
+    # NumPy's quantile: torch's refuses more than 2²⁴ numbers
+    at = [options.importance_low, 0.5, options.importance_high]
+    low, middle, high = np.quantile(importance.double().numpy(), at).tolist()
     if not high > low:
         return torch.ones_like(importance)
-    scaled = (importance - importance.median()) / (high - low)
-    smooth = (1 - options.alpha) * scaled + options.alpha * scaled.mean()
+    scaled = (importance - middle) / (high - low)
+    alpha = options.importance_alpha
+    smooth = (1 - alpha) * scaled + alpha * scaled.mean()
     return smooth - (smooth.mean() - 1)

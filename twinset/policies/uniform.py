@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor
 
+from twinset.policies.setting import Setting
 from twinset.privacy.clipping.geometry import Scale
 from twinset.privacy.events import Event, NonPrivateAccess, SubsampledGaussian
 from twinset.privacy.noise import add_gaussian_
-from twinset.privacy.randomness import Randomness
 
 
 class Uniform:
     """z ~ N(0, σ²C²I) added to the clipped sum of one Poisson batch.
+
+    The other policies are this one but for what they say otherwise.
 
     Guarantee:
         For sums whose units each contribute at most C in norm, sampled by Poisson at
@@ -22,40 +25,49 @@ class Uniform:
         σ = 0 the event says that the data were read without privacy.
 
     Args:
-        noise_multiplier: σ, in units of C.
-        max_grad_norm: C.
-        sample_rate: q.
-        randomness: the noise's source.
+        setting: noise level and options.
     """
 
     name = "uniform"
     form = "sound"
 
-    def __init__(
-        self,
-        noise_multiplier: float,
-        max_grad_norm: float,
-        sample_rate: float,
-        randomness: Randomness,
-    ) -> None:
-        self._noise_std = noise_multiplier * max_grad_norm if noise_multiplier else 0.0
-        self._randomness = randomness
-        self._event: Event = (
-            SubsampledGaussian(noise_multiplier, sample_rate, steps=1)
-            if noise_multiplier
-            else NonPrivateAccess("trained without noise")
-        )
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self._event = self._spent() if setting.noise_multiplier else _NO_NOISE
+
+    def _spent(self) -> Event:
+        """Return what one release spends, where there is noise."""
+        return SubsampledGaussian(self._setting.noise_multiplier, self._setting.sample_rate, 1)
+
+    @property
+    def nominal(self) -> list[Event]:
+        """What the paper would add up for the releases so far, where no theorem covers that."""
+        return []
 
     def scales(self) -> list[Scale]:
         """Clip in the plain geometry, always."""
         return []
 
-    def release(self, sums: list[Tensor]) -> tuple[list[Tensor], Event]:
+    def limits(self, records: Sequence[int]) -> Tensor | None:
+        """Clip every record to C."""
+        return None
+
+    def release(self, sums: list[Tensor], records: Sequence[int]) -> tuple[list[Tensor], Event]:
         """Add noise in place; return the noisy sums and the event spent."""
-        if self._noise_std:
+        if std := self._setting.noise_std:
             for total in sums:
-                add_gaussian_(total, self._noise_std, self._randomness)
+                add_gaussian_(total, std, self._setting.randomness)
         return sums, self._event
 
     def learn(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
         """Learn nothing."""
+
+    def state(self) -> dict[str, Any]:
+        """Return what was learnt, for a checkpoint: nothing."""
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take back what `state` returned."""
+
+
+_NO_NOISE = NonPrivateAccess("trained without noise")

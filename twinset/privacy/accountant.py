@@ -15,12 +15,24 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 
-from twinset.privacy.events import Event, GaussianRelease, NonPrivateAccess, SubsampledGaussian
+from twinset.privacy.events import (
+    Event,
+    GaussianRelease,
+    IndividualGaussian,
+    MaskedAccess,
+    NonPrivateAccess,
+    SubsampledGaussian,
+)
+
+_STEPS = (SubsampledGaussian, IndividualGaussian)
+_ACCESSES = (NonPrivateAccess, MaskedAccess)
 
 # (noise multiplier, sample rate, steps), as Opacus keeps them.
 History = tuple[tuple[float, float, int], ...]
+Spent = Callable[[float], float]  # σ → ε
 
 # Where PRV is used. Beyond this its Fourier transforms in double precision are not to be trusted
 # (δ) or its grid is too large (ε); within it, the tests compare it with a second implementation.
@@ -28,6 +40,8 @@ _PRV_SMALLEST_DELTA = 1e-10
 _PRV_LARGEST_EPSILON = 300.0
 _PRV_GRID_POINTS = 2_000_000
 _PRV_RELATIVE_ERROR = 0.002
+_PRV_COARSE_ERROR = 0.05  # of a known upper bound
+_MULTIPLIER_ERROR = 1e-3
 
 _PRV_SMALLEST_EPSILON = 0.01  # below, its grids cost seconds and the other bounds will do
 
@@ -37,9 +51,9 @@ _LARGEST_MULTIPLIER = 1e6
 
 
 def compose(events: Iterable[Event]) -> tuple[Event, ...]:
-    """Merge neighbouring subsampled Gaussians of equal σ and q, whose steps add up.
+    """Merge neighbouring subsampled Gaussians that differ in nothing but steps, which add up.
 
-    Equal non-private accesses in a row become one: it does not matter how often.
+    Equal accesses without noise in a row become one: it does not matter how often.
 
     >>> compose([SubsampledGaussian(1.0, 0.1, 2), SubsampledGaussian(1.0, 0.1, 3)])
     (SubsampledGaussian(noise_multiplier=1.0, sample_rate=0.1, steps=5),)
@@ -47,24 +61,27 @@ def compose(events: Iterable[Event]) -> tuple[Event, ...]:
     merged: list[Event] = []
     for event in events:
         last = merged[-1] if merged else None
-        if (
-            isinstance(event, SubsampledGaussian)
-            and isinstance(last, SubsampledGaussian)
-            and (event.noise_multiplier, event.sample_rate)
-            == (last.noise_multiplier, last.sample_rate)
-        ):
-            steps = last.steps + event.steps
-            merged[-1] = SubsampledGaussian(event.noise_multiplier, event.sample_rate, steps)
-        elif not (isinstance(event, NonPrivateAccess) and event == last):
-            merged.append(event)
+        if isinstance(event, _STEPS) and isinstance(last, _STEPS):
+            if replace(event, steps=last.steps) == last:
+                merged[-1] = replace(last, steps=last.steps + event.steps)
+                continue
+        elif isinstance(event, _ACCESSES) and event == last:
+            continue
+        merged.append(event)
     return tuple(merged)
 
 
-def epsilon(events: Sequence[Event], delta: float) -> float:
+def epsilon(events: Sequence[Event], delta: float, weight: float = 0.0) -> float:
     """Return an upper bound of the ε that the events spent together, at `delta`.
 
     Guarantee: whoever sees the output of every event sees an (ε, δ)-differentially private function
-    of the records, for adding or removing one record. No event: 0. Any non-private access: ∞.
+    of the records, for adding or removing one record of this privacy weight or a higher one. No
+    event: 0. Any access without noise: ∞.
+
+    Args:
+        events: what was spent.
+        delta: δ.
+        weight: ρ; 0 bounds ε for every record. It matters to `IndividualGaussian` alone.
 
     Raises:
         TypeError: something in `events` is not an event of a known type.
@@ -77,7 +94,7 @@ def epsilon(events: Sequence[Event], delta: float) -> float:
     """
     if not 0 < delta < 1:
         raise ValueError(f"delta must lie between 0 and 1, not {delta}")
-    steps = [_step(event) for event in events]
+    steps = [_step(event, weight) for event in events]
     spent = [step for step in steps if step is not None]
     if len(spent) < len(steps):
         return math.inf
@@ -110,13 +127,17 @@ def calibrate_noise_multiplier(
         step = SubsampledGaussian(multiplier, sample_rate, steps)
         return epsilon([*others, step], target_delta)
 
+    def rough(multiplier: float) -> float:
+        events = [*others, SubsampledGaussian(multiplier, sample_rate, steps)]
+        return _rough_epsilon(_history([s for e in events if (s := _step(e))]), target_delta)
+
     floor = spent(_LARGEST_MULTIPLIER)
     if floor > target_epsilon:
         raise ValueError(
             f"no noise reaches epsilon {target_epsilon:g} at delta {target_delta:g}: "
             f"the smallest attainable, with what else is released, is {_up(floor)}"
         )
-    return _smallest_multiplier(spent, target_epsilon)
+    return _smallest_multiplier(spent, rough, target_epsilon)
 
 
 def gaussian_noise_multiplier(epsilon: float, delta: float) -> float:
@@ -132,14 +153,16 @@ def gaussian_noise_multiplier(epsilon: float, delta: float) -> float:
     return _smallest(lambda sigma: _gaussian_delta(1 / sigma, epsilon) <= delta)
 
 
-def _step(event: Event) -> tuple[float, float, int] | None:
+def _step(event: Event, weight: float = 0.0) -> tuple[float, float, int] | None:
     """Return (σ, q, steps), or None for an access that no ε covers."""
+    if isinstance(event, IndividualGaussian):
+        event = event.at(weight)
     match event:
         case SubsampledGaussian(noise_multiplier, sample_rate, steps):
             return noise_multiplier, sample_rate, steps
         case GaussianRelease(noise_multiplier, _):
             return noise_multiplier, 1.0, 1
-        case NonPrivateAccess():
+        case NonPrivateAccess() | MaskedAccess():
             return None
     raise TypeError(f"{type(event).__name__} is not an event this accountant knows")
 
@@ -172,6 +195,33 @@ def _epsilon(history: History, delta: float) -> float:
         return min(bound, _prv_epsilon(history, delta, bound))
 
 
+@lru_cache(maxsize=4096)
+def _rough_epsilon(history: History, delta: float) -> float:
+    """About ε, quickly: no bound, but a place to begin a search."""
+    mu = math.sqrt(sum(steps / sigma**2 for sigma, _, steps in history))
+    bound = _gaussian_epsilon(mu, delta)
+    if all(rate == 1 for _, rate, _ in history):
+        return bound
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        bound = min(bound, _renyi_epsilon(history, delta))
+        if not _prv_is_trusted(delta, bound):
+            return bound
+        if not _prv_is_quick(history, delta, bound):
+            return min(bound, _gaussian_epsilon(_central_limit(history), delta))
+        error = _PRV_COARSE_ERROR * bound
+        return min(bound, max(_run_prv(history, delta, error) - error, 0.0))
+
+
+def _central_limit(history: History) -> float:
+    """μ of the Gaussian that very many steps come to (Bu et al. 2020, "Deep learning with GDP")."""
+    parts = (
+        steps * rate**2 * math.expm1(min(1 / sigma**2, 700)) if rate < 1 else steps / sigma**2
+        for sigma, rate, steps in history
+    )
+    return math.sqrt(sum(parts))
+
+
 def _gaussian_delta(mu: float, epsilon: float) -> float:
     """δ(ε) of a Gaussian of sensitivity over noise `mu`."""
     from scipy.special import log_ndtr
@@ -202,27 +252,35 @@ def _renyi_epsilon(history: History, delta: float) -> float:
 def _prv_epsilon(history: History, delta: float, bound: float) -> float:
     """Opacus' PRV upper end, or ∞ where it fails or is not to be trusted.
 
-    `bound` is a known upper bound. It sets the first grid; a second follows where ε turns out so
-    much smaller that the first grid's error would matter.
+    `bound` is a known upper bound. A coarse grid finds about where ε is, a fine one ε.
     """
-    if delta < _PRV_SMALLEST_DELTA or not _PRV_SMALLEST_EPSILON < bound < _PRV_LARGEST_EPSILON:
+    if not _prv_is_trusted(delta, bound):
         return math.inf
-    best = math.inf
-    for _ in range(2):
-        error = _prv_error(history, delta, min(bound, best), bound)
-        found = _run_prv(history, delta, error)
-        best = min(best, found)
-        if error <= 3 * _PRV_RELATIVE_ERROR * found:
-            break
-    return best
+    coarse = bound
+    if _prv_is_quick(history, delta, bound):
+        coarse = min(bound, _run_prv(history, delta, _PRV_COARSE_ERROR * bound))
+    return min(coarse, _run_prv(history, delta, _prv_error(history, delta, coarse, bound)))
+
+
+def _prv_is_trusted(delta: float, bound: float) -> bool:
+    return delta >= _PRV_SMALLEST_DELTA and _PRV_SMALLEST_EPSILON < bound < _PRV_LARGEST_EPSILON
 
 
 def _prv_error(history: History, delta: float, guess: float, bound: float) -> float:
     """Error of ε to ask for: a share of the guess, but no finer than the largest grid allows."""
+    return max(_PRV_RELATIVE_ERROR * guess, _finest_error(history, delta, bound))
+
+
+def _finest_error(history: History, delta: float, bound: float) -> float:
+    """Return the error of ε that the largest grid has."""
     steps = sum(count for _, _, count in history)
     width = 2 * (1.5 * bound + 3)
-    finest = width / _PRV_GRID_POINTS * math.sqrt(steps * math.log(12_000 / delta) / 2)
-    return max(_PRV_RELATIVE_ERROR * guess, finest)
+    return width / _PRV_GRID_POINTS * math.sqrt(steps * math.log(12_000 / delta) / 2)
+
+
+def _prv_is_quick(history: History, delta: float, bound: float) -> bool:
+    """Tell whether a coarse grid is far smaller than the largest one."""
+    return _PRV_COARSE_ERROR * bound > 10 * _finest_error(history, delta, bound)
 
 
 def _run_prv(history: History, delta: float, error: float) -> float:
@@ -237,24 +295,45 @@ def _run_prv(history: History, delta: float, error: float) -> float:
     return found if math.isfinite(found) and found > 0 else math.inf
 
 
-def _smallest_multiplier(spent: Callable[[float], float], target: float) -> float:
-    """Bracket σ by doubling, close in on a logarithmic scale, and end on the safe side."""
+def _smallest_multiplier(spent: Spent, rough: Spent, target: float) -> float:
+    """Find σ roughly, and close in from there, ending on the safe side."""
+    sigma = _rough_multiplier(rough, target)
+    slope = math.log(max(rough(1.05 * sigma), 1e-9) / max(rough(sigma), 1e-9)) / math.log(1.05)
+    low, high = 0.0, math.inf  # too little noise, enough noise
+    while high > low * (1 + _MULTIPLIER_ERROR):
+        found = max(spent(sigma), 1e-9)
+        low, high = (low, sigma) if found <= target else (sigma, high)
+        if 1 - _MULTIPLIER_ERROR < found / target <= 1:
+            break
+        aim = math.log(found / (target * (1 - _MULTIPLIER_ERROR / 2))) / -min(slope, -0.1)
+        sigma = _within(low, high, sigma * math.exp(aim))
+    return high
+
+
+def _rough_multiplier(rough: Spent, target: float) -> float:
+    """Bracket σ by doubling and halve the bracket on a logarithmic scale."""
     from scipy.optimize import brentq
 
     high = 1.0
-    while spent(high) > target:
+    while rough(high) > target:
         high *= 2
     low = high / 2
-    while spent(low) <= target:
+    while rough(low) <= target:
         high, low = low, low / 2
 
     def excess(log_sigma: float) -> float:
-        return math.log(max(spent(math.exp(log_sigma)), 1e-9) / target)
+        return math.log(max(rough(math.exp(log_sigma)), 1e-9) / target)
 
-    sigma = math.exp(brentq(excess, math.log(low), math.log(high), xtol=3e-4))
-    while spent(sigma) > target:
-        sigma *= 1.0003
-    return sigma
+    return math.exp(brentq(excess, math.log(low), math.log(high), xtol=3e-3))
+
+
+def _within(low: float, high: float, sigma: float) -> float:
+    """Return σ if it lies well inside the bracket, else a point that does."""
+    if math.isinf(high):
+        return max(sigma, low * (1 + _MULTIPLIER_ERROR))
+    if low == 0:
+        return min(sigma, high / (1 + _MULTIPLIER_ERROR))
+    return sigma if low < sigma < high else math.sqrt(low * high)
 
 
 def _smallest(holds: Callable[[float], bool]) -> float:

@@ -49,6 +49,65 @@ class SubsampledGaussian:
 
 
 @dataclass(frozen=True)
+class IndividualGaussian:
+    """`SubsampledGaussian`, in which records of a higher privacy weight move the sum by less.
+
+    The privacy weight ρ in [0, 1] is a fixed public function of the record alone. A record of
+    weight ρ moves each sum by at most c(ρ) = 1 - ρ (1 - `least_share`) times the largest change
+    that any record can make, so that its own noise multiplier is σ / c(ρ).
+
+    Args:
+        noise_multiplier: σ over the largest change, that of records of weight 0.
+        sample_rate: q, the same for all records.
+        steps: how many such sums were released.
+        least_share: c(1), above 0 and at most 1.
+    """
+
+    noise_multiplier: float
+    sample_rate: float
+    steps: int
+    least_share: float
+
+    def __post_init__(self) -> None:
+        """Refuse values that name no mechanism."""
+        self.at(0.0)
+        share = self.least_share
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
+            raise ValueError(f"least_share must lie above 0 and be at most 1, not {share}")
+
+    def share(self, weight: float) -> float:
+        """c(ρ) of a record of this privacy weight.
+
+        >>> IndividualGaussian(1.0, 0.1, 5, 0.5).share(0.5)
+        0.75
+        """
+        if not 0 <= weight <= 1:
+            raise ValueError(f"a privacy weight lies between 0 and 1: {weight}")
+        return 1.0 - weight * (1.0 - self.least_share)
+
+    def at(self, weight: float) -> SubsampledGaussian:
+        """What was released, as far as a record of this privacy weight is concerned."""
+        multiplier = self.noise_multiplier
+        if weight:
+            multiplier = multiplier / self.share(weight)
+        return SubsampledGaussian(multiplier, self.sample_rate, self.steps)
+
+
+@dataclass(frozen=True)
+class MaskedAccess:
+    """Private records were used without noise, but with what `detector` flags in them masked.
+
+    No ε covers it. Where masked texts are taken as known, it tells nothing else.
+    """
+
+    detector: str
+
+    def __post_init__(self) -> None:
+        """Refuse a mask that nobody can name."""
+        _require_text("detector", self.detector)
+
+
+@dataclass(frozen=True)
 class GaussianRelease:
     """One noisy release over all records: `what`, with noise `noise_multiplier` × sensitivity."""
 
@@ -72,11 +131,13 @@ class NonPrivateAccess:
         _require_text("reason", self.reason)
 
 
-Event = SubsampledGaussian | GaussianRelease | NonPrivateAccess
+Event = SubsampledGaussian | IndividualGaussian | GaussianRelease | MaskedAccess | NonPrivateAccess
 
-KINDS: dict[str, type[SubsampledGaussian] | type[GaussianRelease] | type[NonPrivateAccess]] = {
+KINDS: dict[str, type[Event]] = {
     "subsampled_gaussian": SubsampledGaussian,
+    "individual_gaussian": IndividualGaussian,
     "gaussian_release": GaussianRelease,
+    "masked_access": MaskedAccess,
     "non_private_access": NonPrivateAccess,
 }
 

@@ -1,43 +1,56 @@
-"""The one place that says, in words, what a ledger guarantees. It fails closed.
+"""The one place that says what a ledger guarantees. It fails closed.
 
 ε is computed anew from the events; nothing the ledger claims about ε is believed. Whatever is not
-covered by a theorem that this module names makes the guarantee "none".
+covered by a theorem that this module names makes the guarantee "none". `sentences` has the words.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, Context, Decimal
 
 from twinset.privacy import ledger as stance
+from twinset.privacy import sentences
 from twinset.privacy.accountant import epsilon
-from twinset.privacy.events import NonPrivateAccess, SubsampledGaussian
+from twinset.privacy.events import (
+    Event,
+    GaussianRelease,
+    IndividualGaussian,
+    MaskedAccess,
+    NonPrivateAccess,
+    SubsampledGaussian,
+)
 from twinset.privacy.ledger import Ledger
+from twinset.privacy.weightscale import STATED_WEIGHTS
 
-# Policies (name, form) whose noise the events describe in full.
-_COVERED_POLICIES = {("uniform", "sound"), ("uniform", "published"), ("importance", "sound")}
-
-_COVERS = (
-    "the twin, whatever is done with it and however many rows are drawn",
-    "the fine-tuned model and everything drawn from it",
-    "the noisy label counts, and this ledger (with the number of records taken as public)",
-)
-_EXCLUDES = (
-    "the base model's own training data: what it had already seen is not protected",
-    "what is taken as public: {public_inputs}",
-    "people with several records, beyond the group bound stated above",
-    "facts about the records as a whole: learning these is the purpose of a twin",
-    "attacks on floating-point arithmetic: the theorem is about real numbers",
-    "an attacker who can tell AES-256 from chance: the noise and the batches are its key stream",
-    "choices made by looking at private results, such as tuning or keeping the best of many runs",
-    "the folder internal/: it holds numbers computed from private records and must not be shared",
-)
+# Policies (name, form) whose noise these kinds of event describe in full.
+_NOISE = (SubsampledGaussian, GaussianRelease)
+_COVERED: dict[tuple[str, str], tuple[type[Event], ...]] = {
+    ("uniform", "sound"): _NOISE,
+    ("uniform", "published"): _NOISE,
+    ("importance", "sound"): _NOISE,
+    ("importance", "published"): _NOISE,  # the events' σ is that of the least noisy direction
+    ("adaptive", "sound"): (IndividualGaussian, GaussianRelease),
+    ("selective", "sound"): (*_NOISE, MaskedAccess),
+    ("selective", "published"): (*_NOISE, MaskedAccess),
+}
 
 
 @dataclass(frozen=True)
 class Guarantee:
-    """What holds, in numbers and in words. ε and δ are None where nothing is guaranteed."""
+    """What holds, in numbers and in words. ε and δ are None where nothing is guaranteed.
+
+    Args:
+        epsilon: ε of every unit.
+        delta: δ.
+        unit: whose presence is protected.
+        neighbouring: the change against which it is protected.
+        sentence: all of it in words.
+        covers: what it is true of.
+        excludes: what it is not true of.
+        by_weight: adaptive: privacy weight, ε rounded up, share of the public reference texts.
+    """
 
     epsilon: float | None
     delta: float | None
@@ -46,29 +59,60 @@ class Guarantee:
     sentence: str
     covers: tuple[str, ...]
     excludes: tuple[str, ...]
+    by_weight: tuple[tuple[float, float, float], ...] = ()
 
 
 def guarantee(ledger: Ledger) -> Guarantee:
     """Say what a ledger guarantees.
 
     Guarantee: (ε, δ)-differential privacy for adding or removing one record, by the composition of
-    Poisson-subsampled Gaussian sums and Gaussian releases. "None" wherever an assumption of that
-    theorem is not stated by the ledger, ε is not finite, or δ is not below 1/N: then a mechanism
-    that publishes some records word for word would pass too.
+    Poisson-subsampled Gaussian sums and Gaussian releases; of selective noise the same for using or
+    leaving out one record's unmasked text, all masked texts being known. "None" wherever an
+    assumption of that theorem is not stated by the ledger, ε is not finite, or δ is not below 1/N:
+    then a mechanism that publishes some records word for word would pass too.
     """
-    spent = epsilon(ledger.events, ledger.delta)
+    spent = epsilon(_with_noise(ledger), ledger.delta)
     reasons = _reasons(ledger, spent)
     given = not reasons
-    excludes = tuple(e.format(public_inputs="; ".join(ledger.public_inputs)) for e in _EXCLUDES)
+    curve = _curve(ledger) if given and ledger.weight_scale else []
+    shares = ledger.weight_scale.shares if ledger.weight_scale else ()
     return Guarantee(
         epsilon=spent if given else None,
         delta=ledger.delta if given else None,
         unit=ledger.unit,
         neighbouring=ledger.neighbouring,
-        sentence=_sentence(ledger, spent) if given else _none(ledger, reasons),
-        covers=_COVERS if given else (),
-        excludes=(*excludes, *ledger.caveats) if given else ledger.caveats,
+        sentence=_sentence(ledger, spent, curve) if given else sentences.none(reasons, ledger),
+        covers=sentences.COVERS if given else (),
+        excludes=sentences.excludes(ledger) if given else ledger.caveats,
+        by_weight=tuple(
+            (weight, float(sentences.up_decimals(eps)), share)
+            for (weight, eps), share in zip(curve, shares, strict=False)
+        ),
     )
+
+
+def _sentence(ledger: Ledger, spent: float, curve: list[tuple[float, float]]) -> str:
+    if ledger.unit == stance.FLAGGED_UNIT:
+        return sentences.for_flagged_spans(ledger, spent, _detectors(ledger))
+    if curve:
+        return sentences.by_weight(ledger, spent, curve)
+    return sentences.for_records(ledger, spent)
+
+
+def _curve(ledger: Ledger) -> list[tuple[float, float]]:
+    """Return (ρ, ε(ρ)) for the weights that are told."""
+    return [(w, epsilon(ledger.events, ledger.delta, w)) for w in STATED_WEIGHTS]
+
+
+def _with_noise(ledger: Ledger) -> list[Event]:
+    """Return the events but for masked accesses, where masked texts are taken as known."""
+    masked_are_known = ledger.policy == "selective" and ledger.unit == stance.FLAGGED_UNIT
+    return [e for e in ledger.events if not (masked_are_known and isinstance(e, MaskedAccess))]
+
+
+def _detectors(ledger: Ledger) -> list[str]:
+    masked = (event for event in ledger.events if isinstance(event, MaskedAccess))
+    return list(dict.fromkeys(event.detector for event in masked))
 
 
 def _reasons(ledger: Ledger, spent: float) -> list[str]:
@@ -86,12 +130,19 @@ def _reasons(ledger: Ledger, spent: float) -> list[str]:
 def _assumptions(ledger: Ledger, spent: float) -> list[tuple[bool, str]]:
     """Return every assumption of the theorem: whether the ledger states it, and what if not."""
     policy = f"{ledger.policy}, {ledger.policy_form} form"
+    kinds = _COVERED.get((ledger.policy, ledger.policy_form))
+    selective, adaptive = ledger.policy == "selective", ledger.policy == "adaptive"
+    unit = stance.FLAGGED_UNIT if selective else stance.UNIT
+    neighbouring = stance.FLAGGED_NEIGHBOURING if selective else stance.NEIGHBOURING
+    strange = [
+        e for e in ledger.events if not isinstance(e, (*(kinds or _NOISE), NonPrivateAccess))
+    ]
     return [
         (bool(ledger.events), "the ledger records no release, so it does not describe the twin"),
         (ledger.randomness_is_private, f"the noise can be reproduced ({ledger.randomness})"),
-        (ledger.unit == stance.UNIT, f"the unit '{ledger.unit}' is not known here"),
+        (ledger.unit == unit, f"the unit '{ledger.unit}' is not known here"),
         (
-            ledger.neighbouring == stance.NEIGHBOURING,
+            ledger.neighbouring == neighbouring,
             f"the neighbouring relation '{ledger.neighbouring}' is not known here",
         ),
         (
@@ -102,76 +153,26 @@ def _assumptions(ledger: Ledger, spent: float) -> list[tuple[bool, str]]:
             ledger.clipping == stance.CLIPPING,
             f"it is not stated that the whole record was clipped ('{ledger.clipping}')",
         ),
+        (kinds is not None, f"no theorem here covers the noise policy '{policy}'"),
+        (not strange, f"the noise policy '{policy}' does not explain all events"),
         (
-            (ledger.policy, ledger.policy_form) in _COVERED_POLICIES,
-            f"no theorem here covers the noise policy '{policy}'",
+            not adaptive or ledger.weight_scale is not None,
+            "it is not stated how privacy weights follow from public constants",
+        ),
+        (
+            not selective or len(_detectors(ledger)) > 0,
+            "it is not stated what was masked in the phase without noise",
         ),
         (ledger.records_public, "the number of records is not taken as public, but is used"),
         (
-            all(e.sample_rate == ledger.sample_rate for e in _subsampled(ledger)),
+            all(rate == ledger.sample_rate for rate in _sample_rates(ledger.events)),
             "the events and the ledger state different sample rates",
         ),
         (math.isfinite(spent), "the events add up to no finite epsilon"),
-        (ledger.delta * ledger.records < 1, _large_delta(ledger)),
+        (ledger.delta * ledger.records < 1, sentences.large_delta(ledger)),
     ]
 
 
-def _subsampled(ledger: Ledger) -> list[SubsampledGaussian]:
-    return [event for event in ledger.events if isinstance(event, SubsampledGaussian)]
-
-
-def _large_delta(ledger: Ledger) -> str:
-    return (
-        f"WARNING: delta = {_up_digits(ledger.delta)} is not below 1/N for N = {ledger.records} "
-        "records, and such a delta would permit publishing some records word for word; "
-        "choose a far smaller delta"
-    )
-
-
-def _none(ledger: Ledger, reasons: list[str]) -> str:
-    return (
-        f"No privacy guarantee: none, because {'; and because '.join(reasons)}. "
-        "Treat the twin, the model and everything drawn from them as private."
-    )
-
-
-def _sentence(ledger: Ledger, spent: float) -> str:
-    eps, delta = _up_decimals(spent), _up_digits(ledger.delta)
-    return (
-        f"The twin and the model are ({eps}, {delta})-differentially private for each "
-        f"{ledger.unit}, under the relation '{ledger.neighbouring}': whatever anyone does with "
-        "them, the probability of any outcome with a given record in the table is at most "
-        f"e^{eps}{_factor(eps)} times its probability without that record, and the other way "
-        f"round, plus {delta}. "
-        "A person with several records is covered by the group bound only: with m records, epsilon "
-        f"becomes m times {eps} and delta becomes {delta} times "
-        f"(e^(m times {eps}) - 1) / (e^{eps} - 1). "
-        f"Taken as public and not protected: {'; '.join(ledger.public_inputs)}. "
-        "Not covered: the base model's own training data, attacks on floating-point arithmetic, "
-        "and the evaluation in the folder internal/."
-        + "".join(f" Mind: {caveat}." for caveat in ledger.caveats)
-    )
-
-
-def _factor(eps: str) -> str:
-    """Spell out e^ε where it is a number a reader can picture."""
-    value = float(eps)
-    return f" (about {math.ceil(math.exp(value)):,})" if 1 <= value <= 20 else ""
-
-
-def _up_decimals(value: float) -> str:
-    """Round up to two decimals: a stated ε is never below the computed one.
-
-    >>> _up_decimals(7.9964), _up_decimals(0.001)
-    ('8.00', '0.01')
-    """
-    return str(Decimal(value).quantize(Decimal("0.01"), ROUND_CEILING))
-
-
-def _up_digits(value: float) -> str:
-    """Round up to three significant digits.
-
-    >>> _up_digits(1e-5), _up_digits(2.5114e-07)
-    ('1e-05', '2.52e-07')
-    """
-    return f"{float(Context(prec=3, rounding=ROUND_CEILING).create_decimal(repr(value))):.3g}"
+def _sample_rates(events: Sequence[Event]) -> list[float]:
+    kinds = (SubsampledGaussian, IndividualGaussian)
+    return [event.sample_rate for event in events if isinstance(event, kinds)]

@@ -22,10 +22,15 @@ from typing import Any
 from twinset.privacy.accountant import compose
 from twinset.privacy.events import Event, event_from_dict, event_to_dict
 from twinset.privacy.randomness import Randomness
+from twinset.privacy.weightscale import WeightScale
 
 FORMAT_VERSION = 1
 UNIT = "record"
 NEIGHBOURING = "add or remove one record"
+FLAGGED_UNIT = "the flagged spans of one record"
+FLAGGED_NEIGHBOURING = (
+    "use or leave out one record's unmasked text, all masked texts and all labels being known"
+)
 SAMPLER = "Poisson"
 CLIPPING = "whole record: all sequences, all tensors, all uses of tied weights"
 PUBLIC_INPUTS = (
@@ -64,6 +69,7 @@ class Ledger:
         sampler: how batches are drawn.
         clipping: what is clipped together.
         records_public: N is taken as public.
+        weight_scale: how privacy weights follow from a public model; adaptive noise only.
         format_version: of the file.
 
     Raises:
@@ -88,6 +94,7 @@ class Ledger:
     sampler: str = SAMPLER
     clipping: str = CLIPPING
     records_public: bool = True
+    weight_scale: WeightScale | None = None
     format_version: int = FORMAT_VERSION
 
     def __post_init__(self) -> None:
@@ -112,8 +119,10 @@ class Ledger:
         policy_form: str = "sound",
         public_inputs: tuple[str, ...] = PUBLIC_INPUTS,
         caveats: tuple[str, ...] = (),
+        weight_scale: WeightScale | None = None,
     ) -> Ledger:
         """Open the ledger of a run that has spent nothing yet; notes the library versions."""
+        selective = policy == "selective"
         return cls(
             delta=delta,
             target_epsilon=target_epsilon,
@@ -127,6 +136,9 @@ class Ledger:
             public_inputs=public_inputs,
             caveats=caveats,
             library_versions=library_versions(),
+            unit=FLAGGED_UNIT if selective else UNIT,
+            neighbouring=FLAGGED_NEIGHBOURING if selective else NEIGHBOURING,
+            weight_scale=weight_scale,
         )
 
     def record(self, event: Event) -> None:
@@ -142,6 +154,7 @@ class Ledger:
             "public_inputs": list(self.public_inputs),
             "caveats": list(self.caveats),
             "library_versions": dict(self.library_versions),
+            "weight_scale": self.weight_scale and self.weight_scale.to_dict(),
         }
 
     @classmethod
@@ -167,6 +180,7 @@ class Ledger:
                 "public_inputs": tuple(data["public_inputs"]),
                 "caveats": tuple(data["caveats"]),
                 "library_versions": tuple(data["library_versions"].items()),
+                "weight_scale": _read_scale(data["weight_scale"]),
             }
         )
 
@@ -250,6 +264,7 @@ _CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "format_version": (str(FORMAT_VERSION), lambda v: _whole(v) and v == FORMAT_VERSION),
     "events": ("a list of events", lambda v: isinstance(v, list)),
     "library_versions": ("an object of texts", _pairs),
+    "weight_scale": ("an object, or null", lambda v: v is None or isinstance(v, WeightScale)),
     **dict.fromkeys(("randomness_is_private", "records_public"), ("true or false", _flag)),
     **dict.fromkeys(("public_inputs", "caveats"), ("a list of texts", _texts)),
     **dict.fromkeys(
@@ -264,6 +279,13 @@ def _read_event(data: Any) -> Event:
         return event_from_dict(data)
     except ValueError as error:
         raise ValueError(f"ledger field 'events': {error}") from None
+
+
+def _read_scale(data: Any) -> WeightScale | None:
+    try:
+        return None if data is None else WeightScale.from_dict(data)
+    except ValueError as error:
+        raise ValueError(f"ledger field 'weight_scale': {error}") from None
 
 
 def _refuse(constant: str) -> None:

@@ -52,6 +52,11 @@ class Scale:
         """Return x (…, n) divided by the factors of the rows `ids` (…) that it belongs to."""
         return x if self.rows is None else x / self.rows[ids][..., None]
 
+    def mean(self) -> Tensor:
+        """Return the mean of s over the whole parameter, a scalar."""
+        factors = [f.mean() for f in (self.columns, self.rows) if f is not None]
+        return torch.stack(factors).prod() if factors else torch.ones(())
+
     def times_(self, total: Tensor) -> Tensor:
         """Multiply a tensor of the parameter's shape by s, in place: back to plain gradients."""
         if self.columns is not None:

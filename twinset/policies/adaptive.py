@@ -1,0 +1,108 @@
+"""Less protection for texts that a public model finds ordinary (Wu et al. 2022, ADP).
+
+Both forms weigh a record by the base model's perplexity. The published one draws the batch's noise
+by its mean weight, which no theorem covers: how long the noise is then tells who was in the batch.
+The sound one leaves the noise alone and clips each record to a norm of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from twinset.policies.setting import Setting
+from twinset.policies.uniform import Uniform
+from twinset.privacy.events import Event, IndividualGaussian, NonPrivateAccess, SubsampledGaussian
+from twinset.privacy.noise import add_gaussian_
+
+
+class Adaptive(Uniform):
+    """z ~ N(0, σ²C²I); record i is clipped to C · c(ρᵢ), c falling from 1 at ρ = 0.
+
+    Guarantee:
+        The privacy weight ρᵢ is a fixed public function of record i alone, so adding or removing
+        that record changes each sum by at most C · c(ρᵢ), whoever else is there: for it, each
+        release is one step of the subsampled Gaussian mechanism with multiplier σ / c(ρᵢ)
+        (individualised DP-SGD, "scale": Boenisch et al. 2023), and for every record with σ.
+
+    Args:
+        setting: with `weights` and `least_share`.
+    """
+
+    name = "adaptive"
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        self._weights = _weights(setting)
+        shares = 1.0 - self._weights * (1.0 - setting.least_share)
+        self._limits = shares * setting.max_grad_norm if setting.noise_multiplier else None
+
+    def _spent(self) -> Event:
+        s = self._setting
+        return IndividualGaussian(s.noise_multiplier, s.sample_rate, 1, s.least_share)
+
+    def limits(self, records: Sequence[int]) -> Tensor | None:
+        """Clip each record to its own norm."""
+        return None if self._limits is None else self._limits[list(records)]
+
+
+class PublishedAdaptive(Uniform):
+    """z = γ_B · N(0, σ²C²I), γ_B the mean privacy weight of the batch (eqs. 5 and 6).
+
+    Guarantee:
+        None. γ_B is computed from the private batch and used without noise, and in many dimensions
+        the length of the noisy gradient tells it. An empty batch gets no noise at all.
+
+    Args:
+        setting: with `weights`, normalised over the private table (eq. 4).
+    """
+
+    name = "adaptive"
+    form = "published"
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        self._weights = _weights(setting)
+        self._nominal: list[Event] = []
+
+    def _spent(self) -> Event:
+        return NonPrivateAccess("the noise was scaled by the mean privacy weight of each batch")
+
+    @property
+    def nominal(self) -> list[Event]:
+        """Return a subsampled Gaussian of multiplier γ_B σ for each release."""
+        return self._nominal
+
+    def noise_scale(self, records: Sequence[int]) -> float:
+        """γ_B (eq. 5); 0 of an empty batch."""
+        return float(self._weights[list(records)].mean()) if len(records) else 0.0
+
+    def release(self, sums: list[Tensor], records: Sequence[int]) -> tuple[list[Tensor], Event]:
+        """Add the batch's noise in place (eq. 6)."""
+        scale, s = self.noise_scale(records), self._setting
+        if s.noise_multiplier and scale:
+            self._nominal.append(SubsampledGaussian(scale * s.noise_multiplier, s.sample_rate, 1))
+        for total in sums:
+            add_gaussian_(total, scale * s.noise_std, s.randomness)
+        return sums, self._event
+
+
+def normalised_over(values: Tensor) -> Tensor:
+    """(N,) perplexities → privacy weights within 0 and 1 (eq. 4), over the private table.
+
+    The paper names no operator; least becomes 0 and most 1. Where all are equal, all are 1.
+
+    >>> normalised_over(torch.tensor([2.0, 3.0, 6.0])).tolist()
+    [0.0, 0.25, 1.0]
+    """
+    spread = values.max() - values.min()
+    return (values - values.min()) / spread if spread > 0 else torch.ones_like(values)
+
+
+def _weights(setting: Setting) -> Tensor:
+    weights = setting.weights
+    if weights is None or not bool(((weights >= 0) & (weights <= 1)).all()):
+        raise ValueError("adaptive noise needs a privacy weight between 0 and 1 for each record")
+    return weights.double()

@@ -1,0 +1,167 @@
+"""The words of a guarantee. `guarantee` decides what holds and is alone in calling these.
+
+They round up wherever they tell a number: no stated ε is below the computed one.
+"""
+
+from __future__ import annotations
+
+import math
+from decimal import ROUND_CEILING, Context, Decimal
+
+from twinset.privacy.ledger import Ledger
+from twinset.privacy.weightscale import WeightScale
+
+COVERS = (
+    "the twin, whatever is done with it and however many rows are drawn",
+    "the fine-tuned model and everything drawn from it",
+    "the noisy label counts, and this ledger (with the number of records taken as public)",
+)
+_EXCLUDES = (
+    "the base model's own training data: what it had already seen is not protected",
+    "what is taken as public: {public_inputs}",
+    "people with several records, beyond the group bound stated above",
+    "facts about the records as a whole: learning these is the purpose of a twin",
+    "attacks on floating-point arithmetic: the theorem is about real numbers",
+    "an attacker who can tell AES-256 from chance: the noise and the batches are its key stream",
+    "choices made by looking at private results, such as tuning or keeping the best of many runs",
+    "the folder internal/: it holds numbers computed from private records and must not be shared",
+)
+
+# What must be told of a policy at the start of a run, in the ledger and in the card.
+_CAVEATS = {
+    ("adaptive", "published"): (
+        "the published form of adaptive noise is for comparison only: its noise is scaled by a "
+        "statistic of the private batch, which the length of a noisy gradient tells, and no "
+        "theorem covers that; its nominal epsilon is no guarantee",
+    ),
+    ("importance", "published"): (
+        "the published form of importance is for comparison only: it clips as ever and draws less "
+        "noise in some directions; its nominal epsilon supposes that only the mean noise counts, "
+        "which is no theorem, so the epsilon stated here is that of the least noisy direction",
+    ),
+    ("selective", "sound"): (
+        "selective noise protects flagged spans only; whatever the detector misses is trained on "
+        "without noise and may be repeated word for word",
+    ),
+    ("selective", "published"): (
+        "selective noise protects flagged spans only; whatever the detector misses is trained on "
+        "without noise and may be repeated word for word",
+        "the paper claims its epsilon for replacing what was flagged by something else; accounted "
+        "for adding and removing, as there, that costs twice the epsilon",
+    ),
+}
+
+
+def caveats(policy: str, form: str) -> tuple[str, ...]:
+    """Return what must be told of a policy before, during and after its use."""
+    return _CAVEATS.get((policy, form), ())
+
+
+def excludes(ledger: Ledger) -> tuple[str, ...]:
+    """Return what no guarantee covers."""
+    public = "; ".join(ledger.public_inputs)
+    return (*(line.format(public_inputs=public) for line in _EXCLUDES), *ledger.caveats)
+
+
+def none(reasons: list[str], ledger: Ledger) -> str:
+    """Say that nothing is guaranteed, and why."""
+    return (
+        f"No privacy guarantee: none, because {'; and because '.join(reasons)}. "
+        "Treat the twin, the model and everything drawn from them as private." + _minding(ledger)
+    )
+
+
+def for_records(ledger: Ledger, spent: float) -> str:
+    """Say what holds of whole records."""
+    eps, delta = up_decimals(spent), up_digits(ledger.delta)
+    return (
+        f"The twin and the model are ({eps}, {delta})-differentially private for each "
+        f"{ledger.unit}, under the relation '{ledger.neighbouring}': whatever anyone does with "
+        "them, the probability of any outcome with a given record in the table is at most "
+        f"e^{eps}{_factor(eps)} times its probability without that record, and the other way "
+        f"round, plus {delta}. "
+        "A person with several records is covered by the group bound only: with m records, epsilon "
+        f"becomes m times {eps} and delta becomes {delta} times "
+        f"(e^(m times {eps}) - 1) / (e^{eps} - 1). " + _ending(ledger)
+    )
+
+
+def by_weight(ledger: Ledger, spent: float, rows: list[tuple[float, float]]) -> str:
+    """Say what holds of every record, and what of records of each privacy weight."""
+    scale = ledger.weight_scale
+    assert scale is not None
+    told = ", ".join(f"{weight:g}: {up_decimals(epsilon)}" for weight, epsilon in rows)
+    return (
+        for_records(ledger, spent)
+        + f" Epsilon is smaller for records of a higher privacy weight ({told}). {weighing(scale)}"
+    )
+
+
+def weighing(scale: WeightScale) -> str:
+    """Say what makes a record's privacy weight."""
+    return (
+        "The privacy weight of a record is a public function of its own text: 0 where "
+        f"{scale.base_model} needs {scale.low:.2f} nats a token or less, 1 from {scale.high:.2f} "
+        f"on, and linear between: {scale.origin}."
+    )
+
+
+def for_flagged_spans(ledger: Ledger, spent: float, detectors: list[str]) -> str:
+    """Say first what is not protected, then what holds of flagged spans."""
+    eps, delta = up_decimals(spent), up_digits(ledger.delta)
+    names = " and ".join(f"'{name}'" for name in detectors)
+    return (
+        f"NOT PROTECTED: everything that the detector {names} did not flag, and every label; the "
+        "model was trained on it without noise and may repeat it word for word. What was flagged "
+        f"is protected by ({eps}, {delta})-selective differential privacy, for "
+        f"{ledger.unit}, under the relation '{ledger.neighbouring}': the probability of any "
+        "outcome where the unmasked text of a given record was used is at most "
+        f"e^{eps}{_factor(eps)} times its probability where it was not, and the other way round, "
+        f"plus {delta}. For two texts that the detector leaves alike, epsilon becomes "
+        f"{up_decimals(2 * spent)} and delta (1 + e^{eps}) times {delta}. " + _ending(ledger)
+    )
+
+
+def large_delta(ledger: Ledger) -> str:
+    """Say why a δ makes a guarantee worthless."""
+    return (
+        f"WARNING: delta = {up_digits(ledger.delta)} is not below 1/N for N = {ledger.records} "
+        "records, and such a delta would permit publishing some records word for word; "
+        "choose a far smaller delta"
+    )
+
+
+def _ending(ledger: Ledger) -> str:
+    return (
+        f"Taken as public and not protected: {'; '.join(ledger.public_inputs)}. "
+        "Not covered: the base model's own training data, attacks on floating-point arithmetic, "
+        "and the evaluation in the folder internal/." + _minding(ledger)
+    )
+
+
+def _minding(ledger: Ledger) -> str:
+    return "".join(f" Mind: {caveat}." for caveat in ledger.caveats)
+
+
+def _factor(eps: str) -> str:
+    """Spell out e^ε where it is a number a reader can picture."""
+    value = float(eps)
+    return f" (about {math.ceil(math.exp(value)):,})" if 1 <= value <= 20 else ""
+
+
+def up_decimals(value: float) -> str:
+    """Round up to two decimals.
+
+    >>> up_decimals(7.9964), up_decimals(0.001)
+    ('8.00', '0.01')
+    """
+    return str(Decimal(value).quantize(Decimal("0.01"), ROUND_CEILING))
+
+
+def up_digits(value: float) -> str:
+    """Round up to three significant digits.
+
+    >>> up_digits(1e-5), up_digits(2.5114e-07)
+    ('1e-05', '2.52e-07')
+    """
+    return f"{float(Context(prec=3, rounding=ROUND_CEILING).create_decimal(repr(value))):.3g}"
