@@ -1,4 +1,4 @@
-"""What the commands `python -m evaluation.…` share: how they end, and the line they came from."""
+"""What commands share: how `python -m evaluation.…` ends, and the line that a shell ran."""
 
 from __future__ import annotations
 
@@ -25,4 +25,9 @@ def run_command(app: Callable[[], object]) -> None:
 
 def command_line(module: str) -> str:
     """Return the line that a shell would run again."""
-    return shlex.join(["python", "-m", module, *sys.argv[1:]])
+    return shell_line("python", "-m", module)
+
+
+def shell_line(*program: str) -> str:
+    """Return such a line for a program that has another name than the one that is running."""
+    return shlex.join([*program, *sys.argv[1:]])

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 REAL, REAL_SMALL = "real", "real, no more rows than the twin"
 TWIN, BASELINE, HELD_OUT = "twin", "no private data", "held out"
 SOURCES = (REAL, REAL_SMALL, TWIN, BASELINE)
-_LIBRARIES = (
+LIBRARIES = (
     "twinset numpy opacus pandas peft scikit-learn torch transformers".split()  # alphabetical
 )
 
@@ -91,7 +91,7 @@ class Comparison:
         """Return plain values, ready for JSON: with versions and machine."""
         return asdict(self) | {
             "seed": self.config.training.seed,
-            "versions": versions(_LIBRARIES),
+            "versions": versions(LIBRARIES),
             "machine": machine(),
         }
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -46,3 +48,24 @@ def proportion(name: str, hits: int, n: int, goal: Goal = "maximise") -> Score:
     half = Z_95 * math.sqrt(p * (1 - p) / n + Z_95**2 / (4 * n**2)) / shrink
     low, high = max(0.0, min(p, centre - half)), min(1.0, max(p, centre + half))
     return Score(name, p, low, high, goal, 0.0, 1.0, n)
+
+
+def mean(name: str, values: Sequence[float], goal: Goal, minimum: float, maximum: float) -> Score:
+    """Return the mean of repetitions with Student's t interval, cut at the range.
+
+    The interval speaks of doing it all once more. One value has none: it is the whole range.
+
+    Raises:
+        ValueError: there is no value.
+
+    >>> print(mean("accuracy", [0.8, 0.9, 0.85], "maximise", 0.0, 1.0))
+    0.850 [0.726, 0.974]
+    """
+    from scipy.stats import t
+
+    n, middle = len(values), statistics.fmean(values)
+    half = math.inf
+    if n > 1:
+        half = float(t.ppf(0.975, n - 1)) * statistics.stdev(values) / math.sqrt(n)
+    low, high = max(minimum, middle - half), min(maximum, middle + half)
+    return Score(name, middle, low, high, goal, minimum, maximum, n)

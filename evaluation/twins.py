@@ -29,6 +29,7 @@ from twinset.request import Places, RowsWanted, Source
 from twinset.schema import Combination, Schema
 from twinset.share import PRIVACY
 from twinset.templates import Template
+from twinset.twinmodel import TwinModel
 
 Seconds = dict[str, float]  # wall time by phase
 
@@ -64,6 +65,19 @@ def make_twin(
     progress: Progress,
 ) -> Twin:
     """Fine-tune once and sample once, with the parts that `twinset generate` is made of."""
+    return train_twin(train, text, attributes, config, template, rows, progress)[1]
+
+
+def train_twin(
+    train: pd.DataFrame,
+    text: str,
+    attributes: Sequence[str],
+    config: RunConfig,
+    template: Template,
+    rows: int,
+    progress: Progress,
+) -> tuple[TwinModel, Twin]:
+    """As `make_twin`; return the model too."""
     seconds: Seconds = {}
     base = load_base(config.training.base_model, say=progress.say)
     reserved = special_token_strings(base.tokenizer)
@@ -73,7 +87,7 @@ def make_twin(
     with timed(seconds, "sampling"):
         counts = proportional(model.label_counts, rows)
         frame = model.sample(counts, config.sampling, progress)
-    return _twin(frame, model.ledger, seconds)
+    return model, _twin(frame, model.ledger, seconds)
 
 
 def generate_twin(
