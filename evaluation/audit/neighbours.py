@@ -52,8 +52,15 @@ def worst_case() -> Neighbours:
     """
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    shape = GPT2Config(n_layer=2, n_embd=32, n_head=2, vocab_size=97, n_positions=64)
-    shape.bos_token_id = shape.eos_token_id = 0
+    shape = GPT2Config(
+        n_layer=2,
+        n_embd=32,
+        n_head=2,
+        vocab_size=97,
+        n_positions=64,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
     torch.manual_seed(190)
     model: Any = GPT2LMHeadModel(shape)
     with torch.no_grad():
