@@ -15,7 +15,7 @@ from evaluation.comparison import coinciding_rows
 from evaluation.exposure import EXACT
 from evaluation.policybench import JUDGE_ROWS, PERPLEXITY_ROWS, Bench
 from evaluation.policydata import NO_PRIVACY, POLICIES, Data, Wanted, fingerprint, read_data
-from evaluation.policyreport import NO_FIGURE, as_markdown, can_draw, write_figure
+from evaluation.policyreport import as_markdown, write_figure
 from evaluation.policyresults import REAL_ROWS, PolicyResults, measures
 from evaluation.results import BASELINE, LIBRARIES
 from evaluation.surroundings import machine, versions
@@ -43,9 +43,6 @@ def compare_policies(
     configs = {name: policy_config(config, name) for name in wanted.policies}
     if not output.parent.is_dir():
         raise InputError(f"--output {output}: its folder does not exist; create it")
-    drawing = can_draw()
-    if not drawing:
-        progress.warn(NO_FIGURE)
     data = read_data(wanted, config.training.seed, progress)
     results = _open_results(wanted, data, config, output, command)
     seeds = range(config.training.seed, config.training.seed + wanted.seeds)
@@ -62,8 +59,7 @@ def compare_policies(
             results.add(bench.run(name, seed, configs.get(name)))
     results.write()
     write_text(_beside(output, ".md"), as_markdown(results))
-    if drawing:
-        write_figure(results, _beside(output, ".png"))
+    write_figure(results, _beside(output, ".png"))
     return results
 
 

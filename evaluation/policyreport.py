@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,6 @@ from twinset.markdown import bullets, code, plain
 if TYPE_CHECKING:
     from rich.table import Table
 
-NO_FIGURE = "no figure: matplotlib is not installed (pip install 'twinset[bench]')"
 REFERENCES = (REAL_ROWS, BASELINE)
 _PANEL_COLUMNS = 2
 
@@ -166,11 +164,6 @@ def _guarantees(results: PolicyResults) -> Iterator[str]:
         for sentence in dict.fromkeys(run.guarantee for run in results.runs(name)):
             if sentence:
                 yield f"{plain(name)}: {plain(sentence)}"
-
-
-def can_draw() -> bool:
-    """Tell whether matplotlib is there."""
-    return find_spec("matplotlib") is not None
 
 
 def write_figure(results: PolicyResults, path: Path) -> None:

@@ -1,6 +1,5 @@
 """The speed benchmark on toy models: every engine does the same work, and every row is kept."""
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -208,11 +207,10 @@ def test_the_table(tmp_path):
     assert torch.__version__.split("+")[0] in text
 
 
-def test_the_figure_or_its_absence(tmp_path):
+def test_the_figure(tmp_path):
     path = tmp_path / "step.png"
-    there = importlib.util.find_spec("matplotlib") is not None
-    assert write_figure(some_results(tmp_path / "step.json"), path) is there
-    assert path.exists() is there
+    write_figure(some_results(tmp_path / "step.json"), path)
+    assert path.stat().st_size > 1000
 
 
 def test_memory_is_the_process_s_own_and_too_much_of_it_is_a_failure():

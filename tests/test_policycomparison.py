@@ -12,17 +12,17 @@ from rich.console import Console
 from test_comparison import REDRAWS, reviews
 
 import cli
-from evaluation import policycomparison
 from evaluation.canaries import COPIES, EACH
 from evaluation.policybench import Bench
 from evaluation.policycomparison import policy_config
 from evaluation.policydata import Wanted, read_data
-from evaluation.policyreport import NO_FIGURE, as_markdown, as_table
+from evaluation.policyreport import as_markdown, as_table
 from evaluation.policyresults import REAL_ROWS, PolicyResults, Row, exposed, measures
 from evaluation.results import BASELINE
 from evaluation.scores import mean
 from twinset.config import RunConfig
 from twinset.errors import InputError
+from twinset.exits import STOPPED
 from twinset.options import run_config
 from twinset.progress import Silent
 from twinset.request import Source
@@ -92,7 +92,7 @@ def test_the_same_command_goes_on_and_another_is_refused(compare, monkeypatch):
 
     monkeypatch.setattr(Bench, "run", run)
     given = ("--policies", "none", "--seeds", "2")
-    assert compare(*given).code == cli.STOPPED
+    assert compare(*given).code == STOPPED
     kept = stored()["rows"]
     assert [(r["name"], r["seed"]) for r in kept] == runs
 
@@ -146,13 +146,6 @@ def test_a_foreign_file_is_left_alone(compare):
     Path("out.json").write_text('{"mine": 1}')
     assert "holds no comparison" in compare().err
     assert Path("out.json").read_text() == '{"mine": 1}'
-
-
-def test_without_matplotlib_the_figure_alone_is_missing(compare, monkeypatch):
-    monkeypatch.setattr(policycomparison, "can_draw", lambda: False)
-    outcome = compare("--policies", "none", "--seeds", "1")
-    assert outcome.code == 0 and NO_FIGURE.split(" (")[0] in outcome.err
-    assert Path("out.md").is_file() and not Path("out.png").exists()
 
 
 def test_policies_differ_in_policy_alone():

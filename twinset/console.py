@@ -66,7 +66,7 @@ class Console:
         if self._quiet:
             return
         due = report.step == plan.steps or not (report.step - 1) % -(-plan.steps // EPSILON_UPDATES)
-        if due and plan.target_epsilon is not None:
+        if due and plan.is_covered:
             self._spent = plan.epsilon_after(report.step)
         self._show("training", step_line(report, plan, self._spent), report.step, plan.steps)
 
@@ -118,8 +118,7 @@ def step_line(report: StepReport, plan: Plan, spent: float) -> str:
     left = report.seconds * (plan.steps - report.step) / report.step
     speed = plan.batch_size * report.step / report.seconds if report.seconds > 0 else 0.0
     loss = "  none" if report.loss != report.loss else f"{report.loss:6.3f}"
-    target = plan.target_epsilon
-    budget = "none" if target is None else f"{spent:.2f}/{target:.2f}"
+    budget = f"{spent:.2f}/{plan.highest:.2f}" if plan.is_covered else "none"
     return (
         f"step {report.step:0{width}}/{plan.steps} | loss {loss} | clipped {report.clipped:4.0%} | "
         f"eps {budget} | {speed:.3g} rec/s | eta {clock(left)}"

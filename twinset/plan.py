@@ -83,6 +83,13 @@ class Plan:
         """ε of the whole run, for any record, at `target_delta`; infinite where there is none."""
         return self.epsilon_after(self.steps)
 
+    @property
+    def highest(self) -> float:
+        """ε that the plan lets no record exceed, as asked for where it could be."""
+        if not self.is_covered or self.least_noise < 1 or self.target_epsilon is None:
+            return self.epsilon
+        return self.target_epsilon if self.highest_epsilon is None else self.highest_epsilon
+
     def epsilon_after(self, steps: int, weight: float = 0.0) -> float:
         """ε of the label counts and the first `steps` steps, for records of a privacy weight."""
         events = self._events_after(steps)

@@ -166,15 +166,13 @@ def as_markdown(results: Results) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def write_figure(results: Results, path: Path) -> bool:
-    """Draw a panel of bars for each table; tell whether matplotlib was there to do it."""
-    try:
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError:
-        return False
+def write_figure(results: Results, path: Path) -> None:
+    """Draw a panel of bars for each table."""
+    from matplotlib.figure import Figure
+
     tables = [t for t in results.tables() if any("ratio" in row for row in t.rows.values())]
     if not tables:
-        return True
+        return
     heights = [0.6 + 0.22 * len(t.engines) * len(t.shapes) for t in tables]
     figure = Figure(figsize=(8, 0.8 + sum(heights)), layout="constrained")
     panels = figure.subplots(len(tables), 1, squeeze=False, height_ratios=heights)[:, 0]
@@ -184,7 +182,6 @@ def write_figure(results: Results, path: Path) -> bool:
         panel.set_xlim(0, 1.08 * longest)  # the same for all, so that panels compare
     panels[-1].set_xlabel("time of a step / time of the ordinary step")
     figure.savefig(path, dpi=150)
-    return True
 
 
 def _draw(panel: Any, table: Table) -> None:

@@ -87,8 +87,7 @@ def bench(
     results = Results.open(output, command_line("evaluation.bench.step"))
     _measure(list(cases), effort, results)
     write_text(output.with_suffix(".md"), as_markdown(results))
-    if not write_figure(results, output.with_suffix(".png")):
-        _say("no figure: matplotlib is not installed (pip install 'twinset[bench]')")
+    write_figure(results, output.with_suffix(".png"))
 
 
 def _measure(cases: list[Case], effort: Effort, results: Results) -> None:

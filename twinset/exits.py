@@ -1,0 +1,75 @@
+"""How a command ends: its exit code, one line on stderr, and nothing private in it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import traceback
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+import typer
+
+from twinset.errors import InputError, VerificationError
+
+STOPPED = 130  # exit code
+HOME = Path(__file__).resolve().parent.parent
+
+
+def run(command: Callable[[], int]) -> int:
+    """Run a command and return its exit code: 0, 1 (failed), 2 (bad input) or 130 (stopped)."""
+    previous = {s: signal.signal(s, _stop) for s in (signal.SIGINT, signal.SIGTERM)}
+    if not _debugging():
+        warnings.simplefilter("ignore")  # of libraries, to developers
+    try:
+        code = command() or 0
+        return _failed(KeyboardInterrupt()) if code == STOPPED else code  # typer says it so
+    except BaseException as error:
+        return _failed(error)
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _debugging() -> bool:
+    return os.environ.get("TWINSET_DEBUG") == "1"
+
+
+def _stop(number: int, frame: object) -> NoReturn:
+    """Stop once: a second signal must not disturb the clearing up."""
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+def _failed(error: BaseException) -> int:
+    """Tell in one line what ended the command; return the exit code."""
+    line, code = _verdict(error)
+    typer.echo(" ".join(line.split()), err=True)
+    if _debugging():
+        traceback.print_exception(error)
+    return code
+
+
+def _verdict(error: BaseException) -> tuple[str, int]:
+    if isinstance(error, KeyboardInterrupt):
+        return "stopped; nothing half-written is left", STOPPED
+    if isinstance(error, InputError):
+        return f"error: {error}", 2
+    if isinstance(error, VerificationError):
+        return f"error: {error}", 1
+    if hasattr(error, "format_message"):  # typer's: an unknown flag, a number that is none
+        return f"error: {error.format_message()}; see twinset --help", 2
+    what = f"unexpected {type(error).__name__} {_place(error)}"  # its message may quote a record
+    return f"error: {what}; TWINSET_DEBUG=1 shows more", 1
+
+
+def _place(error: BaseException) -> str:
+    """Return the last place in twinset's own code that the error passed through."""
+    roots = (HOME / "cli.py", HOME / "twinset", HOME / "evaluation")
+    frames = traceback.extract_tb(error.__traceback__)
+    passed = [(Path(frame.filename).resolve(), frame.lineno) for frame in frames]
+    own = [(p, line) for p, line in passed if any(p.is_relative_to(root) for root in roots)]
+    return f"in {own[-1][0].name}:{own[-1][1]}" if own else "outside twinset"
