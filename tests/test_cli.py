@@ -304,7 +304,8 @@ def test_readme_names_only_commands_and_flags_that_exist(capsys):
     }
     known = {o.flag for o in OPTIONS.values()} | {"--config", "--dry-run", "--quiet", "--json"}
     audits = run_twinset(capsys, "audit", "mechanism", "--help").out
-    known |= {"--records"} | set(re.findall(r"--[a-z-]+", audits))
+    others = audits + run_twinset(capsys, "policy", "--help").out
+    known |= {"--records"} | set(re.findall(r"--[a-z-]+", others))
     readme = (ROOT / "README.md").read_text("utf-8").replace("\\\n", " ")
     for call in re.findall(r"(?m)(?:^ *|`)twinset ([a-z]+[^`\n#]*)", readme):
         assert call.split()[0] in commands, call

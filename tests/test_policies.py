@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -23,10 +24,8 @@ WEIGHTS = torch.tensor([0.0, 0.5, 1.0, 0.25], dtype=torch.float64)
 
 
 def setting(policy=None, **changes):
-    plain = {"least_share": 0.4, "weights": WEIGHTS}
-    return Setting(
-        SIGMA, C, 0.1, Randomness.for_tests(0), policy or PolicyConfig(), **plain | changes
-    )
+    made = Setting(SIGMA, C, 0.1, Randomness.for_tests(0), policy or PolicyConfig(), 0.4, WEIGHTS)
+    return replace(made, **changes)
 
 
 @pytest.fixture
@@ -75,7 +74,18 @@ def test_published_noise_is_the_mean_weight_of_the_batch_times_uniform():
     assert isinstance(event, NonPrivateAccess)
     (silent,), _ = policy.release([torch.zeros(3)], [])
     assert silent.tolist() == [0.0, 0.0, 0.0]  # as published: nobody there, no noise
-    assert [event.noise_multiplier for event in policy.nominal] == [0.625 * SIGMA]
+    nominal, unbounded = policy.nominal
+    assert nominal.noise_multiplier == 0.625 * SIGMA
+    assert epsilon([unbounded], 1e-5) == math.inf
+    assert PublishedAdaptive(setting(noise_multiplier=0.0)).nominal == []
+
+
+def test_what_the_published_form_adds_up_survives_a_checkpoint():
+    policy, again = PublishedAdaptive(setting()), PublishedAdaptive(setting())
+    policy.release([torch.zeros(3)], [2, 3])
+    again.restore(policy.state())
+    again.release([torch.zeros(3)], [1])
+    assert [e.noise_multiplier for e in again.nominal] == [0.625 * SIGMA, 0.5 * SIGMA]
 
 
 def test_published_weights_are_perplexities_within_the_table():
@@ -244,3 +254,17 @@ def test_what_no_policy_can_work_with_is_refused_before_anything_is_made(
     )
     assert made.code == 2 and said in made.err
     assert not run.exists()
+
+
+@pytest.mark.parametrize("key", POLICIES, ids="-".join)
+def test_without_privacy_every_policy_trains_and_says_so(
+    capsys, tmp_path, table, tiny_base, scale, key
+):
+    name, form = key
+    extra = ("--weight-scale", scale) if name == "adaptive" else ()
+    made = run_twinset(
+        capsys, "finetune", table, "--base-model", tiny_base, "--run", tmp_path / "run", *QUICK,
+        "--noise-policy", name, "--policy-form", form, "--no-privacy", *extra,
+    )  # fmt: skip
+    assert made.code == 0, made.err
+    assert "No privacy guarantee" in made.out

@@ -57,6 +57,6 @@ def draw_noise_map(mean_noise: Mapping[str, float], path: Path) -> None:
 def _place(name: str) -> tuple[str, str]:
     """Split a parameter's name into layer and kind, without what wraps it."""
     name = re.sub(r"^(base_model\.model\.)?(transformer\.|model\.)?", "", name)
-    name = re.sub(r"\.(weight|bias)$", "", name)
+    name = re.sub(r"(\.default)?\.(weight|bias)$", "", name)
     found = _LAYER.search(name)
     return (found[1], name[found.end() :]) if found else (OUTSIDE, name)

@@ -8,6 +8,7 @@ The sound one leaves the noise alone and clips each record to a norm of its own.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -65,15 +66,23 @@ class PublishedAdaptive(Uniform):
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
         self._weights = _weights(setting)
-        self._nominal: list[Event] = []
+        self._scales: list[float] = []  # γ_B of each release
 
     def _spent(self) -> Event:
         return NonPrivateAccess("the noise was scaled by the mean privacy weight of each batch")
 
     @property
     def nominal(self) -> list[Event]:
-        """Return a subsampled Gaussian of multiplier γ_B σ for each release."""
-        return self._nominal
+        """Return a subsampled Gaussian of multiplier γ_B σ for each release with noise."""
+        s = self._setting
+        if not s.noise_multiplier:
+            return []
+        return [
+            SubsampledGaussian(scale * s.noise_multiplier, s.sample_rate, 1)
+            if scale
+            else self._event
+            for scale in self._scales
+        ]
 
     def noise_scale(self, records: Sequence[int]) -> float:
         """γ_B (eq. 5); 0 of an empty batch."""
@@ -82,11 +91,18 @@ class PublishedAdaptive(Uniform):
     def release(self, sums: list[Tensor], records: Sequence[int]) -> tuple[list[Tensor], Event]:
         """Add the batch's noise in place (eq. 6)."""
         scale, s = self.noise_scale(records), self._setting
-        if s.noise_multiplier and scale:
-            self._nominal.append(SubsampledGaussian(scale * s.noise_multiplier, s.sample_rate, 1))
+        self._scales.append(scale)
         for total in sums:
             add_gaussian_(total, scale * s.noise_std, s.randomness)
         return sums, self._event
+
+    def state(self) -> dict[str, Any]:
+        """Return γ_B of the releases so far."""
+        return {"scales": list(self._scales)}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take back what `state` returned."""
+        self._scales = list(state["scales"])
 
 
 def normalised_over(values: Tensor) -> Tensor:

@@ -11,11 +11,13 @@ One page, in the order of a run; each module's docstring says what it assumes.
 | one record moves the summed gradient by at most C: the whole record is clipped | `clipping` |
 | noise of standard deviation σC is added to that sum | `noise` |
 | the label counts are a Gaussian release of sensitivity 1 | `labelcounts` |
+| a record's privacy weight is a public function of its own text | `weightscale` |
 | what a reader needs to recompute ε, with nothing private in it | `ledger` |
-| what all of it guarantees, in words; "none" in every case of doubt | `guarantee` |
+| what all of it guarantees; "none" in every case of doubt | `guarantee` |
+| the same in words | `sentences` |
 
-The unit is one record, the neighbouring relation "add or remove one record", everywhere. The
-number of records, the label set, the template, the base model and the hyper-parameters are taken
-as public.
+The unit is one record, the neighbouring relation "add or remove one record"; of selective noise
+alone it is what was flagged in one record, which is used or left out. The number of records, the
+label set, the template, the base model and the hyper-parameters are taken as public.
 Nothing here imports anything of twinset outside this folder.
 """
