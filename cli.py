@@ -148,7 +148,7 @@ def plan(
     from twinset.console import Console
 
     source = source_of(data, given) if data is not None else None
-    config, rows = run_config(run_options(given)), rows_of(given).rows
+    config, rows = run_config(run_options(given), any_policy=True), rows_of(given).rows
     with Console(quiet) as progress:
         outlook = runs.look_ahead(source, records, config, rows, progress)
     show(outlook.to_dict(), outlook.lines(), as_json)
@@ -160,15 +160,17 @@ def weights(
     tables: Annotated[list[str], typer.Argument(help="Public tables of texts.")],
     *,
     given: dict[str, Any],
-    output: Annotated[Path, typer.Option(help="The constants; see --weight-scale.")],
+    output: Annotated[Path, typer.Option(help="A new file; see --weight-scale.")],
     rows: Annotated[int, typer.Option(min=10, help="Texts of each table.")] = 250,
     origin: Annotated[str | None, typer.Option(help="What they are, for the card.")] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Fit, on public texts, which perplexity makes a record private (adaptive noise)."""
+    """Fit, on public texts, which perplexity makes a record private: these will be published."""
     from twinset.artefact import write_json
     from twinset.console import Console
-    from twinset.weights import fit_scale_on_tables
+    from twinset.weights import check_new, fit_scale_on_tables
+
+    check_new(output)
 
     config = run_config({name: value for name, value in given.items() if name != "text"})
     with Console(quiet) as progress:
@@ -222,7 +224,7 @@ def policy(
     from twinset.detectors import detector_named
 
     if samples is not None:
-        measure.check_samples(samples, overwrite)
+        measure.check_samples(samples, overwrite, data)
     flags = detector_named(detector)
     table = measure.read_texts(data, text, secret or (), split)
     with Console(quiet) as progress:

@@ -114,6 +114,18 @@ def test_published_forms_exceed_their_nominal_epsilon(policy):
     assert all(finding.lower_bound <= finding.guaranteed for finding in findings)
 
 
+def test_a_policy_that_records_less_than_it_spends_is_caught(neighbours, monkeypatch):
+    """What is claimed is what `release` returned, so a wrong event is a wrong claim."""
+    from twinset.policies.importance import PublishedImportance
+    from twinset.policies.uniform import Uniform
+
+    monkeypatch.setattr(PublishedImportance, "_spent", Uniform._spent)  # σ instead of σ / b
+    step = Step(neighbours, Target(PolicyConfig("importance", "published")))
+    found = audit_step(step, TRIALS, DELTA, lambda: None)
+    step.engine.close()
+    assert not found.theorem_holds
+
+
 def is_caught(neighbours, fault):
     step = FAULTS[fault](neighbours, Target())
     try:

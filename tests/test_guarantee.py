@@ -109,6 +109,8 @@ def test_selective_noise_says_first_what_is_not_protected():
     assert given.sentence.startswith("NOT PROTECTED: everything that the detector 'patterns'")
     assert given.epsilon == epsilon(EVENTS, 1e-5) and given.unit == FLAGGED_UNIT
     assert "selective differential privacy" in given.sentence
+    assert "Nor is it hidden that a record is in the table" in given.sentence
+    assert not any("label counts" in line for line in given.covers)
     assert not re.search(r"\)-differentially private", given.sentence)
     assert f"epsilon becomes {math.ceil(200 * given.epsilon) / 100:.2f}" in given.sentence
 
@@ -124,6 +126,7 @@ UNCOVERED = {
     "the unit of flagged spans under uniform noise": (SPENT, {"unit": FLAGGED_UNIT}),
     "individual noise under another policy": (SPENT, {"events": WEIGHED.events}),
     "weights that follow from nothing public": (WEIGHED, {"weight_scale": None}),
+    "weights of a policy that knows none": (SPENT, {"weight_scale": SCALE}),
     "adaptive noise as published": (WEIGHED, {"policy_form": "published"}),
     "adaptive noise with a changed sample rate": (WEIGHED, {"sample_rate": 0.04}),
 }

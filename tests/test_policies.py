@@ -122,10 +122,10 @@ def test_every_policy_and_form_makes_a_twin_that_verifies(
 ):
     name, form = key
     run = tmp_path / "run"
-    extra = ("--weight-scale", scale) if name == "adaptive" else ()
+    extra = ("--weight-scale", scale, "--epsilon-max", 90) if key == ("adaptive", "sound") else ()
     outcome = run_twinset(
         capsys, "generate", table, "--base-model", tiny_base, "--run", run, "--rows", 4, *QUICK,
-        "--noise-policy", name, "--policy-form", form, "--epsilon", 60, "--epsilon-max", 90, *extra,
+        "--noise-policy", name, "--policy-form", form, "--epsilon", 60, *extra,
     )  # fmt: skip
     assert outcome.code == 0, outcome.err
     report = verify(run)
@@ -243,6 +243,9 @@ def test_phase_one_does_not_depend_on_what_was_masked(tiny_base, table):
         ((*ADAPTIVE, "--weight-scale", "none.json"), "cannot be read"),
         (("--noise-policy", "selective", "--epsilon", 60, "--detector", "x"), "none of patterns"),
         (("--noise-policy", "importance", "--importance-bound", 0.5), "--importance-bound"),
+        (("--detector", "entities"), "--detector does nothing without"),
+        (("--noise-policy", "importance", "--epsilon-max", 9), "--epsilon-max does nothing"),
+        (("--importance-alpha", 0.1), "--importance-alpha does nothing"),
     ],
 )  # fmt: skip
 def test_what_no_policy_can_work_with_is_refused_before_anything_is_made(
@@ -257,14 +260,11 @@ def test_what_no_policy_can_work_with_is_refused_before_anything_is_made(
 
 
 @pytest.mark.parametrize("key", POLICIES, ids="-".join)
-def test_without_privacy_every_policy_trains_and_says_so(
-    capsys, tmp_path, table, tiny_base, scale, key
-):
+def test_without_privacy_every_policy_trains_and_says_so(capsys, tmp_path, table, tiny_base, key):
     name, form = key
-    extra = ("--weight-scale", scale) if name == "adaptive" else ()
     made = run_twinset(
         capsys, "finetune", table, "--base-model", tiny_base, "--run", tmp_path / "run", *QUICK,
-        "--noise-policy", name, "--policy-form", form, "--no-privacy", *extra,
+        "--noise-policy", name, "--policy-form", form, "--no-privacy",
     )  # fmt: skip
     assert made.code == 0, made.err
     assert "No privacy guarantee" in made.out

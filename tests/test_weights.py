@@ -89,8 +89,13 @@ def test_constants_are_fitted_so_that_a_tenth_lies_beyond_either_end(
     assert scale.shares == pytest.approx(nearest_shares(weights))
     assert scale.origin == "50 texts of public.csv" and scale.base_model == "local folder"
     assert str(tiny_base) not in json.dumps(scale.to_dict())
-    missing = run_twinset(capsys, *fit)
+    again = run_twinset(capsys, *fit, "--text", "words")
+    assert again.code == 2 and "exists" in again.err
+    missing = run_twinset(capsys, "weights", "public.csv", "--output", "new.json")
     assert missing.code == 2 and "no column 'text'" in missing.err
+    pd.DataFrame({"text": ["one text"]}).to_csv("few.csv", index=False)
+    few = run_twinset(capsys, "weights", "few.csv", "--output", "new.json")
+    assert few.code == 2 and "has 1 texts" in few.err
 
 
 def test_a_scale_of_another_model_is_refused(tmp_path, base):

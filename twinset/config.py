@@ -118,8 +118,8 @@ class PolicyConfig:
             "--importance-low and --importance-high must be quantiles, the first the lower one",
         )
         _require(
-            math.isfinite(self.importance_bound) and self.importance_bound >= 1,
-            "--importance-bound must be 1 or more",
+            1 <= self.importance_bound <= 100,
+            "--importance-bound must lie between 1 and 100",
         )
 
 

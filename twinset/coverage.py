@@ -174,12 +174,14 @@ def read_texts(data: str, text: str, secrets: Sequence[str], split: str | None =
     )
 
 
-def check_samples(path: Path, overwrite: bool) -> None:
+def check_samples(path: Path, overwrite: bool, data: str) -> None:
     """Refuse a place where samples cannot go, before any work.
 
     Raises:
-        InputError: the file exists and may not be replaced, or its folder does not exist.
+        InputError: it is the private table, exists and may not be replaced, or has no folder.
     """
+    if path.exists() and Path(data).exists() and path.samefile(data):
+        raise InputError(f"--samples {path}: is the private table itself; name another file")
     if path.is_dir() or (path.exists() and not overwrite):
         raise InputError(f"--samples {path}: exists; --overwrite to replace it, or another file")
     if not path.absolute().parent.is_dir():

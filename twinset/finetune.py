@@ -38,6 +38,8 @@ from twinset.tokens import TokenisedRecords, text_room, tokenise
 from twinset.twinmodel import TwinModel
 from twinset.weights import text_nats, weight_scale
 
+_CONSTANTS = "the constants of the privacy weights, and the texts that they were fitted on"
+
 
 def finetune(
     records: Records,
@@ -143,6 +145,7 @@ class _Run:
             f"the longest text kept, {self._config.training.max_tokens} tokens",
             "all options of the run",
             *((masking,) if needs_detector(policy) else ()),
+            *((_CONSTANTS,) if policy.noise_policy == "adaptive" else ()),
             *(("every label, and every text as that detector leaves it",) if selective else ()),
         )
 
@@ -187,7 +190,7 @@ class _Run:
         open_plan = without_noise(self._plan)
         policy = MaskedPhase(self._setting(open_plan))
         learner.train(tokens, self._batches(), open_plan, policy, self._ledger.record)
-        self._progress.say("phase 2 of 2: texts as they are, with noise")
+        self._progress.say("phase 2 of 2: texts as they are")
 
     def _setting(self, plan: Plan, weights: Tensor | None = None) -> Setting:
         config = self._config
@@ -257,7 +260,8 @@ def check_policy(config: RunConfig, base: BaseModel) -> None:
     policy = config.policy
     if needs_detector(policy):
         detector_named(policy.detector)
-    if (policy.noise_policy, policy.policy_form) == ("adaptive", "sound"):
+    weighs = (policy.noise_policy, policy.policy_form) == ("adaptive", "sound")
+    if weighs and config.privacy.target_epsilon is not None:
         weight_scale(base, policy.weight_scale)
 
 

@@ -91,7 +91,7 @@ TABLE = (
     Option("prompt", str, "Template's name, .toml file, or the prompt itself.", "PROMPT"),
 )
 PRIVACY = (
-    Option("epsilon", float, "ε of everything that is shared; smaller is more private."),
+    Option("epsilon", float, "ε of all that is shared; adaptive: of the most unusual records."),
     Option("delta", float, "δ; left out: min(1e-5, 1/N^1.1)."),
     Option("no_privacy", bool, "Train without noise, for comparison. Nothing is guaranteed."),
     Option("max_grad_norm", float, "C, to which each record's gradient is clipped."),
@@ -119,7 +119,9 @@ POLICY = (
     Option("importance_alpha", float, "importance: how far to draw it to its mean."),
     Option("importance_low", float, "importance: lower quantile of its unit."),
     Option("importance_high", float, "importance: upper quantile of its unit."),
-    Option("importance_bound", float, "importance: largest factor of the noise; 1 is uniform."),
+    Option(
+        "importance_bound", float, "importance: each factor of s is within 1/b and b; 1 is uniform."
+    ),
 )
 TRAINING = (
     Option("base_model", str, "Asset (see `twinset models`), local folder or hub name.", "MODEL"),
@@ -215,11 +217,16 @@ def read_options(path: Path) -> dict[str, Any]:
     return {name: OPTIONS[name].read(value, f"--config {path}") for name, value in named.items()}
 
 
-def run_config(options: Mapping[str, Any]) -> RunConfig:
+def run_config(options: Mapping[str, Any], any_policy: bool = False) -> RunConfig:
     """Sort options into the groups of a run. Fields that have no flag are options here too.
 
+    Args:
+        options: by name.
+        any_policy: take options of noise policies that are not chosen, too.
+
     Raises:
-        InputError: an option that no group has, or a value that its group refuses.
+        InputError: an option that no group has or that would do nothing, or a value that its group
+            refuses.
 
     >>> run_config({"epsilon": 3.0, "seed": 7}).sampling.seed
     7
@@ -232,7 +239,26 @@ def run_config(options: Mapping[str, Any]) -> RunConfig:
         config = replace(config, **{group: kind(**values)})
     if unknown := sorted(set(options) - known):
         raise InputError(_unknown(unknown[0]))
+    if not any_policy:
+        _refuse_idle(options, config.policy)
     return config
+
+
+def _refuse_idle(options: Mapping[str, Any], policy: PolicyConfig) -> None:
+    """Refuse what looks as if it protected somebody, and would do nothing."""
+    for name in options:
+        if name == "detector":
+            used = policy.noise_policy == "selective" or policy.redact_only
+            needs = "--noise-policy selective or --redact-only"
+        elif name in ("epsilon_max", "weight_scale"):
+            used = (policy.noise_policy, policy.policy_form) == ("adaptive", "sound")
+            needs = "--noise-policy adaptive in its sound form"
+        elif name.startswith("importance_"):
+            used, needs = policy.noise_policy == "importance", "--noise-policy importance"
+        else:
+            continue
+        if not used:
+            raise InputError(f"{OPTIONS[name].flag} does nothing without {needs}; leave it out")
 
 
 def run_options(options: Mapping[str, Any]) -> dict[str, Any]:

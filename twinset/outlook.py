@@ -24,13 +24,14 @@ class Outlook:
         plan: the plan.
         estimate: its cost, as measured.
         noise_by_epsilon: σ that the same steps would need for other ε; None where no use.
-        policies: a plan for each noise policy in its sound form; empty without privacy.
+        policies: a plan for each noise policy in its sound form, None where the records are too
+            few; empty without privacy.
     """
 
     plan: Plan
     estimate: Estimate
     noise_by_epsilon: Mapping[float, float | None]
-    policies: Mapping[str, Plan] = field(default_factory=dict)
+    policies: Mapping[str, Plan | None] = field(default_factory=dict)
 
     @property
     def noise_to_signal(self) -> float:
@@ -65,7 +66,7 @@ class Outlook:
             **asdict(self.estimate),
             "noise_to_signal": self.noise_to_signal,
             "noise_by_epsilon": {f"{e:g}": s for e, s in self.noise_by_epsilon.items()},
-            "policies": {name: plan_to_dict(plan) for name, plan in self.policies.items()},
+            "policies": {n: plan and plan_to_dict(plan) for n, plan in self.policies.items()},
         }
 
 
@@ -96,7 +97,7 @@ def _budget(plan: Plan) -> str:
     """Return whom which ε is for."""
     target = f"ε = {plan.target_epsilon:g}"
     if plan.policy == ("adaptive", "published"):
-        return f"{target} is nominal: no theorem covers this form"
+        return f"{target} is nominal, as if all privacy weights were 1: no theorem covers this form"
     if plan.highest_epsilon is not None:
         return f"{target} at privacy weight 1, ε = {plan.highest_epsilon:g} for any record"
     if plan.policy == ("importance", "published"):
@@ -110,23 +111,28 @@ def _phases(plan: Plan) -> list[str]:
     if plan.policy[0] != "selective":
         return []
     steps = f"{plan.steps} steps each"
-    return [f"phases                 masked texts without noise, then all with noise; {steps}"]
+    return [f"phases                 masked texts without noise, then texts as they are; {steps}"]
 
 
-def policy_line(plan: Plan) -> str:
+def policy_line(plan: Plan | None) -> str:
     """Return what a policy needs and promises, in one line."""
+    if plan is None:
+        return "would need more records"
     twice = ", twice the steps" if plan.policy[0] == "selective" else ""
     return f"σ = {plan.noise_multiplier:.3f}{twice}; {_budget(plan)}"
 
 
-def policies_side_by_side(records: int, config: RunConfig) -> dict[str, Plan]:
+def policies_side_by_side(records: int, config: RunConfig) -> dict[str, Plan | None]:
     """Return a plan for each policy in its sound form, with this budget; none without privacy."""
     if config.privacy.target_epsilon is None:
         return {}
-    found = {}
+    found: dict[str, Plan | None] = {}
     for name in get_args(NoisePolicyName):
         policy = replace(config.policy, noise_policy=name, policy_form="sound", redact_only=False)
-        found[name] = make_plan(records, replace(config, policy=policy))
+        try:
+            found[name] = make_plan(records, replace(config, policy=policy))
+        except InputError:
+            found[name] = None
     return found
 
 

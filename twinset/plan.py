@@ -110,6 +110,12 @@ class Plan:
         if self.target_epsilon is None:
             return ["no privacy was asked for: treat model and twin as private"]
         found = list(caveats(*self.policy))
+        if self.highest_epsilon is not None:
+            found.append(
+                f"adaptive noise guarantees ε = {self.highest_epsilon:g} to every record, and "
+                f"ε = {self.target_epsilon:g} only to those of privacy weight 1; --epsilon-max "
+                "sets the first"
+            )
         if self.target_delta * self.records >= 1:
             found.append(
                 f"δ = {self.target_delta:g} is not below 1/N: it would permit publishing some of "
@@ -168,7 +174,8 @@ def make_plan(records: int, config: RunConfig) -> Plan:
         highest = _highest_epsilon(privacy, policy)
         least = _multiplier(highest, delta, batch / records, steps, count_noise)
         sigma, share = least, min(1.0, least / sigma * (1 - 1e-9))  # σ / c(1) no less than needed
-    _check_noise(records, privacy, delta, batch, steps, sigma)
+    flag = "--epsilon" if highest is None else "--epsilon-max"
+    _check_noise(records, privacy, delta, batch, steps, sigma, flag)
     is_stretched = (policy.noise_policy, policy.policy_form) == ("importance", "published")
     rate, weight = training.learning_rate, training.mismatch_weight
     usual_rate = LEARNING_RATE if training.method == "lora" else FULL_LEARNING_RATE
@@ -212,14 +219,20 @@ def _noise(
 
 
 def _check_noise(
-    records: int, privacy: PrivacyConfig, delta: float, batch: int, steps: int, plan_sigma: float
+    records: int,
+    privacy: PrivacyConfig,
+    delta: float,
+    batch: int,
+    steps: int,
+    sigma: float,
+    flag: str,
 ) -> None:
-    if plan_sigma <= LARGEST_NOISE_PER_RECORD * batch:
+    if sigma <= LARGEST_NOISE_PER_RECORD * batch:
         return
     attainable = _attainable(privacy, delta, batch, batch / records, steps)
     raise InputError(
         f"{records} records are too few for ε = {privacy.target_epsilon:g}: the noise would drown "
-        f"them; attainable is --epsilon {attainable:g}, or take more records"
+        f"them; attainable is {flag} {attainable:g}, or take more records"
     )
 
 

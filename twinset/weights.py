@@ -28,6 +28,7 @@ from twinset.progress import Progress
 
 Tick = Callable[[int], object]
 
+FEWEST = 10  # texts of a table
 LOW, HIGH = 0.1, 0.9  # quantiles of the public texts at which weights are 0 and 1
 
 # By the origin of the base model. README has the command that fits them.
@@ -108,6 +109,18 @@ def fit_scale(
     return replace(unweighed, shares=nearest_shares(unweighed.weights(nats)))
 
 
+def check_new(output: Path) -> None:
+    """Refuse a file that exists, or whose folder does not, before anything slow.
+
+    Raises:
+        InputError: either is so.
+    """
+    if output.exists():
+        raise InputError(f"--output {output}: exists; name another file")
+    if not output.absolute().parent.is_dir():
+        raise InputError(f"--output {output}: its folder does not exist; make it first")
+
+
 def fit_scale_on_tables(
     tables: Sequence[str],
     text: str,
@@ -151,4 +164,6 @@ def _some_texts(table: str, text: str, rows: int, seed: int) -> list[str]:
     if text not in frame.columns:
         raise InputError(f"{table}: no column {text!r}; name the column of texts with --text")
     cells = [cell for cell in text_cells(frame[text], f"{table}: column {text!r}") if cell]
+    if len(cells) < FEWEST:
+        raise InputError(f"{table}: column {text!r} has {len(cells)} texts; {FEWEST} are needed")
     return random.Random(seed).sample(cells, min(rows, len(cells)))

@@ -15,6 +15,7 @@ from evaluation.audit.mechanism import MAX_GRAD_NORM, Step, Target, Units
 from evaluation.audit.neighbours import Neighbours
 from twinset.policies import NoisePolicy, Setting
 from twinset.privacy.clipping import ClippingEngine
+from twinset.privacy.events import Event, SubsampledGaussian
 from twinset.privacy.noise import add_gaussian_
 from twinset.privacy.randomness import Randomness
 
@@ -29,6 +30,10 @@ class TwoThirdsNoise(Step):
     def noise_std(self, units: Units) -> float:
         """See `Step`: the attacker knows of the fault."""
         return super().noise_std(units) * 2 / 3
+
+    def recorded(self, sample_rate: float, steps: int) -> Event:
+        """See `Step`: the ledger is told the stated σ."""
+        return SubsampledGaussian(self.attacked.noise_multiplier, sample_rate, steps)
 
 
 class CrossTermLeftOut(Step):
@@ -73,6 +78,14 @@ class RealisedBatchSize(Step):
         return super().output(units) / max(1, len(units))
 
 
+class OverstatedEvent(Step):
+    """A ledger entry of 3/2 of the noise that was added."""
+
+    def recorded(self, sample_rate: float, steps: int) -> Event:
+        """See `Step`."""
+        return SubsampledGaussian(1.5 * self.attacked.noise_multiplier, sample_rate, steps)
+
+
 class KnownSeed(Step):
     """Noise that whoever knows the seed can draw again and subtract."""
 
@@ -97,5 +110,6 @@ FAULTS: dict[str, type[Step]] = {
     "cross-term-left-out": CrossTermLeftOut,
     "sequences-apart": SequencesApart,
     "realised-batch-size": RealisedBatchSize,
+    "overstated-event": OverstatedEvent,
     "known-seed": KnownSeed,
 }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from twinset.policies.importance import PublishedImportance
 from twinset.privacy.accountant import epsilon
 from twinset.privacy.batches import poisson_batches
 from twinset.privacy.clipping import ClippingEngine
-from twinset.privacy.events import Event, IndividualGaussian, NonPrivateAccess, SubsampledGaussian
+from twinset.privacy.events import Event, IndividualGaussian, SubsampledGaussian
 from twinset.privacy.randomness import Randomness
 
 MAX_GRAD_NORM = 1e-2  # below every gradient of the model, so that all are clipped
@@ -121,7 +121,7 @@ class Step:
     def output(self, units: Units) -> Tensor:
         """Return one flat noisy output, divided by the policy's scales: the attacker knows them."""
         flat = self.noiseless(units).clone()
-        self.policy.release(self.shaped(flat), units)
+        _, self.event = self.policy.release(self.shaped(flat), units)
         return flat / self.stretch
 
     def shaped(self, flat: Tensor) -> list[Tensor]:
@@ -130,15 +130,21 @@ class Step:
         parts = flat.split([shape.numel() for shape in shapes])
         return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
 
-    def events(self, sample_rate: float, steps: int) -> list[Event]:
-        """Return what is claimed of some steps: of a published form, what its paper claims."""
-        sigma, policy = self.attacked.noise_multiplier, self.attacked.policy
-        if (policy.noise_policy, policy.policy_form) == ("adaptive", "sound"):
-            return [IndividualGaussian(sigma, sample_rate, steps, LEAST_SHARE)]
+    def recorded(self, sample_rate: float, steps: int) -> Event:
+        """Return the event that came with the last release, as the ledger would take it."""
+        if isinstance(self.event, SubsampledGaussian | IndividualGaussian):
+            return replace(self.event, sample_rate=sample_rate, steps=steps)
+        return self.event
+
+    def nominal(self, sample_rate: float, steps: int) -> Event | None:
+        """Return what the paper of a published form claims; `None` of a sound one."""
+        sigma = self.attacked.noise_multiplier
         if isinstance(self.policy, PublishedAdaptive):  # γ_B σ, with the target in the batch
             units = tuple(range(self.neighbours.target + 1))
-            sigma = sigma * self.policy.noise_scale(units)
-        return [SubsampledGaussian(sigma, sample_rate, steps)]
+            return SubsampledGaussian(sigma * self.policy.noise_scale(units), sample_rate, steps)
+        if isinstance(self.policy, PublishedImportance):
+            return SubsampledGaussian(sigma, sample_rate, steps)
+        return None
 
 
 @dataclass(frozen=True)
@@ -165,6 +171,11 @@ class Finding:
     def holds(self) -> bool:
         """Whether the claim survived."""
         return self.lower_bound <= self.claimed
+
+    @property
+    def theorem_holds(self) -> bool:
+        """Whether the theorem survived, where the claim is not one."""
+        return self.lower_bound <= (self.claimed if self.guaranteed is None else self.guaranteed)
 
 
 class Attacker:
@@ -243,21 +254,11 @@ def _finding(
     absent: np.ndarray,
     delta: float,
 ) -> Finding:
-    weight = step.attacked.weight
-    claimed = epsilon(step.events(*taken), delta, weight)
-    if isinstance(step.policy, PublishedImportance | PublishedAdaptive):
-        guaranteed: float | None = epsilon(_covered(step, *taken), delta)
-    else:
-        guaranteed = None
+    weight, nominal = step.attacked.weight, step.nominal(*taken)
+    covered = epsilon([step.recorded(*taken)], delta, weight)
+    claimed = epsilon([nominal], delta) if nominal else covered
+    guaranteed = covered if nominal else None
     if step.attacked.policy.noise_policy == "adaptive":
         what += f", privacy weight {weight:g}"
     bound = epsilon_lower_bound(present, absent, delta)
     return Finding(what, claimed, bound, delta, len(present), guaranteed)
-
-
-def _covered(step: Step, sample_rate: float, steps: int) -> list[Event]:
-    """Return what a published form spends by a theorem, if there is one."""
-    if isinstance(step.policy, PublishedAdaptive):
-        return [NonPrivateAccess("noise scaled by the batch")]
-    bound = step.attacked.policy.importance_bound
-    return [SubsampledGaussian(step.attacked.noise_multiplier / bound, sample_rate, steps)]

@@ -72,9 +72,11 @@ class MechanismAudit:
     def _check(self) -> None:
         if self.fault is not None and self.fault not in FAULTS:
             raise InputError(f"--fault: {self.fault!r} is none of {', '.join(FAULTS)}")
-        if not (0 < self.delta < 1 and 0 < self.sample_rate < 1 and self.noise_multiplier > 0):
+        within = 0.01 <= self.noise_multiplier <= 100
+        if not (0 < self.delta < 1 and 0 < self.sample_rate < 1 and within):
             raise InputError(
-                "--delta and --sample-rate lie between 0 and 1, --noise-multiplier above 0"
+                "--delta and --sample-rate lie between 0 and 1, --noise-multiplier between 0.01 "
+                "and 100"
             )
 
     def to_dict(self, findings: list[Finding]) -> dict[str, Any]:

@@ -44,6 +44,7 @@ _PRV_COARSE_ERROR = 0.02  # of a known upper bound
 _PRV_LARGEST_ERROR = 0.04  # likewise; with 0.05 it was seen to fail
 _MULTIPLIER_ERROR = 5e-4
 
+_PRV_LARGEST_HISTORY = 8  # different steps, each of which costs a grid
 _PRV_SMALLEST_EPSILON = 0.01  # below, its grids cost seconds and the other bounds will do
 
 # Whole orders only: their series has positive terms alone, so no cancellation can lower the bound.
@@ -255,7 +256,7 @@ def _prv_epsilon(history: History, delta: float, bound: float) -> float:
     `bound` is a known upper bound. A coarse grid tells about where ε is, and nothing more: asked
     for an error of 5 where ε is 50.7, its "upper end" was 0.5 (σ 0.384, q 0.001, 100,000 steps).
     """
-    if not _prv_is_trusted(delta, bound):
+    if not _prv_is_trusted(delta, bound) or len(history) > _PRV_LARGEST_HISTORY:
         return math.inf
     guess = bound
     if _prv_is_quick(history, delta, bound):

@@ -82,7 +82,7 @@ def guarantee(ledger: Ledger) -> Guarantee:
         unit=ledger.unit,
         neighbouring=ledger.neighbouring,
         sentence=_sentence(ledger, spent, curve) if given else sentences.none(reasons, ledger),
-        covers=sentences.COVERS if given else (),
+        covers=sentences.covers(ledger) if given else (),
         excludes=sentences.excludes(ledger) if given else ledger.caveats,
         by_weight=tuple(
             (weight, float(sentences.up_decimals(eps)), share)
@@ -156,8 +156,10 @@ def _assumptions(ledger: Ledger, spent: float) -> list[tuple[bool, str]]:
         (kinds is not None, f"no theorem here covers the noise policy '{policy}'"),
         (not strange, f"the noise policy '{policy}' does not explain all events"),
         (
-            not adaptive or ledger.weight_scale is not None,
-            "it is not stated how privacy weights follow from public constants",
+            adaptive == (ledger.weight_scale is not None),
+            "it is not stated how privacy weights follow from public constants"
+            if adaptive
+            else f"the noise policy '{policy}' knows no privacy weights",
         ),
         (
             not selective or len(_detectors(ledger)) > 0,

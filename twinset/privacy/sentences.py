@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from decimal import ROUND_CEILING, Context, Decimal
 
-from twinset.privacy.ledger import Ledger
+from twinset.privacy.ledger import FLAGGED_UNIT, Ledger
 from twinset.privacy.weightscale import WeightScale
 
 COVERS = (
@@ -16,15 +16,24 @@ COVERS = (
     "the fine-tuned model and everything drawn from it",
     "the noisy label counts, and this ledger (with the number of records taken as public)",
 )
+COVERS_FLAGGED = (
+    "what was flagged, in the twin, however many rows are drawn",
+    "what was flagged, in the fine-tuned model and everything drawn from it",
+)
 _EXCLUDES = (
     "the base model's own training data: what it had already seen is not protected",
     "what is taken as public: {public_inputs}",
-    "people with several records, beyond the group bound stated above",
+    "people with several records, beyond the group bound: m records have m times the epsilon",
     "facts about the records as a whole: learning these is the purpose of a twin",
     "attacks on floating-point arithmetic: the theorem is about real numbers",
     "an attacker who can tell AES-256 from chance: the noise and the batches are its key stream",
     "choices made by looking at private results, such as tuning or keeping the best of many runs",
     "the folder internal/: it holds numbers computed from private records and must not be shared",
+)
+
+_EXCLUDES_FLAGGED = (
+    "all that no detector flagged, and every label",
+    "that a record is in the table, and where in it something was masked",
 )
 
 # What must be told of a policy at the start of a run, in the ledger and in the card.
@@ -57,10 +66,17 @@ def caveats(policy: str, form: str) -> tuple[str, ...]:
     return _CAVEATS.get((policy, form), ())
 
 
+def covers(ledger: Ledger) -> tuple[str, ...]:
+    """Return what a guarantee is true of."""
+    return COVERS_FLAGGED if ledger.unit == FLAGGED_UNIT else COVERS
+
+
 def excludes(ledger: Ledger) -> tuple[str, ...]:
     """Return what no guarantee covers."""
     public = "; ".join(ledger.public_inputs)
-    return (*(line.format(public_inputs=public) for line in _EXCLUDES), *ledger.caveats)
+    lines = (line.format(public_inputs=public) for line in _EXCLUDES)
+    flagged = _EXCLUDES_FLAGGED if ledger.unit == FLAGGED_UNIT else ()
+    return (*flagged, *lines, *ledger.caveats)
 
 
 def none(reasons: list[str], ledger: Ledger) -> str:
@@ -101,8 +117,9 @@ def weighing(scale: WeightScale) -> str:
     """Say what makes a record's privacy weight."""
     return (
         "The privacy weight of a record is a public function of its own text: 0 where "
-        f"{scale.base_model} needs {scale.low:.2f} nats a token or less, 1 from {scale.high:.2f} "
-        f"on, and linear between: {scale.origin}."
+        f"the base model ({scale.base_model}) needs {scale.low:.2f} nats a token or less, 1 from "
+        f"{scale.high:.2f} on, and linear between: {scale.origin}. A text that sounds ordinary "
+        "may still hold a secret."
     )
 
 
@@ -112,7 +129,8 @@ def for_flagged_spans(ledger: Ledger, spent: float, detectors: list[str]) -> str
     names = " and ".join(f"'{name}'" for name in detectors)
     return (
         f"NOT PROTECTED: everything that the detector {names} did not flag, and every label; the "
-        "model was trained on it without noise and may repeat it word for word. What was flagged "
+        "model was trained on it without noise and may repeat it word for word. Nor is it hidden "
+        "that a record is in the table, and where in it something was masked. What was flagged "
         f"is protected by ({eps}, {delta})-selective differential privacy, for "
         f"{ledger.unit}, under the relation '{ledger.neighbouring}': the probability of any "
         "outcome where the unmasked text of a given record was used is at most "
