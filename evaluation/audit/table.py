@@ -5,7 +5,8 @@ What README's table of the audit is made of. Made-up data only.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -58,24 +59,34 @@ class Line:
         return sum(bound <= self.claimed for bound in self.bounds)
 
 
-def audits(repetitions: int, trials: int, fault_trials: int, delta: float) -> Iterator[Line]:
-    """Yield a line for each experiment: policies in full, faults by a single step."""
+@dataclass(frozen=True)
+class Effort:
+    """How often, with how many outputs, and at which δ."""
+
+    repetitions: int
+    trials: int
+    fault_trials: int
+    delta: float
+
+
+def audits(effort: Effort, known: Collection[str]) -> Iterator[Line]:
+    """Yield a line for each experiment not known yet: policies in full, faults by a single step."""
     for policy in POLICIES:
-        audit = MechanismAudit(policy, trials=trials, delta=delta)
-        rounds = [audit.run() for _ in range(repetitions)]
-        yield from (
-            _line(f"{policy.noise_policy}, {policy.policy_form}", list(f))
-            for f in zip(*rounds, strict=True)
-        )
-    for fault in FAULTS:
-        found = [_faulty(FAULTS[fault], fault_trials, delta) for _ in range(repetitions)]
-        yield _line(f"fault: {fault}", found)
+        case = f"{policy.noise_policy}, {policy.policy_form}"
+        if case not in known:
+            audit = MechanismAudit(policy, trials=effort.trials, delta=effort.delta)
+            rounds = [audit.run() for _ in range(effort.repetitions)]
+            yield from (_line(case, list(found)) for found in zip(*rounds, strict=True))
+    for fault, kind in FAULTS.items():
+        if f"fault: {fault}" not in known:
+            found = [_faulty(kind, effort) for _ in range(effort.repetitions)]
+            yield _line(f"fault: {fault}", found)
 
 
-def _faulty(kind: type[Step], trials: int, delta: float) -> Finding:
+def _faulty(kind: type[Step], effort: Effort) -> Finding:
     step = kind(worst_case(), Target())
     try:
-        return audit_step(step, trials, delta, lambda: None)
+        return audit_step(step, effort.fault_trials, effort.delta, lambda: None)
     finally:
         step.engine.close()
 
@@ -135,22 +146,29 @@ def main(
     delta: float = 0.05,
     output: Path = RESULTS / "mechanism.json",
 ) -> None:
-    """Audit everything many times over: about half an hour on one core."""
-    lines = []
-    for line in audits(repetitions, trials, fault_trials, delta):
+    """Audit everything many times over: about an hour on one core. Goes on from its output."""
+    effort = Effort(repetitions, trials, fault_trials, delta)
+    lines = _read(output, effort)
+    for line in audits(effort, {line.case for line in lines}):
         lines.append(line)
         typer.echo(f"{line.case}, {line.what}: held {line.held} of {repetitions}", err=True)
-    facts = {
+    facts = asdict(effort) | {
         "command": command_line("evaluation.audit.table"),
-        "delta": delta,
-        "trials": trials,
-        "fault_trials": fault_trials,
         "versions": versions(LIBRARIES),
         "machine": machine(),
     }
     output.parent.mkdir(parents=True, exist_ok=True)
     write_json(output, facts | {"lines": [asdict(line) for line in lines]})
     write_text(output.with_suffix(".md"), as_markdown(lines, facts))
+
+
+def _read(output: Path, effort: Effort) -> list[Line]:
+    """Return the lines that an earlier call wrote; none where its effort was another."""
+    if not output.is_file():
+        return []
+    stored = json.loads(output.read_text("utf-8"))
+    same = all(stored.get(name) == value for name, value in asdict(effort).items())
+    return [Line(**line) for line in stored["lines"]] if same else []
 
 
 if __name__ == "__main__":
