@@ -172,7 +172,7 @@ def weights(
 
     check_new(output)
 
-    config = run_config({name: value for name, value in given.items() if name != "text"})
+    config = run_config(run_options(given))
     with Console(quiet) as progress:
         text = given.get("text", "text")
         scale = fit_scale_on_tables(tables, text, config, rows, origin, progress)

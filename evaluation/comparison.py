@@ -18,7 +18,7 @@ import typer
 from evaluation.baseline import untrained_twin
 from evaluation.command import command_line, run_command
 from evaluation.results import BASELINE, HELD_OUT, REAL, REAL_SMALL, TWIN, Comparison, Result
-from evaluation.twins import Twin, generate_twin, make_twin, read_twin, rows_per_label, timed
+from evaluation.twins import Twin, generate_twin, read_twin, rows_per_label, timed, train_twin
 from evaluation.utility import (
     CLASSIFIERS,
     Classifier,
@@ -112,7 +112,7 @@ def compare(
     schema = records_from_frame(train, text, attributes, source=data)[0].schema
     template = load_template(prompt, schema)
     if twin is None:
-        twin = make_twin(train, text, attributes, config, template, rows, progress)
+        _, twin = train_twin(train, text, attributes, config, template, rows, progress)
     seconds = dict(twin.seconds)
     if baseline is None:
         with timed(seconds, "baseline"):

@@ -16,6 +16,7 @@ from evaluation.policyresults import REAL_ROWS, Measure, PolicyResults, Row, exp
 from evaluation.results import BASELINE
 from evaluation.scores import Score
 from twinset.markdown import bullets, code, plain
+from twinset.privacy.rounding import up_decimals
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -116,7 +117,7 @@ def _spent(runs: list[Row]) -> tuple[str, str]:
     if None in epsilons or None in deltas:
         return "none", "none"
     epsilon, delta = max(e for e in epsilons if e), max(d for d in deltas if d)
-    return f"{math.ceil(epsilon * 100) / 100:.2f}", f"{delta:.3g}"
+    return up_decimals(epsilon), f"{delta:.3g}"
 
 
 def _mean_seconds(runs: list[Row], phase: str) -> float:

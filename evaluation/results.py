@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from evaluation.scores import Score
 from evaluation.surroundings import machine, versions
 from twinset.config import RunConfig
+from twinset.privacy.rounding import up_decimals
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -122,7 +122,7 @@ class Comparison:
         """Return ε, rounded up, and δ in digits; "none" without a guarantee."""
         if self.epsilon is None or self.delta is None:
             return {"ε": "none", "δ": "none"}
-        return {"ε": f"{math.ceil(self.epsilon * 100) / 100:.2f}", "δ": f"{self.delta:.3g}"}
+        return {"ε": up_decimals(self.epsilon), "δ": f"{self.delta:.3g}"}
 
     def _header(self) -> list[str]:
         measures = [f"{c}: {m}" for c in self.classifiers for m in ("accuracy", "label fidelity")]

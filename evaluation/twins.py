@@ -55,19 +55,6 @@ class Twin:
     run: Path | None = None
 
 
-def make_twin(
-    train: pd.DataFrame,
-    text: str,
-    attributes: Sequence[str],
-    config: RunConfig,
-    template: Template,
-    rows: int,
-    progress: Progress,
-) -> Twin:
-    """Fine-tune once and sample once, with the parts that `twinset generate` is made of."""
-    return train_twin(train, text, attributes, config, template, rows, progress)[1]
-
-
 def train_twin(
     train: pd.DataFrame,
     text: str,
@@ -77,7 +64,7 @@ def train_twin(
     rows: int,
     progress: Progress,
 ) -> tuple[TwinModel, Twin]:
-    """As `make_twin`; return the model too."""
+    """Fine-tune once and sample once, with the parts that `twinset generate` is made of."""
     seconds: Seconds = {}
     base = load_base(config.training.base_model, say=progress.say)
     reserved = special_token_strings(base.tokenizer)

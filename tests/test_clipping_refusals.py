@@ -13,16 +13,18 @@ from twinset.privacy.clipping import (
 from twinset.privacy.clipping.capture import UnsupportedModule
 
 
-def _refused(model: nn.Module, words: str) -> None:
-    with pytest.raises(UnsupportedModule, match=words):
+def _refusal(model: nn.Module) -> str:
+    """Return how the model is refused, or fail."""
+    with pytest.raises(UnsupportedModule) as refused:
         clipper = ClippingEngine(model, C)
         clipper.add(to_sequences(random_units(15, 2, 1)), LOSSES["plain"][0])
+    return str(refused.value)
 
 
 def test_an_unknown_module_is_refused_by_name():
     model = build("gpt2-tied")
     model.transformer.h[0].mlp.act = nn.PReLU().double()
-    _refused(model, r"h\.0\.mlp\.act is a PReLU")
+    assert "h.0.mlp.act is a PReLU" in _refusal(model)
 
 
 def test_a_subclass_may_compute_something_else_and_is_refused():
@@ -32,7 +34,7 @@ def test_a_subclass_may_compute_something_else_and_is_refused():
 
     model = build("llama-tied")
     model.model.layers[0].mlp.up_proj = Doubled(16, 24, bias=False).double()
-    _refused(model, r"layers\.0\.mlp\.up_proj is a Doubled")
+    assert "layers.0.mlp.up_proj is a Doubled" in _refusal(model)
 
 
 def _from(config_class: str, **more) -> nn.Module:
@@ -54,26 +56,28 @@ def _from(config_class: str, **more) -> nn.Module:
 
 def test_scaled_logits_are_refused():
     scaled = _from("GraniteConfig", logits_scaling=1.05)
-    _refused(scaled, "GraniteForCausalLM scales or shifts")
+    assert "GraniteForCausalLM scales or shifts" in _refusal(scaled)
     with torch.no_grad():
         scaled.get_output_embeddings().weight.mul_(1e-3)  # small logits hide nothing
-    _refused(scaled, "GraniteForCausalLM scales or shifts")
+    assert "GraniteForCausalLM scales or shifts" in _refusal(scaled)
 
 
 def test_a_scaled_embedding_is_refused():
-    _refused(_from("GemmaConfig", head_dim=4), "embed_tokens is a GemmaTextScaledWordEmbedding")
+    assert "embed_tokens is a GemmaTextScaledWordEmbedding" in _refusal(
+        _from("GemmaConfig", head_dim=4)
+    )
 
 
 def test_a_normalisation_by_one_plus_weight_is_refused():
     gemma = _from("GemmaConfig", head_dim=4)
     gemma.get_input_embeddings().weight.requires_grad_(False)
-    _refused(gemma, "input_layernorm is a GemmaRMSNorm")
+    assert "input_layernorm is a GemmaRMSNorm" in _refusal(gemma)
 
 
 def test_a_refused_model_is_left_as_it_was():
     model = build("gpt2-tied")
     model.transformer.h[1].mlp.act = nn.PReLU().double()
-    _refused(model, "PReLU")
+    assert "PReLU" in _refusal(model)
     assert all(p.requires_grad for p in model.parameters())
     assert not any(m._forward_hooks for m in model.modules())
 
@@ -96,7 +100,7 @@ def test_a_layer_that_loses_sight_of_the_rows_is_refused():
 
     model = build("gpt2-tied")
     model.transformer.h[0].mlp = Expert()
-    _refused(model, "rows shared or in another order")
+    assert "rows shared or in another order" in _refusal(model)
 
 
 def test_a_model_with_nothing_to_train_is_refused():
@@ -107,7 +111,7 @@ def test_a_model_with_nothing_to_train_is_refused():
 def test_a_trained_parameter_without_part_in_the_loss_is_refused():
     model = build("gpt2-tied")
     model.spare = nn.Linear(2, 2).double()
-    _refused(model, "took no part in the loss")
+    assert "took no part in the loss" in _refusal(model)
 
 
 @pytest.mark.parametrize("mask", [[[True, True]], [[False, False]]])

@@ -23,7 +23,7 @@ from twinset.privacy.events import (
 )
 from twinset.privacy.guarantee import Guarantee, guarantee
 from twinset.privacy.ledger import FLAGGED_UNIT, Ledger
-from twinset.privacy.sentences import up_decimals, up_digits
+from twinset.privacy.rounding import up_decimals, up_digits
 from twinset.schema import Combination, Schema
 from twinset.templates import Template
 

@@ -122,6 +122,21 @@ class PolicyConfig:
             "--importance-bound must lie between 1 and 100",
         )
 
+    @property
+    def key(self) -> tuple[str, str]:
+        """Name and form, as `twinset.policies.POLICIES` has them."""
+        return self.noise_policy, self.policy_form
+
+    @property
+    def weighs(self) -> bool:
+        """Whether records have privacy weights on a public scale, and each an ε of its own."""
+        return self.key == ("adaptive", "sound")
+
+    @property
+    def masks(self) -> bool:
+        """Whether texts are masked, for a phase or altogether."""
+        return self.redact_only or self.noise_policy == "selective"
+
 
 @dataclass(frozen=True)
 class TrainingConfig:

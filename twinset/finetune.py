@@ -7,18 +7,19 @@ through the ledger. What it returns holds nothing else.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from twinset.basemodel import BaseModel, context_length, load_base
-from twinset.config import PolicyConfig, RunConfig
+from twinset.config import RunConfig
 from twinset.detectors import detector_named
 from twinset.learner import Learner
 from twinset.masking import masked
 from twinset.plan import Plan, make_plan, without_noise
-from twinset.policies import NoisePolicy, Setting, make_policy
+from twinset.policies import POLICIES, NoisePolicy, Setting, make_policy
 from twinset.policies.adaptive import normalised_over
 from twinset.policies.importance import Importance
 from twinset.policies.selective import MaskedPhase
@@ -93,7 +94,7 @@ class _Run:
 
     def model(self) -> TwinModel:
         policy, plan = self._config.policy, self._plan
-        masked_texts = self._masked() if needs_detector(policy) else self._records.texts
+        masked_texts = self._masked() if policy.masks else self._records.texts
         tokens = self._tokens(masked_texts if policy.redact_only else self._records.texts)
         counts = self._label_counts()
         learner = Learner(self._base, self._config, plan.target_epsilon is not None, self._progress)
@@ -117,19 +118,19 @@ class _Run:
 
     def _open_ledger(self) -> Ledger:
         plan, config = self._plan, self._config
-        name, form = plan.policy
-        weighs = plan.policy == ("adaptive", "sound") and plan.target_epsilon is not None
+        noise = POLICIES[config.policy.key]
+        weighs = config.policy.weighs and plan.target_epsilon is not None
         return Ledger.open(
             records=plan.records,
             target_epsilon=plan.target_epsilon,
             delta=plan.target_delta,
             sample_rate=plan.sample_rate,
             max_grad_norm=config.privacy.max_grad_norm,
-            policy=name,
-            policy_form="sound" if name == "uniform" else form,  # both are one
+            policy=noise.name,
+            policy_form=noise.form,
             randomness=self._randomness,
             public_inputs=self._public_inputs(),
-            caveats=caveats(name, form),
+            caveats=caveats(noise.name, noise.form),
             weight_scale=self._scale() if weighs else None,
         )
 
@@ -144,7 +145,7 @@ class _Run:
             f"the base model {self._base.origin} and everything it was trained on",
             f"the longest text kept, {self._config.training.max_tokens} tokens",
             "all options of the run",
-            *((masking,) if needs_detector(policy) else ()),
+            *((masking,) if policy.masks else ()),
             *((_CONSTANTS,) if policy.noise_policy == "adaptive" else ()),
             *(("every label, and every text as that detector leaves it",) if selective else ()),
         )
@@ -152,10 +153,7 @@ class _Run:
     def _masked(self) -> list[str]:
         """Return all texts as the detector leaves them."""
         detector = detector_named(self._config.policy.detector)
-
-        def tick(done: int, total: int) -> None:
-            self._progress.count("texts masked", done, total)
-
+        tick = partial(self._progress.count, "texts masked")
         return masked(self._records.texts, detector, tick)
 
     def _tokens(self, texts: list[str]) -> TokenisedRecords:
@@ -215,29 +213,21 @@ class _Run:
         The model still is the base model: adapters begin as nothing. The published form normalises
         over the table, and so needs all records; the sound one those that are drawn.
         """
-        name, form = self._plan.policy
-        if name != "adaptive":
+        policy = self._config.policy
+        if policy.noise_policy != "adaptive":
             return None
         weights = torch.ones(len(tokens), dtype=torch.float64)
         if self._plan.target_epsilon is None:
             return weights
-        published = form == "published"
+        published = not policy.weighs
         drawn = np.unique(np.concatenate(batches)).tolist()
         wanted = range(len(tokens)) if published else drawn
-        nats = self._nats(learner, [tokens.texts[i] for i in wanted])
+        tick = partial(self._progress.count, "texts weighed")
+        texts = [tokens.texts[i] for i in wanted]
+        nats = text_nats(learner.model, self._base.tokenizer, texts, tick)
         found = normalised_over(nats.exp()) if published else self._scale().weights(nats)
         weights[list(wanted)] = found
         return weights
-
-    def _nats(self, learner: Learner, texts: list[list[int]]) -> Tensor:
-        done = 0
-
-        def tick(texts_done: int) -> None:
-            nonlocal done
-            done += texts_done
-            self._progress.count("texts weighed", done, len(texts))
-
-        return text_nats(learner.model, self._base.tokenizer, texts, tick)
 
     def _tell_noise(self, policy: NoisePolicy, learner: Learner) -> None:
         """Tell the owner where noise went, and what a paper would claim without a theorem."""
@@ -258,13 +248,7 @@ def check_policy(config: RunConfig, base: BaseModel) -> None:
         InputError: there is no such detector, or no weight scale for the base model.
     """
     policy = config.policy
-    if needs_detector(policy):
+    if policy.masks:
         detector_named(policy.detector)
-    weighs = (policy.noise_policy, policy.policy_form) == ("adaptive", "sound")
-    if weighs and config.privacy.target_epsilon is not None:
+    if policy.weighs and config.privacy.target_epsilon is not None:
         weight_scale(base, policy.weight_scale)
-
-
-def needs_detector(policy: PolicyConfig) -> bool:
-    """Tell whether texts are masked, for a phase or altogether."""
-    return policy.redact_only or policy.noise_policy == "selective"

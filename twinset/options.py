@@ -248,11 +248,9 @@ def _refuse_idle(options: Mapping[str, Any], policy: PolicyConfig) -> None:
     """Refuse what looks as if it protected somebody, and would do nothing."""
     for name in options:
         if name == "detector":
-            used = policy.noise_policy == "selective" or policy.redact_only
-            needs = "--noise-policy selective or --redact-only"
+            used, needs = policy.masks, "--noise-policy selective or --redact-only"
         elif name in ("epsilon_max", "weight_scale"):
-            used = (policy.noise_policy, policy.policy_form) == ("adaptive", "sound")
-            needs = "--noise-policy adaptive in its sound form"
+            used, needs = policy.weighs, "--noise-policy adaptive in its sound form"
         elif name.startswith("importance_"):
             used, needs = policy.noise_policy == "importance", "--noise-policy importance"
         else:

@@ -96,11 +96,11 @@ def plan_lines(plan: Plan) -> list[str]:
 def _budget(plan: Plan) -> str:
     """Return whom which ε is for."""
     target = f"ε = {plan.target_epsilon:g}"
-    if plan.policy == ("adaptive", "published"):
+    if not plan.is_covered:
         return f"{target} is nominal, as if all privacy weights were 1: no theorem covers this form"
     if plan.highest_epsilon is not None:
         return f"{target} at privacy weight 1, ε = {plan.highest_epsilon:g} for any record"
-    if plan.policy == ("importance", "published"):
+    if plan.least_noise < 1:
         return f"{target} is nominal, guaranteed is ε = {plan.epsilon:.2f}"
     if plan.policy[0] == "selective":
         return f"{target} for what the detector flags, nothing for the rest"

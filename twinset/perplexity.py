@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-WIDTH_STEP = 16  # tokens; a text's padding depends on its own length only
+from twinset.widths import batches_of_one_width, padded
+
 TOKENS_AT_ONCE = 2048
 
 
@@ -21,7 +22,7 @@ def nats_per_token(
     model: Any,
     texts: Sequence[Sequence[int]],
     start: int,
-    tick: Callable[[int], object] = lambda texts: None,
+    tick: Callable[[int, int], object] = lambda done, total: None,
 ) -> Tensor:
     """Return how many nats each token of a text costs in the mean.
 
@@ -32,27 +33,29 @@ def nats_per_token(
         model: a causal LM, in evaluation mode; right padding needs no mask.
         texts: token ids, none empty.
         start: token before each text.
-        tick: is told how many texts were scored just now.
+        tick: is told how many texts are scored, of how many.
 
     Returns:
         (N,) float64.
     """
     found = torch.zeros(len(texts), dtype=torch.float64)
-    longest = int(model.config.max_position_embeddings) - 1
-    by_width: dict[int, list[int]] = {}
-    for i, text in enumerate(texts):
-        length = min(len(text), longest) + 1
-        width = min(-(-length // WIDTH_STEP) * WIDTH_STEP, longest + 1)
-        by_width.setdefault(width, []).append(i)
-    for width, members in sorted(by_width.items()):
-        at_once = max(1, TOKENS_AT_ONCE // width)
-        for first in range(0, len(members), at_once):
-            some = members[first : first + at_once]
-            rows = [[start, *texts[i]][: longest + 1] for i in some]
-            rows += [[start, start]] * (at_once - len(rows))
-            found[some] = _means(model, rows, width)[: len(some)]
-            tick(len(some))
+    longest, done = int(model.config.max_position_embeddings), 0
+    rows = [[start, *text][:longest] for text in texts]
+
+    def width(i: int) -> int:
+        return padded(len(rows[i]), longest)
+
+    for common, members in batches_of_one_width(range(len(rows)), width, _rows_at_once):
+        filling = [[start, start]] * (_rows_at_once(common) - len(members))
+        means = _means(model, [*(rows[i] for i in members), *filling], common)
+        found[members] = means[: len(members)]
+        done += len(members)
+        tick(done, len(rows))
     return found
+
+
+def _rows_at_once(width: int) -> int:
+    return max(1, TOKENS_AT_ONCE // width)
 
 
 def _means(model: Any, rows: list[list[int]], width: int) -> Tensor:

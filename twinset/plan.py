@@ -11,12 +11,11 @@ from dataclasses import dataclass, replace
 
 from twinset.config import PolicyConfig, PrivacyConfig, RunConfig
 from twinset.errors import InputError
-from twinset.privacy.accountant import (
-    calibrate_noise_multiplier,
-    epsilon,
-    gaussian_noise_multiplier,
-)
+from twinset.privacy.accountant import epsilon
+from twinset.privacy.analyticgaussian import gaussian_noise_multiplier
+from twinset.privacy.calibration import calibrate_noise_multiplier
 from twinset.privacy.events import Event, GaussianRelease, IndividualGaussian, SubsampledGaussian
+from twinset.privacy.guarantee import is_covered
 from twinset.privacy.sentences import caveats
 
 # σ / L above which a run is refused. The mean of clipped gradients is at most C long in all its
@@ -71,7 +70,7 @@ class Plan:
     @property
     def is_covered(self) -> bool:
         """Whether there is noise, and a theorem about it."""
-        return self.target_epsilon is not None and self.policy != ("adaptive", "published")
+        return self.target_epsilon is not None and is_covered(*self.policy)
 
     @property
     def events(self) -> list[Event]:
@@ -100,7 +99,7 @@ class Plan:
             return []
         counts = GaussianRelease(self.label_count_noise, "label counts")
         sigma, rate = self.noise_multiplier, self.sample_rate
-        if self.policy == ("adaptive", "sound"):
+        if self.highest_epsilon is not None:
             return [counts, IndividualGaussian(sigma, rate, steps, self.least_share)]
         return [counts, SubsampledGaussian(sigma * self.least_noise, rate, steps)]
 
@@ -170,13 +169,13 @@ def make_plan(records: int, config: RunConfig) -> Plan:
     steps = training.steps or default_steps(records, batch)
     sigma, count_noise = _noise(records, privacy, delta, batch, steps)
     highest, share = None, 1.0
-    if policy.noise_policy == "adaptive" and policy.policy_form == "sound" and sigma:
+    if policy.weighs and sigma:
         highest = _highest_epsilon(privacy, policy)
         least = _multiplier(highest, delta, batch / records, steps, count_noise)
         sigma, share = least, min(1.0, least / sigma * (1 - 1e-9))  # σ / c(1) no less than needed
     flag = "--epsilon" if highest is None else "--epsilon-max"
     _check_noise(records, privacy, delta, batch, steps, sigma, flag)
-    is_stretched = (policy.noise_policy, policy.policy_form) == ("importance", "published")
+    is_stretched = policy.key == ("importance", "published")
     rate, weight = training.learning_rate, training.mismatch_weight
     usual_rate = LEARNING_RATE if training.method == "lora" else FULL_LEARNING_RATE
     return Plan(
@@ -189,7 +188,7 @@ def make_plan(records: int, config: RunConfig) -> Plan:
         label_count_noise=count_noise,
         learning_rate=rate if rate is not None else usual_rate,
         mismatch_weight=weight if weight is not None else MISMATCH_WEIGHT,
-        policy=(policy.noise_policy, policy.policy_form),
+        policy=policy.key,
         highest_epsilon=highest,
         least_share=share,
         least_noise=1 / policy.importance_bound if is_stretched else 1.0,

@@ -18,9 +18,9 @@ from twinset.privacy.clipping import Sequences
 from twinset.records import Records
 from twinset.schema import Combination
 from twinset.templates import Template, wrong_combinations
+from twinset.widths import padded
 
 SHORTEST_TEXT = 8  # tokens that must fit behind the longest prompt
-WIDTH_STEP = 16  # tokens
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,12 @@ class TokenisedRecords:
     def width(self, index: int) -> int:
         """Return the length to which a record's rows are padded: a function of the record alone.
 
-        It is the longest that any prompt makes of it, rounded up to `WIDTH_STEP`. Were rows padded
+        It is the longest that any prompt makes of it, rounded up (see `widths`). Were rows padded
         to the longest of their batch, a record more would change how its neighbours' attention is
         rounded: by 0.13·C in bfloat16 (41 reviews), where this leaves nothing to be measured.
         """
         longest = max(map(len, self.prompts.values())) + len(self.texts[index])
-        return min(-(-longest // WIDTH_STEP) * WIDTH_STEP, self.context)
+        return padded(longest, self.context)
 
     def sequences(
         self, indices: Sequence[int], mismatched: int, seed: tuple[int, int]

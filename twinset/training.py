@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from twinset.policies import NoisePolicy
 from twinset.privacy.clipping import ClippingEngine, Execution, UnitReport
 from twinset.privacy.events import Event
 from twinset.tokens import TokenisedRecords
+from twinset.widths import batches_of_one_width
 
 WARM_UP = 0.05  # share of steps over which the learning rate rises
 
@@ -150,14 +150,14 @@ class _ClippedSum:
                 self._most = self._tried // 2
 
     def _cut(self, indices: np.ndarray) -> Iterator[list[int]]:
-        """Yield physical batches of records of one width."""
-        width = self._records.width
+        """Return physical batches of records of one width."""
         rows = 1 + min(self._mismatched, len(self._records.prompts) - 1)
-        for tokens, same in groupby(sorted(indices.tolist(), key=width), key=width):
-            units = list(same)
-            at_once = min(self._speed.units_at_once(rows * tokens), self._most)
-            for start in range(0, len(units), at_once):
-                yield units[start : start + at_once]
+
+        def at_once(width: int) -> int:
+            return min(self._speed.units_at_once(rows * width), self._most)
+
+        batches = batches_of_one_width(indices.tolist(), self._records.width, at_once)
+        return (units for _, units in batches)
 
     def _add(self, step: int, units: list[int]) -> UnitReport:
         self._tried = len(units)

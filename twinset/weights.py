@@ -10,6 +10,7 @@ import json
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from twinset.precision import frozen_dtype
 from twinset.privacy.weightscale import WeightScale, nearest_shares
 from twinset.progress import Progress
 
-Tick = Callable[[int], object]
+Tick = Callable[[int, int], object]  # texts done, texts in all
 
 FEWEST = 10  # texts of a table
 LOW, HIGH = 0.1, 0.9  # quantiles of the public texts at which weights are 0 and 1
@@ -96,7 +97,7 @@ def fit_scale(
         base: the base model.
         texts: token ids of the public texts, each with its end.
         origin: what they are, for ledger and card.
-        tick: is told how many texts were scored just now.
+        tick: is told how many texts are scored, of how many.
 
     Raises:
         InputError: the texts do not tell low from high.
@@ -148,14 +149,8 @@ def fit_scale_on_tables(
     base.model.to(frozen_dtype(config))
     ids = base.tokenizer([f" {t.strip()}" for t in texts], add_special_tokens=False)["input_ids"]
     ended = [[*row, base.tokenizer.eos_token_id][:longest] for row in ids]
-    done = 0
-
-    def tick(scored: int) -> None:
-        nonlocal done
-        done += scored
-        progress.count("texts weighed", done, len(ended))
-
     names = ", ".join(Path(table).name for table in tables)
+    tick = partial(progress.count, "texts weighed")
     return fit_scale(base, ended, origin or f"{len(ended)} texts of {names}", tick)
 
 

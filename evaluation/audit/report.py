@@ -67,7 +67,7 @@ class MechanismAudit:
         """The most and the least private record, and of published noise the one that halts it."""
         if self.policy.noise_policy != "adaptive":
             return (1.0,)  # which knows no difference
-        return (1.0, 0.0) if self.policy.policy_form == "sound" else (0.0,)
+        return (1.0, 0.0) if self.policy.weighs else (0.0,)
 
     def _check(self) -> None:
         if self.fault is not None and self.fault not in FAULTS:
@@ -82,7 +82,8 @@ class MechanismAudit:
     def to_dict(self, findings: list[Finding]) -> dict[str, Any]:
         """Return plain values: what was attacked, and what was found."""
         found = [
-            asdict(finding) | {"holds": finding.holds, "guaranteed": _json(finding.guaranteed)}
+            asdict(finding)
+            | {"holds": finding.holds, "guaranteed": guaranteed_for_json(finding.guaranteed)}
             for finding in findings
         ]
         return asdict(self) | {"confidence": CONFIDENCE, "findings": found}
@@ -110,6 +111,6 @@ def _theorem(guaranteed: float | None) -> str:
     return f"; the claim is nominal, a theorem covers epsilon {guaranteed:.2f}"
 
 
-def _json(guaranteed: float | None) -> float | str | None:
-    """JSON knows no infinity."""
+def guaranteed_for_json(guaranteed: float | None) -> float | str | None:
+    """Return the ε of a theorem; "none" for infinity, which JSON does not know."""
     return "none" if guaranteed is not None and math.isinf(guaranteed) else guaranteed

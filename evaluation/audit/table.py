@@ -17,7 +17,7 @@ import typer
 from evaluation.audit.faults import FAULTS
 from evaluation.audit.mechanism import Finding, Step, Target, audit_step
 from evaluation.audit.neighbours import worst_case
-from evaluation.audit.report import MechanismAudit
+from evaluation.audit.report import MechanismAudit, guaranteed_for_json
 from evaluation.command import command_line, run_command
 from evaluation.results import LIBRARIES
 from evaluation.surroundings import machine, versions
@@ -93,9 +93,8 @@ def _faulty(kind: type[Step], effort: Effort) -> Finding:
 
 def _line(case: str, found: list[Finding]) -> Line:
     first = found[0]
-    theorem = first.guaranteed
-    stated: float | str | None = "none" if theorem == float("inf") else theorem
-    return Line(case, first.what, first.claimed, stated, [f.lower_bound for f in found])
+    bounds = [f.lower_bound for f in found]
+    return Line(case, first.what, first.claimed, guaranteed_for_json(first.guaranteed), bounds)
 
 
 def as_markdown(lines: list[Line], facts: dict[str, Any]) -> str:

@@ -6,7 +6,7 @@ together, so that nothing is released without being recorded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -56,10 +56,8 @@ class NoisePolicy(Protocol):
         ...
 
 
-MakePolicy = Callable[[Setting], NoisePolicy]
-
 # (name, form); for uniform noise both are one
-POLICIES: dict[tuple[str, str], MakePolicy] = {
+POLICIES: dict[tuple[str, str], type[Uniform]] = {
     ("uniform", "sound"): Uniform,
     ("uniform", "published"): Uniform,
     ("adaptive", "sound"): Adaptive,
@@ -73,7 +71,7 @@ POLICIES: dict[tuple[str, str], MakePolicy] = {
 
 def make_policy(setting: Setting) -> NoisePolicy:
     """Return the policy that the setting's options name."""
-    return POLICIES[setting.options.noise_policy, setting.options.policy_form](setting)
+    return POLICIES[setting.options.key](setting)
 
 
-__all__ = ["POLICIES", "MakePolicy", "NoisePolicy", "Setting", "make_policy"]
+__all__ = ["POLICIES", "NoisePolicy", "Setting", "make_policy"]

@@ -1,4 +1,4 @@
-"""From events to ε, and from ε to a noise multiplier. Knows no data, model or file.
+"""From events to ε. Knows no data, model or file; the way back is `calibration`.
 
 All ε here are for adding or removing one record. Each is the smallest of up to three *upper
 bounds*, each valid by itself, so that where one fails numerically another holds:
@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
+from twinset.privacy.analyticgaussian import gaussian_epsilon
 from twinset.privacy.events import (
     Event,
     GaussianRelease,
@@ -32,7 +33,6 @@ _ACCESSES = (NonPrivateAccess, MaskedAccess)
 
 # (noise multiplier, sample rate, steps), as Opacus keeps them.
 History = tuple[tuple[float, float, int], ...]
-Spent = Callable[[float], float]  # σ → ε
 
 # Where PRV is used. Beyond this its Fourier transforms in double precision are not to be trusted
 # (δ) or its grid is too large (ε); within it, the tests compare it with a second implementation.
@@ -42,14 +42,12 @@ _PRV_GRID_POINTS = 2_000_000
 _PRV_RELATIVE_ERROR = 0.002
 _PRV_COARSE_ERROR = 0.02  # of a known upper bound
 _PRV_LARGEST_ERROR = 0.04  # likewise; with 0.05 it was seen to fail
-_MULTIPLIER_ERROR = 5e-4
 
 _PRV_LARGEST_HISTORY = 8  # different steps, each of which costs a grid
 _PRV_SMALLEST_EPSILON = 0.01  # below, its grids cost seconds and the other bounds will do
 
 # Whole orders only: their series has positive terms alone, so no cancellation can lower the bound.
 _ORDERS = [*range(2, 64), 80, 96, 128, 192, 256, 512, 1024]
-_LARGEST_MULTIPLIER = 1e6
 
 
 def compose(events: Iterable[Event]) -> tuple[Event, ...]:
@@ -103,56 +101,10 @@ def epsilon(events: Sequence[Event], delta: float, weight: float = 0.0) -> float
     return _epsilon(_history(spent), delta) if spent else 0.0
 
 
-def calibrate_noise_multiplier(
-    target_epsilon: float,
-    target_delta: float,
-    sample_rate: float,
-    steps: int,
-    others: Sequence[Event] = (),
-) -> float:
-    """Return the smallest σ (to 0.1 %, on the safe side) that keeps all events within the target.
-
-    Args:
-        target_epsilon: ε of everything, `others` included.
-        target_delta: δ of the same.
-        sample_rate: q of the subsampled Gaussian whose σ is sought.
-        steps: its steps.
-        others: what else is released.
-
-    Raises:
-        ValueError: no σ reaches the target; says what is attainable.
-    """
-    if not (math.isfinite(target_epsilon) and target_epsilon > 0):
-        raise ValueError(f"target_epsilon must be finite and above 0, not {target_epsilon}")
-
-    def spent(multiplier: float) -> float:
-        step = SubsampledGaussian(multiplier, sample_rate, steps)
-        return epsilon([*others, step], target_delta)
-
-    def rough(multiplier: float) -> float:
-        events = [*others, SubsampledGaussian(multiplier, sample_rate, steps)]
-        return _rough_epsilon(_history([s for e in events if (s := _step(e))]), target_delta)
-
-    floor = spent(_LARGEST_MULTIPLIER)
-    if floor > target_epsilon:
-        raise ValueError(
-            f"no noise reaches epsilon {target_epsilon:g} at delta {target_delta:g}: "
-            f"the smallest attainable, with what else is released, is {_up(floor)}"
-        )
-    return _smallest_multiplier(spent, rough, target_epsilon)
-
-
-def gaussian_noise_multiplier(epsilon: float, delta: float) -> float:
-    """Return the smallest σ for one Gaussian release alone to be (ε, δ)-differentially private.
-
-    The analytic Gaussian mechanism (Balle and Wang 2018, theorem 8), solved by bisection.
-
-    >>> round(gaussian_noise_multiplier(1.0, 1e-5), 3)
-    3.731
-    """
-    if not (math.isfinite(epsilon) and epsilon > 0 and 0 < delta < 1):
-        raise ValueError("epsilon must be finite and above 0, delta between 0 and 1")
-    return _smallest(lambda sigma: _gaussian_delta(1 / sigma, epsilon) <= delta)
+def rough_epsilon(events: Sequence[Event], delta: float) -> float:
+    """Return about the ε of `epsilon`, more quickly: no bound, but a place to begin a search."""
+    spent = [_step(event) for event in events]
+    return math.inf if None in spent else _rough_epsilon(_history(filter(None, spent)), delta)
 
 
 def _step(event: Event, weight: float = 0.0) -> tuple[float, float, int] | None:
@@ -187,31 +139,30 @@ def _history(steps: Iterable[tuple[float, float, int]]) -> History:
 
 @lru_cache(maxsize=4096)
 def _epsilon(history: History, delta: float) -> float:
-    mu = math.sqrt(sum(steps / sigma**2 for sigma, _, steps in history))
-    bound = _gaussian_epsilon(mu, delta)
-    if all(rate == 1 for _, rate, _ in history):
-        return bound
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Opacus: order at the end of its range; log(0) at q = 1
-        bound = min(bound, _renyi_epsilon(history, delta))
-        return min(bound, _prv_epsilon(history, delta, bound))
+    bound = _quick_epsilon(history, delta)
+    return bound if _is_exact(history) else min(bound, _prv_epsilon(history, delta, bound))
 
 
 @lru_cache(maxsize=4096)
 def _rough_epsilon(history: History, delta: float) -> float:
-    """About ε, quickly: no bound, but a place to begin a search."""
-    mu = math.sqrt(sum(steps / sigma**2 for sigma, _, steps in history))
-    bound = _gaussian_epsilon(mu, delta)
-    if all(rate == 1 for _, rate, _ in history):
+    bound = _quick_epsilon(history, delta)
+    if _is_exact(history) or not _prv_is_trusted(delta, bound):
         return bound
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        bound = min(bound, _renyi_epsilon(history, delta))
-        if not _prv_is_trusted(delta, bound):
-            return bound
-        if not _prv_is_quick(history, delta, bound):
-            return min(bound, _gaussian_epsilon(_central_limit(history), delta))
-        return min(bound, _run_prv(history, delta, _PRV_COARSE_ERROR * bound))
+    if not _prv_is_quick(history, delta, bound):
+        return min(bound, gaussian_epsilon(_central_limit(history), delta))
+    return min(bound, _run_prv(history, delta, _PRV_COARSE_ERROR * bound))
+
+
+def _is_exact(history: History) -> bool:
+    """Tell whether all is Gaussian, where the closed form is no mere bound."""
+    return all(rate == 1 for _, rate, _ in history)
+
+
+def _quick_epsilon(history: History, delta: float) -> float:
+    """Bounds 1 and 2, which cost no grid."""
+    mu = math.sqrt(sum(steps / sigma**2 for sigma, _, steps in history))
+    bound = gaussian_epsilon(mu, delta)
+    return bound if _is_exact(history) else min(bound, _renyi_epsilon(history, delta))
 
 
 def _central_limit(history: History) -> float:
@@ -223,20 +174,6 @@ def _central_limit(history: History) -> float:
     return math.sqrt(sum(parts))
 
 
-def _gaussian_delta(mu: float, epsilon: float) -> float:
-    """δ(ε) of a Gaussian of sensitivity over noise `mu`."""
-    from scipy.special import log_ndtr
-
-    inside = math.exp(log_ndtr(mu / 2 - epsilon / mu))
-    return inside - math.exp(epsilon + log_ndtr(-mu / 2 - epsilon / mu))
-
-
-def _gaussian_epsilon(mu: float, delta: float) -> float:
-    if _gaussian_delta(mu, 0.0) <= delta:
-        return 0.0
-    return _smallest(lambda epsilon: _gaussian_delta(mu, epsilon) <= delta)
-
-
 def _renyi_epsilon(history: History, delta: float) -> float:
     """Opacus' Rényi bound, or ∞ where it is none (its conversion goes below 0 for δ near 1)."""
     from opacus.accountants import RDPAccountant
@@ -244,7 +181,9 @@ def _renyi_epsilon(history: History, delta: float) -> float:
     accountant = RDPAccountant()
     accountant.history = list(history)
     try:
-        found = float(accountant.get_epsilon(delta, alphas=_ORDERS))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # order at the end of its range; log(0) at q = 1
+            found = float(accountant.get_epsilon(delta, alphas=_ORDERS))
     except (ArithmeticError, ValueError):
         return math.inf
     return found if math.isfinite(found) and found >= 0 else math.inf
@@ -292,66 +231,9 @@ def _run_prv(history: History, delta: float, error: float) -> float:
     accountant = PRVAccountant()
     accountant.history = list(history)
     try:
-        found = float(accountant.get_epsilon(delta, eps_error=error))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # log(0) at q = 1
+            found = float(accountant.get_epsilon(delta, eps_error=error))
     except (ArithmeticError, IndexError, MemoryError, RuntimeError, ValueError):
         return math.inf
     return found if math.isfinite(found) and found > 0 else math.inf
-
-
-def _smallest_multiplier(spent: Spent, rough: Spent, target: float) -> float:
-    """Find σ roughly, and close in from there, ending on the safe side."""
-    sigma = _rough_multiplier(rough, target)
-    slope = math.log(max(rough(1.05 * sigma), 1e-9) / max(rough(sigma), 1e-9)) / math.log(1.05)
-    low, high = 0.0, math.inf  # too little noise, enough noise
-    while high > low * (1 + _MULTIPLIER_ERROR):
-        found = max(spent(sigma), 1e-9)
-        low, high = (low, sigma) if found <= target else (sigma, high)
-        if 1 - _MULTIPLIER_ERROR < found / target <= 1:
-            break
-        aim = math.log(found / (target * (1 - _MULTIPLIER_ERROR / 2))) / -min(slope, -0.1)
-        sigma = _within(low, high, sigma * math.exp(aim))
-    return high
-
-
-def _rough_multiplier(rough: Spent, target: float) -> float:
-    """Bracket σ by doubling and halve the bracket on a logarithmic scale."""
-    from scipy.optimize import brentq
-
-    high = 1.0
-    while rough(high) > target:
-        high *= 2
-    low = high / 2
-    while rough(low) <= target:
-        high, low = low, low / 2
-
-    def excess(log_sigma: float) -> float:
-        return math.log(max(rough(math.exp(log_sigma)), 1e-9) / target)
-
-    return math.exp(brentq(excess, math.log(low), math.log(high), xtol=3e-3))
-
-
-def _within(low: float, high: float, sigma: float) -> float:
-    """Return σ if it lies well inside the bracket, else a point that does."""
-    if math.isinf(high):
-        return max(sigma, low * (1 + _MULTIPLIER_ERROR))
-    if low == 0:
-        return min(sigma, high / (1 + _MULTIPLIER_ERROR))
-    return sigma if low < sigma < high else math.sqrt(low * high)
-
-
-def _smallest(holds: Callable[[float], bool]) -> float:
-    """Return a point where `holds`, within 1e-12 (relative) of the smallest positive one."""
-    high = 1.0
-    while not holds(high):
-        high *= 2
-    low = high / 2
-    while holds(low):
-        high, low = low, low / 2
-    while high > low * (1 + 1e-12):
-        middle = (low + high) / 2
-        low, high = (low, middle) if holds(middle) else (middle, high)
-    return high
-
-
-def _up(value: float) -> str:
-    return f"{math.ceil(value * 100) / 100:.2f}" if math.isfinite(value) else "infinite"

@@ -62,6 +62,11 @@ class Guarantee:
     by_weight: tuple[tuple[float, float, float], ...] = ()
 
 
+def is_covered(policy: str, form: str) -> bool:
+    """Tell whether a theorem here covers a noise policy in this form."""
+    return (policy, form) in _COVERED
+
+
 def guarantee(ledger: Ledger) -> Guarantee:
     """Say what a ledger guarantees.
 

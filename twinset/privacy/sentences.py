@@ -1,4 +1,4 @@
-"""The words of a guarantee. `guarantee` decides what holds and is alone in calling these.
+"""The words of a guarantee, and of what must be told of a policy. `guarantee` decides what holds.
 
 They round up wherever they tell a number: no stated ε is below the computed one.
 """
@@ -6,17 +6,17 @@ They round up wherever they tell a number: no stated ε is below the computed on
 from __future__ import annotations
 
 import math
-from decimal import ROUND_CEILING, Context, Decimal
 
 from twinset.privacy.ledger import FLAGGED_UNIT, Ledger
+from twinset.privacy.rounding import up_decimals, up_digits
 from twinset.privacy.weightscale import WeightScale
 
-COVERS = (
+_COVERS = (
     "the twin, whatever is done with it and however many rows are drawn",
     "the fine-tuned model and everything drawn from it",
     "the noisy label counts, and this ledger (with the number of records taken as public)",
 )
-COVERS_FLAGGED = (
+_COVERS_FLAGGED = (
     "what was flagged, in the twin, however many rows are drawn",
     "what was flagged, in the fine-tuned model and everything drawn from it",
 )
@@ -68,7 +68,7 @@ def caveats(policy: str, form: str) -> tuple[str, ...]:
 
 def covers(ledger: Ledger) -> tuple[str, ...]:
     """Return what a guarantee is true of."""
-    return COVERS_FLAGGED if ledger.unit == FLAGGED_UNIT else COVERS
+    return _COVERS_FLAGGED if ledger.unit == FLAGGED_UNIT else _COVERS
 
 
 def excludes(ledger: Ledger) -> tuple[str, ...]:
@@ -109,11 +109,11 @@ def by_weight(ledger: Ledger, spent: float, rows: list[tuple[float, float]]) -> 
     told = ", ".join(f"{weight:g}: {up_decimals(epsilon)}" for weight, epsilon in rows)
     return (
         for_records(ledger, spent)
-        + f" Epsilon is smaller for records of a higher privacy weight ({told}). {weighing(scale)}"
+        + f" Epsilon is smaller for records of a higher privacy weight ({told}). {_weighing(scale)}"
     )
 
 
-def weighing(scale: WeightScale) -> str:
+def _weighing(scale: WeightScale) -> str:
     """Say what makes a record's privacy weight."""
     return (
         "The privacy weight of a record is a public function of its own text: 0 where "
@@ -165,21 +165,3 @@ def _factor(eps: str) -> str:
     """Spell out e^ε where it is a number a reader can picture."""
     value = float(eps)
     return f" (about {math.ceil(math.exp(value)):,})" if 1 <= value <= 20 else ""
-
-
-def up_decimals(value: float) -> str:
-    """Round up to two decimals.
-
-    >>> up_decimals(7.9964), up_decimals(0.001)
-    ('8.00', '0.01')
-    """
-    return str(Decimal(value).quantize(Decimal("0.01"), ROUND_CEILING))
-
-
-def up_digits(value: float) -> str:
-    """Round up to three significant digits.
-
-    >>> up_digits(1e-5), up_digits(2.5114e-07)
-    ('1e-05', '2.52e-07')
-    """
-    return f"{float(Context(prec=3, rounding=ROUND_CEILING).create_decimal(repr(value))):.3g}"
