@@ -8,13 +8,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Goal = Literal["maximise", "minimise"]
+Goal = Literal["maximise", "minimise", "match"]  # match: as near as can be to real rows' value
+# What a value was computed from. What only the twin and its model went into may be published: it is
+# post-processing of what is differentially private. Everything else stays with the owner.
+Where = Literal["private rows", "release alone"]
 Z_95 = 1.959963984540054  # two-sided 95 % quantile of the standard normal
 
 
 @dataclass(frozen=True)
 class Score:
-    """One value with its 95 % interval, the way it should go, its range and its sample size."""
+    """One value with its 95 % interval, the way it should go, its range and its sample size.
+
+    Args:
+        name: the measure.
+        value: what was found.
+        low: lower end of the interval.
+        high: upper end.
+        goal: the way it should go.
+        minimum: least possible value.
+        maximum: greatest possible value; may be ∞.
+        n: what the interval counts: rows, pairs, runs.
+        where: what it was computed from.
+    """
 
     name: str
     value: float
@@ -24,6 +39,7 @@ class Score:
     minimum: float
     maximum: float
     n: int
+    where: Where = "private rows"
 
     def __str__(self) -> str:
         """Return "0.812 [0.794, 0.829]"."""
