@@ -13,7 +13,8 @@ from typing import Annotated, Any
 
 import typer
 
-from evaluation.commands import audit, compare, demo
+from evaluation.auditcommands import audit
+from evaluation.commands import compare, demo, evaluate, report
 from twinset import __version__, exits
 from twinset.commandline import (
     Data,
@@ -240,6 +241,8 @@ def policy(
 
 app.command()(demo)
 app.command()(compare)
+app.command()(evaluate)
+app.command()(report)
 
 
 @app.command()

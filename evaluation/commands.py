@@ -1,4 +1,4 @@
-"""The commands that measure: `demo`, `compare` and `audit`. Parse, call, print.
+"""The commands that measure: `demo`, `compare`, `evaluate`, `report`. Parse, call, print.
 
 They import what they need when they are called, as `cli` does.
 """
@@ -11,21 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from twinset.commandline import Data, Json, Quiet, show, source_of
-from twinset.errors import VerificationError
 from twinset.flags import takes
-from twinset.options import (
-    DECODING,
-    POLICY,
-    PRIVACY,
-    SEED,
-    SPEED,
-    TABLE,
-    TRAINING,
-    run_config,
-    run_options,
-)
-
-audit = typer.Typer(help="Attack twinset's own claims.")
+from twinset.options import ANY_POLICY, TABLE, run_config, run_options
 
 
 def demo(
@@ -41,22 +28,14 @@ def demo(
     from twinset.console import Console
 
     with Console(quiet) as progress:
-        report = run_demo(run, progress, overwrite)
+        made = run_demo(run, progress, overwrite)
     if as_json:
-        show({"run": report.run, **report.comparison.to_dict()}, (), as_json)
+        show({"run": made.run, **made.findings.to_dict()}, (), as_json)
     else:
-        Stdout(highlight=False).print(report)
+        Stdout(highlight=False).print(made)
 
 
-@takes(
-    *TABLE,
-    *(option for option in PRIVACY if option.name != "no_privacy"),
-    *(option for option in POLICY if option.name != "noise_policy"),
-    *TRAINING,
-    *SPEED,
-    *DECODING,
-    *SEED,
-)
+@takes(*ANY_POLICY)
 def compare(
     data: Data,
     *,
@@ -77,11 +56,11 @@ def compare(
     """Train and score each noise policy with several seeds: one table, one figure."""
     from rich.console import Console as Stdout
 
+    from evaluation.classifiers import CLASSIFIERS
     from evaluation.command import shell_line
     from evaluation.policycomparison import compare_policies
     from evaluation.policydata import Wanted
     from evaluation.policyreport import as_table
-    from evaluation.utility import CLASSIFIERS
     from twinset.console import Console
 
     names = tuple(dict.fromkeys(name.strip() for name in policies.split(",")))
@@ -101,34 +80,76 @@ def compare(
         Stdout(highlight=False).print(as_table(results))
 
 
-@audit.command()
-def mechanism(
-    noise_policy: Annotated[str, typer.Option(help="The policy to attack.")] = "uniform",
-    policy_form: Annotated[str, typer.Option(help="sound or published.")] = "sound",
-    fault: Annotated[
-        str | None, typer.Option(help="Break the step first; a wrong name lists all.")
+@takes(*(option for option in TABLE if option.name in ("text", "attribute")))
+def evaluate(
+    twin: Annotated[Path, typer.Argument(help="The twin, or its run folder.")],
+    *,
+    given: dict[str, Any],
+    train: Annotated[Path, typer.Option(help="The private table that it was made from.")],
+    test: Annotated[Path, typer.Option(help="Real rows, held out.")],
+    run: Annotated[Path | None, typer.Option(help="Run folder of a twin given as a file.")] = None,
+    classifier: Annotated[
+        list[str] | None, typer.Option(help="tfidf, svm, minilm, encoder; repeat it.")
     ] = None,
-    noise_multiplier: Annotated[float, typer.Option(help="Sigma.")] = 1.0,
-    steps: Annotated[int, typer.Option(min=1, help="Of the short run.")] = 6,
-    sample_rate: Annotated[float, typer.Option(help="Of the short run.")] = 0.5,
-    trials: Annotated[int, typer.Option(min=100, help="Outputs with, and without.")] = 20_000,
-    delta: Annotated[float, typer.Option(help="Where the claim is attacked.")] = 0.05,
+    encoder: Annotated[
+        str | None, typer.Option(help="What `encoder` fine-tunes: folder or hub name.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Times each classifier is trained.")] = 1,
+    baseline: Annotated[
+        Path | None, typer.Option(help="Rows made without private data; else made here.")
+    ] = None,
+    non_private: Annotated[Path | None, typer.Option(help="A twin made without noise.")] = None,
+    sweep_epsilon: Annotated[
+        str | None, typer.Option(help="Train a twin for each of these too: 1,2,4.")
+    ] = None,
+    exclude_overlap: Annotated[
+        bool, typer.Option("--exclude-overlap", help="Leave out test rows that are in train.")
+    ] = False,
+    output: Annotated[Path | None, typer.Option(help="JSON; a run keeps its own.")] = None,
+    publishable: Annotated[
+        bool, typer.Option("--publishable", help="Print only what may be published.")
+    ] = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Attack the noise step with worst-case neighbours; exit code 1 if its claim is refuted."""
-    from rich.console import Console as Stderr
-    from rich.progress import Progress
+    """Measure a twin: is it useful, is it faithful?"""
+    from evaluation.classifiers import CLASSIFIERS
+    from evaluation.command import shell_line
+    from evaluation.evaluate import FILE, Wanted, budgets
+    from evaluation.evaluate import evaluate as measure
+    from evaluation.keeping import place_of, show_findings
+    from evaluation.release import Release
+    from twinset.console import Console
 
-    from evaluation.audit.report import MechanismAudit, finding_line
+    wanted = Wanted(
+        train,
+        test,
+        given.get("text"),
+        tuple(given.get("attribute", ())),
+        tuple(classifier or CLASSIFIERS),
+        encoder,
+        seeds,
+        baseline,
+        non_private,
+        budgets(sweep_epsilon),
+        exclude_overlap,
+    )
+    release = Release.read(twin, run)
+    place = place_of(release.run, output, FILE)
+    with Console(quiet) as progress:
+        findings = measure(release, wanted, shell_line("twinset"), progress)
+    if place is not None:
+        findings.save(place)
+    show_findings(findings, place, publishable, as_json)
 
-    policy = run_config({"noise_policy": noise_policy, "policy_form": policy_form}).policy
-    audited = MechanismAudit(policy, fault, noise_multiplier, steps, sample_rate, trials, delta)
-    with Progress(console=Stderr(stderr=True), disable=quiet, transient=True) as bar:
-        task = bar.add_task("attacking", total=audited.ticks)
-        findings = audited.run(lambda: bar.advance(task))
-    show(audited.to_dict(findings), map(finding_line, findings), as_json)
-    if not all(finding.theorem_holds for finding in findings):
-        raise VerificationError("the outputs show more than is claimed: the step is not private")
-    if not all(finding.holds for finding in findings):
-        raise VerificationError("the outputs show more than the nominal claim of this form")
+
+def report(
+    run: Annotated[Path, typer.Argument(help="Run folder.")],
+    show_real: Annotated[
+        Path | None, typer.Option(help="Private table: some of its rows beside the twin's.")
+    ] = None,
+) -> None:
+    """Draw everything that is known of a run: one page, internal/report.html."""
+    from evaluation.report.page import write_report
+
+    typer.echo(write_report(run, show_real))

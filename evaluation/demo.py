@@ -14,18 +14,20 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from evaluation.comparison import compare
 from evaluation.embeddings import SentenceEncoder
-from evaluation.results import BASELINE, REAL, TWIN, Comparison
+from evaluation.evaluate import FILE, Wanted, evaluate
+from evaluation.findings import Findings
+from evaluation.release import Release
+from evaluation.report.page import write_report
+from evaluation.tables import BASELINE, REAL, TWIN
 from evaluation.twins import generate_twin
-from evaluation.utility import CLASSIFIERS
-from twinset.artefact import write_json
 from twinset.basemodel import load_base
 from twinset.config import PrivacyConfig, RunConfig, SamplingConfig, TrainingConfig
 from twinset.demodata import demo_reviews
 from twinset.estimate import measure, usual_tokens
 from twinset.formats import write_frame
 from twinset.generate import prepare
+from twinset.privacy.rounding import up_decimals
 from twinset.progress import Progress, Silent
 from twinset.request import Places, RowsWanted, Source
 
@@ -47,9 +49,10 @@ OTHER_SECONDS = 20.0  # loading, accounting and saving
 
 TEXT, ATTRIBUTE = "review", "verdict"
 PROMPT = "film-verdict"
-TABLE = "demo.parquet"
+TABLE, KNOWN, HELD_OUT = "demo.parquet", "known.parquet", "held-out.parquet"
 PROBE_TEXTS = 64
 SAMPLES = 3
+CLASSIFIERS = ("tfidf", "minilm")
 
 
 @dataclass(frozen=True)
@@ -57,12 +60,12 @@ class DemoReport:
     """What the demo shows at its end; `rich` prints it.
 
     Args:
-        comparison: the figures.
+        findings: the figures.
         samples: a few rows of the twin.
         run: the run folder.
     """
 
-    comparison: Comparison
+    findings: Findings
     samples: pd.DataFrame
     run: Path
 
@@ -74,7 +77,7 @@ class DemoReport:
         yield Text("\nThree rows of the twin:")
         for label, text in zip(self.samples[ATTRIBUTE], self.samples[TEXT], strict=True):
             yield Text(f"  {label:7} {' '.join(text.split())}")
-        yield Text(f"\n{self.comparison.guarantee}\n")
+        yield Text(f"\n{self.findings.about['guarantee']}\n")
         for part, what in _PARTS.items():
             yield Text(f"  {self.run / part}  {what}")
 
@@ -82,23 +85,23 @@ class DemoReport:
         from rich import box
         from rich.table import Table
 
-        found, spent = self.comparison, self.comparison.spent()
+        found, about = self.findings, self.findings.about
         title = "Accuracy of classifiers on real reviews they have not seen"
-        caption = ", ".join(f"{name} = {value}" for name, value in spent.items())
-        table = Table(title=title, caption=f"twin: {caption}", box=box.SIMPLE_HEAD)
+        caption = f"twin: ε = {up_decimals(about['epsilon'])}, δ = {about['delta']:g}"
+        table = Table(title=title, caption=caption, box=box.SIMPLE_HEAD)
         table.pad_edge, table.collapse_padding = False, True  # fits 80 columns
         table.add_column("trained on")
         for name in ("rows", "fidelity", *CLASSIFIERS):
             table.add_column(name, justify="right", no_wrap=True)
         for source in (REAL, TWIN, BASELINE):
-            scores = (found.score("accuracy", source, ATTRIBUTE, c) for c in CLASSIFIERS)
-            row = (str(found.rows[source]), self._fidelity(source), *map(str, scores))
+            scores = (found.find("accuracy", rows=source, classifier=c) for c in CLASSIFIERS)
+            row = (str(about["rows"][source]), self._fidelity(source), *map(str, scores))
             table.add_row(source, *row)
         return table
 
     def _fidelity(self, source: str) -> str:
         """How often the better classifier, taught by real rows, agrees with a row's label."""
-        score = self.comparison.score("label fidelity", source, ATTRIBUTE, CLASSIFIERS[-1])
+        score = self.findings.find("label fidelity", rows=source, classifier=CLASSIFIERS[-1])
         return f"{score.value:.2f}" if score else ""
 
 
@@ -146,29 +149,21 @@ def run_demo(
     train, heldout = demo_reviews(progress.say)
     load_base(base_model, say=progress.say)  # fetched and converted before the clock is read
     with TemporaryDirectory() as folder:
-        table = Path(folder, TABLE)
+        table, known, tested = (Path(folder, name) for name in (TABLE, KNOWN, HELD_OUT))
         write_frame(train, table)
+        write_frame(train.sample(REAL_ROWS, random_state=0), known)
+        write_frame(heldout.sample(HELD_OUT_ROWS, random_state=0), tested)
         source = Source(str(table), TEXT, (ATTRIBUTE,), prompt=PROMPT)
         minutes = math.ceil(_seconds_ahead(source, train, config, progress) / 60)
         progress.say(f"the demo takes about {minutes} min on this machine (measured just now)")
         places = Places(run, overwrite=overwrite)
         twin = generate_twin(source, config, _wanted(), places, progress)
-    comparison = compare(
-        train.sample(REAL_ROWS, random_state=0),
-        heldout.sample(HELD_OUT_ROWS, random_state=0),
-        TEXT,
-        [ATTRIBUTE],
-        config,
-        PROMPT,
-        len(twin.frame),
-        progress,
-        twin=twin,
-        classifiers=CLASSIFIERS,
-        data="demo reviews",
-    )
-    assert twin.run is not None
-    write_json(twin.run / "internal" / "evaluation.json", comparison.to_dict())
-    return DemoReport(comparison, twin.frame.head(SAMPLES), twin.run)
+        assert twin.run is not None
+        wanted = Wanted(known, tested, classifiers=CLASSIFIERS)
+        findings = evaluate(Release.read(twin.run), wanted, "twinset demo", progress)
+    findings.save(twin.run / "internal" / FILE)
+    write_report(twin.run)
+    return DemoReport(findings, twin.frame.head(SAMPLES), twin.run)
 
 
 def _wanted() -> RowsWanted:

@@ -161,7 +161,8 @@ class Findings:
 def _score(data: Mapping[str, Any]) -> Score:
     infinite: dict[str, Any] = {"value": math.nan, "low": -math.inf, "high": math.inf}
     infinite |= {"minimum": -math.inf, "maximum": math.inf}
-    return Score(**{k: infinite.get(k) if v is None else v for k, v in data.items()})
+    known: dict[str, Any] = {k: infinite.get(k) if v is None else v for k, v in data.items()}
+    return Score(**known)
 
 
 def _plain(value: Any) -> Any:

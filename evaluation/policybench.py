@@ -15,14 +15,15 @@ import pandas as pd
 
 from evaluation.baseline import untrained_twin
 from evaluation.canaries import COPIES, FORMATS, Canary, draw_canaries, plant
+from evaluation.classifiers import make_classifiers
 from evaluation.exposure import Exposure, exposure
 from evaluation.heldout import perplexity
 from evaluation.policydata import Data, Wanted, read_data, table, take
 from evaluation.policyresults import PERPLEXITY, REAL_ROWS, Row, accuracy, exposed, fidelity
-from evaluation.results import BASELINE
+from evaluation.tables import BASELINE
 from evaluation.twins import Seconds, timed, train_twin
 from evaluation.utility import accuracy as accuracy_of
-from evaluation.utility import label_fidelity, make_classifiers, targets, train_on
+from evaluation.utility import label_fidelity, targets, train_on
 from twinset.allocation import proportional
 from twinset.basemodel import BaseModel, context_length, load_base, special_token_strings
 from twinset.config import RunConfig

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from evaluation.canaries import COPIES, EACH, FORMATS
-from evaluation.comparison import coinciding_rows
 from evaluation.exposure import EXACT
 from evaluation.policybench import JUDGE_ROWS, PERPLEXITY_ROWS, Bench
 from evaluation.policydata import NO_PRIVACY, POLICIES, Data, Wanted, fingerprint, read_data
 from evaluation.policyreport import as_markdown, write_figure
 from evaluation.policyresults import REAL_ROWS, PolicyResults, measures
-from evaluation.results import BASELINE, LIBRARIES
 from evaluation.surroundings import machine, versions
+from evaluation.tables import BASELINE, coinciding_rows
 from twinset.artefact import write_text
 from twinset.config import RunConfig
 from twinset.errors import InputError
@@ -128,7 +127,7 @@ def _settings(wanted: Wanted, data: Data, config: RunConfig) -> dict[str, Any]:
         },
         "options": options,
         "about": {
-            "versions": ", ".join(f"{k} {v}" for k, v in versions(LIBRARIES).items()),
+            "versions": ", ".join(f"{k} {v}" for k, v in versions().items()),
             "machine": f"{here['cpu']}, {here['cores']} cores",
         },
     }

@@ -14,7 +14,7 @@ from typing import get_args
 import numpy as np
 import pandas as pd
 
-from evaluation.utility import CLASSIFIERS
+from evaluation.classifiers import CLASSIFIERS
 from twinset.config import NoisePolicyName
 from twinset.errors import InputError
 from twinset.formats import read_frame
@@ -39,7 +39,7 @@ class Wanted:
         seeds: how many runs of each; the first seed is that of `config`.
         rows: of each twin.
         test: real rows, held out; None keeps a fifth of the table.
-        classifiers: names in `utility.CLASSIFIERS`.
+        classifiers: names in `classifiers.CLASSIFIERS`.
     """
 
     source: Source

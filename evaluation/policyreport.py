@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from evaluation.canaries import COPIES, EACH
 from evaluation.exposure import EXACT, UNKNOWN
 from evaluation.policyresults import REAL_ROWS, Measure, PolicyResults, Row, exposed
-from evaluation.results import BASELINE
 from evaluation.scores import Score
+from evaluation.tables import BASELINE
 from twinset.markdown import bullets, code, plain
 from twinset.privacy.rounding import up_decimals
 

@@ -67,7 +67,7 @@ class Row:
     """One run: a policy, or what it is set beside, with one seed.
 
     Args:
-        name: the policy, or `REAL_ROWS`, or `evaluation.results.BASELINE`.
+        name: the policy, or `REAL_ROWS`, or `evaluation.tables.BASELINE`.
         seed: of the run.
         values: by measure; those that were taken.
         seconds: by phase.

@@ -8,8 +8,12 @@ from collections.abc import Iterable
 from importlib import metadata
 from typing import Any
 
+LIBRARIES = (
+    "twinset numpy opacus pandas peft scikit-learn torch transformers".split()  # alphabetical
+)
 
-def versions(libraries: Iterable[str]) -> dict[str, str]:
+
+def versions(libraries: Iterable[str] = LIBRARIES) -> dict[str, str]:
     """Return Python's version and those of the libraries."""
     return {"python": platform.python_version()} | {name: _version(name) for name in libraries}
 

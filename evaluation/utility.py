@@ -6,13 +6,11 @@ made. Rows without a text or a label are left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from evaluation.embeddings import SentenceEncoder
+from evaluation.classifiers import Classifier
 from evaluation.scores import Score, proportion
-from twinset.assets import Say, silent
 from twinset.columns import label_cells, text_cells
 from twinset.errors import InputError
 
@@ -20,12 +18,6 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 Target = tuple[str, ...]  # the label columns a classifier predicts together
-Classifier = Callable[[], Any]  # makes an unfitted scikit-learn pipeline from texts to labels
-
-CLASSIFIERS = ("tfidf", "minilm")
-# C of the logistic regressions. On 400 to 1,500 real training reviews of the demo, 1 and 10 do as
-# well as each other behind embeddings; 10 takes a twin's wrong labels to heart.
-WORDS_INVERSE_PENALTY, EMBEDDINGS_INVERSE_PENALTY = 10.0, 1.0
 
 
 def targets(attributes: Sequence[str]) -> list[Target]:
@@ -38,48 +30,9 @@ def targets(attributes: Sequence[str]) -> list[Target]:
     return single + ([tuple(attributes)] if len(single) > 1 else [])
 
 
-def make_classifiers(
-    names: Sequence[str] = CLASSIFIERS, say: Say = silent
-) -> dict[str, Classifier]:
-    """Return classifiers by name; all `minilm` ones made here share the embeddings of texts.
-
-    Raises:
-        InputError: a name that is not in `CLASSIFIERS`.
-    """
-    makers: dict[str, Classifier] = {
-        "tfidf": tfidf,
-        "minilm": partial(minilm, SentenceEncoder(say)),
-    }
-    if unknown := [name for name in names if name not in makers]:
-        raise InputError(f"there is no classifier {unknown[0]!r}; there are {', '.join(makers)}")
-    return {name: makers[name] for name in names}
-
-
-def tfidf() -> Any:
-    """Words and pairs of words, weighted by rarity, and a logistic regression."""
-    from sklearn.feature_extraction.text import TfidfVectorizer
-    from sklearn.pipeline import make_pipeline
-
-    words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"(?u)\b\w+\b")
-    return make_pipeline(words, _regression(WORDS_INVERSE_PENALTY))
-
-
-def minilm(encoder: SentenceEncoder) -> Any:
-    """Sentence embeddings and a logistic regression."""
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import FunctionTransformer
-
-    embeddings = FunctionTransformer(encoder.encode)
-    return make_pipeline(embeddings, _regression(EMBEDDINGS_INVERSE_PENALTY))
-
-
-def _regression(inverse_penalty: float) -> Any:
-    from sklearn.linear_model import LogisticRegression
-
-    return LogisticRegression(C=inverse_penalty, max_iter=1000)
-
-
-def train_on(frame: DataFrame, text: str, target: Target, classifier: Classifier) -> Any:
+def train_on(
+    frame: DataFrame, text: str, target: Target, classifier: Classifier, seed: int = 0
+) -> Any:
     """Fit a classifier of the table's texts.
 
     Raises:
@@ -91,7 +44,7 @@ def train_on(frame: DataFrame, text: str, target: Target, classifier: Classifier
             f"no classifier of {', '.join(target)} can be trained on rows of one label only; "
             "take more rows"
         )
-    return classifier().fit(texts, labels)
+    return classifier(seed).fit(texts, labels)
 
 
 def accuracy(model: Any, frame: DataFrame, text: str, target: Target) -> Score:
@@ -119,7 +72,8 @@ def commonest_label(train: DataFrame, heldout: DataFrame, text: str, target: Tar
     """Return the accuracy of always answering the label that is commonest in training."""
     from sklearn.dummy import DummyClassifier
 
-    return accuracy(train_on(train, text, target, DummyClassifier), heldout, text, target)
+    always = train_on(train, text, target, lambda seed: DummyClassifier())
+    return accuracy(always, heldout, text, target)
 
 
 def labelled(frame: DataFrame, text: str, target: Target) -> tuple[list[str], list[str]]:

@@ -18,8 +18,8 @@ from evaluation.policycomparison import policy_config
 from evaluation.policydata import Wanted, read_data
 from evaluation.policyreport import as_markdown, as_table
 from evaluation.policyresults import REAL_ROWS, PolicyResults, Row, exposed, measures
-from evaluation.results import BASELINE
 from evaluation.scores import mean
+from evaluation.tables import BASELINE
 from twinset.config import RunConfig
 from twinset.errors import InputError
 from twinset.exits import STOPPED

@@ -6,6 +6,7 @@ import pytest
 from scipy.stats import binomtest
 from sklearn.dummy import DummyClassifier
 
+from evaluation.classifiers import make_classifiers, tfidf
 from evaluation.embeddings import SentenceEncoder
 from evaluation.scores import proportion
 from evaluation.utility import (
@@ -13,9 +14,7 @@ from evaluation.utility import (
     commonest_label,
     label_fidelity,
     labelled,
-    make_classifiers,
     targets,
-    tfidf,
     train_on,
 )
 from twinset.errors import InputError
@@ -136,7 +135,7 @@ def test_nothing_to_test_on_is_refused():
 
 
 def test_unknown_classifier_is_refused():
-    with pytest.raises(InputError, match="no classifier 'bert'; there are tfidf, minilm"):
+    with pytest.raises(InputError, match="no classifier 'bert'; there are tfidf, svm, minilm"):
         make_classifiers(["bert"])
 
 

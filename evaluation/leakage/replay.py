@@ -1,0 +1,197 @@
+"""Personal data of the private rows that stand in a twin too, by how often the private rows say it.
+
+Chance is what a twin holds of the same kinds of data in held-out rows that it never saw: a model
+makes up names and numbers that exist, and knows famous ones. What is found stays in this module: no
+score, note or message holds it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from evaluation.findings import Measured
+from evaluation.leakage.names import digits_of, names_in, phones_in
+from evaluation.leakage.shingles import words_of
+from evaluation.scores import proportion
+from twinset.detectors.spans import Span
+from twinset.errors import InputError
+from twinset.progress import Progress
+
+EMAIL, PHONE, CARD = "e-mail address", "telephone number", "card number"
+ID, NAME = "id number", "person's name"
+KINDS = (EMAIL, PHONE, CARD, ID, NAME)
+OCCURRENCES = {"1": range(1, 2), "2–9": range(2, 10), "10+": range(10, 2**63)}
+Found = dict[str, Counter[str]]  # kind → value → rows that hold it
+
+_EMAIL = re.compile(r"(?<![\w.%+'-])[\w.%+'-]++@[\w-]++(?:\.[\w-]++)++")
+_CARD = re.compile(r"(?<![\w.-])\d(?:[ -]?\d){12,18}(?![\w-])")
+_IBAN = re.compile(r"(?<!\w)[A-Z]{2}\d{2}(?: ?[A-Z\d]{4}){2,7}(?: ?[A-Z\d]{1,3})?(?!\w)")
+# A code of capitals and digits; a word with six digits or more that is no sum of money.
+_ID = re.compile(
+    r"(?<!\w)(?=[A-Z]*\d)(?=\d*[A-Z])[A-Z\d]{8,24}(?!\w)|"
+    r"(?<![\w.,$€£/-])(?=(?:[A-Za-z/-]*\d){6})[A-Za-z\d/-]{6,40}(?!\w|[.,]\d)"
+)
+_DATE = re.compile(r"\d{4}[/-]\d\d?[/-]\d\d?|\d\d?[/-]\d\d?[/-]\d{2,4}|\d{4}[/-]\d{4}")
+_TOLD = 100  # rows between two reports
+_FEW = 2  # tables whose sizes differ by more are no equals
+
+
+def replay(
+    twin_texts: Sequence[str],
+    train_texts: Sequence[str],
+    heldout_texts: Sequence[str],
+    *,
+    progress: Progress,
+) -> tuple[list[Measured], list[str]]:
+    """Measure how many of the personal data in train stand in the twin.
+
+    Args:
+        twin_texts: of the twin.
+        train_texts: of the rows it was made from.
+        heldout_texts: of rows like those of train that it was not made from.
+        progress: told how far it is.
+
+    Returns:
+        Scores, and notes on what could not be measured. A place names the kind; the rows that hold
+        the value ("train", "train only", "held-out only": the last two are to be compared); and how
+        many of them do. Empty groups are left out.
+    """
+    private = {"train": _numbers(train_texts), "held-out": _numbers(heldout_texts)}
+    written = {value for values in _numbers(twin_texts).values() for value in values}
+    try:
+        names = _names([*train_texts, *heldout_texts], progress)
+    except InputError as error:
+        notes = [f"Replayed names were not counted: {error}."]
+    else:
+        notes = []
+        private["train"][NAME] = Counter(n for row in names[: len(train_texts)] for n in row)
+        private["held-out"][NAME] = Counter(n for row in names[len(train_texts) :] for n in row)
+        written |= _said(twin_texts, {name for row in names for name in row})
+    measured = [each for kind in private["train"] for each in _shares(kind, private, written)]
+    return measured, [*notes, *_notes(private, len(train_texts), len(heldout_texts))]
+
+
+def _shares(kind: str, private: dict[str, Found], written: set[str]) -> Iterator[Measured]:
+    train, heldout = private["train"][kind], private["held-out"][kind]
+    sources = {
+        "train": train,
+        "train only": {v: n for v, n in train.items() if v not in heldout},
+        "held-out only": {v: n for v, n in heldout.items() if v not in train},
+    }
+    for rows, values in sources.items():
+        for occurrences, band in OCCURRENCES.items():
+            hits = [value in written for value, n in values.items() if n in band]
+            if hits:
+                score = proportion("replayed", sum(hits), len(hits), "minimise")
+                place = {"kind": kind, "rows": rows, "occurrences": occurrences}
+                yield Measured("leakage", score, place)
+
+
+def _notes(private: dict[str, Found], train: int, heldout: int) -> Iterator[str]:
+    if absent := [kind for kind, values in private["train"].items() if not values]:
+        yield f"Train holds none of these, so none can be replayed: {', '.join(absent)}."
+    if max(train, heldout) > _FEW * min(train, heldout):
+        yield (
+            f"Train has {train:,} rows and held-out {heldout:,}: what stands in one row of the "
+            "smaller is commoner than what stands in one of the larger, so chance is only roughly "
+            "known."
+        )
+
+
+def _numbers(texts: Iterable[str]) -> Found:
+    """Count the rows that hold each e-mail address and each number of any kind."""
+    found: Found = {kind: Counter() for kind in KINDS if kind != NAME}
+    for text in texts:
+        for kind, value in set(numbers_in(text)):
+            found[kind][value] += 1
+    return found
+
+
+def numbers_in(text: str) -> Iterator[tuple[str, str]]:
+    """Yield kind and value of e-mail addresses and numbers, in one way of writing.
+
+    What was found as one kind is not looked at again: a card number is no id number.
+
+    >>> list(numbers_in("Ann@X.org paid with 4111-1111-1111-1111 on 2001-05-14, case A-955320"))
+    [('e-mail address', 'ann@x.org'), ('card number', '4111111111111111'), ('id number', 'A955320')]
+    """
+    for kind, find in _FINDERS:
+        rest: list[str] = []
+        end = 0
+        for start, stop in find(text):
+            yield kind, _WRITTEN.get(kind, _capitals)(text[start:stop])
+            rest.append(text[end:start])
+            end = stop
+        text = "|".join([*rest, text[end:]])
+
+
+def _spans(pattern: re.Pattern[str]) -> Callable[[str], list[Span]]:
+    return lambda text: [match.span() for match in pattern.finditer(text)]
+
+
+def _cards(text: str) -> list[Span]:
+    return [m.span() for m in _CARD.finditer(text) if luhn(digits_of(m.group()))]
+
+
+def _ids(text: str) -> list[Span]:
+    return [m.span() for m in _ID.finditer(text) if not _DATE.fullmatch(m.group())]
+
+
+_FINDERS: tuple[tuple[str, Callable[[str], list[Span]]], ...] = (
+    (EMAIL, _spans(_EMAIL)),
+    (CARD, _cards),
+    (ID, _spans(_IBAN)),
+    (PHONE, phones_in),
+    (ID, _ids),
+)
+
+
+def _phone(text: str) -> str:
+    """Return the digits, without America's country code."""
+    digits = digits_of(text)
+    return digits[1:] if len(digits) == 11 and digits[0] == "1" else digits
+
+
+def _capitals(text: str) -> str:
+    return "".join(filter(str.isalnum, text)).upper()
+
+
+_WRITTEN: dict[str, Callable[[str], str]] = {EMAIL: str.casefold, PHONE: _phone}
+
+
+def luhn(digits: str) -> bool:
+    """Return whether the last digit is the check digit of the others, as in card numbers.
+
+    >>> luhn("4111111111111111"), luhn("4111111111111112")
+    (True, False)
+    """
+    doubled = (sum(divmod(2 * int(d), 10)) for d in digits[-2::-2])
+    return (sum(map(int, digits[::-2])) + sum(doubled)) % 10 == 0
+
+
+def _names(texts: Sequence[str], progress: Progress) -> list[set[str]]:
+    """Return each row's names, as words."""
+    names = []
+    for done, (text, spans) in enumerate(zip(texts, names_in(texts), strict=True), start=1):
+        names.append({" ".join(_name_words(text[start:end])) for start, end in spans})
+        if done % _TOLD == 0 or done == len(texts):
+            progress.count("rows searched for names", done, len(texts))
+    return names
+
+
+def _said(texts: Iterable[str], names: set[str]) -> set[str]:
+    """Return which names stand in the texts, whether or not they are names there."""
+    lengths = {len(name.split()) for name in names}
+    said = set()
+    for text in texts:
+        words = _name_words(text)
+        for length in lengths:
+            runs = (" ".join(words[i : i + length]) for i in range(len(words) - length + 1))
+            said |= names.intersection(runs)
+    return said
+
+
+def _name_words(text: str) -> list[str]:
+    return [word.removesuffix("'s") for word in words_of(text)]

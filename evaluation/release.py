@@ -1,0 +1,132 @@
+"""What was released, as an evaluation finds it: a twin's file, or a run folder with its options.
+
+Reads no weights and writes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from evaluation.surroundings import machine, versions
+from evaluation.twins import Twin, read_twin
+from twinset.columns import choose_columns
+from twinset.config import RunConfig
+from twinset.errors import InputError
+from twinset.formats import FORMATS
+from twinset.schema import Schema
+from twinset.templates import Template
+from twinset.twinmodel import DESCRIPTION
+
+TWIN = "twin"
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """What a run left.
+
+    Args:
+        root: its folder.
+        config: its options.
+        schema: shape of the private table.
+        template: its prompts.
+    """
+
+    root: Path
+    config: RunConfig
+    schema: Schema
+    template: Template
+
+    @classmethod
+    def read(cls, root: Path) -> FinishedRun:
+        """Read a run folder.
+
+        Raises:
+            InputError: the folder is none, or is damaged.
+        """
+        try:
+            config = RunConfig.from_dict(_json(root / "internal" / "config.json"))
+            described = _json(root / "model" / DESCRIPTION)
+            schema = Schema.from_dict(described["schema"])
+            template = Template.from_dict(described["template"])
+        except (OSError, KeyError, TypeError, ValueError) as error:
+            raise InputError(
+                f"{root} is no complete run folder of twinset ({type(error).__name__})"
+            ) from error
+        return cls(root, config, schema, template)
+
+    @property
+    def internal(self) -> Path:
+        """The folder that stays with the owner."""
+        return self.root / "internal"
+
+    @property
+    def twin_path(self) -> Path:
+        """The twin in `share/`.
+
+        Raises:
+            InputError: there is none yet.
+        """
+        for ending in FORMATS:
+            if (path := self.root / "share" / f"{TWIN}{ending}").is_file():
+                return path
+        raise InputError(f"{self.root}/share holds no twin yet; run `twinset sample {self.root}`")
+
+    def twin(self) -> Twin:
+        """Read the twin."""
+        return read_twin(self.twin_path)
+
+
+@dataclass(frozen=True)
+class Release:
+    """A twin, with its run folder where there is one.
+
+    Args:
+        path: the twin's file, or the run folder.
+        twin: its rows, and what is guaranteed of them.
+        run: the run folder.
+    """
+
+    path: Path
+    twin: Twin
+    run: FinishedRun | None
+
+    @classmethod
+    def read(cls, path: Path, run: Path | None = None) -> Release:
+        """Read a run folder, or a twin's file with or without its run folder.
+
+        Raises:
+            InputError: something cannot be read.
+        """
+        is_run = (path / "model" / DESCRIPTION).is_file()
+        root = run or (path if is_run else None)
+        finished = None if root is None else FinishedRun.read(root)
+        twin = finished.twin() if finished is not None and is_run else read_twin(path)
+        return cls(path, twin, finished)
+
+    def columns(self, text: str | None, attributes: Sequence[str]) -> tuple[str, list[str]]:
+        """Return text and label columns: as given, else the run's, else guessed from the twin."""
+        names = list(attributes)
+        if self.run is not None:
+            text = text or self.run.schema.text
+            names = names or [attribute.name for attribute in self.run.schema.attributes]
+        return choose_columns(self.twin.frame, text, names, str(self.path), [])
+
+    def about(self, command: str, table: Path) -> dict[str, Any]:
+        """Return what a reader of findings must know to do it again."""
+        return {
+            "command": command,
+            "data": "/".join(table.parts[-2:]),
+            "epsilon": self.twin.epsilon,
+            "delta": self.twin.delta,
+            "guarantee": self.twin.sentence,
+            "versions": versions(),
+            "machine": machine(),
+        }
+
+
+def _json(path: Path) -> Any:
+    return json.loads(path.read_text("utf-8"))

@@ -1,0 +1,8 @@
+"""One page that says what is guaranteed, whether the twin is useful and faithful, and if it leaks.
+
+It reads a run folder and what was measured on it, and computes no score itself.
+"""
+
+from evaluation.report.page import build_report, write_report
+
+__all__ = ["build_report", "write_report"]

@@ -1,0 +1,186 @@
+"""From findings to figures: what is drawn of each, and under which heading."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from markupsafe import Markup
+
+from evaluation.findings import Curve, Histogram, Measured
+from evaluation.leakage.onerun import BOUND
+from evaluation.report.groups import (
+    CLAIM,
+    COMMONEST,
+    GUESSING,
+    Group,
+    claimed,
+    groups,
+    is_exposure,
+    repetitions,
+    words,
+)
+from evaluation.report.histograms import histogram_chart
+from evaluation.report.intervals import Reference, domain_of, interval_chart
+from evaluation.report.lines import Lines, Point, line_chart
+from evaluation.report.meanings import meaning
+from evaluation.report.tables import Table, of_curve, of_histogram
+from evaluation.scores import Score
+
+_MOST_PANELS = 12
+_DETAILS = ("macro-F1", "TPR at 0.1 % FPR")
+_DIAGONAL = "guessing"
+_UNKNOWN_SECRET = Reference(math.log2(math.e), "not known to the model")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One or several pictures that say one thing.
+
+    Args:
+        title: what is shown.
+        meaning: one sentence for somebody who does not know the measure.
+        panels: (heading or "", picture).
+        table: the same in numbers, where the table of all scores does not have them.
+        is_main: others are shown on request.
+    """
+
+    title: str
+    meaning: str
+    panels: tuple[tuple[str, Markup], ...]
+    table: Table | None = None
+    is_main: bool = True
+
+
+def figures_of(measured: Sequence[Measured]) -> Iterator[Figure]:
+    """Draw what can be compared: one figure a measure and label, one panel a group."""
+    yield from _exposure([m for m in measured if is_exposure(m)])
+    yield from _bounds(measured)
+    figures: dict[tuple[str, str], list[Group]] = {}
+    for group in _groups(measured):
+        if group.is_drawn:
+            figures.setdefault((group.name, group.place.get("label", "")), []).append(group)
+    for (name, label), panels in figures.items():
+        yield _compared(name, label, panels, _reference(name, label, measured))
+
+
+def not_drawn(measured: Sequence[Measured]) -> list[Measured]:
+    """Return the scores that stand alone, so that no figure shows them."""
+    return [m for g in _groups(measured) if not g.is_drawn for m in g.members.values()]
+
+
+def curve_figure(curve: Curve) -> Figure | None:
+    """Draw a curve with its numbers; None where it has no point."""
+    is_roc = curve.name.startswith("ROC") or _DIAGONAL in curve.series
+    series = {
+        name: [tuple(point) for point in points]
+        for name, points in curve.series.items()
+        if not (is_roc and name == _DIAGONAL)  # drawn on every such picture
+    }
+    picture = line_chart(Lines(curve.name, curve.x, curve.y, series, curve.log, is_roc=is_roc))
+    if picture is None:
+        return None
+    explained = meaning("ROC" if is_roc else curve.name)
+    return Figure(capital(curve.name), explained, (("", picture),), of_curve(curve))
+
+
+def histogram_figure(histogram: Histogram) -> Figure | None:
+    """Draw a histogram with its numbers; None where it is empty."""
+    picture = histogram_chart(histogram)
+    if picture is None:
+        return None
+    name = histogram.name
+    return Figure(capital(name), meaning(name), (("", picture),), of_histogram(histogram))
+
+
+def capital(title: str) -> str:
+    """Return a title with a capital in front; all else stays.
+
+    >>> capital("accuracy: DVD")
+    'Accuracy: DVD'
+    """
+    return title[:1].upper() + title[1:]
+
+
+def _groups(measured: Sequence[Measured]) -> list[Group]:
+    elsewhere = (BOUND, CLAIM)
+    return groups(
+        m
+        for m in measured
+        if not (
+            "value" in m.place
+            or is_exposure(m)
+            or m.score.name in elsewhere
+            or m.place.get("rows") == COMMONEST
+        )
+    )
+
+
+def _reference(name: str, label: str, measured: Sequence[Measured]) -> Reference | None:
+    """Return what scores are held against: guessing, or always the commonest label."""
+    if name in GUESSING:
+        return Reference(GUESSING[name], "guessing", is_middle=GUESSING[name] == 0.5)
+    for m in measured:
+        place = m.place.get("rows"), m.place.get("label", "")
+        if m.score.name == name and place == (COMMONEST, label) and math.isfinite(m.score.value):
+            return Reference(m.score.value, "always the commonest label")
+    return None
+
+
+def _compared(
+    name: str, label: str, panels: Sequence[Group], reference: Reference | None
+) -> Figure:
+    domain = domain_of([s for group in panels for s in group.scores.values()], reference)
+    pictures = []
+    for group in panels[:_MOST_PANELS]:
+        heading = words({k: v for k, v in group.place.items() if k != "label"})
+        rows = {word or name: score for word, score in group.scores.items()}
+        pictures.append((heading, interval_chart(group.title, rows, domain, reference)))
+    more = len(panels) - _MOST_PANELS
+    note = f" The other {more} are in the table of all scores." if more > 0 else ""
+    first = next(iter(panels[0].scores.values()))
+    title = f"{name}: {label}" if label else name
+    explained = meaning(name, first) + note
+    return Figure(capital(title), explained, tuple(pictures), is_main=name not in _DETAILS)
+
+
+def _bounds(measured: Sequence[Measured]) -> Iterator[Figure]:
+    rows: dict[str, dict[str, Score]] = {}
+    for m in measured:
+        if m.score.name == BOUND:
+            claim = claimed(measured, m)
+            stated = math.nan if claim is None else claim
+            kept = {k: v for k, v in m.place.items() if k not in ("attack", "sees")}
+            rows[words(kept)] = {
+                "at least, by attack": m.score,
+                "claimed": replace(m.score, value=stated, low=stated, high=stated),
+            }
+    if rows:
+        domain = domain_of([s for each in rows.values() for s in each.values()])
+        pictures = tuple(
+            (heading, interval_chart(f"{BOUND}, {heading}", each, domain, None))
+            for heading, each in rows.items()
+        )
+        yield Figure("Lower bound of ε beside what is claimed", meaning(BOUND), pictures)
+
+
+def _exposure(measured: Sequence[Measured]) -> Iterator[Figure]:
+    panels: dict[str, dict[str, list[Point]]] = {}
+    for m in sorted(measured, key=lambda m: repetitions(m) or 0):
+        rest = {k: v for k, v in m.place.items() if k not in ("copies", "policy")}
+        lines = panels.setdefault(words(rest), {})
+        point = (repetitions(m) or 0, m.score.value, m.score.low, m.score.high)
+        lines.setdefault(m.place.get("policy", "model"), []).append(point)
+    most = {m.score.maximum for m in measured if math.isfinite(m.score.maximum)}
+    whole = tuple(Reference(bits, "the whole secret") for bits in sorted(most)[-1:])
+    pictures = []
+    for heading, series in panels.items():
+        title = f"exposure, {heading}" if heading else "exposure"
+        x, y = "times that a secret was planted", "exposure in bits"
+        drawn = line_chart(Lines(title, x, y, series, "x", (_UNKNOWN_SECRET, *whole), 0.0))
+        if drawn is not None:
+            pictures.append((heading, drawn))
+    if pictures:
+        title = "Exposure of planted secrets against repetitions"
+        yield Figure(title, meaning("exposure"), tuple(pictures))

@@ -1,0 +1,138 @@
+"""How the twin was made: training curves, what they cost, and where the noise went."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from evaluation.report.figures import Figure
+from evaluation.report.intervals import Reference
+from evaluation.report.lines import Lines, Point, line_chart
+from evaluation.report.numbers import number
+from evaluation.report.tables import Table
+from twinset.noisemap import OUTSIDE, noise_cells
+from twinset.privacy.events import Event, IndividualGaussian, SubsampledGaussian
+from twinset.privacy.guarantee import guarantee
+from twinset.privacy.ledger import Ledger
+
+_MOST_POINTS = 120  # of a curve over steps; between them is the mean
+_SPENT_AT = 6  # steps at which ε is computed: each costs about as long as it does for a card
+_LEVELS = 3  # shades to each side of 1
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A factor in words, and its shade: −3 (least noise) … 3 (most)."""
+
+    factor: str
+    level: int
+
+
+@dataclass(frozen=True)
+class NoiseMap:
+    """Factors of what `uniform` draws: a row a layer, a column a kind of weight."""
+
+    kinds: tuple[str, ...]
+    layers: tuple[tuple[str, tuple[Cell | None, ...]], ...]
+
+
+def training_figures(steps: Sequence[Mapping[str, Any]], ledger: Ledger | None) -> Iterator[Figure]:
+    """Draw loss and clipped share over steps, and the ε that they spent."""
+    drawn = (
+        ("Loss", "loss", "mean loss of the batch", None, "How surprised the model is by the "
+         "private texts; it should fall, and with privacy it falls slowly."),
+        ("Clipped share", "clipped", "share of records", 0.0, "Share of the batch whose gradient "
+         "was longer than the clipping norm and was cut to it."),
+    )  # fmt: skip
+    for title, figure, y, least, meaning in drawn:
+        points = {title.lower(): over_steps(steps, figure)}
+        picture = line_chart(Lines(title, "step", y, points, least=least))
+        if picture is not None:
+            yield Figure(f"{title} while training", meaning, (("", picture),))
+    spent = spent_over_steps(ledger) if ledger else []
+    asked = ledger.target_epsilon if ledger else None
+    marks = () if asked is None else (Reference(asked, f"asked for: {asked:g}"),)
+    picture = line_chart(Lines("ε spent", "step", "ε", {"ε": spent}, "", marks, 0.0))
+    if spent and picture is not None:
+        meaning = (
+            "What the steps cost together, by the ledger; the label counts are paid before the "
+            "first step."
+        )
+        rows = tuple((f"{step:,.0f}", number(eps)) for step, eps in spent)
+        table = Table("ε spent by step", ("step", "ε"), rows)
+        yield Figure("ε spent while training", meaning, (("", picture),), table)
+
+
+def over_steps(steps: Sequence[Mapping[str, Any]], figure: str) -> list[Point]:
+    """Return (step, figure), the means of neighbours where there are many steps."""
+    known: list[tuple[Any, Any]] = [(s.get("step"), s.get(figure)) for s in steps]
+    points = [(float(x), float(y)) for x, y in known if _is_number(x) and _is_number(y)]
+    size = max(1, math.ceil(len(points) / _MOST_POINTS))
+    slices = (points[start : start + size] for start in range(0, len(points), size))
+    return [(_mean([x for x, _ in part]), _mean([y for _, y in part])) for part in slices]
+
+
+def spent_over_steps(ledger: Ledger) -> list[Point]:
+    """Return (step, ε) from the ledger alone; nothing where nothing is guaranteed."""
+    total = sum(event.steps for event in ledger.events if isinstance(event, _STEPS))
+    at = sorted({max(1, round(total * part / _SPENT_AT)) for part in range(1, _SPENT_AT + 1)})
+    points: list[Point] = []
+    for step in reversed(at if total else []):  # the whole run first: it decides about all
+        spent = guarantee(replace(ledger, events=_first(ledger.events, step))).epsilon
+        if spent is None:
+            break
+        points.insert(0, (float(step), spent))
+    return points if len(points) == len(at) else []
+
+
+def noise_map(mean_noise: Mapping[str, float]) -> NoiseMap | None:
+    """Return where noise went; None where there is nothing to tell, or no number."""
+    known = {n: f for n, f in mean_noise.items() if math.isfinite(f) and f > 0}
+    if not known:
+        return None
+    cells = noise_cells(known)
+    most = max(0.1, max(abs(math.log2(factor)) for factor in cells.values()))
+    layers = sorted({layer for layer, _ in cells}, key=lambda x: (x == OUTSIDE, x.zfill(4)))
+    kinds = tuple(dict.fromkeys(kind for _, kind in cells))
+    return NoiseMap(
+        kinds,
+        tuple(
+            (
+                "outside the layers" if layer == OUTSIDE else layer,
+                tuple(_cell(cells.get((layer, kind)), most) for kind in kinds),
+            )
+            for layer in layers
+        ),
+    )
+
+
+_STEPS = (SubsampledGaussian, IndividualGaussian)
+
+
+def _first(events: Sequence[Event], steps: int) -> list[Event]:
+    """Return the events as they were after so many steps."""
+    found: list[Event] = []
+    for event in events:
+        if isinstance(event, _STEPS):
+            taken = min(event.steps, steps)
+            steps -= taken
+            found += [replace(event, steps=taken)] if taken else []
+        else:
+            found.append(event)
+    return found
+
+
+def _cell(factor: float | None, most: float) -> Cell | None:
+    if factor is None:
+        return None
+    return Cell(f"{factor:.2f}", round(_LEVELS * math.log2(factor) / most))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

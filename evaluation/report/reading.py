@@ -1,0 +1,95 @@
+"""What a run folder holds that the page tells of. Reads files and judges nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from evaluation.findings import Findings, Measured, Question
+from twinset.errors import InputError
+from twinset.formats import format_of, read_frame
+from twinset.privacy.ledger import Ledger
+from twinset.share import PRIVACY
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+Read = TypeVar("Read")
+KINDS = ("evaluation", "audit", "canaries")
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is known of a run. Whatever is not there is None or empty.
+
+    Args:
+        name: of the folder.
+        ledger: what was spent.
+        steps: figures of each training step.
+        noise: by parameter, the mean factor of what `uniform` draws.
+        twin: its rows.
+        findings: by kind, what was measured.
+    """
+
+    name: str
+    ledger: Ledger | None = None
+    steps: tuple[dict[str, Any], ...] = ()
+    noise: dict[str, float] = field(default_factory=dict)
+    twin: DataFrame | None = None
+    findings: dict[str, Findings] = field(default_factory=dict)
+
+    def measured(self, question: Question) -> list[Measured]:
+        """Return the scores that help to answer a question."""
+        return [m for findings in self.findings.values() for m in findings.of(question)]
+
+
+def read_run(path: Path) -> Run:
+    """Read a run folder.
+
+    Raises:
+        InputError: there is no such folder, or a file in it is not what it should be.
+    """
+    if not path.is_dir():
+        raise InputError(f"{path}: no such run folder; give one that `twinset generate` made")
+    internal = path / "internal"
+    files = {kind: internal / f"{kind}.json" for kind in KINDS}
+    return Run(
+        name=path.resolve().name,
+        ledger=_read(path / "share" / PRIVACY, _ledger),
+        steps=_read(internal / "metrics.jsonl", _steps) or (),
+        noise=_read(internal / "noise.json", _noise) or {},
+        twin=_twin(path / "share"),
+        findings={kind: Findings.load(file) for kind, file in files.items() if file.is_file()},
+    )
+
+
+def _read(path: Path, parse: Callable[[str], Read]) -> Read | None:
+    if not path.is_file():
+        return None
+    try:
+        return parse(path.read_text("utf-8"))
+    except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(
+            f"{path}: is damaged ({type(error).__name__}); restore it, or take it away"
+        ) from error
+
+
+def _ledger(text: str) -> Ledger:
+    return Ledger.from_dict(json.loads(text)["ledger"])
+
+
+def _steps(text: str) -> tuple[dict[str, Any], ...]:
+    return tuple(dict(json.loads(line)) for line in text.splitlines() if line.strip())
+
+
+def _noise(text: str) -> dict[str, float]:
+    return {str(name): float(factor) for name, factor in json.loads(text).items()}
+
+
+def _twin(share: Path) -> DataFrame | None:
+    files = sorted(share.glob("twin.*")) if share.is_dir() else []
+    file = next((file for file in files if format_of(file)), None)
+    return None if file is None else read_frame(file)

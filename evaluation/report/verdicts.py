@@ -1,0 +1,225 @@
+"""One line for each question, with its reasons, by rules that the page states. Measures nothing.
+
+Utility and leakage are never averaged, into one another or over measures: a verdict counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from evaluation.fidelity.measures import SECOND, TRAIN
+from evaluation.findings import Measured
+from evaluation.leakage.onerun import BOUND
+from evaluation.leakage.shift import MARGIN, PLACE
+from evaluation.report.groups import (
+    GUESSING,
+    NEARER,
+    Group,
+    claimed,
+    groups,
+    words,
+)
+from evaluation.report.numbers import number, with_interval
+from evaluation.report.styles import HELD_OUT, TRAIN_SAMPLE
+from evaluation.scores import Score
+from evaluation.tables import BASELINE, REAL, TWIN
+
+Tone = Literal["good", "mixed", "bad", "unknown"]
+_BLIND = PLACE["sees"]  # what sees neither model nor twin can only tell the tables apart
+# One in a thousand false alarms needs more rows than most tables have, so that it does not count.
+_COUNTED = ("AUROC", "TPR at 1 % FPR", NEARER)
+# (with what it was made from, the reference), the fairest pair first.
+_PAIRS = ((TRAIN_SAMPLE, HELD_OUT), (TRAIN, HELD_OUT), ("train only", "held-out only"))
+_ANSWERS: tuple[tuple[str, Tone], ...] = (("No", "bad"), ("In part", "mixed"), ("Yes", "good"))
+
+USEFUL_RULE = (
+    "Yes, where for every label and classifier the interval of the accuracy that the twin gives "
+    "lies above that of text made with no private data; in part, where it does for some; no, "
+    "where it does for none."
+)
+FAITHFUL_RULE = (
+    "Yes, where in every measure the twin’s interval meets that of a second real sample, or lies "
+    "on its better side; in part, where it does in some; no, where it does in none. Few rows make "
+    "wide intervals, which meet easily."
+)
+LEAK_RULE = (
+    "A sign of a leak is an attack whose interval lies above guessing (AUROC, members found at 1 % "
+    "false alarms, share of rows nearer to training rows), or something of training rows that is "
+    "found in the twin more than the same of held-out rows, intervals apart. A lower bound of ε "
+    "above the ε claimed refutes the claim. About one interval in forty lies above by chance. "
+    "Attacks can find a leak; that none was found proves nothing: what holds is the guarantee."
+)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the page says to one question.
+
+    Args:
+        question: as a reader would ask it.
+        answer: one or a few words.
+        line: one sentence that says what the answer rests on.
+        tone: how the answer is shown, beside its words.
+        reasons: what was compared, worst first.
+        rule: how the answer follows.
+    """
+
+    question: str
+    answer: str
+    line: str
+    tone: Tone
+    reasons: tuple[str, ...] = ()
+    rule: str = ""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two numbers held against each other: whether that is well for the twin, and in words."""
+
+    is_well: bool
+    reason: str
+
+
+def useful(measured: Sequence[Measured]) -> Verdict:
+    """Judge whether classifiers learn more from the twin than from text without private data."""
+    accuracies = [m for m in measured if m.score.name == "accuracy" and "value" not in m.place]
+    return _counted(
+        "Is it useful?",
+        [c for group in groups(accuracies) for c in _beats_baseline(group)],
+        "the twin beats text made with no private data in {} of {} comparisons of accuracy",
+        "no accuracy of a classifier trained on the twin beside one trained on no private data",
+        USEFUL_RULE,
+    )
+
+
+def faithful(measured: Sequence[Measured]) -> Verdict:
+    """Judge whether the twin is as near to real rows as a second real sample is."""
+    return _counted(
+        "Is it faithful?",
+        [c for group in groups(measured) for c in _is_as_real(group)],
+        "the twin is as a second real sample in {} of {} measures",
+        "no measure of the twin beside the same of a second real sample",
+        FAITHFUL_RULE,
+    )
+
+
+def leaking(measured: Sequence[Measured]) -> Verdict:
+    """Judge whether an attack found something.
+
+    What was measured on other runs with planted canaries (they have a policy in their place) can
+    refute a claim. It cannot clear this run, and it does not count as an attack on it.
+    """
+    bounds = list(_bounds(measured))
+    own = [m for m in measured if "policy" not in m.place]
+    tried = sorted([*_attacks(own), *_overlaps(own)], key=lambda c: c.is_well)
+    reasons = tuple(c.reason for c in sorted([*bounds, *tried], key=lambda c: c.is_well))
+    answer, line, tone = _leak_answer(
+        all(c.is_well for c in bounds), len(tried), sum(not c.is_well for c in tried)
+    )
+    blind = tuple(_blind(own))
+    return Verdict("Does it leak?", answer, line, tone, (*blind, *reasons), LEAK_RULE)
+
+
+def _leak_answer(bounds_hold: bool, tried: int, found: int) -> tuple[str, str, Tone]:
+    if not bounds_hold:
+        return "The claim is refuted", "an attack shows more than is claimed: do not share", "bad"
+    if not tried:
+        return "Not measured", "no attack on this run was measured", "unknown"
+    what = f"{tried} attacks and comparisons found"
+    if found:
+        return "Signs of a leak", f"{found} of {what} something", "bad"
+    return "No leak found", f"none of {what} anything", "good"
+
+
+def _counted(
+    question: str, comparisons: Sequence[Comparison], line: str, missing: str, rule: str
+) -> Verdict:
+    if not comparisons:
+        return Verdict(question, "Not measured", f"there is {missing}", "unknown", (), rule)
+    well = sum(c.is_well for c in comparisons)
+    answer, tone = _ANSWERS[(well > 0) + (well == len(comparisons))]
+    reasons = tuple(c.reason for c in sorted(comparisons, key=lambda c: c.is_well))
+    return Verdict(question, answer, line.format(well, len(comparisons)), tone, reasons, rule)
+
+
+def _beats_baseline(group: Group) -> Iterator[Comparison]:
+    scores = _known(group)
+    if TWIN not in scores or BASELINE not in scores:
+        return
+    twin, baseline = scores[TWIN], scores[BASELINE]
+    better = twin.low > baseline.high
+    how = "above" if better else "below" if twin.high < baseline.low else "not apart from"
+    reason = (
+        f"{words(group.place) or group.name}: {with_interval(twin)}, {how} no private data "
+        f"{with_interval(baseline)}"
+    )
+    if REAL in scores and scores[REAL].value > 0:
+        share = twin.value / scores[REAL].value
+        reason += f"; {share:.0%} of what real rows give ({number(scores[REAL].value)})"
+    yield Comparison(better, reason)
+
+
+def _is_as_real(group: Group) -> Iterator[Comparison]:
+    scores = _known(group)
+    if TWIN not in scores or SECOND not in scores:
+        return
+    twin, second = scores[TWIN], scores[SECOND]
+    enough, few = twin.high >= second.low, twin.low <= second.high
+    well = {"maximise": enough, "minimise": few, "match": enough and few}[twin.goal]
+    both = f"{with_interval(twin)}, a second real sample {with_interval(second)}"
+    yield Comparison(well, f"{group.title}: {both}{'' if well else ': apart'}")
+
+
+def _attacks(measured: Sequence[Measured]) -> Iterator[Comparison]:
+    for m in measured:
+        if m.score.name in _COUNTED and m.place.get("sees") != _BLIND and _is_known(m.score):
+            guessing = GUESSING[m.score.name]
+            leaks = m.score.low > guessing
+            how = f"{'above' if leaks else 'not above'} guessing ({guessing:g})"
+            where = ", ".join(filter(None, (m.score.name, words(m.place))))
+            yield Comparison(not leaks, f"{where}: {with_interval(m.score)}, {how}")
+
+
+def _blind(measured: Sequence[Measured]) -> Iterator[str]:
+    """Say where members and others can be told apart without the model."""
+    for m in measured:
+        blind = m.score.name == "AUROC" and m.place.get("sees") == _BLIND
+        if blind and m.score.low > GUESSING["AUROC"] + MARGIN:
+            yield (
+                "Members and non-members can be told apart without model and twin "
+                f"(AUROC {with_interval(m.score)}): attacks on membership mean little here"
+            )
+
+
+def _overlaps(measured: Sequence[Measured]) -> Iterator[Comparison]:
+    for group in groups(measured):
+        scores = {word: s for word, s in group.scores.items() if not math.isnan(s.value)}
+        pair = next((p for p in _PAIRS if p[0] in scores and p[1] in scores), None)
+        if pair is None or group.name in GUESSING:
+            continue
+        train, held_out = (scores[word] for word in pair)
+        leaks = train.low > held_out.high if train.goal == "minimise" else train.high < held_out.low
+        both = f"{with_interval(train)} of training rows, {with_interval(held_out)} of others"
+        yield Comparison(not leaks, f"{group.title}: {both}{': apart' if leaks else ''}")
+
+
+def _bounds(measured: Sequence[Measured]) -> Iterator[Comparison]:
+    for m in measured:
+        if m.score.name == BOUND and not math.isnan(m.score.value):
+            claim = claimed(measured, m)
+            stated = "nothing is claimed" if claim is None else f"claimed is {number(claim)}"
+            kept = {k: v for k, v in m.place.items() if k not in ("attack", "sees")}
+            of = f" with canaries, {words(kept)}" if kept else ""
+            holds = claim is None or m.score.value <= claim
+            yield Comparison(holds, f"{BOUND}{of}: {number(m.score.value)}; {stated}")
+
+
+def _known(group: Group) -> dict[str, Score]:
+    return {word: score for word, score in group.scores.items() if _is_known(score)}
+
+
+def _is_known(score: Score) -> bool:
+    return all(map(math.isfinite, (score.value, score.low, score.high)))

@@ -1,0 +1,152 @@
+"""The tables of an evaluation, by what they are, and whether they can be compared at all.
+
+Messages count rows and never quote one. Knows no classifier and no model.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from evaluation.utility import labelled
+from twinset.columns import check_table, choose_columns, text_cells
+from twinset.errors import InputError
+
+REAL, REAL_SMALL = "real", "real, no more rows than the twin"
+TWIN, BASELINE, NON_PRIVATE = "twin", "no private data", "non-private twin"
+PRIVATE_CLASSIFIER = "DP classifier on real rows"
+HELD_OUT = "held out"
+_NEITHER = re.compile(r"[\W_]+")  # letters nor digits
+FEW_ROWS = 30  # below, one line says that nothing can be told from so few
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Rows to learn from, and rows to test on.
+
+    Args:
+        train: the private table.
+        heldout: real rows that no one learns from.
+        twin: the twin.
+        text: name of the text column.
+        attributes: names of the label columns.
+        baseline: rows that the base model wrote without private data.
+        non_private: rows that a model trained without noise wrote.
+    """
+
+    train: pd.DataFrame
+    heldout: pd.DataFrame
+    twin: pd.DataFrame
+    text: str
+    attributes: tuple[str, ...]
+    baseline: pd.DataFrame | None = None
+    non_private: pd.DataFrame | None = None
+
+    def learnt_from(self, seed: int) -> dict[str, pd.DataFrame]:
+        """Return the tables that classifiers learn from, by name; `seed` draws the small one."""
+        small = self.train.sample(min(len(self.twin), len(self.train)), random_state=seed)
+        found = {REAL: self.train, REAL_SMALL: small, TWIN: self.twin}
+        found |= {} if self.non_private is None else {NON_PRIVATE: self.non_private}
+        return found | ({} if self.baseline is None else {BASELINE: self.baseline})
+
+    @property
+    def rows(self) -> dict[str, int]:
+        """Number of rows of each table."""
+        counted = {REAL: self.train, HELD_OUT: self.heldout, **self.written}
+        return {name: len(frame) for name, frame in counted.items()}
+
+    @property
+    def written(self) -> dict[str, pd.DataFrame]:
+        """Return the tables that a model wrote."""
+        found = {TWIN: self.twin, NON_PRIVATE: self.non_private, BASELINE: self.baseline}
+        return {name: frame for name, frame in found.items() if frame is not None}
+
+
+def check_tables(tables: Tables) -> list[str]:
+    """Return what a reader must know of these tables.
+
+    Raises:
+        InputError: a column is missing, no row can be used, or a table holds a label that the
+            private one lacks.
+    """
+    for name, frame in {
+        "--train": tables.train,
+        "--test": tables.heldout,
+        **tables.written,
+    }.items():
+        check_table(frame, name)
+        choose_columns(frame, tables.text, list(tables.attributes), name, [])
+        text_cells(frame[tables.text], f"{name}: column {tables.text!r}")
+        if not labelled(frame, tables.text, tables.attributes)[0]:
+            raise InputError(f"{name}: no row has both a text and all labels; give another table")
+        for attribute in tables.attributes:
+            _check_labels(name, frame, tables, attribute)
+    return [*_untested(tables), *_few(tables)]
+
+
+def _check_labels(name: str, frame: pd.DataFrame, tables: Tables, attribute: str) -> None:
+    known, found = (_labels(f, tables.text, attribute) for f in (tables.train, frame))
+    if unknown := found - known:
+        raise InputError(
+            f"{name}: column {attribute!r} has {len(unknown)} labels that --train lacks; "
+            "give tables of the same kind"
+        )
+
+
+def _untested(tables: Tables) -> Iterator[str]:
+    for attribute in tables.attributes:
+        known, tested = (_labels(f, tables.text, attribute) for f in (tables.train, tables.heldout))
+        for label in sorted(known - tested):
+            yield f"{attribute}: label {label!r} has no row in --test: nothing is known of it"
+
+
+def _few(tables: Tables) -> Iterator[str]:
+    for name, frame in tables.written.items():
+        if len(frame) < FEW_ROWS:
+            yield f"{name} has {len(frame)} rows only: nothing can be told from so few"
+
+
+def _labels(frame: pd.DataFrame, text: str, attribute: str) -> set[str]:
+    return set(labelled(frame, text, (attribute,))[1])
+
+
+def normalised(text: object) -> str:
+    """Return the text's letters and digits, lower-cased; the text itself where it has none.
+
+    By these, rows count as the same.
+
+    >>> normalised("Good film!"), normalised(":-)")
+    ('goodfilm', ':-)')
+    """
+    return _NEITHER.sub("", str(text).lower()) or str(text)
+
+
+def without_overlap(
+    heldout: pd.DataFrame, train: pd.DataFrame, text: str
+) -> tuple[pd.DataFrame, int]:
+    """Return the held-out rows whose text is no training row's, and how many there were."""
+    known = set(map(normalised, train[text]))
+    fresh = [normalised(cell) not in known for cell in heldout[text]]
+    return heldout[fresh].reset_index(drop=True), fresh.count(False)
+
+
+def coinciding_rows(train: Iterable[object], heldout: Iterable[object]) -> int:
+    """Count held-out texts that are training texts.
+
+    >>> coinciding_rows(["Good film!"], ["good film", "Bad film."])
+    1
+    """
+    known = set(map(normalised, train))
+    return sum(normalised(text) in known for text in heldout)
+
+
+def names_of(target: Sequence[str]) -> str:
+    """Return how a target is called.
+
+    >>> names_of(("sentiment", "product"))
+    'sentiment × product'
+    """
+    return " × ".join(target)

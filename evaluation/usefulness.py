@@ -1,0 +1,168 @@
+"""Is the twin useful? What classifiers learn from it, beside what they learn from other tables.
+
+Train on one table, test on real rows that nobody learnt from, for each attribute and for all
+together. Everything here reads private rows and stays with their owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from evaluation.classification import Predictions, classification_scores, scores_by_label
+from evaluation.classifiers import Classifier
+from evaluation.encoderclassifier import Budget, EncoderClassifier
+from evaluation.findings import Curve, Measured
+from evaluation.scores import Score
+from evaluation.tables import PRIVATE_CLASSIFIER, REAL, TWIN, Tables, names_of
+from evaluation.utility import Target, commonest_label, labelled, targets, train_on
+from twinset.progress import Progress
+
+SMALLEST = 100  # rows where the curve begins
+ENCODER = "encoder"
+
+
+@dataclass(frozen=True)
+class Usefulness:
+    """Measures tables by the classifiers that learn from them.
+
+    Args:
+        tables: what is learnt from and tested on.
+        makers: classifiers by name.
+        seeds: each classifier is trained with each of them, and real rows are drawn by them.
+        budget: ε and δ of the twin; a fine-tuned encoder then also learns from the real rows with
+            the same. None leaves that out.
+        encoder: what `encoder` fine-tunes.
+        progress: is told of each classifier trained.
+    """
+
+    tables: Tables
+    makers: Mapping[str, Classifier]
+    seeds: Sequence[int]
+    progress: Progress
+    budget: Budget | None = None
+    encoder: str | None = None
+
+    def measured(self) -> Iterator[Measured]:
+        """Yield accuracy, macro-F1 and F1 by label of every table, and label fidelity."""
+        tables = self.tables
+        for target in targets(tables.attributes):
+            for classifier in self.makers:
+                models = self._models(target, classifier)
+                for source, trained in models.items():
+                    place = _place(source, target, classifier)
+                    yield from _scored(trained, tables.heldout, tables.text, target, place)
+                for source, frame in tables.written.items():
+                    place = _place(source, target, classifier)
+                    yield from _fidelity(models[REAL], frame, tables.text, target, place)
+            score = commonest_label(tables.train, tables.heldout, tables.text, target)
+            yield _utility(score, _place("the commonest label", target, "none"))
+
+    def curves(self) -> Iterator[Curve]:
+        """Yield accuracy by the number of rows learnt from, of the twin and of the real table."""
+        for target in targets(self.tables.attributes):
+            series = {
+                f"{source}, {name}": self._by_size(frame, target, maker)
+                for name, maker in self.makers.items()
+                if name != ENCODER
+                for source, frame in ((TWIN, self.tables.twin), (REAL, self.tables.train))
+            }
+            title = f"accuracy by rows of the twin: {names_of(target)}"
+            yield Curve("utility", title, "rows", "accuracy", series, log="x")
+
+    def _models(self, target: Target, classifier: str) -> dict[str, list[Any]]:
+        """Return by source the classifiers that learnt from it, one a seed."""
+        models: dict[str, list[Any]] = {}
+        for seed in self.seeds:
+            for source, frame in self.tables.learnt_from(seed).items():
+                self.progress.say(f"{names_of(target)}: {classifier} learns from {source}")
+                maker, text = self.makers[classifier], self.tables.text
+                models.setdefault(source, []).append(train_on(frame, text, target, maker, seed))
+            if classifier == ENCODER and self.budget is not None:
+                private = self._private(target, seed, self.budget)
+                models.setdefault(PRIVATE_CLASSIFIER, []).append(private)
+        return models
+
+    def _private(self, target: Target, seed: int, budget: Budget) -> Any:
+        self.progress.say(f"{names_of(target)}: {PRIVATE_CLASSIFIER}")
+
+        def count(done: int, total: int) -> None:
+            self.progress.count("private steps", done, total)
+
+        def make(seed: int) -> EncoderClassifier:
+            return EncoderClassifier(self.encoder, budget=budget, seed=seed, count=count)
+
+        return train_on(self.tables.train, self.tables.text, target, make, seed)
+
+    def _by_size(
+        self, frame: pd.DataFrame, target: Target, maker: Classifier
+    ) -> list[tuple[float, ...]]:
+        points: list[tuple[float, ...]] = []
+        text, heldout = self.tables.text, self.tables.heldout
+        for rows in sizes(min(len(frame), len(self.tables.twin))):
+            some = (frame.sample(rows, random_state=seed) for seed in self.seeds)
+            enough = [f for f in some if len(set(labelled(f, text, target)[1])) > 1]
+            models = [train_on(f, text, target, maker) for f in enough]
+            if models:
+                score = classification_scores(_predict(models, heldout, text, target))[0]
+                points.append((rows, score.value, score.low, score.high))
+        return points
+
+
+def sizes(rows: int) -> list[int]:
+    """Return the numbers of rows at which a curve has points: doubling, and all.
+
+    >>> sizes(1000), sizes(60)
+    ([100, 200, 400, 800, 1000], [60])
+    """
+    found = []
+    size = SMALLEST
+    while size < rows:
+        found.append(size)
+        size *= 2
+    return [*found, rows]
+
+
+def _predict(models: Sequence[Any], frame: pd.DataFrame, text: str, target: Target) -> Predictions:
+    texts, labels = labelled(frame, text, target)
+    return Predictions(labels, [[str(p) for p in model.predict(texts)] for model in models])
+
+
+def _scored(
+    models: Sequence[Any], frame: pd.DataFrame, text: str, target: Target, place: dict[str, str]
+) -> Iterator[Measured]:
+    predictions = _predict(models, frame, text, target)
+    for score in classification_scores(predictions):
+        yield _utility(score, place)
+    for label, score in scores_by_label(predictions).items():
+        yield _utility(score, place | {"value": label})
+
+
+def _fidelity(
+    judges: Sequence[Any], frame: pd.DataFrame, text: str, target: Target, place: dict[str, str]
+) -> Iterator[Measured]:
+    """Yield how often classifiers of real rows find the labels that written rows bear.
+
+    They err too: a perfect twin reaches their accuracy on real rows, not 1.
+    """
+    predictions = _predict(judges, frame, text, target)
+    yield _utility(_named("label fidelity", classification_scores(predictions)[0]), place)
+    for label, score in scores_by_label(predictions).items():
+        yield _utility(_named("label fidelity, F1", score), place | {"value": label})
+
+
+def _named(name: str, score: Score) -> Score:
+    from dataclasses import replace
+
+    return replace(score, name=name)
+
+
+def _utility(score: Score, place: dict[str, str]) -> Measured:
+    return Measured("utility", score, place)
+
+
+def _place(source: str, target: Target, classifier: str) -> dict[str, str]:
+    return {"rows": source, "label": names_of(target), "classifier": classifier}

@@ -1,0 +1,165 @@
+"""`twinset audit RUN|TWIN` and `twinset audit canaries`, on a tiny model."""
+
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import pytest
+from commands import run_twinset
+from evaluated import OPTIONS, reviews, tables_in, without_downloads
+
+from evaluation.canaries import FORMATS, Canary
+from evaluation.findings import Findings
+from evaluation.leakage.coins import coin_canaries
+from evaluation.leakage.echo import Bigrams, echo
+from twinset import options
+from twinset.config import SamplingConfig
+
+COLUMNS = ("--text", "text", "--attribute", "sentiment")
+TABLES = ("--members", "train.csv", "--non-members", "test.csv", "--quiet")
+
+
+@pytest.fixture(autouse=True)
+def small_world(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    without_downloads(monkeypatch)
+    patient = partial(SamplingConfig, max_redraws=1000)
+    monkeypatch.setattr(options, "SamplingConfig", patient)
+    tables_in(tmp_path, train=80, test=80)
+
+
+def test_a_run_is_attacked_through_its_model_and_its_rows(tiny_base, tmp_path, capsys):
+    run_twinset(
+        capsys, "generate", "train.csv", *COLUMNS, "--base-model", tiny_base, "--run", "run",
+        "--rows", "40", *OPTIONS
+    )  # fmt: skip
+    ended = run_twinset(capsys, "audit", "run", *TABLES)
+    assert ended.code == 0, ended.err
+    found = Findings.load(tmp_path / "run" / "internal" / "audit.json")
+    for sees in ("model", "released rows"):
+        assert found.find("AUROC", sees=sees) is not None
+    assert found.about["rows"]["members"] == 80
+    assert any("calibrated loss: left out" in note for note in found.notes)  # a local base
+    stored = (tmp_path / "run" / "internal" / "audit.json").read_text()
+    assert "It was" not in stored
+
+
+def test_a_twin_that_copies_is_caught_and_one_of_other_rows_is_not(tmp_path, capsys):
+    """The negative control: what nobody copied shows nothing."""
+    train, fresh = reviews(80, seed=0), reviews(80, seed=2)
+    areas = {}
+    for name, twin in {"copied": train, "fresh": fresh}.items():
+        twin.to_csv("twin.csv", index=False)
+        output = f"{name}.json"
+        ended = run_twinset(capsys, "audit", "twin.csv", *TABLES, *COLUMNS, "--output", output)
+        assert ended.code == 0, ended.err
+        found = Findings.load(tmp_path / output)
+        assert any("the model was not attacked" in note for note in found.notes)
+        areas[name] = found.find("AUROC", sees="released rows")
+    assert areas["copied"].low > 0.9
+    assert areas["fresh"].low < 0.6
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--output", "share/x.json"), "share/ is for others"),
+        (("--text", "words"), "no column 'words'"),
+        (("--run", "nowhere"), "no complete run folder"),
+    ],
+)
+def test_bad_command_lines_end_with_one_line(more, message, tmp_path, capsys):
+    reviews(40, seed=2).to_csv("twin.csv", index=False)
+    (tmp_path / "share").mkdir()
+    ended = run_twinset(capsys, "audit", "twin.csv", *TABLES, *more)
+    assert ended.code == 2
+    assert message in ended.err and ended.err.count("\n") == 1
+
+
+def test_members_that_are_all_non_members_are_refused(tmp_path, capsys):
+    reviews(40, seed=2).to_csv("twin.csv", index=False)
+    tables = ("--members", "train.csv", "--non-members", "train.csv", "--quiet")
+    ended = run_twinset(capsys, "audit", "twin.csv", *tables, *COLUMNS)
+    assert ended.code == 2 and ended.err.count("\n") == 1
+
+
+PLANT = ("--policies", "uniform,none", "--copies", "1,20", "--each", "2", "--coins", "40")
+LITTLE = ("--rows", "20", "--steps", "2", "--batch-size", "16", "--max-tokens", "100", "--quiet")
+
+
+def canaries(capsys, base, *more):
+    return run_twinset(
+        capsys, "audit", "canaries", "train.csv", *COLUMNS, "--prompt", "{sentiment}:",
+        "--base-model", base, *PLANT, *LITTLE, "--output", "found.json", *more
+    )  # fmt: skip
+
+
+def test_canaries_are_planted_under_each_policy(tiny_base, tmp_path, capsys):
+    ended = canaries(capsys, tiny_base)
+    assert ended.code == 0, ended.err
+    found = Findings.load(tmp_path / "found.json")
+    for policy in ("uniform", "none"):
+        for sees in ("model", "released rows"):
+            for copies in ("1", "20"):
+                assert found.find("exposure", policy=policy, sees=sees, copies=copies).n == 2
+        assert found.find("AUROC", policy=policy, sees="model")
+        assert found.find("lower bound of ε", policy=policy).n == 40
+    assert found.find("claimed epsilon", policy="uniform").value <= 8
+    assert found.find("claimed epsilon", policy="none") is None
+    again = canaries(capsys, "no-such-model")
+    assert again.code == 2 and "other settings" in again.err
+
+
+def test_a_finished_audit_trains_nothing_more(tiny_base, tmp_path, capsys):
+    canaries(capsys, tiny_base)
+    written = (tmp_path / "found.json").stat().st_mtime_ns
+    assert canaries(capsys, tiny_base).code == 0
+    assert (tmp_path / "found.json").stat().st_mtime_ns == written
+
+
+@pytest.mark.parametrize("copies", ["0", "one", "1,,2"])
+def test_odd_numbers_of_copies_are_refused(copies, tiny_base, capsys):
+    ended = canaries(capsys, tiny_base, "--copies", copies)
+    assert ended.code == 2 and "--copies takes whole numbers" in ended.err
+
+
+def tokenizer_of(base):
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(base)
+
+
+def test_an_echo_is_heard_where_a_secret_was_written(tiny_base):
+    canary = Canary(FORMATS[0], 417, ("positive",), 1)
+    twin = [f"Nothing to see here, {i}." for i in range(50)]
+    silent = echo(Bigrams(tokenizer_of(tiny_base), twin), canary)
+    loud = echo(Bigrams(tokenizer_of(tiny_base), [*twin, *[canary.text] * 5]), canary)
+    assert loud.rank == 1
+    assert silent.rank > 10
+
+
+def test_bigrams_are_add_one_estimates(tiny_base):
+    tokenizer = tokenizer_of(tiny_base)
+    first, second = tokenizer(" a b", add_special_tokens=False)["input_ids"][:2]
+    model = Bigrams(tokenizer, ["a b", "a b", "a c"])
+    (row,) = model._tokens(["a b"])
+    kinds = model._kinds
+    assert row[:3] == [-1, first, second]
+    expected = -np.log(4 / (3 + kinds)) - np.log(
+        (model._pairs[first, second] + 1) / (model._first[first] + kinds)
+    )
+    assert model.losses(["a b"])[0] >= expected - 1e-9
+
+
+def test_coin_canaries_are_distinct_and_begin_as_the_base_writes(tiny_base):
+    openings = ["The film was good and I liked it very much.", "A pan."]
+    found = coin_canaries(openings, tokenizer_of(tiny_base), 30, seed=0)
+    assert len(set(found)) == 30
+    assert all(text.startswith(("The film was good and I liked it", "A pan.")) for text in found)
+    assert found == coin_canaries(openings, tokenizer_of(tiny_base), 30, seed=0)
+
+
+def test_canaries_of_a_table_with_other_columns(tiny_base, tmp_path, capsys):
+    """Columns that are not named are left out, as in a twin."""
+    pd.read_csv("train.csv").assign(extra=1).to_csv("train.csv", index=False)
+    assert canaries(capsys, tiny_base, "--policies", "none", "--coins", "0").code == 0

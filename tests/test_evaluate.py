@@ -1,0 +1,189 @@
+import json
+import re
+from functools import partial
+
+import pandas as pd
+import pytest
+from commands import run_twinset
+from evaluated import OPTIONS, reviews, tables_in, without_downloads
+
+from evaluation.findings import Findings
+from evaluation.tables import BASELINE, REAL, REAL_SMALL, TWIN, normalised
+from twinset import options
+from twinset.config import SamplingConfig
+
+COLUMNS = ("--text", "text", "--attribute", "sentiment", "--attribute", "product")
+TABLES = ("--train", "train.csv", "--test", "test.csv")
+QUICKLY = (*TABLES, "--classifier", "tfidf", "--quiet")
+
+
+@pytest.fixture(autouse=True)
+def small_world(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    without_downloads(monkeypatch)
+    patient = partial(SamplingConfig, max_redraws=1000)
+    monkeypatch.setattr(options, "SamplingConfig", patient)
+    tables_in(tmp_path)
+
+
+@pytest.fixture
+def run(tiny_base, capsys):
+    made = run_twinset(
+        capsys, "generate", "train.csv", *COLUMNS, "--base-model", tiny_base, "--run", "run",
+        "--rows", "40", *OPTIONS
+    )  # fmt: skip
+    assert made.code == 0, made.err
+    return "run"
+
+
+def found_in(path) -> Findings:
+    return Findings.load(path)
+
+
+def test_a_run_is_measured_against_every_baseline(run, tmp_path, capsys):
+    ended = run_twinset(capsys, "evaluate", run, *QUICKLY)
+    assert ended.code == 0, ended.err
+    found = found_in(tmp_path / "run" / "internal" / "evaluation.json")
+    for label in ("sentiment", "product", "sentiment × product"):
+        for source in (REAL, REAL_SMALL, TWIN, BASELINE):
+            assert found.find("accuracy", rows=source, label=label, classifier="tfidf").n == 40
+            assert found.find("macro-F1", rows=source, label=label)
+        for source in (TWIN, BASELINE):
+            assert found.find("label fidelity", rows=source, label=label)
+        assert found.find("accuracy", rows=REAL, label=label).value == 1.0
+    assert found.find("F1", rows=TWIN, label="sentiment", value="positive")
+    assert found.of("fidelity")
+    assert "epsilon" in found.about and found.about["epsilon"] <= 8
+    assert {c.name for c in found.curves} >= {"accuracy by rows of the twin: sentiment"}
+    assert not list((tmp_path / "run" / "share").glob("evaluation*"))
+    assert "accuracy" in ended.out
+
+
+def test_the_baseline_is_made_once(run, tmp_path, capsys):
+    run_twinset(capsys, "evaluate", run, *QUICKLY)
+    kept = tmp_path / "run" / "internal" / "no-private-data.parquet"
+    written = kept.stat().st_mtime_ns
+    assert run_twinset(capsys, "evaluate", run, *QUICKLY).code == 0
+    assert kept.stat().st_mtime_ns == written
+
+
+def test_right_and_swapped_labels_are_told_apart(tmp_path, capsys):
+    """A twin of right labels scores like real rows, one of swapped labels the opposite."""
+    swapped = {"positive": "negative", "negative": "positive"}
+    twin = reviews(60, seed=2)[["text", "sentiment"]]
+    twin.to_csv("twin.csv", index=False)
+    twin.assign(sentiment=twin["sentiment"].map(swapped)).to_csv("wrong.csv", index=False)
+    files = ("--baseline", "wrong.csv", "--output", "found.json")
+    assert run_twinset(capsys, "evaluate", "twin.csv", *QUICKLY, *files).code == 0
+    found = found_in(tmp_path / "found.json")
+    for name in ("accuracy", "label fidelity"):
+        assert found.find(name, rows=TWIN).value == 1.0
+        assert found.find(name, rows=BASELINE).value == 0.0
+    assert found.about["epsilon"] is None
+
+
+def test_only_what_read_no_private_row_is_publishable(run, capsys):
+    shown = run_twinset(capsys, "evaluate", run, *QUICKLY, "--publishable", "--json")
+    names = {m["score"]["name"] for m in json.loads(shown.out)["measured"]}
+    assert names and not names & {"accuracy", "macro-F1", "label fidelity"}
+
+
+def test_without_a_guarantee_nothing_is_publishable(capsys):
+    reviews(40, seed=2).to_csv("twin.csv", index=False)
+    shown = run_twinset(capsys, "evaluate", "twin.csv", *QUICKLY, *COLUMNS, "--publishable")
+    assert shown.code == 2
+    assert "nothing measured of it may be published" in shown.err
+
+
+def test_overlapping_rows_are_counted_and_left_out_on_request(tmp_path, capsys):
+    train, test = reviews(80, seed=0), reviews(40, seed=1)
+    pd.concat([test, train.head(7)]).to_csv("test.csv", index=False)
+    reviews(40, seed=2).to_csv("twin.csv", index=False)
+    more = (*COLUMNS, "--output", "found.json")
+    run_twinset(capsys, "evaluate", "twin.csv", *QUICKLY, *more)
+    found = found_in(tmp_path / "found.json")
+    assert "7 held-out rows are training rows too" in found.notes[0]
+    assert found.about["rows"]["held out"] == 47
+    run_twinset(capsys, "evaluate", "twin.csv", *QUICKLY, *more, "--exclude-overlap")
+    assert found_in(tmp_path / "found.json").about["rows"]["held out"] == 40
+
+
+def test_few_rows_and_untested_labels_are_said(tmp_path, capsys):
+    test = reviews(40, seed=1)
+    test[test["product"] == "film"].to_csv("test.csv", index=False)
+    reviews(5, seed=2).to_csv("twin.csv", index=False)
+    more = (*COLUMNS, "--output", "found.json")
+    assert run_twinset(capsys, "evaluate", "twin.csv", *QUICKLY, *more).code == 0
+    notes = " ".join(found_in(tmp_path / "found.json").notes)
+    assert "label 'pan' has no row in --test" in notes
+    assert "twin has 5 rows only" in notes
+
+
+def rename(frame):
+    return frame.rename(columns={"sentiment": "mood"})
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("test.csv", rename, "no column 'sentiment'"),
+        ("train.csv", rename, "no column 'sentiment'"),
+        ("twin.csv", lambda f: f.assign(sentiment="mixed"), "labels that --train lacks"),
+        ("test.csv", lambda f: f.assign(sentiment="mixed"), "labels that --train lacks"),
+        ("test.csv", lambda f: f.head(0), "no rows"),
+        ("test.csv", lambda f: f.assign(text=None), "--test: column 'text' holds no text"),
+        ("test.csv", lambda f: f.assign(sentiment=None), "no row has both"),
+    ],
+)
+def test_tables_that_do_not_fit_are_refused(name, change, message, tmp_path, capsys):
+    reviews(40, seed=2).to_csv("twin.csv", index=False)
+    change(pd.read_csv(name)).to_csv(name, index=False)
+    ended = run_twinset(
+        capsys, "evaluate", "twin.csv", *QUICKLY, *COLUMNS, "--output", "found.json"
+    )
+    assert ended.code == 2
+    assert message in ended.err and ended.err.count("\n") == 1
+    assert "number" not in ended.err  # no text of any row
+    assert not (tmp_path / "found.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--output", "no/such/x.json"), "its folder does not exist"),
+        (("--output", "share/x.json"), "share/ is for others"),
+        (("--classifier", "bert"), "no classifier 'bert'"),
+        (("--sweep-epsilon", "1,none"), "numbers above 0"),
+        (("--sweep-epsilon", "1,2"), "name the run with --run"),
+        (("--run", "nowhere"), "no complete run folder"),
+    ],
+)
+def test_bad_command_lines_end_with_one_line(more, message, tmp_path, capsys):
+    reviews(40, seed=2).to_csv("twin.csv", index=False)
+    (tmp_path / "share").mkdir()
+    ended = run_twinset(capsys, "evaluate", "twin.csv", *QUICKLY, *COLUMNS, *more)
+    assert ended.code == 2
+    assert message in ended.err and ended.err.count("\n") == 1
+
+
+def test_findings_survive_their_file(run, tmp_path, capsys):
+    run_twinset(capsys, "evaluate", run, *QUICKLY)
+    path = tmp_path / "run" / "internal" / "evaluation.json"
+    first = path.read_text()
+    Findings.load(path).save(path)
+    assert path.read_text() == first
+    assert not re.search(r"number \d", first)  # no text of any row
+
+
+@pytest.mark.parametrize(
+    ("cell", "kept"), [("Good film!", "goodfilm"), ("SO-SO", "soso"), (3, "3")]
+)
+def test_normalised(cell, kept):
+    assert normalised(cell) == kept
+
+
+def test_an_epsilon_curve_trains_further_twins(run, tmp_path, capsys):
+    assert run_twinset(capsys, "evaluate", run, *QUICKLY, "--sweep-epsilon", "4").code == 0
+    found = found_in(tmp_path / "run" / "internal" / "evaluation.json")
+    curve = next(c for c in found.curves if c.name == "accuracy by epsilon: sentiment")
+    assert [round(x) for x, *_ in curve.series["tfidf"]] == [4, 8]
