@@ -48,10 +48,12 @@ class Usefulness:
 
     def measured(self) -> Iterator[Measured]:
         """Yield accuracy, macro-F1 and F1 by label of every table, and label fidelity."""
-        tables = self.tables
-        for target in targets(tables.attributes):
-            for classifier in self.makers:
+        tables, wanted = self.tables, targets(self.tables.attributes)
+        for number, target in enumerate(wanted):
+            for nth, classifier in enumerate(self.makers, start=1):
                 models = self._models(target, classifier)
+                done, total = number * len(self.makers) + nth, len(wanted) * len(self.makers)
+                self.progress.count("classifiers trained on each table", done, total)
                 for source, trained in models.items():
                     place = _place(source, target, classifier)
                     yield from _scored(trained, tables.heldout, tables.text, target, place)
@@ -76,19 +78,17 @@ class Usefulness:
     def _models(self, target: Target, classifier: str) -> dict[str, list[Any]]:
         """Return by source the classifiers that learnt from it, one a seed."""
         models: dict[str, list[Any]] = {}
+        maker, text = self.makers[classifier], self.tables.text
         for seed in self.seeds:
             for source, frame in self.tables.learnt_from(seed).items():
-                self.progress.say(f"{names_of(target)}: {classifier} learns from {source}")
-                maker, text = self.makers[classifier], self.tables.text
-                models.setdefault(source, []).append(train_on(frame, text, target, maker, seed))
+                if len(set(labelled(frame, text, target)[1])) > 1:
+                    models.setdefault(source, []).append(train_on(frame, text, target, maker, seed))
             if classifier == ENCODER and self.budget is not None:
                 private = self._private(target, seed, self.budget)
                 models.setdefault(PRIVATE_CLASSIFIER, []).append(private)
         return models
 
     def _private(self, target: Target, seed: int, budget: Budget) -> Any:
-        self.progress.say(f"{names_of(target)}: {PRIVATE_CLASSIFIER}")
-
         def count(done: int, total: int) -> None:
             self.progress.count("private steps", done, total)
 

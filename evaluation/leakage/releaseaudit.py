@@ -8,23 +8,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from evaluation.embeddings import SentenceEncoder
-from evaluation.findings import Curve, Findings, Measured
+from evaluation.findings import Findings, Measured
 from evaluation.leakage.membership import find_base, model_attacks
+from evaluation.leakage.names import mean_reciprocal_rank, phone_exposure
 from evaluation.leakage.overlap import overlap
 from evaluation.leakage.replay import replay
-from evaluation.leakage.roc import Attack, separation
+from evaluation.leakage.roc import Attack, roc_curve, separation
 from evaluation.leakage.shift import shift, without_shared
 from evaluation.leakage.textmembership import text_attacks
 from evaluation.policydata import take
-from evaluation.release import FinishedRun, Release
+from evaluation.release import Release
 from twinset.errors import InputError
 from twinset.formats import read_frame
 from twinset.progress import Progress
 from twinset.records import Records, records_from_frame
+from twinset.tokens import prompt_tokens
 from twinset.twinmodel import TwinModel
 
 FILE = "audit.json"
@@ -53,75 +56,114 @@ class Wanted:
 
 
 def audit_release(release: Release, wanted: Wanted, command: str, progress: Progress) -> Findings:
-    """Attack a release.
+    """Attack a release: its model, where there is a run folder, and the twin alone.
 
     Raises:
         InputError: a table cannot be used.
     """
-    text, attributes = release.columns(wanted.text, wanted.attributes)
-    members, non_members, notes = _rows(wanted, text, attributes)
-    texts = [str(cell) for cell in release.twin.frame[text].dropna()]
-    if not texts:
-        raise InputError(f"{release.path}: the twin has no texts; give another file")
-    encoder = SentenceEncoder(progress.say)
-    rng = np.random.default_rng(wanted.seed)
-    known, unknown = (_some(rows, wanted.rows, rng) for rows in (members, non_members))
-    measured, curves = _membership(
-        release.run, texts, known, unknown, encoder, wanted.seed, progress, notes
-    )
-    shifted, shift_notes = shift(members.texts, non_members.texts, wanted.seed)
-    measured += [] if shifted is None else [shifted]
-    measured += overlap(
-        texts, members.texts, non_members.texts, encoder, seed=wanted.seed, progress=progress
-    )
-    replayed, replay_notes = replay(texts, members.texts, non_members.texts, progress=progress)
-    measured += replayed
-    notes += [*shift_notes, *replay_notes]
-    for note in notes:
-        progress.warn(note)
+    attacker = _Attacker(release, wanted, progress)
+    if release.run is None:
+        attacker.notes.append("the model was not attacked: name its run folder")
+    else:
+        attacker.ask_model(TwinModel.load(release.run.root))
+    attacker.read_twin()
     about = release.about(command, wanted.members) | {
         "seed": wanted.seed,
-        "rows": {"twin": len(texts), "members": len(members), "non-members": len(non_members)},
+        "rows": attacker.rows,
         "tried": wanted.rows,
     }
-    return Findings("audit", about, tuple(measured), tuple(curves), (), tuple(notes))
+    measured, curves = attacker.judged(), (roc_curve(attacker.attacks),)
+    for note in attacker.notes:
+        progress.warn(note)
+    return Findings("audit", about, measured, curves, (), tuple(attacker.notes))
 
 
-def _rows(wanted: Wanted, text: str, attributes: list[str]) -> tuple[Records, Records, list[str]]:
-    """Read both tables, without what is in both."""
-    tables = []
-    for path in (wanted.members, wanted.non_members):
-        frame = read_frame(path)
-        records, _ = records_from_frame(frame, text, attributes, source=str(path), drop_empty=True)
-        tables.append(records)
-    members, non_members, notes = without_shared(*tables)
-    return members, non_members, list(notes)
+class _Attacker:
+    """Collects what attacks find.
+
+    Args:
+        release: what is attacked.
+        wanted: with which rows.
+        progress: is told what happens.
+    """
+
+    def __init__(self, release: Release, wanted: Wanted, progress: Progress) -> None:
+        self._progress, self._seed = progress, wanted.seed
+        text, attributes = release.columns(wanted.text, wanted.attributes)
+        self._twin = [str(cell) for cell in release.twin.frame[text].dropna()]
+        if not self._twin:
+            raise InputError(f"{release.path}: the twin has no texts; give another file")
+        members, others = (
+            _records(path, text, attributes) for path in (wanted.members, wanted.non_members)
+        )
+        self._members, self._others, notes = without_shared(members, others)
+        rng = np.random.default_rng(wanted.seed)
+        self._known, self._unknown = (
+            take(rows, rng.permutation(len(rows))[: wanted.rows])
+            for rows in (self._members, self._others)
+        )
+        self._encoder = SentenceEncoder(progress.say)
+        self._measured: list[Measured] = []
+        self.attacks: list[Attack] = []
+        self.notes = list(notes)
+
+    @property
+    def rows(self) -> dict[str, int]:
+        """Number of rows of each table."""
+        members, others = len(self._members), len(self._others)
+        return {"twin": len(self._twin), "members": members, "non-members": others}
+
+    def ask_model(self, model: TwinModel) -> None:
+        """Attack the model."""
+        base = find_base(model.base_origin, self._progress.say)
+        attacks, notes = model_attacks(model, base, self._known, self._unknown, self._progress)
+        self.attacks += attacks
+        self.notes += notes
+        self._ask_for_persons(model, self._known, "train")
+        self._ask_for_persons(model, self._unknown, "held-out")
+
+    def read_twin(self) -> None:
+        """Attack the twin alone."""
+        members, others = self._members.texts, self._others.texts
+        progress, seed, known, unknown = self._progress, self._seed, self._known, self._unknown
+        self.attacks += text_attacks(
+            self._twin, known.texts, unknown.texts, self._encoder.encode, progress
+        )
+        shifted, shift_notes = shift(members, others, seed)
+        self._measured += [] if shifted is None else [shifted]
+        self._measured += overlap(
+            self._twin, members, others, self._encoder, seed=seed, progress=progress
+        )
+        replayed, replay_notes = replay(self._twin, members, others, progress=progress)
+        self._measured += replayed
+        self.notes += [*shift_notes, *replay_notes]
+
+    def judged(self) -> tuple[Measured, ...]:
+        """Return all scores; what attacks are worth comes first."""
+        found = separation(self.attacks, self._seed)
+        self.notes += found.notes
+        return (*found.measured, *self._measured)
+
+    def _ask_for_persons(self, model: TwinModel, records: Records, rows: str) -> None:
+        """Ask for the names and telephone numbers that stand in texts (paper 001's measures)."""
+        by_label = prompt_tokens(model.template, model.schema.combinations, model.tokenizer)
+        prompts = [by_label[label] for label in records.labels]
+        asked: dict[str, Any] = {
+            "rows": rows,
+            "max_tokens": model.text_tokens,
+            "seed": self._seed,
+            "progress": self._progress,
+        }
+        given = (model.model, model.tokenizer, records.texts, prompts)
+        self._measured += phone_exposure(*given, **asked)
+        try:
+            ranked = mean_reciprocal_rank(*given, **asked)
+        except InputError as error:
+            self.notes = list(dict.fromkeys([*self.notes, f"names were not asked for: {error}"]))
+        else:
+            self._measured += [] if ranked is None else [ranked]
 
 
-def _some(records: Records, rows: int, rng: np.random.Generator) -> Records:
-    return take(records, rng.permutation(len(records))[:rows])
-
-
-def _membership(
-    run: FinishedRun | None,
-    texts: list[str],
-    members: Records,
-    non_members: Records,
-    encoder: SentenceEncoder,
-    seed: int,
-    progress: Progress,
-    notes: list[str],
-) -> tuple[list[Measured], list[Curve]]:
-    attacks: list[Attack] = []
-    if run is None:
-        notes.append("the model was not attacked: name its run folder")
-    else:
-        model = TwinModel.load(run.root)
-        base = find_base(model.base_origin, progress.say)
-        found, told = model_attacks(model, base, members, non_members, progress)
-        attacks += found
-        notes += told
-    attacks += text_attacks(texts, members.texts, non_members.texts, encoder.encode, progress)
-    judged = separation(attacks, seed)
-    notes += judged.notes
-    return list(judged.measured), [judged.curve]
+def _records(path: Path, text: str, attributes: list[str]) -> Records:
+    frame = read_frame(path)
+    return records_from_frame(frame, text, attributes, source=str(path), drop_empty=True)[0]

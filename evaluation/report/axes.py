@@ -61,7 +61,8 @@ class Scale:
         if len(powers) > 2:
             return powers
         finer = (m * 10.0**k for k in range(first - 1, last + 1) for m in (1, 2, 5))
-        return [value for value in finer if self.low <= value * (1 + 1e-9) <= self.high * 1.001]
+        within = [value for value in finer if self.low <= value * (1 + 1e-9) <= self.high * 1.001]
+        return within if len(within) > 1 else self._multiples(most)
 
 
 def spanning(values: Iterable[float], log: bool = False) -> tuple[float, float]:

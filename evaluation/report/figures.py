@@ -154,7 +154,7 @@ def _bounds(measured: Sequence[Measured]) -> Iterator[Figure]:
             kept = {k: v for k, v in m.place.items() if k not in ("attack", "sees")}
             rows[words(kept)] = {
                 "at least, by attack": m.score,
-                "claimed": replace(m.score, value=stated, low=stated, high=stated),
+                "claimed": replace(m.score, value=stated, low=math.nan, high=math.nan),
             }
     if rows:
         domain = domain_of([s for each in rows.values() for s in each.values()])

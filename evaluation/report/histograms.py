@@ -102,9 +102,15 @@ def _step_frame(x: str, bins: Sequence[str], across: Scale, up: Scale) -> Iterat
     every = max(1, math.ceil(wide * len(bins) / (across.end - across.start)))
     for place in range(0, len(bins), every):
         label = shortened(bins[place], across.end - across.start)
-        yield text(label, across(place + 0.5), up.start + 16, "tick", "middle")
+        at = across(place + 0.5)
+        is_last = at + 3 * len(label) > across.end
+        yield text(label, across.end if is_last else at, up.start + 16, "tick", _anchor(is_last))
     yield text("share of rows", 0, up.end - 10, "name")
     yield text(shortened(x, WIDTH - _LEFT), across.end, up.start + 34, "name", "end")
+
+
+def _anchor(is_last: bool) -> str:
+    return "end" if is_last else "middle"
 
 
 def _bars(histogram: Histogram, bins: Sequence[str], series: Mapping[str, list[float]]) -> Markup:

@@ -31,6 +31,22 @@ _SENTENCES = {
     "rows show how often that happens by chance.",
     "replayed": "Share of the personal data of a table that stand in the twin; those of held-out "
     "rows show how many do by chance.",
+    "mean length": "Words of a text on average; the twin should be as real rows.",
+    "median length": "Words of the middle text; the twin should be as real rows.",
+    "precision of embeddings": "Share of rows that lie where real rows lie; low values mean texts "
+    "that no real row is like.",
+    "recall of embeddings": "Share of real rows near which rows lie; low values mean kinds of "
+    "texts that are missing.",
+    "Fréchet distance of embeddings": "How far apart texts lie from real ones on the whole; 0 is "
+    "the same.",
+    "Jensen–Shannon divergence of words": "How differently words are used, from 0 (alike) to 1 "
+    "(no word in common).",
+    "words known to train": "Share of words that occur in the private table too; the twin should "
+    "be as a second real sample.",
+    "words of train covered": "Share of the private table’s words, as often as they occur, that "
+    "occur here too; higher is better.",
+    "total variation distance of labels": "Share of rows that would need another label for the "
+    "labels to occur as often as in the private table.",
     "MAUVE": "How alike texts are distributed, from 0 (not at all) to 1.",
     "perplexity under a public model": "How surprised a public model is by the texts; near to real "
     "texts is right.",

@@ -65,6 +65,5 @@ def with_interval(score: Score) -> str:
 
 
 def has_interval(score: Score) -> bool:
-    """Tell whether more is known than a value, or than that there is none."""
-    ends = score.low, score.high
-    return not any(map(math.isnan, (score.value, *ends))) and ends != (score.value, score.value)
+    """Tell whether a value is known, and how well."""
+    return not any(map(math.isnan, (score.value, score.low, score.high)))

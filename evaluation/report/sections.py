@@ -32,11 +32,17 @@ _QUESTIONS: tuple[tuple[Question, str, str], ...] = (
 EVALUATE = "twinset evaluate RUN --train TRAIN --test HELDOUT"
 AUDIT = "twinset audit RUN --members TRAIN --non-members HELDOUT"
 CANARIES = "twinset audit canaries TRAIN"
-# By kind of findings: what is missing without them, how to get them, where that is said.
+# By kind of findings: what is missing without them, and the command that gets them.
 _MISSING = {
-    "evaluation": ("Utility and fidelity have not been measured yet.", EVALUATE),
-    "audit": ("Leakage has not been measured yet.", AUDIT),
-    "canaries": ("No canaries have been planted yet.", CANARIES),
+    "evaluation": (
+        "Utility and fidelity have not been measured yet. This does it:",
+        EVALUATE,
+    ),
+    "audit": ("Leakage has not been measured yet. This attacks the run:", AUDIT),
+    "canaries": (
+        "No canaries have been planted yet. This plants some:",
+        CANARIES,
+    ),
 }
 _MADE_BY: dict[Question, tuple[str, ...]] = {
     "utility": ("evaluation",),
