@@ -4,6 +4,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+WORKERS := --numprocesses auto --maxprocesses 4 --dist loadfile
 
 .PHONY: demo test test-all lint bench clean
 
@@ -11,10 +12,10 @@ demo: $(INSTALLED)
 	$(BIN)/twinset demo
 
 test: lint
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" $(WORKERS)
 
 test-all: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(WORKERS)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -7,9 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import handover
+import pandas as pd
 
 from evaluation.findings import Curve, Findings, Histogram, Measured
 from evaluation.scores import Score, proportion
+from twinset.formats import write_frame
 
 SOURCES = {
     "real": 0.836,
@@ -216,3 +218,23 @@ def run_in(folder: Path, *findings: Findings, ledger=None, name="reviews-1") -> 
     for each in findings:
         each.save(internal / f"{each.kind}.json")
     return run
+
+
+def bare(folder: Path, *findings: Findings, **options) -> Path:
+    """A run of which nothing is known but these findings and its ledger."""
+    run = run_in(folder, *findings, **options)
+    for name in ("metrics.jsonl", "noise.json"):
+        (run / "internal" / name).unlink()
+    return run
+
+
+def with_twin(run: Path, frame: pd.DataFrame) -> Path:
+    for old in (run / "share").glob("twin.*"):
+        old.unlink()
+    write_frame(frame, run / "share" / "twin.parquet")
+    return run
+
+
+def everything_in(folder: Path) -> Path:
+    """A run of which all is known."""
+    return run_in(folder, evaluation(), audit(), planted())

