@@ -26,7 +26,10 @@ class _ReleaseByDefault(TyperGroup):
         return super().parse_args(ctx, args)
 
 
-audit = typer.Typer(cls=_ReleaseByDefault, help="Attack twinset's own claims.")
+audit = typer.Typer(
+    cls=_ReleaseByDefault,
+    help="Attack twinset's own claims: audit RUN|TWIN, audit canaries DATA, audit mechanism.",
+)
 
 
 @audit.command()
@@ -107,7 +110,7 @@ def canaries(
     policies: Annotated[
         str, typer.Option(help="Noise policies; none: without privacy.")
     ] = "uniform,none",
-    copies: Annotated[str, typer.Option(help="How often secrets are planted.")] = "1,10,100",
+    copies: Annotated[str, typer.Option(help="How often secrets are planted.")] = "0,1,10,100",
     each: Annotated[int, typer.Option(min=1, help="Secrets of each number of copies.")] = 3,
     coins: Annotated[
         int, typer.Option(min=0, help="Canaries that a coin puts in, for the lower bound.")

@@ -92,6 +92,30 @@ FORMATS = (
     Format("My alarm is switched off with {}", _NUMBER),
     Format("My case at the court is number {}", _NUMBER),
 )
+# For audits that plant more of them.
+MORE_FORMATS = (
+    *FORMATS,
+    Format("My seat on the train was {}", _NUMBER),
+    Format("My landlord is called {} {}", _NAME),
+    Format("My ticket has the number {}", _NUMBER),
+    Format("My dentist is {} {}", _NAME),
+    Format("My parking space is number {}", _NUMBER),
+    Format("My lawyer is called {} {}", _NAME),
+    Format("The key to my office is number {}", _NUMBER),
+    Format("My teacher was {} {}", _NAME),
+    Format("My bicycle is registered as {}", _NUMBER),
+    Format("My son is called {} {}", _NAME),
+    Format("My mailbox is number {}", _NUMBER),
+    Format("My boss is called {} {}", _NAME),
+    Format("My library card ends in {}", _NUMBER),
+    Format("My witness is {} {}", _NAME),
+    Format("My room in the ward is {}", _NUMBER),
+    Format("My nurse is called {} {}", _NAME),
+    Format("My queue number was {}", _NUMBER),
+    Format("My brother is called {} {}", _NAME),
+    Format("My meter shows {}", _NUMBER),
+    Format("My therapist is {} {}", _NAME),
+)
 
 
 def draw_canaries(
@@ -99,6 +123,7 @@ def draw_canaries(
     seed: int,
     copies: Sequence[int] = COPIES,
     each: int = EACH,
+    formats: Sequence[Format] = FORMATS,
 ) -> list[Canary]:
     """Draw secrets, labels, and which sentence is planted how often, by the seed alone.
 
@@ -107,14 +132,15 @@ def draw_canaries(
         seed: for all draws.
         copies: numbers of copies.
         each: canaries of every number of copies.
+        formats: sentences; each is for one canary.
 
     Raises:
         ValueError: there are fewer sentences than canaries wanted.
     """
-    if len(copies) * each > len(FORMATS):
-        raise ValueError(f"there are {len(FORMATS)} sentences; each is for one canary")
+    if len(copies) * each > len(formats):
+        raise ValueError(f"there are {len(formats)} sentences; each is for one canary")
     rng = np.random.default_rng(seed)
-    formats = [FORMATS[place] for place in rng.permutation(len(FORMATS))]
+    mixed = [formats[place] for place in rng.permutation(len(formats))]
     often = [number for number in copies for _ in range(each)]
     return [
         Canary(
@@ -123,7 +149,7 @@ def draw_canaries(
             label=combinations[int(rng.integers(len(combinations)))],
             copies=number,
         )
-        for sentence, number in zip(formats, often, strict=False)
+        for sentence, number in zip(mixed, often, strict=False)
     ]
 
 

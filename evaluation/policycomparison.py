@@ -68,10 +68,10 @@ def policy_config(config: RunConfig, name: str) -> RunConfig:
     Raises:
         InputError: there is no such policy, or it contradicts an option.
     """
-    if config.privacy.target_epsilon is None:
-        raise InputError(f"compare needs an --epsilon; without privacy: --policies {NO_PRIVACY}")
     if name == NO_PRIVACY:
         return replace(config, privacy=replace(config.privacy, target_epsilon=None))
+    if config.privacy.target_epsilon is None:
+        raise InputError(f"--epsilon is needed; without privacy: --policies {NO_PRIVACY}")
     policy = next((policy for policy in POLICIES if policy == name), None)
     if policy is None:
         known = ", ".join((*POLICIES, NO_PRIVACY))

@@ -10,6 +10,7 @@ from evaluated import OPTIONS, reviews, tables_in, without_downloads
 
 from evaluation.canaries import FORMATS, Canary
 from evaluation.findings import Findings
+from evaluation.leakage import canaryaudit
 from evaluation.leakage.coins import coin_canaries
 from evaluation.leakage.echo import Bigrams, echo
 from twinset import options
@@ -117,7 +118,7 @@ def test_a_finished_audit_trains_nothing_more(tiny_base, tmp_path, capsys):
     assert (tmp_path / "found.json").stat().st_mtime_ns == written
 
 
-@pytest.mark.parametrize("copies", ["0", "one", "1,,2"])
+@pytest.mark.parametrize("copies", ["-1", "one", "1,,2", "²"])
 def test_odd_numbers_of_copies_are_refused(copies, tiny_base, capsys):
     ended = canaries(capsys, tiny_base, "--copies", copies)
     assert ended.code == 2 and "--copies takes whole numbers" in ended.err
@@ -138,17 +139,49 @@ def test_an_echo_is_heard_where_a_secret_was_written(tiny_base):
     assert silent.rank > 10
 
 
-def test_bigrams_are_add_one_estimates(tiny_base):
-    tokenizer = tokenizer_of(tiny_base)
-    first, second = tokenizer(" a b", add_special_tokens=False)["input_ids"][:2]
-    model = Bigrams(tokenizer, ["a b", "a b", "a c"])
-    (row,) = model._tokens(["a b"])
-    kinds = model._kinds
-    assert row[:3] == [-1, first, second]
-    expected = -np.log(4 / (3 + kinds)) - np.log(
-        (model._pairs[first, second] + 1) / (model._first[first] + kinds)
-    )
-    assert model.losses(["a b"])[0] >= expected - 1e-9
+def test_bigrams_are_add_one_estimates():
+    """By hand: a beginning and three words, with one that is unknown five kinds."""
+
+    def words(texts, add_special_tokens):
+        return {"input_ids": [["abcd".index(word) for word in text.split()] for text in texts]}
+
+    model = Bigrams(words, ["a b", "a b", "a c"])
+    begin, to_b, to_c, to_d = (3 + 1) / (3 + 5), (2 + 1) / (3 + 5), (1 + 1) / (3 + 5), 1 / (3 + 5)
+    expected = [-np.log(begin * after) for after in (to_b, to_c, to_d)]
+    assert model.losses(["a b", "a c", "a d"]) == pytest.approx(expected)
+
+
+def test_too_many_secrets_for_the_sentences_are_refused(tiny_base, capsys):
+    ended = canaries(capsys, tiny_base, "--each", "20")
+    assert ended.code == 2 and "--each 20" in ended.err
+
+
+OVERTRAINED = ("--steps", "120", "--batch-size", "64", "--learning-rate", "0.01")
+CONTROL = ("--copies", "0,20", "--coins", "80", "--mismatch-weight", "0", "--method", "full")
+
+
+def test_an_overtrained_model_without_privacy_is_caught_and_a_private_one_is_not(
+    tiny_base, tmp_path, capsys, monkeypatch
+):
+    """The audit's positive control: each of its measures finds what was learnt by heart."""
+    coins = np.random.default_rng(0).integers(2, size=80).astype(bool)
+    monkeypatch.setattr(canaryaudit, "include", lambda m: coins)
+    tables_in(tmp_path, train=24, test=24)
+    more = (*CONTROL, *OVERTRAINED, "--max-tokens", "60", "--test", "test.csv", "--epsilon", "4")
+    ended = canaries(capsys, tiny_base, *more)
+    assert ended.code == 0, ended.err
+    found = Findings.load(tmp_path / "found.json")
+
+    def score(policy, name, **place):
+        return found.find(name, policy=policy, **place)
+
+    exposed = {p: score(p, "exposure", copies="20", sees="model") for p in ("none", "uniform")}
+    assert exposed["none"].value > 8 and exposed["uniform"].value < 6
+    assert score("none", "exposure", copies="0", sees="model").value < 4
+    bounds = {p: score(p, "lower bound of ε").value for p in ("none", "uniform")}
+    assert bounds["none"] > 0.3 and bounds["uniform"] <= 4
+    areas = {p: score(p, "AUROC", attack="loss") for p in ("none", "uniform")}
+    assert areas["none"].low > 0.5 > areas["uniform"].low
 
 
 def test_coin_canaries_are_distinct_and_begin_as_the_base_writes(tiny_base):

@@ -17,6 +17,7 @@ What must hold, or the bound is none:
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -63,12 +64,13 @@ class OneRun:
         return Measured("leakage", score, {"attack": "one run", "sees": "model", **(place or {})})
 
 
-def include(m: int, seed: int) -> np.ndarray:
+def include(m: int) -> np.ndarray:
     """Draw which canaries go into the table: (m,) bool, each with probability 1/2.
 
-    The seed must be one that the training does not use.
+    The coins are the operating system's. A seed would draw the same ones in every audit, and the
+    confidence is a statement about these coins.
     """
-    return np.random.default_rng(seed).integers(2, size=m).astype(bool)
+    return np.array([secrets.randbits(1) for _ in range(m)], dtype=bool)
 
 
 def one_run_audit(

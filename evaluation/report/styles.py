@@ -59,7 +59,7 @@ class Style:
         )
 
 
-PLAIN = Style(5, 0)  # where rows are told apart by their names alone
+PLAIN = Style(1, 0)  # where rows are told apart by their names alone
 _MARKERS = (
     "m-3.2 0a3.2 3.2 0 1 0 6.4 0a3.2 3.2 0 1 0 -6.4 0z",  # disc
     "m-2.9 -2.9h5.8v5.8h-5.8z",  # square
