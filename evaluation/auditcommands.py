@@ -77,9 +77,6 @@ def release(
     rows: Annotated[int, typer.Option(min=2, help="Members, and others, that are tried.")] = 1000,
     seed: Annotated[int, typer.Option(help="Of what is drawn.")] = 0,
     output: Annotated[Path | None, typer.Option(help="JSON; a run keeps its own.")] = None,
-    publishable: Annotated[
-        bool, typer.Option("--publishable", help="Print only what may be published.")
-    ] = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -98,7 +95,7 @@ def release(
         findings = audit_release(attacked, wanted, shell_line("twinset"), progress)
     if place is not None:
         findings.save(place)
-    show_findings(findings, place, publishable, as_json)
+    show_findings(findings, place, False, as_json)
 
 
 @audit.command()

@@ -117,7 +117,8 @@ def evaluate(
     from evaluation.command import shell_line
     from evaluation.evaluate import FILE, Wanted, budgets
     from evaluation.evaluate import evaluate as measure
-    from evaluation.keeping import place_of, show_findings
+    from evaluation.findings import Findings
+    from evaluation.keeping import check_publishable, place_of, show_findings
     from evaluation.release import Release
     from twinset.console import Console
 
@@ -136,10 +137,15 @@ def evaluate(
     )
     release = Release.read(twin, run)
     place = place_of(release.run, output, FILE)
+    if publishable:
+        check_publishable(release)
+
+    def keep(found: Findings) -> None:
+        if place is not None:
+            found.save(place)
+
     with Console(quiet) as progress:
-        findings = measure(release, wanted, shell_line("twinset"), progress)
-    if place is not None:
-        findings.save(place)
+        findings = measure(release, wanted, shell_line("twinset"), progress, keep)
     show_findings(findings, place, publishable, as_json)
 
 

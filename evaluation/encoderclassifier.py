@@ -102,6 +102,14 @@ class EncoderClassifier:
         """ε that `fit` spent, at the budget's δ; infinite without one."""
         return epsilon(self._events, self._budget.delta) if self._budget else math.inf
 
+    def check(self) -> None:
+        """Refuse an encoder that cannot be loaded, before anything slow.
+
+        Raises:
+            InputError: it cannot.
+        """
+        self._load(2)
+
     def fit(self, texts: Sequence[str], labels: Sequence[str]) -> EncoderClassifier:
         """Learn from rows."""
         self.classes_ = np.array(sorted(set(labels)))
@@ -163,10 +171,16 @@ class EncoderClassifier:
                 torch.manual_seed(self._seed)
                 self._tokenizer: Any = AutoTokenizer.from_pretrained(folder)
                 self._model: Any = AutoModelForSequenceClassification.from_pretrained(
-                    folder, num_labels=classes, use_safetensors=True
+                    folder,
+                    num_labels=classes,
+                    ignore_mismatched_sizes=True,  # the head is made anew
+                    use_safetensors=True,
                 )
-        except (OSError, ValueError) as error:
+        except (OSError, RuntimeError, ValueError) as error:
             raise InputError(f"{name} cannot be loaded as a text classifier") from error
+        if self._tokenizer.pad_token_id is None:
+            self._tokenizer.pad_token = self._tokenizer.eos_token
+        self._model.config.pad_token_id = self._tokenizer.pad_token_id
         self._model.eval()
 
     def _folder(self, name: str) -> Path:

@@ -7,7 +7,7 @@ with their owner: it goes to the run's `internal/`, never to `share/`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,23 +15,23 @@ from typing import Any
 import pandas as pd
 
 from evaluation.baseline import untrained_twin
-from evaluation.classification import Predictions, classification_scores
 from evaluation.classifiers import CLASSIFIERS, Classifier, make_classifiers
 from evaluation.embeddings import SentenceEncoder
 from evaluation.encoderclassifier import Budget
+from evaluation.epsiloncurve import epsilon_curves
 from evaluation.fidelity import fidelity
-from evaluation.findings import Curve, Findings, Measured
+from evaluation.findings import Findings, Histogram, Measured
 from evaluation.release import FinishedRun, Release
-from evaluation.tables import Tables, check_tables, names_of, without_overlap
-from evaluation.twins import Twin, rows_per_label, train_twin
-from evaluation.usefulness import Usefulness
-from evaluation.utility import labelled, targets, train_on
+from evaluation.tables import Tables, check_tables, without_overlap
+from evaluation.twins import Twin, rows_per_label
+from evaluation.usefulness import ENCODER, Usefulness
+from evaluation.utility import targets
 from twinset.basemodel import load_base
 from twinset.columns import check_table, choose_columns
-from twinset.config import RunConfig
 from twinset.errors import InputError
 from twinset.formats import read_frame, write_frame
 from twinset.precision import frozen_dtype
+from twinset.privacy.ledger import UNIT
 from twinset.progress import Progress
 
 FILE = "evaluation.json"
@@ -84,7 +84,13 @@ def budgets(text: str | None) -> tuple[float, ...]:
     return found
 
 
-def evaluate(release: Release, wanted: Wanted, command: str, progress: Progress) -> Findings:
+def evaluate(
+    release: Release,
+    wanted: Wanted,
+    command: str,
+    progress: Progress,
+    keep: Callable[[Findings], object] = lambda findings: None,
+) -> Findings:
     """Measure use and fidelity.
 
     Args:
@@ -92,6 +98,7 @@ def evaluate(release: Release, wanted: Wanted, command: str, progress: Progress)
         wanted: what it is measured against.
         command: that leads here.
         progress: is told what happens.
+        keep: is given what is found, after each part: nothing is lost where the next one fails.
 
     Raises:
         InputError: a table cannot be used.
@@ -101,34 +108,71 @@ def evaluate(release: Release, wanted: Wanted, command: str, progress: Progress)
     run, twin = release.run, release.twin
     if wanted.sweep and run is None:
         raise InputError("--sweep-epsilon trains as a run did; name the run with --run")
+    if ENCODER in makers:
+        makers[ENCODER](0).check()
     tables, notes = _tables(release, wanted)
-    notes += check_tables(tables)
+    public = _public_model(run, notes, progress)
+    budget = _budget(twin)
+    notes += [*check_tables(tables), *_about_rival(budget, makers, tables)]
     for note in notes:
         progress.warn(note)
     if run is not None and tables.baseline is None:
         tables = replace(tables, baseline=_baseline(run, twin.frame, progress))
-    budget = None if twin.epsilon is None else Budget(twin.epsilon, twin.delta or 0.0)
-    seeds = range(wanted.seeds)
-    usefulness = Usefulness(tables, makers, seeds, progress, budget, wanted.encoder)
-    measured = list(usefulness.measured())
-    curves = list(usefulness.curves())
+    about = release.about(command, wanted.train) | {"rows": tables.rows, "seeds": wanted.seeds}
+    usefulness = Usefulness(tables, makers, range(wanted.seeds), progress, budget, wanted.encoder)
+    found = Findings("evaluation", about, tuple(usefulness.measured()), notes=tuple(notes))
+    keep(found)
+    found = replace(found, curves=tuple(usefulness.curves()))
+    keep(found)
     if run is not None and wanted.sweep:
-        curves += _sweep(wanted.sweep, run, tables, makers, twin, progress)
-    faithful, histograms = _fidelity(tables, run, embeddings, progress)
-    return Findings(
-        "evaluation",
-        release.about(command, wanted.train) | {"rows": tables.rows, "seeds": wanted.seeds},
-        (*measured, *faithful),
-        tuple(curves),
-        tuple(histograms),
-        tuple(notes),
-    )
+        swept = epsilon_curves(wanted.sweep, run, tables, makers, twin, progress)
+        found = replace(found, curves=(*found.curves, *swept))
+        keep(found)
+    faithful, histograms = _fidelity(tables, public, embeddings, progress)
+    found = replace(found, measured=(*found.measured, *faithful), histograms=tuple(histograms))
+    keep(found)
+    return found
+
+
+def _budget(twin: Twin) -> Budget | None:
+    """Return what the rival may spend; None where the twin's ε is not that of whole records."""
+    if twin.epsilon is None or twin.delta is None or twin.unit != UNIT:
+        return None
+    return Budget(twin.epsilon, twin.delta)
+
+
+def _about_rival(
+    budget: Budget | None, makers: Mapping[str, Classifier], tables: Tables
+) -> Iterator[str]:
+    """Tell what is not seen in the figures of a DP classifier."""
+    if ENCODER in makers and budget is None:
+        yield "no DP classifier on the real rows: the twin has no ε for whole records to share"
+    elif ENCODER in makers and len(tables.attributes) > 1:
+        yield (
+            f"each DP classifier on the real rows spends the twin's whole ε on one target: all "
+            f"{len(targets(tables.attributes))} together spend that many times as much"
+        )
+
+
+def _public_model(
+    run: FinishedRun | None, notes: list[str], progress: Progress
+) -> tuple[Any, Any] | None:
+    """Return the run's base model, which judges how plain texts are."""
+    if run is None:
+        notes.append("no run folder (--run): no rows of the base model, and no perplexity")
+        return None
+    try:
+        base = load_base(run.config.training.base_model, say=progress.say)
+    except InputError as error:
+        notes.append(f"no perplexity: {error}")
+        return None
+    return base.model, base.tokenizer
 
 
 def _tables(release: Release, wanted: Wanted) -> tuple[Tables, list[str]]:
     train, heldout = read_frame(wanted.train), read_frame(wanted.test)
     notes: list[str] = []
-    text, attributes = release.columns(wanted.text, wanted.attributes)
+    text, attributes = release.columns(wanted.text, wanted.attributes, notes)
     for name, frame in (("--train", train), ("--test", heldout)):
         check_table(frame, name)
         choose_columns(frame, text, attributes, name, notes)
@@ -168,60 +212,13 @@ def _baseline(run: FinishedRun, twin: pd.DataFrame, progress: Progress) -> pd.Da
     return frame
 
 
-def _sweep(
-    budgets: Sequence[float],
-    run: FinishedRun,
-    tables: Tables,
-    makers: dict[str, Classifier],
-    twin: Twin,
-    progress: Progress,
-) -> Iterable[Curve]:
-    """Train and score a twin for each ε, with the run's other options."""
-    frames: dict[float, pd.DataFrame] = {} if twin.epsilon is None else {twin.epsilon: twin.frame}
-    for epsilon in budgets:
-        progress.say(f"a twin at ε = {epsilon:g}")
-        _, made = train_twin(
-            tables.train,
-            tables.text,
-            tables.attributes,
-            _with_epsilon(run.config, epsilon),
-            run.template,
-            len(twin.frame),
-            progress,
-        )
-        frames[made.epsilon or epsilon] = made.frame
-    for target in targets(tables.attributes):
-        series: dict[str, list[tuple[float, ...]]] = {}
-        for name, maker in makers.items():
-            series[name] = [
-                (epsilon, *_accuracy(frame, tables, target, maker))
-                for epsilon, frame in sorted(frames.items())
-            ]
-        title = f"accuracy by epsilon: {names_of(target)}"
-        yield Curve("utility", title, "epsilon", "accuracy", series, log="x")
-
-
-def _accuracy(
-    frame: pd.DataFrame, tables: Tables, target: tuple[str, ...], maker: Classifier
-) -> tuple[float, float, float]:
-    texts, labels = labelled(tables.heldout, tables.text, target)
-    model = train_on(frame, tables.text, target, maker)
-    score = classification_scores(Predictions(labels, [list(map(str, model.predict(texts)))]))[0]
-    return score.value, score.low, score.high
-
-
-def _with_epsilon(config: RunConfig, epsilon: float) -> RunConfig:
-    return replace(config, privacy=replace(config.privacy, target_epsilon=epsilon))
-
-
 def _fidelity(
-    tables: Tables, run: FinishedRun | None, embeddings: SentenceEncoder, progress: Progress
-) -> tuple[list[Measured], list[Any]]:
+    tables: Tables,
+    public: tuple[Any, Any] | None,
+    embeddings: SentenceEncoder,
+    progress: Progress,
+) -> tuple[list[Measured], list[Histogram]]:
     progress.say("comparing the twin's texts with real ones")
-    public = None
-    if run is not None:
-        base = load_base(run.config.training.base_model, say=progress.say)
-        public = base.model, base.tokenizer
     return fidelity(
         tables.twin,
         tables.train,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -20,8 +21,9 @@ TITLES: dict[Question, str] = {
 _ACROSS: dict[Question, str] = {  # the dimension of places that becomes columns
     "utility": "classifier",
     "fidelity": "rows",
-    "leakage": "rows",
+    "leakage": "",
 }
+_LONG = ("method", "candidates")  # dimensions that the JSON and the report tell
 _DETAIL = "value"  # a dimension that is for the report alone: F1 of each label
 
 
@@ -45,40 +47,37 @@ class FindingsTable:
 def _table(question: Question, found: list[Measured]) -> Table:
     from rich import box
     from rich.table import Table
+    from rich.text import Text
 
     across = _ACROSS[question]
     columns = list(dict.fromkeys(m.place.get(across, "") for m in found))
     cells: dict[tuple[str, ...], dict[str, Score]] = {}
     for m in found:
-        rest = tuple(v for k, v in m.place.items() if k != across)
+        rest = tuple(_named(k, v) for k, v in m.place.items() if k not in (across, *_LONG))
         cells.setdefault((m.score.name, *rest), {})[m.place.get(across, "")] = m.score
     table = Table(title=TITLES[question], box=box.SIMPLE_HEAD, title_justify="left")
-    for name in ("measure", "of", *columns):
-        table.add_column(name, justify="left" if name in ("measure", "of") else "right")
+    table.pad_edge = False
+    for name in ("measure", "of"):
+        table.add_column(name)
+    for name in columns:
+        table.add_column(Text(name or "value"), justify="right", no_wrap=not across)
     for key, row in cells.items():
-        table.add_row(key[0], ", ".join(key[1:]), *_digits(row, columns))
+        texts = (Text(part) for part in (key[0], ", ".join(key[1:]), *_digits(row, columns)))
+        table.add_row(*texts)
     return table
+
+
+def _named(dimension: str, value: str) -> str:
+    """A number alone says nothing."""
+    return f"{value} {dimension}" if value.isdecimal() else value
 
 
 def _digits(row: dict[str, Score], columns: list[str]) -> Iterator[str]:
     for column in columns:
-        yield str(row[column]) if column in row else ""
+        yield _short(row[column]) if column in row else ""
 
 
-def as_markdown(findings: Findings, question: Question) -> str:
-    """Return one question's table in Markdown.
-
-    >>> from evaluation.scores import proportion
-    >>> place = {"rows": "twin", "label": "sentiment", "classifier": "tfidf"}
-    >>> found = Measured("utility", proportion("accuracy", 90, 100), place)
-    >>> print(as_markdown(Findings("evaluation", {}, (found,)), "utility"))
-    | measure | of | tfidf |
-    | --- | --- | ---: |
-    | accuracy | twin, sentiment | 0.900 [0.826, 0.945] |
-    """
-    found = [m for m in findings.of(question) if _DETAIL not in m.place]
-    table = _table(question, found)
-    header = [str(column.header) for column in table.columns]
-    rule = ["---", "---", *(["---:"] * (len(header) - 2))]
-    body = zip(*(list(map(str, column.cells)) for column in table.columns), strict=True)
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (header, rule, *map(list, body)))
+def _short(score: Score) -> str:
+    """Return "0.71 ±0.03", the longer half of the interval, or the value alone without one."""
+    half = max(score.high - score.value, score.value - score.low)
+    return f"{score.value:.2f} ±{half:.2f}" if math.isfinite(half) else f"{score.value:.2f} or more"

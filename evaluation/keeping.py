@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 
 from evaluation.findings import Findings
 from evaluation.findingstable import FindingsTable
-from evaluation.release import FinishedRun
+from evaluation.release import FinishedRun, Release
 from twinset.commandline import show
 from twinset.errors import InputError
+from twinset.share import PRIVACY
 
+SHARE = "share"
 WHY = (
     "Computed from the twin and its model alone, these numbers are post-processing of what is "
     "differentially private, and cost no further privacy. All others were computed on private rows."
@@ -26,11 +28,32 @@ def place_of(run: FinishedRun | None, output: Path | None, name: str) -> Path | 
     """
     if output is None:
         return None if run is None else run.internal / name
-    if "share" in output.resolve().parts[:-1]:
+    if (output.resolve().parent / PRIVACY).exists() or output.resolve().parent.name == SHARE:
         raise InputError(f"--output {output}: share/ is for others, and these figures are not")
     if not output.parent.is_dir():
         raise InputError(f"--output {output}: its folder does not exist; create it")
+    if output.exists():
+        _check_replaceable(output)
     return output
+
+
+def _check_replaceable(output: Path) -> None:
+    try:
+        Findings.load(output)
+    except InputError:
+        raise InputError(
+            f"--output {output}: exists and holds no findings; name another file"
+        ) from None
+
+
+def check_publishable(release: Release) -> None:
+    """Refuse to name numbers for others where the twin itself is not for others.
+
+    Raises:
+        InputError: there is no guarantee.
+    """
+    if release.twin.epsilon is None:
+        raise InputError(NOT_PRIVATE)
 
 
 def show_findings(findings: Findings, place: Path | None, publishable: bool, as_json: bool) -> None:
@@ -44,12 +67,14 @@ def show_findings(findings: Findings, place: Path | None, publishable: bool, as_
     else:
         Console(highlight=False).print(FindingsTable(findings))
     if place is not None:
-        Console(stderr=True, highlight=False).print(f"kept in {place}", soft_wrap=True)
+        Console(stderr=True, highlight=False, markup=False).print(
+            f"kept in {place}", soft_wrap=True
+        )
 
 
 def _show_publishable(findings: Findings, as_json: bool) -> None:
-    if findings.about.get("epsilon") is None:
-        raise InputError(NOT_PRIVATE)
-    found = findings.publishable()
-    lines = (f"{m.score.name}, {', '.join(m.place.values())}: {m.score}" for m in found)
-    show({"measured": [asdict(m) for m in found], "why": WHY}, (*lines, WHY), as_json)
+    found = replace(findings, measured=tuple(findings.publishable()))
+    lines = (f"{m.score.name}, {', '.join(m.place.values())}: {m.score}" for m in found.measured)
+    plain = {"measured": found.to_dict()["measured"], "why": WHY}
+    sentence = str(findings.about["guarantee"])
+    show(plain | {"guarantee": sentence}, (*lines, WHY, sentence), as_json)

@@ -102,18 +102,22 @@ class Release:
             InputError: something cannot be read.
         """
         is_run = (path / "model" / DESCRIPTION).is_file()
+        if is_run and run is not None:
+            raise InputError(f"{path} is a run folder; --run is for a twin given as a file")
         root = run or (path if is_run else None)
         finished = None if root is None else FinishedRun.read(root)
         twin = finished.twin() if finished is not None and is_run else read_twin(path)
         return cls(path, twin, finished)
 
-    def columns(self, text: str | None, attributes: Sequence[str]) -> tuple[str, list[str]]:
-        """Return text and label columns: as given, else the run's, else guessed from the twin."""
+    def columns(
+        self, text: str | None, attributes: Sequence[str], notes: list[str]
+    ) -> tuple[str, list[str]]:
+        """Return text and label columns: as given, else the run's, else guessed and noted."""
         names = list(attributes)
         if self.run is not None:
             text = text or self.run.schema.text
             names = names or [attribute.name for attribute in self.run.schema.attributes]
-        return choose_columns(self.twin.frame, text, names, str(self.path), [])
+        return choose_columns(self.twin.frame, text, names, str(self.path), notes)
 
     def about(self, command: str, table: Path) -> dict[str, Any]:
         """Return what a reader of findings must know to do it again."""

@@ -20,6 +20,7 @@ TWIN, BASELINE, NON_PRIVATE = "twin", "no private data", "non-private twin"
 PRIVATE_CLASSIFIER = "DP classifier on real rows"
 HELD_OUT = "held out"
 _NEITHER = re.compile(r"[\W_]+")  # letters nor digits
+NAMED = 5  # labels in one line
 FEW_ROWS = 30  # below, one line says that nothing can be told from so few
 
 
@@ -99,8 +100,13 @@ def _check_labels(name: str, frame: pd.DataFrame, tables: Tables, attribute: str
 def _untested(tables: Tables) -> Iterator[str]:
     for attribute in tables.attributes:
         known, tested = (_labels(f, tables.text, attribute) for f in (tables.train, tables.heldout))
-        for label in sorted(known - tested):
-            yield f"{attribute}: label {label!r} has no row in --test: nothing is known of it"
+        if rest := known - tested:
+            made = _labels(tables.twin, tables.text, attribute)
+            named = ", ".join(map(repr, sorted(rest & made)[:NAMED]))  # the twin has told these
+            yield (
+                f"{attribute}: {len(rest)} of {len(known)} labels have no row in --test, so that "
+                f"nothing is known of them{': ' if named else ''}{named}"
+            )
 
 
 def _few(tables: Tables) -> Iterator[str]:

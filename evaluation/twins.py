@@ -13,6 +13,7 @@ from pathlib import Path
 import pandas as pd
 
 from twinset.allocation import proportional
+from twinset.artefact import sha256_file
 from twinset.basemodel import load_base, special_token_strings
 from twinset.columns import choose_columns, label_cells
 from twinset.config import RunConfig
@@ -43,6 +44,7 @@ class Twin:
         epsilon: ε; None without a guarantee.
         delta: its δ.
         sentence: the guarantee in words.
+        unit: whose presence it protects; "" without one.
         seconds: how long making it took.
         run: its run folder, if any.
     """
@@ -53,6 +55,7 @@ class Twin:
     sentence: str = "unknown: the twin came without its privacy.json"
     seconds: Seconds = field(default_factory=dict)
     run: Path | None = None
+    unit: str = ""
 
 
 def train_twin(
@@ -102,14 +105,17 @@ def read_twin(path: Path) -> Twin:
     if file is None:
         return Twin(frame)
     try:
-        return _twin(frame, Ledger.from_dict(json.loads(file.read_text("utf-8"))["ledger"]))
+        described = json.loads(file.read_text("utf-8"))
+        if described["files"]["twin"]["sha256"] != sha256_file(path):
+            return Twin(frame, sentence=f"unknown: {file.name} describes another file")
+        return _twin(frame, Ledger.from_dict(described["ledger"]))
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{file}: holds no ledger; restore it, or take it away") from error
 
 
 def _twin(frame: pd.DataFrame, ledger: Ledger, seconds: Seconds | None = None) -> Twin:
     claim = guarantee(ledger)
-    return Twin(frame, claim.epsilon, claim.delta, claim.sentence, seconds or {})
+    return Twin(frame, claim.epsilon, claim.delta, claim.sentence, seconds or {}, unit=claim.unit)
 
 
 def rows_per_label(twin: pd.DataFrame, schema: Schema) -> dict[Combination, int]:

@@ -1,5 +1,6 @@
 import json
 import re
+import shutil
 from functools import partial
 
 import pandas as pd
@@ -84,11 +85,14 @@ def test_right_and_swapped_labels_are_told_apart(tmp_path, capsys):
 
 def test_only_what_read_no_private_row_is_publishable(run, capsys):
     shown = run_twinset(capsys, "evaluate", run, *QUICKLY, "--publishable", "--json")
-    names = {m["score"]["name"] for m in json.loads(shown.out)["measured"]}
+    printed = json.loads(shown.out, parse_constant=pytest.fail)  # JSON has no infinity
+    names = {m["score"]["name"] for m in printed["measured"]}
+    assert "differentially private for each record" in printed["guarantee"]
     assert names and not names & {"accuracy", "macro-F1", "label fidelity"}
 
 
-def test_without_a_guarantee_nothing_is_publishable(capsys):
+def test_without_a_guarantee_nothing_is_publishable(capsys, monkeypatch):
+    monkeypatch.setattr("evaluation.evaluate.evaluate", None)  # it is said before the work
     reviews(40, seed=2).to_csv("twin.csv", index=False)
     shown = run_twinset(capsys, "evaluate", "twin.csv", *QUICKLY, *COLUMNS, "--publishable")
     assert shown.code == 2
@@ -115,7 +119,7 @@ def test_few_rows_and_untested_labels_are_said(tmp_path, capsys):
     more = (*COLUMNS, "--output", "found.json")
     assert run_twinset(capsys, "evaluate", "twin.csv", *QUICKLY, *more).code == 0
     notes = " ".join(found_in(tmp_path / "found.json").notes)
-    assert "label 'pan' has no row in --test" in notes
+    assert "product: 1 of 2 labels have no row in --test" in notes and "'pan'" in notes
     assert "twin has 5 rows only" in notes
 
 
@@ -156,6 +160,42 @@ def test_tables_that_do_not_fit_are_refused(name, change, message, tmp_path, cap
     assert message in ended.err and ended.err.count("\n") == 1
     assert "number" not in ended.err  # no text of any row
     assert not (tmp_path / "found.json").exists()
+
+
+def test_no_other_file_is_overwritten(tmp_path, capsys):
+    reviews(40, seed=2).to_csv("twin.csv", index=False)
+    before = (tmp_path / "train.csv").read_bytes()
+    more = (*COLUMNS, "--output", "train.csv")
+    ended = run_twinset(capsys, "evaluate", "twin.csv", *QUICKLY, *more)
+    assert ended.code == 2 and "holds no findings" in ended.err
+    assert (tmp_path / "train.csv").read_bytes() == before
+
+
+def test_an_edited_twin_inherits_no_guarantee(run, tmp_path, capsys):
+    """The negative control: the unedited one has it."""
+    shutil.copytree(tmp_path / "run" / "share", tmp_path / "copy")
+    more = (*QUICKLY, *COLUMNS, "--output", "found.json")
+    run_twinset(capsys, "evaluate", "copy/twin.csv", *more)
+    assert found_in(tmp_path / "found.json").about["epsilon"] is not None
+    twin = pd.read_csv(tmp_path / "copy" / "twin.csv")
+    twin.head(30).to_csv(tmp_path / "copy" / "twin.csv", index=False)
+    run_twinset(capsys, "evaluate", "copy/twin.csv", *more)
+    found = found_in(tmp_path / "found.json")
+    assert found.about["epsilon"] is None and "another file" in found.about["guarantee"]
+
+
+def test_names_are_no_markup(tmp_path, capsys):
+    for name in ("train.csv", "test.csv"):
+        pd.read_csv(name).rename(columns={"sentiment": "[/b]"}).to_csv(name, index=False)
+    reviews(40, seed=2).rename(columns={"sentiment": "[/b]"}).to_csv("twin.csv", index=False)
+    columns = ("--text", "text", "--attribute", "[/b]", "--output", "found.json")
+    ended = run_twinset(capsys, "evaluate", "twin.csv", *QUICKLY, *columns)
+    assert ended.code == 0 and "[/b]" in ended.out
+
+
+def test_two_runs_are_one_too_many(run, capsys):
+    ended = run_twinset(capsys, "evaluate", run, *QUICKLY, "--run", "other")
+    assert ended.code == 2 and "--run is for a twin given as a file" in ended.err
 
 
 @pytest.mark.parametrize(

@@ -89,13 +89,15 @@ class _Attacker:
 
     def __init__(self, release: Release, wanted: Wanted, progress: Progress) -> None:
         self._progress, self._seed = progress, wanted.seed
-        text, attributes = release.columns(wanted.text, wanted.attributes)
+        guesses: list[str] = []
+        text, attributes = release.columns(wanted.text, wanted.attributes, guesses)
         self._twin = [str(cell) for cell in release.twin.frame[text].dropna()]
         if not self._twin:
             raise InputError(f"{release.path}: the twin has no texts; give another file")
         members, others = (
             _records(path, text, attributes) for path in (wanted.members, wanted.non_members)
         )
+        self._all_members, self._all_others = members.texts, others.texts
         self._members, self._others, notes = without_shared(members, others)
         rng = np.random.default_rng(wanted.seed)
         self._known, self._unknown = (
@@ -105,12 +107,12 @@ class _Attacker:
         self._encoder = SentenceEncoder(progress.say)
         self._measured: list[Measured] = []
         self.attacks: list[Attack] = []
-        self.notes = list(notes)
+        self.notes = [*guesses, *notes]
 
     @property
     def rows(self) -> dict[str, int]:
         """Number of rows of each table."""
-        members, others = len(self._members), len(self._others)
+        members, others = len(self._all_members), len(self._all_others)
         return {"twin": len(self._twin), "members": members, "non-members": others}
 
     def ask_model(self, run: FinishedRun) -> None:
@@ -126,12 +128,12 @@ class _Attacker:
 
     def read_twin(self) -> None:
         """Attack the twin alone."""
-        members, others = self._members.texts, self._others.texts
+        members, others = self._all_members, self._all_others
         progress, seed, known, unknown = self._progress, self._seed, self._known, self._unknown
         self.attacks += text_attacks(
             self._twin, known.texts, unknown.texts, self._encoder.encode, progress
         )
-        shifted, shift_notes = shift(members, others, seed)
+        shifted, shift_notes = shift(self._members.texts, self._others.texts, seed)
         self._measured += [] if shifted is None else [shifted]
         self._measured += overlap(
             self._twin, members, others, self._encoder, seed=seed, progress=progress
