@@ -175,11 +175,12 @@ def test_an_edited_twin_inherits_no_guarantee(run, tmp_path, capsys):
     """The negative control: the unedited one has it."""
     shutil.copytree(tmp_path / "run" / "share", tmp_path / "copy")
     more = (*QUICKLY, *COLUMNS, "--output", "found.json")
-    run_twinset(capsys, "evaluate", "copy/twin.csv", *more)
+    assert run_twinset(capsys, "evaluate", "copy/twin.csv", *more).code == 0
     assert found_in(tmp_path / "found.json").about["epsilon"] is not None
-    twin = pd.read_csv(tmp_path / "copy" / "twin.csv")
-    twin.head(30).to_csv(tmp_path / "copy" / "twin.csv", index=False)
-    run_twinset(capsys, "evaluate", "copy/twin.csv", *more)
+    with open(tmp_path / "copy" / "twin.csv", "a") as file:
+        file.write("pan,It was fine.,positive\n")
+    ended = run_twinset(capsys, "evaluate", "copy/twin.csv", *more)
+    assert ended.code == 0, ended.err
     found = found_in(tmp_path / "found.json")
     assert found.about["epsilon"] is None and "another file" in found.about["guarantee"]
 
