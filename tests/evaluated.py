@@ -10,7 +10,7 @@ from evaluation.embeddings import SentenceEncoder
 
 MOODS = {"positive": ["great", "good", "lovely"], "negative": ["dull", "poor", "grim"]}
 ENDS = "of wood and iron;under the old bridge;for my sister;near the sea;at noon".split(";")
-# Two of three rows of a random byte-level model hold a control character.
+REDRAWS = 1000  # two of three rows of a random byte-level model hold a control character
 OPTIONS = ("--steps", "2", "--batch-size", "8", "--max-tokens", "12", "--quiet")
 
 

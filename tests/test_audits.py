@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from commands import run_twinset
-from evaluated import OPTIONS, reviews, tables_in, without_downloads
+from evaluated import OPTIONS, REDRAWS, reviews, tables_in, without_downloads
 
 from evaluation.canaries import FORMATS, Canary
 from evaluation.findings import Findings
@@ -24,7 +24,7 @@ TABLES = ("--members", "train.csv", "--non-members", "test.csv", "--quiet")
 def small_world(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     without_downloads(monkeypatch)
-    patient = partial(SamplingConfig, max_redraws=1000)
+    patient = partial(SamplingConfig, max_redraws=REDRAWS)
     monkeypatch.setattr(options, "SamplingConfig", patient)
     tables_in(tmp_path, train=80, test=80)
 

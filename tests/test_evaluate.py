@@ -6,12 +6,15 @@ from functools import partial
 import pandas as pd
 import pytest
 from commands import run_twinset
-from evaluated import OPTIONS, reviews, tables_in, without_downloads
+from evaluated import OPTIONS, REDRAWS, reviews, tables_in, without_downloads
 
 from evaluation.findings import Findings
 from evaluation.tables import BASELINE, REAL, REAL_SMALL, TWIN, normalised
+from evaluation.twins import read_twin, rows_per_label
 from twinset import options
 from twinset.config import SamplingConfig
+from twinset.errors import InputError
+from twinset.records import records_from_frame
 
 COLUMNS = ("--text", "text", "--attribute", "sentiment", "--attribute", "product")
 TABLES = ("--train", "train.csv", "--test", "test.csv")
@@ -22,7 +25,7 @@ QUICKLY = (*TABLES, "--classifier", "tfidf", "--quiet")
 def small_world(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     without_downloads(monkeypatch)
-    patient = partial(SamplingConfig, max_redraws=1000)
+    patient = partial(SamplingConfig, max_redraws=REDRAWS)
     monkeypatch.setattr(options, "SamplingConfig", patient)
     tables_in(tmp_path)
 
@@ -239,3 +242,22 @@ def test_an_epsilon_curve_trains_further_twins(run, tmp_path, capsys):
     found = found_in(tmp_path / "run" / "internal" / "evaluation.json")
     curve = next(c for c in found.curves if c.name == "accuracy by epsilon: sentiment")
     assert [round(x) for x, *_ in curve.series["tfidf"]] == [4, 8]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda twin: twin.assign(sentiment="mixed"), "labels that the training table lacks"),
+        (lambda twin: twin.drop(columns="sentiment"), "no column 'sentiment'"),
+    ],
+)
+def test_a_baseline_is_made_for_the_tables_own_labels_only(change, message):
+    schema = records_from_frame(reviews(20, seed=0), "text", ["sentiment"])[0].schema
+    with pytest.raises(InputError, match=message):
+        rows_per_label(change(reviews(4, seed=0)), schema)
+
+
+def test_a_damaged_privacy_file_is_refused(tmp_path):
+    (tmp_path / "privacy.json").write_text("{}")
+    with pytest.raises(InputError, match="holds no ledger"):
+        read_twin(tmp_path / "train.csv")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from commands import run_twinset
+from evaluated import REDRAWS, reviews
 from rich.console import Console
-from test_comparison import REDRAWS, reviews
 
 import cli
 from evaluation.canaries import COPIES, EACH
