@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -32,6 +33,11 @@ class Predictions:
         """The true labels that occur, and those predicted."""
         return sorted({*self.labels, *(label for row in self.predicted for label in row)})
 
+    @cached_property
+    def resampled(self) -> np.ndarray:
+        """(1 + R, k, k), as `confusions`: drawn once for all scores."""
+        return self.confusions()
+
     def confusions(self, resamples: int = RESAMPLES, seed: int = 0) -> np.ndarray:
         """Return (1 + R, k, k) counts of (true, predicted): of all rows, and of R resamples.
 
@@ -56,7 +62,7 @@ class Predictions:
         return counts.reshape(-1, k, k)
 
 
-def classification_scores(predictions: Predictions, seed: int = 0) -> list[Score]:
+def classification_scores(predictions: Predictions) -> list[Score]:
     """Return accuracy and macro-F1 with 95 % intervals (see `_score`).
 
     Macro-F1 is the mean of the F1 of all labels that the true rows have.
@@ -65,7 +71,7 @@ def classification_scores(predictions: Predictions, seed: int = 0) -> list[Score
     >>> [round(score.value, 3) for score in classification_scores(found)]
     [0.75, 0.733]
     """
-    counts = predictions.confusions(seed=seed)
+    counts = predictions.resampled
     n = len(predictions.labels)
     hits = counts.trace(axis1=1, axis2=2) / counts.sum((1, 2))
     occurring = counts[0].sum(1) > 0
@@ -73,9 +79,9 @@ def classification_scores(predictions: Predictions, seed: int = 0) -> list[Score
     return [_score("accuracy", hits, n), _score("macro-F1", macro, n)]
 
 
-def scores_by_label(predictions: Predictions, seed: int = 0) -> dict[str, Score]:
+def scores_by_label(predictions: Predictions) -> dict[str, Score]:
     """Return the F1 of every true label; n is its number of rows."""
-    counts = predictions.confusions(seed=seed)
+    counts = predictions.resampled
     f1, rows = _f1(counts), counts[0].sum(1) / len(predictions.predicted)
     return {
         label: _score("F1", f1[:, i], round(float(rows[i])))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from twinset.tokens import TokenisedRecords
@@ -25,14 +27,30 @@ def perplexity(model: Any, texts: TokenisedRecords) -> float:
         texts: tokenised for it.
     """
     nats, tokens = 0.0, 0
-    with torch.inference_mode():
-        for _, batch in batches_of_one_width(range(len(texts)), texts.width, _rows_at_once):
-            rows = texts.sequences(batch, 0, (0, 0))
-            ids, mask = rows.input_ids.to(model.device), rows.loss_mask[:, 1:].to(model.device)
-            logits = model(ids).logits[:, :-1][mask].float()  # (tokens with loss, V)
-            nats += float(cross_entropy(logits, ids[:, 1:][mask], reduction="none").double().sum())
-            tokens += int(mask.sum())
+    for _, found, mask in read(model, texts):
+        nats += float(found.sum())
+        tokens += int(mask.sum())
     return math.exp(min(nats / tokens, _LARGEST))
+
+
+def read(model: Any, texts: TokenisedRecords) -> Iterator[tuple[list[int], Tensor, Tensor]]:
+    """Read every text once behind its own prompt, in batches of one width.
+
+    Args:
+        model: causal LM in evaluation mode.
+        texts: tokenised for it.
+
+    Yields:
+        The batch's texts by their numbers; (M,) float64 nats of each token with loss; (R, T-1)
+        where these tokens stand.
+    """
+    for _, batch in batches_of_one_width(range(len(texts)), texts.width, _rows_at_once):
+        rows = texts.sequences(batch, 0, (0, 0))
+        ids, mask = rows.input_ids.to(model.device), rows.loss_mask[:, 1:].to(model.device)
+        with torch.inference_mode():
+            logits = model(ids).logits[:, :-1][mask].float()  # (M, V)
+            nats = cross_entropy(logits, ids[:, 1:][mask], reduction="none").double()
+        yield batch, nats, mask
 
 
 def _rows_at_once(width: int) -> int:

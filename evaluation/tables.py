@@ -141,8 +141,7 @@ def without_overlap(
     heldout: pd.DataFrame, train: pd.DataFrame, text: str
 ) -> tuple[pd.DataFrame, int]:
     """Return the held-out rows whose text is no training row's, and how many there were."""
-    known = set(map(normalised, train[text]))
-    fresh = [normalised(cell) not in known for cell in heldout[text]]
+    fresh = [not coincides for coincides in _coinciding(train[text], heldout[text])]
     return heldout[fresh].reset_index(drop=True), fresh.count(False)
 
 
@@ -152,8 +151,12 @@ def coinciding_rows(train: Iterable[object], heldout: Iterable[object]) -> int:
     >>> coinciding_rows(["Good film!"], ["good film", "Bad film."])
     1
     """
+    return sum(_coinciding(train, heldout))
+
+
+def _coinciding(train: Iterable[object], heldout: Iterable[object]) -> Iterator[bool]:
     known = set(map(normalised, train))
-    return sum(normalised(text) in known for text in heldout)
+    return (normalised(text) in known for text in heldout)
 
 
 def names_of(target: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ together. Everything here reads private rows and stays with their owner.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
@@ -149,15 +149,9 @@ def _fidelity(
     They err too: a perfect twin reaches their accuracy on real rows, not 1.
     """
     predictions = _predict(judges, frame, text, target)
-    yield _utility(_named("label fidelity", classification_scores(predictions)[0]), place)
+    yield _utility(replace(classification_scores(predictions)[0], name="label fidelity"), place)
     for label, score in scores_by_label(predictions).items():
-        yield _utility(_named("label fidelity, F1", score), place | {"value": label})
-
-
-def _named(name: str, score: Score) -> Score:
-    from dataclasses import replace
-
-    return replace(score, name=name)
+        yield _utility(replace(score, name="label fidelity, F1"), place | {"value": label})
 
 
 def _utility(score: Score, place: dict[str, str]) -> Measured:

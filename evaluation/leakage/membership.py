@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
+from evaluation.heldout import read
 from evaluation.leakage.roc import Attack
 from twinset.assets import Say, silent
 from twinset.basemodel import BaseModel, context_length, load_base
@@ -27,11 +27,9 @@ from twinset.records import Records
 from twinset.schema import Schema
 from twinset.tokens import TokenisedRecords, tokenise
 from twinset.twinmodel import TwinModel
-from twinset.widths import batches_of_one_width
 
 SEES = "model"
 MIN_K = 20  # %: the share of a row's tokens, least likely first, that Min-K% looks at
-TOKENS_AT_ONCE = 1024  # their logits fill 200 MB with a vocabulary of 50,000
 _UNREADABLE = 1e6  # nats of a token whose probability is no number: the model diverged
 
 
@@ -116,21 +114,16 @@ def row_losses(
         tick: is told how many rows are read, of how many.
     """
     found, done = np.zeros((3, len(tokens))), 0
-    with torch.inference_mode():
-        for _, batch in batches_of_one_width(range(len(tokens)), tokens.width, _rows_at_once):
-            rows = tokens.sequences(batch, 0, (0, 0))
-            ids, mask = rows.input_ids.to(model.device), rows.loss_mask[:, 1:].to(model.device)
-            found[:, batch] = _sums(_nats(model, ids, mask), mask).cpu().numpy()
-            done += len(batch)
-            tick(done, len(tokens))
+    for batch, nats, mask in read(model, tokens):
+        found[:, batch] = _sums(_spread(nats, mask), mask).cpu().numpy()
+        done += len(batch)
+        tick(done, len(tokens))
     return RowLosses(*found)
 
 
-def _nats(model: Any, ids: Tensor, mask: Tensor) -> Tensor:
-    """(R, T-1) float64 nats of each token with loss; -∞ elsewhere."""
-    logits = model(ids).logits[:, :-1][mask].float()  # (tokens with loss, V)
-    nats = cross_entropy(logits, ids[:, 1:][mask], reduction="none").double()
-    spread = torch.full(mask.shape, -torch.inf, dtype=torch.float64, device=ids.device)
+def _spread(nats: Tensor, mask: Tensor) -> Tensor:
+    """(R, T-1) nats where the mask is true; -∞ elsewhere."""
+    spread = torch.full(mask.shape, -torch.inf, dtype=torch.float64, device=mask.device)
     spread[mask] = nats.nan_to_num(nan=_UNREADABLE, posinf=_UNREADABLE)
     return spread
 
@@ -179,7 +172,3 @@ def _check(records: Records, schema: Schema, who: str) -> None:
 
 def _tick(progress: Progress, what: str) -> Callable[[int, int], object]:
     return lambda done, total: progress.count(what, done, total)
-
-
-def _rows_at_once(width: int) -> int:
-    return max(1, TOKENS_AT_ONCE // width)
