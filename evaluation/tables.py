@@ -119,7 +119,7 @@ def _of_one_label(tables: Tables) -> Iterator[str]:
     for name, frame in tables.written.items():
         for attribute in tables.attributes:
             if len(_labels(frame, tables.text, attribute)) < 2:
-                yield f"{name} has rows of one {attribute!r} only: no classifier learns from it"
+                yield f"{name} has rows of one {attribute!r} only: whoever learns from it says that"
 
 
 def _labels(frame: pd.DataFrame, text: str, attribute: str) -> set[str]:

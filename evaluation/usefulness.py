@@ -81,8 +81,7 @@ class Usefulness:
         maker, text = self.makers[classifier], self.tables.text
         for seed in self.seeds:
             for source, frame in self.tables.learnt_from(seed).items():
-                if len(set(labelled(frame, text, target)[1])) > 1:
-                    models.setdefault(source, []).append(train_on(frame, text, target, maker, seed))
+                models.setdefault(source, []).append(train_on(frame, text, target, maker, seed))
             if classifier == ENCODER and self.budget is not None:
                 private = self._private(target, seed, self.budget)
                 models.setdefault(PRIVATE_CLASSIFIER, []).append(private)
@@ -104,11 +103,9 @@ class Usefulness:
         text, heldout = self.tables.text, self.tables.heldout
         for rows in sizes(min(len(frame), len(self.tables.twin))):
             some = (frame.sample(rows, random_state=seed) for seed in self.seeds)
-            enough = [f for f in some if len(set(labelled(f, text, target)[1])) > 1]
-            models = [train_on(f, text, target, maker) for f in enough]
-            if models:
-                score = classification_scores(_predict(models, heldout, text, target))[0]
-                points.append((rows, score.value, score.low, score.high))
+            models = [train_on(f, text, target, maker) for f in some]
+            score = classification_scores(_predict(models, heldout, text, target))[0]
+            points.append((rows, score.value, score.low, score.high))
         return points
 
 

@@ -33,18 +33,18 @@ def targets(attributes: Sequence[str]) -> list[Target]:
 def train_on(
     frame: DataFrame, text: str, target: Target, classifier: Classifier, seed: int = 0
 ) -> Any:
-    """Fit a classifier of the table's texts.
+    """Fit a classifier of the table's texts; rows of one label teach it that label, always.
 
     Raises:
-        InputError: the table has fewer than two labels.
+        InputError: no row has both a text and a label.
     """
+    from sklearn.dummy import DummyClassifier
+
     texts, labels = labelled(frame, text, target)
-    if len(set(labels)) < 2:
-        raise InputError(
-            f"no classifier of {', '.join(target)} can be trained on rows of one label only; "
-            "take more rows"
-        )
-    return classifier(seed).fit(texts, labels)
+    if not labels:
+        raise InputError(f"no row has both a text and {', '.join(target)}; nothing to learn from")
+    learner = classifier(seed) if len(set(labels)) > 1 else DummyClassifier()
+    return learner.fit(texts, labels)
 
 
 def accuracy(model: Any, frame: DataFrame, text: str, target: Target) -> Score:

@@ -126,14 +126,16 @@ def test_few_rows_and_untested_labels_are_said(tmp_path, capsys):
     assert "twin has 5 rows only" in notes
 
 
-def test_a_twin_of_one_label_teaches_nothing_and_the_rest_is_measured(tmp_path, capsys):
+def test_a_twin_of_one_label_teaches_that_label_and_it_is_said(tmp_path, capsys):
     twin = reviews(60, seed=2)
     twin[twin["sentiment"] == "positive"].to_csv("twin.csv", index=False)
     more = (*COLUMNS[:4], "--output", "found.json")
     assert run_twinset(capsys, "evaluate", "twin.csv", *QUICKLY, *more).code == 0
     found = found_in(tmp_path / "found.json")
-    assert found.find("accuracy", rows=TWIN) is None
-    assert found.find("accuracy", rows=REAL) and found.find("label fidelity", rows=TWIN)
+    commonest = found.find("accuracy", rows="the commonest label", label="sentiment")
+    assert found.find("accuracy", rows=TWIN).value == pytest.approx(commonest.value, abs=0.1)
+    assert found.find("accuracy", rows=REAL).value == 1.0
+    assert found.find("label fidelity", rows=TWIN)
     assert any("rows of one 'sentiment' only" in note for note in found.notes)
 
 

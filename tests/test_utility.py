@@ -120,9 +120,16 @@ def test_rows_with_gaps_are_left_out():
     assert labelled(frame, "text", ("mood",)) == (["a"], ["good"])
 
 
-def test_one_label_only_is_refused():
-    frame = pd.DataFrame({"mood": ["good", "good"], "text": ["SECRET one", "SECRET two"]})
-    with pytest.raises(InputError, match="one label only") as error:
+def test_rows_of_one_label_teach_that_label():
+    frame = pd.DataFrame({"mood": ["good", "good"], "text": ["a film", "a pan"]})
+    assert (
+        train_on(frame, "text", ("mood",), tfidf).predict(["a", "b", "c"]).tolist() == ["good"] * 3
+    )
+
+
+def test_nothing_to_learn_from_is_refused():
+    frame = pd.DataFrame({"mood": ["good", None], "text": [" ", "SECRET two"]})
+    with pytest.raises(InputError, match="nothing to learn from") as error:
         train_on(frame, "text", ("mood",), tfidf)
     assert "SECRET" not in str(error.value)
 
