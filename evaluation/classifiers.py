@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from evaluation.embeddings import SentenceEncoder
+from evaluation.fitting import Budget, Count, unheard
 from twinset.assets import Say, silent
 from twinset.errors import InputError
 
@@ -51,6 +52,37 @@ def make_classifiers(
     if unknown := [name for name in names if name not in makers]:
         raise InputError(f"there is no classifier {unknown[0]!r}; there are {', '.join(makers)}")
     return {name: makers[name] for name in names}
+
+
+def make_rivals(
+    names: Sequence[str],
+    budget: Budget,
+    say: Say = silent,
+    encoder: str | None = None,
+    embeddings: SentenceEncoder | None = None,
+    count: Count = unheard,
+) -> dict[str, Classifier]:
+    """Return those of the classifiers that can be trained with differential privacy, made so.
+
+    Args:
+        names: of classifiers; of words alone there is none, for a vocabulary tells private words.
+        budget: ε and δ of each fit, for adding or removing one row.
+        say: as in `make_classifiers`.
+        encoder: as in `make_classifiers`.
+        embeddings: as in `make_classifiers`.
+        count: is told of each step.
+    """
+    from evaluation.encoderclassifier import EncoderClassifier
+    from evaluation.privateregression import PrivateRegression
+
+    vectors = embeddings or SentenceEncoder(say)
+    rivals: dict[str, Classifier] = {
+        "minilm": lambda seed: PrivateRegression(vectors, budget, count=count),
+        "encoder": lambda seed: EncoderClassifier(
+            encoder, budget=budget, seed=seed, say=say, count=count
+        ),
+    }
+    return {name: rivals[name] for name in names if name in rivals}
 
 
 def tfidf(seed: int = 0) -> Any:

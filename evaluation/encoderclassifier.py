@@ -1,13 +1,9 @@
-"""A fine-tuned text encoder, with differential privacy where a budget is given: the paper's rival.
-
-One loop for both: Poisson batch → exact clipped sum → uniform noise → Adam. Knows no table.
-"""
+"""A fine-tuned text encoder; with a budget it learns privately: the rival in the papers."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,50 +11,17 @@ import numpy as np
 import torch
 
 from evaluation.embeddings import ASSET
+from evaluation.fitting import Budget, Count, Fitting, Recipe, unheard
 from twinset.assets import ASSETS, Say, asset_path, silent
 from twinset.errors import InputError
 from twinset.modelhub import hub_folder, quiet
-from twinset.policies import Setting, make_policy
-from twinset.privacy.accountant import compose, epsilon
-from twinset.privacy.batches import poisson_batches
-from twinset.privacy.calibration import calibrate_noise_multiplier
-from twinset.privacy.clipping import ClassifierClipping, LabelledRows
+from twinset.privacy.accountant import epsilon
+from twinset.privacy.clipping import LabelledRows
 from twinset.privacy.events import Event
-from twinset.privacy.randomness import Randomness
 from twinset.widths import batches_of_one_width, padded
 
 MAX_TOKENS = 128
 TOKENS_AT_ONCE = 4096
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How long and how fast it learns.
-
-    Args:
-        batch_size: expected rows a step.
-        epochs: visits of each row, on average.
-        learning_rate: Adam's, falling to nothing.
-        max_grad_norm: C, where there is a budget.
-    """
-
-    batch_size: int
-    epochs: float
-    learning_rate: float
-    max_grad_norm: float = 1.0
-
-
-@dataclass(frozen=True)
-class Budget:
-    """ε and δ, for adding or removing one row; the set of labels and the number of rows are public.
-
-    Args:
-        epsilon: ε.
-        delta: δ.
-    """
-
-    epsilon: float
-    delta: float
 
 
 OPEN = Recipe(batch_size=32, epochs=3, learning_rate=1e-4)
@@ -69,9 +32,7 @@ class EncoderClassifier:
     """Any sequence classifier of the BERT family, fine-tuned whole.
 
     Guarantee:
-        With a budget, what `fit` leaves is (ε, δ)-differentially private for adding or removing one
-        row: T Poisson-subsampled Gaussian releases of sums clipped to C, divided by the *expected*
-        batch size. Without one: none.
+        That of `Fitting` at the budget; none without one.
 
     Args:
         name: folder or hub name; None is the pinned MiniLM.
@@ -79,7 +40,7 @@ class EncoderClassifier:
         recipe: None takes `OPEN` or `PRIVATE`.
         seed: of the new head and, without a budget, of the batches. Noise never is seeded.
         say: told before the encoder is downloaded.
-        count: is told how many steps are done, of how many.
+        count: is told of each step.
     """
 
     def __init__(
@@ -90,11 +51,11 @@ class EncoderClassifier:
         recipe: Recipe | None = None,
         seed: int = 0,
         say: Say = silent,
-        count: Callable[[int, int], object] = lambda done, total: None,
+        count: Count = unheard,
     ) -> None:
         self._name, self._budget, self._seed, self._say = name, budget, seed, say
-        self._recipe = recipe or (PRIVATE if budget else OPEN)
-        self._count = count
+        recipe = recipe or (PRIVATE if budget else OPEN)
+        self._fitting = Fitting(recipe, budget, seed, count)
         self._events: list[Event] = []
 
     @property
@@ -115,39 +76,13 @@ class EncoderClassifier:
         self.classes_ = np.array(sorted(set(labels)))
         self._load(len(self.classes_))
         rows, known = self._encode(texts), {c: i for i, c in enumerate(self.classes_)}
-        recipe, budget = self._recipe, self._budget
-        batch = min(recipe.batch_size, len(rows))
-        rate, steps = batch / len(rows), max(1, round(recipe.epochs * len(rows) / batch))
-        if budget is None:
-            setting = Setting(0.0, math.inf, rate, Randomness.for_tests(self._seed))
-        else:
-            sigma = calibrate_noise_multiplier(budget.epsilon, budget.delta, rate, steps)
-            setting = Setting(sigma, recipe.max_grad_norm, rate, Randomness.from_os())
-        self._train(rows, [known[label] for label in labels], setting, batch, steps)
-        return self
+        classes = [known[label] for label in labels]
 
-    def _train(
-        self, rows: list[list[int]], classes: list[int], setting: Setting, batch: int, steps: int
-    ) -> None:
-        policy, self._events = make_policy(setting), []
-        clipping = ClassifierClipping(self._model, setting.max_grad_norm)
-        optimizer = torch.optim.Adam(clipping.parameters, lr=self._recipe.learning_rate, fused=True)
-        fall = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 1e-3, steps)
-        batches = poisson_batches(len(rows), setting.sample_rate, steps, setting.randomness)
-        try:
-            for step, drawn in enumerate(batches, start=1):
-                clipping.zero()
-                for members in self._cut(rows, drawn.tolist()):
-                    clipping.add(self._labelled(rows, members, classes))
-                noisy, event = policy.release(clipping.sums, drawn.tolist())
-                self._events = list(compose([*self._events, event]))
-                for parameter, total in zip(clipping.parameters, noisy, strict=True):
-                    parameter.grad = total.div_(batch).to(parameter.dtype)
-                optimizer.step()
-                fall.step()
-                self._count(step, steps)
-        finally:
-            clipping.close()
+        def labelled(members: Sequence[int]) -> Iterator[LabelledRows]:
+            return (self._labelled(rows, some, classes) for some in self._cut(rows, members))
+
+        self._events = self._fitting.fit(self._model, len(rows), labelled)
+        return self
 
     def predict(self, texts: Sequence[str]) -> np.ndarray:
         """Return the labels (N,) of texts."""

@@ -15,16 +15,16 @@ from typing import Any
 import pandas as pd
 
 from evaluation.baseline import untrained_twin
-from evaluation.classifiers import CLASSIFIERS, Classifier, make_classifiers
+from evaluation.classifiers import CLASSIFIERS, Classifier, make_classifiers, make_rivals
 from evaluation.embeddings import SentenceEncoder
-from evaluation.encoderclassifier import Budget
 from evaluation.epsiloncurve import epsilon_curves
 from evaluation.fidelity import fidelity
 from evaluation.findings import Findings, Histogram, Measured
+from evaluation.fitting import Budget
 from evaluation.release import FinishedRun, Release
 from evaluation.tables import Tables, check_tables, without_overlap
 from evaluation.twins import Twin, rows_per_label
-from evaluation.usefulness import ENCODER, Usefulness
+from evaluation.usefulness import Usefulness
 from evaluation.utility import targets
 from twinset.basemodel import load_base
 from twinset.columns import check_table, choose_columns
@@ -108,18 +108,18 @@ def evaluate(
     run, twin = release.run, release.twin
     if wanted.sweep and run is None:
         raise InputError("--sweep-epsilon trains as a run did; name the run with --run")
-    if ENCODER in makers:
-        makers[ENCODER](0).check()
+    if "encoder" in makers:
+        makers["encoder"](0).check()
     tables, notes = _tables(release, wanted)
     public = _public_model(run, notes, progress)
-    budget = _budget(twin)
-    notes += [*check_tables(tables), *_about_rival(budget, makers, tables)]
+    rivals = _rivals(twin, wanted, embeddings, progress)
+    notes += [*check_tables(tables), *_about_rivals(twin, rivals, tables)]
     for note in notes:
         progress.warn(note)
     if run is not None and tables.baseline is None:
         tables = replace(tables, baseline=_baseline(run, twin.frame, progress))
     about = release.about(command, wanted.train) | {"rows": tables.rows, "seeds": wanted.seeds}
-    usefulness = Usefulness(tables, makers, range(wanted.seeds), progress, budget, wanted.encoder)
+    usefulness = Usefulness(tables, makers, range(wanted.seeds), progress, rivals)
     found = Findings("evaluation", about, tuple(usefulness.measured()), notes=tuple(notes))
     keep(found)
     found = replace(found, curves=tuple(usefulness.curves()))
@@ -134,20 +134,26 @@ def evaluate(
     return found
 
 
-def _budget(twin: Twin) -> Budget | None:
-    """Return what the rival may spend; None where the twin's ε is not that of whole records."""
+def _rivals(
+    twin: Twin, wanted: Wanted, embeddings: SentenceEncoder, progress: Progress
+) -> dict[str, Classifier]:
+    """Return classifiers at the twin's budget; none where its ε is not that of whole records."""
     if twin.epsilon is None or twin.delta is None or twin.unit != UNIT:
-        return None
-    return Budget(twin.epsilon, twin.delta)
+        return {}
+    budget = Budget(twin.epsilon, twin.delta)
+
+    def count(done: int, total: int) -> None:
+        progress.count("private steps", done, total)
+
+    names, encoder = wanted.classifiers, wanted.encoder
+    return make_rivals(names, budget, progress.say, encoder, embeddings, count)
 
 
-def _about_rival(
-    budget: Budget | None, makers: Mapping[str, Classifier], tables: Tables
-) -> Iterator[str]:
+def _about_rivals(twin: Twin, rivals: Mapping[str, Classifier], tables: Tables) -> Iterator[str]:
     """Tell what is not seen in the figures of a DP classifier."""
-    if ENCODER in makers and budget is None:
+    if twin.unit != UNIT or twin.epsilon is None:
         yield "no DP classifier on the real rows: the twin has no ε for whole records to share"
-    elif ENCODER in makers and len(tables.attributes) > 1:
+    elif rivals and len(tables.attributes) > 1:
         yield (
             f"each DP classifier on the real rows spends the twin's whole ε on one target: all "
             f"{len(targets(tables.attributes))} together spend that many times as much"

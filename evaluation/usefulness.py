@@ -7,14 +7,13 @@ together. Everything here reads private rows and stays with their owner.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pandas as pd
 
 from evaluation.classification import Predictions, classification_scores, scores_by_label
-from evaluation.classifiers import Classifier
-from evaluation.encoderclassifier import Budget, EncoderClassifier
+from evaluation.classifiers import SLOW_CLASSIFIERS, Classifier
 from evaluation.findings import Curve, Measured
 from evaluation.scores import Score
 from evaluation.tables import PRIVATE_CLASSIFIER, REAL, TWIN, Tables, names_of
@@ -22,7 +21,6 @@ from evaluation.utility import Target, commonest_label, labelled, targets, train
 from twinset.progress import Progress
 
 SMALLEST = 100  # rows where the curve begins
-ENCODER = "encoder"
 
 
 @dataclass(frozen=True)
@@ -33,9 +31,7 @@ class Usefulness:
         tables: what is learnt from and tested on.
         makers: classifiers by name.
         seeds: each classifier is trained with each of them, and real rows are drawn by them.
-        budget: ε and δ of the twin; a fine-tuned encoder then also learns from the real rows with
-            the same. None leaves that out.
-        encoder: what `encoder` fine-tunes.
+        rivals: classifiers that learn from the real rows with the twin's own ε and δ.
         progress: is told of each classifier trained.
     """
 
@@ -43,8 +39,7 @@ class Usefulness:
     makers: Mapping[str, Classifier]
     seeds: Sequence[int]
     progress: Progress
-    budget: Budget | None = None
-    encoder: str | None = None
+    rivals: Mapping[str, Classifier] = field(default_factory=dict)
 
     def measured(self) -> Iterator[Measured]:
         """Yield accuracy, macro-F1 and F1 by label of every table, and label fidelity."""
@@ -69,7 +64,7 @@ class Usefulness:
             series = {
                 f"{source}, {name}": self._by_size(frame, target, maker)
                 for name, maker in self.makers.items()
-                if name != ENCODER
+                if name not in SLOW_CLASSIFIERS
                 for source, frame in ((TWIN, self.tables.twin), (REAL, self.tables.train))
             }
             title = f"accuracy by rows of the twin: {names_of(target)}"
@@ -82,19 +77,10 @@ class Usefulness:
         for seed in self.seeds:
             for source, frame in self.tables.learnt_from(seed).items():
                 models.setdefault(source, []).append(train_on(frame, text, target, maker, seed))
-            if classifier == ENCODER and self.budget is not None:
-                private = self._private(target, seed, self.budget)
+            if rival := self.rivals.get(classifier):
+                private = train_on(self.tables.train, text, target, rival, seed)
                 models.setdefault(PRIVATE_CLASSIFIER, []).append(private)
         return models
-
-    def _private(self, target: Target, seed: int, budget: Budget) -> Any:
-        def count(done: int, total: int) -> None:
-            self.progress.count("private steps", done, total)
-
-        def make(seed: int) -> EncoderClassifier:
-            return EncoderClassifier(self.encoder, budget=budget, seed=seed, count=count)
-
-        return train_on(self.tables.train, self.tables.text, target, make, seed)
 
     def _by_size(
         self, frame: pd.DataFrame, target: Target, maker: Classifier

@@ -5,7 +5,8 @@ import pytest
 import torch
 from evaluated import reviews
 
-from evaluation.encoderclassifier import Budget, EncoderClassifier, Recipe
+from evaluation.encoderclassifier import EncoderClassifier
+from evaluation.fitting import Budget, Recipe
 from twinset.errors import InputError
 
 QUICK = Recipe(batch_size=32, epochs=8, learning_rate=3e-3)

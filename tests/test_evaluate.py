@@ -9,7 +9,7 @@ from commands import run_twinset
 from evaluated import OPTIONS, REDRAWS, reviews, tables_in, without_downloads
 
 from evaluation.findings import Findings
-from evaluation.tables import BASELINE, REAL, REAL_SMALL, TWIN, normalised
+from evaluation.tables import BASELINE, PRIVATE_CLASSIFIER, REAL, REAL_SMALL, TWIN, normalised
 from evaluation.twins import read_twin, rows_per_label
 from twinset import options
 from twinset.config import SamplingConfig
@@ -61,6 +61,14 @@ def test_a_run_is_measured_against_every_baseline(run, tmp_path, capsys):
     assert {c.name for c in found.curves} >= {"accuracy by rows of the twin: sentiment"}
     assert not list((tmp_path / "run" / "share").glob("evaluation*"))
     assert "accuracy" in ended.out
+
+
+def test_a_dp_classifier_learns_from_the_real_rows_at_the_twins_budget(run, tmp_path, capsys):
+    assert run_twinset(capsys, "evaluate", run, *QUICKLY, "--classifier", "minilm").code == 0
+    found = found_in(tmp_path / "run" / "internal" / "evaluation.json")
+    assert found.find("accuracy", rows=PRIVATE_CLASSIFIER, label="product", classifier="minilm")
+    assert not found.find("accuracy", rows=PRIVATE_CLASSIFIER, classifier="tfidf")
+    assert any("spends the twin's whole ε on one target" in note for note in found.notes)
 
 
 def test_the_baseline_is_made_once(run, tmp_path, capsys):
