@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from twinset.commandline import Data, Json, Quiet, show, source_of
+from twinset.commandline import Data, Json, Policies, Quiet, Test, listed, show, source_of
 from twinset.errors import VerificationError
 from twinset.flags import takes
 from twinset.options import ANY_POLICY, TABLE, run_config, run_options
@@ -82,7 +82,7 @@ def release(
 ) -> None:
     """Attack a twin and its model: membership, verbatim overlap, replayed personal data."""
     from evaluation.command import shell_line
-    from evaluation.keeping import place_of, show_findings
+    from evaluation.keeping import place_of, show_findings, show_place
     from evaluation.leakage.releaseaudit import FILE, Wanted, audit_release
     from evaluation.release import Release
     from twinset.console import Console
@@ -95,7 +95,8 @@ def release(
         findings = audit_release(attacked, wanted, shell_line("twinset"), progress)
     if place is not None:
         findings.save(place)
-    show_findings(findings, place, False, as_json)
+    show_findings(findings, as_json)
+    show_place(place)
 
 
 @audit.command()
@@ -104,16 +105,17 @@ def canaries(
     data: Data,
     *,
     given: dict[str, Any],
-    policies: Annotated[
-        str, typer.Option(help="Noise policies; none: without privacy.")
-    ] = "uniform,none",
+    policies: Policies = "uniform,none",
     copies: Annotated[str, typer.Option(help="How often secrets are planted.")] = "0,1,10,100",
     each: Annotated[int, typer.Option(min=1, help="Secrets of each number of copies.")] = 3,
+    digits: Annotated[
+        int, typer.Option(min=1, max=18, help="Of a secret; with 3, names are planted too.")
+    ] = 3,
     coins: Annotated[
         int, typer.Option(min=0, help="Canaries that a coin puts in, for the lower bound.")
     ] = 200,
     rows: Annotated[int, typer.Option(min=1, help="Rows of each twin.")] = 500,
-    test: Annotated[str | None, typer.Option(help="Real rows, held out; else a fifth.")] = None,
+    test: Test = None,
     output: Annotated[Path, typer.Option(help="JSON; the same command goes on from it.")] = Path(
         "canaries.json"
     ),
@@ -122,17 +124,17 @@ def canaries(
 ) -> None:
     """Plant secrets, train with each policy, and ask for them."""
     from evaluation.command import shell_line
-    from evaluation.keeping import place_of, show_findings
-    from evaluation.leakage.canaryaudit import Wanted, audit_canaries, copies_of
+    from evaluation.keeping import check_output, show_findings, show_place
+    from evaluation.leakage.canaryaudit import audit_canaries
+    from evaluation.leakage.planting import Wanted, copies_of
     from evaluation.policydata import Wanted as Rows
     from twinset.console import Console
 
-    names = tuple(dict.fromkeys(name.strip() for name in policies.split(",")))
-    source = Rows(source_of(data, given), names, 1, rows, test)
-    wanted = Wanted(source, copies_of(copies), each, coins)
-    place = place_of(None, output, "")
-    assert place is not None
+    source = Rows(source_of(data, given), listed(policies), 1, rows, test)
+    wanted = Wanted(source, copies_of(copies), each, digits, coins)
+    check_output(output)
     config = run_config(run_options(given), any_policy=True)
     with Console(quiet) as progress:
-        findings = audit_canaries(wanted, config, place, shell_line("twinset"), progress)
-    show_findings(findings, place, False, as_json)
+        findings = audit_canaries(wanted, config, output, shell_line("twinset"), progress)
+    show_findings(findings, as_json)
+    show_place(output)

@@ -68,6 +68,7 @@ class Canary:
 
 
 _NUMBER = (tuple(f"{number:03d}" for number in range(1000)),)
+_DIGITS = tuple("0123456789")
 _FIRST = """Ada Ben Cleo Dora Emil Fay Gus Hana Ivo June Kurt Lena Milo Nora Otto Pia Quinn Rosa
 Sven Tess Ugo Vera Wim Yara Zeno"""
 _LAST = """Abbott Barlow Castell Dunmore Elwood Farrow Gantry Harper Ingram Jessop Kendal Larkin
@@ -116,6 +117,16 @@ MORE_FORMATS = (
     Format("My meter shows {}", _NUMBER),
     Format("My therapist is {} {}", _NAME),
 )
+
+
+def numbered(digits: int) -> tuple[Format, ...]:
+    """Return those sentences that hold any number, with numbers of so many digits.
+
+    >>> [f.text(7) for f in numbered(6) if "ID" in f.pattern]
+    ['My ID is 000007']
+    """
+    free = (f.pattern for f in MORE_FORMATS if f.fields == _NUMBER and "020" not in f.pattern)
+    return tuple(Format(p.replace("{}", "{}" * digits), (_DIGITS,) * digits) for p in free)
 
 
 def draw_canaries(

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from twinset.commandline import Data, Json, Quiet, show, source_of
+from twinset.commandline import Data, Json, Policies, Quiet, Test, listed, show, source_of
 from twinset.flags import takes
 from twinset.options import ANY_POLICY, TABLE, run_config, run_options
 
@@ -40,12 +40,10 @@ def compare(
     data: Data,
     *,
     given: dict[str, Any],
-    policies: Annotated[
-        str, typer.Option(help="Noise policies; none: without privacy.")
-    ] = "uniform,adaptive,selective,importance",
+    policies: Policies = "uniform,adaptive,selective,importance",
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each policy.")] = 3,
     rows: Annotated[int, typer.Option(min=1, help="Rows of each twin.")] = 1000,
-    test: Annotated[str | None, typer.Option(help="Real rows, held out; else a fifth.")] = None,
+    test: Test = None,
     classifier: Annotated[list[str] | None, typer.Option(help="Repeat it; else all.")] = None,
     output: Annotated[
         Path, typer.Option(help="Results: .json, .md and .png. The same command goes on from them.")
@@ -63,9 +61,8 @@ def compare(
     from evaluation.policyreport import as_table
     from twinset.console import Console
 
-    names = tuple(dict.fromkeys(name.strip() for name in policies.split(",")))
     classifiers = tuple(classifier or CLASSIFIERS)
-    wanted = Wanted(source_of(data, given), names, seeds, rows, test, classifiers)
+    wanted = Wanted(source_of(data, given), listed(policies), seeds, rows, test, classifiers)
     with Console(quiet) as progress:
         results = compare_policies(
             wanted,
@@ -118,7 +115,13 @@ def evaluate(
     from evaluation.evaluate import FILE, Wanted, budgets
     from evaluation.evaluate import evaluate as measure
     from evaluation.findings import Findings
-    from evaluation.keeping import check_publishable, place_of, show_findings
+    from evaluation.keeping import (
+        check_publishable,
+        place_of,
+        show_findings,
+        show_place,
+        show_publishable,
+    )
     from evaluation.release import Release
     from twinset.console import Console
 
@@ -146,7 +149,11 @@ def evaluate(
 
     with Console(quiet) as progress:
         findings = measure(release, wanted, shell_line("twinset"), progress, keep)
-    show_findings(findings, place, publishable, as_json)
+    if publishable:
+        show_publishable(findings, as_json)
+    else:
+        show_findings(findings, as_json)
+    show_place(place)
 
 
 def report(

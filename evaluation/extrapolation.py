@@ -39,12 +39,17 @@ def extrapolated_exposure(
         candidates: its size.
     """
     space = canary.format.space
-    drawn = np.random.default_rng(seed).integers(space - 1, size=candidates)
-    others = drawn + (drawn >= canary.secret)  # any but the secret
-    texts = [canary.text, *(canary.format.text(int(other)) for other in others)]
+    texts = [canary.text, *map(canary.format.text, sampled_secrets(canary, candidates, seed))]
     losses = candidate_losses(model, tokenizer, prompt, texts)
     rank, method = extrapolated_rank(losses[1:], float(losses[0]), space)
     return Exposure(canary, rank, space, method)
+
+
+def sampled_secrets(canary: Canary, many: int, seed: int) -> list[int]:
+    """Return the numbers of random secrets, with replacement, none of which is the canary's."""
+    drawn = np.random.default_rng(seed).integers(canary.format.space - 1, size=many)
+    others: list[int] = (drawn + (drawn >= canary.secret)).tolist()
+    return others
 
 
 def extrapolated_rank(sample: np.ndarray, loss: float, space: int) -> tuple[float, str]:

@@ -24,17 +24,27 @@ def place_of(run: FinishedRun | None, output: Path | None, name: str) -> Path | 
     """Return the file that findings go to: `output`, the run's own, or none.
 
     Raises:
-        InputError: the place is meant for others, or there is no such folder.
+        InputError: that of `check_output`.
     """
     if output is None:
         return None if run is None else run.internal / name
+    check_output(output)
+    return output
+
+
+def check_output(output: Path) -> None:
+    """Refuse a file that findings must not go to.
+
+    Raises:
+        InputError: the place is meant for others, there is no such folder, or something else lies
+            there.
+    """
     if (output.resolve().parent / PRIVACY).exists() or output.resolve().parent.name == SHARE:
         raise InputError(f"--output {output}: share/ is for others, and these figures are not")
     if not output.parent.is_dir():
         raise InputError(f"--output {output}: its folder does not exist; create it")
     if output.exists():
         _check_replaceable(output)
-    return output
 
 
 def _check_replaceable(output: Path) -> None:
@@ -56,23 +66,27 @@ def check_publishable(release: Release) -> None:
         raise InputError(NOT_PRIVATE)
 
 
-def show_findings(findings: Findings, place: Path | None, publishable: bool, as_json: bool) -> None:
-    """Print findings, and where they are kept."""
+def show_findings(findings: Findings, as_json: bool) -> None:
+    """Print findings."""
     from rich.console import Console
 
-    if publishable:
-        _show_publishable(findings, as_json)
-    elif as_json:
+    if as_json:
         show(findings.to_dict(), (), as_json)
     else:
         Console(highlight=False).print(FindingsTable(findings))
+
+
+def show_place(place: Path | None) -> None:
+    """Say where findings are kept, if they are."""
+    from rich.console import Console
+
     if place is not None:
-        Console(stderr=True, highlight=False, markup=False).print(
-            f"kept in {place}", soft_wrap=True
-        )
+        said = Console(stderr=True, highlight=False, markup=False)
+        said.print(f"kept in {place}", soft_wrap=True)
 
 
-def _show_publishable(findings: Findings, as_json: bool) -> None:
+def show_publishable(findings: Findings, as_json: bool) -> None:
+    """Print the numbers that may be published, and why these."""
     found = replace(findings, measured=tuple(findings.publishable()))
     lines = (f"{m.score.name}, {', '.join(m.place.values())}: {m.score}" for m in found.measured)
     plain = {"measured": found.to_dict()["measured"], "why": WHY}

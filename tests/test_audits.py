@@ -8,7 +8,7 @@ import pytest
 from commands import run_twinset
 from evaluated import OPTIONS, REDRAWS, reviews, tables_in, without_downloads
 
-from evaluation.canaries import FORMATS, Canary
+from evaluation.canaries import FORMATS, Canary, numbered
 from evaluation.findings import Findings
 from evaluation.leakage import canaryaudit
 from evaluation.leakage.coins import coin_canaries
@@ -133,10 +133,32 @@ def tokenizer_of(base):
 def test_an_echo_is_heard_where_a_secret_was_written(tiny_base):
     canary = Canary(FORMATS[0], 417, ("positive",), 1)
     twin = [f"Nothing to see here, {i}." for i in range(50)]
-    silent = echo(Bigrams(tokenizer_of(tiny_base), twin), canary)
-    loud = echo(Bigrams(tokenizer_of(tiny_base), [*twin, *[canary.text] * 5]), canary)
+    silent = echo(Bigrams(tokenizer_of(tiny_base), twin), canary, 0)
+    loud = echo(Bigrams(tokenizer_of(tiny_base), [*twin, *[canary.text] * 5]), canary, 0)
     assert loud.rank == 1
     assert silent.rank > 10
+
+
+def test_an_echo_of_a_secret_from_a_large_space_is_heard_among_a_sample(tiny_base):
+    canary = Canary(numbered(9)[0], 123_456_789, ("positive",), 1)
+    twin = [f"Nothing to see here, {i}." for i in range(50)]
+    loud = echo(Bigrams(tokenizer_of(tiny_base), [*twin, *[canary.text] * 5]), canary, 0)
+    assert loud.space == 10**9
+    assert loud.bits == pytest.approx(np.log2(10_000), abs=0.01)  # all that the sample can show
+
+
+def test_secrets_of_more_digits_are_ranked_by_a_sample(tiny_base, tmp_path, capsys):
+    more = ("--policies", "none", "--digits", "7", "--coins", "0")
+    assert canaries(capsys, tiny_base, *more).code == 0
+    found = Findings.load(tmp_path / "found.json").find("exposure", copies="20", sees="model")
+    assert found.maximum == pytest.approx(np.log2(10**7))
+    placed = [m.place for m in Findings.load(tmp_path / "found.json").measured]
+    methods = {place["method"] for place in placed if place.get("copies") == "20"}
+    assert methods == {
+        "skew-normal, 2000 candidates",
+        "rank among 10000 candidates, bigram model of the twin",
+    }
+    assert {place["candidates"] for place in placed if "candidates" in place} == {"10000000"}
 
 
 def test_bigrams_are_add_one_estimates():

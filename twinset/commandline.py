@@ -21,6 +21,17 @@ Data = Annotated[str, typer.Argument(help="CSV, TSV, Parquet, JSONL, data-set fo
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Stop after the plan; write nothing.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+Policies = Annotated[str, typer.Option(help="Noise policies; none: without privacy.")]
+Test = Annotated[str | None, typer.Option(help="Real rows, held out; else a fifth.")]
+
+
+def listed(text: str) -> tuple[str, ...]:
+    """Return the names between commas, each once.
+
+    >>> listed("uniform, none,uniform")
+    ('uniform', 'none')
+    """
+    return tuple(dict.fromkeys(name.strip() for name in text.split(",")))
 
 
 def source_of(data: str, given: dict[str, Any]) -> Source:

@@ -11,30 +11,28 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
-from evaluation.baseline import untrained_twin
-from evaluation.canaries import MORE_FORMATS, draw_canaries, plant
-from evaluation.exposure import Exposure, exposure
+from evaluation.canaries import Canary
+from evaluation.exposure import LARGEST_SPACE, Exposure, exposure
+from evaluation.extrapolation import extrapolated_exposure
 from evaluation.findings import Curve, Findings, Measured
-from evaluation.leakage.coins import coin_canaries
 from evaluation.leakage.echo import Bigrams, echo
 from evaluation.leakage.membership import model_attacks, row_losses
 from evaluation.leakage.onerun import include, one_run_audit
+from evaluation.leakage.planting import Wanted, planted
 from evaluation.leakage.roc import separation
 from evaluation.leakage.shift import shift, without_shared
 from evaluation.leakage.textmembership import text_attacks
 from evaluation.policycomparison import policy_config
-from evaluation.policydata import Data, fingerprint, read_data, table, take
-from evaluation.policydata import Wanted as Rows
+from evaluation.policydata import Data, fingerprint, read_data, take
 from evaluation.scores import Score, mean
 from evaluation.surroundings import machine, versions
 from evaluation.twins import Twin, train_twin
-from twinset.allocation import proportional
 from twinset.basemodel import BaseModel, context_length, load_base
 from twinset.config import RunConfig
 from twinset.errors import InputError
@@ -46,43 +44,8 @@ from twinset.records import Records
 from twinset.tokens import prompt_tokens, tokenise
 from twinset.twinmodel import TwinModel
 
-COPIES = (0, 1, 10, 100)  # those of no copy were never seen: what chance gives
-EACH = 3  # canaries of each number of copies
-COINS = 200  # canaries for the lower bound, half of them planted
-OPENINGS = 32  # rows of the base model whose beginnings they share
 CLAIM = "claimed epsilon"
 EXPOSURE = "exposure by copies"
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """What is planted and attacked.
-
-    Args:
-        rows: the private table, policies, size of the twins, held-out rows.
-        copies: how often secrets are planted.
-        each: secrets of every number of copies.
-        coins: canaries that a coin puts in or leaves out; 0 leaves the lower bound out.
-        members: at most so many training rows, and held-out rows, for membership inference.
-    """
-
-    rows: Rows
-    copies: tuple[int, ...] = COPIES
-    each: int = EACH
-    coins: int = COINS
-    members: int = 1000
-
-
-def copies_of(text: str) -> tuple[int, ...]:
-    """Return the numbers of "0,1,10,100".
-
-    Raises:
-        InputError: something is no whole number.
-    """
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() for part in parts):
-        raise InputError("--copies takes whole numbers with commas between: 0,1,10,100")
-    return tuple(dict.fromkeys(map(int, parts)))
 
 
 def audit_canaries(
@@ -94,9 +57,6 @@ def audit_canaries(
         InputError: something cannot be used, or the results there are of other settings.
     """
     configs = {name: policy_config(config, name) for name in wanted.rows.policies}
-    most = len(MORE_FORMATS) // len(wanted.copies)
-    if wanted.each > most:
-        raise InputError(f"--each {wanted.each}: there are sentences for {most} of each --copies")
     data = read_data(wanted.rows, config.training.seed, progress)
     settings = _settings(wanted, data, config)
     findings = _resumed(output, settings) or Findings(
@@ -104,12 +64,12 @@ def audit_canaries(
     )
     todo = [name for name in configs if name not in findings.about["policies"]]
     if todo:
-        planting = _Planting(wanted, data, config, findings.about["coins"], progress)
+        asked = _Questions(wanted, data, config, findings.about["coins"], progress)
         for name in todo:
-            planting.check(configs[name])
+            asked.check(configs[name])
         for number, name in enumerate(todo, start=1):
             progress.say(f"run {number} of {len(todo)}: {name}")
-            findings = _joined(findings, name, planting.run(name, configs[name]))
+            findings = _joined(findings, name, asked.of(name, configs[name]))
             findings.save(output)
     return findings
 
@@ -141,8 +101,8 @@ def _joined(findings: Findings, name: str, found: _Found) -> Findings:
     return replace(joined, curves=(*_curves(joined), *others, *found.curves))
 
 
-class _Planting:
-    """The table with its canaries, and what every run on it is asked."""
+class _Questions:
+    """What every run on the table with its canaries is asked."""
 
     def __init__(
         self,
@@ -153,26 +113,21 @@ class _Planting:
         progress: Progress,
     ) -> None:
         self._wanted, self._data, self._progress = wanted, data, progress
-        seed, schema = config.training.seed, data.train.schema
-        self._base = load_base(
-            config.training.base_model, dtype=frozen_dtype(config), say=progress.say
-        )
-        self._prompts = prompt_tokens(data.template, schema.combinations, self._base.tokenizer)
-        self._canaries = draw_canaries(
-            schema.combinations, seed, wanted.copies, wanted.each, MORE_FORMATS
-        )
-        self._coins = self._coin_records(config)
-        self._included = np.array(coins, dtype=bool)
-        self._frame = self._planted()
+        self._seed, self._longest = config.training.seed, config.training.max_tokens
+        base = load_base(config.training.base_model, dtype=frozen_dtype(config), say=progress.say)
+        self._base = base
+        combinations = data.train.schema.combinations
+        self._prompts = prompt_tokens(data.template, combinations, base.tokenizer)
+        self._planted = planted(wanted, data, config, base, coins, progress)
 
     def check(self, config: RunConfig) -> None:
         """Refuse before anything is trained what would be refused."""
-        make_plan(len(self._frame), config)
+        make_plan(len(self._planted.frame), config)
 
-    def run(self, name: str, config: RunConfig) -> _Found:
+    def of(self, name: str, config: RunConfig) -> _Found:
         data = self._data
         model, twin = train_twin(
-            self._frame,
+            self._planted.frame,
             data.text,
             data.attributes,
             config,
@@ -183,7 +138,7 @@ class _Planting:
         self._progress.say("asking for the canaries")
         place = {"policy": name}
         texts = [str(cell) for cell in twin.frame[data.text].dropna()]
-        found = self._membership(model, texts, place, config.training.seed)
+        found = self._membership(model, texts, place)
         found.measured += self._exposures(model, texts, place)
         if model.guarantee.unit == UNIT:
             delta = self._delta(config)
@@ -198,18 +153,15 @@ class _Planting:
     def _delta(self, config: RunConfig) -> float:
         """Return one δ for all policies: that of the claims."""
         delta = config.privacy.target_delta
-        return default_delta(len(self._frame)) if delta is None else delta
+        return default_delta(len(self._planted.frame)) if delta is None else delta
 
     def _exposures(
         self, model: TwinModel, texts: list[str], place: dict[str, str]
     ) -> Iterator[Measured]:
-        bigrams = Bigrams(model.tokenizer, texts)
-        prompts = self._prompts
+        bigrams, secrets = Bigrams(model.tokenizer, texts), self._planted.secrets
         seen = {
-            "model": [
-                exposure(model.model, model.tokenizer, prompts[c.label], c) for c in self._canaries
-            ],
-            "released rows": [echo(bigrams, c) for c in self._canaries],
+            "model": [self._exposure(model, secret) for secret in secrets],
+            "released rows": [echo(bigrams, secret, self._seed) for secret in secrets],
         }
         for sees, found in seen.items():
             for copies in self._wanted.copies:
@@ -218,66 +170,50 @@ class _Planting:
                 where = {**place, "copies": str(copies), "sees": sees, **how}
                 yield Measured("leakage", _mean_exposure(some), where)
 
+    def _exposure(self, model: TwinModel, secret: Canary) -> Exposure:
+        asked = model.model, model.tokenizer, self._prompts[secret.label], secret
+        if secret.format.space <= LARGEST_SPACE:
+            return exposure(*asked)
+        return extrapolated_exposure(*asked, seed=self._seed)
+
     def _lower_bound(
         self, model: TwinModel, place: dict[str, str], delta: float, told: dict[str, Any]
     ) -> Iterator[Measured]:
         if not self._wanted.coins:
             return
-        before, after = (self._losses(writer) for writer in (self._base, model))
-        found = one_run_audit(before - after, self._included, delta)
+        gained = self._before - self._losses(model)
+        found = one_run_audit(gained, self._planted.included, delta)
         told.update(asdict(found))
         yield found.measured(place)
+
+    @cached_property
+    def _before(self) -> np.ndarray:
+        return self._losses(self._base)
 
     def _losses(self, writer: BaseModel | TwinModel) -> np.ndarray:
         """(coins,) nats of each canary behind its prompt."""
         context, template = context_length(writer.model), self._data.template
-        tokens = tokenise(self._coins, template, writer.tokenizer, context, self._longest)
+        tokens = tokenise(self._planted.coins, template, writer.tokenizer, context, self._longest)
         return row_losses(writer.model, tokens).total
 
-    def _membership(
-        self, model: TwinModel, texts: list[str], place: dict[str, str], seed: int
-    ) -> _Found:
-        """Tell training rows from held-out ones: without the shared, and what two tables show."""
+    def _membership(self, model: TwinModel, texts: list[str], place: dict[str, str]) -> _Found:
+        members, others, shifted, known = self._sides
+        attacks, notes = model_attacks(model, self._base, members, others, self._progress)
+        attacks += text_attacks(texts, members.texts, others.texts, None, self._progress)
+        judged = separation(attacks, self._seed, place)
+        curve = replace(judged.curve, name=f"{judged.curve.name}, policy {place['policy']}")
+        return _Found([*judged.measured, *shifted], [curve], [*known, *notes, *judged.notes], {})
+
+    @cached_property
+    def _sides(self) -> tuple[Records, Records, list[Measured], list[str]]:
+        """Training rows, held-out rows, and what the two tables show without any model."""
         members, others, shared = without_shared(self._data.train, self._data.heldout)
-        shifted, differ = shift(members.texts, others.texts, seed)
-        rng, most = np.random.default_rng(seed), self._wanted.members
+        shifted, differ = shift(members.texts, others.texts, self._seed)
+        rng, most = np.random.default_rng(self._seed), self._wanted.members
         members, others = (
             take(rows, rng.permutation(len(rows))[:most]) for rows in (members, others)
         )
-        attacks, notes = model_attacks(model, self._base, members, others, self._progress)
-        attacks += text_attacks(texts, members.texts, others.texts, None, self._progress)
-        judged = separation(attacks, seed, place)
-        measured = [*judged.measured, *([] if shifted is None else [shifted])]
-        curve = replace(judged.curve, name=f"{judged.curve.name}, policy {place['policy']}")
-        return _Found(measured, [curve], [*shared, *differ, *notes, *judged.notes], {})
-
-    def _coin_records(self, config: RunConfig) -> Records:
-        """Return the canaries of the lower bound with labels drawn at random."""
-        schema, many = self._data.train.schema, self._wanted.coins
-        self._longest = config.training.max_tokens
-        counts = proportional({c: 1.0 for c in schema.combinations}, OPENINGS)
-        written = untrained_twin(
-            config.training.base_model,
-            schema,
-            self._data.template,
-            counts,
-            config.sampling,
-            self._longest,
-            dtype=frozen_dtype(config),
-            progress=self._progress,
-        )
-        openings = [str(cell) for cell in written[schema.text]]
-        texts = coin_canaries(openings, self._base.tokenizer, many, config.training.seed)
-        rng = np.random.default_rng(config.training.seed)
-        drawn = rng.integers(len(schema.combinations), size=many)
-        return Records(texts, [schema.combinations[i] for i in drawn], schema)
-
-    def _planted(self) -> pd.DataFrame:
-        """Return the private table with every canary that goes in."""
-        data = self._data
-        secrets = plant(table(data.train), data.text, data.attributes, self._canaries)
-        chosen = take(self._coins, np.flatnonzero(self._included))
-        return pd.concat([secrets, table(chosen)[secrets.columns]], ignore_index=True)
+        return members, others, [] if shifted is None else [shifted], [*shared, *differ]
 
 
 def _claim(twin: Twin, place: dict[str, str]) -> Iterator[Measured]:
@@ -314,6 +250,7 @@ def _settings(wanted: Wanted, data: Data, config: RunConfig) -> dict[str, Any]:
         "prompt": data.template.pattern,
         "copies": list(wanted.copies),
         "each": wanted.each,
+        "digits": wanted.digits,
         "coins": wanted.coins,
         "members": wanted.members,
         "rows": wanted.rows.rows,

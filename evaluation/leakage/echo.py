@@ -17,8 +17,10 @@ import numpy as np
 
 from evaluation.canaries import Canary
 from evaluation.exposure import Exposure, expected_rank
+from evaluation.extrapolation import sampled_secrets
 
-METHOD = "exact rank, bigram model of the twin"
+CANDIDATES = 10_000  # read at most
+MODEL = "bigram model of the twin"
 
 
 class Bigrams:
@@ -51,7 +53,17 @@ class Bigrams:
         return [[-1, *ids] for ids in encoded]
 
 
-def echo(bigrams: Bigrams, canary: Canary) -> Exposure:
-    """Rank a canary's secret by a model of the released rows."""
-    losses = bigrams.losses(canary.format.candidates())
-    return Exposure(canary, expected_rank(losses, canary.secret), canary.format.space, METHOD)
+def echo(bigrams: Bigrams, canary: Canary, seed: int) -> Exposure:
+    """Rank a canary's secret by a model of the released rows.
+
+    Among `CANDIDATES` drawn by the seed where the space is larger, whose ranks stand for the rest:
+    no more than log2 of their number can be seen then.
+    """
+    space = canary.format.space
+    if space <= CANDIDATES:
+        losses = bigrams.losses(canary.format.candidates())
+        return Exposure(canary, expected_rank(losses, canary.secret), space, f"exact rank, {MODEL}")
+    others = sampled_secrets(canary, CANDIDATES - 1, seed)
+    losses = bigrams.losses([canary.text, *map(canary.format.text, others)])
+    method = f"rank among {CANDIDATES} candidates, {MODEL}"
+    return Exposure(canary, expected_rank(losses, 0) / CANDIDATES * space, space, method)

@@ -1,0 +1,143 @@
+"""What an audit of canaries trains on: the private table with secrets, and with coins' canaries.
+
+Everything is drawn by the training seed but the coins, which an audit of one run must not be able
+to repeat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from evaluation.baseline import untrained_twin
+from evaluation.canaries import MORE_FORMATS, Canary, Format, draw_canaries, numbered, plant
+from evaluation.leakage.coins import coin_canaries
+from evaluation.policydata import Data, table, take
+from evaluation.policydata import Wanted as Rows
+from twinset.allocation import proportional
+from twinset.basemodel import BaseModel
+from twinset.config import RunConfig
+from twinset.errors import InputError
+from twinset.precision import frozen_dtype
+from twinset.progress import Progress
+from twinset.records import Records
+
+COPIES = (0, 1, 10, 100)  # those of no copy were never seen: what chance gives
+EACH = 3  # canaries of each number of copies
+COINS = 200  # canaries for the lower bound, half of them planted
+DIGITS = 3  # of a secret number: names have a space of the same size
+OPENINGS = 32  # rows of the base model whose beginnings coins' canaries share
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is planted and attacked.
+
+    Args:
+        rows: the private table, policies, size of the twins, held-out rows.
+        copies: how often secrets are planted.
+        each: secrets of every number of copies.
+        digits: of a secret; with 3, names are planted too.
+        coins: canaries that a coin puts in or leaves out; 0 leaves the lower bound out.
+        members: at most so many training rows, and held-out rows, for membership inference.
+
+    Raises:
+        InputError: there are not enough sentences for so many secrets.
+    """
+
+    rows: Rows
+    copies: tuple[int, ...] = COPIES
+    each: int = EACH
+    digits: int = DIGITS
+    coins: int = COINS
+    members: int = 1000
+
+    def __post_init__(self) -> None:
+        most = len(self.formats) // len(self.copies)
+        if self.each > most:
+            raise InputError(f"--each {self.each}: there are sentences for {most} of each --copies")
+
+    @property
+    def formats(self) -> tuple[Format, ...]:
+        """The sentences that secrets are planted in."""
+        return MORE_FORMATS if self.digits == DIGITS else numbered(self.digits)
+
+
+def copies_of(text: str) -> tuple[int, ...]:
+    """Return the numbers of "0,1,10,100".
+
+    Raises:
+        InputError: something is no whole number.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        raise InputError("--copies takes whole numbers with commas between: 0,1,10,100")
+    return tuple(dict.fromkeys(map(int, parts)))
+
+
+@dataclass(frozen=True)
+class Planted:
+    """The table with its canaries.
+
+    Args:
+        secrets: those planted, and those of no copy.
+        coins: canaries of the lower bound, with labels drawn at random.
+        included: (coins,) which of them are in the table.
+        frame: the private table with all that is planted.
+    """
+
+    secrets: list[Canary]
+    coins: Records
+    included: np.ndarray
+    frame: pd.DataFrame
+
+
+def planted(
+    wanted: Wanted,
+    data: Data,
+    config: RunConfig,
+    base: BaseModel,
+    included: Sequence[int],
+    progress: Progress,
+) -> Planted:
+    """Draw canaries and plant them.
+
+    Args:
+        wanted: how many.
+        data: the private table.
+        config: its base model writes the beginnings of the coins' canaries, its seed draws.
+        base: that model.
+        included: the coins.
+        progress: is told what happens.
+    """
+    combinations, seed = data.train.schema.combinations, config.training.seed
+    secrets = draw_canaries(combinations, seed, wanted.copies, wanted.each, wanted.formats)
+    coins = _coin_records(wanted.coins, data, config, base, progress)
+    chosen = np.array(included, dtype=bool)
+    frame = plant(table(data.train), data.text, data.attributes, secrets)
+    thrown = table(take(coins, np.flatnonzero(chosen)))
+    frame = pd.concat([frame, thrown[frame.columns]], ignore_index=True)
+    return Planted(secrets, coins, chosen, frame)
+
+
+def _coin_records(
+    many: int, data: Data, config: RunConfig, base: BaseModel, progress: Progress
+) -> Records:
+    schema, seed = data.train.schema, config.training.seed
+    written = untrained_twin(
+        config.training.base_model,
+        schema,
+        data.template,
+        proportional({c: 1.0 for c in schema.combinations}, OPENINGS),
+        config.sampling,
+        config.training.max_tokens,
+        dtype=frozen_dtype(config),
+        progress=progress,
+    )
+    openings = [str(cell) for cell in written[schema.text]]
+    texts = coin_canaries(openings, base.tokenizer, many, seed)
+    drawn = np.random.default_rng(seed).integers(len(schema.combinations), size=many)
+    return Records(texts, [schema.combinations[i] for i in drawn], schema)
