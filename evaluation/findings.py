@@ -140,8 +140,8 @@ class Findings:
         )
 
     def save(self, path: Path) -> None:
-        """Write JSON."""
-        write_json(path, self.to_dict())
+        """Write JSON that its owner alone may read: it was computed on private rows."""
+        write_json(path, self.to_dict(), mode=0o600)
 
     @classmethod
     def load(cls, path: Path) -> Findings:

@@ -13,6 +13,7 @@ from typing import Any
 
 from evaluation.surroundings import machine, versions
 from evaluation.twins import Twin, read_twin
+from twinset.artefact import sha256_file
 from twinset.columns import choose_columns
 from twinset.config import RunConfig
 from twinset.errors import InputError
@@ -109,6 +110,11 @@ class Release:
         twin = finished.twin() if finished is not None and is_run else read_twin(path)
         return cls(path, twin, finished)
 
+    @property
+    def file(self) -> Path:
+        """The file of the twin's rows."""
+        return self.run.twin_path if self.run is not None and self.path.is_dir() else self.path
+
     def columns(
         self, text: str | None, attributes: Sequence[str], notes: list[str]
     ) -> tuple[str, list[str]]:
@@ -127,6 +133,7 @@ class Release:
             "epsilon": self.twin.epsilon,
             "delta": self.twin.delta,
             "guarantee": self.twin.sentence,
+            "twin_sha256": sha256_file(self.file),
             "versions": versions(),
             "machine": machine(),
         }

@@ -58,6 +58,7 @@ def test_a_run_is_measured_against_every_baseline(run, tmp_path, capsys):
     assert found.find("F1", rows=TWIN, label="sentiment", value="positive")
     assert found.of("fidelity")
     assert "epsilon" in found.about and found.about["epsilon"] <= 8
+    assert len(found.about["twin_sha256"]) == 64
     assert {c.name for c in found.curves} >= {"accuracy by rows of the twin: sentiment"}
     assert not list((tmp_path / "run" / "share").glob("evaluation*"))
     assert "accuracy" in ended.out
@@ -92,6 +93,7 @@ def test_right_and_swapped_labels_are_told_apart(tmp_path, capsys):
         assert found.find(name, rows=TWIN).value == 1.0
         assert found.find(name, rows=BASELINE).value == 0.0
     assert found.about["epsilon"] is None
+    assert (tmp_path / "found.json").stat().st_mode & 0o077 == 0
 
 
 def test_only_what_read_no_private_row_is_publishable(run, capsys):

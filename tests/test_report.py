@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import reported
 from pages import Page, all_elements, answers, one
-from reported import bare, with_twin
+from reported import audit, bare, evaluation, everything_in, with_twin
 
 from evaluation.findings import Curve, Histogram, Measured
 from evaluation.report import build_report, write_report
@@ -112,6 +112,20 @@ def test_notes_and_how_it_was_made_are_told(page):
     text = page.root.text
     assert "12 test rows occur in train too" in text
     assert "twinset evaluate runs/reviews-1 --train train.csv --test test.csv" in text
+
+
+def test_findings_of_other_rows_are_called_old(tmp_path):
+    from twinset.artefact import sha256_file
+
+    run = everything_in(tmp_path)
+    (twin,) = (run / "share").glob("twin.*")
+    fresh = evaluation(about=evaluation().about | {"twin_sha256": sha256_file(twin)})
+    old = audit(about=audit().about | {"twin_sha256": "0" * 64})
+    for findings in (fresh, old):
+        findings.save(run / "internal" / f"{findings.kind}.json")
+    text = Page(build_report(run)).root.text
+    assert "audit: measured before the twin was sampled anew" in text
+    assert "evaluation: measured before" not in text
 
 
 def test_what_is_missing_is_said_with_its_command(tmp_path):

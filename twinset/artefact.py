@@ -121,8 +121,13 @@ def writing(path: Path) -> Iterator[None]:
         ) from error
 
 
-def write_text(path: Path, text: str) -> None:
+def write_text(path: Path, text: str, mode: int | None = None) -> None:
     """Write a text file whole or not at all, and safe from a power cut.
+
+    Args:
+        path: of the file.
+        text: all of it.
+        mode: who may read and write it; None: whoever may its folder.
 
     Raises:
         InputError: the disk is full or the folder cannot be written.
@@ -133,7 +138,7 @@ def write_text(path: Path, text: str) -> None:
             with open(handle, "w", encoding="utf-8", newline="\n") as file:
                 file.write(text)
                 file.flush()
-                os.fchmod(file.fileno(), _mode(path))
+                os.fchmod(file.fileno(), _mode(path) if mode is None else mode)
                 os.fsync(file.fileno())
             os.replace(name, path)
         except BaseException:
@@ -141,9 +146,10 @@ def write_text(path: Path, text: str) -> None:
             raise
 
 
-def write_json(path: Path, data: Any) -> None:
+def write_json(path: Path, data: Any, mode: int | None = None) -> None:
     """Write indented JSON as `write_text` does; NaN and infinity, which JSON lacks, are refused."""
-    write_text(path, json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    text = json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False)
+    write_text(path, text + "\n", mode)
 
 
 class JsonLines:

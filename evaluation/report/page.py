@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 REPORT = "report.html"
+STALE = "{}: measured before the twin was sampled anew; run the command once more"
 
 
 def write_report(run: Path, show_real: Path | None = None) -> Path:
@@ -69,7 +70,7 @@ def build_report(run: Path, *, show_real: Mapping[str, DataFrame] | None = None)
             faithful(found.measured("fidelity")),
             leaking(found.measured("leakage")),
         ],
-        notes=[note for findings in found.findings.values() for note in findings.notes],
+        notes=[*map(STALE.format, found.stale), *found.notes],
         sections=sections(found),
         training=list(training_figures(found.steps, found.ledger)),
         noise=noise_map(found.noise),

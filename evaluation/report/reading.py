@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from evaluation.findings import Findings, Measured, Question
+from twinset.artefact import sha256_file
 from twinset.errors import InputError
 from twinset.formats import format_of, read_frame
 from twinset.privacy.ledger import Ledger
@@ -32,6 +33,7 @@ class Run:
         noise: by parameter, the mean factor of what `uniform` draws.
         twin: its rows.
         findings: by kind, what was measured.
+        stale: kinds that were measured on other rows than those that are there now.
     """
 
     name: str
@@ -40,6 +42,12 @@ class Run:
     noise: dict[str, float] = field(default_factory=dict)
     twin: DataFrame | None = None
     findings: dict[str, Findings] = field(default_factory=dict)
+    stale: tuple[str, ...] = ()
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader must know of the findings."""
+        return [note for findings in self.findings.values() for note in findings.notes]
 
     def measured(self, question: Question) -> list[Measured]:
         """Return the scores that help to answer a question."""
@@ -56,14 +64,23 @@ def read_run(path: Path) -> Run:
         raise InputError(f"{path}: no such run folder; give one that `twinset generate` made")
     internal = path / "internal"
     files = {kind: internal / f"{kind}.json" for kind in KINDS}
+    findings = {kind: Findings.load(file) for kind, file in files.items() if file.is_file()}
+    twin = _twin_file(path / "share")
     return Run(
         name=path.resolve().name,
         ledger=_read(path / "share" / PRIVACY, _ledger),
         steps=_read(internal / "metrics.jsonl", _steps) or (),
         noise=_read(internal / "noise.json", _noise) or {},
-        twin=_twin(path / "share"),
-        findings={kind: Findings.load(file) for kind, file in files.items() if file.is_file()},
+        twin=None if twin is None else read_frame(twin),
+        findings=findings,
+        stale=() if twin is None else tuple(_stale(findings, sha256_file(twin))),
     )
+
+
+def _stale(findings: Mapping[str, Findings], digest: str) -> Iterator[str]:
+    for kind, found in findings.items():
+        if found.about.get("twin_sha256", digest) != digest:
+            yield kind
 
 
 def _read(path: Path, parse: Callable[[str], Read]) -> Read | None:
@@ -89,7 +106,6 @@ def _noise(text: str) -> dict[str, float]:
     return {str(name): float(factor) for name, factor in json.loads(text).items()}
 
 
-def _twin(share: Path) -> DataFrame | None:
+def _twin_file(share: Path) -> Path | None:
     files = sorted(share.glob("twin.*")) if share.is_dir() else []
-    file = next((file for file in files if format_of(file)), None)
-    return None if file is None else read_frame(file)
+    return next((file for file in files if format_of(file)), None)
