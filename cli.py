@@ -45,6 +45,7 @@ from twinset.options import (
     run_config,
     run_options,
 )
+from twinset.pretraining.command import pretrain
 
 app = typer.Typer(
     add_completion=False,
@@ -243,6 +244,7 @@ app.command()(demo)
 app.command()(compare)
 app.command()(evaluate)
 app.command()(report)
+app.command()(pretrain)
 
 
 @app.command()

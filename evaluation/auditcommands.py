@@ -81,11 +81,11 @@ def release(
     as_json: Json = False,
 ) -> None:
     """Attack a twin and its model: membership, verbatim overlap, replayed personal data."""
-    from evaluation.command import shell_line
     from evaluation.keeping import place_of, show_findings, show_place
     from evaluation.leakage.releaseaudit import FILE, Wanted, audit_release
     from evaluation.release import Release
     from twinset.console import Console
+    from twinset.surroundings import shell_line
 
     attributes = tuple(given.get("attribute", ()))
     wanted = Wanted(members, non_members, given.get("text"), attributes, rows, seed)
@@ -123,12 +123,12 @@ def canaries(
     as_json: Json = False,
 ) -> None:
     """Plant secrets, train with each policy, and ask for them."""
-    from evaluation.command import shell_line
     from evaluation.keeping import check_output, show_findings, show_place
     from evaluation.leakage.canaryaudit import audit_canaries
     from evaluation.leakage.planting import Wanted, copies_of
     from evaluation.policydata import Wanted as Rows
     from twinset.console import Console
+    from twinset.surroundings import shell_line
 
     source = Rows(source_of(data, given), listed(policies), 1, rows, test)
     wanted = Wanted(source, copies_of(copies), each, digits, coins)

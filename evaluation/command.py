@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 import warnings
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from collections.abc import Callable
 import typer
 
 from twinset.errors import InputError
+from twinset.surroundings import shell_line
 
 
 def run_command(app: Callable[[], object]) -> None:
@@ -26,8 +26,3 @@ def run_command(app: Callable[[], object]) -> None:
 def command_line(module: str) -> str:
     """Return the line that a shell would run again."""
     return shell_line("python", "-m", module)
-
-
-def shell_line(*program: str) -> str:
-    """Return such a line for a program that has another name than the one that is running."""
-    return shlex.join([*program, *sys.argv[1:]])

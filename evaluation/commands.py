@@ -55,11 +55,11 @@ def compare(
     from rich.console import Console as Stdout
 
     from evaluation.classifiers import CLASSIFIERS
-    from evaluation.command import shell_line
     from evaluation.policycomparison import compare_policies
     from evaluation.policydata import Wanted
     from evaluation.policyreport import as_table
     from twinset.console import Console
+    from twinset.surroundings import shell_line
 
     classifiers = tuple(classifier or CLASSIFIERS)
     wanted = Wanted(source_of(data, given), listed(policies), seeds, rows, test, classifiers)
@@ -111,7 +111,6 @@ def evaluate(
 ) -> None:
     """Measure a twin: is it useful, is it faithful?"""
     from evaluation.classifiers import CLASSIFIERS
-    from evaluation.command import shell_line
     from evaluation.evaluate import FILE, Wanted, budgets
     from evaluation.evaluate import evaluate as measure
     from evaluation.findings import Findings
@@ -124,6 +123,7 @@ def evaluate(
     )
     from evaluation.release import Release
     from twinset.console import Console
+    from twinset.surroundings import shell_line
 
     wanted = Wanted(
         train,

@@ -16,12 +16,12 @@ from evaluation.policybench import JUDGE_ROWS, PERPLEXITY_ROWS, Bench
 from evaluation.policydata import NO_PRIVACY, POLICIES, Data, Wanted, fingerprint, read_data
 from evaluation.policyreport import as_markdown, write_figure
 from evaluation.policyresults import REAL_ROWS, PolicyResults, measures
-from evaluation.surroundings import machine, versions
 from evaluation.tables import BASELINE, coinciding_rows
 from twinset.artefact import write_text
 from twinset.config import RunConfig
 from twinset.errors import InputError
 from twinset.progress import Progress
+from twinset.surroundings import machine, versions
 
 
 def compare_policies(

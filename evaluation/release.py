@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evaluation.surroundings import machine, versions
 from evaluation.twins import Twin, read_twin
 from twinset.artefact import sha256_file
 from twinset.columns import choose_columns
@@ -19,6 +18,7 @@ from twinset.config import RunConfig
 from twinset.errors import InputError
 from twinset.formats import FORMATS
 from twinset.schema import Schema
+from twinset.surroundings import machine, versions
 from twinset.templates import Template
 from twinset.twinmodel import DESCRIPTION
 

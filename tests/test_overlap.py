@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from evaluation.findings import Findings
-from evaluation.leakage import nearduplicates, shingles
+from evaluation.leakage import nearduplicates
 from evaluation.leakage.distances import Nearest, nearest, ratio_percentile, share_nearer
 from evaluation.leakage.nearduplicates import SIMILARITY, Shingled, near_duplicates
 from evaluation.leakage.overlap import HELDOUT, SAMPLE, TRAIN, overlap, verbatim
-from evaluation.leakage.shingles import Vocabulary, rows_sharing_a_run, words_of
+from twinset import shingles
 from twinset.errors import InputError
 from twinset.progress import Silent
+from twinset.shingles import Vocabulary, rows_sharing_a_run, words_of
 
 LENGTH = 30  # words of a made-up text
 

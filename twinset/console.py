@@ -14,6 +14,7 @@ from rich.console import Console as RichConsole
 from rich.progress import BarColumn, Progress, TextColumn
 
 from twinset.plan import Plan
+from twinset.pretraining.training import Learnt
 from twinset.training import StepReport
 
 PLAIN_SECONDS = 10.0  # between two plain lines
@@ -35,6 +36,7 @@ class Console:
         self._quiet = quiet
         self._live: tuple[Progress, Any] | None = None
         self._phase = ""
+        self._bits = 0.0  # per byte, of the last validation
         self._began = self._last = self._spent = 0.0
 
     def __enter__(self) -> Console:
@@ -69,6 +71,14 @@ class Console:
         if due and plan.is_covered:
             self._spent = plan.epsilon_after(report.step)
         self._show("training", step_line(report, plan, self._spent), report.step, plan.steps)
+
+    def learnt(self, learnt: Learnt) -> None:
+        """Show a step of pre-training."""
+        if self._quiet:
+            return
+        self._bits = learnt.bits or self._bits
+        line = learnt_line(learnt, self._bits)
+        self._show("pre-training", line, learnt.step, learnt.steps)
 
     def noise(self, mean_noise: Mapping[str, float]) -> None:
         """See `twinset.progress.Progress`; a picture of it is in the run folder."""
@@ -122,6 +132,17 @@ def step_line(report: StepReport, plan: Plan, spent: float) -> str:
     return (
         f"step {report.step:0{width}}/{plan.steps} | loss {loss} | clipped {report.clipped:4.0%} | "
         f"eps {budget} | {speed:.3g} rec/s | eta {clock(left)}"
+    )
+
+
+def learnt_line(learnt: Learnt, bits: float) -> str:
+    """Return one line: step, loss, last validation, speed, time left."""
+    each = learnt.seconds / learnt.taken
+    speed = learnt.tokens / learnt.step / each if each > 0 else 0.0
+    validation = f"{bits:.3f} bits/byte" if bits else "not validated"
+    return (
+        f"step {learnt.step:0{len(str(learnt.steps))}}/{learnt.steps} | loss {learnt.loss:6.3f} | "
+        f"{validation} | {speed:.3g} tokens/s | eta {clock(each * (learnt.steps - learnt.step))}"
     )
 
 

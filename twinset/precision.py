@@ -30,9 +30,15 @@ def execution(config: RunConfig) -> Execution:
     )
 
 
+def has_bfloat16() -> bool:
+    """Tell whether this machine's processor multiplies in bfloat16."""
+    supported: bool = torch.cpu._is_avx512_bf16_supported()
+    return supported
+
+
 def _is_low(config: RunConfig) -> bool:
     if config.speed.precision == "auto":
-        return torch.cpu._is_avx512_bf16_supported()
+        return has_bfloat16()
     return config.speed.precision == "bfloat16"
 
 

@@ -77,7 +77,7 @@ class Template:
             name: self.wording.get(name, {}).get(_plain(value), _plain(value))
             for name, value in zip(self.attributes, combination, strict=True)
         }
-        return _PLACEHOLDER.sub(lambda match: words[match[1]], self.pattern)
+        return fill(self.pattern, words)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
@@ -147,6 +147,20 @@ def wrong_combinations(
     if len(others) <= count:
         return others
     return [others[i] for i in rng.choice(len(others), size=count, replace=False)]
+
+
+def placeholders(pattern: str) -> list[str]:
+    """Return the columns that a prompt names."""
+    return list(dict.fromkeys(_PLACEHOLDER.findall(pattern)))
+
+
+def fill(pattern: str, values: Mapping[str, Any]) -> str:
+    """Return a prompt with its placeholders' values.
+
+    >>> fill("Write a {star rating} review:", {"star rating": 5.0, "text": "Good."})
+    'Write a 5 review:'
+    """
+    return _PLACEHOLDER.sub(lambda match: _plain(values[match[1]]), pattern)
 
 
 def _plain(value: LabelValue) -> str:

@@ -19,9 +19,9 @@ from evaluation.audit.mechanism import Finding, Step, Target, audit_step
 from evaluation.audit.neighbours import worst_case
 from evaluation.audit.report import MechanismAudit, guaranteed_for_json
 from evaluation.command import command_line, run_command
-from evaluation.surroundings import machine, versions
 from twinset.artefact import write_json, write_text
 from twinset.config import PolicyConfig
+from twinset.surroundings import machine, versions
 
 RESULTS = Path(__file__).parent / "results"
 POLICIES = (

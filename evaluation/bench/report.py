@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from evaluation.bench.cases import Case
-from evaluation.surroundings import machine, versions
 from twinset.artefact import write_json
 from twinset.errors import InputError
 from twinset.markdown import code, plain
+from twinset.surroundings import machine, versions
 
 LIBRARIES = ("torch", "transformers", "opacus", "numpy")
 OURS, KERNELS = "ours", "ours-kernels"

@@ -31,7 +31,6 @@ from evaluation.leakage.textmembership import text_attacks
 from evaluation.policycomparison import policy_config
 from evaluation.policydata import Data, fingerprint, read_data, take
 from evaluation.scores import Score, mean
-from evaluation.surroundings import machine, versions
 from evaluation.twins import Twin, train_twin
 from twinset.basemodel import BaseModel, context_length, load_base
 from twinset.config import RunConfig
@@ -41,6 +40,7 @@ from twinset.precision import frozen_dtype
 from twinset.privacy.ledger import UNIT
 from twinset.progress import Progress
 from twinset.records import Records
+from twinset.surroundings import machine, versions
 from twinset.tokens import prompt_tokens, tokenise
 from twinset.twinmodel import TwinModel
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from evaluation.leakage.shingles import Words, mixed
+from twinset.shingles import Words, mixed
 
 LENGTH = 3  # words of a shingle; a shorter row is its own shingle
 SIMILARITY = 0.8

@@ -18,10 +18,10 @@ import numpy as np
 from evaluation.findings import Measured
 from evaluation.leakage.distances import nearest, ratio_percentile, share_nearer
 from evaluation.leakage.nearduplicates import Shingled, near_duplicates
-from evaluation.leakage.shingles import Vocabulary, Words, rows_sharing_a_run
 from evaluation.scores import Score, proportion
 from twinset.errors import InputError
 from twinset.progress import Progress
+from twinset.shingles import Vocabulary, Words, rows_sharing_a_run
 
 RUN = 8  # words of a run that is hardly shared by chance
 TRAIN, HELDOUT = "train", "held-out"

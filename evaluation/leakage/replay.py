@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from evaluation.findings import Measured
 from evaluation.leakage.names import digits_of, names_in, phones_in
-from evaluation.leakage.shingles import words_of
 from evaluation.scores import proportion
 from twinset.detectors.spans import Span
 from twinset.errors import InputError
 from twinset.progress import Progress
+from twinset.shingles import words_of
 
 EMAIL, PHONE, CARD = "e-mail address", "telephone number", "card number"
 ID, NAME = "id number", "person's name"

@@ -1,9 +1,11 @@
-"""What a figure was measured with: versions and machine, without importing what they are of."""
+"""What a figure was measured with: command, versions, machine; imports nothing of what they are."""
 
 from __future__ import annotations
 
 import os
 import platform
+import shlex
+import sys
 from collections.abc import Iterable
 from importlib import metadata
 from typing import Any
@@ -38,3 +40,8 @@ def _cpu_model() -> str:
     except OSError:
         lines = []
     return lines[0] if lines else platform.processor() or platform.machine()
+
+
+def shell_line(*program: str) -> str:
+    """Return the line that a shell would run again, of a program that goes by this name."""
+    return shlex.join([*program, *sys.argv[1:]])

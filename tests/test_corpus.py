@@ -1,0 +1,93 @@
+import gzip
+
+import pandas as pd
+import pytest
+
+from twinset.errors import InputError
+from twinset.pretraining.corpus import Corpus, read_corpus
+from twinset.pretraining.decontamination import RUN, clean, guarded_texts
+
+REVIEWS = pd.DataFrame({"text": [f"Review {n}." for n in range(200)], "mood": ["good"] * 200})
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "novel.txt").write_text("One paragraph,\nof two lines.\n\n\n\nAnother.\n")
+    with gzip.open(tmp_path / "in" / "more.txt.gz", "wt") as file:
+        file.write("Zipped.\n\nAnother.")
+    REVIEWS.to_csv(tmp_path / "in" / "table.csv.gz", index=False)
+    REVIEWS.head(3).to_parquet(tmp_path / "in" / "table.parquet")
+    (tmp_path / "in" / "picture.png").write_bytes(b"\x89PNG")
+    return tmp_path / "in"
+
+
+def test_all_formats_of_a_folder_are_read_and_repeated_texts_left_out(folder):
+    corpus = read_corpus([folder], licences={"table": "CC0"})
+    assert {"One paragraph,\nof two lines.", "Zipped.", "Review 7."} <= set(corpus.documents)
+    assert len(corpus.documents) == len(set(corpus.documents)) == 203
+    assert corpus.dropped == {"the same text again": 4}
+    told = {s.name: (s.documents, s.licence) for s in corpus.sources}
+    assert told["table.csv.gz"] == (200, "CC0") and told["novel.txt"] == (2, "not stated")
+    assert all(len(s.sha256) == 64 for s in corpus.sources)
+
+
+def test_half_of_labelled_rows_follow_their_prompt(folder):
+    corpus = read_corpus([folder / "table.csv.gz"], prompt="Write a {mood} review:")
+    prompted = [text for text in corpus.documents if text.startswith("Write a good review: Rev")]
+    assert 70 < len(prompted) < 130
+    other = read_corpus([folder / "table.csv.gz"], prompt="Write a {colour} review:")
+    assert not any(text.startswith("Write") for text in other.documents)
+
+
+def test_what_is_held_out_depends_on_the_text_alone():
+    texts = [f"Text {n}." for n in range(2000)]
+    learnt, heldout = Corpus(documents=texts).split()
+    again = Corpus(documents=texts[::-1] + ["One more."]).split()[1]
+    assert set(heldout) <= set(again) and 5 < len(heldout) < 60
+    assert not set(learnt) & set(heldout)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("absent.txt", None, "no such file"),
+        ("picture.png", b"\x89PNG", "no text file"),
+        ("latin.txt", "äöü".encode("latin-1"), "not UTF-8"),
+        ("cut.txt.gz", gzip.compress(b"text" * 100)[:-9], "copy it again"),
+        ("empty.txt", b"\n\n", "holds no text"),
+        ("table.csv", b"a,b\n1,2\n", "no column 'text'"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(name, content, message, tmp_path):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        read_corpus([tmp_path / name])
+
+
+LONG = " ".join(f"word{n}" for n in range(40))
+
+
+@pytest.mark.parametrize(
+    ("document", "is_clean"),
+    [
+        (f"Before, {' '.join(LONG.split()[5 : 5 + RUN]).upper()} – after.", False),
+        (f"Before, {' '.join(LONG.split()[5 : 4 + RUN])} after.", True),  # one word less
+        ("He said: a short and guarded note indeed!", False),
+        ("He said: a short and guarded note.", True),
+        ("All right.", True),  # too short for anyone to own
+    ],
+)
+def test_documents_that_hold_guarded_text_are_found(document, is_clean):
+    guarded = [LONG, "A short and guarded note indeed.", "All right"]
+    assert clean([document, "Nothing of it."], guarded).tolist() == [is_clean, True]
+
+
+def test_all_text_of_guarded_files_counts(folder, tmp_path):
+    table = pd.DataFrame({"n": [1, 2], "title": ["One", None], "body": ["Two", "Three"]})
+    table.to_csv(tmp_path / "private.csv", index=False)
+    assert list(guarded_texts([tmp_path / "private.csv"])) == ["One", "Two", "Three"]
+    assert "Zipped." in list(guarded_texts([folder / "more.txt.gz"]))
+    with pytest.raises(InputError, match="takes text files and tables"):
+        list(guarded_texts([folder / "picture.png"]))

@@ -1,0 +1,161 @@
+import json
+import random
+
+import numpy as np
+import pytest
+import torch
+from commands import run_twinset
+from safetensors.torch import load_file
+
+from twinset.basemodel import load_base
+from twinset.pretraining import training
+from twinset.pretraining.config import PretrainConfig, Shape
+from twinset.pretraining.curve import read_log
+
+WORDS = "the a an old new red blue pan film book works fails well badly and but it was is".split()
+SMALL = (
+    "--vocabulary", "300", "--layers", "2", "--width", "32", "--heads", "2", "--context", "32",
+    "--batch-size", "8", "--micro-batch", "4", "--epochs", "1", "--precision", "float32", "--quiet",
+)  # fmt: skip
+
+
+def document(rng):
+    return " ".join(rng.choice(WORDS) for _ in range(rng.randrange(20, 60))) + "."
+
+
+@pytest.fixture(autouse=True)
+def corpus(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = random.Random(0)
+    lines = [json.dumps({"text": document(rng), "kind": "line"}) for _ in range(300)]
+    (tmp_path / "corpus.jsonl").write_text("\n".join(lines))
+
+
+def pretrain(capsys, *more, output="model"):
+    return run_twinset(capsys, "pretrain", "corpus.jsonl", "--output", output, *SMALL, *more)
+
+
+def weights(folder):
+    return load_file(folder / "model.safetensors")
+
+
+def same(one, other):
+    return all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+
+
+def test_a_model_is_made_that_load_base_loads(tmp_path, capsys):
+    ended = pretrain(capsys)
+    assert ended.code == 0, ended.err
+    base = load_base(str(tmp_path / "model"))
+    assert base.model.config.n_layer == 2 and base.model.config.n_positions == 32
+    assert base.tokenizer.decode(base.tokenizer.encode("an old pan – äöü")) == "an old pan – äöü"
+    assert {t.dtype for t in weights(tmp_path / "model").values()} == {torch.float16}
+    lines = read_log(tmp_path / "model" / "log.jsonl")
+    bits = [line["bits"] for line in lines if line["bits"] is not None]
+    assert bits[-1] < bits[0] - 0.3  # it learns
+    assert not (tmp_path / "model" / "training").exists()
+    card = (tmp_path / "model" / "README.md").read_text()
+    assert "corpus.jsonl" in card and "without differential privacy" in card
+
+
+def test_killed_and_begun_again_it_ends_with_the_same_weights(tmp_path, capsys, monkeypatch):
+    assert pretrain(capsys, output="whole").code == 0
+    monkeypatch.setattr(training, "CHECKPOINT_SECONDS", -1.0)  # after each step
+    plain = training._Run.step
+    for victim in (3, 4, 9):
+
+        def step(self, number, victim=victim):
+            if number == victim:
+                raise RuntimeError
+            return plain(self, number)
+
+        monkeypatch.setattr(training._Run, "step", step)
+        assert pretrain(capsys, output="killed").code == 1
+        checkpoints = tmp_path / "killed" / "training" / "checkpoints"
+        assert [path.name for path in checkpoints.iterdir()] == [f"step-{victim}"]
+    monkeypatch.setattr(training._Run, "step", plain)
+    assert pretrain(capsys, output="killed").code == 0
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "killed"))
+    assert pretrain(capsys, "--seed", "1", output="other").code == 0
+    assert not same(weights(tmp_path / "whole"), weights(tmp_path / "other"))
+
+
+def test_stopped_by_the_clock_it_says_so_and_goes_on(tmp_path, capsys):
+    assert pretrain(capsys, output="whole").code == 0
+    stopped = pretrain(capsys, "--max-minutes", "0", output="parts")
+    assert stopped.code == 0 and "the same command goes on" in stopped.out
+    load_base(str(tmp_path / "parts"))  # it can be used meanwhile
+    assert pretrain(capsys, output="parts").code == 0
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
+
+
+def test_blocks_at_once_change_nothing_but_rounding(tmp_path, capsys):
+    pretrain(capsys, output="fours")
+    pretrain(capsys, "--micro-batch", "3", output="threes")
+    one, other = (weights(tmp_path / name) for name in ("fours", "threes"))
+    assert max(float((one[k] - other[k]).abs().max()) for k in one) < 2e-3
+
+
+def test_a_base_model_is_trained_further(tiny_base, tmp_path, capsys):
+    ended = pretrain(capsys, "--base-model", str(tiny_base))
+    assert ended.code == 0, ended.err
+    base, more = load_base(str(tiny_base)), load_base(str(tmp_path / "model"))
+    assert more.tokenizer.get_vocab() == base.tokenizer.get_vocab()
+    assert more.model.config.n_positions == base.model.config.n_positions
+    assert not torch.equal(more.model.get_input_embeddings().weight,
+                           base.model.get_input_embeddings().weight)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--epochs", "2"), "was begun with another config"),
+        (("--width", "33"), "cannot be shared"),
+        (("--vocabulary", "100"), "all bytes"),
+        (("--text", "words"), "no column 'words'"),
+        (("--decontaminate", "absent.csv"), "absent.csv"),
+        (("--licences", "corpus.jsonl"), "no TOML"),
+        (("--context", "100000"), "too small for blocks"),
+        (("--epochs", "0"), "--epochs"),
+        (("--precision", "float8"), "--precision"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(more, message, capsys):
+    pretrain(capsys, "--max-minutes", "0")
+    output = "model" if "--epochs" in more else "new"
+    ended = pretrain(capsys, *more, output=output)
+    assert ended.code == 2 and message in ended.err and ended.err.count("\n") == 1
+
+
+def test_a_finished_model_and_other_folders_are_left_alone(tmp_path, capsys):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("mine")
+    assert "holds other files" in pretrain(capsys, output="mine").err
+    pretrain(capsys)
+    before = (tmp_path / "model" / "model.safetensors").read_bytes()
+    assert "is a finished model" in pretrain(capsys).err
+    assert (tmp_path / "model" / "model.safetensors").read_bytes() == before
+
+
+def test_guarded_texts_are_kept_out(tmp_path, capsys):
+    rng = random.Random(5)
+    secret = " ".join(f"{rng.choice(WORDS)}{n}" for n in range(30))
+    with open("corpus.jsonl", "a") as file:
+        file.write("\n" + json.dumps({"text": f"Before it, {secret} and after it."}))
+    (tmp_path / "private.csv").write_text(f"note\n{secret}\n")
+    ended = pretrain(capsys, "--decontaminate", "private.csv", "--max-minutes", "0", "--json")
+    told = json.loads(ended.out)["corpus"]
+    assert told["dropped"]["words shared with guarded files"] == 1
+    assert told["documents"] == 300
+
+
+def test_the_learning_rate_rises_and_falls():
+    config = PretrainConfig(warmup=0.1)
+    shape = [training.rate(step, 100, config.warmup) for step in range(100)]
+    assert shape[9] == 1.0 and np.argmax(shape) in (9, 10)
+    assert shape[0] == 0.1 and shape[-1] == pytest.approx(training.LOWEST, abs=1e-3)
+
+
+def test_plain_values_are_read_again():
+    config = PretrainConfig(shape=Shape(layers=3), epochs=0.5)
+    assert PretrainConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config

@@ -1,0 +1,1 @@
+"""Public pre-training: `twinset pretrain`."""

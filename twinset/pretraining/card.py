@@ -1,0 +1,68 @@
+"""The model card of a pre-trained model: what it read, how, and how well it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from twinset.pretraining.corpus import Corpus, Source
+
+
+def corpus_facts(corpus: Corpus) -> dict[str, Any]:
+    """Return what can be said of a corpus, for JSON."""
+    return {
+        "sources": [vars(source) for source in corpus.sources],
+        "documents": len(corpus.documents),
+        "bytes": sum(len(text.encode()) for text in corpus.documents),
+        "dropped": corpus.dropped,
+    }
+
+
+def card(facts: Mapping[str, Any]) -> str:
+    """Return a model card in Markdown.
+
+    Args:
+        facts: as in `pretraining.json`.
+    """
+    return "\n".join([*_front(facts), *_text(facts)]) + "\n"
+
+
+def _front(facts: Mapping[str, Any]) -> Iterator[str]:
+    yield from ("---", "library_name: transformers", "pipeline_tag: text-generation")
+    yield from (f"license: {facts['licence']}", "---", "")
+
+
+def _text(facts: Mapping[str, Any]) -> Iterator[str]:
+    corpus, curve = facts["corpus"], facts["validation"]
+    yield f"# {facts['name']}"
+    yield ""
+    yield (
+        f"A causal language model of {facts['parameters']:,} parameters, {facts['origin']}, trained"
+        f" on public text without differential privacy. It reads {facts['context']} tokens of a "
+        f"vocabulary of {facts['vocabulary']:,}. Weights are float16."
+    )
+    yield ""
+    yield (
+        f"Held-out text costs it **{curve['bits_per_byte']:.3f} bits per byte** after "
+        f"{curve['tokens']:,} tokens ({curve['steps']:,} of {curve['of']:,} steps)."
+    )
+    yield from ("", "    " + facts["command"], "", "![curve](curve.png)", "", "## Corpus", "")
+    yield f"{corpus['documents']:,} documents, {corpus['bytes']:,} bytes, one in 100 held out."
+    for why, number in corpus["dropped"].items():
+        yield f"Left out, {why}: {number:,}."
+    yield from ("", "| file | documents | bytes | licence | sha256 |", "|---|---:|---:|---|---|")
+    yield from (_row(Source(**source)) for source in corpus["sources"])
+    if facts["decontaminated"]:
+        yield from (
+            "",
+            "Documents that share a run of 13 words with these files were left out:",
+            "",
+        )
+        yield from (f"- {name}, sha256 `{digest}`" for name, digest in facts["decontaminated"])
+    yield from ("", "## Versions", "")
+    yield ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
+
+
+def _row(source: Source) -> str:
+    cells = (source.name, f"{source.documents:,}", f"{source.size:,}", source.licence)
+    return f"| {' | '.join(cells)} | `{source.sha256}` |"

@@ -1,0 +1,191 @@
+"""Public text to learn from: files and folders of documents, each once, with where they came from.
+
+A document is a cell of a table's text column, or a text file's paragraph (what stands between blank
+lines). All of it is held in memory. Knows no token and no model.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pandas as pd
+
+from twinset.artefact import sha256_file
+from twinset.errors import InputError
+from twinset.formats import format_of, read_frame
+from twinset.templates import fill, placeholders
+
+TEXT_ENDINGS = (".txt", ".txt.gz", ".md")
+TEXT = "text"
+VALIDATION = 100  # one document in so many is held out
+PROMPTED = 2  # one in so many of those that could be is written behind its prompt
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file of the corpus.
+
+    Args:
+        name: of the file.
+        sha256: of the file.
+        size: bytes of its documents.
+        documents: how many it holds.
+        licence: as the user states it.
+    """
+
+    name: str
+    sha256: str
+    size: int
+    documents: int
+    licence: str
+
+
+@dataclass(repr=False)
+class Corpus:
+    """Documents by the file they came from.
+
+    Args:
+        sources: the files.
+        documents: (D,) texts.
+        origin: (D,) place in `sources` of each.
+        dropped: why, and how many documents were left out.
+    """
+
+    sources: list[Source] = field(default_factory=list)
+    documents: list[str] = field(default_factory=list)
+    origin: list[int] = field(default_factory=list)
+    dropped: dict[str, int] = field(default_factory=dict)
+
+    def keep(self, kept: Sequence[bool], why: str) -> None:
+        """Leave out what is not kept, and count it."""
+        self.dropped[why] = self.dropped.get(why, 0) + len(kept) - sum(kept)
+        self.documents = [text for text, good in zip(self.documents, kept, strict=True) if good]
+        self.origin = [place for place, good in zip(self.origin, kept, strict=True) if good]
+
+    def split(self) -> tuple[list[str], list[str]]:
+        """Return documents to learn from, and held-out ones: by a hash of the text alone.
+
+        Raises:
+            InputError: there are too few for both.
+        """
+        held = [_number(text) % VALIDATION == 0 for text in self.documents]
+        learnt = [text for text, out in zip(self.documents, held, strict=True) if not out]
+        heldout = [text for text, out in zip(self.documents, held, strict=True) if out]
+        if not learnt or not heldout:
+            raise InputError(
+                f"{len(self.documents)} documents are too few to hold one in {VALIDATION} out; "
+                "name more text"
+            )
+        return learnt, heldout
+
+
+def read_corpus(
+    paths: Sequence[Path],
+    *,
+    text: str = TEXT,
+    prompt: str | None = None,
+    licences: Mapping[str, str] | None = None,
+) -> Corpus:
+    """Read files, and all that folders hold; a text that occurs again is left out.
+
+    Args:
+        paths: `.txt`, tables in any format that twinset reads, each also as `.gz`, or folders.
+        text: column of a table's texts.
+        prompt: with `{column}` where a value goes: half of the documents of tables that have these
+            columns are written behind it, as in fine-tuning.
+        licences: by the beginning of a file's name.
+
+    Raises:
+        InputError: nothing is there, or a file cannot be read.
+    """
+    corpus, seen = Corpus(), set[int]()
+    for file in _files(paths):
+        texts = list(_texts(file, text, prompt))
+        size = sum(len(each.encode()) for each in texts)
+        licence = _licence(file.name, licences or {})
+        corpus.sources.append(Source(file.name, sha256_file(file), size, len(texts), licence))
+        corpus.documents += texts
+        corpus.origin += [len(corpus.sources) - 1] * len(texts)
+    first = [_is_new(each, seen) for each in corpus.documents]
+    corpus.keep(first, "the same text again")
+    if not corpus.documents:
+        raise InputError("the corpus holds no text; name files with text in them")
+    return corpus
+
+
+def _files(paths: Sequence[Path]) -> list[Path]:
+    found: list[Path] = []
+    for path in paths:
+        if not path.exists():
+            raise InputError(f"{path}: no such file or folder; check the path")
+        inside = sorted(path.rglob("*")) if path.is_dir() else [path]
+        readable = [p for p in inside if p.is_file() and (is_text(p) or format_of(p))]
+        if not readable:
+            raise InputError(f"{path}: holds no text file and no table that twinset reads")
+        found += readable
+    return list(dict.fromkeys(found))
+
+
+def is_text(path: Path) -> bool:
+    """Tell whether a file's name says that it is plain text."""
+    return path.name.lower().endswith(TEXT_ENDINGS)
+
+
+def _texts(file: Path, text: str, prompt: str | None) -> Iterator[str]:
+    cells = paragraphs(file) if is_text(file) else _cells(file, text, prompt)
+    return (stripped for cell in cells if (stripped := cell.strip()))
+
+
+def paragraphs(file: Path) -> list[str]:
+    """Return what stands between blank lines of a text file.
+
+    Raises:
+        InputError: the file cannot be read.
+    """
+    try:
+        raw = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+        return raw.decode().replace("\r\n", "\n").split("\n\n")
+    except UnicodeDecodeError:
+        raise InputError(f"{file}: is not UTF-8; save it as UTF-8") from None
+    except (EOFError, OSError, zlib.error) as error:
+        raise InputError(
+            f"{file}: cannot be read ({type(error).__name__}); copy it again"
+        ) from None
+
+
+def _cells(file: Path, text: str, prompt: str | None) -> Iterator[str]:
+    frame = read_frame(file)
+    if text not in frame.columns:
+        raise InputError(f"{file}: has no column {text!r}; name it with --text")
+    rows = frame[frame[text].notna()]
+    return _prompted(rows, text, prompt) if prompt else (str(cell) for cell in rows[text])
+
+
+def _prompted(rows: pd.DataFrame, text: str, prompt: str) -> Iterator[str]:
+    names = placeholders(prompt)
+    complete = bool(names) and all(name in rows.columns for name in names)
+    for row in rows.to_dict("records"):
+        cell = str(row[text]).strip()
+        if cell and complete and _number(cell) // VALIDATION % PROMPTED == 0:
+            cell = f"{fill(prompt, {name: row[name] for name in names})} {cell}"
+        yield cell
+
+
+def _licence(name: str, licences: Mapping[str, str]) -> str:
+    return next((v for start, v in licences.items() if name.startswith(start)), "not stated")
+
+
+def _is_new(text: str, seen: set[int]) -> bool:
+    number = _number(text)
+    new = number not in seen
+    seen.add(number)
+    return new
+
+
+def _number(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())

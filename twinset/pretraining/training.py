@@ -1,0 +1,241 @@
+"""The pre-training loop: blocks → loss → gradient → AdamW, on one process or several.
+
+Public text only: nothing here is private, and nothing is noised. A run that is killed and begun
+again takes the same steps as one that never was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from twinset.errors import InputError
+from twinset.precision import has_bfloat16
+from twinset.pretraining.bits import bits_per_byte
+from twinset.pretraining.checkpoints import Checkpoints
+from twinset.pretraining.config import PretrainConfig
+from twinset.pretraining.packing import Blocks, Order
+
+MAX_GRAD_NORM = 1.0
+BETAS = (0.9, 0.95)
+STATE = "state.pt"
+LOWEST = 0.1  # of the learning rate, at the end
+CHECKPOINT_SECONDS = 180.0
+VALIDATIONS = 60  # a run, about
+
+
+@dataclass(frozen=True)
+class Learnt:
+    """A step.
+
+    Args:
+        step: 1 … T.
+        steps: T.
+        loss: nats a token, mean of its blocks.
+        tokens: read so far.
+        seconds: since this process began.
+        taken: steps that this process took.
+        bits: validation bits per byte, where it was measured.
+    """
+
+    step: int
+    steps: int
+    loss: float
+    tokens: int
+    seconds: float
+    taken: int
+    bits: float | None = None
+
+
+@dataclass(frozen=True)
+class Text:
+    """What is learnt from and validated on.
+
+    Args:
+        learnt: blocks of the corpus.
+        heldout: blocks of held-out documents.
+        heldout_size: their bytes.
+    """
+
+    learnt: Blocks
+    heldout: Blocks
+    heldout_size: int
+
+
+def steps_of(blocks: int, config: PretrainConfig) -> int:
+    """Return T."""
+    return max(1, math.ceil(config.epochs * blocks / config.batch_size))
+
+
+def train(
+    model: Any,
+    text: Text,
+    config: PretrainConfig,
+    folder: Path,
+    observe: Callable[[Learnt], object],
+    max_seconds: float = math.inf,
+) -> bool:
+    """Train a model in place from its newest checkpoint on; tell whether all steps are done.
+
+    Args:
+        model: causal LM.
+        text: blocks.
+        config: how long and how fast.
+        folder: of the checkpoints.
+        observe: told of each step, on the main process.
+        max_seconds: it stops after so long, with a checkpoint.
+
+    Raises:
+        InputError: the batch cannot be shared by these processes.
+    """
+    run = _Run(model, text, config, Checkpoints(folder))
+    for step in range(run.done, run.steps):
+        loss = run.step(step)
+        late = run.agreed(run.seconds > max_seconds)
+        if late or step + 1 == run.steps or run.agreed(run.is_due):
+            run.save(step + 1)
+        run.tell(step + 1, loss, observe)
+        if late:
+            return step + 1 == run.steps
+    return True
+
+
+class _Run:
+    """A model with its optimiser, spread over processes by accelerate."""
+
+    def __init__(
+        self, model: Any, text: Text, config: PretrainConfig, checkpoints: Checkpoints
+    ) -> None:
+        from accelerate import Accelerator
+
+        self._text, self._config, self._checkpoints = text, config, checkpoints
+        self._accelerator = Accelerator(mixed_precision=_precision(config))
+        self._micro = self._blocks_at_once()
+        self._order = Order(len(text.learnt), config.batch_size, config.seed)
+        self.steps = steps_of(len(text.learnt), config)
+        self._every = max(1, self.steps // VALIDATIONS)
+        optimizer = torch.optim.AdamW(_groups(model, config), betas=BETAS, fused=True)
+        self._model, self._optimizer = self._accelerator.prepare(model.train(), optimizer)
+        self.done = self._first = self._load()
+        self._began = self._saved = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """Since training began."""
+        return time.monotonic() - self._began
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time for a checkpoint."""
+        return time.monotonic() - self._saved > CHECKPOINT_SECONDS
+
+    def agreed(self, answer: bool) -> bool:
+        """Return what the main process answers: clocks differ, and all must do the same."""
+        from accelerate.utils import broadcast
+
+        if self._accelerator.num_processes == 1:
+            return answer
+        asked = torch.tensor([float(answer)], device=self._accelerator.device)
+        return bool(broadcast(asked).item())
+
+    def step(self, step: int) -> float:
+        """Take a step and return the loss of this process's blocks."""
+        torch.manual_seed(self._seed_of(step))  # of dropout: nothing of it must be kept either
+        parts = list(self._mine(step))
+        loss = sum(self._learn(part, last=part is parts[-1]) for part in parts)
+        self._accelerator.clip_grad_norm_(self._model.parameters(), MAX_GRAD_NORM)
+        for group in self._optimizer.param_groups:
+            group["lr"] = self._config.learning_rate * rate(step, self.steps, self._config.warmup)
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        return loss
+
+    def save(self, step: int) -> None:
+        """Write a checkpoint."""
+        if self._accelerator.is_main_process:
+            plain = self._accelerator.unwrap_model(self._model)
+            state = {"model": plain.state_dict(), "optimizer": self._optimizer.state_dict()}
+            self._checkpoints.write(step, lambda folder: torch.save(state, folder / STATE))
+        self._accelerator.wait_for_everyone()
+        self._saved = time.monotonic()
+
+    def _load(self) -> int:
+        """Take the newest checkpoint up and return the steps done."""
+        newest = self._checkpoints.newest()
+        if newest is None:
+            return 0
+        folder, done = newest
+        state = torch.load(folder / STATE, map_location=self._accelerator.device, weights_only=True)
+        self._accelerator.unwrap_model(self._model).load_state_dict(state["model"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        return done
+
+    def tell(self, step: int, loss: float, observe: Callable[[Learnt], object]) -> None:
+        """Report a step; validate now and then."""
+        if not self._accelerator.is_main_process:
+            return
+        bits = None
+        if step % self._every == 0 or step == self.steps:
+            plain = self._accelerator.unwrap_model(self._model)
+            bits = bits_per_byte(plain, self._text.heldout, self._text.heldout_size)
+        tokens = step * self._config.batch_size * (self._config.context - 1)
+        taken = step - self._first
+        observe(Learnt(step, self.steps, loss, tokens, self.seconds, taken, bits))
+
+    def _blocks_at_once(self) -> int:
+        processes, config = self._accelerator.num_processes, self._config
+        if config.batch_size % processes:
+            raise InputError(
+                f"--batch-size {config.batch_size} cannot be shared by {processes} processes"
+            )
+        return min(config.micro_batch, config.batch_size // processes)
+
+    def _mine(self, step: int) -> Iterator[np.ndarray]:
+        accelerator = self._accelerator
+        numbers = self._order.of_step(step)[accelerator.process_index :: accelerator.num_processes]
+        for start in range(0, len(numbers), self._micro):
+            yield numbers[start : start + self._micro]
+
+    def _learn(self, numbers: np.ndarray, last: bool) -> float:
+        """Add the gradients of some blocks, weighted by their share, and return their loss."""
+        ids = torch.from_numpy(self._text.learnt.read(numbers)).to(self._accelerator.device)
+        share = len(numbers) * self._accelerator.num_processes / self._config.batch_size
+        with contextlib.nullcontext() if last else self._accelerator.no_sync(self._model):
+            loss = self._model(input_ids=ids, labels=ids).loss
+            self._accelerator.backward(loss * share)
+        return float(loss) * share
+
+    def _seed_of(self, step: int) -> int:
+        entropy = [self._config.seed, step, self._accelerator.process_index]
+        return int(np.random.SeedSequence(entropy).generate_state(1)[0])
+
+
+def rate(step: int, steps: int, warmup: float) -> float:
+    """Return the share of the highest learning rate: a straight rise, then a cosine to a tenth."""
+    rise = max(1, round(warmup * steps))
+    if step < rise:
+        return (step + 1) / rise
+    done = (step - rise) / max(1, steps - rise)
+    return LOWEST + (1 - LOWEST) * (1 + math.cos(math.pi * done)) / 2
+
+
+def _groups(model: Any, config: PretrainConfig) -> list[dict[str, Any]]:
+    """Return parameters that decay, matrices, and those that do not."""
+    learnt = [p for p in model.parameters() if p.requires_grad]
+    return [
+        {"params": [p for p in learnt if p.ndim > 1], "weight_decay": config.weight_decay},
+        {"params": [p for p in learnt if p.ndim < 2], "weight_decay": 0.0},
+    ]
+
+
+def _precision(config: PretrainConfig) -> Literal["no", "bf16"]:
+    low = {"auto": has_bfloat16(), "bfloat16": True, "float32": False}[config.precision]
+    return "bf16" if low else "no"
