@@ -1,5 +1,8 @@
 import json
 import random
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +15,7 @@ from twinset.pretraining import training
 from twinset.pretraining.config import PretrainConfig, Shape
 from twinset.pretraining.curve import read_log
 
+CLI = Path(__file__).parents[1] / "cli.py"
 WORDS = "the a an old new red blue pan film book works fails well badly and but it was is".split()
 SMALL = (
     "--vocabulary", "300", "--layers", "2", "--width", "32", "--heads", "2", "--context", "32",
@@ -147,6 +151,35 @@ def test_guarded_texts_are_kept_out(tmp_path, capsys):
     told = json.loads(ended.out)["corpus"]
     assert told["dropped"]["words shared with guarded files"] == 1
     assert told["documents"] == 300
+
+
+@pytest.mark.slow
+def test_two_processes_take_the_same_steps_as_one(tmp_path, capsys):
+    assert pretrain(capsys, output="one").code == 0
+    launch = "-m accelerate.commands.launch --cpu --num_processes 2 --num_machines 1".split()
+    more = ("--mixed_precision", "no", str(CLI), "pretrain", "corpus.jsonl", "--output", "two")
+    done = subprocess.run([sys.executable, *launch, *more, *SMALL], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("bits per byte") == 1
+    one, two = (weights(tmp_path / name) for name in ("one", "two"))
+    assert max(float((one[k] - two[k]).abs().max()) for k in one) < 2e-3
+
+
+@pytest.mark.slow
+def test_killed_outright_it_goes_on(tmp_path, capsys):
+    """SIGKILL at random moments, in reading, learning and writing; the weights are the same."""
+    assert pretrain(capsys, output="whole").code == 0
+    command = (sys.executable, str(CLI), "pretrain", "corpus.jsonl", "--output", "killed", *SMALL)
+    rng = random.Random(0)
+    for _ in range(6):
+        child = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        try:
+            child.wait(rng.uniform(3, 15))
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+    assert subprocess.run(command, capture_output=True).returncode in (0, 2)  # 2: finished before
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "killed"))
 
 
 def test_the_learning_rate_rises_and_falls():

@@ -38,7 +38,14 @@ def _nats(model: Any, blocks: Blocks) -> Iterator[float]:
     for start in range(0, len(blocks), BLOCKS_AT_ONCE):
         numbers = np.arange(start, min(start + BLOCKS_AT_ONCE, len(blocks)))
         ids = torch.from_numpy(blocks.read(numbers)).to(model.device)
-        logits = model(input_ids=ids).logits[:, :-1].float()
-        targets = ids[:, 1:].flatten()
-        losses = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets, reduction="sum")
-        yield float(losses)
+        yield float(foretold(model(input_ids=ids).logits, ids).double().sum())
+
+
+def foretold(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """Return the nats that each token but a block's first costs: (B, T, V), (B, T) → (B · (T-1),).
+
+    In float32, whatever the logits are in.
+    """
+    wanted = ids[:, 1:].flatten()
+    given = logits[:, :-1].flatten(0, 1).float()
+    return torch.nn.functional.cross_entropy(given, wanted, reduction="none")

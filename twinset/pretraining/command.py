@@ -49,6 +49,8 @@ def pretrain(
     as_json: Json = False,
 ) -> None:
     """Train a base model on PUBLIC text: no privacy here. Killed, the same command goes on."""
+    from accelerate import PartialState
+
     from twinset.console import Console
     from twinset.pretraining.config import PretrainConfig, Shape
     from twinset.pretraining.pretrain import Wanted
@@ -79,8 +81,11 @@ def pretrain(
         tuple(decontaminate or ()),
         math.inf if max_minutes is None else max_minutes,
     )
-    with Console(quiet) as console:
+    leading = PartialState().is_main_process
+    with Console(quiet or not leading) as console:
         facts = make(wanted, shell_line("twinset"), console)
+    if not leading:
+        return
     told = facts["validation"]
     lines = [f"model: {output}", f"validation: {told['bits_per_byte']:.3f} bits per byte"]
     if not facts["finished"]:

@@ -17,6 +17,7 @@ from typing import Any
 from twinset.artefact import sha256_file, write_json, write_text, writing
 from twinset.console import Console
 from twinset.errors import InputError
+from twinset.modelhub import quiet
 from twinset.pretraining.card import card, corpus_facts
 from twinset.pretraining.config import PretrainConfig
 from twinset.pretraining.corpus import Corpus, read_corpus
@@ -65,21 +66,17 @@ def pretrain(wanted: Wanted, command: str, console: Console) -> dict[str, Any]:
         InputError: a file cannot be read, the folder holds something else, or a model of other
             settings or another corpus.
     """
-    work = wanted.output / "training"
-    if (wanted.output / FACTS).is_file() and not work.is_dir():
-        raise InputError(f"{wanted.output}: is a finished model; name another folder")
-    if wanted.output.exists() and any(wanted.output.iterdir()) and not work.is_dir():
-        raise InputError(f"{wanted.output}: holds other files; name another folder")
-    corpus = _corpus(wanted, console)
-    with writing(wanted.output):
-        work.mkdir(parents=True, exist_ok=True)
-    facts = _facts(wanted, corpus, command)
-    _check_same(work / "settings.json", _settings(facts))
-    model, tokenizer, text = _prepare(wanted, corpus, work, console)
-    facts |= {
-        "vocabulary": len(tokenizer),
-        "parameters": sum(p.numel() for p in model.parameters()),
-    }
+    from accelerate import PartialState
+
+    work, state = wanted.output / "training", PartialState()
+    with state.main_process_first():  # the others find what it has written
+        _check_free(wanted.output, work)
+        corpus = _corpus(wanted, console)
+        with writing(wanted.output):
+            work.mkdir(parents=True, exist_ok=True)
+        facts = _facts(wanted, corpus, command)
+        _check_same(work / "settings.json", _settings(facts))
+        model, tokenizer, text = _prepare(wanted, corpus, work, console)
     curve = Curve(wanted.output / LOG, wanted.output / PICTURE)
 
     def observe(learnt: Learnt) -> None:
@@ -88,11 +85,24 @@ def pretrain(wanted: Wanted, command: str, console: Console) -> dict[str, Any]:
 
     seconds = wanted.max_minutes * 60
     done = train(model, text, wanted.config, work / "checkpoints", observe, seconds)
-    facts |= {"finished": done, "validation": _validation(wanted.output / LOG)}
-    _write(wanted.output, model, tokenizer, facts)
-    if done:
-        shutil.rmtree(work)
+    facts |= {
+        "vocabulary": len(tokenizer),
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "finished": done,
+        "validation": _validation(wanted.output / LOG),
+    }
+    if state.is_main_process:
+        _write(wanted.output, model, tokenizer, facts)
+        if done:
+            shutil.rmtree(work)
     return facts
+
+
+def _check_free(output: Path, work: Path) -> None:
+    if (output / FACTS).is_file() and not work.is_dir():
+        raise InputError(f"{output}: is a finished model; name another folder")
+    if output.exists() and any(output.iterdir()) and not work.is_dir():
+        raise InputError(f"{output}: holds other files; name another folder")
 
 
 def _corpus(wanted: Wanted, console: Console) -> Corpus:
@@ -230,7 +240,7 @@ def _write(output: Path, model: Any, tokenizer: Any, facts: Mapping[str, Any]) -
     import torch
 
     half = copy.deepcopy(model).to(torch.float16)
-    with writing(output):
+    with writing(output), quiet():
         half.save_pretrained(output, safe_serialization=True)
         tokenizer.save_pretrained(output)
     write_json(output / FACTS, facts)

@@ -19,7 +19,7 @@ import torch
 
 from twinset.errors import InputError
 from twinset.precision import has_bfloat16
-from twinset.pretraining.bits import bits_per_byte
+from twinset.pretraining.bits import bits_per_byte, foretold
 from twinset.pretraining.checkpoints import Checkpoints
 from twinset.pretraining.config import PretrainConfig
 from twinset.pretraining.packing import Blocks, Order
@@ -209,7 +209,7 @@ class _Run:
         ids = torch.from_numpy(self._text.learnt.read(numbers)).to(self._accelerator.device)
         share = len(numbers) * self._accelerator.num_processes / self._config.batch_size
         with contextlib.nullcontext() if last else self._accelerator.no_sync(self._model):
-            loss = self._model(input_ids=ids, labels=ids).loss
+            loss = foretold(self._model(input_ids=ids).logits, ids).mean()
             self._accelerator.backward(loss * share)
         return float(loss) * share
 
