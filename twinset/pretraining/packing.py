@@ -47,6 +47,11 @@ def token_type(vocabulary: int) -> Any:
     return np.uint16 if vocabulary <= 1 << 16 else np.uint32
 
 
+def read_tokens(path: Path, vocabulary: int) -> np.ndarray:
+    """Return the ids of a file of `write_tokens`, read from the disk where they are looked at."""
+    return np.memmap(path, dtype=token_type(vocabulary), mode="r")
+
+
 class Blocks:
     """Blocks of a row of tokens.
 
@@ -57,7 +62,7 @@ class Blocks:
     """
 
     def __init__(self, path: Path, vocabulary: int, context: int) -> None:
-        self._tokens = np.memmap(path, dtype=token_type(vocabulary), mode="r")
+        self._tokens = read_tokens(path, vocabulary)
         self._context = context
 
     def __len__(self) -> int:
