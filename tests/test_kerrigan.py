@@ -1,0 +1,145 @@
+"""Paper 003's experiment, from the command line to its files, on made-up text."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from evaluation.papers import contest
+from evaluation.papers.corpora import Corpora, Lines
+from evaluation.papers.kerrigan import app
+from evaluation.papers.learning import perplexity
+from evaluation.papers.published import BOTH, DELTA, PRIVATE, PUBLIC, SIGMAS
+from evaluation.papers.sizes import SIZES
+from evaluation.papers.words import Words
+from twinset.errors import InputError
+from twinset.privacy.accountant import epsilon
+from twinset.privacy.events import event_from_dict
+
+SUBJECTS = "dogs cats birds boats trains people children teachers".split()
+VERBS = "like chase watch hear follow draw paint love".split()
+PLACES = "here there everywhere outside inside downtown".split()
+
+
+def sentences(count, seed, ending):
+    rng = np.random.default_rng(seed)
+    parts = (SUBJECTS, VERBS, SUBJECTS, PLACES, [ending])
+    lines = [" ".join(part[rng.integers(len(part))] for part in parts) for _ in range(count)]
+    return "\n".join(lines)
+
+
+@pytest.fixture
+def options(tmp_path):
+    found = []
+    names = ("public", "private-train", "private-dev", "private-test")
+    for seed, (name, ending) in enumerate(zip(names, ["indeed", "lol", "lol", ""], strict=True)):
+        path = tmp_path / f"{name}.txt"
+        path.write_text(sentences(120, seed, ending))
+        found += [f"--{name}", str(path)]
+    return [*found, "--size", "tiny", "--seeds", "1", "--output", str(tmp_path / "out")]
+
+
+def run(*options):
+    result = CliRunner().invoke(app, list(map(str, options)))
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_a_plan_reads_no_scored_text_and_trains_nothing(options, tmp_path):
+    for name in ("dev", "test"):
+        (tmp_path / f"private-{name}.txt").unlink()
+    plan = run(*options, "--dry-run")
+    for contestant in SIZES["tiny"].contestants:
+        assert f"{contestant.name}: " in plan
+    assert "σ = 1.1" in plan
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_full_plan_has_the_papers_sizes(options):
+    options[options.index("tiny")] = "full"
+    plan = run(*options, "--dry-run")
+    assert "feed-forward, words as numbers, large: " in plan
+    size = SIZES["full"].contestants
+    assert [c.shape.hidden for c in size if c.paper == "small"][0] == (500, 250, 50)
+    assert [c.shape.hidden for c in size if c.paper == "large"][0] == (10_000, 5_000, 1_000)
+
+
+def test_bad_options_are_named(options):
+    options[options.index("tiny")] = "huge"
+    with pytest.raises(InputError, match="--size: 'huge' is none of tiny, cpu, full"):
+        run(*options)
+
+
+def test_a_folder_that_reads_too_little_is_refused(options, tiny_base):
+    with pytest.raises(InputError, match="reads fewer than 256 tokens"):
+        run(*options, "--gpt2", str(tiny_base), "--dry-run")
+
+
+def test_word_counts_are_the_texts_own():
+    lines = Lines(["so it goes", "so it went"], ["so"], ["it"], ["so went so"])
+    corpora = Corpora.of(lines, Words.of(lines.public))
+    shares = {"so": 3 / 11, "went": 2 / 11}  # one is added to each of the five numbers' counts
+    expected = math.exp(-(2 * math.log(shares["so"]) + math.log(shares["went"])) / 3)
+    assert perplexity(corpora.counts_groups(corpora.test)) == pytest.approx(expected)
+
+
+@pytest.mark.slow
+def test_from_the_command_line_to_its_files(options, tmp_path, monkeypatch):
+    out, stopped = tmp_path / "out", 9
+    real, trained = contest.learn, []
+
+    def counted(*args):
+        if len(trained) == stopped:
+            raise KeyboardInterrupt
+        trained.append(args)
+        return real(*args)
+
+    monkeypatch.setattr(contest, "learn", counted)
+    with pytest.raises(AssertionError):  # interrupted: exit code 130
+        run(*options)
+    before = json.loads((out / "kerrigan.json").read_text())["rows"]
+    assert before
+    stopped = -1
+    table = run(*options)
+    found = json.loads((out / "kerrigan.json").read_text())
+
+    assert found["rows"][: len(before)] == before  # what was finished was not made again
+    levels = [(PUBLIC, 0.0), *((s, x) for s in (PRIVATE, BOTH) for x in SIGMAS)]
+    keys = [tuple(row["key"]) for row in found["rows"]]
+    assert keys == [(c.name, *level, 0) for c in SIZES["tiny"].contestants for level in levels]
+    phases = len(SIZES["tiny"].contestants) * (1 + 2 * len(SIGMAS))
+    assert len(trained) == phases  # public text once a model, and each private row once
+    for row in found["rows"]:
+        check_epsilon(row)
+    assert (out / "kerrigan.png").stat().st_size > 10_000
+    assert (out / "kerrigan.md").read_text() == table
+    for said in ("3787.68", "1473.48", "9.75", "words as numbers", "SHA-256"):
+        assert said in table
+    assert not list(out.glob(".*"))  # the kept weights are gone
+
+    count = len(trained)
+    assert run(*options) == table
+    assert len(trained) == count
+    options[options.index("tiny")] = "cpu"
+    with pytest.raises(InputError, match="other settings"):
+        run(*options)
+
+
+def check_epsilon(row):
+    """ε is the accountant's, of exactly the steps that the row took."""
+    _, start, sigma, _ = row["key"]
+    events = [event_from_dict(event) for event in row["events"]]
+    if start == PUBLIC:
+        assert (row["epsilon"], events) == (0.0, [])
+    elif not sigma:
+        assert row["epsilon"] is None
+    else:
+        (event,) = events
+        assert event.noise_multiplier == sigma
+        assert event.sample_rate * 120 == pytest.approx(64)
+        assert event.steps == round(2 * 120 / 64)
+        assert row["epsilon"] == epsilon(events, DELTA)
