@@ -22,6 +22,7 @@ def score(name, low, high, goal="minimise"):
 
 def rows(question, name, goal="maximise", **ends):
     where = {"twin": "twin", "base": "no private data", "real": "real", "second": SECOND}
+    where["rival"] = PRIVATE_CLASSIFIER
     where |= {"train": TRAIN, "sample": SAMPLE, "heldout": HELDOUT}
     return [
         Measured(question, score(name, *each, goal), {"rows": where[key]})
@@ -52,6 +53,12 @@ def test_useful_in_part_says_where_not_first():
     assert (verdict.answer, verdict.tone) == ("In part", "mixed")
     assert verdict.reasons[0].startswith("mood: 0.350") and "not apart" in verdict.reasons[0]
     assert "76% of what real rows give (0.850)" in verdict.reasons[1]
+
+
+def test_a_private_classifier_of_the_real_rows_is_named_beside_the_twin():
+    ends = {"twin": (0.6, 0.7), "base": (0.4, 0.5), "rival": (0.7, 0.8)}
+    (reason,) = useful(rows("utility", "accuracy", **ends)).reasons
+    assert reason.endswith("a DP classifier of real rows gives 0.750")
 
 
 @pytest.mark.parametrize(

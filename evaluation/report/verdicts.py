@@ -25,7 +25,7 @@ from evaluation.report.groups import (
 from evaluation.report.numbers import number, with_interval
 from evaluation.report.styles import HELD_OUT, TRAIN_SAMPLE
 from evaluation.scores import Score
-from evaluation.tables import BASELINE, REAL, TWIN
+from evaluation.tables import BASELINE, PRIVATE_CLASSIFIER, REAL, TWIN
 
 Tone = Literal["good", "mixed", "bad", "unknown"]
 _BLIND = PLACE["sees"]  # what sees neither model nor twin can only tell the tables apart
@@ -159,6 +159,8 @@ def _beats_baseline(group: Group) -> Iterator[Comparison]:
     if REAL in scores and scores[REAL].value > 0:
         share = twin.value / scores[REAL].value
         reason += f"; {share:.0%} of what real rows give ({number(scores[REAL].value)})"
+    if PRIVATE_CLASSIFIER in scores:
+        reason += f"; a DP classifier of real rows gives {number(scores[PRIVATE_CLASSIFIER].value)}"
     yield Comparison(better, reason)
 
 
