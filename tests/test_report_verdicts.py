@@ -14,6 +14,7 @@ from evaluation.leakage.overlap import HELDOUT, SAMPLE, TRAIN
 from evaluation.report import build_report
 from evaluation.report.verdicts import faithful, leaking, useful
 from evaluation.scores import Score
+from evaluation.tables import PRIVATE_CLASSIFIER
 
 
 def score(name, low, high, goal="minimise"):
