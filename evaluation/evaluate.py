@@ -134,13 +134,19 @@ def evaluate(
     return found
 
 
+def _budget(twin: Twin) -> Budget | None:
+    if twin.epsilon is None or twin.delta is None or twin.unit != UNIT:
+        return None
+    return Budget(twin.epsilon, twin.delta)
+
+
 def _rivals(
     twin: Twin, wanted: Wanted, embeddings: SentenceEncoder, progress: Progress
 ) -> dict[str, Classifier]:
     """Return classifiers at the twin's budget; none where its ε is not that of whole records."""
-    if twin.epsilon is None or twin.delta is None or twin.unit != UNIT:
+    budget = _budget(twin)
+    if budget is None:
         return {}
-    budget = Budget(twin.epsilon, twin.delta)
 
     def count(done: int, total: int) -> None:
         progress.count("private steps", done, total)
@@ -151,7 +157,7 @@ def _rivals(
 
 def _about_rivals(twin: Twin, rivals: Mapping[str, Classifier], tables: Tables) -> Iterator[str]:
     """Tell what is not seen in the figures of a DP classifier."""
-    if twin.unit != UNIT or twin.epsilon is None:
+    if _budget(twin) is None:
         yield "no DP classifier on the real rows: the twin has no ε for whole records to share"
     elif rivals and len(tables.attributes) > 1:
         yield (

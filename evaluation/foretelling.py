@@ -19,10 +19,11 @@ import typer
 from evaluation.command import command_line, run_command
 from evaluation.kneserney import ORDER, KneserNey
 from twinset.artefact import write_json, write_text
-from twinset.basemodel import BaseModel, load_base
+from twinset.basemodel import BaseModel, context_length, load_base
 from twinset.console import Console
+from twinset.errors import InputError
 from twinset.pretraining.bits import bits_per_byte
-from twinset.pretraining.corpus import read_corpus
+from twinset.pretraining.corpus import read_corpus, size_of
 from twinset.pretraining.packing import Blocks, read_tokens, write_tokens
 from twinset.surroundings import machine, versions
 
@@ -54,6 +55,8 @@ def foretelling(
     context: Annotated[int, typer.Option(min=8, help="Tokens that a model sees.")] = 256,
 ) -> None:
     """Measure bits per byte."""
+    if not output.parent.is_dir():
+        raise InputError(f"--output {output}: its folder does not exist; create it")
     with Console() as console:
         console.say("reading the corpus")
         learnt, heldout = read_corpus(corpus).split()
@@ -61,7 +64,7 @@ def foretelling(
         for row in measure(models, learnt, heldout, context):
             console.say(f"{row.name}: {row.bits:.3f} bits per byte")
             found.append(row)
-    size = sum(len(text.encode()) for text in heldout)
+    size = size_of(heldout)
     about = {
         "command": command_line("evaluation.foretelling"),
         "heldout": {"documents": len(heldout), "bytes": size, "context": context},
@@ -83,9 +86,12 @@ def measure(
         heldout: texts to foresee.
         context: tokens that a neural model sees.
     """
-    first, *others = (load_base(name) for name in models)
-    for base in (first, *others):
-        yield _neural(base.name, base.model, base.tokenizer, heldout, context)
+    first = load_base(models[0])
+    for name in models:
+        base = load_base(name)
+        if context_length(base.model) < context:
+            raise InputError(f"{name} reads {context_length(base.model)} tokens; lower --context")
+        yield _neural(name, base.model, base.tokenizer, heldout, context)
     yield _neural("untrained", _untrained(first), first.tokenizer, heldout, context)
     yield _ngrams(first.tokenizer, learnt, heldout)
 
@@ -97,7 +103,7 @@ def _neural(
         path = Path(folder) / "tokens"
         write_tokens(heldout, tokenizer, path)
         blocks = Blocks(path, len(tokenizer), context)
-        bits = bits_per_byte(model, blocks, _size(heldout))
+        bits = bits_per_byte(model, blocks, size_of(heldout))
     return Foretelling(name, bits, sum(p.numel() for p in model.parameters()), len(tokenizer))
 
 
@@ -118,12 +124,8 @@ def _ngrams(tokenizer: Any, learnt: Sequence[str], heldout: Sequence[str]) -> Fo
             write_tokens(texts, tokenizer, Path(folder) / name)
             rows.append(np.array(read_tokens(Path(folder) / name, len(tokenizer))))
     nats = KneserNey(rows[0], len(tokenizer)).nats(rows[1])[1:]
-    bits = float(nats.sum()) / math.log(2) / _size(heldout)
+    bits = float(nats.sum()) / math.log(2) / size_of(heldout)
     return Foretelling(f"{ORDER}-gram, Kneser-Ney", bits, None, len(tokenizer))
-
-
-def _size(texts: Sequence[str]) -> int:
-    return sum(len(text.encode()) for text in texts)
 
 
 def as_markdown(rows: Sequence[Foretelling], about: dict[str, Any]) -> str:

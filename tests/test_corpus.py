@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from twinset.errors import InputError
-from twinset.pretraining.corpus import Corpus, read_corpus
+from twinset.pretraining.corpus import read_corpus
 from twinset.pretraining.decontamination import RUN, clean, guarded_texts
 
 REVIEWS = pd.DataFrame({"text": [f"Review {n}." for n in range(200)], "mood": ["good"] * 200})
@@ -24,6 +24,7 @@ def folder(tmp_path):
 
 def test_all_formats_of_a_folder_are_read_and_repeated_texts_left_out(folder):
     corpus = read_corpus([folder], licences={"table": "CC0"})
+    assert len(corpus.keys) == len(corpus.documents)
     assert {"One paragraph,\nof two lines.", "Zipped.", "Review 7."} <= set(corpus.documents)
     assert len(corpus.documents) == len(set(corpus.documents)) == 203
     assert corpus.dropped == {"the same text again": 4}
@@ -38,12 +39,29 @@ def test_half_of_labelled_rows_follow_their_prompt(folder):
     assert 70 < len(prompted) < 130
     other = read_corpus([folder / "table.csv.gz"], prompt="Write a {colour} review:")
     assert not any(text.startswith("Write") for text in other.documents)
+    gaps = REVIEWS.assign(mood=None)
+    gaps.to_csv(folder / "gaps.csv", index=False)
+    none = read_corpus([folder / "gaps.csv"], prompt="Write a {mood} review:")
+    assert not any(text.startswith("Write") for text in none.documents)
 
 
-def test_what_is_held_out_depends_on_the_text_alone():
+def test_a_text_is_the_same_with_its_prompt_and_without(tmp_path):
+    frame = pd.DataFrame({"text": [f"Text {n}." for n in range(3000)], "mood": "good"})
+    frame.to_csv(tmp_path / "table.csv", index=False)
+    (tmp_path / "again.txt").write_text("\n\n".join(frame["text"]))
+    plain = read_corpus([tmp_path / "table.csv"]).split()[1]
+    prompted = read_corpus([tmp_path], prompt="A {mood} text:")
+    assert len(prompted.documents) == 3000
+    held = [text.removeprefix("A good text: ") for text in prompted.split()[1]]
+    assert sorted(held) == sorted(plain)
+
+
+def test_what_is_held_out_depends_on_the_text_alone(tmp_path):
     texts = [f"Text {n}." for n in range(2000)]
-    learnt, heldout = Corpus(documents=texts).split()
-    again = Corpus(documents=texts[::-1] + ["One more."]).split()[1]
+    (tmp_path / "one.txt").write_text("\n\n".join(texts))
+    (tmp_path / "two.txt").write_text("\n\n".join([*texts[::-1], "One more."]))
+    learnt, heldout = read_corpus([tmp_path / "one.txt"]).split()
+    again = read_corpus([tmp_path / "two.txt"]).split()[1]
     assert set(heldout) <= set(again) and 5 < len(heldout) < 60
     assert not set(learnt) & set(heldout)
 
@@ -82,6 +100,15 @@ LONG = " ".join(f"word{n}" for n in range(40))
 def test_documents_that_hold_guarded_text_are_found(document, is_clean):
     guarded = [LONG, "A short and guarded note indeed.", "All right"]
     assert clean([document, "Nothing of it."], guarded).tolist() == [is_clean, True]
+
+
+def test_guarded_text_is_found_where_the_corpus_is_cut_and_it_is_not(tmp_path):
+    lines = [" ".join(f"verse{n}word{w}" for w in range(9)) for n in range(4)]
+    pd.DataFrame({"poem": ["\n\n".join(lines)]}).to_csv(tmp_path / "private.csv", index=False)
+    (tmp_path / "book.txt").write_text("\n\n".join(["A preface of more words than six.", *lines]))
+    documents = read_corpus([tmp_path / "book.txt"]).documents
+    found = clean(documents, list(guarded_texts([tmp_path / "private.csv"])))
+    assert found.tolist() == [True, False, False, False, False]
 
 
 def test_all_text_of_guarded_files_counts(folder, tmp_path):

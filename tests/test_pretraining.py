@@ -1,4 +1,5 @@
 import json
+import os
 import random
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import torch
 from commands import run_twinset
 from safetensors.torch import load_file
 
+from twinset.artefact import sha256_file
 from twinset.basemodel import load_base
 from twinset.pretraining import training
 from twinset.pretraining.config import PretrainConfig, Shape
@@ -68,10 +70,10 @@ def test_killed_and_begun_again_it_ends_with_the_same_weights(tmp_path, capsys, 
     plain = training._Run.step
     for victim in (3, 4, 9):
 
-        def step(self, number, victim=victim):
-            if number == victim:
+        def step(self, victim=victim):
+            if self.done == victim:
                 raise RuntimeError
-            return plain(self, number)
+            plain(self)
 
         monkeypatch.setattr(training._Run, "step", step)
         assert pretrain(capsys, output="killed").code == 1
@@ -91,6 +93,16 @@ def test_stopped_by_the_clock_it_says_so_and_goes_on(tmp_path, capsys):
     load_base(str(tmp_path / "parts"))  # it can be used meanwhile
     assert pretrain(capsys, output="parts").code == 0
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
+
+
+def test_the_card_tells_of_the_weights_that_were_written(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(training, "VALIDATIONS", 1)  # none before the end
+    stopped = pretrain(capsys, "--max-minutes", "0", "--json")
+    assert stopped.code == 0, stopped.err
+    told = json.loads(stopped.out)["validation"]
+    assert told["steps"] == 1 and 2.5 < told["bits_per_byte"] < 3.5
+    (tmp_path / "model" / "log.jsonl").open("a").write('{"step": 7, "los')  # killed in a line
+    assert pretrain(capsys).code == 0
 
 
 def test_blocks_at_once_change_nothing_but_rounding(tmp_path, capsys):
@@ -122,6 +134,8 @@ def test_a_base_model_is_trained_further(tiny_base, tmp_path, capsys):
         (("--context", "100000"), "too small for blocks"),
         (("--epochs", "0"), "--epochs"),
         (("--precision", "float8"), "--precision"),
+        (("--prompt", "Write:"), "names no {column}"),
+        (("--learning-rate", "1e30"), "diverged at step"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(more, message, capsys):
@@ -129,6 +143,7 @@ def test_what_cannot_be_is_refused_in_one_line(more, message, capsys):
     output = "model" if "--epochs" in more else "new"
     ended = pretrain(capsys, *more, output=output)
     assert ended.code == 2 and message in ended.err and ended.err.count("\n") == 1
+    assert not Path("new").exists()  # the same command may be tried again
 
 
 def test_a_finished_model_and_other_folders_are_left_alone(tmp_path, capsys):
@@ -148,19 +163,37 @@ def test_guarded_texts_are_kept_out(tmp_path, capsys):
         file.write("\n" + json.dumps({"text": f"Before it, {secret} and after it."}))
     (tmp_path / "private.csv").write_text(f"note\n{secret}\n")
     ended = pretrain(capsys, "--decontaminate", "private.csv", "--max-minutes", "0", "--json")
-    told = json.loads(ended.out)["corpus"]
-    assert told["dropped"]["words shared with guarded files"] == 1
-    assert told["documents"] == 300
+    told = json.loads(ended.out)
+    assert told["corpus"]["documents"] == 300
+    written = {p.name: p for p in (tmp_path / "model").rglob("*") if p.is_file()}
+    assert written.pop("settings.json").stat().st_mode & 0o077 == 0
+    digest = sha256_file(tmp_path / "private.csv").encode()
+    assert not any(digest in path.read_bytes() for path in written.values())
+    assert "guarded" not in told["corpus"]["dropped"]
+    assert "which no ε covers" in load_base(str(tmp_path / "model")).origin
+
+
+COUNTED = """
+import cli
+from accelerate import PartialState
+code = cli.main()
+print("processes:", PartialState().num_processes)
+raise SystemExit(code)
+"""
 
 
 @pytest.mark.slow
 def test_two_processes_take_the_same_steps_as_one(tmp_path, capsys):
     assert pretrain(capsys, output="one").code == 0
-    launch = "-m accelerate.commands.launch --cpu --num_processes 2 --num_machines 1".split()
-    more = ("--mixed_precision", "no", str(CLI), "pretrain", "corpus.jsonl", "--output", "two")
-    done = subprocess.run([sys.executable, *launch, *more, *SMALL], capture_output=True, text=True)
+    launch = "-m torch.distributed.run --nproc_per_node 2 --master_port 29511".split()
+    (tmp_path / "counted.py").write_text(COUNTED)
+    command = [sys.executable, *launch, "counted.py", "pretrain", "corpus.jsonl"]
+    environment = os.environ | {"PYTHONPATH": str(CLI.parent), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*command, "--output", "two", *SMALL], capture_output=True, text=True, env=environment
+    )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("bits per byte") == 1
+    assert done.stdout.count("bits per byte") == 1 and "processes: 2" in done.stdout
     one, two = (weights(tmp_path / name) for name in ("one", "two"))
     assert max(float((one[k] - two[k]).abs().max()) for k in one) < 2e-3
 

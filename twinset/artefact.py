@@ -84,7 +84,7 @@ class RunFolder:
                 run = cls(_hidden_folder(final), final)
                 stack.callback(shutil.rmtree, run.root, ignore_errors=True)
                 run._make_parts()
-            with _room_on_disk(final):
+            with room_on_disk(final):
                 yield run
             with writing(final):
                 run._put_in_place()
@@ -267,7 +267,7 @@ def _mode(path: Path) -> int:
 
 
 @contextmanager
-def _room_on_disk(final: Path) -> Iterator[None]:
+def room_on_disk(final: Path) -> Iterator[None]:
     """Turn a full disk, whoever meets it, into one line; safetensors raises its own error type."""
     try:
         yield

@@ -83,7 +83,7 @@ def load_base(
         model = _load_model(folder, name, dtype)
         tokenizer = _load_tokenizer(folder, name)
     if origin == LOCAL:  # one may hold anything: its weights tell it from another
-        origin = f"{LOCAL}, weights {_digest(folder)}"
+        origin = f"{LOCAL}, weights {_digest(folder)}{_chosen_by(folder)}"
     if len(tokenizer) > model.get_input_embeddings().num_embeddings:
         raise InputError(
             f"{name}: its tokenizer has more tokens than its model has embeddings; "
@@ -120,6 +120,14 @@ def _digest(folder: Path) -> str:
     """Return the first digits of a hash of all weights."""
     files = sorted(folder.glob("*.safetensors"))
     return hashlib.sha256("".join(map(sha256, files)).encode()).hexdigest()[:12]
+
+
+def _chosen_by(folder: Path) -> str:
+    """Return what a ledger must say of a base whose corpus was chosen by looking at other files."""
+    facts = folder / "pretraining.json"
+    if not facts.is_file() or not json.loads(facts.read_text("utf-8")).get("decontaminated"):
+        return ""
+    return " (texts like those of some files were left out of its corpus, which no ε covers)"
 
 
 def _choices() -> str:

@@ -137,11 +137,12 @@ def step_line(report: StepReport, plan: Plan, spent: float) -> str:
 
 def learnt_line(learnt: Learnt, bits: float) -> str:
     """Return one line: step, loss, last validation, speed, time left."""
-    each = learnt.seconds / learnt.taken
+    each = learnt.seconds / max(1, learnt.taken)
     speed = learnt.tokens / learnt.step / each if each > 0 else 0.0
+    loss = "  none" if learnt.loss is None else f"{learnt.loss:6.3f}"
     validation = f"{bits:.3f} bits/byte" if bits else "not validated"
     return (
-        f"step {learnt.step:0{len(str(learnt.steps))}}/{learnt.steps} | loss {learnt.loss:6.3f} | "
+        f"step {learnt.step:0{len(str(learnt.steps))}}/{learnt.steps} | loss {loss} | "
         f"{validation} | {speed:.3g} tokens/s | eta {clock(each * (learnt.steps - learnt.step))}"
     )
 

@@ -21,6 +21,7 @@ from evaluation.canaries import Canary
 from evaluation.exposure import LARGEST_SPACE, Exposure, exposure
 from evaluation.extrapolation import extrapolated_exposure
 from evaluation.findings import Curve, Findings, Measured
+from evaluation.leakage.echo import CANDIDATES as ECHOED
 from evaluation.leakage.echo import Bigrams, echo
 from evaluation.leakage.membership import model_attacks, row_losses
 from evaluation.leakage.onerun import include, one_run_audit
@@ -44,6 +45,7 @@ from twinset.surroundings import machine, versions
 from twinset.tokens import prompt_tokens, tokenise
 from twinset.twinmodel import TwinModel
 
+RELEASED = "released rows"
 CLAIM = "claimed epsilon"
 EXPOSURE = "exposure by copies"
 
@@ -161,14 +163,15 @@ class _Questions:
         bigrams, secrets = Bigrams(model.tokenizer, texts), self._planted.secrets
         seen = {
             "model": [self._exposure(model, secret) for secret in secrets],
-            "released rows": [echo(bigrams, secret, self._seed) for secret in secrets],
+            RELEASED: [echo(bigrams, secret, self._seed) for secret in secrets],
         }
         for sees, found in seen.items():
             for copies in self._wanted.copies:
                 some = [e for e in found if e.canary.copies == copies]
                 how = {"candidates": str(some[0].space), "method": some[0].method}
                 where = {**place, "copies": str(copies), "sees": sees, **how}
-                yield Measured("leakage", _mean_exposure(some), where)
+                most = min(some[0].space, ECHOED) if sees == RELEASED else some[0].space
+                yield Measured("leakage", _mean_exposure(some, most), where)
 
     def _exposure(self, model: TwinModel, secret: Canary) -> Exposure:
         asked = model.model, model.tokenizer, self._prompts[secret.label], secret
@@ -223,15 +226,14 @@ def _claim(twin: Twin, place: dict[str, str]) -> Iterator[Measured]:
         yield Measured("leakage", score, place)
 
 
-def _mean_exposure(found: Sequence[Exposure]) -> Score:
-    spaces = {e.space for e in found}
-    most = float(np.log2(max(spaces)))
-    return mean("exposure", [e.bits for e in found], "minimise", 0.0, most)
+def _mean_exposure(found: Sequence[Exposure], most: int) -> Score:
+    """Return the mean, of `log2 most` bits at best."""
+    return mean("exposure", [e.bits for e in found], "minimise", 0.0, float(np.log2(most)))
 
 
 def _curves(findings: Findings) -> Iterator[Curve]:
     """Yield exposure against copies, a line each policy: by the model, and by the released rows."""
-    for sees in ("model", "released rows"):
+    for sees in ("model", RELEASED):
         series: dict[str, list[tuple[float, ...]]] = {}
         for m in findings.measured:
             if m.score.name == "exposure" and m.place["sees"] == sees:

@@ -52,7 +52,7 @@ def kerrigan(
         Path | None, typer.Option(help="Folder of a public GPT-2 to begin from.")
     ] = None,
     output: Annotated[Path, typer.Option(help="Folder for .json, .md and .png.")] = Path(
-        "evaluation/papers/results"
+        "runs/kerrigan"
     ),
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan only.")] = False,
 ) -> None:

@@ -71,7 +71,7 @@ class Rows:
             "commands": self.commands,
             "rows": rows,
         }
-        write_json(self.path, kept)
+        write_json(self.path, kept, mode=0o600)
 
 
 def about() -> dict[str, str]:

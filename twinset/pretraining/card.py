@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from twinset.pretraining.corpus import Corpus, Source
+from twinset.pretraining.corpus import Corpus, Source, size_of
+from twinset.pretraining.decontamination import RUN
+
+DECONTAMINATED = (
+    "Documents that share a run of {} words with these files were left out. Whoever trains this "
+    "model on one of them with differential privacy: that choice is not covered by ε."
+)
 
 
 def corpus_facts(corpus: Corpus) -> dict[str, Any]:
@@ -13,7 +19,7 @@ def corpus_facts(corpus: Corpus) -> dict[str, Any]:
     return {
         "sources": [vars(source) for source in corpus.sources],
         "documents": len(corpus.documents),
-        "bytes": sum(len(text.encode()) for text in corpus.documents),
+        "bytes": size_of(corpus.documents),
         "dropped": corpus.dropped,
     }
 
@@ -38,8 +44,8 @@ def _text(facts: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     yield (
         f"A causal language model of {facts['parameters']:,} parameters, {facts['origin']}, trained"
-        f" on public text without differential privacy. It reads {facts['context']} tokens of a "
-        f"vocabulary of {facts['vocabulary']:,}. Weights are float16."
+        f" on public text without differential privacy, in blocks of {facts['context']} tokens of "
+        f"a vocabulary of {facts['vocabulary']:,}. Weights are {facts['weights']}."
     )
     yield ""
     yield (
@@ -53,12 +59,8 @@ def _text(facts: Mapping[str, Any]) -> Iterator[str]:
     yield from ("", "| file | documents | bytes | licence | sha256 |", "|---|---:|---:|---|---|")
     yield from (_row(Source(**source)) for source in corpus["sources"])
     if facts["decontaminated"]:
-        yield from (
-            "",
-            "Documents that share a run of 13 words with these files were left out:",
-            "",
-        )
-        yield from (f"- {name}, sha256 `{digest}`" for name, digest in facts["decontaminated"])
+        yield from ("", DECONTAMINATED.format(RUN), "")
+        yield from (f"- {name}" for name in facts["decontaminated"])
     yield from ("", "## Versions", "")
     yield ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
 

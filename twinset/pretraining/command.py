@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -39,7 +40,7 @@ def pretrain(
         str | None, typer.Option(help="Half of the rows that have its {columns} follow it.")
     ] = None,
     decontaminate: Annotated[
-        list[Path] | None, typer.Option(help="Text that must not be learnt; repeat it.")
+        list[Path] | None, typer.Option(help="Text that must not be learnt (not DP); repeat it.")
     ] = None,
     licences: Annotated[
         Path | None, typer.Option(help='TOML: "beginning of a file\'s name" = "licence".')
@@ -55,6 +56,7 @@ def pretrain(
     from twinset.pretraining.config import PretrainConfig, Shape
     from twinset.pretraining.pretrain import Wanted
     from twinset.pretraining.pretrain import pretrain as make
+    from twinset.pretraining.training import on_cpu
     from twinset.surroundings import shell_line
 
     config = PretrainConfig(
@@ -81,9 +83,9 @@ def pretrain(
         tuple(decontaminate or ()),
         math.inf if max_minutes is None else max_minutes,
     )
-    leading = PartialState().is_main_process
+    leading = PartialState(cpu=on_cpu()).is_main_process
     with Console(quiet or not leading) as console:
-        facts = make(wanted, shell_line("twinset"), console)
+        facts = make(wanted, _without_folders(shell_line("twinset")), console)
     if not leading:
         return
     told = facts["validation"]
@@ -91,6 +93,11 @@ def pretrain(
     if not facts["finished"]:
         lines.append(f"{told['steps']} of {told['of']} steps: the same command goes on")
     show(facts, lines, as_json)
+
+
+def _without_folders(line: str) -> str:
+    """Return a command without the folders of this machine: the card is for others."""
+    return shlex.join(Path(part).name if "/" in part else part for part in shlex.split(line))
 
 
 def _licences(path: Path) -> dict[str, str]:

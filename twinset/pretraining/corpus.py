@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -51,21 +51,21 @@ class Corpus:
 
     Args:
         sources: the files.
-        documents: (D,) texts.
-        origin: (D,) place in `sources` of each.
+        documents: (D,) texts, some behind a prompt.
+        keys: (D,) hashes of the texts alone: they tell what is the same, and what is held out.
         dropped: why, and how many documents were left out.
     """
 
     sources: list[Source] = field(default_factory=list)
     documents: list[str] = field(default_factory=list)
-    origin: list[int] = field(default_factory=list)
+    keys: list[int] = field(default_factory=list)
     dropped: dict[str, int] = field(default_factory=dict)
 
     def keep(self, kept: Sequence[bool], why: str) -> None:
         """Leave out what is not kept, and count it."""
         self.dropped[why] = self.dropped.get(why, 0) + len(kept) - sum(kept)
         self.documents = [text for text, good in zip(self.documents, kept, strict=True) if good]
-        self.origin = [place for place, good in zip(self.origin, kept, strict=True) if good]
+        self.keys = [key for key, good in zip(self.keys, kept, strict=True) if good]
 
     def split(self) -> tuple[list[str], list[str]]:
         """Return documents to learn from, and held-out ones: by a hash of the text alone.
@@ -73,7 +73,7 @@ class Corpus:
         Raises:
             InputError: there are too few for both.
         """
-        held = [_number(text) % VALIDATION == 0 for text in self.documents]
+        held = [key % VALIDATION == 0 for key in self.keys]
         learnt = [text for text, out in zip(self.documents, held, strict=True) if not out]
         heldout = [text for text, out in zip(self.documents, held, strict=True) if out]
         if not learnt or not heldout:
@@ -103,19 +103,33 @@ def read_corpus(
     Raises:
         InputError: nothing is there, or a file cannot be read.
     """
-    corpus, seen = Corpus(), set[int]()
+    if prompt is not None and not placeholders(prompt):
+        raise InputError("--prompt names no {column} of the tables")
+    corpus = Corpus()
     for file in _files(paths):
-        texts = list(_texts(file, text, prompt))
-        size = sum(len(each.encode()) for each in texts)
+        texts = [(written, key) for written, key in _texts(file, text, prompt) if written]
+        size = size_of([written for written, _ in texts])
         licence = _licence(file.name, licences or {})
         corpus.sources.append(Source(file.name, sha256_file(file), size, len(texts), licence))
-        corpus.documents += texts
-        corpus.origin += [len(corpus.sources) - 1] * len(texts)
-    first = [_is_new(each, seen) for each in corpus.documents]
-    corpus.keep(first, "the same text again")
+        corpus.documents += [written for written, _ in texts]
+        corpus.keys += [key for _, key in texts]
+    corpus.keep(list(_first(corpus.keys)), "the same text again")
     if not corpus.documents:
         raise InputError("the corpus holds no text; name files with text in them")
     return corpus
+
+
+def size_of(texts: Sequence[str]) -> int:
+    """Return the bytes of texts in UTF-8."""
+    return sum(len(text.encode()) for text in texts)
+
+
+def _first(keys: Sequence[int]) -> Iterator[bool]:
+    """Tell of each key whether it is its first."""
+    seen = set[int]()
+    for key in keys:
+        yield key not in seen
+        seen.add(key)
 
 
 def _files(paths: Sequence[Path]) -> list[Path]:
@@ -136,9 +150,15 @@ def is_text(path: Path) -> bool:
     return path.name.lower().endswith(TEXT_ENDINGS)
 
 
-def _texts(file: Path, text: str, prompt: str | None) -> Iterator[str]:
-    cells = paragraphs(file) if is_text(file) else _cells(file, text, prompt)
-    return (stripped for cell in cells if (stripped := cell.strip()))
+def _texts(file: Path, text: str, prompt: str | None) -> Iterator[tuple[str, int]]:
+    """Yield texts as they are written, and the hash of each without its prompt."""
+    cells = _plain(paragraphs(file)) if is_text(file) else _cells(file, text, prompt)
+    for beginning, cell in cells:
+        yield beginning + cell, _number(cell)
+
+
+def _plain(texts: Iterable[object]) -> Iterator[tuple[str, str]]:
+    return (("", str(text).strip()) for text in texts)
 
 
 def paragraphs(file: Path) -> list[str]:
@@ -158,33 +178,29 @@ def paragraphs(file: Path) -> list[str]:
         ) from None
 
 
-def _cells(file: Path, text: str, prompt: str | None) -> Iterator[str]:
+def _cells(file: Path, text: str, prompt: str | None) -> Iterator[tuple[str, str]]:
     frame = read_frame(file)
     if text not in frame.columns:
         raise InputError(f"{file}: has no column {text!r}; name it with --text")
     rows = frame[frame[text].notna()]
-    return _prompted(rows, text, prompt) if prompt else (str(cell) for cell in rows[text])
+    names = placeholders(prompt or "")
+    if prompt and set(names) <= set(rows.columns):
+        return _prompted(rows, text, prompt, names)
+    return _plain(rows[text])
 
 
-def _prompted(rows: pd.DataFrame, text: str, prompt: str) -> Iterator[str]:
-    names = placeholders(prompt)
-    complete = bool(names) and all(name in rows.columns for name in names)
-    for row in rows.to_dict("records"):
+def _prompted(
+    rows: pd.DataFrame, text: str, prompt: str, names: list[str]
+) -> Iterator[tuple[str, str]]:
+    complete = rows[names].notna().all(axis=1)
+    for row, has_all in zip(rows.to_dict("records"), complete, strict=True):
         cell = str(row[text]).strip()
-        if cell and complete and _number(cell) // VALIDATION % PROMPTED == 0:
-            cell = f"{fill(prompt, {name: row[name] for name in names})} {cell}"
-        yield cell
+        drawn = cell and has_all and _number(cell) // VALIDATION % PROMPTED == 0
+        yield f"{fill(prompt, {name: row[name] for name in names})} " if drawn else "", cell
 
 
 def _licence(name: str, licences: Mapping[str, str]) -> str:
     return next((v for start, v in licences.items() if name.startswith(start)), "not stated")
-
-
-def _is_new(text: str, seen: set[int]) -> bool:
-    number = _number(text)
-    new = number not in seen
-    seen.add(number)
-    return new
 
 
 def _number(text: str) -> int:

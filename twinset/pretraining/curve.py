@@ -38,8 +38,9 @@ class Curve:
 
 
 def read_log(log: Path) -> list[dict[str, Any]]:
-    """Return a line for each step that has one, in order."""
-    lines = map(json.loads, log.read_text("utf-8").splitlines())
+    """Return a line for each step that has one, in order; a line that was cut off is left out."""
+    whole = (line for line in log.read_text("utf-8").splitlines() if line.endswith("}"))
+    lines = map(json.loads, whole)
     return [line for _, line in sorted({line["step"]: line for line in lines}.items())]
 
 
@@ -52,7 +53,8 @@ def draw(lines: list[dict[str, Any]], path: Path) -> None:
     FigureCanvasAgg(figure)
     left = figure.subplots()
     right = left.twinx()
-    left.plot(*zip(*_points(lines, "loss"), strict=True), color="tab:gray", lw=1, label="loss")
+    if losses := list(_points(lines, "loss")):
+        left.plot(*zip(*losses, strict=True), color="tab:gray", lw=1, label="loss")
     measured = list(_points(lines, "bits"))
     right.plot(*zip(*measured, strict=True), color="tab:blue", marker=".", label="validation")
     left.set_xlabel("tokens read")
@@ -60,7 +62,9 @@ def draw(lines: list[dict[str, Any]], path: Path) -> None:
     right.set_ylabel("validation, bits per byte")
     right.set_title(f"{measured[-1][1]:.3f} bits per byte after {measured[-1][0]:,} tokens")
     figure.legend(loc="outside lower right", ncols=2)
-    figure.savefig(path, dpi=130)
+    half = path.with_name(f".{path.name}")
+    figure.savefig(half, dpi=130, format="png")
+    half.replace(path)
 
 
 def _points(lines: list[dict[str, Any]], name: str) -> Iterator[tuple[int, float]]:

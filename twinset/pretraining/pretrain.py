@@ -14,21 +14,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from twinset.artefact import sha256_file, write_json, write_text, writing
+from twinset.artefact import room_on_disk, sha256_file, write_json, write_text, writing
 from twinset.console import Console
 from twinset.errors import InputError
 from twinset.modelhub import quiet
 from twinset.pretraining.card import card, corpus_facts
 from twinset.pretraining.config import PretrainConfig
-from twinset.pretraining.corpus import Corpus, read_corpus
-from twinset.pretraining.curve import Curve, read_log
+from twinset.pretraining.corpus import Corpus, read_corpus, size_of
+from twinset.pretraining.curve import Curve
 from twinset.pretraining.decontamination import clean, guarded_texts
 from twinset.pretraining.packing import Blocks, write_tokens
-from twinset.pretraining.training import Learnt, Text, train
+from twinset.pretraining.training import Learnt, Text, on_cpu, train
 from twinset.surroundings import versions
 
 FACTS = "pretraining.json"
 LOG, PICTURE, CARD = "log.jsonl", "curve.png", "README.md"
+SETTINGS, CHECKPOINTS = "settings.json", "checkpoints"
+GUARDED = "words shared with guarded files"
 LIBRARIES = ("twinset", "accelerate", "tokenizers", "torch", "transformers")
 
 
@@ -60,49 +62,73 @@ class Wanted:
 
 
 def pretrain(wanted: Wanted, command: str, console: Console) -> dict[str, Any]:
-    """Train, or go on training, and return what is known of the model.
+    """Train, or go on training, and return what is known of the model (on the main process).
 
     Raises:
         InputError: a file cannot be read, the folder holds something else, or a model of other
-            settings or another corpus.
+            settings or another corpus; training diverged; the disk is full.
     """
+    work = wanted.output / "training"
+    is_new = not wanted.output.exists()
+    with room_on_disk(wanted.output), writing(wanted.output):
+        try:
+            return _pretrain(wanted, work, command, console)
+        except InputError:
+            if is_new and not any(work.glob(f"{CHECKPOINTS}/*")):  # nothing to go on from
+                shutil.rmtree(wanted.output, ignore_errors=True)
+            raise
+
+
+def _pretrain(wanted: Wanted, work: Path, command: str, console: Console) -> dict[str, Any]:
     from accelerate import PartialState
 
-    work, state = wanted.output / "training", PartialState()
+    state = PartialState(cpu=on_cpu())
     with state.main_process_first():  # the others find what it has written
         _check_free(wanted.output, work)
         corpus = _corpus(wanted, console)
-        with writing(wanted.output):
-            work.mkdir(parents=True, exist_ok=True)
-        facts = _facts(wanted, corpus, command)
-        _check_same(work / "settings.json", _settings(facts))
+        facts, settings = _facts(wanted, corpus, command), _settings(wanted, corpus)
+        _check_same(work / SETTINGS, settings)
+        work.mkdir(parents=True, exist_ok=True)
         model, tokenizer, text = _prepare(wanted, corpus, work, console)
+        write_json(work / SETTINGS, settings, mode=0o600)  # hashes of guarded files are private
     curve = Curve(wanted.output / LOG, wanted.output / PICTURE)
 
     def observe(learnt: Learnt) -> None:
         curve.add(learnt)
         console.learnt(learnt)
 
-    seconds = wanted.max_minutes * 60
-    done = train(model, text, wanted.config, work / "checkpoints", observe, seconds)
-    facts |= {
-        "vocabulary": len(tokenizer),
-        "parameters": sum(p.numel() for p in model.parameters()),
-        "finished": done,
-        "validation": _validation(wanted.output / LOG),
-    }
+    last = train(model, text, wanted.config, work / CHECKPOINTS, observe, wanted.max_minutes * 60)
     if state.is_main_process:
+        facts |= _result(model, tokenizer, last)
         _write(wanted.output, model, tokenizer, facts)
-        if done:
-            shutil.rmtree(work)
+        if facts["finished"]:
+            shutil.rmtree(work.rename(work.with_name(".finished")))
+    state.wait_for_everyone()
     return facts
 
 
 def _check_free(output: Path, work: Path) -> None:
+    if output.exists() and not output.is_dir():
+        raise InputError(f"{output}: is a file; name a folder")
     if (output / FACTS).is_file() and not work.is_dir():
         raise InputError(f"{output}: is a finished model; name another folder")
     if output.exists() and any(output.iterdir()) and not work.is_dir():
         raise InputError(f"{output}: holds other files; name another folder")
+
+
+def _result(model: Any, tokenizer: Any, last: Learnt) -> dict[str, Any]:
+    return {
+        "vocabulary": len(tokenizer),
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "weights": str(_kept_type(model)).removeprefix("torch."),
+        "finished": last.step == last.steps,
+        "validation": {
+            "bits_per_byte": last.bits,
+            "tokens": last.tokens,
+            "steps": last.step,
+            "of": last.steps,
+        },
+    }
 
 
 def _corpus(wanted: Wanted, console: Console) -> Corpus:
@@ -113,7 +139,10 @@ def _corpus(wanted: Wanted, console: Console) -> Corpus:
     if wanted.decontaminate:
         console.say("looking for texts that must not be in it")
         kept = clean(corpus.documents, list(guarded_texts(wanted.decontaminate)))
-        corpus.keep(kept.tolist(), "words shared with guarded files")
+        dropped = corpus.dropped.copy()  # how many it were is a figure of the guarded files
+        corpus.keep(kept.tolist(), GUARDED)
+        console.say(f"left out, {GUARDED}: {corpus.dropped[GUARDED]} documents")
+        corpus.dropped = dropped
     return corpus
 
 
@@ -129,20 +158,26 @@ def _facts(wanted: Wanted, corpus: Corpus, command: str) -> dict[str, Any]:
         "config": config.to_dict(),
         "prompt": wanted.prompt,
         "corpus": corpus_facts(corpus),
-        "decontaminated": [(f.name, sha256_file(f)) for f in wanted.decontaminate],
+        "decontaminated": [file.name for file in wanted.decontaminate],
         "versions": versions(LIBRARIES),
     }
 
 
-def _settings(facts: Mapping[str, Any]) -> dict[str, Any]:
-    settled = {key: facts[key] for key in ("config", "prompt", "corpus", "decontaminated")}
-    plain: dict[str, Any] = json.loads(json.dumps(settled))
+def _settings(wanted: Wanted, corpus: Corpus) -> dict[str, Any]:
+    """Return all that must be the same to go on."""
+    settings = {
+        "config": wanted.config.to_dict(),
+        "prompt": wanted.prompt,
+        "corpus": corpus_facts(corpus),
+        "guarded": [sha256_file(file) for file in wanted.decontaminate],
+    }
+    plain: dict[str, Any] = json.loads(json.dumps(settings))
     return plain
 
 
 def _check_same(path: Path, settings: Mapping[str, Any]) -> None:
     if not path.is_file():
-        write_json(path, settings)
+        return
     known = json.loads(path.read_text("utf-8"))
     if other := [key for key in settings if known.get(key) != settings[key]]:
         raise InputError(
@@ -169,7 +204,7 @@ def _prepare(wanted: Wanted, corpus: Corpus, work: Path, console: Console) -> tu
     ]
     if not all(map(len, blocks)):
         raise InputError(f"the corpus is too small for blocks of --context {config.context}")
-    return model, tokenizer, Text(blocks[0], blocks[1], sum(len(t.encode()) for t in heldout))
+    return model, tokenizer, Text(blocks[0], blocks[1], size_of(heldout))
 
 
 def _beginning(
@@ -223,25 +258,21 @@ def new_model(config: PretrainConfig, vocabulary: int, end: int) -> Any:
         return GPT2LMHeadModel(made)
 
 
-def _validation(log: Path) -> dict[str, Any]:
-    last = [line for line in read_log(log) if line["bits"] is not None][-1]
-    return {
-        "bits_per_byte": last["bits"],
-        "tokens": last["tokens"],
-        "steps": last["step"],
-        "of": last["steps"],
-    }
+def _kept_type(model: Any) -> Any:
+    """Return float16, or float32 where a weight is too large for it."""
+    import torch
+
+    largest = max(float(p.detach().abs().max()) for p in model.parameters())
+    return torch.float16 if largest < torch.finfo(torch.float16).max else torch.float32
 
 
 def _write(output: Path, model: Any, tokenizer: Any, facts: Mapping[str, Any]) -> None:
-    """Write the model as float16, its tokenizer, card and facts."""
+    """Write the model, its tokenizer, card and facts."""
     import copy
 
-    import torch
-
-    half = copy.deepcopy(model).to(torch.float16)
-    with writing(output), quiet():
-        half.save_pretrained(output, safe_serialization=True)
-        tokenizer.save_pretrained(output)
+    kept = copy.deepcopy(model).to(_kept_type(model))
+    with quiet():
+        kept.save_pretrained(output, safe_serialization=True)
+    tokenizer.save_pretrained(output)
     write_json(output / FACTS, facts)
     write_text(output / CARD, card(facts))

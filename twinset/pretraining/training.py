@@ -39,7 +39,7 @@ class Learnt:
     Args:
         step: 1 … T.
         steps: T.
-        loss: nats a token, mean of its blocks.
+        loss: nats a token, mean of its blocks; None where no step was taken.
         tokens: read so far.
         seconds: since this process began.
         taken: steps that this process took.
@@ -48,7 +48,7 @@ class Learnt:
 
     step: int
     steps: int
-    loss: float
+    loss: float | None
     tokens: int
     seconds: float
     taken: int
@@ -82,8 +82,8 @@ def train(
     folder: Path,
     observe: Callable[[Learnt], object],
     max_seconds: float = math.inf,
-) -> bool:
-    """Train a model in place from its newest checkpoint on; tell whether all steps are done.
+) -> Learnt:
+    """Train a model in place from its newest checkpoint on, and return its last step, validated.
 
     Args:
         model: causal LM.
@@ -94,18 +94,19 @@ def train(
         max_seconds: it stops after so long, with a checkpoint.
 
     Raises:
-        InputError: the batch cannot be shared by these processes.
+        InputError: the batch cannot be shared by these processes, or training diverged.
     """
     run = _Run(model, text, config, Checkpoints(folder))
-    for step in range(run.done, run.steps):
-        loss = run.step(step)
+    while run.done < run.steps:
+        run.step()
         late = run.agreed(run.seconds > max_seconds)
-        if late or step + 1 == run.steps or run.agreed(run.is_due):
-            run.save(step + 1)
-        run.tell(step + 1, loss, observe)
-        if late:
-            return step + 1 == run.steps
-    return True
+        if late or run.agreed(run.is_due):
+            run.save()
+        if late or run.done == run.steps:
+            break
+        run.tell(observe)
+    run.save()
+    return run.tell(observe, validate=True)
 
 
 class _Run:
@@ -117,7 +118,7 @@ class _Run:
         from accelerate import Accelerator
 
         self._text, self._config, self._checkpoints = text, config, checkpoints
-        self._accelerator = Accelerator(mixed_precision=_precision(config))
+        self._accelerator = Accelerator(cpu=on_cpu(), mixed_precision=_precision(config))
         self._micro = self._blocks_at_once()
         self._order = Order(len(text.learnt), config.batch_size, config.seed)
         self.steps = steps_of(len(text.learnt), config)
@@ -125,6 +126,7 @@ class _Run:
         optimizer = torch.optim.AdamW(_groups(model, config), betas=BETAS, fused=True)
         self._model, self._optimizer = self._accelerator.prepare(model.train(), optimizer)
         self.done = self._first = self._load()
+        self._loss = math.nan
         self._began = self._saved = time.monotonic()
 
     @property
@@ -146,24 +148,28 @@ class _Run:
         asked = torch.tensor([float(answer)], device=self._accelerator.device)
         return bool(broadcast(asked).item())
 
-    def step(self, step: int) -> float:
-        """Take a step and return the loss of this process's blocks."""
+    def step(self) -> None:
+        """Take a step."""
+        step = self.done
         torch.manual_seed(self._seed_of(step))  # of dropout: nothing of it must be kept either
         parts = list(self._mine(step))
-        loss = sum(self._learn(part, last=part is parts[-1]) for part in parts)
+        self._loss = sum(self._learn(part, last=part is parts[-1]) for part in parts)
+        if not self.agreed(math.isfinite(self._loss)):
+            raise InputError(f"training diverged at step {step + 1}; lower --learning-rate")
         self._accelerator.clip_grad_norm_(self._model.parameters(), MAX_GRAD_NORM)
         for group in self._optimizer.param_groups:
             group["lr"] = self._config.learning_rate * rate(step, self.steps, self._config.warmup)
         self._optimizer.step()
         self._optimizer.zero_grad()
-        return loss
+        self.done += 1
 
-    def save(self, step: int) -> None:
-        """Write a checkpoint."""
-        if self._accelerator.is_main_process:
+    def save(self) -> None:
+        """Write a checkpoint, unless there is one of this step."""
+        newest = self._checkpoints.newest()
+        if self._accelerator.is_main_process and (newest is None or newest[1] != self.done):
             plain = self._accelerator.unwrap_model(self._model)
             state = {"model": plain.state_dict(), "optimizer": self._optimizer.state_dict()}
-            self._checkpoints.write(step, lambda folder: torch.save(state, folder / STATE))
+            self._checkpoints.write(self.done, lambda folder: torch.save(state, folder / STATE))
         self._accelerator.wait_for_everyone()
         self._saved = time.monotonic()
 
@@ -178,17 +184,19 @@ class _Run:
         self._optimizer.load_state_dict(state["optimizer"])
         return done
 
-    def tell(self, step: int, loss: float, observe: Callable[[Learnt], object]) -> None:
-        """Report a step; validate now and then."""
-        if not self._accelerator.is_main_process:
-            return
-        bits = None
-        if step % self._every == 0 or step == self.steps:
+    def tell(self, observe: Callable[[Learnt], object], validate: bool = False) -> Learnt:
+        """Report the last step, on the main process; validate now and then."""
+        bits, leads = None, self._accelerator.is_main_process
+        if leads and (validate or self.done % self._every == 0):
             plain = self._accelerator.unwrap_model(self._model)
             bits = bits_per_byte(plain, self._text.heldout, self._text.heldout_size)
-        tokens = step * self._config.batch_size * (self._config.context - 1)
-        taken = step - self._first
-        observe(Learnt(step, self.steps, loss, tokens, self.seconds, taken, bits))
+        tokens = self.done * self._config.batch_size * (self._config.context - 1)
+        loss = self._loss if math.isfinite(self._loss) else None  # none taken
+        taken = self.done - self._first
+        learnt = Learnt(self.done, self.steps, loss, tokens, self.seconds, taken, bits)
+        if leads:
+            observe(learnt)
+        return learnt
 
     def _blocks_at_once(self) -> int:
         processes, config = self._accelerator.num_processes, self._config
@@ -211,7 +219,7 @@ class _Run:
         with contextlib.nullcontext() if last else self._accelerator.no_sync(self._model):
             loss = foretold(self._model(input_ids=ids).logits, ids).mean()
             self._accelerator.backward(loss * share)
-        return float(loss) * share
+        return loss.item() * share
 
     def _seed_of(self, step: int) -> int:
         entropy = [self._config.seed, step, self._accelerator.process_index]
@@ -236,6 +244,12 @@ def _groups(model: Any, config: PretrainConfig) -> list[dict[str, Any]]:
     ]
 
 
+def on_cpu() -> bool:
+    """Tell whether there is nothing better."""
+    return not torch.cuda.is_available()
+
+
 def _precision(config: PretrainConfig) -> Literal["no", "bf16"]:
-    low = {"auto": has_bfloat16(), "bfloat16": True, "float32": False}[config.precision]
+    has_low = has_bfloat16() if on_cpu() else torch.cuda.is_bf16_supported()
+    low = {"auto": has_low, "bfloat16": True, "float32": False}[config.precision]
     return "bf16" if low else "no"
