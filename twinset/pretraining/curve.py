@@ -38,10 +38,17 @@ class Curve:
 
 
 def read_log(log: Path) -> list[dict[str, Any]]:
-    """Return a line for each step that has one, in order; a line that was cut off is left out."""
-    whole = (line for line in log.read_text("utf-8").splitlines() if line.endswith("}"))
-    lines = map(json.loads, whole)
+    """Return a line for each step that has one, in order; one that was cut off is left out."""
+    lines = filter(None, map(_parsed, log.read_text("utf-8").splitlines()))
     return [line for _, line in sorted({line["step"]: line for line in lines}.items())]
+
+
+def _parsed(line: str) -> dict[str, Any] | None:
+    try:
+        figures: dict[str, Any] = json.loads(line)
+    except ValueError:
+        return None
+    return figures
 
 
 def draw(lines: list[dict[str, Any]], path: Path) -> None:
