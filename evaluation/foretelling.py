@@ -86,12 +86,14 @@ def measure(
         heldout: texts to foresee.
         context: tokens that a neural model sees.
     """
-    first = load_base(models[0])
+    first: BaseModel | None = None
     for name in models:
         base = load_base(name)
+        first = first or base
         if context_length(base.model) < context:
             raise InputError(f"{name} reads {context_length(base.model)} tokens; lower --context")
         yield _neural(name, base.model, base.tokenizer, heldout, context)
+    assert first is not None
     yield _neural("untrained", _untrained(first), first.tokenizer, heldout, context)
     yield _ngrams(first.tokenizer, learnt, heldout)
 

@@ -34,7 +34,7 @@ SIGMA, NORM = 0.7, 0.3
     ("name", "content"),
     [
         ("a.txt", b"one\n\n two\n"),
-        ("a.txt.gz", gzip.compress(b"one\n\n two\n")),
+        ("a.txt.gz", gzip.compress(b"one\n\n two\n", mtime=0)),
         ("a.csv", b'id,text\n1,"one\n"\n2," two"\n'),
     ],
 )

@@ -6,7 +6,6 @@ prompt itself. Knows the schema (columns and their public values); knows no reco
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -17,14 +16,11 @@ from typing import Any
 import numpy as np
 
 from twinset.errors import InputError
-from twinset.schema import Attribute, Combination, LabelValue, Schema
+from twinset.placeholders import PLACEHOLDER, fill, plain
+from twinset.schema import Attribute, Combination, Schema
 
 GENERIC = "generic"
 
-# A placeholder is a column name between braces, looked up as it stands. `str.format` is never used:
-# its attribute access, indices and conversions have no meaning here, and column names may hold any
-# of their characters ("star rating", "star.rating").
-_PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
 _KEYS = {"description", "prompt", "wording", "example_values"}
 
 Words = Mapping[str, str]
@@ -74,7 +70,7 @@ class Template:
         'Write a 5 review:'
         """
         words = {
-            name: self.wording.get(name, {}).get(_plain(value), _plain(value))
+            name: self.wording.get(name, {}).get(plain(value), plain(value))
             for name, value in zip(self.attributes, combination, strict=True)
         }
         return fill(self.pattern, words)
@@ -147,27 +143,6 @@ def wrong_combinations(
     if len(others) <= count:
         return others
     return [others[i] for i in rng.choice(len(others), size=count, replace=False)]
-
-
-def placeholders(pattern: str) -> list[str]:
-    """Return the columns that a prompt names."""
-    return list(dict.fromkeys(_PLACEHOLDER.findall(pattern)))
-
-
-def fill(pattern: str, values: Mapping[str, Any]) -> str:
-    """Return a prompt with its placeholders' values.
-
-    >>> fill("Write a {star rating} review:", {"star rating": 5.0, "text": "Good."})
-    'Write a 5 review:'
-    """
-    return _PLACEHOLDER.sub(lambda match: _plain(values[match[1]]), pattern)
-
-
-def _plain(value: LabelValue) -> str:
-    """Return a value as a person writes it: 5 for 5.0."""
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    return str(value)
 
 
 def _generic(pattern: str, schema: Schema) -> str:
@@ -243,9 +218,9 @@ def _check_pattern(name: str, pattern: str, schema: Schema) -> None:
     columns = [attribute.name for attribute in schema.attributes]
     if braced := [column for column in columns if set(column) & set("{}")]:
         raise InputError(f"column {braced[0]!r}: no prompt can name a brace; rename the column")
-    if set(_PLACEHOLDER.sub("", pattern)) & set("{}"):
+    if set(PLACEHOLDER.sub("", pattern)) & set("{}"):
         raise InputError(f"{name}: a brace is open, empty or nested; write {{column}} for a value")
-    named = _PLACEHOLDER.findall(pattern)
+    named = PLACEHOLDER.findall(pattern)
     generic = _generic(builtin_templates()[GENERIC].pattern, schema)
     own = f'write your own, such as --prompt "{generic}"'
     for unknown in (column for column in named if column not in columns):
@@ -270,7 +245,7 @@ def _words(written: PromptFile, attribute: Attribute) -> dict[str, str]:
     words = written.wording.get(attribute.name, {})
     if isinstance(words, Mapping):
         return _own_words(written.name, attribute, {attribute.name: words})
-    values = {_plain(value) for value in attribute.values}
+    values = {plain(value) for value in attribute.values}
     fitting = (scale for scale in words if _fits(scale, values))
     return {key: word for key, word in next(fitting, {}).items() if key in values}
 
@@ -288,7 +263,7 @@ def _fits(scale: Words, values: set[str]) -> bool:
 def _own_words(name: str, attribute: Attribute, wording: Mapping[str, Words]) -> dict[str, str]:
     """Return words for single values, each of which must exist."""
     words = dict(wording.get(attribute.name, {}))
-    values = [_plain(value) for value in attribute.values]
+    values = [plain(value) for value in attribute.values]
     for unknown in (value for value in words if value not in values):
         raise InputError(
             f"{name}: wording for {attribute.name} = {unknown!r}, a value the table does not have;"

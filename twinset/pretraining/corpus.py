@@ -18,7 +18,7 @@ import pandas as pd
 from twinset.artefact import sha256_file
 from twinset.errors import InputError
 from twinset.formats import format_of, read_frame
-from twinset.templates import fill, placeholders
+from twinset.placeholders import fill, placeholders
 
 TEXT_ENDINGS = (".txt", ".txt.gz", ".md")
 TEXT = "text"

@@ -86,7 +86,8 @@ def _pretrain(wanted: Wanted, work: Path, command: str, console: Console) -> dic
     with state.main_process_first():  # the others find what it has written
         _check_free(wanted.output, work)
         corpus = _corpus(wanted, console)
-        facts, settings = _facts(wanted, corpus, command), _settings(wanted, corpus)
+        facts = _facts(wanted, corpus, command)
+        settings = _settings(wanted, facts["corpus"])
         _check_same(work / SETTINGS, settings)
         work.mkdir(parents=True, exist_ok=True)
         model, tokenizer, text = _prepare(wanted, corpus, work, console)
@@ -163,12 +164,12 @@ def _facts(wanted: Wanted, corpus: Corpus, command: str) -> dict[str, Any]:
     }
 
 
-def _settings(wanted: Wanted, corpus: Corpus) -> dict[str, Any]:
+def _settings(wanted: Wanted, corpus: Mapping[str, Any]) -> dict[str, Any]:
     """Return all that must be the same to go on."""
     settings = {
         "config": wanted.config.to_dict(),
         "prompt": wanted.prompt,
-        "corpus": corpus_facts(corpus),
+        "corpus": corpus,
         "guarded": [sha256_file(file) for file in wanted.decontaminate],
     }
     plain: dict[str, Any] = json.loads(json.dumps(settings))
@@ -270,7 +271,9 @@ def _write(output: Path, model: Any, tokenizer: Any, facts: Mapping[str, Any]) -
     """Write the model, its tokenizer, card and facts."""
     import copy
 
-    kept = copy.deepcopy(model).to(_kept_type(model))
+    import torch
+
+    kept = copy.deepcopy(model).to(getattr(torch, facts["weights"]))
     with quiet():
         kept.save_pretrained(output, safe_serialization=True)
     tokenizer.save_pretrained(output)

@@ -99,11 +99,10 @@ def train(
     run = _Run(model, text, config, Checkpoints(folder))
     while run.done < run.steps:
         run.step()
-        late = run.agreed(run.seconds > max_seconds)
-        if late or run.agreed(run.is_due):
-            run.save()
-        if late or run.done == run.steps:
+        if run.done == run.steps or run.agreed(run.seconds > max_seconds):
             break
+        if run.agreed(run.is_due):
+            run.save()
         run.tell(observe)
     run.save()
     return run.tell(observe, validate=True)
