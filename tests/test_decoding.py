@@ -1,150 +1,22 @@
-"""Decoding and sampler: the distributions drawn from, left padding, leaving rows, exact counts."""
+"""Decoding and sampler: rows that come and go, their positions and caches, exact counts."""
 
-import math
+from collections import deque
 from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
-from twinset import decoding
+from twinset import decoding, kvcache
+from twinset.basemodel import context_length
 from twinset.config import SamplingConfig
-from twinset.decoding import generate, next_tokens
+from twinset.decoding import Request, attention_span, decode, generate
 from twinset.errors import InputError
+from twinset.nucleus import guided
 from twinset.sampler import Sampler, is_usable
 
 GREEDY = SamplingConfig(temperature=1e-6, top_p=1.0)
-
-
-# -- references: a full sort, and the wrappers of transformers -------------------------------------
-
-
-def nucleus(logits: Tensor, top_p: float) -> Tensor:
-    """(R, V) exact distribution: the shortest run of likeliest tokens that reaches p."""
-    probabilities, order = logits.double().softmax(1).sort(1, descending=True)
-    size = (probabilities.cumsum(1) < top_p).sum(1, keepdim=True) + 1
-    kept = probabilities * (torch.arange(logits.shape[1]) < size)
-    found = torch.zeros_like(kept).scatter_(1, order, kept)
-    return found / found.sum(1, keepdim=True)
-
-
-def typical(logits: Tensor, mass: float) -> Tensor:
-    from transformers import TypicalLogitsWarper
-
-    return TypicalLogitsWarper(mass)(None, logits.clone()).double().softmax(1)
-
-
-def nucleus_of_transformers(logits: Tensor, top_p: float) -> Tensor:
-    from transformers import TopPLogitsWarper
-
-    return TopPLogitsWarper(top_p)(None, logits.clone()).double().softmax(1)
-
-
-@pytest.fixture
-def weights(monkeypatch):
-    """The unnormalised distribution that each `_draw` was given, rows in order of the calls."""
-    seen = []
-
-    def keep(given: Tensor, ids: Tensor, generator: torch.Generator) -> Tensor:
-        for row, row_ids in zip(given, ids, strict=True):
-            seen.append(dict(zip(row_ids.tolist(), row.tolist(), strict=True)))
-        return ids[:, 0].clone()
-
-    monkeypatch.setattr(decoding, "_draw", keep)
-    return seen
-
-
-def _logits(rows: int, size: int, spread: float) -> Tensor:
-    generator = torch.Generator().manual_seed(int(10 * spread))
-    return spread * torch.randn(rows, size, generator=generator)
-
-
-def _assert_same(found: dict[int, float], expected: Tensor) -> None:
-    total = sum(found.values())
-    allowed = {token for token, weight in found.items() if weight > 0}
-    assert allowed == set(expected.nonzero().squeeze(1).tolist())
-    for token in allowed:
-        assert found[token] / total == pytest.approx(float(expected[token]), rel=1e-4)
-
-
-@pytest.mark.parametrize("top_p", [0.05, 0.5, 0.9, 0.95])
-@pytest.mark.parametrize("spread", [0.2, 2.0, 8.0])
-@pytest.mark.parametrize("size", [300, 2000])
-def test_nucleus_is_that_of_a_full_sort(weights, top_p, spread, size):
-    logits = _logits(4, size, spread)
-    expected = nucleus(logits, top_p)
-    assert torch.allclose(expected, nucleus_of_transformers(logits, top_p), atol=1e-6)
-    next_tokens(logits, SamplingConfig(top_p=top_p, temperature=1.0), torch.Generator())
-    for row, found in enumerate(_last_per_row(weights, logits, top_p)):
-        _assert_same(found, expected[row])
-
-
-def _last_per_row(weights: list[dict], logits: Tensor, top_p: float) -> list[dict]:
-    """A row whose prefix was too short is drawn a second time, from the full sort."""
-    rows = weights[: len(logits)]
-    head = logits.double().softmax(1).topk(min(512, logits.shape[1]), dim=1).values.sum(1)
-    again = [row for row in range(len(logits)) if float(head[row]) < top_p]
-    assert len(weights) == len(logits) + len(again)
-    for row, found in zip(again, weights[len(logits) :], strict=True):
-        rows[row] = found
-    return rows
-
-
-def test_peaked_and_flat_rows_may_share_a_batch(weights):
-    logits = torch.stack([_logits(1, 2000, 0.1)[0], _logits(1, 2000, 9.0)[0], torch.zeros(2000)])
-    logits[2, 5] = 50.0  # one token has it all
-    expected = nucleus(logits, 0.95)
-    next_tokens(logits, SamplingConfig(top_p=0.95, temperature=1.0), torch.Generator())
-    for row, found in enumerate(_last_per_row(weights, logits, 0.95)):
-        _assert_same(found, expected[row])
-    assert (expected[2] > 0).sum() == 1 and (expected[0] > 0).sum() > 512
-
-
-@pytest.mark.parametrize("mass", [0.2, 0.9, 0.95])
-@pytest.mark.parametrize("spread", [0.2, 2.0, 8.0])
-def test_typical_is_that_of_transformers(weights, mass, spread):
-    logits = _logits(4, 600, spread)
-    expected = typical(logits, mass)
-    next_tokens(logits, SamplingConfig(typical_p=mass, temperature=1.0), torch.Generator())
-    for row, found in enumerate(weights):
-        _assert_same(found, expected[row])
-
-
-def test_typical_bears_impossible_tokens(weights):
-    logits = _logits(1, 50, 2.0)
-    logits[0, :10] = -math.inf
-    next_tokens(logits, SamplingConfig(typical_p=0.9, temperature=1.0), torch.Generator())
-    assert not any(weights[0][token] for token in range(10))
-    assert sum(weights[0].values()) >= 0.9
-
-
-def _chi_square_p(drawn: Tensor, expected: Tensor) -> float:
-    from scipy.stats import chisquare
-
-    observed = torch.bincount(drawn, minlength=len(expected)).double()
-    assert not observed[expected == 0].any()
-    kept = expected > 0
-    return chisquare(observed[kept], expected[kept] * len(drawn)).pvalue
-
-
-@pytest.mark.parametrize(
-    ("config", "exact"),
-    [
-        (SamplingConfig(top_p=1.0, temperature=1.0), lambda logits: logits.double().softmax(1)),
-        (SamplingConfig(top_p=0.8, temperature=1.0), lambda logits: nucleus(logits, 0.8)),
-        (SamplingConfig(top_p=0.8, temperature=0.5), lambda logits: nucleus(logits / 0.5, 0.8)),
-        (SamplingConfig(typical_p=0.7, temperature=1.0), lambda logits: typical(logits, 0.7)),
-    ],
-)
-def test_draws_follow_the_exact_distribution(config, exact):
-    logits = _logits(1, 40, 1.5)
-    generator = torch.Generator().manual_seed(0)
-    drawn = next_tokens(logits.expand(20_000, -1), config, generator)
-    assert _chi_square_p(drawn, exact(logits)[0]) > 1e-3
-    wrong = next_tokens(
-        1.1 * logits.expand(20_000, -1), SamplingConfig(top_p=1.0, temperature=1.0), generator
-    )
-    assert _chi_square_p(wrong, logits.double().softmax(1)[0]) < 1e-6
+DRAWN = SamplingConfig(temperature=1.0, top_p=0.9, guidance=0.0, batch_size=3)
 
 
 # -- the loop --------------------------------------------------------------------------------------
@@ -185,70 +57,249 @@ def _run(model, prompts: list[list[int]], end: int, steps: int = 20) -> list[lis
         return generate(model, prompts, end, steps, GREEDY, torch.Generator())
 
 
-def test_left_padding_changes_no_row(model):
-    free = [_greedy(model, p, -1, 20) for p in PROMPTS]
-    never = next(i for i in range(100) if not any(i in ids for ids in free))
-    assert _run(model, PROMPTS, end=never) == free
-
-
-def test_rows_that_leave_the_batch_change_no_other(model, monkeypatch):
+@pytest.mark.parametrize("batch_size", [1, 3, 256])
+def test_rows_are_those_of_each_prompt_alone(model, batch_size):
     free = [_greedy(model, p, -1, 20) for p in PROMPTS]
     assert len({tuple(ids) for ids in free}) > 3
-    kept = []
-    original = decoding._Decoder._keep
-
-    def keep(self, slots: Tensor) -> None:
-        kept.append(len(slots))
-        original(self, slots)
-
-    monkeypatch.setattr(decoding._Decoder, "_keep", keep)
-    ends = sorted({ids[n] for ids in free for n in (3, 7)})[:8]
-    for end in ends:
+    config = replace(GREEDY, batch_size=batch_size)
+    for end in sorted({ids[n] for ids in free for n in (3, 7)})[:3]:
         expected = [_greedy(model, p, end, 20) for p in PROMPTS]
-        assert _run(model, PROMPTS, end) == expected
-    assert kept and len(set(kept)) > 1
+        assert generate(model, PROMPTS, end, 20, config, torch.Generator()) == expected
 
 
 def test_a_row_ends_at_its_end_token_or_at_the_limit(model):
     end = _greedy(model, PROMPTS[0], -1, 1)[0]
-    rows = _run(model, PROMPTS, end, steps=5)
+    rows = generate(model, PROMPTS, end, 5, GREEDY, torch.Generator())
     assert rows[0] == [end]
     for row in rows:
         assert end not in row[:-1]
         assert row[-1] == end or len(row) == 5
 
 
+@pytest.fixture
+def read(monkeypatch):
+    """Record, of every row and each of its tokens, the logits that it was drawn from."""
+    seen: dict[int, list[Tensor]] = {}
+    batches: list[list[tuple[int, int]]] = []
+    original = decoding._Batch.logits
+
+    def logits(self) -> Tensor:
+        found = original(self)
+        batches.append([(row.key, len(row.ids)) for row in self.rows])
+        for row, values in zip(self.rows, found, strict=True):
+            seen.setdefault(row.key, []).append(values.float().clone())
+        return found
+
+    monkeypatch.setattr(decoding._Batch, "logits", logits)
+    return seen, batches
+
+
+@torch.no_grad()
+def _plain(model, prompt: list[int], ids: list[int]) -> Tensor:
+    """(T, V) log-probabilities of one forward over prompt and text."""
+    logits = model(input_ids=torch.tensor([prompt + ids])).logits[0]
+    return logits[len(prompt) - 1 : -1].float().log_softmax(1)
+
+
+def _ends_early(model) -> int:
+    """Return a token that closes rows at different lengths."""
+    never = generate(model, PROMPTS, -1, 30, DRAWN, torch.Generator().manual_seed(1))
+    return max({t for ids in never for t in ids[2:]}, key=lambda t: sum(t in i for i in never))
+
+
+def _assert_as_plain(model, prompts, written, seen, atol: float) -> None:
+    for key, ids in enumerate(written):
+        found = torch.stack(seen[key]).log_softmax(1)
+        assert len(found) == len(ids)
+        torch.testing.assert_close(found, _plain(model, prompts[key], ids), rtol=0, atol=atol)
+
+
+def test_every_token_is_drawn_from_what_a_plain_forward_says(model, read):
+    """Rows enter at different times, in slots that others left, beyond the first columns."""
+    seen, batches = read
+    prompts = PROMPTS * 2
+    end = _ends_early(model)
+    seen.clear(), batches.clear()
+    written = generate(model, prompts, end, 60, DRAWN, torch.Generator().manual_seed(1))
+    _assert_as_plain(model, prompts, written, seen, 1e-4)
+    assert len({len(ids) for ids in written}) > 3
+    assert any(len({done for _, done in batch}) > 1 for batch in batches)  # entered later
+    assert any(len(b) == 3 for b in batches) and all(len(b) <= 3 for b in batches)
+    longest = max(len(p) + len(ids) for p, ids in zip(prompts, written, strict=True))
+    assert longest > kvcache.COLUMNS  # the cache grew under way
+
+
+def _damaged_move(self, source: int, target: int, length: int) -> None:
+    """Forget to copy a row that changes its slot."""
+
+
+def _damaged_put(self, slot: int, states, length: int) -> None:
+    """Forget to copy the prompt."""
+
+
+@pytest.mark.parametrize(("name", "damage"), [("move", _damaged_move), ("put", _damaged_put)])
+def test_a_row_with_another_rows_cache_would_be_seen(model, read, monkeypatch, name, damage):
+    end = _ends_early(model)
+    read[0].clear()
+    monkeypatch.setattr(kvcache.SlotCache, name, damage)
+    written = generate(model, PROMPTS, end, 30, DRAWN, torch.Generator().manual_seed(1))
+    with pytest.raises(AssertionError):
+        _assert_as_plain(model, PROMPTS, written, read[0], 1e-4)
+
+
+def test_bfloat16_weights_are_read_as_well(model, read):
+    low = _copy(model).to(torch.bfloat16)
+    written = generate(low, PROMPTS, -1, 10, DRAWN, torch.Generator().manual_seed(1))
+    assert all(len(ids) == 10 for ids in written)
+    for key, ids in enumerate(written):
+        found = torch.stack(read[0][key]).log_softmax(1)
+        plain = _plain(low, PROMPTS[key], ids)
+        assert float((found.exp() - plain.exp()).abs().sum(1).mean()) < 0.1
+
+
+def _copy(model):
+    import copy
+
+    return copy.deepcopy(model)
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_either_attention_kernel_sees_a_rows_own_tokens(model, read, attention):
+    other = _copy(model)
+    other.set_attn_implementation(attention)
+    written = generate(other, PROMPTS, -1, 12, DRAWN, torch.Generator().manual_seed(1))
+    _assert_as_plain(other, PROMPTS, written, read[0], 1e-4)
+
+
+def test_a_prompt_is_read_once_for_all_its_rows(model, monkeypatch):
+    asked = []
+    original = decoding._Batch._read
+
+    def count(self, prompt):
+        asked.append(prompt)
+        return original(self, prompt)
+
+    monkeypatch.setattr(decoding._Batch, "_read", count)
+    generate(model, PROMPTS[:2] * 5, -1, 3, DRAWN, torch.Generator())
+    assert sorted(asked) == sorted(map(tuple, PROMPTS[:2]))
+
+
+def test_rows_asked_for_under_way_join_the_batch(model):
+    waiting = deque([Request(0, ((5, 6, 7),))])
+    keys = []
+    for key, ids in decode(model, waiting, -1, 4, DRAWN, torch.Generator()):
+        keys.append(key)
+        assert len(ids) == 4
+        if key < 3:
+            waiting.extend([Request(key + 10, ((9,),)), Request(key + 1, ((8, 8),))])
+    assert sorted(keys) == [0, 1, 2, 3, 10, 11, 12]
+
+
+def test_a_window_of_attention_bounds_the_span(model):
+    assert attention_span(model) == context_length(model)
+    narrow = _copy(model)
+    narrow.config.sliding_window = 17
+    assert attention_span(narrow) == 17
+
+
+# -- beside Hugging Face's generate ----------------------------------------------------------------
+
+
+def _of_generate(model, prompts: list[list[int]], end: int, steps: int, seed: int) -> list:
+    """Rows of equally long prompts."""
+    torch.manual_seed(seed)
+    ids = torch.tensor(prompts)
+    written = model.generate(
+        input_ids=ids,
+        attention_mask=torch.ones_like(ids),
+        do_sample=True,
+        top_k=0,
+        top_p=DRAWN.top_p,
+        temperature=1.0,
+        max_new_tokens=steps,
+        eos_token_id=end,
+        pad_token_id=end,
+    )[:, ids.shape[1] :].tolist()
+    return [row[: row.index(end) + 1] if end in row else row for row in written]
+
+
+def _two_sample_p(ours: list[int], theirs: list[int]) -> float:
+    """Chi-square over the values that both together have at least ten times."""
+    from scipy.stats import chi2_contingency
+
+    size = max(*ours, *theirs) + 1
+    counts = torch.stack([torch.bincount(torch.tensor(x), minlength=size) for x in (ours, theirs)])
+    common = counts.sum(0) >= 10
+    rest = counts[:, ~common].sum(1, keepdim=True)
+    table = torch.cat([counts[:, common], rest[:, : int(rest.sum() >= 10)]], 1)
+    return chi2_contingency(table.numpy()).pvalue
+
+
+@pytest.fixture(scope="module")
+def small_vocabulary():
+    """Random model of 23 tokens, peaked enough for top-p to matter."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(
+        vocab_size=23,
+        n_positions=64,
+        n_embd=32,
+        n_layer=2,
+        n_head=2,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    model = GPT2LMHeadModel(config).eval()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.dim() > 1:
+                p.copy_(0.3 * torch.randn(p.shape, generator=generator))
+    return model
+
+
+def test_rows_are_distributed_as_those_of_generate(small_vocabulary):
+    """First and second tokens, pairs of tokens and lengths, for two labels of their own."""
+    labels, rows, end, steps = ([3, 4, 5], [7, 1, 2]), 3000, 0, 12
+    config = replace(DRAWN, batch_size=500)
+    lengths = []
+    for label in labels:
+        ours = generate(
+            small_vocabulary, [label] * rows, end, steps, config, torch.Generator().manual_seed(5)
+        )
+        theirs = _of_generate(small_vocabulary, [label] * rows, end, steps, seed=6)
+        for measure in (
+            lambda ids: ids[0],
+            lambda ids: ids[min(1, len(ids) - 1)],
+            lambda ids: 23 * ids[-2] + ids[-1] if len(ids) > 1 else ids[0],
+            len,
+        ):
+            assert _two_sample_p([*map(measure, ours)], [*map(measure, theirs)]) > 1e-3
+        lengths.append([len(ids) for ids in ours])
+    assert _two_sample_p(*lengths) < 1e-6  # labels differ: the comparison could have failed
+    assert len(set(lengths[0])) > 5
+
+
 # -- guidance --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("strength", [0.0, 0.5, 3.0])
-def test_guidance_weighs_plausible_tokens_by_the_ratio_of_both_prompts(strength):
-    own, wrong = _logits(4, 60, 3.0), _logits(8, 60, 3.0)[4:]
-    p, q = own.double().softmax(1), wrong.double().softmax(1)
-    expected = p * (p / q) ** strength * (p >= decoding.PLAUSIBLE * p.max(1, keepdim=True).values)
-    found = decoding.guided(own, wrong, strength).double().softmax(1)
-    torch.testing.assert_close(found, expected / expected.sum(1, keepdim=True), rtol=1e-4, atol=0)
-    assert (found == 0).any()  # an implausible token stays so, whatever the wrong prompt says
 
 
 def _greedy_guided(model, own: list[int], wrong: list[int], strength: float, steps: int):
     written: list[int] = []
     for _ in range(steps):
         a, b = (model(input_ids=torch.tensor([p + written])).logits[:, -1] for p in (own, wrong))
-        written.append(int(decoding.guided(a, b, strength).argmax()))
+        written.append(int(guided(a, b, strength).argmax()))
     return written
 
 
 def test_guided_rows_are_those_of_two_prompts_read_side_by_side(model):
     against = PROMPTS[1:] + PROMPTS[:1]
-    config = replace(GREEDY, guidance=2.0)
+    config = replace(GREEDY, guidance=2.0, batch_size=3)
     with torch.inference_mode():
         pairs = zip(PROMPTS, against, strict=True)
         free = [_greedy_guided(model, own, wrong, 2.0, 12) for own, wrong in pairs]
-        ends = sorted({ids[4] for ids in free})[:3]
-        for end in ends:  # rows leave both batches together
-            cut = [ids[: ids.index(end) + 1] if end in ids else ids for ids in free]
-            assert generate(model, PROMPTS, end, 12, config, torch.Generator(), against) == cut
+    for end in sorted({ids[4] for ids in free})[:3]:  # rows leave with both their caches
+        cut = [ids[: ids.index(end) + 1] if end in ids else ids for ids in free]
+        assert generate(model, PROMPTS, end, 12, config, torch.Generator(), against) == cut
     assert free != [_greedy(model, p, -1, 12) for p in PROMPTS]
 
 
@@ -272,7 +323,7 @@ def tokenizer(tiny_base):
 
 @pytest.fixture
 def scripted(tiny_base, tokenizer, monkeypatch):
-    """Makes a sampler whose generator writes the given texts in turn ("..." cuts a text off)."""
+    """Makes a sampler whose decoder writes the given texts in turn ("..." cuts a text off)."""
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(tiny_base)
@@ -281,17 +332,16 @@ def scripted(tiny_base, tokenizer, monkeypatch):
     def make(texts, **options) -> tuple[Sampler, list[int]]:
         script = iter(texts)
 
-        def fake(model, prompts, end, max_new_tokens, config, generator, against):
-            assert against == [[2] if p == [1] else [1] for p in prompts]
-            asked.append(len(prompts))
-            rows = []
-            for _ in prompts:
+        def fake(model, waiting, end, max_new_tokens, config, generator):
+            while waiting:
+                request = waiting.popleft()
+                assert set(request.prompts) == {(1,), (2,)}
+                asked.append(request.key)
                 text = next(script)
                 ids = tokenizer.encode(" " + text.removesuffix("..."), add_special_tokens=False)
-                rows.append(ids if text.endswith("...") else [*ids, end])
-            return rows
+                yield request.key, ids if text.endswith("...") else [*ids, end]
 
-        monkeypatch.setattr("twinset.sampler.generate", fake)
+        monkeypatch.setattr("twinset.sampler.decode", fake)
         config = SamplingConfig(**options)
         return Sampler(model, tokenizer, {("a",): [1], ("b",): [2]}, config, 30), asked
 
@@ -303,12 +353,12 @@ def test_counts_are_exact_and_in_order(scripted):
     rows = sampler.sample({("b",): 7, ("a",): 3})
     assert [row.combination for row in rows] == [("b",)] * 7 + [("a",)] * 3
     assert [row.text for row in rows] == [f"text {i}" for i in range(10)]
-    assert asked == [4, 4, 2]
+    assert asked == list(range(10))
 
 
 def test_unusable_rows_are_drawn_again_for_the_same_label(scripted):
     loop = "so so good " * 6
-    sampler, asked = scripted(["good", "", "fine", loop, " ... ", "well", "nice"])
+    sampler, asked = scripted(["good", "", " ... ", "nice", "fine", loop, "well"])
     seen: list[int] = []
     rows = sampler.sample({("a",): 2, ("b",): 2}, seen.append)
     assert [(r.combination[0], r.text) for r in rows] == [
@@ -317,7 +367,7 @@ def test_unusable_rows_are_drawn_again_for_the_same_label(scripted):
         ("b", "fine"),
         ("b", "well"),
     ]
-    assert asked == [4, 2, 1]
+    assert asked == [0, 1, 1, 1, 2, 3, 3]
     assert seen[-1] == 4 and seen == sorted(seen)
 
 
@@ -332,7 +382,7 @@ def test_only_empty_rows_end_in_one_line(scripted):
     with pytest.raises(InputError, match=r"only 0 of 2 rows for label \('a',\)") as error:
         sampler.sample({("a",): 2, ("b",): 0})
     assert "\n" not in str(error.value)
-    assert asked == [2] * 5
+    assert asked == [0] * 5 + [1] * 5
 
 
 def test_no_rows_wanted_is_no_rows(scripted):
@@ -350,3 +400,25 @@ def test_the_same_seed_draws_the_same_rows(tiny_base, tokenizer):
 
     assert texts(1) == texts(1) != texts(2)
     assert all(is_usable(text) for text in texts(1))
+
+
+def test_streams_draw_rows_of_their_own(tiny_base, tokenizer):
+    model = _load(tiny_base)
+    prompts = {("a",): tokenizer.encode("Write a review:"), ("b",): tokenizer.encode("Write:")}
+
+    def texts(stream: int) -> list[str]:
+        sampler = Sampler(model, tokenizer, prompts, SamplingConfig(seed=1), 12, stream)
+        return [row.text for row in sampler.sample({("a",): 6, ("b",): 6})]
+
+    first, second = texts(0), texts(1)
+    assert first == texts(0)
+    assert len(set(first) & set(second)) < len(set(first)) / 2  # the shortest may coincide
+
+
+def test_streams_have_generators_in_different_states():
+    """A generator on the processor keeps 32 bits of its seed, and they must differ."""
+    from twinset.sampler import _streams
+
+    cpu = torch.device("cpu")
+    seeds = [_streams(3, stream, cpu)[0].initial_seed() for stream in range(64)]
+    assert len({seed % 2**32 for seed in seeds}) == 64 and max(seeds) < 2**32

@@ -1,83 +1,42 @@
-"""Prompts → token ids: a plain decoding loop whose finished rows leave the batch.
+"""Prompts → token ids: a batch whose finished rows leave, and whose free places take new rows.
 
-Knows nothing of labels, texts or privacy. The loop exists because on a CPU a full sort of the
-vocabulary for every token, and rows that have ended but are still computed, cost most of the time.
+Knows nothing of labels, texts or privacy. A prompt is read once and its keys and values copied to
+every row that continues it; rows then advance together, one token at a time, each at its own
+position, and see nothing but themselves.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from twinset.basemodel import context_length
 from twinset.config import SamplingConfig
+from twinset.kvcache import SlotCache, States
+from twinset.nucleus import guided, next_tokens
 
-PLAUSIBLE = 0.01  # of the likeliest token's probability; guidance lifts nothing below it
-NUCLEUS_PREFIX = 512  # largest logits looked at before a full sort is paid for
-COMPACT_AT = 1 / 8  # share of finished rows that is worth copying the cache for
+PROMPTS_KEPT = 256  # whose keys and values stay in memory
+WINDOWS = ("sliding_window", "window_size")  # as configurations call it
 
 
-def guided(own: Tensor, wrong: Tensor, strength: float) -> Tensor:
-    """Press rows towards their own prompt: logits of p(own) · (p(own) / p(wrong))^γ.
-
-    Classifier-free guidance (Sanchez et al. 2023, eq. 7 with γ + 1 for their γ) among the tokens
-    that the own prompt finds plausible, as in contrastive decoding (Li et al. 2022).
+@dataclass(frozen=True)
+class Request:
+    """A row to be written.
 
     Args:
-        own: (R, V) logits behind each row's own prompt.
-        wrong: (R, V) logits behind another label's.
-        strength: γ ≥ 0.
+        key: what the caller knows it by.
+        prompts: token ids of its prompt; under guidance, of a wrong prompt behind it.
     """
-    own = own.to(torch.float32, copy=True)  # and changed in place: fresh memory costs time
-    implausible = own < own.max(1, keepdim=True).values + math.log(PLAUSIBLE)
-    own.mul_(1 + strength).sub_(wrong, alpha=strength)
-    return own.masked_fill_(implausible, -math.inf)
 
-
-def next_tokens(logits: Tensor, config: SamplingConfig, generator: torch.Generator) -> Tensor:
-    """Draw one token a row: (R, V) logits → (R,) ids."""
-    logits = logits.float()
-    if config.temperature != 1:
-        logits = logits / config.temperature
-    if config.typical_p is not None:
-        return _typical(logits, config.typical_p, generator)
-    prefix = min(NUCLEUS_PREFIX, logits.shape[1])
-    values, ids = logits.topk(prefix, dim=1)
-    log_z = logits.logsumexp(1, keepdim=True)
-    short = (values - log_z).exp().sum(1) < config.top_p
-    chosen = _from_nucleus(values, ids, log_z, config.top_p, generator)
-    if prefix < logits.shape[1] and bool(short.any()):
-        values, ids = logits[short].sort(dim=1, descending=True)
-        chosen[short] = _from_nucleus(values, ids, log_z[short], config.top_p, generator)
-    return chosen
-
-
-def _from_nucleus(
-    values: Tensor, ids: Tensor, log_z: Tensor, top_p: float, generator: torch.Generator
-) -> Tensor:
-    """Top-p (Holtzman et al. 2020): the likeliest tokens until their probabilities reach p.
-
-    `values` are logits in falling order and `ids` their tokens, both (R, n).
-    """
-    probabilities = (values - log_z).exp()
-    before = probabilities.cumsum(1) - probabilities
-    return _draw(probabilities.masked_fill(before >= top_p, 0.0), ids, generator)
-
-
-def _typical(logits: Tensor, mass: float, generator: torch.Generator) -> Tensor:
-    """Typical decoding (Meister et al. 2022): tokens whose surprise is nearest the entropy."""
-    logs = logits.log_softmax(1)
-    entropy = -(logs.exp() * logs).nansum(1, keepdim=True)
-    ids = (-logs - entropy).abs().argsort(dim=1)
-    probabilities = logs.exp().gather(1, ids)
-    before = probabilities.cumsum(1) - probabilities
-    return _draw(probabilities.masked_fill(before >= mass, 0.0), ids, generator)
-
-
-def _draw(weights: Tensor, ids: Tensor, generator: torch.Generator) -> Tensor:
-    return ids.gather(1, torch.multinomial(weights, 1, generator=generator)).squeeze(1)
+    key: int
+    prompts: tuple[tuple[int, ...], ...]
 
 
 def generate(
@@ -89,7 +48,7 @@ def generate(
     generator: torch.Generator,
     against: list[list[int]] | None = None,
 ) -> list[list[int]]:
-    """Continue each prompt until `end` or `max_new_tokens` ids.
+    """Continue each prompt until `end` or `max_new_tokens` ids; return the ids of each.
 
     Args:
         model: causal LM in evaluation mode.
@@ -100,69 +59,139 @@ def generate(
         generator: source of the draws.
         against: for each prompt a wrong one, from which `config.guidance` presses the row away.
     """
-    written: list[list[int]] = [[] for _ in prompts]
-    state = _Decoder(model, prompts, end)
-    wrong = _Decoder(model, against, end) if against and config.guidance else None
-    for _ in range(max_new_tokens):
-        logits = state.logits()
-        if wrong:
-            logits = guided(logits, wrong.logits(), config.guidance)
-        tokens = next_tokens(logits, config, generator)
-        going = []
-        for slot, token in enumerate(tokens.tolist()):
-            written[state.rows[slot]].append(token)
-            going.append(token != end)
-        alive = torch.tensor(going, device=tokens.device)
-        for decoder in (state, wrong) if wrong else (state,):
-            decoder.advance(tokens, alive)
-        if not state.rows:
-            break
-    return [ids[: ids.index(end) + 1] if end in ids else ids for ids in written]
+    pairs = zip(prompts, against, strict=True) if against else zip(prompts)
+    waiting = deque(Request(i, tuple(map(tuple, pair))) for i, pair in enumerate(pairs))
+    written = dict(decode(model, waiting, end, max_new_tokens, config, generator))
+    return [written[i] for i in range(len(prompts))]
 
 
-class _Decoder:
-    """The rows still being written: last tokens, cache, mask. Left-padded."""
+@torch.inference_mode()
+def decode(
+    model: Any,
+    waiting: deque[Request],
+    end: int,
+    max_new_tokens: int,
+    config: SamplingConfig,
+    generator: torch.Generator,
+) -> Iterator[tuple[int, list[int]]]:
+    """Yield the key and the ids of each row as it ends; the shortest come first.
 
-    def __init__(self, model: Any, prompts: list[list[int]], pad: int) -> None:
+    Args:
+        model: see `generate`, as for all that is not said here.
+        waiting: rows to be written, taken from the left. Rows may be added until the last one has
+            ended. All have as many prompts.
+        end: closes a row.
+        max_new_tokens: longest row.
+        config: decoding settings; `batch_size` rows are written at once.
+        generator: source of the draws.
+    """
+    if not waiting:
+        return
+    batch = _Batch(model, config, waiting[0])
+    while waiting or batch.rows:
+        while waiting and len(batch.rows) < config.batch_size:
+            batch.add(waiting.popleft())
+        tokens = next_tokens(batch.logits(), config, generator)
+        for row in batch.advance(tokens.tolist(), end, max_new_tokens):
+            yield row.key, row.ids
+
+
+def attention_span(model: Any) -> int:
+    """Return the most tokens, prompt included, that a row may have.
+
+    Where layers look back over a window only, it is the window: rows are masked as if all layers
+    saw everything.
+    """
+    windows = (getattr(model.config, name, None) for name in WINDOWS)
+    return min([context_length(model), *(int(w) for w in windows if w)])
+
+
+@dataclass
+class _Row:
+    """A row being written."""
+
+    key: int
+    ids: list[int] = field(default_factory=list)
+
+
+@dataclass
+class _Slot:
+    """What one forward reads next in one slot: a token, and its position."""
+
+    token: int
+    position: int
+
+
+class _Batch:
+    """The rows being written. Row i has the slots i·K … i·K + K - 1, K = prompts of a row."""
+
+    def __init__(self, model: Any, config: SamplingConfig, first: Request) -> None:
+        self._model, self._guidance = model, config.guidance
+        self._per_row = len(first.prompts) if config.guidance else 1
+        self._states = lru_cache(PROMPTS_KEPT)(self._read)
+        like = self._states(first.prompts[0])
+        self._cache = SlotCache(like, config.batch_size * self._per_row)
+        self._slots: list[_Slot] = []
+        self.rows: list[_Row] = []
+
+    def add(self, request: Request) -> None:
+        """Take a row in; its prompt's last token is read in the next forward."""
+        for prompt in request.prompts[: self._per_row]:
+            before = len(prompt) - 1
+            self._cache.put(len(self._slots), self._states(prompt), before)
+            self._slots.append(_Slot(prompt[-1], before))
+        self.rows.append(_Row(request.key))
+
+    def _read(self, prompt: tuple[int, ...]) -> States:
         from transformers import DynamicCache
 
-        width, device = max(map(len, prompts)), model.device
-        self._model, self._cache = model, DynamicCache()
-        self._ids = torch.tensor([[pad] * (width - len(p)) + p for p in prompts], device=device)
-        lengths = torch.tensor([len(p) for p in prompts], device=device)
-        columns = torch.arange(width, device=device)
-        self._mask = (columns >= width - lengths[:, None]).long()
-        self._padded = bool((lengths < width).any())
-        self._positions = (self._mask.cumsum(1) - 1).clamp(min=0)
-        self._going = torch.ones(len(prompts), dtype=torch.bool, device=device)
-        self.rows = list(range(len(prompts)))
+        cache: Any = DynamicCache()
+        ids = torch.tensor([prompt], device=self._model.device)
+        self._model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        return [(layer.keys, layer.values) for layer in cache.layers]
 
     def logits(self) -> Tensor:
         """(R, V) for the next token of each row."""
-        output = self._model(
-            input_ids=self._ids,
-            attention_mask=self._mask if self._padded else None,
-            position_ids=self._positions,
+        device, positions = self._model.device, [slot.position for slot in self._slots]
+        self._cache.aim(positions)
+        at = torch.tensor(positions, device=device)[:, None]
+        unseen = torch.arange(max(positions) + 1, device=device) > at
+        mask = torch.zeros(unseen.shape, dtype=self._model.dtype, device=device)
+        logits: Tensor = self._model(
+            input_ids=torch.tensor([[slot.token] for slot in self._slots], device=device),
+            attention_mask=mask.masked_fill_(unseen, -math.inf)[:, None, None],
+            position_ids=at,
             past_key_values=self._cache,
             use_cache=True,
             logits_to_keep=1,
-        )
-        logits: Tensor = output.logits[:, -1]
-        return logits
+        ).logits[:, -1]
+        if self._per_row == 1:
+            return logits
+        return guided(logits[0::2], logits[1::2], self._guidance)
 
-    def advance(self, tokens: Tensor, going: Tensor) -> None:
-        """Append the drawn tokens; drop finished rows once there are enough of them."""
-        self._going &= going
-        self._ids, self._positions = tokens[:, None], self._positions[:, -1:] + 1
-        self._mask = torch.cat([self._mask, self._mask.new_ones(len(tokens), 1)], dim=1)
-        alive = int(self._going.sum())
-        if alive == 0:
-            self.rows = []
-        elif alive <= (1 - COMPACT_AT) * len(self.rows):
-            self._keep(self._going.nonzero().squeeze(1))
+    def advance(self, tokens: list[int], end: int, max_new_tokens: int) -> list[_Row]:
+        """Append one token a row; return the rows that have ended, which leave the batch."""
+        ended = []
+        for i in reversed(range(len(self.rows))):
+            row, token = self.rows[i], tokens[i]
+            row.ids.append(token)
+            for slot in self._slots_of(i):
+                self._slots[slot] = _Slot(token, self._slots[slot].position + 1)
+            if token == end or len(row.ids) == max_new_tokens:
+                self._remove(i)
+                ended.append(row)
+        return ended
 
-    def _keep(self, slots: Tensor) -> None:
-        self._cache.batch_select_indices(slots)
-        self._ids, self._positions = self._ids[slots], self._positions[slots]
-        self._mask, self._going = self._mask[slots], self._going[slots]
-        self.rows = [self.rows[i] for i in slots.tolist()]
+    def _slots_of(self, row: int) -> range:
+        return range(row * self._per_row, (row + 1) * self._per_row)
+
+    def _remove(self, row: int) -> None:
+        """Fill the place with the last row: all behind `row` have advanced already."""
+        last = len(self.rows) - 1
+        if row != last:
+            for source, target in zip(self._slots_of(last), self._slots_of(row), strict=True):
+                self._cache.move(source, target, self._slots[source].position)
+                self._slots[target] = self._slots[source]
+        del self._slots[self._slots_of(last).start :]
+        self.rows[row] = self.rows[-1]
+        self.rows.pop()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from twinset.basemodel import context_length
 from twinset.config import SamplingConfig
-from twinset.decoding import generate
+from twinset.decoding import Request, attention_span, decode
 from twinset.errors import InputError
 from twinset.records import CONTROL
 from twinset.schema import Combination
@@ -38,6 +37,7 @@ class Sampler:
         prompts: token ids of every combination's prompt.
         config: decoding settings and seed.
         max_new_tokens: longest text, end of text included.
+        stream: number of the random stream; samplers that share rows out have one each.
     """
 
     def __init__(
@@ -47,20 +47,20 @@ class Sampler:
         prompts: Mapping[Combination, list[int]],
         config: SamplingConfig,
         max_new_tokens: int,
+        stream: int = 0,
     ) -> None:
         self._model, self._tokenizer, self._prompts = model, tokenizer, prompts
-        self._config = config
-        room = context_length(model) - max(map(len, prompts.values()))
+        self._config, self._stream = config, stream
+        room = attention_span(model) - max(map(len, prompts.values()))
         self._max_new_tokens = min(config.max_new_tokens or max_new_tokens, room)
-        self._generator = torch.Generator(model.device)
-        self._wrong = np.random.default_rng()  # both are seeded at the start of `sample`
 
     def sample(
         self, counts: Mapping[Combination, int], observe: Callable[[int], None] = lambda rows: None
     ) -> list[Row]:
         """Return exactly `counts[c]` rows of each combination c, in the order of `counts`.
 
-        Rows that are empty, broken or caught in a loop are drawn again.
+        Rows that are empty, broken or caught in a loop are drawn again, each up to
+        `config.max_redraws` times in all.
 
         Args:
             counts: rows wanted.
@@ -69,45 +69,34 @@ class Sampler:
         Raises:
             InputError: a combination's rows were unusable time after time.
         """
-        found: dict[Combination, list[str]] = {c: [] for c in counts}
-        self._generator.manual_seed(self._config.seed)
-        self._wrong = np.random.default_rng(self._config.seed)
-        with torch.inference_mode():
-            for _ in range(self._config.max_redraws):
-                wanted = [c for c, n in counts.items() for _ in range(n - len(found[c]))]
-                if not wanted:
-                    break
-                for combination, text in self._draw(wanted):
-                    if is_usable(text):
-                        found[combination].append(text)
-                    observe(sum(map(len, found.values())))
-        self._refuse_missing(counts, found)
-        return [Row(c, text) for c, texts in found.items() for text in texts]
+        wanted = [c for c, n in counts.items() for _ in range(n)]
+        found: dict[int, str] = {}
+        tries = [1] * len(wanted)
+        generator, wrong = _streams(self._config.seed, self._stream, self._model.device)
+        waiting = deque(self._request(i, c, wrong) for i, c in enumerate(wanted))
+        for i, ids in self._written(waiting, generator):
+            text = self._text(ids)
+            if is_usable(text):
+                found[i] = text
+            elif tries[i] < self._config.max_redraws:
+                tries[i] += 1
+                waiting.appendleft(self._request(i, wanted[i], wrong))
+            observe(len(found))
+        self._refuse_missing(counts, Counter(wanted[i] for i in found))
+        return [Row(c, found[i]) for i, c in enumerate(wanted)]
 
-    def _draw(self, wanted: list[Combination]) -> Iterator[tuple[Combination, str]]:
-        for start in range(0, len(wanted), self._config.batch_size):
-            batch = wanted[start : start + self._config.batch_size]
-            yield from zip(batch, self._generate(batch), strict=True)
+    def _written(
+        self, waiting: deque[Request], generator: torch.Generator
+    ) -> Iterator[tuple[int, list[int]]]:
+        end = self._tokenizer.eos_token_id
+        return decode(self._model, waiting, end, self._max_new_tokens, self._config, generator)
 
-    def _generate(self, combinations: list[Combination]) -> list[str]:
-        ids = generate(
-            self._model,
-            [self._prompts[c] for c in combinations],
-            self._tokenizer.eos_token_id,
-            self._max_new_tokens,
-            self._config,
-            self._generator,
-            self._against(combinations),
-        )
-        return [self._text(row) for row in ids]
-
-    def _against(self, combinations: list[Combination]) -> list[list[int]] | None:
-        """Return a wrong prompt for every row; None where there is but one combination."""
-        known = tuple(self._prompts)
-        if len(known) == 1:
-            return None
-        wrong = [wrong_combinations(c, known, 1, self._wrong)[0] for c in combinations]
-        return [self._prompts[c] for c in wrong]
+    def _request(self, index: int, combination: Combination, wrong: np.random.Generator) -> Request:
+        """Ask for a row, with the prompt of a wrong combination where there is another one."""
+        known, asked = tuple(self._prompts), [combination]
+        if len(known) > 1:
+            asked += wrong_combinations(combination, known, 1, wrong)
+        return Request(index, tuple(tuple(self._prompts[c]) for c in asked))
 
     def _text(self, ids: list[int]) -> str:
         """Decode up to the end-of-text token; a text cut off before it loses its last word."""
@@ -118,14 +107,27 @@ class Sampler:
         return text if finished else " ".join(text.rsplit(None, 1)[:-1])
 
     def _refuse_missing(
-        self, counts: Mapping[Combination, int], found: Mapping[Combination, list[str]]
+        self, counts: Mapping[Combination, int], found: Mapping[Combination, int]
     ) -> None:
         for combination, wanted in counts.items():
-            if len(found[combination]) < wanted:
+            if found[combination] < wanted:
                 raise InputError(
-                    f"only {len(found[combination])} of {wanted} rows for label {combination} were "
+                    f"only {found[combination]} of {wanted} rows for label {combination} were "
                     "usable (neither empty nor looping); raise --temperature or train longer"
                 )
+
+
+def _streams(
+    seed: int, stream: int, device: torch.device
+) -> tuple[torch.Generator, np.random.Generator]:
+    """Return the sources of the draws and of the wrong prompts.
+
+    A generator on the processor keeps 32 bits of its seed, so streams are numbers in a row: they
+    differ for sure, where hashes might meet.
+    """
+    start = int(np.random.SeedSequence(seed).generate_state(1)[0])
+    draws = torch.Generator(device).manual_seed((start + stream) % 2**32)
+    return draws, np.random.default_rng([seed, stream])
 
 
 def is_usable(text: str) -> bool:

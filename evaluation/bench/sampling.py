@@ -1,0 +1,242 @@
+"""`python -m evaluation.bench.sampling`: rows a second, beside Hugging Face's `generate`.
+
+The same weights, prompts of two labels, end token, top-p, temperature, longest text and batch size;
+`generate` writes batch after batch, ours one running batch. They take turns in one process, and
+every ratio is of one turn.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, median
+from typing import Annotated, Any
+
+import torch
+import typer
+
+from evaluation.bench.models import MODELS, classes
+from evaluation.bench.report import surroundings
+from evaluation.command import command_line, run_command
+from twinset.artefact import write_json, write_text
+from twinset.assets import ASSETS
+from twinset.basemodel import load_base
+from twinset.config import SamplingConfig
+from twinset.decoding import generate
+from twinset.errors import InputError
+from twinset.kernels import fuse
+
+PROMPTS = ("Write a positive review about a film:", "Write a negative review about a film:")
+RANDOM_PROMPTS = [[*range(1, 10)], [*range(1, 12)]]  # of a random model, which has no tokenizer
+PRECISIONS = ("float32", "bfloat16")
+OURS, THEIRS = "twinset", "generate"
+
+Rows = list[list[int]]
+Way = Callable[[int], Rows]  # writes every row, from a seed; from 0, a few only: to warm up
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What both write.
+
+    Args:
+        prompts: token ids, one a row, the labels in turn.
+        end: id of the token that closes a row.
+        longest: tokens of a row.
+        config: decoding settings, batch size among them.
+    """
+
+    prompts: Rows
+    end: int
+    longest: int
+    config: SamplingConfig
+
+    def drawn(self, seed: int) -> Rows:
+        """Return the prompts of a turn's rows."""
+        return self.prompts if seed else self.prompts[:2]
+
+
+@app.command()
+def bench(
+    model: Annotated[
+        str, typer.Option(help="Asset, folder, or gpt2-14m and the like: random.")
+    ] = "smollm2-135m",
+    rows: Annotated[int, typer.Option(min=1, help="Rows a turn.")] = 128,
+    batch_size: Annotated[int, typer.Option(min=1, help="Rows at once.")] = 32,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest row.")] = 48,
+    end: Annotated[
+        str, typer.Option(help="A token that closes rows; end of text if left out.")
+    ] = "",
+    top_p: Annotated[float, typer.Option(help="For both.")] = 0.9,
+    temperature: Annotated[float, typer.Option(help="For both.")] = 1.0,
+    precision: Annotated[str, typer.Option(help="Of the weights.")] = ",".join(PRECISIONS),
+    rounds: Annotated[int, typer.Option(min=1, help="Turns of each.")] = 3,
+    threads: Annotated[int, typer.Option(min=1, help="Threads.")] = 1,
+    output: Annotated[Path, typer.Option(help="This .json; .md beside it.")] = Path(
+        "evaluation/bench/results/sampling.json"
+    ),
+) -> None:
+    """Time both ways of writing rows."""
+    torch.set_num_threads(threads)
+    config = SamplingConfig(
+        top_p=top_p, temperature=temperature, guidance=0.0, batch_size=batch_size
+    )
+    plain, prompts, closing = _load(model, end)
+    work = Work([prompts[i % 2] for i in range(rows)], closing, max_new_tokens, config)
+    turns = measure(contestants(plain, work, _precisions(precision)), rounds)
+    found = {
+        "command": command_line("evaluation.bench.sampling"),
+        **surroundings(),
+        "model": model if model in ASSETS or model in MODELS else "local folder",
+        "rows": rows,
+        "batch_size": batch_size,
+        "max_new_tokens": max_new_tokens,
+        "end": end or "end of text",
+        "top_p": top_p,
+        "temperature": temperature,
+        "threads": threads,
+        "turns": turns,
+    }
+    output.parent.mkdir(parents=True, exist_ok=True)
+    write_json(output, found)
+    write_text(output.with_suffix(".md"), markdown(found))
+    typer.echo(output.with_suffix(".md").read_text("utf-8"))
+
+
+def _precisions(given: str) -> list[str]:
+    names = given.split(",")
+    for name in names:
+        if name not in PRECISIONS:
+            raise InputError(f"--precision: {name!r} is none of {', '.join(PRECISIONS)}")
+    return names
+
+
+def _load(name: str, end: str) -> tuple[Any, Rows, int]:
+    """Return a float32 model, the prompts of two labels, and the token that closes a row."""
+    if name in MODELS and name not in ASSETS:
+        torch.manual_seed(0)
+        config_class, model_class = classes(name)
+        config = config_class(bos_token_id=0, eos_token_id=0, **MODELS[name][1])
+        return model_class(config).eval(), RANDOM_PROMPTS, 0
+    base = load_base(name)
+    closing = base.tokenizer.encode(end, add_special_tokens=False) if end else []
+    if end and len(closing) != 1:
+        raise InputError(f"--end: {end!r} is no single token of {name}")
+    prompts = [base.tokenizer.encode(prompt) for prompt in PROMPTS]
+    return base.model, prompts, closing[0] if end else base.tokenizer.eos_token_id
+
+
+def contestants(plain: Any, work: Work, precisions: list[str]) -> dict[str, Way]:
+    """Return each way of writing all rows, from a seed; each has a model of its own."""
+    made: dict[str, Way] = {}
+    for precision in precisions:
+        model = copy.deepcopy(plain).to(getattr(torch, precision))
+        theirs = copy.deepcopy(model)
+        theirs.set_attn_implementation("sdpa")  # what it has by default
+        made[f"{THEIRS}, {precision}"] = _theirs(theirs, work)
+        made[f"{OURS}, {precision}"] = _ours(fuse(model), work)
+    return made
+
+
+def _ours(model: Any, work: Work) -> Way:
+    def write(seed: int) -> Rows:
+        generator = torch.Generator(model.device).manual_seed(seed)
+        return generate(model, work.drawn(seed), work.end, work.longest, work.config, generator)
+
+    return write
+
+
+def _theirs(model: Any, work: Work) -> Way:
+    size = work.config.batch_size
+
+    def write(seed: int) -> Rows:
+        torch.manual_seed(seed)
+        prompts = work.drawn(seed)
+        starts = range(0, len(prompts), size)
+        return [row for i in starts for row in _batch(model, prompts[i : i + size], work)]
+
+    return write
+
+
+@torch.inference_mode()
+def _batch(model: Any, prompts: Rows, work: Work) -> Rows:
+    width = max(map(len, prompts))
+    ids = torch.tensor([[work.end] * (width - len(p)) + p for p in prompts])
+    mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts])
+    written = model.generate(
+        input_ids=ids.to(model.device),
+        attention_mask=mask.to(model.device),
+        do_sample=True,
+        top_k=0,
+        top_p=work.config.top_p,
+        temperature=work.config.temperature,
+        max_new_tokens=work.longest,
+        eos_token_id=work.end,
+        pad_token_id=work.end,
+    )[:, width:].tolist()
+    return [ids[: ids.index(work.end) + 1] if work.end in ids else ids for ids in written]
+
+
+def measure(ways: dict[str, Way], rounds: int) -> list[dict[str, Any]]:
+    """Return of every turn each way's speed and mean length, after a first turn of a few rows."""
+    turns: list[dict[str, Any]] = []
+    for turn in range(rounds + 1):
+        turns.append({})
+        for name, write in ways.items():
+            row = turns[-1][name] = _timed(write, turn)
+            typer.echo(f"{turn}/{rounds} {name}: {row['rows_per_second']:.2f} rows/s", err=True)
+    return turns[1:]
+
+
+def _timed(write: Way, seed: int) -> dict[str, float]:
+    began, busy = time.perf_counter(), time.process_time()
+    rows = write(seed)
+    seconds, busy = time.perf_counter() - began, time.process_time() - busy
+    return {
+        "rows_per_second": len(rows) / seconds,
+        "rows_per_processor_second": len(rows) / busy,
+        "mean_tokens": fmean(map(len, rows)),
+    }
+
+
+def markdown(found: dict[str, Any]) -> str:
+    """Return a table of medians over turns."""
+    turns: list[dict[str, Any]] = found["turns"]
+    about = [name for name in found if name != "turns"]
+    first = next(iter(turns[0]))
+    lines = ["# Rows a second beside Hugging Face's `generate`", ""]
+    lines += [f"- {name.replace('_', ' ')}: {found[name]}" for name in about]
+    lines += [
+        f"- turns: {len(turns)}; a ratio is the median of each turn's. The last column counts "
+        "seconds of the processor, which other programs on it change less",
+        "",
+        f"| | rows/s | mean tokens | {THEIRS}, same weights | {first} | likewise, processor |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    lines += [_line(turns, name, first) for name in turns[0]]
+    return "\n".join(lines) + "\n"
+
+
+def _line(turns: list[dict[str, Any]], name: str, first: str) -> str:
+    speed = median(turn[name]["rows_per_second"] for turn in turns)
+    length = fmean(turn[name]["mean_tokens"] for turn in turns)
+    ratios = [
+        _ratio(turns, name, name.replace(OURS, THEIRS), "rows_per_second"),
+        _ratio(turns, name, first, "rows_per_second"),
+        _ratio(turns, name, first, "rows_per_processor_second"),
+    ]
+    cells = [name, f"{speed:.2f}", f"{length:.1f}", *(f"{ratio:.2f}×" for ratio in ratios)]
+    return f"| {' | '.join(cells)} |"
+
+
+def _ratio(turns: list[dict[str, Any]], name: str, other: str, measure: str) -> float:
+    return median(turn[name][measure] / turn[other][measure] for turn in turns)
+
+
+if __name__ == "__main__":
+    run_command(app)

@@ -1,0 +1,114 @@
+"""Keys and values of many rows at different lengths, in memory that is kept from token to token.
+
+A slot holds one row from column 0 on, so that a column is a position. The slots in use come first,
+so that they are a slice and no copy. Knows nothing of tokens, prompts or masks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+COLUMNS = 32  # at first; doubled when a row outgrows them
+
+# keys and values of every layer for one prompt, (1, H, T, d) each
+States = list[tuple[Tensor, Tensor]]
+
+
+class SlotLayer(CacheLayerMixin):
+    """Keys and values of one layer: (slots, H, columns, d), of which (used, H, width, d) are read.
+
+    Args:
+        keys: of any prompt, for its shape.
+        values: likewise.
+        slots: how many.
+    """
+
+    is_sliding = False
+
+    def __init__(self, keys: Tensor, values: Tensor, slots: int) -> None:
+        super().__init__()
+        # Zeros: a masked column has no weight, but no weight times not-a-number is not a number.
+        self.kept = [x.new_zeros(slots, x.shape[1], COLUMNS, x.shape[3]) for x in (keys, values)]
+        self.used, self.width, self.places = 0, 0, torch.empty(0)
+        self.is_initialized = True
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Do nothing: all was made at once."""
+
+    def grow(self, columns: int) -> None:
+        """Make room for so many columns."""
+        for i, old in enumerate(self.kept):
+            slots, heads, width, size = old.shape
+            self.kept[i] = old.new_zeros(slots, heads, columns, size)
+            self.kept[i][:, :, :width] = old
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Write one token a slot, (used, H, 1, d), and return what is read then."""
+        for kept, new in zip(self.kept, (key_states, value_states), strict=True):
+            size = kept.shape[3]
+            kept.view(-1, size).index_copy_(0, self.places, new.reshape(-1, size))
+        keys, values = (x[: self.used, :, : self.width] for x in self.kept)
+        return keys, values
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Return width and offset."""
+        return self.width, 0
+
+    def get_seq_length(self) -> int:
+        """Return how many columns were written before."""
+        return self.width - 1
+
+    def get_max_length(self) -> int:
+        """Return that there is no longest row."""
+        return -1
+
+
+class SlotCache(Cache):
+    """The slots of all layers.
+
+    Args:
+        like: the states of any prompt, for their shapes.
+        slots: how many.
+    """
+
+    def __init__(self, like: States, slots: int) -> None:
+        self._made = [SlotLayer(keys, values, slots) for keys, values in like]
+        super().__init__(layers=list(self._made))
+
+    def aim(self, positions: list[int]) -> None:
+        """Have the next forward write slot i's token to column positions[i], and read up to it."""
+        width = max(positions) + 1
+        self._reserve(width)
+        places: dict[int, Tensor] = {}  # by number of heads, which is nearly always the same
+        for layer in self._made:
+            _, heads, columns, _ = layer.kept[0].shape
+            if heads not in places:
+                at = torch.tensor(positions, device=layer.kept[0].device)[:, None]
+                blocks = torch.arange(len(positions) * heads, device=at.device).view(-1, heads)
+                places[heads] = (blocks * columns + at).flatten()
+            layer.used, layer.width, layer.places = len(positions), width, places[heads]
+
+    def _reserve(self, width: int) -> None:
+        columns = self._made[0].kept[0].shape[2]
+        if width > columns:
+            for layer in self._made:
+                layer.grow(max(width, 2 * columns))
+
+    def put(self, slot: int, states: States, length: int) -> None:
+        """Copy the first `length` tokens of a prompt into a slot."""
+        self._reserve(length)
+        for layer, pair in zip(self._made, states, strict=True):
+            for kept, new in zip(layer.kept, pair, strict=True):
+                kept[slot, :, :length] = new[0, :, :length]
+
+    def move(self, source: int, target: int, length: int) -> None:
+        """Copy the first `length` tokens of one slot over another's."""
+        for layer in self._made:
+            for kept in layer.kept:
+                kept[target, :, :length] = kept[source, :, :length]
