@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from evaluation.papers.feedforward import FeedForward
+from evaluation.papers.kerrigan.feedforward import FeedForward
 from evaluation.papers.learning import tokenised
 from evaluation.papers.words import Words
 from twinset.mismatch import MismatchLoss

@@ -7,16 +7,30 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from evaluation.papers import contest
-from evaluation.papers.corpora import Corpora, Lines
-from evaluation.papers.kerrigan import app
+from evaluation.papers.intervals import ratio
+from evaluation.papers.kerrigan import training
+from evaluation.papers.kerrigan.__main__ import app
+from evaluation.papers.kerrigan.claim import (
+    HELPFUL,
+    POSSIBLE,
+    UNCLEAR,
+    UNDERFIT,
+    USELESS,
+    Evidence,
+)
+from evaluation.papers.kerrigan.corpora import Corpora, Lines
+from evaluation.papers.kerrigan.people import SIZES as PEOPLE
+from evaluation.papers.kerrigan.people import people
+from evaluation.papers.kerrigan.published import BOTH, DELTA, PRIVATE, PUBLIC, SIGMAS
+from evaluation.papers.kerrigan.sizes import SIZES
 from evaluation.papers.learning import perplexity
-from evaluation.papers.published import BOTH, DELTA, PRIVATE, PUBLIC, SIGMAS
-from evaluation.papers.sizes import SIZES
+from evaluation.papers.rows import Rows
 from evaluation.papers.words import Words
 from twinset.errors import InputError
 from twinset.privacy.accountant import epsilon
-from twinset.privacy.events import event_from_dict
+from twinset.privacy.events import SubsampledGaussian, event_from_dict, event_to_dict
+from twinset.privacy.groups import group_epsilon
+from twinset.privacy.rounding import up_decimals
 
 SUBJECTS = "dogs cats birds boats trains people children teachers".split()
 VERBS = "like chase watch hear follow draw paint love".split()
@@ -68,6 +82,21 @@ def test_the_full_plan_has_the_papers_sizes(options):
     assert [c.shape.hidden for c in size if c.paper == "large"][0] == (10_000, 5_000, 1_000)
 
 
+@pytest.mark.parametrize("size", SIZES)
+def test_a_plan_needs_no_files(size, tmp_path):
+    plan = run("--size", size, "--seeds", "2", "--output", tmp_path / "out", "--dry-run")
+    assert "as if they were the paper's" in plan
+    rows = 2 * len(SIZES[size].contestants) * (1 + 2 * len(SIGMAS))
+    assert plan.endswith(f"{rows} rows with 2 seeds\n")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("more", "option"), [([], "--public"), (["--public", "a.txt"], "--priv")])
+def test_files_are_asked_for(more, option):
+    with pytest.raises(InputError, match=f"{option}.*: name a file"):
+        run(*more)
+
+
 def test_bad_options_are_named(options):
     options[options.index("tiny")] = "huge"
     with pytest.raises(InputError, match="--size: 'huge' is none of tiny, cpu, full"):
@@ -87,10 +116,57 @@ def test_word_counts_are_the_texts_own():
     assert perplexity(corpora.counts_groups(corpora.test)) == pytest.approx(expected)
 
 
+def groups(perplexity, seeds=3, spread=0.01):
+    """Groups of 10 tokens each, by seed, of about this perplexity."""
+    rng = np.random.default_rng(int(perplexity))
+    tokens = np.full(20, 10.0)
+    return {
+        seed: np.column_stack([10 * (math.log(perplexity) + rng.normal(0, spread, 20)), tokens])
+        for seed in range(seeds)
+    }
+
+
+@pytest.mark.parametrize("seeds", [3, 1])
+@pytest.mark.parametrize(
+    ("found", "outcome"),
+    [
+        ({"public": 100, "both": 80, "private": 300, "quiet": 150}, POSSIBLE),
+        ({"public": 100, "both": 80, "private": 150, "quiet": 120}, HELPFUL),
+        ({"public": 100, "both": 80, "private": 300, "quiet": 250}, UNDERFIT),
+        ({"public": 100, "both": 120, "private": 300, "quiet": 150}, USELESS),
+        ({"public": 100, "both": 80, "private": 60, "quiet": 55}, USELESS),
+        ({"public": 100, "both": 100, "private": 300, "quiet": 150}, UNCLEAR),
+    ],
+)
+def test_the_verdict_is_computed(found, outcome, seeds):
+    of = {name: groups(value, seeds) for name, value in {"counts": 200, **found}.items()}
+    if found["both"] == found["public"]:
+        by = 0.01 if seeds > 1 else 0.0  # better with one seed, worse with the next
+        of["public"] = {s: g * [1 + by * (-1) ** s, 1] for s, g in of["both"].items()}
+    pairs = [("both", "public"), ("both", "private"), ("private", "counts"), ("quiet", "counts")]
+    judged = Evidence(*(ratio(of[ours], of[theirs]) for ours, theirs in pairs)).verdict("GPT-2")
+    assert (judged.because, judged.word) == outcome
+    assert len(judged.details) == 4
+
+
+def test_people_with_several_lines_are_less_safe_than_one(tmp_path):
+    rows = Rows.open(tmp_path / "a.json", {}, "command")
+    step = SubsampledGaussian(1.1, 0.01, 50)
+    for seed in range(2):  # the same training twice: one block
+        rows.rows["model", BOTH, 1.1, seed] = {"events": [event_to_dict(step)]}
+    body = [line.strip("| ").split(" | ") for line in people(rows).lines[4:]]
+    alone = epsilon([step], DELTA)
+    assert [cells[3] for cells in body] == [str(size) for size in PEOPLE]
+    for size, cells in zip(PEOPLE, body, strict=True):
+        assert cells[4] == up_decimals(alone / size)  # the paper's
+        assert cells[7] == up_decimals(group_epsilon([step], DELTA, size))
+        assert size == 1 or float(cells[7]) > alone > float(cells[4])
+
+
 @pytest.mark.slow
 def test_from_the_command_line_to_its_files(options, tmp_path, monkeypatch):
     out, stopped = tmp_path / "out", 9
-    real, trained = contest.learn, []
+    real, trained = training.learn, []
 
     def counted(*args):
         if len(trained) == stopped:
@@ -98,7 +174,7 @@ def test_from_the_command_line_to_its_files(options, tmp_path, monkeypatch):
         trained.append(args)
         return real(*args)
 
-    monkeypatch.setattr(contest, "learn", counted)
+    monkeypatch.setattr(training, "learn", counted)
     with pytest.raises(AssertionError):  # interrupted: exit code 130
         run(*options)
     before = json.loads((out / "kerrigan.json").read_text())["rows"]
@@ -117,7 +193,9 @@ def test_from_the_command_line_to_its_files(options, tmp_path, monkeypatch):
         check_epsilon(row)
     assert (out / "kerrigan.png").stat().st_size > 10_000
     assert (out / "kerrigan.md").read_text() == table
-    for said in ("3787.68", "1473.48", "9.75", "words as numbers", "SHA-256"):
+    assert found["summary"]["word"] in ("held", "partly", "not held", "undecided")
+    assert found["summary"]["published"].startswith("0.930")
+    for said in ("3787.68", "1473.48", "9.75", "words as numbers", "SHA-256", "lines of a person"):
         assert said in table
     assert not list(out.glob(".*"))  # the kept weights are gone
 

@@ -1,29 +1,19 @@
-"""What the experiments of the papers share: texts, words, private learning, rows, verdicts."""
+"""What the experiments of the papers share: texts, words, private learning, rows."""
 
 import gzip
 import math
 
-import numpy as np
 import pytest
 import torch
 
 from evaluation.fitting import Recipe
-from evaluation.papers import learning
-from evaluation.papers.claim import (
-    CONFIRMED,
-    HELPED,
-    REFUTED,
-    UNDECIDED,
-    UNDERFIT,
-    ratio,
-    verdict,
-)
-from evaluation.papers.feedforward import FeedForward
+from evaluation.papers.kerrigan.feedforward import FeedForward
 from evaluation.papers.learning import learn, nats_of_groups, perplexity, plan_of, tokenised
 from evaluation.papers.rows import Rows
-from evaluation.papers.texts import read_lines
+from evaluation.papers.texts import drawn, read_lines
 from evaluation.papers.words import Words
 from twinset.errors import InputError
+from twinset.policies import make_policy
 from twinset.privacy.events import NonPrivateAccess, SubsampledGaussian
 
 LINES = [f"so it goes {word}" for word in "and so on for all we know".split() * 6]
@@ -62,6 +52,14 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path, name, content, said):
     assert "secret" not in str(caught.value)
 
 
+def test_some_lines_are_drawn_in_the_order_of_the_file():
+    lines = [str(n) for n in range(100)]
+    some = drawn(lines, 10)
+    assert len(some) == 10 and some == sorted(some, key=int) and some == drawn(lines, 10)
+    assert some != lines[:10]
+    assert drawn(lines, None) == drawn(lines, 100) == lines
+
+
 def test_a_vocabulary_is_of_its_own_lines_and_others_words_are_left_out():
     words = Words.of(["It goes, it went", "it goes"], 2)
     assert words.size == 3
@@ -96,16 +94,14 @@ class Spy:
         return noisy, event
 
 
-def noise_std(monkeypatch, setting, scale):
+def noise_std(setting, scale):
     spies = []
 
     def spied(made):
         spies.append(Spy(make_policy(made), scale))
         return spies[-1]
 
-    make_policy = learning.make_policy
-    monkeypatch.setattr(learning, "make_policy", spied)
-    learn(*setting, Recipe(8, 20, 1e-3, NORM), SIGMA, seed=0)
+    learn(*setting, Recipe(8, 20, 1e-3, NORM), SIGMA, seed=0, make=spied)
     return float(torch.cat(spies[0].noise).std())
 
 
@@ -114,9 +110,9 @@ def has_the_stated_size(std):
 
 
 @pytest.mark.parametrize("scale", [1.0, 2 / 3, 0.5, 1.5])
-def test_the_noise_of_a_step_has_the_stated_size(monkeypatch, setting, scale):
+def test_the_noise_of_a_step_has_the_stated_size(setting, scale):
     """Three negative controls: noise of another size is told apart."""
-    assert has_the_stated_size(noise_std(monkeypatch, setting, scale)) is (scale == 1.0)
+    assert has_the_stated_size(noise_std(setting, scale)) is (scale == 1.0)
 
 
 def test_what_is_spent_is_what_was_done(setting):
@@ -160,46 +156,6 @@ def test_a_broken_model_has_a_number_all_the_same(setting):
     assert math.isfinite(perplexity(nats_of_groups(model, records, 0)))
 
 
-def groups(perplexity, seeds=3, spread=0.01):
-    """Groups of 10 tokens each, by seed, of about this perplexity."""
-    rng = np.random.default_rng(int(perplexity))
-    tokens = np.full(20, 10.0)
-    return {
-        seed: np.column_stack([10 * (math.log(perplexity) + rng.normal(0, spread, 20)), tokens])
-        for seed in range(seeds)
-    }
-
-
-@pytest.mark.parametrize("seeds", [3, 1])
-@pytest.mark.parametrize(
-    ("found", "word"),
-    [
-        ({"public": 100, "both": 80, "private": 300, "quiet": 150}, CONFIRMED),
-        ({"public": 100, "both": 80, "private": 150, "quiet": 120}, HELPED),
-        ({"public": 100, "both": 80, "private": 300, "quiet": 250}, UNDERFIT),
-        ({"public": 100, "both": 120, "private": 300, "quiet": 150}, REFUTED),
-        ({"public": 100, "both": 80, "private": 60, "quiet": 55}, REFUTED),
-        ({"public": 100, "both": 100, "private": 300, "quiet": 150}, UNDECIDED),
-    ],
-)
-def test_the_verdict_is_computed(found, word, seeds):
-    of = {name: groups(value, seeds) for name, value in {"counts": 200, **found}.items()}
-    if found["both"] == found["public"]:
-        by = 0.01 if seeds > 1 else 0.0  # better with one seed, worse with the next
-        of["public"] = {s: g * [1 + by * (-1) ** s, 1] for s, g in of["both"].items()}
-    judged = verdict(of.__getitem__)
-    assert judged.word == word
-    assert len(judged.sentences()) == 4
-
-
-def test_a_ratio_is_of_the_same_seeds():
-    ours, theirs = groups(80), groups(100, seeds=2)
-    found = ratio(ours, theirs)
-    assert found.seeds == 2
-    assert found.value == pytest.approx(0.8, rel=0.02)
-    assert ratio(ours, {}) is None
-
-
 def test_rows_go_on_where_they_were_and_refuse_other_settings(tmp_path):
     path, key = tmp_path / "a.json", ("model", "public only", 0.1, 0)
     rows = Rows.open(path, {"size": "tiny"}, "first")
@@ -207,6 +163,8 @@ def test_rows_go_on_where_they_were_and_refuse_other_settings(tmp_path):
     again = Rows.open(path, {"size": "tiny"}, "second")
     assert again.rows == {key: {"perplexity": 2.0}}
     assert again.commands == ["first", "second"]
+    assert again.by_seed("model", "public only", 0.1) == {0: {"perplexity": 2.0}}
+    assert again.by_seed("model", "public only") == {}
     with pytest.raises(InputError, match=r"other settings \(size\)"):
         Rows.open(path, {"size": "cpu"}, "third")
     path.write_text("[]")

@@ -1,7 +1,7 @@
 """Lines of text learnt by the project's own private loop, and what one of them costs afterwards.
 
-Poisson batch → exact clipped sum of whole lines → uniform noise → Adam. One loop for public text
-and for private text, with noise and without. Knows no table and no paper.
+Poisson batch → exact clipped sum of whole lines → noise of a policy → Adam. One loop for public
+text and for private text, with noise and without. Knows no table and no paper.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from evaluation.papers.words import Tokens
 from twinset.config import SpeedConfig, TrainingConfig
 from twinset.perplexity import nats_per_token
 from twinset.plan import Plan
-from twinset.policies import Setting, make_policy
+from twinset.policies import NoisePolicy, Setting, make_policy
 from twinset.privacy.accountant import compose
 from twinset.privacy.batches import poisson_batches
 from twinset.privacy.clipping import Execution
@@ -25,6 +25,8 @@ from twinset.privacy.events import Event
 from twinset.privacy.randomness import Randomness
 from twinset.tokens import TokenisedRecords
 from twinset.training import StepReport, train
+
+MakePolicy = Callable[[Setting], NoisePolicy]
 
 GROUPS = 100  # of scored lines, over which a bootstrap draws
 LARGEST_NATS = 700.0  # a token; e to a larger power is no float
@@ -59,11 +61,12 @@ def learn(
     noise_multiplier: float,
     seed: int,
     count: Count = unheard,
+    make: MakePolicy = make_policy,
 ) -> list[Event]:
     """Train a model in place and return what that spent.
 
     Guarantee:
-        With noise, the weights come from T Poisson-subsampled Gaussian releases of sums in which
+        With noise, the weights come from T releases of the policy, of Poisson-sampled sums in which
         each line, all its words together, counts at most C; the events say which. The number of
         lines is taken as public. Without noise there is no clipping and no guarantee.
 
@@ -74,6 +77,7 @@ def learn(
         noise_multiplier: σ; 0 without privacy.
         seed: of the batches without privacy. With it, neither batches nor noise is ever seeded.
         count: is told of each step.
+        make: makes the policy; of the setting's own options it makes uniform noise.
     """
     plan, spent = plan_of(len(records), recipe, noise_multiplier), list[Event]()
     private = noise_multiplier > 0
@@ -83,7 +87,7 @@ def learn(
     def tell(report: StepReport) -> None:
         count(report.step, plan.steps)
 
-    policy = make_policy(Setting(noise_multiplier, norm, plan.sample_rate, randomness))
+    policy = make(Setting(noise_multiplier, norm, plan.sample_rate, randomness))
     train(
         model,
         records,

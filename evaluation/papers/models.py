@@ -1,4 +1,4 @@
-"""The language models of paper 003's experiment, as shapes that can be built."""
+"""Language models as shapes that can be built; those of one paper alone are in its folder."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-
-from evaluation.fitting import Recipe
 
 
 class Shape(Protocol):
@@ -21,29 +19,6 @@ class Shape(Protocol):
     def begun(self, vocabulary: int) -> Any:
         """Return what training on public text begins from."""
         ...
-
-
-@dataclass(frozen=True)
-class FeedForwardShape:
-    """`evaluation.papers.feedforward.FeedForward`.
-
-    Args:
-        hidden: units of each layer.
-        embedding: length of a word's vector; 0 takes the word's number instead.
-    """
-
-    hidden: tuple[int, ...]
-    embedding: int
-
-    def fresh(self, vocabulary: int) -> Any:
-        """See `Shape`."""
-        from evaluation.papers.feedforward import FeedForward
-
-        return FeedForward(vocabulary, self.embedding, self.hidden)
-
-    def begun(self, vocabulary: int) -> Any:
-        """See `Shape`: random weights."""
-        return self.fresh(vocabulary)
 
 
 @dataclass(frozen=True)
@@ -104,25 +79,6 @@ class FolderShape:
         from twinset.basemodel import load_base
 
         return load_base(str(self.folder)).model.float()
-
-
-@dataclass(frozen=True)
-class Contestant:
-    """A model, and how it is trained.
-
-    Args:
-        name: in the tables.
-        shape: of the model.
-        public: recipe for public text.
-        private: recipe for private text, with noise and without.
-        paper: the column of the paper's table that it answers to, if any: small or large.
-    """
-
-    name: str
-    shape: Shape
-    public: Recipe
-    private: Recipe
-    paper: str = ""
 
 
 def seeded(build: Any, vocabulary: int, seed: int) -> Any:

@@ -24,7 +24,8 @@ class Rows:
         settings: everything that a row depends on, but its key.
         commands: that the rows came from.
         facts: what else a reader should know.
-        rows: by key: plain values, ready for JSON.
+        rows: by key, whose last is the seed: plain values, ready for JSON.
+        summary: the line in a table of all papers, once all rows are there.
     """
 
     path: Path
@@ -32,6 +33,7 @@ class Rows:
     commands: list[str]
     facts: dict[str, Any] = field(default_factory=dict)
     rows: dict[Key, dict[str, Any]] = field(default_factory=dict)
+    summary: dict[str, str] | None = None
 
     @classmethod
     def open(cls, path: Path, settings: Mapping[str, Any], command: str) -> Rows:
@@ -57,6 +59,10 @@ class Rows:
             )
         return cls(path, settings, list(dict.fromkeys([*commands, command])), facts, rows)
 
+    def by_seed(self, *level: str | float) -> dict[int, dict[str, Any]]:
+        """Return the rows whose key is `level` and then a seed."""
+        return {int(key[-1]): row for key, row in self.rows.items() if key[:-1] == level}
+
     def add(self, key: Key, row: Mapping[str, Any]) -> None:
         """Add a row, and write the file."""
         self.rows[key] = dict(row)
@@ -66,6 +72,7 @@ class Rows:
         """Write the file whole, or not at all."""
         rows = [{"key": list(key)} | row for key, row in self.rows.items()]
         kept = {
+            "summary": self.summary,
             "settings": self.settings,
             "facts": self.facts,
             "commands": self.commands,

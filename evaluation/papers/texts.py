@@ -6,11 +6,14 @@ import gzip
 import zlib
 from pathlib import Path
 
+import numpy as np
+
 from twinset.errors import InputError
 from twinset.formats import read_frame
 
 PLAIN = (".txt", ".txt.gz")
 COLUMN = "text"
+_DRAW = 0  # seed of which lines are taken: the same for all rows
 
 
 def read_lines(path: Path) -> list[str]:
@@ -24,6 +27,14 @@ def read_lines(path: Path) -> list[str]:
     if not lines:
         raise InputError(f"{path}: holds no text; name another file")
     return lines
+
+
+def drawn(lines: list[str], most: int | None) -> list[str]:
+    """Return at most so many lines, drawn at random, in the order of the file; None: all."""
+    if most is None or most >= len(lines):
+        return lines
+    taken = np.random.default_rng(_DRAW).permutation(len(lines))[:most]
+    return [lines[i] for i in sorted(taken)]
 
 
 def _plain(path: Path) -> str:

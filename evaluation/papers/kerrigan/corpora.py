@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from evaluation.papers.kerrigan.sizes import CONTEXT, Size
 from evaluation.papers.learning import GROUPS, tokenised
-from evaluation.papers.sizes import CONTEXT, Size
-from evaluation.papers.texts import read_lines
-from evaluation.papers.words import Tokens, words
+from evaluation.papers.models import FolderShape
+from evaluation.papers.texts import drawn, read_lines
+from evaluation.papers.words import Subwords, Tokens, Words, words
 from twinset.errors import InputError
 from twinset.tokens import TokenisedRecords
-
-_DRAW = 0  # seed of which lines are taken: the same for all rows
 
 
 @dataclass(frozen=True)
@@ -46,25 +45,17 @@ class Lines:
     test: Sequence[str]
 
 
-def read(paths: Paths, size: Size, scored: bool = True) -> Lines:
+def read_texts(paths: Paths, size: Size, scored: bool = True) -> Lines:
     """Return the lines of an experiment; without `scored`, development and test stay unread.
 
     Raises:
         InputError: a file cannot be used.
     """
-    public = _some(read_lines(paths.public), size.public_lines)
-    train = _some(read_lines(paths.train), size.private_lines)
+    public = drawn(read_lines(paths.public), size.public_lines)
+    train = drawn(read_lines(paths.train), size.private_lines)
     parts = (paths.dev, paths.test) if scored else ()
-    found = [_some(read_lines(path), size.scored_lines) for path in parts]
+    found = [drawn(read_lines(path), size.scored_lines) for path in parts]
     return Lines(public, train, *(found or ([], [])))
-
-
-def _some(lines: list[str], most: int | None) -> list[str]:
-    """Return lines drawn at random, in the order of the file."""
-    if most is None or most >= len(lines):
-        return lines
-    drawn = np.random.default_rng(_DRAW).permutation(len(lines))[:most]
-    return [lines[i] for i in sorted(drawn)]
 
 
 @dataclass(frozen=True)
@@ -124,3 +115,32 @@ def _unknown(lines: Sequence[str], part: TokenisedRecords) -> float:
     """Return the share of words that no token stands for; of subwords, none."""
     written = sum(len(words(line)) for line in lines)
     return max(0.0, 1 - sum(map(len, part.texts)) / max(1, written))
+
+
+def by_model(size: Size, lines: Lines) -> dict[str, Corpora]:
+    """Return the texts by contestant: words of the public text, or a folder's own tokens.
+
+    Raises:
+        InputError: a folder's model cannot be used, or a private text has no known word.
+    """
+    of_words = Corpora.of(lines, Words.of(lines.public, size.vocabulary))
+    return {
+        c.name: Corpora.of(lines, folder_tokens(c.shape.folder))
+        if isinstance(c.shape, FolderShape)
+        else of_words
+        for c in size.contestants
+    }
+
+
+def folder_tokens(folder: Path) -> Tokens:
+    """Return a folder's own tokens.
+
+    Raises:
+        InputError: its model cannot be used.
+    """
+    from twinset.basemodel import load_base
+
+    base = load_base(str(folder))
+    if base.model.config.max_position_embeddings < CONTEXT:
+        raise InputError(f"--gpt2 {folder}: reads fewer than {CONTEXT} tokens; name a larger one")
+    return Subwords(base.tokenizer, folder.name, base.model.config.vocab_size)

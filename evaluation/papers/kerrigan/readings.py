@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from evaluation.papers.published import (
+from evaluation.papers.kerrigan.published import (
     BATCH,
     DELTA,
     EPSILON,

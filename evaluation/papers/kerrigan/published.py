@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 
+from evaluation.papers.report import Paper
+
 PUBLIC, PRIVATE, BOTH = "public only", "private only", "public, then private"
 SIGMAS = (0.0, 0.1, 1.1)
 DELTA = 1e-5
@@ -36,6 +38,22 @@ GPT2_BROWN, GPT2_REDDIT = 40.0, 45.14  # section 4.3: test perplexity without pr
 
 # The script that came with the paper: examples, examples a batch, batches.
 WINDOWS, BATCH, STEPS = 689_763, 64, 12_000
-CLAIM = (
-    "DP fine-tuning not only boosts the performance of DP language modeling, but makes it possible"
+# Brown's sentences and words as `texts` and `words` count them, and the lines of the 10,000
+# comments: for a plan without files.
+VOCABULARY, PUBLIC_LINES, PRIVATE_LINES = 42_397, 57_340, 30_069
+
+# Sections 3.1 and 3.2 on people with γ > 1 sentences: "the only necessary change is a
+# post-processing scaling of ε ↦ ε/γ". Every figure there is for γ = 1.
+GROUP_RULE = "ε ÷ γ"
+
+
+def relative(key: tuple[str, str, float]) -> float:
+    """Return the test perplexity of a row of Table 1 over that of the public model."""
+    return TABLE_1[key][1] / TABLE_1[key[0], PUBLIC, 0.0][1]
+
+
+PAPER = Paper(
+    "Kerrigan, Slack and Tuyls (2020)",
+    "Public text first",
+    "DP fine-tuning not only boosts the performance of DP language modeling, but makes it possible",
 )

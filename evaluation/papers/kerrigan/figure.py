@@ -2,42 +2,44 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from evaluation.papers.kerrigan.found import Found, models
+from evaluation.papers.kerrigan.published import BOTH, DELTA, PRIVATE, PUBLIC, SIGMAS, TABLE_1
 from evaluation.papers.learning import perplexity
-from evaluation.papers.perplexitytable import Found, models, title
-from evaluation.papers.published import BOTH, PRIVATE, PUBLIC, SIGMAS, TABLE_1
 from evaluation.papers.rows import Rows
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _COLOURS = {PRIVATE: "C3", BOTH: "C0"}
 
 
-def write_figure(rows: Rows, path: Path) -> None:
+def draw(rows: Rows) -> Figure:
     """Draw every seed, the means, the public model, word counts, and the paper's own values."""
     from matplotlib.figure import Figure
 
-    found = [one for _, several in models(rows) for one in several]
+    found = models(rows)
     figure = Figure(figsize=(1 + 3.2 * len(found), 3.6), layout="constrained")
     panels = figure.subplots(1, len(found), squeeze=False)[0]
     for panel, one in zip(panels, found, strict=True):
         _draw(panel, one)
     panels[0].set_ylabel("perplexity per token")
     panels[0].legend(fontsize=6)
-    figure.suptitle(title(rows), fontsize=10)
-    figure.savefig(path, dpi=150)
+    size = rows.settings["size"]
+    figure.suptitle(f"Perplexity on private test lines, δ = {DELTA:g} ({size})", fontsize=10)
+    return figure
 
 
 def _draw(panel: Any, found: Found) -> None:
     for start, colour in _COLOURS.items():
         seeds = [_values(found, start, sigma) for sigma in SIGMAS]
-        middles = [sum(values) / len(values) if values else float("nan") for values in seeds]
+        middles = [sum(values) / len(values) for values in seeds]
         panel.plot(range(len(SIGMAS)), middles, "o-", color=colour, label=start)
         for place, values in enumerate(seeds):
             panel.plot([place] * len(values), values, "_", color=colour, markersize=8)
     public = _values(found, PUBLIC, 0.0)
-    if public:
-        panel.axhline(sum(public) / len(public), color="C2", linestyle="--", label=PUBLIC)
+    panel.axhline(sum(public) / len(public), color="C2", linestyle="--", label=PUBLIC)
     counts = perplexity(found.counts)
     panel.axhline(counts, color="0.6", linestyle=":", label="word counts of public text")
     _draw_published(panel, found.network)

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from evaluation.fitting import Recipe
-from evaluation.papers.models import Contestant, FeedForwardShape, FolderShape, Gpt2Shape
-from twinset.errors import InputError
+from evaluation.papers.kerrigan.contestants import Contestant, FeedForwardShape
+from evaluation.papers.models import FolderShape, Gpt2Shape
 
 CONTEXT = 256  # tokens of a line; those of reddit10000 have fewer than 200 words
 VECTORS, NUMBERS = "feed-forward, words as vectors", "feed-forward, words as numbers"
@@ -81,16 +81,7 @@ SIZES = {
 }
 
 
-def size_named(name: str, gpt2: Path | None) -> Size:
-    """Return a size, in which a folder's model may take the place of GPT-2 with random weights.
-
-    Raises:
-        InputError: there is no such size.
-    """
-    if name not in SIZES:
-        raise InputError(f"--size: {name!r} is none of {', '.join(SIZES)}")
-    size = SIZES[name]
-    if gpt2 is None:
-        return size
+def with_folder(size: Size, gpt2: Path) -> Size:
+    """Return a size in which a folder's model takes the place of GPT-2 with random weights."""
     own = [replace(c, shape=FolderShape(gpt2)) if c.name == GPT2 else c for c in size.contestants]
     return replace(size, contestants=tuple(own))
