@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from evaluation.scores import Score
 from twinset.artefact import write_json
-from twinset.errors import InputError
+from twinset.errors import DAMAGED, InputError
 
 SCHEMA = 1
 Question = Literal["utility", "fidelity", "leakage"]
@@ -152,7 +152,7 @@ class Findings:
         """
         try:
             return cls.from_dict(json.loads(path.read_text("utf-8")))
-        except (OSError, KeyError, TypeError, ValueError) as error:
+        except DAMAGED as error:
             raise InputError(
                 f"{path}: holds no findings of twinset ({type(error).__name__}); measure again"
             ) from error

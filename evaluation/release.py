@@ -15,7 +15,7 @@ from evaluation.twins import Twin, read_twin
 from twinset.artefact import sha256_file
 from twinset.columns import choose_columns
 from twinset.config import RunConfig
-from twinset.errors import InputError
+from twinset.errors import DAMAGED, InputError
 from twinset.formats import FORMATS
 from twinset.schema import Schema
 from twinset.surroundings import machine, versions
@@ -53,7 +53,7 @@ class FinishedRun:
             described = _json(root / "model" / DESCRIPTION)
             schema = Schema.from_dict(described["schema"])
             template = Template.from_dict(described["template"])
-        except (OSError, KeyError, TypeError, ValueError) as error:
+        except DAMAGED as error:
             raise InputError(
                 f"{root} is no complete run folder of twinset ({type(error).__name__})"
             ) from error

@@ -12,6 +12,7 @@ from twinset.request import RowsWanted
 from twinset.schema import Combination, Schema
 
 ROWS_COLUMN = "rows"
+LONGEST_NUMBER = 12  # digits
 
 
 def explicit(schema: Schema, wanted: RowsWanted) -> dict[Combination, int] | None:
@@ -84,6 +85,6 @@ def from_file(schema: Schema, path: str | Path) -> dict[Combination, int]:
 
 def _number(value: object, place: str) -> int:
     text = str(value).strip()
-    if not text.isdecimal():
+    if not text.isdecimal() or len(text) > LONGEST_NUMBER:
         raise InputError(f"{place}: the number of rows must be a whole number, 0 or more")
     return int(text)

@@ -27,7 +27,7 @@ from twinset.assets import (
     sha256,
     silent,
 )
-from twinset.errors import InputError
+from twinset.errors import DAMAGED, InputError
 from twinset.modelhub import hub_folder, quiet
 
 if TYPE_CHECKING:
@@ -125,7 +125,13 @@ def _digest(folder: Path) -> str:
 def _chosen_by(folder: Path) -> str:
     """Return what a ledger must say of a base whose corpus was chosen by looking at other files."""
     facts = folder / "pretraining.json"
-    if not facts.is_file() or not json.loads(facts.read_text("utf-8")).get("decontaminated"):
+    if not facts.is_file():
+        return ""
+    try:
+        chosen = json.loads(facts.read_text("utf-8")).get("decontaminated")
+    except DAMAGED:
+        raise InputError(f"{facts}: is damaged; what the base model learnt is unknown") from None
+    if not chosen:
         return ""
     return " (texts like those of some files were left out of its corpus, which no ε covers)"
 
@@ -148,7 +154,6 @@ def _licence(folder: Path) -> str:
 
 def _load_model(folder: Path, name: str, dtype: torch.dtype | None) -> Any:
     import torch
-    from safetensors import SafetensorError
     from transformers import AutoConfig, AutoModelForCausalLM
 
     from twinset.kernels import fuse
@@ -168,7 +173,7 @@ def _load_model(folder: Path, name: str, dtype: torch.dtype | None) -> Any:
         )
     except InputError:
         raise
-    except (OSError, RuntimeError, ValueError, SafetensorError) as error:
+    except Exception as error:  # whatever a strange file makes three libraries raise
         raise InputError(f"{name} cannot be loaded: {_first_line(error)}") from error
     model, info = loaded
     if missing := sorted(info["missing_keys"]):  # they would be random numbers
@@ -186,7 +191,7 @@ def _load_tokenizer(folder: Path, name: str) -> Any:
         tokenizer: Any = AutoTokenizer.from_pretrained(
             folder, trust_remote_code=False, local_files_only=True
         )
-    except (ImportError, OSError, ValueError) as error:
+    except Exception as error:  # likewise
         raise InputError(
             f"{name}: its tokenizer cannot be loaded ({_first_line(error)}); "
             "lay tokenizer.json beside the weights"

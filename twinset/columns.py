@@ -147,9 +147,9 @@ def label_cells(column: pd.Series, place: str) -> list[LabelValue | None]:
     if float not in kinds:
         return cells
     for row, cell in enumerate(cells, start=1):
-        if cell is not None and not math.isfinite(cell):
+        if isinstance(cell, float) and not math.isfinite(cell):
             raise InputError(f"{place}, row {row}: the number is infinite; correct it")
-    whole = all(cell is None or float(cell).is_integer() for cell in cells)
+    whole = all(not isinstance(cell, float) or cell.is_integer() for cell in cells)
     if whole and not isinstance(column.dtype, pd.CategoricalDtype):
         return [None if cell is None else int(cell) for cell in cells]
     return cells

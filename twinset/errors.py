@@ -1,6 +1,17 @@
-"""The two ways twinset stops on purpose."""
+"""The ways twinset stops on purpose."""
 
 from __future__ import annotations
+
+# What reading a file may raise that is not what it should be.
+DAMAGED = (
+    OSError,
+    LookupError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+)
 
 
 class InputError(ValueError):
@@ -13,3 +24,7 @@ class InputError(ValueError):
 
 class VerificationError(RuntimeError):
     """A shared folder does not hold what its ledger and card say it holds."""
+
+
+class Stopped(BaseException):
+    """Somebody stopped a run, and it can be gone on with; the message says how."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
 import signal
 import traceback
 import warnings
@@ -12,7 +14,7 @@ from typing import NoReturn
 
 import typer
 
-from twinset.errors import InputError, VerificationError
+from twinset.errors import InputError, Stopped, VerificationError
 
 STOPPED = 130  # exit code
 HOME = Path(__file__).resolve().parent.parent
@@ -21,6 +23,8 @@ HOME = Path(__file__).resolve().parent.parent
 def run(command: Callable[[], int]) -> int:
     """Run a command and return its exit code: 0, 1 (failed), 2 (bad input) or 130 (stopped)."""
     previous = {s: signal.signal(s, _stop) for s in (signal.SIGINT, signal.SIGTERM)}
+    cores = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, cores[1]))  # a core dump would hold the table
     if not _debugging():
         warnings.simplefilter("ignore")  # of libraries, to developers
     try:
@@ -29,6 +33,7 @@ def run(command: Callable[[], int]) -> int:
     except BaseException as error:
         return _failed(error)
     finally:
+        resource.setrlimit(resource.RLIMIT_CORE, cores)
         for number, handler in previous.items():
             signal.signal(number, handler)
 
@@ -54,12 +59,16 @@ def _failed(error: BaseException) -> int:
 
 
 def _verdict(error: BaseException) -> tuple[str, int]:
+    if isinstance(error, Stopped):
+        return str(error), STOPPED
     if isinstance(error, KeyboardInterrupt):
         return "stopped; nothing half-written is left", STOPPED
     if isinstance(error, InputError):
         return f"error: {error}", 2
     if isinstance(error, VerificationError):
         return f"error: {error}", 1
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        return "error: a path is too long; name a shorter one", 2
     if hasattr(error, "format_message"):  # typer's: an unknown flag, a number that is none
         return f"error: {error.format_message()}; see twinset --help", 2
     what = f"unexpected {type(error).__name__} {_place(error)}"  # its message may quote a record

@@ -12,6 +12,7 @@ from pathlib import Path
 import pandas as pd
 
 from twinset.errors import InputError
+from twinset.parsing import utf8
 
 _HUB_TIMEOUT = 10.0  # seconds until the hub counts as out of reach
 _HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
@@ -37,7 +38,10 @@ def read_saved(folder: Path, split: str | None) -> pd.DataFrame:
         split = next(iter(loaded))
     if split not in loaded:
         raise InputError(f"{folder}: choose a split with --split: {', '.join(loaded)}")
-    return loaded[split].to_pandas()
+    try:
+        return utf8(loaded[split].to_pandas())
+    except Exception:  # a damaged cell; the message may hold it
+        raise InputError(f"{folder}: its data are damaged; save the data set again") from None
 
 
 def read_hub(name: str, split: str | None) -> pd.DataFrame:

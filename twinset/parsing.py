@@ -140,6 +140,22 @@ def read_parquet(path: Path) -> pd.DataFrame:
     """Read a Parquet file with its pandas dtypes."""
     try:
         with open(path, "rb") as raw:  # a handle: from a path pyarrow also reads "name=value/"
-            return pd.read_parquet(raw)
-    except (ValueError, TypeError, KeyError, pa.ArrowException):
+            return utf8(pd.read_parquet(raw))
+    except (ValueError, TypeError, KeyError, RecursionError, pa.ArrowException):
         raise InputError(f"{path}: not a readable Parquet file; write it again") from None
+
+
+def utf8(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a table of Arrow's strings as it is, once all of them are known to be UTF-8.
+
+    They are decoded where they are used, and the error of one that is not would quote it there.
+
+    Raises:
+        pa.ArrowException: one is not; the message must not be passed on.
+    """
+    for _, column in frame.items():
+        is_category = isinstance(column.dtype, pd.CategoricalDtype)
+        cells = column.cat.categories.to_series() if is_category else column
+        if isinstance(cells.dtype, pd.StringDtype):
+            pa.array(cells).validate(full=True)
+    return frame

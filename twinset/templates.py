@@ -171,7 +171,7 @@ def _find(source: str | Path | None) -> PromptFile:
 def _read(path: Path) -> PromptFile:
     try:
         text = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # not UTF-8, or a NUL in the path
         raise InputError(
             f"{path}: cannot be read as a UTF-8 file; check the path of the template"
         ) from error
@@ -181,7 +181,7 @@ def _read(path: Path) -> PromptFile:
 def _parse(name: str, text: str) -> PromptFile:
     try:
         data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InputError(f"{name}: not valid TOML: {error}") from error
     if unknown := sorted(data.keys() - _KEYS):
         raise InputError(

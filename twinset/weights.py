@@ -66,7 +66,7 @@ def weight_scale(base: BaseModel, file: str | None) -> WeightScale:
         scale = WeightScale.from_dict(json.loads(Path(file).read_text("utf-8")))
     except OSError as error:
         raise InputError(f"--weight-scale {file}: cannot be read ({error.strerror})") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"--weight-scale {file}: {error}") from None
     if scale.base_model != base.origin:
         raise InputError(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from evaluation.findings import Findings, Measured, Question
 from twinset.artefact import sha256_file
-from twinset.errors import InputError
+from twinset.errors import DAMAGED, InputError
 from twinset.formats import format_of, read_frame
 from twinset.privacy.ledger import Ledger
 from twinset.share import PRIVACY
@@ -88,7 +88,7 @@ def _read(path: Path, parse: Callable[[str], Read]) -> Read | None:
         return None
     try:
         return parse(path.read_text("utf-8"))
-    except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
+    except DAMAGED as error:
         raise InputError(
             f"{path}: is damaged ({type(error).__name__}); restore it, or take it away"
         ) from error

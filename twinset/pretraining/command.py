@@ -105,6 +105,6 @@ def _licences(path: Path) -> dict[str, str]:
 
     try:
         stated = tomllib.loads(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: is no TOML file ({type(error).__name__})") from None
     return {str(name): str(licence) for name, licence in stated.items()}

@@ -5,16 +5,23 @@ A type that is not listed in `KINDS` is not an event: reading one, or accounting
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass, fields
 from typing import Any
+
+# What double precision can account for. Beyond it squares overflow, and a ledger that somebody else
+# wrote could keep its reader computing for ever.
+SMALLEST, LARGEST = 1e-100, 1e100  # noise multipliers
+MOST_STEPS = 2**53
 
 
 def _require_multiplier(value: float) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError("noise_multiplier must be a number")
-    if not (math.isfinite(value) and value > 0):
-        raise ValueError(f"noise_multiplier must be finite and above 0, not {value}")
+    if not SMALLEST <= value <= LARGEST:
+        raise ValueError(
+            f"noise_multiplier must be finite and above 0, from {SMALLEST:g} to {LARGEST:g}, "
+            f"not {value}"
+        )
 
 
 def _require_text(name: str, value: str) -> None:
@@ -44,7 +51,9 @@ class SubsampledGaussian:
             raise ValueError("sample_rate must be a number")
         if not 0 < self.sample_rate <= 1:
             raise ValueError(f"sample_rate must lie above 0 and be at most 1: {self.sample_rate}")
-        if isinstance(self.steps, bool) or not isinstance(self.steps, int) or self.steps < 1:
+        if isinstance(self.steps, bool) or not isinstance(self.steps, int):
+            raise ValueError("steps must be a whole number")
+        if not 1 <= self.steps <= MOST_STEPS:
             raise ValueError(f"steps must be a whole number of at least 1, not {self.steps}")
 
 
@@ -74,6 +83,7 @@ class IndividualGaussian:
         share = self.least_share
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
             raise ValueError(f"least_share must lie above 0 and be at most 1, not {share}")
+        self.at(1.0)
 
     def share(self, weight: float) -> float:
         """c(ρ) of a record of this privacy weight.

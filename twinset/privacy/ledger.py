@@ -10,8 +10,8 @@ It states facts and computes nothing: ε comes from `accountant`, words from `gu
 from __future__ import annotations
 
 import json
-import math
 import os
+import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
@@ -211,7 +211,7 @@ class Ledger:
             return cls.from_dict(
                 json.loads(text, parse_constant=_refuse, object_pairs_hook=_no_duplicates)
             )
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{path.name}: {error}") from None
 
 
@@ -229,7 +229,8 @@ def library_versions() -> tuple[tuple[str, str], ...]:
 
 
 def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    largest = sys.float_info.max  # a JSON number may be larger; NaN and infinity are none here
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= largest
 
 
 def _whole(value: Any) -> bool:

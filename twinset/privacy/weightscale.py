@@ -7,6 +7,7 @@ record alone; that, and not its wisdom, is what a guarantee rests on.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
@@ -94,4 +95,5 @@ def nearest_shares(weights: Tensor) -> tuple[float, ...]:
 
 
 def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    largest = sys.float_info.max  # a JSON number may be larger
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= largest
