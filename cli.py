@@ -81,7 +81,11 @@ def generate(
     """Fine-tune on a private table and write its twin: everything in one go."""
     from twinset import generate as runs
     from twinset.console import Console
+    from twinset.processes import is_led
+    from twinset.worker import serve_launched
 
+    if is_led():
+        return serve_launched()
     config = run_config(run_options(given))
     request = source_of(data, given), config, rows_of(given), places_of(given)
     with Console(quiet) as progress:
@@ -104,8 +108,12 @@ def finetune(
     """Fine-tune on a private table: the first half of `generate`."""
     from twinset import generate as runs
     from twinset.console import Console
+    from twinset.processes import is_led
     from twinset.request import RowsWanted
+    from twinset.worker import serve_launched
 
+    if is_led():
+        return serve_launched()
     source, places = source_of(data, given), places_of(given)
     config = run_config(run_options(given))
     with Console(quiet) as progress:
@@ -146,13 +154,13 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Say what a run would spend, need and cost, before any training."""
-    from twinset import generate as runs
     from twinset.console import Console
+    from twinset.prepare import look_ahead
 
     source = source_of(data, given) if data is not None else None
     config, rows = run_config(run_options(given), any_policy=True), rows_of(given).rows
     with Console(quiet) as progress:
-        outlook = runs.look_ahead(source, records, config, rows, progress)
+        outlook = look_ahead(source, records, config, rows, progress)
     show(outlook.to_dict(), outlook.lines(), as_json)
 
 

@@ -26,7 +26,7 @@ from twinset.config import PrivacyConfig, RunConfig, SamplingConfig, TrainingCon
 from twinset.demodata import demo_reviews
 from twinset.estimate import measure, usual_tokens
 from twinset.formats import write_frame
-from twinset.generate import prepare
+from twinset.prepare import prepare
 from twinset.privacy.rounding import up_decimals
 from twinset.progress import Progress, Silent
 from twinset.request import Places, RowsWanted, Source

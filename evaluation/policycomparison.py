@@ -13,7 +13,7 @@ from typing import Any
 from evaluation.canaries import COPIES, EACH, FORMATS
 from evaluation.exposure import EXACT
 from evaluation.policybench import JUDGE_ROWS, PERPLEXITY_ROWS, Bench
-from evaluation.policydata import NO_PRIVACY, POLICIES, Data, Wanted, fingerprint, read_data
+from evaluation.policydata import NO_PRIVACY, POLICIES, Data, Wanted, read_data
 from evaluation.policyreport import as_markdown, write_figure
 from evaluation.policyresults import REAL_ROWS, PolicyResults, measures
 from evaluation.tables import BASELINE, coinciding_rows
@@ -112,8 +112,8 @@ def _settings(wanted: Wanted, data: Data, config: RunConfig) -> dict[str, Any]:
     del options["policy"]["noise_policy"]
     here = machine()
     return {
-        "train": fingerprint(data.train),
-        "held out": fingerprint(data.heldout),
+        "train": data.train.fingerprint(),
+        "held out": data.heldout.fingerprint(),
         "prompt": data.template.pattern,
         "rows": wanted.rows,
         "judge rows": JUDGE_ROWS,

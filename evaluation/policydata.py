@@ -5,8 +5,6 @@ Knows no model and no score.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import get_args
@@ -117,9 +115,3 @@ def take(records: Records, places: np.ndarray) -> Records:
 def table(records: Records) -> pd.DataFrame:
     """Return records as a table again."""
     return twin_frame(records.schema, records.texts, records.labels)
-
-
-def fingerprint(records: Records) -> str:
-    """Return a hash of all cells."""
-    cells = json.dumps([records.texts, records.labels, records.schema.to_dict()])
-    return hashlib.sha256(cells.encode()).hexdigest()

@@ -272,7 +272,7 @@ def test_unexpected_errors_do_not_show_their_message(place, tiny_base, capsys, m
     def broken(*_, **__):
         raise RuntimeError(f"could not handle {MARKER}")
 
-    monkeypatch.setattr("twinset.generate.records_from_frame", broken)
+    monkeypatch.setattr("twinset.prepare.records_from_frame", broken)
     before = snapshot(place)
     outcome = run_twinset(capsys, *arguments(tiny_base, ("t.csv",)))
     (line,) = outcome.err.splitlines()

@@ -1,4 +1,4 @@
-"""Ctrl-C at any point: exit code 130, one line, nothing half-written."""
+"""Ctrl-C at any point: exit code 130, one line, nothing half-written and nothing lost."""
 
 import os
 import signal
@@ -18,25 +18,34 @@ def place(tmp_path, monkeypatch):
     return good_table_in(tmp_path, monkeypatch)
 
 
-INTERRUPTED = {
-    "reading": "twinset.generate.read_frame",
-    "loading": "twinset.generate.load_base",
-    "planning": "twinset.generate.make_plan",
+NOTHING_DONE = {
+    "reading": "twinset.prepare.read_frame",
+    "loading": "twinset.prepare.load_base",
+    "planning": "twinset.prepare.make_plan",
+}
+GONE_ON_WITH = {
     "training": "twinset.console.Console.step",
     "saving": "twinset.twinmodel.TwinModel.save",
     "sampling": "twinset.console.Console.count",
     "writing": "twinset.share.write_text",
     "publishing": "twinset.publish.shutil.copyfile",
 }
+ANYWHERE = NOTHING_DONE | GONE_ON_WITH
+GIVEN = ("t.csv", "--rows", "4", "--run", "older", "--output", "o.csv")
+HIDDEN = ".older.partial"
 
 
-@pytest.mark.parametrize("where", INTERRUPTED.values(), ids=INTERRUPTED.keys())
+def visible(place: Path) -> dict[str, tuple[int, int]]:
+    return {name: facts for name, facts in snapshot(place).items() if not name.startswith(HIDDEN)}
+
+
+@pytest.mark.parametrize("where", ANYWHERE)
 @pytest.mark.parametrize("overwrite", [False, True], ids=["new", "overwrite"])
 def test_stopped_anywhere_leaves_nothing_half_written(
     place, tiny_base, capsys, monkeypatch, where, overwrite
 ):
     import twinset.console  # noqa: F401 (so that the names to patch exist)
-    import twinset.generate  # noqa: F401
+    import twinset.prepare  # noqa: F401
 
     if overwrite:
         older_run()
@@ -48,19 +57,25 @@ def test_stopped_anywhere_leaves_nothing_half_written(
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(5)  # the signal comes first
 
-    monkeypatch.setattr(where, stop)
-    given = ("t.csv", "--rows", "4", "--run", "older", "--output", "o.csv")
     more = ["--overwrite"] if overwrite else []
-    outcome = run_twinset(capsys, *arguments(tiny_base, given), *more)
-    assert reached == [where]
-    assert (outcome.code, outcome.err) == (130, "stopped; nothing half-written is left\n")
-    assert snapshot(place) == before
+    with monkeypatch.context() as patch:
+        patch.setattr(ANYWHERE[where], stop)
+        outcome = run_twinset(capsys, *arguments(tiny_base, GIVEN), *more)
+    assert reached == [where] and outcome.code == 130
+    assert visible(place) == before
+    goes_on = where in GONE_ON_WITH
+    assert Path(HIDDEN).exists() == goes_on
+    how = "the same command with --resume goes on" if goes_on else "nothing half-written is left"
+    assert outcome.err == f"stopped; {how}\n"
+    if goes_on:
+        again = run_twinset(capsys, *arguments(tiny_base, GIVEN), *more, "--resume")
+        assert again.code == 0 and not Path(HIDDEN).exists()
+        assert run_twinset(capsys, "verify", "o.csv").code == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signal_to_a_running_process(place, tiny_base, number):
-    before = snapshot(place)
-    given = arguments(tiny_base, ("t.csv", "--steps", "100000", "--no-privacy"))
+    given = arguments(tiny_base, ("t.csv", "--run", "r", "--steps", "100000", "--no-privacy"))
     given.remove("--quiet")
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
@@ -76,6 +91,8 @@ def test_signal_to_a_running_process(place, tiny_base, number):
     process.send_signal(number)
     rest = process.stderr.read()
     assert process.wait(60) == 130
-    assert rest.splitlines()[-1] == "stopped; nothing half-written is left"
+    assert rest.splitlines()[-1] == "stopped; the same command with --resume goes on"
     assert "Traceback" not in rest
-    assert snapshot(place) == before
+    assert sorted(path.name for path in place.iterdir()) == [".r.partial", "t.csv"]
+    checkpoints = Path(".r.partial/internal/unfinished/checkpoints")
+    assert [len(list(step.iterdir())) for step in checkpoints.iterdir()] == [4]

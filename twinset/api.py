@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pandas as pd
@@ -14,10 +15,12 @@ from twinset.errors import InputError
 from twinset.finetune import finetune
 from twinset.options import run_config
 from twinset.privacy.guarantee import Guarantee
+from twinset.processes import team_of
 from twinset.progress import Progress, Silent
 from twinset.records import records_from_frame
 from twinset.templates import load_template
 from twinset.twinmodel import TwinModel
+from twinset.workplace import Workplace
 
 
 class Twinset:
@@ -60,7 +63,9 @@ class Twinset:
         for note in notes:
             self._progress.say(note)
         template = load_template(self._prompt, records.schema)
-        self._model = finetune(records, template, self.config, base, self._progress)
+        with team_of(self.config.speed.processes) as team, TemporaryDirectory() as private:
+            place = Workplace(Path(private), team=team) if team else None
+            self._model = finetune(records, template, self.config, base, self._progress, place)
         return self
 
     def sample(self, rows: int) -> pd.DataFrame:

@@ -61,6 +61,8 @@ def places_of(given: dict[str, Any]) -> Places:
         format=given.get("format"),
         overwrite=given.get("overwrite", False),
         guard_formulas=not given.get("no_formula_guard", False),
+        resume=given.get("resume", False),
+        accept_spend=given.get("accept_spend", False),
     )
 
 

@@ -7,7 +7,7 @@ Privacy knobs (`PrivacyConfig`, `PolicyConfig`), knobs that change what is learn
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -20,6 +20,8 @@ MismatchForm = Literal["published", "bounded"]
 Precision = Literal["auto", "float32", "bfloat16"]
 Method = Literal["lora", "full"]
 
+LARGEST_EPSILON = 1e6  # beyond it nothing is private, and double precision cannot account for it
+
 
 def _require(condition: bool, message: str) -> None:
     if not condition:
@@ -30,8 +32,8 @@ def _require_one_of(flag: str, value: str, choices: tuple[str, ...]) -> None:
     _require(value in choices, f"{flag}: {value!r} is none of {', '.join(choices)}")
 
 
-def _finite(value: float, low: float, high: float = math.inf) -> bool:
-    return math.isfinite(value) and low < value <= high
+def _finite(value: float, low: float, high: float = sys.float_info.max) -> bool:
+    return low < value <= high  # NaN is not, nor a whole number that no float can hold
 
 
 @dataclass(frozen=True)
@@ -57,8 +59,9 @@ class PrivacyConfig:
         """Refuse values no accountant could interpret."""
         epsilon, delta = self.target_epsilon, self.target_delta
         _require(
-            epsilon is None or _finite(epsilon, 0),
-            f"--epsilon must be a number above 0, not {epsilon}; 8 is usual, less is safer",
+            epsilon is None or _finite(epsilon, 0, LARGEST_EPSILON),
+            f"--epsilon must be a number above 0 and at most {LARGEST_EPSILON:.0e}, not {epsilon}; "
+            "8 is usual, less is safer",
         )
         _require(
             delta is None or (_finite(delta, 0) and delta < 1),
@@ -105,7 +108,10 @@ class PolicyConfig:
         _require_one_of("--noise-policy", self.noise_policy, get_args(NoisePolicyName))
         _require_one_of("--policy-form", self.policy_form, get_args(PolicyForm))
         highest = self.epsilon_max
-        _require(highest is None or _finite(highest, 0), "--epsilon-max must be a number above 0")
+        _require(
+            highest is None or _finite(highest, 0, LARGEST_EPSILON),
+            f"--epsilon-max must be a number above 0, and at most {LARGEST_EPSILON:.0e}",
+        )
         _require(
             not (self.redact_only and self.noise_policy == "selective"),
             "--redact-only reads no unmasked text, and phase 2 of --noise-policy selective is made "
@@ -177,9 +183,11 @@ class SpeedConfig:
     precision: Precision = "auto"
     gradient_checkpointing: bool = False
     low_memory: bool = False
+    processes: int = 1
 
     def __post_init__(self) -> None:
         """Refuse an empty physical batch or an unknown precision."""
+        _require(self.processes >= 1, "--processes must be at least 1")
         batch = self.physical_batch
         _require(self.physical_tokens >= 1, "--physical-tokens must be at least 1")
         _require(batch is None or batch >= 1, "--physical-batch must be at least 1")

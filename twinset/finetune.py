@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from twinset.basemodel import BaseModel, context_length, load_base
-from twinset.config import RunConfig
+from twinset.config import PolicyConfig, RunConfig
 from twinset.detectors import detector_named
 from twinset.learner import Learner
 from twinset.masking import masked
@@ -38,6 +39,7 @@ from twinset.templates import Template
 from twinset.tokens import TokenisedRecords, text_room, tokenise
 from twinset.twinmodel import TwinModel
 from twinset.weights import text_nats, weight_scale
+from twinset.workplace import Workplace
 
 _CONSTANTS = "the constants of the privacy weights, and the texts that they were fitted on"
 
@@ -48,6 +50,7 @@ def finetune(
     config: RunConfig,
     base: BaseModel | None = None,
     progress: Progress | None = None,
+    place: Workplace | None = None,
 ) -> TwinModel:
     """Fine-tune the base model on the records with the privacy that `config` asks for.
 
@@ -61,16 +64,23 @@ def finetune(
         config: the run's options.
         base: a loaded base model, which is changed; `None` loads `config.training.base_model`.
         progress: is told what happens; it alone sees figures computed on private records.
+        place: where it is done; `None`: in memory, by this process alone.
 
     Raises:
-        InputError: the plan cannot be made, or the prompts do not fit into the model's context.
+        InputError: the plan cannot be made, the prompts do not fit into the model's context, or
+            what was kept cannot be gone on from.
     """
     progress = progress or Silent()
     plan = make_plan(len(records), config)
     for warning in plan.warnings:
         progress.warn(warning)
     base = base or load_base(config.training.base_model, say=progress.say)
-    return _Run(records, template, config, base, plan, progress).model()
+    return _Run(records, template, config, base, plan, progress, place or Workplace()).model()
+
+
+def phases(policy: PolicyConfig) -> int:
+    """Return how many times training goes through all steps."""
+    return 2 if policy.noise_policy == "selective" else 1
 
 
 class _Run:
@@ -84,25 +94,30 @@ class _Run:
         base: BaseModel,
         plan: Plan,
         progress: Progress,
+        place: Workplace,
     ) -> None:
+        self._place = place
+        self._begun = place.resumption.begun() if place.resumption else None
         self._records, self._template, self._config = records, template, config
         self._base, self._plan, self._progress = base, plan, progress
         self._context = context_length(base.model)
         seed = config.privacy.insecure_noise_seed
         self._randomness = Randomness.from_os() if seed is None else Randomness.for_tests(seed)
-        self._ledger = self._open_ledger()
+        self._ledger = self._begun.ledger if self._begun else self._open_ledger()
 
     def model(self) -> TwinModel:
         policy, plan = self._config.policy, self._plan
         masked_texts = self._masked() if policy.masks else self._records.texts
         tokens = self._tokens(masked_texts if policy.redact_only else self._records.texts)
-        counts = self._label_counts()
-        learner = Learner(self._base, self._config, plan.target_epsilon is not None, self._progress)
+        counts = self._begun.counts if self._begun else self._label_counts()
+        private = plan.target_epsilon is not None
+        learner = Learner(self._base, self._config, private, self._progress, self._place.team)
         if policy.noise_policy == "selective":
-            self._learn_masked(learner, self._tokens(masked_texts))
-        batches = self._batches()
+            self._learn_masked(learner, self._tokens(masked_texts, "masked"), counts)
+        batches = self._batches(phases(policy) - 1)
         noise = make_policy(self._setting(plan, self._weights(learner, tokens, batches)))
-        learner.train(tokens, batches, plan, noise, self._ledger.record)
+        self._count_steps_taken_elsewhere(noise)
+        self._train(phases(policy) - 1, learner, tokens, batches, plan, noise, counts)
         self._tell_noise(noise, learner)
         room = text_room(tokens.prompts, self._context, self._config.training.max_tokens)
         return TwinModel(
@@ -156,10 +171,10 @@ class _Run:
         tick = partial(self._progress.count, "texts masked")
         return masked(self._records.texts, detector, tick)
 
-    def _tokens(self, texts: list[str]) -> TokenisedRecords:
-        records = replace(self._records, texts=texts)
-        longest = self._config.training.max_tokens
-        tokens = tokenise(records, self._template, self._base.tokenizer, self._context, longest)
+    def _tokens(self, texts: list[str], name: str = "tokens") -> TokenisedRecords:
+        records, longest = replace(self._records, texts=texts), self._config.training.max_tokens
+        tokenizer, folder = self._base.tokenizer, self._place.tokens(name)
+        tokens = tokenise(records, self._template, tokenizer, self._context, longest, folder)
         if tokens.truncated:
             self._progress.say(
                 f"{tokens.truncated} texts are cut at the longest length (--max-tokens)"
@@ -177,17 +192,49 @@ class _Run:
         self._ledger.record(event)
         return dict(zip(combinations, noisy, strict=True))
 
-    def _batches(self) -> list[np.ndarray]:
-        """Draw all batches of a phase; as many numbers as records are visited."""
+    def _batches(self, phase: int) -> list[np.ndarray]:
+        """Draw the batches that a phase lacks; as many numbers as records are visited."""
         plan = self._plan
-        return list(poisson_batches(plan.records, plan.sample_rate, plan.steps, self._randomness))
+        begun = self._state(phase)
+        left = plan.steps - (begun["done"] if begun else 0)
+        if not left:
+            return []
+        return list(poisson_batches(plan.records, plan.sample_rate, left, self._randomness))
 
-    def _learn_masked(self, learner: Learner, tokens: TokenisedRecords) -> None:
+    def _state(self, phase: int) -> dict[str, Any] | None:
+        """Return the state that a phase goes on from."""
+        return self._begun.state if self._begun and self._begun.phase == phase else None
+
+    def _train(
+        self,
+        phase: int,
+        learner: Learner,
+        tokens: TokenisedRecords,
+        batches: list[np.ndarray],
+        plan: Plan,
+        policy: NoisePolicy,
+        counts: dict[Combination, float],
+    ) -> None:
+        kept = self._place.resumption
+        keeper = kept.keeper(phase, self._ledger, counts) if kept else None
+        record, begun = self._ledger.record, self._state(phase)
+        learner.train(tokens, batches, plan, policy, record, begun, keeper)
+
+    def _count_steps_taken_elsewhere(self, policy: NoisePolicy) -> None:
+        """Count steps that were taken from the same state before, and left something."""
+        for _ in range(self._begun.taken_elsewhere if self._begun else 0):
+            self._ledger.record(policy.event)
+
+    def _learn_masked(
+        self, learner: Learner, tokens: TokenisedRecords, counts: dict[Combination, float]
+    ) -> None:
         """Phase 1 of selective noise: masked texts, without noise."""
+        if self._begun and self._begun.phase:
+            return
         self._progress.say("phase 1 of 2: masked texts, without noise")
         open_plan = without_noise(self._plan)
         policy = MaskedPhase(self._setting(open_plan))
-        learner.train(tokens, self._batches(), open_plan, policy, self._ledger.record)
+        self._train(0, learner, tokens, self._batches(0), open_plan, policy, counts)
         self._progress.say("phase 2 of 2: texts as they are")
 
     def _setting(self, plan: Plan, weights: Tensor | None = None) -> Setting:
@@ -220,7 +267,7 @@ class _Run:
         if self._plan.target_epsilon is None:
             return weights
         published = not policy.weighs
-        drawn = np.unique(np.concatenate(batches)).tolist()
+        drawn = np.unique(np.concatenate(batches)).tolist() if batches else []
         wanted = range(len(tokens)) if published else drawn
         tick = partial(self._progress.count, "texts weighed")
         texts = [tokens.texts[i] for i in wanted]

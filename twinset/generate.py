@@ -6,6 +6,8 @@ refused before anything slow begins, and results appear whole or not at all.
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -14,34 +16,30 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from twinset.allocation import explicit, proportional
-from twinset.artefact import (
-    RunFolder,
-    check_free,
-    default_run_path,
-    write_json,
-    write_text,
-    writing,
-)
+from twinset.artefact import write_json, write_text, writing
 from twinset.assets import replacing
-from twinset.basemodel import BaseModel, context_length, load_base, special_token_strings
 from twinset.card import TwinDescription
 from twinset.config import RunConfig, SamplingConfig
-from twinset.errors import InputError
-from twinset.estimate import USUAL_TOKENS, measure, usual_tokens
-from twinset.finetune import check_policy, finetune
-from twinset.formats import read_frame
-from twinset.outlook import Outlook, noise_by_epsilon, plan_lines, policies_side_by_side
-from twinset.plan import Plan, make_plan
+from twinset.errors import InputError, Stopped
+from twinset.finetune import finetune, phases
+from twinset.plan import Plan
+from twinset.prepare import Prepared, prepare, tell
 from twinset.privacy.guarantee import Guarantee
+from twinset.processes import team_of
 from twinset.progress import Progress, Recorded
 from twinset.publish import check_output, publish
-from twinset.records import Records, records_from_frame
 from twinset.request import Places, RowsWanted, Source
+from twinset.resumption import Resumption
+from twinset.rowgroups import RowGroups, draw_groups
+from twinset.runfolder import RunFolder, check_free, default_run_path, is_unfinished
 from twinset.schema import Combination
+from twinset.sealed import is_sealed
 from twinset.share import PRIVACY, write_share
-from twinset.templates import Template, load_template
-from twinset.tokens import prompt_tokens, text_room
+from twinset.team import Team
 from twinset.twinmodel import DESCRIPTION, TwinModel
+from twinset.workplace import Workplace
+
+UNFINISHED = "unfinished"  # part of `internal/` while a run is being made
 
 
 @dataclass(frozen=True)
@@ -61,18 +59,6 @@ class Result:
     rows: int = 0
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """Everything decided before the first private step."""
-
-    records: Records
-    notes: list[str]
-    template: Template
-    base: BaseModel
-    plan: Plan
-    counts: dict[Combination, int] | None
-
-
 def generate(
     source: Source, config: RunConfig, wanted: RowsWanted, places: Places, progress: Progress
 ) -> Result:
@@ -81,13 +67,19 @@ def generate(
     Raises:
         InputError: something cannot be used; nothing was written.
     """
-    with _run_folder(source, places) as run:
+    with _run_folder(source, places) as run, team_of(config.speed.processes) as team:
         _check_output(source, places)
         prepared = prepare(source, config, wanted, progress)
         tell(prepared, progress)
-        model = _finetune(prepared, config, run, progress)
+        model = _finetune(prepared, config, run, places, wanted, progress, team)
         counts = _counts(model, wanted, prepared.counts)
-        twin = _write_twin(model, counts, config.sampling, places, run.share, source.data, progress)
+        rows = RowGroups(run.internal / UNFINISHED / "rows")
+        if team:
+            _draw_together(team, model, counts, config.sampling, run, progress)
+        twin = _write_twin(
+            model, counts, config.sampling, places, run.share, source.data, progress, rows
+        )
+        _clear(run)
         if places.output is not None:
             publish(run.share, places.output, places.overwrite)
     twin = places.output or run.share / twin.name
@@ -96,10 +88,11 @@ def generate(
 
 def finetune_only(source: Source, config: RunConfig, places: Places, progress: Progress) -> Result:
     """Fine-tune on a private table: a run folder whose `share/` is still empty."""
-    with _run_folder(source, places) as run:
+    with _run_folder(source, places) as run, team_of(config.speed.processes) as team:
         prepared = prepare(source, config, RowsWanted(), progress)
         tell(prepared, progress)
-        model = _finetune(prepared, config, run, progress)
+        model = _finetune(prepared, config, run, places, RowsWanted(), progress, team)
+        _clear(run)
     return Result(model.guarantee, run.root)
 
 
@@ -132,7 +125,7 @@ def dry_run(
 ) -> Plan:
     """Do all that `generate` does before the first private step, and write nothing."""
     with writing(_run_path(source, places)):
-        check_free(_run_path(source, places).resolve(), places.overwrite)
+        check_free(_run_path(source, places).resolve(), places.overwrite, places.resume)
     _check_output(source, places)
     prepared = prepare(source, config, wanted, progress)
     tell(prepared, progress)
@@ -141,75 +134,61 @@ def dry_run(
     return prepared.plan
 
 
-def look_ahead(
-    source: Source | None,
-    records: int | None,
-    config: RunConfig,
-    rows: int | None,
-    progress: Progress,
-) -> Outlook:
-    """Plan a run and measure what it will cost, from a table or from a number of records."""
-    if source is not None:
-        prepared = prepare(source, config, RowsWanted(rows), progress)
-        plan, base, texts = prepared.plan, prepared.base, prepared.records.texts
-        prompts = prompt_tokens(
-            prepared.template, prepared.records.schema.combinations, base.tokenizer
-        )
-        longest = max(map(len, prompts.values()))
-        tokens = usual_tokens(texts, base.tokenizer, longest, config.training.max_tokens)
-    elif records is None or records < 1:
-        raise InputError("give a table, or --records with a number of at least 1")
-    else:
-        plan = make_plan(records, config)
-        base, tokens = load_base(config.training.base_model, say=progress.say), USUAL_TOKENS
-    for warning in plan.warnings:
-        progress.warn(warning)
-    progress.say("measuring speed on this machine")
-    estimate = measure(base, config, plan, tokens, rows or plan.records)
-    others = policies_side_by_side(plan.records, config)
-    return Outlook(plan, estimate, noise_by_epsilon(plan.records, config), others)
-
-
-def prepare(source: Source, config: RunConfig, wanted: RowsWanted, progress: Progress) -> Prepared:
-    """Read and check everything, the quickest first; train nothing and write nothing."""
-    frame = read_frame(source.data, source.split)
-    read = partial(
-        records_from_frame,
-        frame,
-        source.text,
-        source.attributes,
-        source=source.data,
-        drop_empty=source.drop_empty,
-    )
-    records, notes = read()
-    for note in notes:
-        progress.say(note)
-    template = load_template(source.prompt, records.schema)
-    counts = explicit(records.schema, wanted)
-    base = load_base(config.training.base_model, say=progress.say)
-    read(reserved=special_token_strings(base.tokenizer))  # again, for these characters alone
-    prompts = prompt_tokens(template, records.schema.combinations, base.tokenizer)
-    text_room(prompts, context_length(base.model), config.training.max_tokens)
-    plan = make_plan(len(records), config)
-    check_policy(config, base)
-    return Prepared(records, notes, template, base, plan, counts)
-
-
-def tell(prepared: Prepared, progress: Progress) -> None:
-    """Tell the plan; `finetune` tells its warnings."""
-    for line in plan_lines(prepared.plan):
-        progress.say(line)
-
-
 def _finetune(
-    prepared: Prepared, config: RunConfig, run: RunFolder, progress: Progress
+    prepared: Prepared,
+    config: RunConfig,
+    run: RunFolder,
+    places: Places,
+    wanted: RowsWanted,
+    progress: Progress,
+    team: Team | None,
 ) -> TwinModel:
-    write_json(run.internal / "config.json", config.to_dict() | {"plan": asdict(prepared.plan)})
+    """Return the model, trained or, in a run that was stopped later, as it is."""
+    _check_same(prepared, config, run, wanted)
+    if is_sealed(run.model):
+        return TwinModel.load(run.model)
     write_text(run.internal / "notes.txt", "".join(f"{note}\n" for note in prepared.notes))
-    recorded = Recorded(progress, run.internal)
-    model = finetune(prepared.records, prepared.template, config, prepared.base, recorded)
+    recorded, folder = Recorded(progress, run.internal), run.internal / UNFINISHED
+    folder.mkdir(mode=0o700, exist_ok=True)
+    resumption = Resumption(
+        folder,
+        prepared.plan.steps,
+        phases(config.policy),
+        recorded,
+        places.accept_spend,
+        run.keep,
+    )
+    place = Workplace(folder, resumption, team)
+    model = finetune(prepared.records, prepared.template, config, prepared.base, recorded, place)
     model.save(run.model)
+    resumption.finished()
+    run.keep()
     return model
+
+
+def _check_same(prepared: Prepared, config: RunConfig, run: RunFolder, wanted: RowsWanted) -> None:
+    """Write what a run is made from; one that is gone on with must be made from the same."""
+    made_from = {
+        **config.to_dict(),
+        "plan": asdict(prepared.plan),
+        "rows": asdict(wanted),
+        "prompt": prepared.template.to_dict(),
+        "table": prepared.records.fingerprint(),  # private, as all of `internal/` is
+    }
+    path, plain = run.internal / "config.json", json.loads(json.dumps(made_from))
+    if not run.is_resumed:
+        return write_json(path, plain)
+    known = json.loads(path.read_text("utf-8"))
+    if other := [name for name in plain if known.get(name) != plain[name] and name != "speed"]:
+        raise InputError(
+            f"{run.final}: was begun with other settings ({', '.join(other)}); repeat the command "
+            "that began it, with --resume, or start anew with --overwrite"
+        )
+
+
+def _clear(run: RunFolder) -> None:
+    """Take away what only an unfinished run needs."""
+    shutil.rmtree(run.internal / UNFINISHED, ignore_errors=True)
 
 
 def _counts(
@@ -227,12 +206,36 @@ def _write_twin(
     share: Path,
     data: str,
     progress: Progress,
+    rows: RowGroups | None = None,
 ) -> Path:
     """Sample the twin and write it with card and ledger; return its file."""
-    frame = model.sample(counts, sampling, progress)
+    frame = model.sample(counts, sampling, progress, rows)
     description = TwinDescription(model.base_origin, model.template, model.schema, sampling)
     form = places.twin_format(data)
     return write_share(share, frame, model.ledger, description, form, places.guard_formulas).twin
+
+
+def _draw_together(
+    team: Team,
+    model: TwinModel,
+    counts: dict[Combination, int],
+    sampling: SamplingConfig,
+    run: RunFolder,
+    progress: Progress,
+) -> None:
+    """Have each process draw its share of the twin's rows, in groups that are kept."""
+    folder = run.internal / UNFINISHED / "rows"
+    job = {
+        "job": "sample",
+        "model": str(run.model),
+        "sampling": asdict(sampling),
+        "counts": [[list(combination), rows] for combination, rows in counts.items()],
+        "rows": str(folder),
+    }
+    team.tell(job)
+    draw = partial(model.sampler, sampling)
+    draw_groups(draw, counts, progress, RowGroups(folder), team.rank, team.size)
+    team.wait()
 
 
 def _check_output(source: Source, places: Places) -> None:
@@ -245,13 +248,19 @@ def _check_output(source: Source, places: Places) -> None:
 
 
 def _run_path(source: Source, places: Places) -> Path:
-    return places.run or default_run_path(source.data)
+    return places.run or default_run_path(source.data, places.resume)
 
 
 @contextmanager
 def _run_folder(source: Source, places: Places) -> Iterator[RunFolder]:
-    with RunFolder.create(_run_path(source, places), places.overwrite) as run:
-        yield run
+    path = _run_path(source, places)
+    try:
+        with RunFolder.create(path, places.overwrite, places.resume) as run:
+            yield run
+    except KeyboardInterrupt:
+        if is_unfinished(path):
+            raise Stopped("stopped; the same command with --resume goes on") from None
+        raise
 
 
 @contextmanager

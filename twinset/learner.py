@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import torch
 
 from twinset.adapters import merged, with_lora
 from twinset.basemodel import BaseModel
+from twinset.clippedsum import WrongPrompts
 from twinset.config import RunConfig
 from twinset.errors import InputError
 from twinset.kernels import fuse
@@ -24,8 +25,9 @@ from twinset.precision import execution, frozen_dtype, is_isolated
 from twinset.privacy.clipping.capture import UnsupportedModule
 from twinset.privacy.events import Event
 from twinset.progress import Progress
+from twinset.team import END, Team
 from twinset.tokens import TokenisedRecords
-from twinset.training import train
+from twinset.training import Keeper, train
 
 NOT_ISOLATED = (
     "in bfloat16 this machine rounds a record's gradient by the records computed beside it, which "
@@ -41,19 +43,26 @@ class Learner:
         config: the run's options.
         private: whether records must leave one another's gradients alone.
         progress: is told of each step.
+        team: processes that form sums together; None: this one alone.
     """
 
     def __init__(
-        self, base: BaseModel, config: RunConfig, private: bool, progress: Progress
+        self,
+        base: BaseModel,
+        config: RunConfig,
+        private: bool,
+        progress: Progress,
+        team: Team | None = None,
     ) -> None:
+        self._team = team
         self._name, self._config, self._progress = base.name, config, progress
-        self._dtype, self._how = frozen_dtype(config), execution(config)
+        self._dtype, self.how = frozen_dtype(config), execution(config)
         self.model = _adapted(fuse(base.model.to(self._dtype)), config)
-        low = torch.bfloat16 in (self._dtype, self._how.autocast)
-        if low and private and not is_isolated(self.model, config.privacy.max_grad_norm, self._how):
+        low = torch.bfloat16 in (self._dtype, self.how.autocast)
+        if low and private and not is_isolated(self.model, config.privacy.max_grad_norm, self.how):
             progress.warn(NOT_ISOLATED)
             self.model, self._dtype = self.model.float(), torch.float32
-            self._how = replace(self._how, autocast=None)
+            self.how = replace(self.how, autocast=None)
 
     def train(
         self,
@@ -62,9 +71,17 @@ class Learner:
         plan: Plan,
         policy: NoisePolicy,
         record_event: Callable[[Event], object],
+        begun: dict[str, Any] | None = None,
+        keeper: Keeper | None = None,
     ) -> None:
-        """Train for one step a batch; without noise in the plan, without clipping too."""
+        """Train for one step a batch; without noise in the plan, without clipping too.
+
+        With a team, `records` must lie in a folder.
+        """
         config = self._config
+        norm = config.privacy.max_grad_norm if plan.noise_multiplier else math.inf
+        if self._team:
+            self._team.tell(self.job(records, plan))
         try:
             train(
                 self.model,
@@ -73,14 +90,32 @@ class Learner:
                 plan,
                 config.training,
                 config.speed,
-                self._how,
+                self.how,
                 policy,
-                config.privacy.max_grad_norm if plan.noise_multiplier else math.inf,
+                norm,
                 record_event,
                 lambda report: self._progress.step(report, plan),
+                begun,
+                keeper,
+                self._team,
             )
         except UnsupportedModule as error:
             raise InputError(f"{self._name}: {error}") from error
+        if self._team:
+            self._team.tell(END)
+
+    def job(self, records: TokenisedRecords, plan: Plan) -> dict[str, Any]:
+        """Return what others must know to form parts of the sums."""
+        config = self._config
+        low = torch.bfloat16 in (self._dtype, self.how.autocast)
+        speed = replace(config.speed, precision="bfloat16" if low else "float32")
+        return {
+            "job": "train",
+            "config": replace(config, speed=speed).to_dict(),
+            "tokens": str(records.folder),
+            "is_clipped": plan.noise_multiplier > 0,
+            "wrong": asdict(WrongPrompts.of(plan, config.training)),
+        }
 
     @property
     def trained(self) -> list[str]:

@@ -80,7 +80,10 @@ class Option:
         if not exact and (type(value) is not int or self.kind not in (float, str)):
             kinds = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
             raise InputError(f"{place}: {self.flag[2:]} must be {kinds[self.kind]}")
-        return self.kind(value)
+        try:
+            return self.kind(value)
+        except OverflowError:
+            raise InputError(f"{place}: {self.flag[2:]} is too large a number") from None
 
 
 TABLE = (
@@ -141,6 +144,7 @@ SPEED = (
     Option("precision", str, "Of matrix products in the model.", "auto|float32|bfloat16"),
     Option("gradient_checkpointing", bool, "Compute layers twice instead of keeping them."),
     Option("low_memory", bool, "Keep no record's gradient, whatever time that costs."),
+    Option("processes", int, "That train and sample together; changes no guarantee."),
 )
 ROWS = (
     Option("rows", int, "Rows in total; left out: as many as the table has."),
@@ -160,7 +164,11 @@ TWIN_FILE = (
     Option("format", str, "Where the ending of --output does not say.", "parquet|csv|tsv|jsonl"),
     Option("no_formula_guard", bool, "CSV: leave cells that a spreadsheet would run as they are."),
 )
-RUN = (Option("run", str, "Run folder; left out: runs/<table>-<n>.", "FOLDER"),)
+RUN = (
+    Option("run", str, "Run folder; left out: runs/<table>-<n>.", "FOLDER"),
+    Option("resume", bool, "Go on with a run that was killed or stopped."),
+    Option("accept_spend", bool, "Go on from where it went on before, and count both."),
+)
 OVERWRITE = (Option("overwrite", bool, "Replace an existing run or output file."),)
 SEED = (Option("seed", int, "For everything but the noise, which no seed reaches."),)
 
@@ -219,7 +227,7 @@ def read_options(path: Path) -> dict[str, Any]:
         data = tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
         raise InputError(f"--config {path}: cannot be read ({error.strerror})") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"--config {path}: not valid TOML ({error})") from None
     named = {key.replace("-", "_"): value for key, value in data.items()}
     if unknown := [name for name in named if name not in OPTIONS]:

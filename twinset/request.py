@@ -66,6 +66,8 @@ class Places:
         format: of the twin; `None` takes it from `output`'s ending, else from the table's.
         overwrite: whether an existing run or file may be replaced.
         guard_formulas: see `twinset.formats.write_frame`.
+        resume: whether to go on with a run that was killed or stopped.
+        accept_spend: whether to go on from where a run went on before, and count both.
     """
 
     run: Path | None = None
@@ -73,9 +75,13 @@ class Places:
     format: str | None = None
     overwrite: bool = False
     guard_formulas: bool = True
+    resume: bool = False
+    accept_spend: bool = False
 
     def __post_init__(self) -> None:
         """Refuse an unknown format and an ending that says another."""
+        if self.accept_spend and not self.resume:
+            raise InputError("--accept-spend does nothing without --resume; leave it out")
         named = ending_of(self.output) if self.output else None
         if self.format is not None and f".{self.format}" not in FORMATS:
             raise InputError(f"--format {self.format}: unknown; choose one of {_known()}")

@@ -1,26 +1,57 @@
 """Records as token sequences: prompt, text, end of text; loss on text and end of text only.
 
 Knows nothing of privacy. A record becomes K = 1 + |W| sequences: its own prompt first, then wrong
-ones.
+ones. In a folder tokens are written as they come and looked at where they are needed, so that
+memory does not grow with them; that folder is as private as the records.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, overload
 
 import numpy as np
 import torch
 
+from twinset.artefact import write_json
 from twinset.errors import InputError
 from twinset.privacy.clipping import Sequences
+from twinset.ragged import Ragged
 from twinset.records import Records
 from twinset.schema import Combination
 from twinset.templates import Template, wrong_combinations
 from twinset.widths import padded
 
 SHORTEST_TEXT = 8  # tokens that must fit behind the longest prompt
+TEXTS_AT_ONCE = 1000
+LABELS, FACTS = "labels.npy", "facts.json"
+
+
+class Labels(Sequence[Combination]):
+    """Label combinations by their numbers.
+
+    Args:
+        numbers: (N,) which of `known` each record has.
+        known: all combinations.
+    """
+
+    def __init__(self, numbers: np.ndarray, known: Sequence[Combination]) -> None:
+        self.numbers, self._known = numbers, list(known)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @overload
+    def __getitem__(self, index: int) -> Combination: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Combination]: ...
+    def __getitem__(self, index: int | slice) -> Combination | list[Combination]:
+        if isinstance(index, slice):
+            return [self._known[number] for number in self.numbers[index]]
+        return self._known[self.numbers[index]]
 
 
 @dataclass(frozen=True)
@@ -34,13 +65,15 @@ class TokenisedRecords:
         prompts: ids of the prompt of every combination.
         truncated: number of texts that were cut (private: `internal/` only).
         context: longest row the model reads.
+        folder: where they lie; None: in memory.
     """
 
-    texts: list[list[int]]
-    labels: list[Combination]
+    texts: Sequence[list[int]]
+    labels: Sequence[Combination]
     prompts: dict[Combination, list[int]]
     truncated: int
     context: int
+    folder: Path | None = None
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -84,6 +117,20 @@ class TokenisedRecords:
             rows += [(self.prompts[c], self.texts[i]) for c in (label, *chosen[label])]
         return _padded(rows, len(rows) // len(indices), max(map(self.width, indices)))
 
+    @classmethod
+    def open(cls, folder: Path) -> TokenisedRecords:
+        """Look at what `tokenise` wrote into a folder."""
+        facts = json.loads((folder / FACTS).read_text("utf-8"))
+        prompts = {tuple(combination): ids for combination, ids in facts["prompts"]}
+        return cls(
+            Ragged.open(folder, np.dtype(facts["dtype"])),
+            Labels(np.load(folder / LABELS, mmap_mode="r"), list(prompts)),
+            prompts,
+            facts["truncated"],
+            facts["context"],
+            folder,
+        )
+
 
 def _padded(rows: list[tuple[list[int], list[int]]], per_unit: int, width: int) -> Sequences:
     ids = torch.zeros(len(rows), width, dtype=torch.long)
@@ -119,7 +166,12 @@ def text_room(prompts: dict[Combination, list[int]], context: int, max_tokens: i
 
 
 def tokenise(
-    records: Records, template: Template, tokenizer: Any, context: int, max_tokens: int
+    records: Records,
+    template: Template,
+    tokenizer: Any,
+    context: int,
+    max_tokens: int,
+    folder: Path | None = None,
 ) -> TokenisedRecords:
     """Turn records into tokens.
 
@@ -129,11 +181,35 @@ def tokenise(
         tokenizer: of the base model; its end-of-text token closes each text.
         context: longest sequence the model reads, in tokens.
         max_tokens: longest text kept, end of text included. A public constant.
+        folder: private to its owner, where tokens are kept; None: in memory.
     """
     prompts = prompt_tokens(template, records.schema.combinations, tokenizer)
-    room = text_room(prompts, context, max_tokens)
-    spaced = [" " + text.strip() for text in records.texts]
-    encoded = tokenizer(spaced, add_special_tokens=False)["input_ids"]
-    texts = [[*ids, tokenizer.eos_token_id][:room] for ids in encoded]
-    truncated = sum(len(ids) >= room for ids in encoded)
-    return TokenisedRecords(texts, list(records.labels), prompts, truncated, context)
+    room, dtype = text_room(prompts, context, max_tokens), np.dtype(np.int32)
+    cut = _Cut(room, tokenizer.eos_token_id)
+    texts = Ragged.of(cut.all(_encoded(records.texts, tokenizer)), dtype, folder)
+    places = {combination: number for number, combination in enumerate(prompts)}
+    numbers = np.fromiter((places[label] for label in records.labels), np.int32, len(records))
+    if folder is not None:
+        np.save(folder / LABELS, numbers)
+        facts = {"prompts": [[list(c), ids] for c, ids in prompts.items()], "dtype": dtype.str}
+        write_json(folder / FACTS, facts | {"truncated": cut.texts, "context": context})
+    labels = Labels(numbers, list(prompts))
+    return TokenisedRecords(texts, labels, prompts, cut.texts, context, folder)
+
+
+def _encoded(texts: Sequence[str], tokenizer: Any) -> Iterator[list[int]]:
+    for start in range(0, len(texts), TEXTS_AT_ONCE):
+        spaced = [" " + text.strip() for text in texts[start : start + TEXTS_AT_ONCE]]
+        yield from tokenizer(spaced, add_special_tokens=False)["input_ids"]
+
+
+class _Cut:
+    """Closes texts that fit, and cuts and counts the others."""
+
+    def __init__(self, room: int, end: int) -> None:
+        self._room, self._end, self.texts = room, end, 0
+
+    def all(self, encoded: Iterator[list[int]]) -> Iterator[list[int]]:
+        for ids in encoded:
+            self.texts += len(ids) >= self._room
+            yield [*ids, self._end][: self._room]

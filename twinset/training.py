@@ -1,28 +1,29 @@
 """The private fine-tuning loop, to be read from top to bottom.
 
 Poisson batch → exact clipped sum → noise policy → Adam. What a step spends goes to the ledger's
-`record` before its gradient is used. Losses, norms and clipped shares are private: they go to the
-observer, whose output stays in `internal/`.
+`record` before its gradient is used, and between the two nothing can stop the run. Losses, norms
+and clipped shares are private: they go to the observer, whose output stays in `internal/`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
+from twinset.clippedsum import Batch, ClippedSum, WrongPrompts
 from twinset.config import SpeedConfig, TrainingConfig
-from twinset.mismatch import MismatchLoss
 from twinset.plan import Plan
 from twinset.policies import NoisePolicy
 from twinset.privacy.clipping import ClippingEngine, Execution, UnitReport
 from twinset.privacy.events import Event
+from twinset.stopping import uninterrupted
+from twinset.team import Team, TeamSum
 from twinset.tokens import TokenisedRecords
-from twinset.widths import batches_of_one_width
 
 WARM_UP = 0.05  # share of steps over which the learning rate rises
 
@@ -48,6 +49,28 @@ class StepReport:
     seconds: float
 
 
+class Keeper(Protocol):
+    """Keeps what training may go on from."""
+
+    def passed(self, step: int, state: Callable[[], dict[str, Any]]) -> None:
+        """Be told of a step that is done; `state` returns all that the next one needs."""
+        ...
+
+    def ended(self, step: int, state: Callable[[], dict[str, Any]]) -> None:
+        """Be told that no step follows: all are done, or somebody stopped the run."""
+        ...
+
+
+class NothingKept:
+    """Keeps nothing."""
+
+    def passed(self, step: int, state: Callable[[], dict[str, Any]]) -> None:
+        """See `Keeper`."""
+
+    def ended(self, step: int, state: Callable[[], dict[str, Any]]) -> None:
+        """See `Keeper`."""
+
+
 def train(
     model: Any,
     records: TokenisedRecords,
@@ -60,6 +83,9 @@ def train(
     max_grad_norm: float,
     record_event: Callable[[Event], object],
     observe: Callable[[StepReport], None],
+    begun: dict[str, Any] | None = None,
+    keeper: Keeper | None = None,
+    team: Team | None = None,
 ) -> None:
     """Fine-tune `model` in place, a private step for each batch.
 
@@ -71,7 +97,7 @@ def train(
     Args:
         model: causal LM; its trainable parameters are the ones trained.
         records: tokens of the private records.
-        batches: of `poisson_batches`, one a step.
+        batches: of `poisson_batches`, one a step that is still to do.
         plan: expected batch size, steps, learning rate, λ.
         training: mismatched prompts and form, seed of their draw.
         speed: size of physical batches only.
@@ -80,29 +106,77 @@ def train(
         max_grad_norm: C.
         record_event: the ledger's.
         observe: called after each step.
+        begun: what a keeper was given, to go on from there.
+        keeper: is told of each step, and of the end.
+        team: processes that form each sum together; None: this one alone.
     """
-    engine = ClippingEngine(model, max_grad_norm, execution)
-    optimizer = torch.optim.Adam(
-        engine.parameters, lr=plan.learning_rate, betas=(0.9, 0.99), fused=True
-    )
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, _rate_shape(plan.steps))
-    clipped_sum = _ClippedSum(engine, records, plan, training, speed, policy)
+    engine, keeper = ClippingEngine(model, max_grad_norm, execution), keeper or NothingKept()
+    learning = _Learning(engine.parameters, plan, policy)
+    if begun is not None:
+        learning.restore(begun)
+    wrong_prompts = WrongPrompts.of(plan, training)
+    clipped_sum = ClippedSum(engine, records, wrong_prompts, speed)
+    over = clipped_sum.over if team is None else TeamSum(clipped_sum, team).over
     began = time.monotonic()
     try:
-        for step, indices in enumerate(batches, start=1):
-            reports = clipped_sum.over(step, indices)
-            noisy, event = policy.release(engine.sums, indices.tolist())
-            record_event(event)
-            gradients = [total.div_(plan.batch_size) for total in noisy]
-            policy.learn(engine.parameters, gradients)
-            for parameter, gradient in zip(engine.parameters, gradients, strict=True):
-                parameter.grad = gradient.to(parameter.dtype)
-            optimizer.step()
-            schedule.step()
-            optimizer.zero_grad()
-            observe(_step_report(step, reports, time.monotonic() - began))
+        for indices in batches:
+            units = indices.tolist()
+            batch = Batch(learning.done + 1, units, policy.limits(units), policy.scales())
+            report = over(batch)
+            with uninterrupted():
+                noisy, event = policy.release(engine.sums, units)
+                record_event(event)
+                learning.step([total.div_(plan.batch_size) for total in noisy])
+            observe(_step_report(learning.done, report, time.monotonic() - began))
+            keeper.passed(learning.done, learning.state)
+        keeper.ended(learning.done, learning.state)
+    except KeyboardInterrupt:
+        keeper.ended(learning.done, learning.state)
+        raise
     finally:
         engine.close()
+
+
+class _Learning:
+    """All that a step changes: parameters, their optimiser and schedule, what the policy learns."""
+
+    def __init__(self, parameters: Sequence[torch.Tensor], plan: Plan, policy: NoisePolicy) -> None:
+        self._parameters, self._policy, self.done = parameters, policy, 0
+        self._optimizer = torch.optim.Adam(
+            parameters, lr=plan.learning_rate, betas=(0.9, 0.99), fused=True
+        )
+        shape = _rate_shape(plan.steps)
+        self._schedule = torch.optim.lr_scheduler.LambdaLR(self._optimizer, shape)
+
+    def step(self, gradients: list[torch.Tensor]) -> None:
+        """Take a step along released gradients."""
+        self._policy.learn(self._parameters, gradients)
+        for parameter, gradient in zip(self._parameters, gradients, strict=True):
+            parameter.grad = gradient.to(parameter.dtype)
+        self._optimizer.step()
+        self._schedule.step()
+        self._optimizer.zero_grad()
+        self.done += 1
+
+    def state(self) -> dict[str, Any]:
+        """Return all of it, for `torch.save`."""
+        return {
+            "done": self.done,
+            "parameters": [p.detach() for p in self._parameters],
+            "optimizer": self._optimizer.state_dict(),
+            "schedule": self._schedule.state_dict(),
+            "policy": self._policy.state(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take back what `state` returned."""
+        with torch.no_grad():
+            for parameter, kept in zip(self._parameters, state["parameters"], strict=True):
+                parameter.copy_(kept)
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._schedule.load_state_dict(state["schedule"])
+        self._policy.restore(state["policy"])
+        self.done = state["done"]
 
 
 def _rate_shape(steps: int) -> Callable[[int], float]:
@@ -115,71 +189,15 @@ def _rate_shape(steps: int) -> Callable[[int], float]:
     return shape
 
 
-class _ClippedSum:
-    """Fills `engine.sums` for a logical batch, in physical batches that fit into memory."""
-
-    def __init__(
-        self,
-        engine: ClippingEngine,
-        records: TokenisedRecords,
-        plan: Plan,
-        training: TrainingConfig,
-        speed: SpeedConfig,
-        policy: NoisePolicy,
-    ) -> None:
-        self._engine, self._records, self._speed = engine, records, speed
-        self._policy = policy
-        self._loss = MismatchLoss(plan.mismatch_weight, training.mismatch_form)
-        self._mismatched = training.mismatch_prompts if plan.mismatch_weight else 0
-        self._seed = training.seed
-        self._most = len(records)  # units at once; less after running out of memory
-
-    def over(self, step: int, indices: np.ndarray) -> list[UnitReport]:
-        """Return the reports of all physical batches; halve them and start again out of memory."""
-        scales = self._policy.scales()
-        while True:
-            self._tried = 1
-            try:
-                self._engine.zero()
-                if scales:
-                    self._engine.rescale(scales)
-                return [self._add(step, units) for units in self._cut(indices)]
-            except RuntimeError as error:
-                if self._tried == 1 or not _out_of_memory(error):
-                    raise
-                self._most = self._tried // 2
-
-    def _cut(self, indices: np.ndarray) -> Iterator[list[int]]:
-        """Return physical batches of records of one width."""
-        rows = 1 + min(self._mismatched, len(self._records.prompts) - 1)
-
-        def at_once(width: int) -> int:
-            return min(self._speed.units_at_once(rows * width), self._most)
-
-        batches = batches_of_one_width(indices.tolist(), self._records.width, at_once)
-        return (units for _, units in batches)
-
-    def _add(self, step: int, units: list[int]) -> UnitReport:
-        self._tried = len(units)
-        sequences = self._records.sequences(units, self._mismatched, (self._seed, step))
-        return self._engine.add(sequences, self._loss, self._policy.limits(units))
-
-
-def _out_of_memory(error: RuntimeError) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error)
-
-
-def _step_report(step: int, reports: list[UnitReport], seconds: float) -> StepReport:
-    if not reports:
+def _step_report(step: int, report: UnitReport, seconds: float) -> StepReport:
+    if not len(report.losses):
         return StepReport(step, 0, float("nan"), 0.0, 0, seconds)
-    losses = torch.cat([r.losses for r in reports])
-    finite = torch.cat([r.norms for r in reports]).isfinite()
-    scales = torch.cat([r.scales for r in reports])
+    finite = report.norms.isfinite()
     return StepReport(
         step=step,
-        records=len(losses),
-        loss=float(losses[finite].double().mean()),
-        clipped=float((scales[finite] < 1).double().mean()),
+        records=len(report.losses),
+        loss=float(report.losses[finite].double().mean()),
+        clipped=float((report.scales[finite] < 1).double().mean()),
         non_finite=int((~finite).sum()),
         seconds=seconds,
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,16 @@ import pandas as pd
 from twinset.artefact import write_json
 from twinset.basemodel import load_base
 from twinset.config import SamplingConfig
-from twinset.errors import InputError
+from twinset.errors import DAMAGED, InputError
 from twinset.modelhub import quiet
 from twinset.privacy.guarantee import Guarantee, guarantee
 from twinset.privacy.ledger import Ledger
 from twinset.progress import Progress, Silent
 from twinset.records import twin_frame
+from twinset.rowgroups import RowGroups, sample_groups
 from twinset.sampler import Sampler
 from twinset.schema import Combination, Schema
+from twinset.sealed import fault, seal
 from twinset.templates import Template
 from twinset.tokens import prompt_tokens
 
@@ -65,27 +68,39 @@ class TwinModel:
         counts: Mapping[Combination, int],
         sampling: SamplingConfig,
         progress: Progress | None = None,
+        kept: RowGroups | None = None,
     ) -> pd.DataFrame:
         """Return a twin with exactly `counts[c]` rows of each combination c, shuffled.
 
         Columns, order, dtypes and label values are the private table's.
+
+        Args:
+            counts: rows wanted.
+            sampling: decoding settings and seed.
+            progress: is told how many rows there are.
+            kept: where finished groups of rows are; what is there is not drawn again.
         """
-        progress = progress or Silent()
-        total = sum(counts.values())
-        prompts = prompt_tokens(self.template, self.schema.combinations, self.tokenizer)
-        sampler = Sampler(self.model, self.tokenizer, prompts, sampling, self.text_tokens)
-        rows = sampler.sample(counts, lambda done: progress.count("rows", done, total))
+        draw = partial(self.sampler, sampling)
+        rows = sample_groups(draw, counts, progress or Silent(), kept)
         labels, texts = [row.combination for row in rows], [row.text for row in rows]
         frame = twin_frame(self.schema, texts, labels)
         return frame.sample(frac=1, random_state=sampling.seed).reset_index(drop=True)
 
+    def sampler(self, sampling: SamplingConfig, stream: int) -> Sampler:
+        """Return what draws rows, with random numbers of its own for each stream."""
+        prompts = prompt_tokens(self.template, self.schema.combinations, self.tokenizer)
+        return Sampler(
+            self.model, self.tokenizer, prompts, sampling, self.text_tokens, stream=stream
+        )
+
     def save(self, folder: Path) -> None:
-        """Write weights (safetensors), tokenizer, description and ledger into `folder`."""
+        """Write weights (safetensors), tokenizer, description and ledger, and seal the folder."""
         with quiet():
             self.model.save_pretrained(folder, safe_serialization=True)
             self.tokenizer.save_pretrained(folder)
         write_json(folder / DESCRIPTION, self._description())
         self.ledger.save(folder / LEDGER)
+        seal(folder)
 
     def _description(self) -> dict[str, Any]:
         counts = [[list(c), n] for c, n in self.label_counts.items()]
@@ -108,6 +123,8 @@ class TwinModel:
         folder = folder / "model" if (folder / "model" / DESCRIPTION).exists() else folder
         if not (folder / DESCRIPTION).exists():
             raise InputError(f"{folder} is no run and no model folder of twinset")
+        if damage := fault(folder):
+            raise InputError(f"the model folder is damaged: {damage}; copy it again")
         try:
             data = json.loads((folder / DESCRIPTION).read_text("utf-8"))
             base = load_base(str(folder), dtype=_stored_dtype(folder))
@@ -123,7 +140,7 @@ class TwinModel:
             )
         except InputError:
             raise
-        except (OSError, KeyError, TypeError, ValueError) as error:
+        except DAMAGED as error:
             raise InputError(
                 f"{folder}: the model folder is damaged ({type(error).__name__}); copy it again"
             ) from error

@@ -30,7 +30,7 @@ from evaluation.leakage.roc import separation
 from evaluation.leakage.shift import shift, without_shared
 from evaluation.leakage.textmembership import text_attacks
 from evaluation.policycomparison import policy_config
-from evaluation.policydata import Data, fingerprint, read_data, take
+from evaluation.policydata import Data, read_data, take
 from evaluation.scores import Score, mean
 from evaluation.twins import Twin, train_twin
 from twinset.basemodel import BaseModel, context_length, load_base
@@ -247,8 +247,8 @@ def _settings(wanted: Wanted, data: Data, config: RunConfig) -> dict[str, Any]:
     options = config.to_dict()
     del options["policy"]["noise_policy"]
     return {
-        "train": fingerprint(data.train),
-        "held out": fingerprint(data.heldout),
+        "train": data.train.fingerprint(),
+        "held out": data.heldout.fingerprint(),
         "prompt": data.template.pattern,
         "copies": list(wanted.copies),
         "each": wanted.each,

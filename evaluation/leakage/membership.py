@@ -9,7 +9,7 @@ tokens of training. Knows nothing of how scores are judged.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -141,7 +141,7 @@ def _sums(nats: Tensor, mask: Tensor) -> Tensor:
     return torch.stack([total, total / lengths, first(hardest) / hardest])
 
 
-def _compressed(tokenizer: Any, texts: list[list[int]]) -> np.ndarray:
+def _compressed(tokenizer: Any, texts: Sequence[list[int]]) -> np.ndarray:
     """(N,) bytes that zlib makes of each text, as far as it was read."""
     decoded = (tokenizer.decode(ids, skip_special_tokens=True) for ids in texts)
     return np.array([len(zlib.compress(text.encode())) for text in decoded], float)

@@ -25,6 +25,8 @@ class NoisePolicy(Protocol):
 
     name: str
     form: str
+    event: Event
+    """What one release spends."""
 
     def scales(self) -> list[Scale]:
         """Return the geometry to clip in, a scale for each parameter; nothing for the plain one."""

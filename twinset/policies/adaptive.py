@@ -80,7 +80,7 @@ class PublishedAdaptive(Uniform):
         return [
             SubsampledGaussian(scale * s.noise_multiplier, s.sample_rate, 1)
             if scale
-            else self._event
+            else self.event
             for scale in self._scales
         ]
 
@@ -94,7 +94,7 @@ class PublishedAdaptive(Uniform):
         self._scales.append(scale)
         for total in sums:
             add_gaussian_(total, scale * s.noise_std, s.randomness)
-        return sums, self._event
+        return sums, self.event
 
     def state(self) -> dict[str, Any]:
         """Return γ_B of the releases so far."""

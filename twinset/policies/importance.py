@@ -153,7 +153,7 @@ class PublishedImportance(Importance):
         for total, noise, s in zip(sums, noisy, scales, strict=bool(scales)):
             total.addcmul_(noise, s)
         self._note([s.mean() for s in scales] or [torch.ones(())] * len(sums))
-        return sums, self._event
+        return sums, self.event
 
 
 def factored(importance: Sequence[Tensor], options: PolicyConfig) -> list[Scale]:

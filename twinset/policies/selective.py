@@ -7,12 +7,9 @@ differs is what may be claimed of it, and that is told elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from torch import Tensor
-
+from twinset.policies.setting import Setting
 from twinset.policies.uniform import Uniform
-from twinset.privacy.events import Event, MaskedAccess
+from twinset.privacy.events import MaskedAccess
 
 
 class MaskedPhase(Uniform):
@@ -24,9 +21,11 @@ class MaskedPhase(Uniform):
 
     name = "selective"
 
-    def release(self, sums: list[Tensor], records: Sequence[int]) -> tuple[list[Tensor], Event]:
-        """Return the sums, and that masked records were read."""
-        return sums, MaskedAccess(self._setting.options.detector)
+    def __init__(self, setting: Setting) -> None:
+        if setting.noise_multiplier:
+            raise ValueError("masked texts are read without noise")
+        super().__init__(setting)
+        self.event = MaskedAccess(setting.options.detector)
 
 
 class Selective(Uniform):

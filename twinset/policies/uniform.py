@@ -33,7 +33,7 @@ class Uniform:
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
-        self._event = self._spent() if setting.noise_multiplier else _NO_NOISE
+        self.event: Event = self._spent() if setting.noise_multiplier else _NO_NOISE
 
     def _spent(self) -> Event:
         """Return what one release spends, where there is noise."""
@@ -57,7 +57,7 @@ class Uniform:
         if std := self._setting.noise_std:
             for total in sums:
                 add_gaussian_(total, std, self._setting.randomness)
-        return sums, self._event
+        return sums, self.event
 
     def learn(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
         """Learn nothing."""

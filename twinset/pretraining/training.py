@@ -17,10 +17,10 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from twinset.checkpoints import Checkpoints
 from twinset.errors import InputError
 from twinset.precision import has_bfloat16
 from twinset.pretraining.bits import bits_per_byte, foretold
-from twinset.pretraining.checkpoints import Checkpoints
 from twinset.pretraining.config import PretrainConfig
 from twinset.pretraining.packing import Blocks, Order
 
@@ -165,7 +165,7 @@ class _Run:
     def save(self) -> None:
         """Write a checkpoint, unless there is one of this step."""
         newest = self._checkpoints.newest()
-        if self._accelerator.is_main_process and (newest is None or newest[1] != self.done):
+        if self._accelerator.is_main_process and (newest is None or newest.step != self.done):
             plain = self._accelerator.unwrap_model(self._model)
             state = {"model": plain.state_dict(), "optimizer": self._optimizer.state_dict()}
             self._checkpoints.write(self.done, lambda folder: torch.save(state, folder / STATE))
@@ -177,11 +177,11 @@ class _Run:
         newest = self._checkpoints.newest()
         if newest is None:
             return 0
-        folder, done = newest
-        state = torch.load(folder / STATE, map_location=self._accelerator.device, weights_only=True)
+        path, device = newest.folder / STATE, self._accelerator.device
+        state = torch.load(path, map_location=device, weights_only=True)
         self._accelerator.unwrap_model(self._model).load_state_dict(state["model"])
         self._optimizer.load_state_dict(state["optimizer"])
-        return done
+        return newest.step
 
     def tell(self, observe: Callable[[Learnt], object], validate: bool = False) -> Learnt:
         """Report the last step, on the main process; validate now and then."""

@@ -1,0 +1,136 @@
+"""The clipped sum of one logical batch, in physical batches that fit into memory.
+
+Knows neither who chose the batch nor what becomes of the sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from twinset.config import MismatchForm, SpeedConfig, TrainingConfig
+from twinset.mismatch import MismatchLoss
+from twinset.plan import Plan
+from twinset.privacy.clipping import ClippingEngine, Scale, UnitReport
+from twinset.tokens import TokenisedRecords
+from twinset.widths import batches_of_one_width
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a step asks for.
+
+    Args:
+        step: 1 … T.
+        units: numbers of the units in the logical batch.
+        limits: (B,) norm that each of them is clipped to; None: C.
+        scales: geometry to clip in, a scale for each parameter; empty: the plain one.
+    """
+
+    step: int
+    units: list[int]
+    limits: Tensor | None = None
+    scales: list[Scale] = field(default_factory=list)
+
+    def part(self, places: list[int]) -> Batch:
+        """Return the same of some of its units, by their places in `units`."""
+        limits = None if self.limits is None else self.limits[places]
+        return Batch(self.step, [self.units[i] for i in places], limits, self.scales)
+
+
+@dataclass(frozen=True)
+class WrongPrompts:
+    """How records are set against wrong prompts.
+
+    Args:
+        weight: λ.
+        form: of the loss.
+        count: wrong prompts a record.
+        seed: of their draw.
+    """
+
+    weight: float
+    form: MismatchForm
+    count: int
+    seed: int
+
+    @classmethod
+    def of(cls, plan: Plan, training: TrainingConfig) -> WrongPrompts:
+        """Return what a plan and its options say."""
+        count = training.mismatch_prompts if plan.mismatch_weight else 0
+        return cls(plan.mismatch_weight, training.mismatch_form, count, training.seed)
+
+
+class ClippedSum:
+    """Fills an engine's sums.
+
+    Args:
+        engine: clips and sums.
+        records: tokens; one is one unit.
+        wrong: prompts.
+        speed: size of physical batches only.
+    """
+
+    def __init__(
+        self,
+        engine: ClippingEngine,
+        records: TokenisedRecords,
+        wrong: WrongPrompts,
+        speed: SpeedConfig,
+    ) -> None:
+        self.engine, self._records, self._speed, self._wrong = engine, records, speed, wrong
+        self._loss = MismatchLoss(wrong.weight, wrong.form)
+        self._most = len(records)  # units at once; less after running out of memory
+
+    def over(self, batch: Batch) -> UnitReport:
+        """Leave Σᵢ ĝᵢ of a batch in `engine.sums`; halve and start again when out of memory."""
+        while True:
+            self._tried = 1
+            try:
+                self.engine.zero()
+                if batch.scales:
+                    self.engine.rescale(batch.scales)
+                return joined([self._add(batch.part(places)) for places in self._cut(batch)])
+            except RuntimeError as error:
+                if self._tried == 1 or not _out_of_memory(error):
+                    raise
+                self._most = self._tried // 2
+
+    def width(self, unit: int) -> int:
+        """Return to how many tokens a unit's rows are padded."""
+        return self._records.width(unit)
+
+    def _cut(self, batch: Batch) -> Iterator[list[int]]:
+        """Yield the places of physical batches: units of one width."""
+        rows = 1 + min(self._wrong.count, len(self._records.prompts) - 1)
+
+        def at_once(width: int) -> int:
+            return min(self._speed.units_at_once(rows * width), self._most)
+
+        places = range(len(batch.units))
+        cut = batches_of_one_width(places, lambda i: self.width(batch.units[i]), at_once)
+        return (some for _, some in cut)
+
+    def _add(self, batch: Batch) -> UnitReport:
+        self._tried = len(batch.units)
+        seed = (self._wrong.seed, batch.step)
+        sequences = self._records.sequences(batch.units, self._wrong.count, seed)
+        return self.engine.add(sequences, self._loss, batch.limits)
+
+
+def joined(reports: list[UnitReport]) -> UnitReport:
+    """Return one report of all units."""
+    if not reports:
+        return UnitReport(torch.zeros(0), torch.zeros(0).double(), torch.zeros(0).double())
+    return UnitReport(
+        torch.cat([report.losses for report in reports]),
+        torch.cat([report.norms for report in reports]),
+        torch.cat([report.scales for report in reports]),
+    )
+
+
+def _out_of_memory(error: RuntimeError) -> bool:
+    return isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error)

@@ -1,0 +1,32 @@
+"""Where a private fine-tuning is done, what it goes on from, and with whom."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from twinset.resumption import Resumption
+from twinset.team import Team
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """Where a fine-tuning is done.
+
+    Args:
+        folder: private to its owner, for tokens; None: they are kept in memory.
+        resumption: keeps what a stopped fine-tuning goes on from; None: nothing is kept.
+        team: processes that form sums together; None: this one alone. It needs a folder.
+    """
+
+    folder: Path | None = None
+    resumption: Resumption | None = None
+    team: Team | None = None
+
+    def tokens(self, name: str) -> Path | None:
+        """Return an empty folder for tokens."""
+        if self.folder is None:
+            return None
+        made = self.folder / name
+        made.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return made
