@@ -278,7 +278,7 @@ def test_unexpected_errors_do_not_show_their_message(place, tiny_base, capsys, m
     (line,) = outcome.err.splitlines()
     assert outcome.code == 1
     assert re.fullmatch(
-        r"error: unexpected RuntimeError in generate.py:\d+; TWINSET_DEBUG=1.*", line
+        r"error: unexpected RuntimeError in prepare.py:\d+; TWINSET_DEBUG=1.*", line
     )
     assert snapshot(place) == before
     monkeypatch.setenv("TWINSET_DEBUG", "1")

@@ -1,6 +1,7 @@
 import json
 import os
 import random
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import torch
 from commands import run_twinset
 from safetensors.torch import load_file
 
+import cli
 from twinset.artefact import sha256_file
 from twinset.basemodel import load_base
 from twinset.pretraining import training
@@ -226,3 +228,22 @@ def test_the_learning_rate_rises_and_falls():
 def test_plain_values_are_read_again():
     config = PretrainConfig(shape=Shape(layers=3), epochs=0.5)
     assert PretrainConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+
+
+CURVE = Path(__file__).parents[1] / "evaluation" / "examples" / "brown.pretraining.json"
+BROWN = Path(__file__).parents[2] / "shared" / "data" / "brown" / "brown.csv.gz"
+NEAR = 0.02  # bits per byte; other machines round otherwise
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not BROWN.exists(), reason="needs the shared data")
+def test_a_documented_curve_is_reproduced(tmp_path):
+    known = json.loads(CURVE.read_text())
+    command = shlex.split(known["command"])[1:]
+    command[command.index("brown.csv.gz")] = str(BROWN)
+    command[command.index("brown")] = str(tmp_path / "brown")
+    assert cli.main([*command, "--quiet"]) == 0
+    lines = [json.loads(line) for line in (tmp_path / "brown/log.jsonl").read_text().splitlines()]
+    found = {line["tokens"]: line["bits"] for line in lines if line["bits"]}
+    for point in known["curve"]:
+        assert abs(found[point["tokens"]] - point["bits_per_byte"]) < NEAR, point

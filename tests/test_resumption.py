@@ -293,3 +293,33 @@ def test_killed_at_thirty_random_moments_it_ends_as_planned(place, tiny_base):
             return
         shutil.rmtree("r")
         resume = ()
+
+
+ON_A_SMALL_DISK = """
+mount -t tmpfs -o size=6m tmpfs small && cp t.csv small/ && cd small || exit 99
+head -c 5985k /dev/zero > ballast
+"$@"
+echo "code $?"
+ls -A
+rm ballast
+"$@" --resume || "$@"
+echo "code $?"
+ls -A
+"""
+
+
+@pytest.mark.slow
+def test_a_disk_that_fills_up_is_named_and_nothing_is_lost(place, tiny_base):
+    """On a small disk of its own, in a namespace of its own."""
+    if subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode:
+        pytest.skip("needs a namespace of one's own to mount a small disk in")
+    Path("small").mkdir()
+    run = [sys.executable, "-c", AT_ONCE, *map(str, arguments(tiny_base, COMMAND))]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    shell = ["unshare", "-rm", "sh", "-c", ON_A_SMALL_DISK, "sh", *run]
+    done = subprocess.run(shell, env=environment, capture_output=True, text=True)
+    lines = done.stdout.splitlines()
+    assert [line for line in lines if line.startswith("code")] == ["code 2", "code 0"], done
+    assert "No space left" in done.stderr or "disk is full" in done.stderr
+    assert MARKER not in done.stdout + done.stderr and "Traceback" not in done.stderr
+    assert lines[-2:] == ["r", "t.csv"]

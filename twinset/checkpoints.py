@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from twinset import sealed
 
@@ -71,3 +73,17 @@ class Checkpoints:
         paths = list(self._folder.iterdir()) if self._folder.is_dir() else []
         names = [(path, _NAME.fullmatch(path.name)) for path in paths]
         return sorted(((int(name[1]), path) for path, name in names if name), reverse=True)
+
+
+def save_state(state: Any, path: Path) -> None:
+    """Write tensors and plain values, for `torch.load` with `weights_only`.
+
+    Raises:
+        OSError: they cannot be written; torch tells of a full disk by an error without a number.
+    """
+    import torch
+
+    try:
+        torch.save(state, path)
+    except RuntimeError as error:
+        raise OSError(errno.ENOSPC, "No space left on device") from error

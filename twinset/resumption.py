@@ -16,7 +16,7 @@ from typing import Any
 
 from twinset.artefact import write_json
 from twinset.assets import cache_dir
-from twinset.checkpoints import Checkpoint, Checkpoints
+from twinset.checkpoints import Checkpoint, Checkpoints, save_state
 from twinset.errors import InputError
 from twinset.journal import FILE, Journal
 from twinset.privacy.ledger import Ledger
@@ -139,12 +139,11 @@ class Resumption:
 
     def keep(self, step: int, facts: dict[str, Any], ledger: Ledger, state: State) -> None:
         """Write a checkpoint."""
-        import torch
 
         def save(folder: Path) -> None:
             write_json(folder / FACTS, facts)
             ledger.save(folder / LEDGER)
-            torch.save(state(), folder / STATE)
+            save_state(state(), folder / STATE)
 
         self._checkpoints.write(step, save)
         self._journal.reach(step)

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from twinset.checkpoints import Checkpoints
+from twinset.checkpoints import Checkpoints, save_state
 from twinset.errors import InputError
 from twinset.precision import has_bfloat16
 from twinset.pretraining.bits import bits_per_byte, foretold
@@ -168,7 +168,7 @@ class _Run:
         if self._accelerator.is_main_process and (newest is None or newest.step != self.done):
             plain = self._accelerator.unwrap_model(self._model)
             state = {"model": plain.state_dict(), "optimizer": self._optimizer.state_dict()}
-            self._checkpoints.write(self.done, lambda folder: torch.save(state, folder / STATE))
+            self._checkpoints.write(self.done, lambda folder: save_state(state, folder / STATE))
         self._accelerator.wait_for_everyone()
         self._saved = time.monotonic()
 
