@@ -71,14 +71,18 @@ def job(config, tokens, norm=NORM):
     return learner.job(tokens, PLAN) | {"wrong": asdict(WrongPrompts.of(PLAN, config.training))}
 
 
+def alone_each(records) -> list[list[int]]:
+    return [[record] for record in records]
+
+
 def batches(parameters) -> dict[str, Batch]:
     limits = torch.linspace(0.05, NORM, 13, dtype=torch.float64)
     scales = [Scale(torch.linspace(0.5, 2.0, p.shape[-1])) for p in parameters]
     return {
-        "plain": Batch(1, list(range(20))),
-        "own limits": Batch(2, list(range(11, 24)), limits),
-        "rescaled": Batch(3, [3, 1, 2], scales=scales),
-        "fewer units than processes": Batch(4, [5]),
+        "plain": Batch(1, alone_each(range(20))),
+        "own limits": Batch(2, alone_each(range(11, 24)), limits),
+        "rescaled": Batch(3, alone_each([3, 1, 2]), scales=scales),
+        "fewer units than processes": Batch(4, [[5, 7, 6]]),
         "empty": Batch(5, []),
     }
 

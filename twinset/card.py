@@ -22,7 +22,7 @@ from twinset.privacy.events import (
     SubsampledGaussian,
 )
 from twinset.privacy.guarantee import Guarantee, guarantee
-from twinset.privacy.ledger import FLAGGED_UNIT, Ledger
+from twinset.privacy.ledger import FLAGGED_UNIT, OWNER_UNIT, Ledger
 from twinset.privacy.rounding import up_decimals, up_digits
 from twinset.schema import Combination, Schema
 from twinset.templates import Template
@@ -198,7 +198,7 @@ def _making(description: TwinDescription, ledger: Ledger, contents: TwinContents
                     f"Values of {code(a.name)}: {', '.join(map(code, a.values))}"
                     for a in description.schema.attributes
                 ),
-                f"Private records: {ledger.records}",
+                f"Private {'owners' if ledger.unit == OWNER_UNIT else 'records'}: {ledger.records}",
                 f"Batches: {plain(ledger.sampler)} sampling",
                 f"Clipping: norm {ledger.max_grad_norm:g}; {plain(ledger.clipping)}",
                 policy,

@@ -6,13 +6,14 @@ Knows neither who chose the batch nor what becomes of the sum.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import chain
 
 import torch
 from torch import Tensor
 
 from twinset.config import MismatchForm, SpeedConfig, TrainingConfig
-from twinset.mismatch import MismatchLoss
+from twinset.mismatch import MismatchLoss, summed
 from twinset.plan import Plan
 from twinset.privacy.clipping import ClippingEngine, Scale, UnitReport
 from twinset.tokens import TokenisedRecords
@@ -25,13 +26,13 @@ class Batch:
 
     Args:
         step: 1 … T.
-        units: numbers of the units in the logical batch.
+        units: of the logical batch, each the numbers of its records.
         limits: (B,) norm that each of them is clipped to; None: C.
         scales: geometry to clip in, a scale for each parameter; empty: the plain one.
     """
 
     step: int
-    units: list[int]
+    units: list[list[int]]
     limits: Tensor | None = None
     scales: list[Scale] = field(default_factory=list)
 
@@ -69,7 +70,7 @@ class ClippedSum:
 
     Args:
         engine: clips and sums.
-        records: tokens; one is one unit.
+        records: tokens.
         wrong: prompts.
         speed: size of physical batches only.
     """
@@ -99,26 +100,28 @@ class ClippedSum:
                     raise
                 self._most = self._tried // 2
 
-    def width(self, unit: int) -> int:
-        """Return to how many tokens a unit's rows are padded."""
-        return self._records.width(unit)
+    def width(self, unit: list[int]) -> tuple[int, int]:
+        """Return how many records a unit has, and to how many tokens their rows are padded."""
+        return len(unit), max(map(self._records.width, unit))
 
     def _cut(self, batch: Batch) -> Iterator[list[int]]:
         """Yield the places of physical batches: units of one width."""
         rows = 1 + min(self._wrong.count, len(self._records.prompts) - 1)
 
-        def at_once(width: int) -> int:
-            return min(self._speed.units_at_once(rows * width), self._most)
+        def at_once(width: tuple[int, int]) -> int:
+            records, tokens = width
+            return min(self._speed.units_at_once(rows * records * tokens), self._most)
 
         places = range(len(batch.units))
         cut = batches_of_one_width(places, lambda i: self.width(batch.units[i]), at_once)
         return (some for _, some in cut)
 
     def _add(self, batch: Batch) -> UnitReport:
-        self._tried = len(batch.units)
-        seed = (self._wrong.seed, batch.step)
-        sequences = self._records.sequences(batch.units, self._wrong.count, seed)
-        return self.engine.add(sequences, self._loss, batch.limits)
+        self._tried, each = len(batch.units), len(batch.units[0])
+        records, seed = list(chain.from_iterable(batch.units)), (self._wrong.seed, batch.step)
+        rows = self._records.sequences(records, self._wrong.count, seed)
+        sequences = replace(rows, per_unit=rows.per_unit * each)
+        return self.engine.add(sequences, summed(self._loss, each), batch.limits)
 
 
 def joined(reports: list[UnitReport]) -> UnitReport:

@@ -39,7 +39,7 @@ def source_of(data: str, given: dict[str, Any]) -> Source:
     from twinset.request import Source
 
     names = {"text": "text", "attribute": "attributes", "split": "split"}
-    names |= {"drop_empty": "drop_empty", "prompt": "prompt"}
+    names |= {"drop_empty": "drop_empty", "prompt": "prompt", "owner": "owner"}
     return Source(data, **{names[k]: v for k, v in given.items() if k in names})
 
 

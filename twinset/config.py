@@ -45,6 +45,8 @@ class PrivacyConfig:
             without privacy is asked for by `None`, and its guarantee is "none".
         target_delta: δ; `None` takes min(1e-5, 1 / N^1.1).
         max_grad_norm: C, the largest norm one unit's gradient may have.
+        max_records_per_owner: m, records of an owner that take part in a step or count as labels;
+            where each record is protected by itself, without effect.
         label_count_share: share of ε that would be spent were the label counts released alone.
         insecure_noise_seed: reproducible noise for tests only; makes the guarantee "none".
     """
@@ -52,6 +54,7 @@ class PrivacyConfig:
     target_epsilon: float | None = 8.0
     target_delta: float | None = None
     max_grad_norm: float = 1.0
+    max_records_per_owner: int = 4
     label_count_share: float = 0.05
     insecure_noise_seed: int | None = None
 
@@ -68,6 +71,7 @@ class PrivacyConfig:
             f"--delta must lie between 0 and 1, not {delta}; leave it out for min(1e-5, 1/N^1.1)",
         )
         _require(_finite(self.max_grad_norm, 0), "--max-grad-norm must be a number above 0")
+        _require(self.max_records_per_owner >= 1, "--max-records-per-owner must be at least 1")
         _require(0 < self.label_count_share < 1, "--label-count-share must lie between 0 and 1")
 
 
@@ -138,6 +142,11 @@ class PolicyConfig:
     def weighs(self) -> bool:
         """Whether records have privacy weights on a public scale, and each an ε of its own."""
         return self.key == ("adaptive", "sound")
+
+    @property
+    def phases(self) -> int:
+        """How many times training goes through all steps."""
+        return 2 if self.noise_policy == "selective" else 1
 
     @property
     def masks(self) -> bool:

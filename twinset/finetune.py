@@ -15,12 +15,14 @@ import torch
 from torch import Tensor
 
 from twinset.basemodel import BaseModel, context_length, load_base
-from twinset.config import PolicyConfig, RunConfig
+from twinset.config import RunConfig
 from twinset.detectors import detector_named
+from twinset.errors import InputError
 from twinset.learner import Learner
 from twinset.masking import masked
+from twinset.openledger import open_ledger
 from twinset.plan import Plan, make_plan, without_noise
-from twinset.policies import POLICIES, NoisePolicy, Setting, make_policy
+from twinset.policies import NoisePolicy, Setting, make_policy
 from twinset.policies.adaptive import normalised_over
 from twinset.policies.importance import Importance
 from twinset.policies.selective import MaskedPhase
@@ -30,7 +32,6 @@ from twinset.privacy.events import GaussianRelease
 from twinset.privacy.labelcounts import release_label_counts
 from twinset.privacy.ledger import Ledger
 from twinset.privacy.randomness import Randomness
-from twinset.privacy.sentences import caveats
 from twinset.privacy.weightscale import WeightScale
 from twinset.progress import Progress, Silent
 from twinset.records import Records
@@ -40,8 +41,6 @@ from twinset.tokens import TokenisedRecords, text_room, tokenise
 from twinset.twinmodel import TwinModel
 from twinset.weights import text_nats, weight_scale
 from twinset.workplace import Workplace
-
-_CONSTANTS = "the constants of the privacy weights, and the texts that they were fitted on"
 
 
 def finetune(
@@ -71,16 +70,11 @@ def finetune(
             what was kept cannot be gone on from.
     """
     progress = progress or Silent()
-    plan = make_plan(len(records), config)
+    plan = make_plan(len(records.units(config)), config)
     for warning in plan.warnings:
         progress.warn(warning)
     base = base or load_base(config.training.base_model, say=progress.say)
     return _Run(records, template, config, base, plan, progress, place or Workplace()).model()
-
-
-def phases(policy: PolicyConfig) -> int:
-    """Return how many times training goes through all steps."""
-    return 2 if policy.noise_policy == "selective" else 1
 
 
 class _Run:
@@ -99,6 +93,7 @@ class _Run:
         self._place = place
         self._begun = place.resumption.begun() if place.resumption else None
         self._records, self._template, self._config = records, template, config
+        self._units = records.units(config)
         self._base, self._plan, self._progress = base, plan, progress
         self._context = context_length(base.model)
         seed = config.privacy.insecure_noise_seed
@@ -114,10 +109,10 @@ class _Run:
         learner = Learner(self._base, self._config, private, self._progress, self._place.team)
         if policy.noise_policy == "selective":
             self._learn_masked(learner, self._tokens(masked_texts, "masked"), counts)
-        batches = self._batches(phases(policy) - 1)
+        batches = self._batches(policy.phases - 1)
         noise = make_policy(self._setting(plan, self._weights(learner, tokens, batches)))
         self._count_steps_taken_elsewhere(noise)
-        self._train(phases(policy) - 1, learner, tokens, batches, plan, noise, counts)
+        self._train(policy.phases - 1, learner, tokens, batches, plan, noise, counts)
         self._tell_noise(noise, learner)
         room = text_room(tokens.prompts, self._context, self._config.training.max_tokens)
         return TwinModel(
@@ -132,38 +127,10 @@ class _Run:
         )
 
     def _open_ledger(self) -> Ledger:
-        plan, config = self._plan, self._config
-        noise = POLICIES[config.policy.key]
-        weighs = config.policy.weighs and plan.target_epsilon is not None
-        return Ledger.open(
-            records=plan.records,
-            target_epsilon=plan.target_epsilon,
-            delta=plan.target_delta,
-            sample_rate=plan.sample_rate,
-            max_grad_norm=config.privacy.max_grad_norm,
-            policy=noise.name,
-            policy_form=noise.form,
-            randomness=self._randomness,
-            public_inputs=self._public_inputs(),
-            caveats=caveats(noise.name, noise.form),
-            weight_scale=self._scale() if weighs else None,
-        )
-
-    def _public_inputs(self) -> tuple[str, ...]:
-        policy = self._config.policy
-        masking = f"the detector {policy.detector!r}, which looks at one record at a time"
-        selective = policy.noise_policy == "selective"
-        return (
-            "the names, order and types of the columns, and the set of label values",
-            "the number of records",
-            f"the prompt template {self._template.pattern!r} with its wording",
-            f"the base model {self._base.origin} and everything it was trained on",
-            f"the longest text kept, {self._config.training.max_tokens} tokens",
-            "all options of the run",
-            *((masking,) if policy.masks else ()),
-            *((_CONSTANTS,) if policy.noise_policy == "adaptive" else ()),
-            *(("every label, and every text as that detector leaves it",) if selective else ()),
-        )
+        weighs = self._config.policy.weighs and self._plan.target_epsilon is not None
+        scale = self._scale() if weighs else None
+        given = (self._records, self._template, self._config, self._base.origin, self._plan)
+        return open_ledger(*given, self._randomness, scale)
 
     def _masked(self) -> list[str]:
         """Return all texts as the detector leaves them."""
@@ -183,14 +150,22 @@ class _Run:
 
     def _label_counts(self) -> dict[Combination, float]:
         labels, combinations = self._records.labels, self._records.schema.combinations
+        if self._records.owners is not None:
+            labels = [labels[i] for i in self._counted()]
         if self._plan.target_epsilon is None:
             counts = [float(labels.count(c)) for c in combinations]
             return dict(zip(combinations, counts, strict=True))  # training records the access
+        most = 1 if self._records.owners is None else self._config.privacy.max_records_per_owner
         noisy, event = release_label_counts(
-            labels, combinations, self._plan.label_count_noise, self._randomness
+            labels, combinations, self._plan.label_count_noise, self._randomness, most
         )
         self._ledger.record(event)
         return dict(zip(combinations, noisy, strict=True))
+
+    def _counted(self) -> list[int]:
+        """Draw the records that are counted: of each owner as many as take part in a step."""
+        drawn = self._units.draw(np.arange(len(self._units)), self._randomness.sampling)
+        return [record for records in drawn for record in records]
 
     def _batches(self, phase: int) -> list[np.ndarray]:
         """Draw the batches that a phase lacks; as many numbers as records are visited."""
@@ -218,7 +193,8 @@ class _Run:
         kept = self._place.resumption
         keeper = kept.keeper(phase, self._ledger, counts) if kept else None
         record, begun = self._ledger.record, self._state(phase)
-        learner.train(tokens, batches, plan, policy, record, begun, keeper)
+        draw = partial(self._units.draw, stream=self._randomness.sampling)
+        learner.train(tokens, batches, plan, policy, record, begun, keeper, draw)
 
     def _count_steps_taken_elsewhere(self, policy: NoisePolicy) -> None:
         """Count steps that were taken from the same state before, and left something."""
@@ -288,13 +264,19 @@ class _Run:
             )
 
 
-def check_policy(config: RunConfig, base: BaseModel) -> None:
+def check_policy(config: RunConfig, base: BaseModel, records: Records) -> None:
     """Refuse, before anything slow, what a policy lacks.
 
     Raises:
-        InputError: there is no such detector, or no weight scale for the base model.
+        InputError: there is no such detector, or no weight scale for the base model, or the policy
+            is about records and not about their owners.
     """
     policy = config.policy
+    if records.owners is not None and policy.noise_policy in ("adaptive", "selective"):
+        raise InputError(
+            f"--noise-policy {policy.noise_policy} treats records by what they say, and no theorem "
+            "here makes that a guarantee for owners; take uniform or importance with --owner"
+        )
     if policy.masks:
         detector_named(policy.detector)
     if policy.weighs and config.privacy.target_epsilon is not None:

@@ -21,10 +21,11 @@ from twinset.assets import replacing
 from twinset.card import TwinDescription
 from twinset.config import RunConfig, SamplingConfig
 from twinset.errors import InputError, Stopped
-from twinset.finetune import finetune, phases
+from twinset.finetune import finetune
 from twinset.plan import Plan
 from twinset.prepare import Prepared, prepare, tell
 from twinset.privacy.guarantee import Guarantee
+from twinset.privacy.ledger import OWNER_UNIT
 from twinset.processes import team_of
 from twinset.progress import Progress, Recorded
 from twinset.publish import check_output, publish
@@ -153,7 +154,7 @@ def _finetune(
     resumption = Resumption(
         folder,
         prepared.plan.steps,
-        phases(config.policy),
+        config.policy.phases,
         recorded,
         places.accept_spend,
         run.keep,
@@ -194,8 +195,14 @@ def _clear(run: RunFolder) -> None:
 def _counts(
     model: TwinModel, wanted: RowsWanted, counts: dict[Combination, int] | None
 ) -> dict[Combination, int]:
-    rows = wanted.rows or model.ledger.records
-    return counts or proportional(model.label_counts, rows)
+    return counts or proportional(model.label_counts, wanted.rows or _as_many(model))
+
+
+def _as_many(model: TwinModel) -> int:
+    """Return how many records there are; of owners, how many were counted, with noise."""
+    if model.ledger.unit != OWNER_UNIT:
+        return model.ledger.records
+    return max(1, round(sum(model.label_counts.values())))
 
 
 def _write_twin(

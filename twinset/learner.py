@@ -27,7 +27,7 @@ from twinset.privacy.events import Event
 from twinset.progress import Progress
 from twinset.team import END, Team
 from twinset.tokens import TokenisedRecords
-from twinset.training import Keeper, train
+from twinset.training import Keeper, RecordsOf, one_each, train
 
 NOT_ISOLATED = (
     "in bfloat16 this machine rounds a record's gradient by the records computed beside it, which "
@@ -73,6 +73,7 @@ class Learner:
         record_event: Callable[[Event], object],
         begun: dict[str, Any] | None = None,
         keeper: Keeper | None = None,
+        records_of: RecordsOf = one_each,
     ) -> None:
         """Train for one step a batch; without noise in the plan, without clipping too.
 
@@ -98,6 +99,7 @@ class Learner:
                 begun,
                 keeper,
                 self._team,
+                records_of,
             )
         except UnsupportedModule as error:
             raise InputError(f"{self._name}: {error}") from error

@@ -7,6 +7,7 @@ records.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -42,3 +43,19 @@ class MismatchLoss:
         tokens = counts[:, :1]
         gap = softplus(tokens * (means[:, :1] - means[:, 1:])) / tokens
         return right + self.weight * gap.mean(1)
+
+
+def summed(loss: MismatchLoss, records: int) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return the loss of units of several records, the sum of their losses.
+
+    Args:
+        loss: of one record.
+        records: m, of each unit; (B, m·K) means and counts then have record by record its K.
+    """
+
+    def of_unit(means: Tensor, counts: Tensor) -> Tensor:
+        sequences = means.shape[1] // records
+        each = loss(means.reshape(-1, sequences), counts.reshape(-1, sequences))
+        return each.view(-1, records).sum(1)
+
+    return of_unit

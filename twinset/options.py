@@ -92,12 +92,14 @@ TABLE = (
     Option("split", str, "Split of a data set that has several.", "NAME"),
     Option("drop_empty", bool, "Leave out rows that lack text or label."),
     Option("prompt", str, "Template's name, .toml file, or the prompt itself.", "PROMPT"),
+    Option("owner", str, "Column of whose record it is: protects owners, not records.", "COLUMN"),
 )
 PRIVACY = (
     Option("epsilon", float, "ε of all that is shared; adaptive: of the most unusual records."),
     Option("delta", float, "δ; left out: min(1e-5, 1/N^1.1)."),
     Option("no_privacy", bool, "Train without noise, for comparison. Nothing is guaranteed."),
     Option("max_grad_norm", float, "C, to which each record's gradient is clipped."),
+    Option("max_records_per_owner", int, "--owner: m, records of an owner in a step."),
     Option("label_count_share", float, "Share of ε for the noisy label counts."),
 )
 POLICY = (

@@ -47,6 +47,7 @@ def prepare(source: Source, config: RunConfig, wanted: RowsWanted, progress: Pro
         source.attributes,
         source=source.data,
         drop_empty=source.drop_empty,
+        owner=source.owner,
     )
     records, notes = read()
     for note in notes:
@@ -57,13 +58,16 @@ def prepare(source: Source, config: RunConfig, wanted: RowsWanted, progress: Pro
     read(reserved=special_token_strings(base.tokenizer))  # again, for these characters alone
     prompts = prompt_tokens(template, records.schema.combinations, base.tokenizer)
     text_room(prompts, context_length(base.model), config.training.max_tokens)
-    plan = make_plan(len(records), config)
-    check_policy(config, base)
+    plan = make_plan(len(records.units(config)), config)
+    check_policy(config, base, records)
     return Prepared(records, notes, template, base, plan, counts)
 
 
 def tell(prepared: Prepared, progress: Progress) -> None:
     """Tell the plan; `finetune` tells its warnings."""
+    if prepared.records.owners is not None:
+        owners, records = prepared.plan.records, len(prepared.records)
+        progress.say(f"each of {owners} owners of {records} records is protected as one")
     for line in plan_lines(prepared.plan):
         progress.say(line)
 

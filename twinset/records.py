@@ -14,11 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from twinset.columns import check_table, choose_columns, label_cells, show, text_cells
+from twinset.config import RunConfig
 from twinset.errors import InputError
 from twinset.formats import read_frame
+from twinset.privacy.units import Units
 from twinset.schema import Attribute, Combination, LabelValue, Schema
 
 MAX_LABELS = 100
@@ -31,18 +34,32 @@ CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
 @dataclass(frozen=True)
 class Records:
-    """Texts and their labels, row by row; a label tuple is in the order of `schema.attributes`."""
+    """Texts and their labels, row by row.
+
+    Args:
+        texts: one a row.
+        labels: one a row; a tuple is in the order of `schema.attributes`.
+        schema: of the table.
+        owners: (N,) number of each row's owner; None: each row is its own.
+    """
 
     texts: list[str]
     labels: list[Combination]
     schema: Schema
+    owners: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.texts)
 
+    def units(self, config: RunConfig) -> Units:
+        """Return whose records are protected together."""
+        return Units(len(self), self.owners, config.privacy.max_records_per_owner)
+
     def fingerprint(self) -> str:
         """Return a hash of all cells: as private as they are."""
         found, cells = hashlib.sha256(), [self.texts, self.labels, self.schema.to_dict()]
+        if self.owners is not None:
+            cells.append(self.owners.tolist())
         for part in json.JSONEncoder().iterencode(cells):
             found.update(part.encode())
         return found.hexdigest()
@@ -71,6 +88,7 @@ def records_from_frame(
     source: str = "table",
     drop_empty: bool = False,
     reserved: Sequence[str] = (),
+    owner: str | None = None,
 ) -> tuple[Records, list[str]]:
     """Take texts and labels from a table, or refuse it.
 
@@ -81,6 +99,7 @@ def records_from_frame(
         source: what to call the table in messages.
         drop_empty: leave out rows whose text or label is missing, blank or (text) not a string.
         reserved: special tokens of the tokenizer, which no text or label may contain.
+        owner: column that says whose a record is; the twin does not have it.
 
     Returns:
         The records, and notes for the table's owner (guesses, columns and rows left out,
@@ -112,7 +131,27 @@ def records_from_frame(
     )
     _note_duplicates(columns[text], notes)
     labels: list[Combination] = list(zip(*(columns[n] for n in attributes), strict=True))
-    return Records(columns[text], labels, schema), notes
+    owners = None if owner is None else _owners(frame, owner, (text, *attributes), rows, source)
+    return Records(columns[text], labels, schema, owners), notes
+
+
+def _owners(
+    frame: pd.DataFrame, owner: str, used: Sequence[str], rows: list[int], source: str
+) -> np.ndarray:
+    """Return (N,) the number of each kept row's owner."""
+    if owner not in frame.columns:
+        raise InputError(f"{source}: has no column {owner!r}; check --owner")
+    if owner in used:
+        raise InputError(
+            f"{source}: --owner {owner!r} is the text or a label already; name another"
+        )
+    cells = frame[owner].iloc[rows]
+    if missing := [row for row, gone in zip(rows, cells.isna(), strict=True) if gone]:
+        raise InputError(
+            f"{source}: {show([owner], frame)} is missing in {len(missing)} rows, first in row "
+            f"{missing[0] + 1}; every record needs an owner"
+        )
+    return pd.factorize(cells)[0]
 
 
 def twin_frame(schema: Schema, texts: Sequence[str], labels: Sequence[Combination]) -> pd.DataFrame:

@@ -23,6 +23,7 @@ class Source:
         split: of a folder or hub data set.
         drop_empty: leave rows without text or label out instead of refusing them.
         prompt: a built-in template, a `.toml` file, or the prompt itself.
+        owner: column that says whose a record is; `None`: each record is protected by itself.
     """
 
     data: str
@@ -31,6 +32,7 @@ class Source:
     split: str | None = None
     drop_empty: bool = False
     prompt: str | None = None
+    owner: str | None = None
 
 
 @dataclass(frozen=True)

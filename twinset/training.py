@@ -34,10 +34,10 @@ class StepReport:
 
     Args:
         step: 1 … T.
-        records: size of the Poisson batch; may be 0.
+        records: units in the Poisson batch; may be 0.
         loss: mean loss over the batch; NaN when it was empty.
-        clipped: share of records whose gradient was longer than it may be.
-        non_finite: records whose gradient was not finite and counted as zero.
+        clipped: share of units whose gradient was longer than it may be.
+        non_finite: units whose gradient was not finite and counted as zero.
         seconds: wall time since training began.
     """
 
@@ -47,6 +47,14 @@ class StepReport:
     clipped: float
     non_finite: int
     seconds: float
+
+
+RecordsOf = Callable[[np.ndarray], list[list[int]]]
+
+
+def one_each(units: np.ndarray) -> list[list[int]]:
+    """Return each unit's one record, which has its number."""
+    return [[unit] for unit in units.tolist()]
 
 
 class Keeper(Protocol):
@@ -86,6 +94,7 @@ def train(
     begun: dict[str, Any] | None = None,
     keeper: Keeper | None = None,
     team: Team | None = None,
+    records_of: RecordsOf = one_each,
 ) -> None:
     """Fine-tune `model` in place, a private step for each batch.
 
@@ -109,6 +118,7 @@ def train(
         begun: what a keeper was given, to go on from there.
         keeper: is told of each step, and of the end.
         team: processes that form each sum together; None: this one alone.
+        records_of: units' numbers → the records of each that take part in a step.
     """
     engine, keeper = ClippingEngine(model, max_grad_norm, execution), keeper or NothingKept()
     learning = _Learning(engine.parameters, plan, policy)
@@ -121,8 +131,8 @@ def train(
     try:
         for indices in batches:
             units = indices.tolist()
-            batch = Batch(learning.done + 1, units, policy.limits(units), policy.scales())
-            report = over(batch)
+            limits, scales = policy.limits(units), policy.scales()
+            report = over(Batch(learning.done + 1, records_of(indices), limits, scales))
             with uninterrupted():
                 noisy, event = policy.release(engine.sums, units)
                 record_event(event)

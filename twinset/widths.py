@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
+from typing import Any
 
 _STEP = 16  # tokens
 
@@ -22,9 +23,11 @@ def padded(length: int, longest: int) -> int:
 
 
 def batches_of_one_width(
-    rows: Iterable[int], width: Callable[[int], int], at_once: Callable[[int], int]
-) -> Iterator[tuple[int, list[int]]]:
+    rows: Iterable[int], width: Callable[[int], Any], at_once: Callable[[Any], int]
+) -> Iterator[tuple[Any, list[int]]]:
     """Yield widths, narrow ones first, with at most `at_once(width)` rows of that width.
+
+    A width may be anything that can be ordered, and that rows must have in common.
 
     >>> list(batches_of_one_width(range(5), lambda row: 16 + row % 2 * 16, lambda width: 2))
     [(16, [0, 2]), (16, [4]), (32, [1, 3])]

@@ -70,7 +70,8 @@ def is_covered(policy: str, form: str) -> bool:
 def guarantee(ledger: Ledger) -> Guarantee:
     """Say what a ledger guarantees.
 
-    Guarantee: (ε, δ)-differential privacy for adding or removing one record, by the composition of
+    Guarantee: (ε, δ)-differential privacy for adding or removing one record (or all records of one
+    owner, where the ledger says that these were sampled and clipped as one), by the composition of
     Poisson-subsampled Gaussian sums and Gaussian releases; of selective noise the same for using or
     leaving out one record's unmasked text, all masked texts being known. "None" wherever an
     assumption of that theorem is not stated by the ledger, ε is not finite, or δ is not below 1/N:
@@ -137,8 +138,7 @@ def _assumptions(ledger: Ledger, spent: float) -> list[tuple[bool, str]]:
     policy = f"{ledger.policy}, {ledger.policy_form} form"
     kinds = _COVERED.get((ledger.policy, ledger.policy_form))
     selective, adaptive = ledger.policy == "selective", ledger.policy == "adaptive"
-    unit = stance.FLAGGED_UNIT if selective else stance.UNIT
-    neighbouring = stance.FLAGGED_NEIGHBOURING if selective else stance.NEIGHBOURING
+    unit, neighbouring, clipping = _stance(ledger)
     strange = [
         e for e in ledger.events if not isinstance(e, (*(kinds or _NOISE), NonPrivateAccess))
     ]
@@ -155,8 +155,8 @@ def _assumptions(ledger: Ledger, spent: float) -> list[tuple[bool, str]]:
             f"batches were not drawn by Poisson sampling ('{ledger.sampler}')",
         ),
         (
-            ledger.clipping == stance.CLIPPING,
-            f"it is not stated that the whole record was clipped ('{ledger.clipping}')",
+            ledger.clipping == clipping,
+            f"it is not stated that the whole {unit} was clipped ('{ledger.clipping}')",
         ),
         (kinds is not None, f"no theorem here covers the noise policy '{policy}'"),
         (not strange, f"the noise policy '{policy}' does not explain all events"),
@@ -178,6 +178,15 @@ def _assumptions(ledger: Ledger, spent: float) -> list[tuple[bool, str]]:
         (math.isfinite(spent), "the events add up to no finite epsilon"),
         (ledger.delta * ledger.records < 1, sentences.large_delta(ledger)),
     ]
+
+
+def _stance(ledger: Ledger) -> tuple[str, str, str]:
+    """Return the unit, relation and clipping that the theorem for a policy is about."""
+    if ledger.policy == "selective":
+        return stance.FLAGGED_UNIT, stance.FLAGGED_NEIGHBOURING, stance.CLIPPING
+    if ledger.unit == stance.OWNER_UNIT and ledger.policy != "adaptive":  # it weighs records
+        return stance.OWNER_UNIT, stance.OWNER_NEIGHBOURING, stance.OWNER_CLIPPING
+    return stance.UNIT, stance.NEIGHBOURING, stance.CLIPPING
 
 
 def _sample_rates(events: Sequence[Event]) -> list[float]:

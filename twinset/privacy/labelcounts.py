@@ -22,21 +22,24 @@ def release_label_counts(
     combinations: Sequence[Combination],
     noise_multiplier: float,
     randomness: Randomness,
+    most: int = 1,
 ) -> tuple[tuple[float, ...], GaussianRelease]:
-    """Count the records of every public combination, and add N(0, σ²) to each count.
+    """Count the records of every public combination, and add N(0, σ²m²) to each count.
 
     Counts below 0 are set to 0, and if none is left above 0 all are set to 1: both are
     post-processing.
 
-    Guarantee: adding or removing one record changes one count by 1, so the counts' L2 sensitivity
-    is 1 and this is one Gaussian release of multiplier σ. Combinations that no record has get noise
+    Guarantee: adding or removing one unit of at most m of the records that are counted changes the
+    counts by at most m in L2 norm (if all have one label), so that this is one Gaussian release
+    of multiplier σ. Combinations that no record has get noise
     too; leaving them out would reveal them. The set of combinations itself is taken as public.
 
     Args:
-        labels: one combination per record.
+        labels: one combination per record that is counted.
         combinations: all public combinations, distinct.
         noise_multiplier: σ.
         randomness: its noise stream is used.
+        most: m.
 
     Returns:
         The noisy counts, in the order of `combinations`, and the event to record.
@@ -55,7 +58,7 @@ def release_label_counts(
     counts = Counter(labels)
     exact = np.array([counts[combination] for combination in combinations], dtype=float)
     draws = Gaussian(randomness.noise[0], exact.dtype, len(exact)).draw(len(exact))
-    noisy = exact + noise_multiplier * draws
+    noisy = exact + noise_multiplier * most * draws
     kept = np.maximum(noisy, 0.0) if (noisy > 0).any() else np.ones_like(noisy)
     return tuple(kept.tolist()), event
 

@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from importlib import metadata
 from pathlib import Path
@@ -21,18 +19,23 @@ from typing import Any
 
 from twinset.privacy.accountant import compose
 from twinset.privacy.events import Event, event_from_dict, event_to_dict
+from twinset.privacy.ledgerfields import CHECKS, FORMAT_VERSION
 from twinset.privacy.randomness import Randomness
 from twinset.privacy.weightscale import WeightScale
 
-FORMAT_VERSION = 1
 UNIT = "record"
 NEIGHBOURING = "add or remove one record"
+OWNER_UNIT = "owner"
+OWNER_NEIGHBOURING = "add or remove all records of one owner"
 FLAGGED_UNIT = "the flagged spans of one record"
 FLAGGED_NEIGHBOURING = (
     "use or leave out one record's unmasked text, all masked texts and all labels being known"
 )
 SAMPLER = "Poisson"
 CLIPPING = "whole record: all sequences, all tensors, all uses of tied weights"
+OWNER_CLIPPING = (
+    "whole owner: all its records in a step, all sequences, all tensors, all uses of tied weights"
+)
 PUBLIC_INPUTS = (
     "the number of records",
     "the table's column names and the set of label values",
@@ -53,7 +56,7 @@ class Ledger:
     Args:
         delta: δ.
         target_epsilon: ε that was asked for, or None where privacy was switched off.
-        records: N, taken as public.
+        records: N, the number of units, taken as public.
         sample_rate: q, the probability with which each record enters a step.
         max_grad_norm: C, the norm to which one record's whole gradient is clipped.
         randomness: where Poisson draws and noise come from.
@@ -99,7 +102,7 @@ class Ledger:
 
     def __post_init__(self) -> None:
         """Refuse what no ledger can say."""
-        for name, (expected, holds) in _CHECKS.items():
+        for name, (expected, holds) in CHECKS.items():
             if not holds(getattr(self, name)):
                 raise ValueError(f"ledger field '{name}' must be {expected}")
         for event in self.events:
@@ -120,9 +123,15 @@ class Ledger:
         public_inputs: tuple[str, ...] = PUBLIC_INPUTS,
         caveats: tuple[str, ...] = (),
         weight_scale: WeightScale | None = None,
+        owners: bool = False,
     ) -> Ledger:
-        """Open the ledger of a run that has spent nothing yet; notes the library versions."""
-        selective = policy == "selective"
+        """Open the ledger of a run that has spent nothing yet; notes the library versions.
+
+        With `owners` all records of an owner are one unit, and `records` counts owners.
+        """
+        unit, neighbouring = (OWNER_UNIT, OWNER_NEIGHBOURING) if owners else (UNIT, NEIGHBOURING)
+        if policy == "selective":
+            unit, neighbouring = FLAGGED_UNIT, FLAGGED_NEIGHBOURING
         return cls(
             delta=delta,
             target_epsilon=target_epsilon,
@@ -136,8 +145,9 @@ class Ledger:
             public_inputs=public_inputs,
             caveats=caveats,
             library_versions=library_versions(),
-            unit=FLAGGED_UNIT if selective else UNIT,
-            neighbouring=FLAGGED_NEIGHBOURING if selective else NEIGHBOURING,
+            unit=unit,
+            neighbouring=neighbouring,
+            clipping=OWNER_CLIPPING if owners else CLIPPING,
             weight_scale=weight_scale,
         )
 
@@ -226,53 +236,6 @@ def library_versions() -> tuple[tuple[str, str], ...]:
         except metadata.PackageNotFoundError:
             versions.append((name, "not installed as a package"))
     return (*versions, ("python", platform.python_version()))
-
-
-def _number(value: Any) -> bool:
-    largest = sys.float_info.max  # a JSON number may be larger; NaN and infinity are none here
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= largest
-
-
-def _whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _text(value: Any) -> bool:
-    return isinstance(value, str) and bool(value.strip())
-
-
-def _texts(value: Any) -> bool:
-    return isinstance(value, tuple) and all(map(_text, value))
-
-
-def _flag(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
-def _pairs(value: Any) -> bool:
-    return isinstance(value, tuple) and all(_texts(pair) and len(pair) == 2 for pair in value)
-
-
-_CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "delta": ("a number between 0 and 1", lambda v: _number(v) and 0 < v < 1),
-    "target_epsilon": (
-        "a finite number above 0, or null",
-        lambda v: v is None or (_number(v) and v > 0),
-    ),
-    "records": ("a whole number of at least 1", lambda v: _whole(v) and v >= 1),
-    "sample_rate": ("above 0 and at most 1", lambda v: _number(v) and 0 < v <= 1),
-    "max_grad_norm": ("a finite number above 0", lambda v: _number(v) and v > 0),
-    "format_version": (str(FORMAT_VERSION), lambda v: _whole(v) and v == FORMAT_VERSION),
-    "events": ("a list of events", lambda v: isinstance(v, list)),
-    "library_versions": ("an object of texts", _pairs),
-    "weight_scale": ("an object, or null", lambda v: v is None or isinstance(v, WeightScale)),
-    **dict.fromkeys(("randomness_is_private", "records_public"), ("true or false", _flag)),
-    **dict.fromkeys(("public_inputs", "caveats"), ("a list of texts", _texts)),
-    **dict.fromkeys(
-        ("randomness", "policy", "policy_form", "unit", "neighbouring", "sampler", "clipping"),
-        ("a text that is not blank", _text),
-    ),
-}
 
 
 def _read_event(data: Any) -> Event:

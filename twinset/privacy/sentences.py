@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from twinset.privacy.ledger import FLAGGED_UNIT, Ledger
+from twinset.privacy.ledger import FLAGGED_UNIT, OWNER_UNIT, UNIT, Ledger
 from twinset.privacy.rounding import up_decimals, up_digits
 from twinset.privacy.weightscale import WeightScale
 
@@ -20,6 +20,19 @@ _COVERS_FLAGGED = (
     "what was flagged, in the twin, however many rows are drawn",
     "what was flagged, in the fine-tuned model and everything drawn from it",
 )
+# In a sentence: what is in the table, what is not, and who is protected less.
+_WORDS = {
+    UNIT: (
+        "a given record",
+        "that record",
+        "A person with several records is covered by the group bound only: with m records",
+    ),
+    OWNER_UNIT: (
+        "all records of a given owner",
+        "them",
+        "Somebody who is several owners is covered by the group bound only: as m owners",
+    ),
+}
 _EXCLUDES = (
     "the base model's own training data: what it had already seen is not protected",
     "what is taken as public: {public_inputs}",
@@ -88,16 +101,16 @@ def none(reasons: list[str], ledger: Ledger) -> str:
 
 
 def for_records(ledger: Ledger, spent: float) -> str:
-    """Say what holds of whole records."""
+    """Say what holds of whole records, or of all records of an owner."""
     eps, delta = up_decimals(spent), up_digits(ledger.delta)
+    present, absent, several = _WORDS[ledger.unit]
     return (
         f"The twin and the model are ({eps}, {delta})-differentially private for each "
         f"{ledger.unit}, under the relation '{ledger.neighbouring}': whatever anyone does with "
-        "them, the probability of any outcome with a given record in the table is at most "
-        f"e^{eps}{_factor(eps)} times its probability without that record, and the other way "
+        f"them, the probability of any outcome with {present} in the table is at most "
+        f"e^{eps}{_factor(eps)} times its probability without {absent}, and the other way "
         f"round, plus {delta}. "
-        "A person with several records is covered by the group bound only: with m records, epsilon "
-        f"becomes m times {eps} and delta becomes {delta} times "
+        f"{several}, epsilon becomes m times {eps} and delta becomes {delta} times "
         f"(e^(m times {eps}) - 1) / (e^{eps} - 1). " + _ending(ledger)
     )
 
