@@ -213,6 +213,7 @@ def test_the_figure(tmp_path):
     assert path.stat().st_size > 1000
 
 
+@pytest.mark.slow
 def test_memory_is_the_process_s_own_and_too_much_of_it_is_a_failure():
     measured = step._ask(a_case(), "memory", step.Effort(rounds=1, seconds=1.0, memory_gib=20.0))
     assert 0 < measured["bytes"] < 200e6  # imports alone are twice as much

@@ -100,9 +100,11 @@ def test_weights_that_are_none_are_refused(weights):
 
 
 def test_phase_one_adds_no_noise_and_says_so():
-    policy = MaskedPhase(setting(PolicyConfig(detector="entities")))
-    (same,), event = policy.release([torch.ones(3)], [0])
+    quiet = replace(setting(PolicyConfig(detector="entities")), noise_multiplier=0.0)
+    (same,), event = MaskedPhase(quiet).release([torch.ones(3)], [0])
     assert same.tolist() == [1.0, 1.0, 1.0] and event == MaskedAccess("entities")
+    with pytest.raises(ValueError, match="without noise"):
+        MaskedPhase(setting(PolicyConfig(detector="entities")))
 
 
 @pytest.mark.parametrize("key", POLICIES, ids="-".join)
@@ -213,9 +215,9 @@ def test_phase_one_does_not_depend_on_what_was_masked(tiny_base, table):
         phases = []
         original = finetune.Learner.train
 
-        def first_only(self, records, batches, plan, policy, record):
+        def first_only(self, records, batches, plan, policy, *more):
             if isinstance(policy, MaskedPhase):
-                original(self, records, batches, plan, policy, record)
+                original(self, records, batches, plan, policy, *more)
             phases.append([p.detach().clone() for p in self.model.parameters()])
 
         finetune.Learner.train = first_only

@@ -108,6 +108,7 @@ def test_the_card_tells_of_the_weights_that_were_written(tmp_path, capsys, monke
     assert pretrain(capsys).code == 0
 
 
+@pytest.mark.slow
 def test_blocks_at_once_change_nothing_but_rounding(tmp_path, capsys):
     pretrain(capsys, output="fours")
     pretrain(capsys, "--micro-batch", "3", output="threes")
