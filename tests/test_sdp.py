@@ -1,0 +1,543 @@
+"""Paper 004's experiment, from the command line to its files, on made-up text."""
+
+import json
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from evaluation.fitting import Recipe
+from evaluation.leakage.roc import Attack
+from evaluation.papers.page import as_markdown
+from evaluation.papers.rows import Rows
+from evaluation.papers.sdp import plan, training
+from evaluation.papers.sdp.__main__ import app
+from evaluation.papers.sdp.algorithm import SelectiveDpsgd, Spent, stretches
+from evaluation.papers.sdp.attacks import HELD_OUT, SWAPPED, Sides, halves
+from evaluation.papers.sdp.cases import (
+    ANONYMISED_MISSED,
+    LSTMS,
+    SDPSGD_MISSED,
+    TRANSFORMER_DPSGD,
+    TRANSFORMERS,
+    Case,
+    cases,
+    redacted,
+    selective,
+)
+from evaluation.papers.sdp.claims import at_equal_perplexity, verdicts
+from evaluation.papers.sdp.corpora import Row, canary, dialogues, encoded, planted, wikitext
+from evaluation.papers.sdp.experiment import Sdp
+from evaluation.papers.sdp.lstm import Lstm, State
+from evaluation.papers.sdp.published import (
+    ANONYMISED,
+    DELTA,
+    DIALOGUES,
+    DPSGD,
+    ENTITIES,
+    NO_DP,
+    NOISE,
+    SDPSGD,
+    TABLE_2,
+    TABLE_3,
+    WIKITEXT,
+)
+from evaluation.papers.sdp.scoring import scored
+from evaluation.papers.sdp.sizes import SIZES
+from evaluation.papers.sdp.training import FLAGGED_ONLY, GUARANTEED, NOMINAL, NONE, covered
+from evaluation.papers.verdict import Word
+from evaluation.supportdialogues import support_dialogues
+from twinset.errors import InputError
+from twinset.perplexity import nats_per_token
+from twinset.pretraining.vocabulary import train_tokenizer
+from twinset.privacy.accountant import epsilon
+from twinset.privacy.analyticgaussian import gaussian_epsilon
+from twinset.privacy.clipping import ClippingEngine, Sequences
+from twinset.privacy.events import SubsampledGaussian, event_from_dict
+
+PLACES = "Paris London Oslo Rome Madrid Vienna".split()
+DEEDS = "was founded in|burnt down in|counted its people in|built a bridge in".split("|")
+
+
+def lines(count, seed):
+    rng = np.random.default_rng(seed)
+    found = [
+        f"{PLACES[rng.integers(6)]} {DEEDS[rng.integers(4)]} {rng.integers(1200, 2000)} and again"
+        for _ in range(count)
+    ]
+    return "\n".join(found)
+
+
+@pytest.fixture
+def options(tmp_path):
+    found = []
+    for seed, name in enumerate(("wikitext-train", "wikitext-test")):
+        (tmp_path / f"{name}.txt").write_text(lines(170, seed))
+        found += [f"--{name}", str(tmp_path / f"{name}.txt")]
+    return [*found, "--size", "tiny", "--seeds", "1", "--output", str(tmp_path / "out")]
+
+
+def run(*options):
+    result = CliRunner().invoke(app, list(map(str, options)))
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+# --- the LSTM -----------------------------------------------------------------------------------
+
+
+def torch_gradients(model, ids, begin):
+    """Gradients of each row's mean loss, by `nn.LSTM` and autograd."""
+    d = model.base_model.width
+    lstm = torch.nn.LSTM(d, d, batch_first=True).double()
+    weight, bias = (p.detach() for p in model.base_model.gates.parameters())
+    with torch.no_grad():
+        lstm.weight_ih_l0.copy_(weight[:, :d])
+        lstm.weight_hh_l0.copy_(weight[:, d:])
+        lstm.bias_ih_l0.copy_(bias)
+        lstm.bias_hh_l0.zero_()
+    table = model.base_model.table.weight.detach().clone().requires_grad_()
+    head = model.head.weight.detach().clone().requires_grad_()
+    for row, h, c in zip(ids, begin.hidden, begin.cell, strict=True):
+        hidden, _ = lstm(table[row][None], (h[None, None], c[None, None]))
+        ones = torch.ones(1, len(row), 1, dtype=torch.float64)
+        logits = torch.cat([hidden, ones], 2)[0, :-1] @ head.t()
+        loss = torch.nn.functional.cross_entropy(logits, row[1:])
+        wanted = [table, lstm.weight_ih_l0, lstm.weight_hh_l0, lstm.bias_ih_l0, head]
+        a, b, c, d, e = torch.autograd.grad(loss, wanted)
+        yield [a, torch.cat([b, c], 1), d, e]
+
+
+@pytest.mark.parametrize("norm", [math.inf, 0.05])
+def test_each_rows_gradient_is_that_of_autograd(norm):
+    torch.manual_seed(0)
+    model = Lstm(30, 6).double()
+    begin = State(torch.randn(3, 6).double(), torch.randn(3, 6).double())
+    ids = torch.randint(0, 30, (3, 9))
+    total = [torch.zeros_like(p) for p in model.parameters()]
+    for gradients in torch_gradients(model, ids, begin):
+        size = math.sqrt(sum(float(g.square().sum()) for g in gradients))
+        assert size > 0.05
+        for kept, gradient in zip(total, gradients, strict=True):
+            kept += gradient * min(1.0, norm / size)
+    engine, mask = ClippingEngine(model, norm), torch.ones(3, 9, dtype=torch.bool)
+    mask[:, 0] = False
+    model.base_model.begin = begin
+    engine.add(Sequences(ids, mask, 1), lambda means, counts: means[:, 0])
+    for found, expected in zip(engine.sums, total, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_a_state_goes_on_where_the_last_one_ended():
+    torch.manual_seed(0)
+    model, ids = Lstm(30, 6), torch.randint(0, 30, (2, 8))
+    with torch.inference_mode():
+        whole = model(ids).logits
+        first = model(ids[:, :5], logits_to_keep=1)
+        then = model(ids[:, 5:], past_key_values=first.past_key_values).logits
+    torch.testing.assert_close(first.logits[:, 0], whole[:, 4])
+    torch.testing.assert_close(then, whole[:, 5:])
+    assert model.base_model.begin is None
+
+
+# --- texts --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return dialogues(None, None, 60, 0)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(rows):
+    return train_tokenizer([f" {row.masked}" for row in rows], 400)
+
+
+def test_digits_are_private_in_lines(tmp_path):
+    (tmp_path / "a.txt").write_text(" In 1999 , 12 of them . \nnone")
+    first, second = wikitext(tmp_path / "a.txt", None)
+    assert [first.text[a:b] for a, b in first.places] == ["1999", "12"] and not second.spans
+    assert first.masked == "In ___ of them ."
+
+
+def test_what_a_table_says_is_private_in_dialogues(rows, tmp_path):
+    assert all(len(row.spans) == 4 for row in rows)
+    assert not any(row.text[a:b] in row.masked for row in rows for a, b in row.places)
+    support_dialogues(60, 0).to_csv(tmp_path / "a.csv", index=False)
+    assert dialogues(tmp_path / "a.csv", None, 1, 1) == rows
+    customers = {
+        "dialog": ["My ID is 341752.", "USR: I am Al Fox.\nSYS: Call 5-1, Al Fox."],
+        "customer_name": [None, "Al Fox"],
+        "phone": [None, "5-1"],
+        "is_canary": [1, 0],
+    }
+    pd.DataFrame(customers).to_csv(tmp_path / "b.csv", index=False)
+    (row,) = dialogues(tmp_path / "b.csv", None, 1, 1)
+    assert [row.text[a:b] for a, b in row.places] == ["Al Fox", "5-1", "Al Fox"]
+
+
+@pytest.mark.parametrize(("content", "said"), [(None, "no such file"), ("a,b\n1,2", "neither")])
+def test_a_table_that_cannot_be_used_is_named(tmp_path, content, said):
+    if content:
+        (tmp_path / "a.csv").write_text(content)
+    with pytest.raises(InputError, match=said):
+        dialogues(tmp_path / "a.csv", None, 1, 1)
+
+
+def test_tokens_that_touch_a_private_span_are_flagged(rows, tokenizer):
+    found = encoded(rows, tokenizer, 48)
+    for owner, row in enumerate(rows):
+        mine = np.flatnonzero(found.owners == owner)
+        ids = np.concatenate([found.records.texts[i] for i in mine])
+        flags = np.concatenate([found.flags[i] for i in mine])
+        assert tokenizer.decode(ids) == f" {row.text}"
+        kept = tokenizer.decode(ids[~flags])
+        assert not any(row.text[a:b] in kept for a, b in row.places)
+        assert 0.1 < flags.mean() < 0.6
+    assert max(map(len, found.records.texts)) == 47
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_a_policy_function_may_miss_the_canary(rows, seen):
+    secret = canary(6)
+    assert secret.text == "My ID is 341752"
+    more = planted(rows, secret, seen)[len(rows) :]
+    assert [row.text for row in more] == [secret.text] * 10
+    assert {row.masked for row in more} == {"My ID is ___" if seen else secret.text}
+
+
+# --- Algorithm 1 --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_stretches_leave_nothing_private_to_regular_updates(seed):
+    flags = np.random.default_rng(seed).random(40) < 0.3
+    found = stretches(flags)
+    assert [found[0][0], *(end for _, end in found)] == [start for start, _ in found] + [40]
+    for turn, (start, end) in enumerate(found):
+        for place in range(start, end):
+            private = flags[place] or (place > 0 and flags[place - 1])
+            assert private == (turn % 2 == 1)
+
+
+def learnt(rows, tokenizer, **change):
+    flagged = encoded(rows, tokenizer, 48)
+    torch.manual_seed(0)
+    model = Lstm(len(tokenizer), 12)
+    how = SelectiveDpsgd(model, flagged, Recipe(32, 1, 1e-2, 0.005), 0.01, 2.74, DELTA)
+    for name, value in change.items():
+        setattr(how, name, value)
+    return model, flagged, how
+
+
+def test_nominal_epsilon_is_of_the_updates_that_were_taken(rows, tokenizer):
+    _, flagged, how = learnt(rows, tokenizer, noise_multiplier=1.3)
+    spent = how.train()
+    (event,) = spent.events
+    assert event == SubsampledGaussian(how.noise_multiplier, 32 / len(flagged.records), event.steps)
+    assert event.steps == how._updates() > len(how._batches)
+    assert spent.nominal(DELTA) == epsilon([event], DELTA)
+    stretched = [sum(1 for _ in stretches(flags)) // 2 for flags in flagged.flags]
+    visits = np.bincount(np.concatenate(how._batches).astype(int), minlength=len(stretched))
+    assert spent.releases == max(v * s for v, s in zip(visits, stretched, strict=True))
+    assert spent.proved(DELTA) > 5 * spent.nominal(DELTA)
+
+
+def test_what_is_proved_is_of_one_gaussian():
+    """One private stretch: a change of 2C in gradient, hidden and cell state, noise σC on each."""
+    spent = Spent(2.0, (), 1)
+    assert spent.proved(1e-5) == pytest.approx(gaussian_epsilon(math.sqrt(3 * 2**2) / 2.0, 1e-5))
+
+
+@pytest.mark.parametrize("scale", [1.0, 2 / 3, 1.5])
+def test_states_are_clipped_and_noisy(rows, tokenizer, scale):
+    """Two negative controls: noise of another size is told apart."""
+    sigma = 1.3
+    _, _, how = learnt(rows, tokenizer, noise_multiplier=sigma)
+    how.noise_multiplier *= scale
+    states = torch.randn(2000, 12)
+    noise = how._noisy(states) - states / (states.norm(dim=1, keepdim=True) / 0.005)
+    close = abs(float(noise.std()) / (sigma * 0.005) - 1) < 0.05
+    assert close == (scale == 1.0)
+
+
+def test_private_values_reach_the_next_stretch_by_noisy_states_alone(rows, tokenizer):
+    """Two texts that differ in a private value: without noise the model differs, clipped or not."""
+
+    class Quiet:
+        def release(self, sums, records):
+            for total in sums:
+                total.zero_()
+            return sums, SubsampledGaussian(1.0, 0.5, 1)
+
+    def weights(value, forgets):
+        row = Row(f"I am {value}. Where is it?", ((5, 5 + len(value), "name"),))
+        model, _, how = learnt([row] * 8, tokenizer, _policy=Quiet(), noise_multiplier=1.0)
+        how._batches = [list(range(8))]
+        how._noisy = torch.zeros_like if forgets else (lambda states: states)
+        how.train()
+        return model.head.weight.detach()
+
+    one, other = "Z", "Q"  # as many tokens
+    assert torch.equal(weights(one, True), weights(other, True))
+    assert not torch.equal(weights(one, False), weights(other, False))
+
+
+# --- scores, attacks ----------------------------------------------------------------------------
+
+
+def test_scores_are_those_of_the_model(rows, tokenizer):
+    torch.manual_seed(0)
+    model, flagged = Lstm(len(tokenizer), 12), encoded(rows, tokenizer, 48)
+    found = scored(model, flagged)
+    begin = int(tokenizer.eos_token_id)
+    means = nats_per_token(model, flagged.records.texts, begin).numpy()
+    np.testing.assert_allclose(found.nats / found.tokens, means, rtol=1e-5)
+    text, flags = flagged.records.texts[3], flagged.flags[3]
+    logits = model(torch.tensor([[begin, *text]])).logits[0, :-1].detach()
+    nats = torch.nn.functional.cross_entropy(logits, torch.tensor(text), reduction="none").numpy()
+    assert found.private_nats[3] == pytest.approx(nats[flags].sum(), rel=1e-5)
+    assert found.hits[3] == (logits.argmax(1).numpy() == text).sum()
+    assert found.private_tokens.sum() == sum(f.sum() for f in flagged.flags)
+
+
+def test_swapped_rows_are_of_the_same_form(rows, tokenizer):
+    others = dialogues(None, None, 60, 1)
+    numbers = [Row("in 1999 and 7", ((3, 7, "number"), (12, 13, "number")))] * 3
+    sides = Sides.of([*rows, *numbers], [*others, *numbers], 200, tokenizer, 400)
+    texts = [tokenizer.decode(ids) for ids in sides.swapped.records.texts]
+    before = [tokenizer.decode(ids) for ids in sides.members.records.texts]
+    assert not set(texts) & set(before)
+    digits = [(a, b) for a, b in zip(before, texts, strict=True) if a.startswith(" in")]
+    assert len(digits) == 3
+    for a, b in digits:
+        assert all((x != y) == x.isdigit() for x, y in zip(a, b, strict=True)) and len(a) == len(b)
+    values = {row.text[a:b] for row in others for a, b in row.places}
+    assert any(value in text for text in texts for value in values)
+
+
+@pytest.mark.parametrize(("members", "accuracy"), [([3, 4], 1.0), ([0, 1], 0.0), ([2, 2], 0.5)])
+def test_half_of_the_rows_are_called_members(members, accuracy):
+    others = [2.0, 2.0]
+    assert halves(Attack("", "", np.array(members, float), np.array(others))) == accuracy
+
+
+# --- verdicts, page -----------------------------------------------------------------------------
+
+
+def groups(perplexity, seed):
+    nats = np.full(20, 10 * math.log(perplexity)) + np.random.default_rng(seed).normal(0, 0.01, 20)
+    return np.column_stack([nats, np.full(20, 10.0)]).tolist()
+
+
+GOOD = {
+    NO_DP: (50, 8.0, 0.9),
+    DPSGD: (200, 1.0, 0.5),
+    SDPSGD: (100, 1.5, 0.55),
+    ANONYMISED: (60, 1.0, 0.5),
+    ANONYMISED_MISSED: (60, 9.0, 0.5),
+    SDPSGD_MISSED: (100, 2.0, 0.5),
+}
+TRANSFORMED = {"no DP": 20, "DPSGD": 30, "redacted": 26, "S-DP": 23}
+
+
+def made(case, values):
+    if case.model in TRANSFORMERS:
+        kind = case.model.split(", ")[1]
+        found = {"perplexity": TRANSFORMED[kind], "accuracy": 0.3, "says": NONE, "epsilon": None}
+        ours = groups(values.get(kind, TRANSFORMED[kind]), case.seed)
+        return {**found, "noise_multiplier": 0.0, "test_groups": ours}
+    perplexity, bits, accuracy = values.get(case.model, GOOD[case.model])
+    bits += 0.1 * case.seed
+    attack = {"accuracy": accuracy + 0.01 * case.seed, "value": accuracy, "low": 0, "high": 1}
+    row = {
+        "perplexity": perplexity,
+        "accuracy": 0.3,
+        "private_perplexity": perplexity,
+        "exposure": bits,
+        "method": "exact rank",
+        "points": [
+            {"perplexity": 4 * perplexity, "exposure": bits / 2},
+            {"perplexity": perplexity, "exposure": bits},
+        ],
+        "membership": {SWAPPED: attack, HELD_OUT: attack},
+        "noise_multiplier": 0.0,
+        "says": NONE,
+        "epsilon": None,
+        "test_groups": groups(perplexity, case.seed),
+        "private_groups": groups(900 if case.model == ANONYMISED else perplexity, case.seed),
+    }
+    if case.model.startswith(SDPSGD):
+        row |= {"noise_multiplier": 0.7, "max_grad_norm": 0.001, "says": NOMINAL}
+        row |= {"epsilon": 4.9, "proved": 321.0, "releases": 12}
+    return row
+
+
+def results(tmp_path, values, seeds=3):
+    rows = Rows.open(tmp_path / "a.json", {"size": "tiny", "sources": {}}, "command")
+    for case in cases(seeds):
+        rows.rows[case.key] = made(case, values)
+    facts = dict.fromkeys(("rows", "heldout", "records", "tokens", "vocabulary"), 7)
+    facts |= {"share": 0.03, "source": ""}
+    rows.facts = {"texts": {WIKITEXT: facts, DIALOGUES: facts}, "transformer": "none"}
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("values", "lost"),
+    [
+        ({}, set()),
+        ({SDPSGD: (300, 1.5, 0.55)}, {"utility"}),
+        ({SDPSGD: (100, 9.0, 0.55)}, {"canary"}),
+        ({SDPSGD: (100, 1.5, 0.95)}, {"membership inference"}),
+        ({SDPSGD: (1000, 1.5, 0.55)}, {"utility", "anonymisation"}),
+        ({SDPSGD_MISSED: (100, 9.9, 0.5)}, {"imperfect policy function"}),
+        ({"S-DP": 28}, {"transformer"}),
+        ({"S-DP": 40}, {"transformer"}),
+    ],
+)
+def test_the_verdicts_are_computed(tmp_path, values, lost):
+    found = {v.subject: v.word for v in verdicts(results(tmp_path, values))}
+    assert len(found) == 10
+    for subject, word in found.items():
+        expected = Word.NOT_HELD if subject.split(",")[0] in lost else Word.HELD
+        assert word == expected, subject
+
+
+def test_one_seed_decides_no_attack(tmp_path):
+    found = {v.subject: v.word for v in verdicts(results(tmp_path, {}, seeds=1))}
+    assert found[f"canary, {WIKITEXT}"] == found["imperfect policy function"] == Word.UNDECIDED
+    assert found[f"utility, {WIKITEXT}"] == Word.HELD  # by a bootstrap over records
+
+
+def test_exposures_are_compared_at_equal_perplexity():
+    points = [{"perplexity": p, "exposure": e} for p, e in ((100, 2.0), (25, 6.0))]
+    theirs = {0: {"points": points}, 1: {"points": points}}
+    ours = {0: {"perplexity": 50.0, "exposure": 3.0}, 1: {"perplexity": 400.0, "exposure": 3.0}}
+    assert at_equal_perplexity({0: ours[0]}, theirs).value == pytest.approx(3.0 - 4.0)
+    assert at_equal_perplexity({1: ours[1]}, theirs).value == pytest.approx(3.0 - 2.0)
+
+
+def test_the_page_says_what_is_no_guarantee(tmp_path):
+    experiment, rows = Sdp("tiny", SIZES["tiny"], None), results(tmp_path, {})
+    rows.settings["about"] = {}
+    report = experiment.report(rows)
+    page = as_markdown(experiment.paper, report, rows, "a.png")
+    for said in ("160.04 ± 4.86", "305.86", "22.56", "no guarantee", "321.00", "2C, not C"):
+        assert said in page
+    for line in page.splitlines():
+        if line.startswith("|") and "S-DPSGD" in line and "4.9" in line and "321" not in line:
+            assert NOMINAL in line
+    assert report.published.startswith("perplexity of S-DPSGD ÷ DPSGD: WikiText-2 0.523")
+    experiment.figure(rows).savefig(tmp_path / "a.png")
+
+
+def test_published_numbers_are_the_papers():
+    assert TABLE_2[DIALOGUES, SDPSGD] == (10.42, 0.91, 0.69, 0.01)
+    assert (NOISE[WIKITEXT, SDPSGD].max_grad_norm, NOISE[DIALOGUES, DPSGD].epsilon) == (1e-3, 2.51)
+    assert TABLE_3["S-DP", ENTITIES] == (22.56, 2.58)
+    assert {redacted(ENTITIES), selective(ENTITIES), TRANSFORMER_DPSGD} < set(TRANSFORMERS)
+
+
+def test_delta_of_one_over_n_guarantees_nothing():
+    assert covered(GUARANTEED, 12_499) == GUARANTEED
+    assert covered(FLAGGED_ONLY, 12_500).startswith(NOMINAL)
+
+
+# --- the command --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """A plan need not find σ: that takes seconds."""
+    monkeypatch.setattr(plan, "noise_for", lambda records, recipe, target: 1.0)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_plan_needs_no_files(size, tmp_path, quick):
+    said = run("--size", size, "--seeds", "2", "--output", tmp_path / "out", "--dry-run")
+    assert "as if they were the paper's" in said and "no guarantee" in said
+    assert said.endswith("30 rows with 2 seeds\n")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_plan_of_files_counts_them_and_names_the_base(options, tiny_base, quick):
+    said = run(*options, "--dry-run", "--base", tiny_base)
+    assert f"begins from {tiny_base}" in said and "as if" not in said
+    assert "LSTM, no DP: 11 steps of 32 from 170 records" in said  # 160 lines and ten canaries
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ([], "--wikitext-train: name a file"),
+        (["--dialogs-train", "a.csv"], "name both"),
+        (["--size", "huge"], "'huge' is none of"),
+    ],
+)
+def test_bad_options_are_named(options, more, said):
+    start = options[:4] if more else []
+    with pytest.raises(InputError, match=said):
+        run(*start, *more)
+
+
+@pytest.mark.slow
+def test_from_the_command_line_to_its_files(options, tmp_path, monkeypatch):
+    pytest.importorskip("presidio_analyzer")
+    out, left, real = tmp_path / "out", [3], training.LstmRow.row
+
+    def stopped(self):
+        if not left[0]:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        return real(self)
+
+    monkeypatch.setattr(training.LstmRow, "row", stopped)
+    with pytest.raises(AssertionError):  # interrupted: exit code 130
+        run(*options)
+    before = json.loads((out / "sdp.json").read_text())["rows"]
+    assert len(before) == 3
+    left[0] = -1
+    page = run(*options)
+    found = json.loads((out / "sdp.json").read_text())
+    assert found["rows"][:3] == before  # what was finished was not made again
+    assert [tuple(row["key"]) for row in found["rows"]] == [case.key for case in cases(1)]
+    for row in found["rows"]:
+        check(row)
+    assert (out / "sdp.md").read_text() == page and (out / "sdp.png").stat().st_size > 10_000
+    assert found["summary"]["word"] in list(Word)
+    assert not list(out.glob(".*"))  # the kept weights are gone
+    left[0] = 0
+    assert run(*options) == page
+
+
+def check(row):
+    """ε is called what it is, and is the accountant's."""
+    text, model, _ = row["key"]
+    assert math.isfinite(row["perplexity"])
+    if model in LSTMS[text]:
+        assert row["points"][-1]["exposure"] == row["exposure"] <= math.log2(1000)
+        assert row["membership"].keys() == {SWAPPED, HELD_OUT}
+    noisy = [event_from_dict(event) for event in row.get("events", [])]
+    steps = [event for event in noisy if isinstance(event, SubsampledGaussian)]
+    says = NONE
+    if model.startswith(SDPSGD):
+        says = NOMINAL
+        assert row["proved"] > row["epsilon"]
+        assert row["epsilon"] <= NOISE[text, SDPSGD].epsilon
+    elif "DPSGD" in model:
+        says = GUARANTEED
+    elif "S-DP" in model:
+        says = FLAGGED_ONLY
+        assert len(noisy) == 2
+    assert row["says"] == says
+    assert row["epsilon"] == (epsilon(steps, DELTA) if steps else None)
+
+
+def test_a_case_says_itself():
+    assert str(Case(WIKITEXT, NO_DP, 2)) == "WikiText-2: LSTM, no DP, seed 2"
