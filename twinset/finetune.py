@@ -138,7 +138,7 @@ class _Run:
         tick = partial(self._progress.count, "texts masked")
         return masked(self._records.texts, detector, tick)
 
-    def _tokens(self, texts: list[str], name: str = "tokens") -> TokenisedRecords:
+    def _tokens(self, texts: list[str], name: str = "texts") -> TokenisedRecords:
         records, longest = replace(self._records, texts=texts), self._config.training.max_tokens
         tokenizer, folder = self._base.tokenizer, self._place.tokens(name)
         tokens = tokenise(records, self._template, tokenizer, self._context, longest, folder)

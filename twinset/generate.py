@@ -159,8 +159,12 @@ def _finetune(
         places.accept_spend,
         run.keep,
     )
-    place = Workplace(folder, resumption, team)
-    model = finetune(prepared.records, prepared.template, config, prepared.base, recorded, place)
+    place = Workplace(folder / "tokens", resumption, team)
+    given = (prepared.records, prepared.template, config, prepared.base, recorded, place)
+    try:
+        model = finetune(*given)
+    finally:
+        place.clear()
     model.save(run.model)
     resumption.finished()
     run.keep()

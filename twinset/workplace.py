@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,9 +25,14 @@ class Workplace:
     team: Team | None = None
 
     def tokens(self, name: str) -> Path | None:
-        """Return an empty folder for tokens."""
+        """Return a folder for tokens of one kind."""
         if self.folder is None:
             return None
         made = self.folder / name
         made.mkdir(mode=0o700, parents=True, exist_ok=True)
         return made
+
+    def clear(self) -> None:
+        """Remove all tokens: they hold the texts, and are quickly made again."""
+        if self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
