@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from twinset.allocation import explicit, proportional
 from twinset.artefact import write_json, write_text, writing
@@ -74,9 +75,13 @@ def generate(
         tell(prepared, progress)
         model = _finetune(prepared, config, run, places, wanted, progress, team)
         counts = _counts(model, wanted, prepared.counts)
-        rows = RowGroups(run.internal / UNFINISHED / "rows")
+        folder = run.internal / UNFINISHED / "rows"
+        rows = RowGroups(folder)
         if team:
-            _draw_together(team, model, counts, config.sampling, run, progress)
+            team.tell(_sampling_job(run.model, counts, config.sampling, folder))
+            draw = partial(model.sampler, config.sampling)
+            draw_groups(draw, counts, progress, rows, team.rank, team.size)
+            team.wait()
         twin = _write_twin(
             model, counts, config.sampling, places, run.share, source.data, progress, rows
         )
@@ -226,27 +231,17 @@ def _write_twin(
     return write_share(share, frame, model.ledger, description, form, places.guard_formulas).twin
 
 
-def _draw_together(
-    team: Team,
-    model: TwinModel,
-    counts: dict[Combination, int],
-    sampling: SamplingConfig,
-    run: RunFolder,
-    progress: Progress,
-) -> None:
-    """Have each process draw its share of the twin's rows, in groups that are kept."""
-    folder = run.internal / UNFINISHED / "rows"
-    job = {
+def _sampling_job(
+    model: Path, counts: dict[Combination, int], sampling: SamplingConfig, rows: Path
+) -> dict[str, Any]:
+    """Return what others must know to draw their share of the twin's rows."""
+    return {
         "job": "sample",
-        "model": str(run.model),
+        "model": str(model),
         "sampling": asdict(sampling),
-        "counts": [[list(combination), rows] for combination, rows in counts.items()],
-        "rows": str(folder),
+        "counts": [[list(combination), number] for combination, number in counts.items()],
+        "rows": str(rows),
     }
-    team.tell(job)
-    draw = partial(model.sampler, sampling)
-    draw_groups(draw, counts, progress, RowGroups(folder), team.rank, team.size)
-    team.wait()
 
 
 def _check_output(source: Source, places: Places) -> None:

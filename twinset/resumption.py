@@ -69,7 +69,7 @@ class Resumption:
         accept_spend: bool = False,
         kept: Callable[[], object] = lambda: None,
     ) -> None:
-        self._folder, self._progress = folder, progress
+        self._progress = progress
         self._steps, self._phases = steps, phases
         self._accept_spend, self._kept = accept_spend, kept
         self._checkpoints = Checkpoints(folder / CHECKPOINTS)

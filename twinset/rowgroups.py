@@ -51,7 +51,7 @@ def sample_groups(
     groups = RowGroups() if kept is None else kept
     draw_groups(sampler, counts, progress, groups)
     numbers = range(len(list(groups_of(counts))))
-    return [row for number in numbers for row in groups.read(number) or []]
+    return [row for number in numbers for row in groups.read(number)]
 
 
 def draw_groups(
@@ -66,7 +66,7 @@ def draw_groups(
     groups = list(enumerate(groups_of(counts)))[rank::size]
     total, before = sum(sum(group.values()) for _, group in groups), 0
     for number, group in groups:
-        if kept.read(number) is None:
+        if number not in kept:
             done = partial(_tell, progress, before, total)
             kept.write(number, sampler(number).sample(group, done))
         before += sum(group.values())
@@ -87,17 +87,18 @@ class RowGroups:
         self._folder = folder
         self._held: dict[int, list[Row]] = {}
 
-    def read(self, number: int) -> list[Row] | None:
-        """Return a finished group; None where it is none.
+    def __contains__(self, number: int) -> bool:
+        return number in self._held if self._folder is None else self._path(number).is_file()
+
+    def read(self, number: int) -> list[Row]:
+        """Return a finished group.
 
         Raises:
             InputError: its file is damaged.
         """
         if self._folder is None:
-            return self._held.get(number)
-        path = self._folder / _name(number)
-        if not path.is_file():
-            return None
+            return self._held[number]
+        path = self._path(number)
         try:
             rows = json.loads(path.read_text("utf-8"))
             return [Row(tuple(combination), text) for combination, text in rows]
@@ -111,8 +112,8 @@ class RowGroups:
             return
         self._folder.mkdir(parents=True, exist_ok=True)
         plain = [[list(row.combination), row.text] for row in rows]
-        write_json(self._folder / _name(number), plain)
+        write_json(self._path(number), plain)
 
-
-def _name(number: int) -> str:
-    return f"rows-{number:06}.json"
+    def _path(self, number: int) -> Path:
+        assert self._folder is not None
+        return self._folder / f"rows-{number:06}.json"

@@ -124,6 +124,7 @@ class _Run:
         self._every = max(1, self.steps // VALIDATIONS)
         optimizer = torch.optim.AdamW(_groups(model, config), betas=BETAS, fused=True)
         self._model, self._optimizer = self._accelerator.prepare(model.train(), optimizer)
+        self._kept: int | None = None  # steps done at the newest checkpoint
         self.done = self._first = self._load()
         self._loss = math.nan
         self._began = self._saved = time.monotonic()
@@ -164,13 +165,12 @@ class _Run:
 
     def save(self) -> None:
         """Write a checkpoint, unless there is one of this step."""
-        newest = self._checkpoints.newest()
-        if self._accelerator.is_main_process and (newest is None or newest.step != self.done):
+        if self._accelerator.is_main_process and self._kept != self.done:
             plain = self._accelerator.unwrap_model(self._model)
             state = {"model": plain.state_dict(), "optimizer": self._optimizer.state_dict()}
             self._checkpoints.write(self.done, lambda folder: save_state(state, folder / STATE))
         self._accelerator.wait_for_everyone()
-        self._saved = time.monotonic()
+        self._saved, self._kept = time.monotonic(), self.done
 
     def _load(self) -> int:
         """Take the newest checkpoint up and return the steps done."""
@@ -181,6 +181,7 @@ class _Run:
         state = torch.load(path, map_location=device, weights_only=True)
         self._accelerator.unwrap_model(self._model).load_state_dict(state["model"])
         self._optimizer.load_state_dict(state["optimizer"])
+        self._kept = newest.step
         return newest.step
 
     def tell(self, observe: Callable[[Learnt], object], validate: bool = False) -> Learnt:
