@@ -29,6 +29,7 @@ from twinset.commandline import (
     source_of,
 )
 from twinset.flags import takes
+from twinset.heap import keep_freed_memory
 from twinset.options import (
     DECODING,
     OPTIONS,
@@ -257,10 +258,10 @@ app.command()(pretrain)
 
 @app.command()
 def models(as_json: Json = False) -> None:
-    """List the base models that come as assets."""
-    from twinset.assets import ASSETS
+    """List the base models that need no hub."""
+    from twinset.basemodel import builtin_models
 
-    bases = {a.name: a.description for a in ASSETS.values() if a.kind == "causal-lm"}
+    bases = builtin_models()
     note = "Also: a local folder, or any causal LM of the GPT-2 or Llama family on the hub."
     show(bases, [*(f"{name}: {text}" for name, text in bases.items()), note], as_json)
 
@@ -276,6 +277,7 @@ def prompts(as_json: Json = False) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; see `twinset.exits.run`."""
+    keep_freed_memory()
     return exits.run(lambda: app(args=arguments, prog_name="twinset", standalone_mode=False))
 
 

@@ -53,6 +53,9 @@ def foretelling(
     corpus: Annotated[list[Path], typer.Option(help="Public text; repeat it.")],
     output: Annotated[Path, typer.Option(help="This .md, and .json beside it.")],
     context: Annotated[int, typer.Option(min=8, help="Tokens that a model sees.")] = 256,
+    documents: Annotated[
+        int | None, typer.Option(min=1, help="Held-out ones to foresee, evenly taken; else all.")
+    ] = None,
 ) -> None:
     """Measure bits per byte."""
     if not output.parent.is_dir():
@@ -60,6 +63,7 @@ def foretelling(
     with Console() as console:
         console.say("reading the corpus")
         learnt, heldout = read_corpus(corpus).split()
+        heldout = heldout[:: max(1, len(heldout) // (documents or len(heldout)))][:documents]
         found = []
         for row in measure(models, learnt, heldout, context):
             console.say(f"{row.name}: {row.bits:.3f} bits per byte")

@@ -118,6 +118,10 @@ def _small_embedding(folder):
     ).save_pretrained(folder)
 
 
+def _no_length(folder):
+    _edit(folder / "tokenizer_config.json", model_max_length="x")
+
+
 def _no_end(folder):
     _edit(folder / "tokenizer_config.json", eos_token=None)
 
@@ -136,6 +140,7 @@ def _no_end(folder):
         (_missing_layer, "weights lack transformer.h.2"),
         (_small_embedding, "more tokens than its model has embeddings; name"),
         (_no_end, "no end-of-text token; set its eos_token"),
+        (_no_length, "no number as model_max_length; correct it"),
     ],
 )
 def test_folder_that_cannot_be_used(copy, spoil, message):

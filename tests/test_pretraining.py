@@ -126,6 +126,20 @@ def test_a_base_model_is_trained_further(tiny_base, tmp_path, capsys):
                            base.model.get_input_embeddings().weight)  # fmt: skip
 
 
+def test_a_model_remembers_the_stages_before(tmp_path, capsys):
+    (tmp_path / "private.txt").write_text("a text that must not be learnt\n")
+    assert pretrain(capsys, "--decontaminate", "private.txt", output="first").code == 0
+    first = str(tmp_path / "first")
+    assert pretrain(capsys, "--base-model", first, "--seed", "1", output="second").code == 0
+    facts = json.loads((tmp_path / "second" / "pretraining.json").read_text())
+    assert facts["before"]["name"] == "first" and facts["decontaminated"] == []
+    assert str(tmp_path) not in json.dumps(facts)
+    assert facts["origin"] == "trained further from first"
+    card = (tmp_path / "second" / "README.md").read_text()
+    assert "## Before that: first, a GPT-2 from scratch" in card and "private.txt" in card
+    assert "which no ε covers" in load_base(str(tmp_path / "second")).origin  # still so
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [

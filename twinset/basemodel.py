@@ -1,4 +1,4 @@
-"""A pre-trained causal language model and its tokenizer, from an asset, a folder or the hub.
+"""A pre-trained causal language model and its tokenizer: shipped, an asset, a folder or the hub's.
 
 Every source becomes a local folder of safetensors first, and there is one way to load a folder: no
 pickle, no code of others. Knows nothing of privacy, training or which parameters will learn.
@@ -27,8 +27,10 @@ from twinset.assets import (
     sha256,
     silent,
 )
-from twinset.errors import DAMAGED, InputError
+from twinset.errors import InputError
+from twinset.lineage import Stage, facts_of, was_chosen
 from twinset.modelhub import hub_folder, quiet
+from twinset.shipped import shipped_folder, shipped_models
 
 if TYPE_CHECKING:
     import torch
@@ -37,6 +39,7 @@ _verified: set[Path] = set()
 
 
 LOCAL = "local folder"
+_KEPT_OUT = " (its card names the public files whose texts were kept out of its corpus)"
 
 
 @dataclass
@@ -68,8 +71,8 @@ def load_base(
     """Load a base model.
 
     Args:
-        name: an asset of kind "causal-lm", a local folder, or a name on the hub (tried in that
-            order; the hub's local cache goes before the hub itself).
+        name: a shipped model, an asset of kind "causal-lm", a local folder, or a name on the hub
+            (tried in that order; the hub's local cache goes before the hub itself).
         dtype: of the weights; float32 where left out.
         device: where the weights go.
         say: called with one line for people when something slow begins.
@@ -92,6 +95,21 @@ def load_base(
     return BaseModel(model.to(device).eval(), tokenizer, name, origin, licence)
 
 
+def pretraining_of(name: str, say: Say = silent) -> Stage | None:
+    """Return what `twinset pretrain` wrote of a model, None where it did not make it.
+
+    Raises:
+        InputError: as `load_base`, or that file is damaged.
+    """
+    return facts_of(_locate(name, say)[0])
+
+
+def builtin_models() -> dict[str, str]:
+    """Return the models that need no hub, each with a line for people."""
+    fetched = {a.name: a.description for a in ASSETS.values() if a.kind == "causal-lm"}
+    return shipped_models() | fetched
+
+
 def special_token_strings(tokenizer: Any) -> list[str]:
     """Return the strings that the tokenizer turns into control tokens when a text holds them."""
     added = {str(token) for token in tokenizer.added_tokens_decoder.values() if token.special}
@@ -105,6 +123,9 @@ def context_length(model: Any) -> int:
 
 def _locate(name: str, say: Say) -> tuple[Path, str, str]:
     """Return the model's folder, origin and licence."""
+    if name in shipped_models():
+        folder = shipped_folder(name)
+        return folder, f"part of twinset, weights {_digest(folder)}{_KEPT_OUT}", _licence(folder)
     if name in ASSETS:
         return _asset_folder(ASSETS[name], say)
     folder = Path(name).expanduser()
@@ -124,21 +145,13 @@ def _digest(folder: Path) -> str:
 
 def _chosen_by(folder: Path) -> str:
     """Return what a ledger must say of a base whose corpus was chosen by looking at other files."""
-    facts = folder / "pretraining.json"
-    if not facts.is_file():
-        return ""
-    try:
-        chosen = json.loads(facts.read_text("utf-8")).get("decontaminated")
-    except DAMAGED:
-        raise InputError(f"{facts}: is damaged; what the base model learnt is unknown") from None
-    if not chosen:
+    if not was_chosen(facts_of(folder)):
         return ""
     return " (texts like those of some files were left out of its corpus, which no ε covers)"
 
 
 def _choices() -> str:
-    assets = [asset.name for asset in ASSETS.values() if asset.kind == "causal-lm"]
-    return f"{', '.join(assets)}, a local folder or a name on the hub"
+    return f"{', '.join(builtin_models())}, a local folder or a name on the hub"
 
 
 def _licence(folder: Path) -> str:
@@ -196,6 +209,10 @@ def _load_tokenizer(folder: Path, name: str) -> Any:
             f"{name}: its tokenizer cannot be loaded ({_first_line(error)}); "
             "lay tokenizer.json beside the weights"
         ) from error
+    if not isinstance(tokenizer.model_max_length, int | float):
+        raise InputError(
+            f"{name}: tokenizer_config.json gives no number as model_max_length; correct it"
+        )
     if tokenizer.eos_token is None:
         raise InputError(f"{name}: its tokenizer has no end-of-text token; set its eos_token")
     if tokenizer.pad_token is None:  # a new token would need a new row of the embedding

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from twinset.lineage import Stage, stages
 from twinset.pretraining.corpus import Corpus, Source, size_of
 from twinset.pretraining.decontamination import RUN
 
@@ -39,7 +40,6 @@ def _front(facts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _text(facts: Mapping[str, Any]) -> Iterator[str]:
-    corpus, curve = facts["corpus"], facts["validation"]
     yield f"# {facts['name']}"
     yield ""
     yield (
@@ -47,22 +47,34 @@ def _text(facts: Mapping[str, Any]) -> Iterator[str]:
         f" on public text without differential privacy, in blocks of {facts['context']} tokens of "
         f"a vocabulary of {facts['vocabulary']:,}. Weights are {facts['weights']}."
     )
-    yield ""
+    yield from ("", *_trained(facts), "", "![curve](curve.png)", "", "## Corpus", "")
+    yield from _corpus(facts)
+    for stage in stages(facts["before"]):
+        yield from ("", f"## Before that: {stage['name']}, {stage['origin']}", "")
+        yield from (*_trained(stage), "", *_corpus(stage))
+    yield from ("", "## Versions", "")
+    yield ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
+
+
+def _trained(stage: Stage) -> Iterator[str]:
+    curve = stage["validation"]
     yield (
-        f"Held-out text costs it **{curve['bits_per_byte']:.3f} bits per byte** after "
-        f"{curve['tokens']:,} tokens ({curve['steps']:,} of {curve['of']:,} steps)."
+        f"Held-out text of its corpus costs it **{curve['bits_per_byte']:.3f} bits per byte** after"
+        f" {curve['tokens']:,} tokens ({curve['steps']:,} of {curve['of']:,} steps)."
     )
-    yield from ("", "    " + facts["command"], "", "![curve](curve.png)", "", "## Corpus", "")
+    yield from ("", "    " + stage["command"])
+
+
+def _corpus(stage: Stage) -> Iterator[str]:
+    corpus = stage["corpus"]
     yield f"{corpus['documents']:,} documents, {corpus['bytes']:,} bytes, one in 100 held out."
     for why, number in corpus["dropped"].items():
         yield f"Left out, {why}: {number:,}."
     yield from ("", "| file | documents | bytes | licence | sha256 |", "|---|---:|---:|---|---|")
     yield from (_row(Source(**source)) for source in corpus["sources"])
-    if facts["decontaminated"]:
+    if stage["decontaminated"]:
         yield from ("", DECONTAMINATED.format(RUN), "")
-        yield from (f"- {name}" for name in facts["decontaminated"])
-    yield from ("", "## Versions", "")
-    yield ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
+        yield from (f"- {name}" for name in stage["decontaminated"])
 
 
 def _row(source: Source) -> str:

@@ -10,13 +10,14 @@ import json
 import math
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from twinset.artefact import room_on_disk, sha256_file, write_json, write_text, writing
 from twinset.console import Console
 from twinset.errors import InputError
+from twinset.lineage import FACTS
 from twinset.modelhub import quiet
 from twinset.pretraining.card import card, corpus_facts
 from twinset.pretraining.config import PretrainConfig
@@ -27,7 +28,6 @@ from twinset.pretraining.packing import Blocks, write_tokens
 from twinset.pretraining.training import Learnt, Text, on_cpu, train
 from twinset.surroundings import versions
 
-FACTS = "pretraining.json"
 LOG, PICTURE, CARD = "log.jsonl", "curve.png", "README.md"
 SETTINGS, CHECKPOINTS = "settings.json", "checkpoints"
 GUARDED = "words shared with guarded files"
@@ -86,7 +86,7 @@ def _pretrain(wanted: Wanted, work: Path, command: str, console: Console) -> dic
     with state.main_process_first():  # the others find what it has written
         _check_free(wanted.output, work)
         corpus = _corpus(wanted, console)
-        facts = _facts(wanted, corpus, command)
+        facts = _facts(wanted, corpus, command, console)
         settings = _settings(wanted, facts["corpus"])
         _check_same(work / SETTINGS, settings)
         work.mkdir(parents=True, exist_ok=True)
@@ -147,8 +147,12 @@ def _corpus(wanted: Wanted, console: Console) -> Corpus:
     return corpus
 
 
-def _facts(wanted: Wanted, corpus: Corpus, command: str) -> dict[str, Any]:
+def _facts(wanted: Wanted, corpus: Corpus, command: str, console: Console) -> dict[str, Any]:
+    from twinset.basemodel import pretraining_of
+
     config = wanted.config
+    before = None if config.base_model is None else pretraining_of(config.base_model, console.say)
+    config = replace(config, base_model=_without_folder(config.base_model))
     base = config.base_model
     return {
         "name": wanted.output.resolve().name,
@@ -161,7 +165,14 @@ def _facts(wanted: Wanted, corpus: Corpus, command: str) -> dict[str, Any]:
         "corpus": corpus_facts(corpus),
         "decontaminated": [file.name for file in wanted.decontaminate],
         "versions": versions(LIBRARIES),
+        "before": before,
     }
+
+
+def _without_folder(base: str | None) -> str | None:
+    """Return a base model's name; of a folder its own name, as the card is for others."""
+    is_folder = base is not None and Path(base).expanduser().is_dir()
+    return Path(base).name if base is not None and is_folder else base
 
 
 def _settings(wanted: Wanted, corpus: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,42 @@
+"""How a base model that `twinset pretrain` made came to be: a stage, and the stages before it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from twinset.errors import DAMAGED, InputError
+
+FACTS = "pretraining.json"
+Stage = Mapping[str, Any]
+
+
+def facts_of(folder: Path) -> Stage | None:
+    """Return what a model's folder says of its pre-training, None where it says nothing.
+
+    Raises:
+        InputError: the file is damaged.
+    """
+    path = folder / FACTS
+    if not path.is_file():
+        return None
+    try:
+        facts = json.loads(path.read_text("utf-8"))
+        list(stages(facts))
+    except (*DAMAGED, AttributeError):
+        raise InputError(f"{path}: is damaged; what the base model learnt is unknown") from None
+    return dict(facts)
+
+
+def stages(facts: Stage | None) -> Iterator[Stage]:
+    """Yield a model's stages, the newest first."""
+    while facts:
+        yield facts
+        facts = facts.get("before")
+
+
+def was_chosen(facts: Stage | None) -> bool:
+    """Tell whether the corpus of some stage depends on files that were kept out of it."""
+    return any(stage.get("decontaminated") for stage in stages(facts))
