@@ -39,8 +39,8 @@ def as_markdown(found: Sequence[tuple[str, str, Findings]]) -> Iterator[str]:
     Args:
         found: table, base model, and what `twinset evaluate` said of its twin.
     """
-    rows = [row for one in found for row in _rows(*one)]
-    yield from table((*HEADER, FIDELITY), sorted(rows, key=lambda row: row[:3]), left=4)
+    rows = sorted(row for one in found for row in _rows(*one))
+    yield from table((*HEADER, FIDELITY), rows, left=4)
     yield ""
     yield from (f"    {findings.about['command']}" for _, _, findings in found)
 

@@ -18,6 +18,9 @@ from twinset.options import ANY_POLICY, TABLE, run_config, run_options
 def demo(
     run: Annotated[Path | None, typer.Option(help="Run folder; left out: runs/demo-<n>.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace that run.")] = False,
+    base_model: Annotated[
+        str, typer.Option(help="gpt2-mini is quick, smollm2-135m teaches more; or your own.")
+    ] = "smollm2-135m",
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -28,7 +31,7 @@ def demo(
     from twinset.console import Console
 
     with Console(quiet) as progress:
-        made = run_demo(run, progress, overwrite)
+        made = run_demo(run, progress, overwrite, base_model)
     if as_json:
         show({"run": made.run, **made.findings.to_dict()}, (), as_json)
     else:

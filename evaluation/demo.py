@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ from evaluation.release import Release
 from evaluation.report.page import write_report
 from evaluation.tables import BASELINE, REAL, TWIN
 from evaluation.twins import generate_twin
+from twinset.assets import SMOLLM2
 from twinset.basemodel import load_base
 from twinset.config import PrivacyConfig, RunConfig, SamplingConfig, TrainingConfig
 from twinset.demodata import demo_reviews
@@ -30,18 +31,19 @@ from twinset.prepare import prepare
 from twinset.privacy.rounding import up_decimals
 from twinset.progress import Progress, Silent
 from twinset.request import Places, RowsWanted, Source
+from twinset.shipped import GPT2_MINI
 
 if TYPE_CHECKING:
     from rich.console import ConsoleOptions, RenderResult
     from rich.table import Table
 
 EPSILON = 8.0
-# A thousand record visits are what fits into the time. Spent in few large steps, with a larger
-# rate, they drown in less noise: README has the figures.
-STEPS = 4
-BATCH_SIZE = 252
-LEARNING_RATE = 0.012
+BASE_MODEL = SMOLLM2.name
 MAX_TOKENS = 48
+# As many record visits as fit into the time. Spent in few large steps, with a larger rate, they
+# drown in less noise: README has the figures.
+TRAINING = TrainingConfig(steps=4, batch_size=252, learning_rate=0.012, max_tokens=MAX_TOKENS)
+SMALL_TRAINING = replace(TRAINING, steps=4, batch_size=1008, learning_rate=0.008)
 ROWS_PER_LABEL = 300
 REAL_ROWS = 1500  # of the real training rows, those the real classifier learns from
 HELD_OUT_ROWS = 2500
@@ -116,12 +118,8 @@ def demo_config(base_model: str) -> RunConfig:
     """Return the demo's options."""
     return RunConfig(
         privacy=PrivacyConfig(target_epsilon=EPSILON),
-        training=TrainingConfig(
-            base_model=base_model,
-            steps=STEPS,
-            batch_size=BATCH_SIZE,
-            learning_rate=LEARNING_RATE,
-            max_tokens=MAX_TOKENS,
+        training=replace(
+            SMALL_TRAINING if base_model == GPT2_MINI else TRAINING, base_model=base_model
         ),
         sampling=SamplingConfig(),
     )
@@ -131,7 +129,7 @@ def run_demo(
     run: Path | None = None,
     progress: Progress | None = None,
     overwrite: bool = False,
-    base_model: str = "smollm2-135m",
+    base_model: str = BASE_MODEL,
 ) -> DemoReport:
     """Make a twin of the demo's reviews and measure it; a few minutes.
 

@@ -154,7 +154,10 @@ def test_folder_that_cannot_be_used(copy, spoil, message):
     ("name", "message"),
     [
         ("./no/such/folder", "there is no folder ./no/such/folder; --base-model takes"),
-        ("minilm", "minilm is no causal language model; --base-model takes smollm2-135m"),
+        (
+            "minilm",
+            "minilm is no causal language model; --base-model takes gpt2-mini, smollm2-135m",
+        ),
         ("no--such..name", "hub cannot be reached"),
     ],
 )

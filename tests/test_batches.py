@@ -1,3 +1,5 @@
+import tracemalloc
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -67,6 +69,25 @@ def test_steps_are_independent_of_each_other():
     table = membership(poisson_batches(N, RATE, STEPS, Randomness.for_tests(2)))
     again = (table[1:] * table[:-1]).sum()
     assert stats.binomtest(int(again), (STEPS - 1) * N, RATE**2).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("n", [1, 99, 100, 101, 250])
+def test_records_are_drawn_some_at_a_time_and_as_if_at_once(n, monkeypatch):
+    monkeypatch.setattr("twinset.privacy.batches.AT_ONCE", 100)
+    stream = Randomness.for_tests(7).sampling
+    for batch in poisson_batches(n, 0.25, 5, Randomness.for_tests(7)):
+        words = stream.fill(np.empty(n, np.uint64))
+        assert batch.tolist() == np.flatnonzero(words < 2**62).tolist()
+
+
+def test_memory_does_not_grow_with_the_number_of_records():
+    tracemalloc.start()
+    try:
+        (batch,) = poisson_batches(3_000_000, 1e-4, 1, Randomness.for_tests(8))
+        assert 150 < len(batch) < 500 and batch.max() > 2_000_000
+        assert tracemalloc.get_traced_memory()[1] < 3e6  # 64 bits of each were 24 MB
+    finally:
+        tracemalloc.stop()
 
 
 def test_records_in_a_batch_are_distinct_and_in_range():

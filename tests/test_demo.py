@@ -1,4 +1,5 @@
 import io
+from dataclasses import replace
 from functools import partial
 
 import pandas as pd
@@ -14,9 +15,8 @@ from twinset.config import SamplingConfig
 def test_demo(tiny_base, tmp_path, monkeypatch):
     """The demo's whole story, with a tiny model and little of everything."""
     little = {
-        "STEPS": 2,
         "MAX_TOKENS": 8,
-        "BATCH_SIZE": 16,
+        "TRAINING": replace(demo.TRAINING, steps=2, batch_size=16, max_tokens=8),
         "ROWS_PER_LABEL": 12,
         "REAL_ROWS": 100,
         "HELD_OUT_ROWS": 100,

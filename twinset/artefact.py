@@ -62,6 +62,13 @@ def write_json(path: Path, data: Any, mode: int | None = None) -> None:
     write_text(path, text + "\n", mode)
 
 
+def synced(folder: Path) -> None:
+    """Wait until the files of a folder are safe from a power cut."""
+    for path in folder.iterdir():
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())
+
+
 class JsonLines:
     """A file of one JSON object a line; every line is on disk when `append` returns."""
 

@@ -6,14 +6,15 @@ Messages name columns and row numbers and never hold a cell. Knows nothing of fi
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from twinset.cells import AT_ONCE, Texts, blocks
 from twinset.errors import InputError
 from twinset.schema import LabelValue
 
@@ -69,7 +70,7 @@ def choose_columns(
 
 def _check_header(frame: pd.DataFrame, label: str, source: str) -> None:
     """Refuse to guess where row 1 seems to be the header: the twin would carry it as its own."""
-    if label in {str(cell) for cell in frame[label].tolist()}:
+    if any(label in set(map(str, cells.tolist())) for cells in blocks(frame[label])):
         place = frame.columns.get_loc(label) + 1
         raise InputError(
             f"{source}: the name of column number {place} is also one of its values: is the header "
@@ -103,56 +104,137 @@ def _guess(
 
 def _looks_like_text(column: pd.Series) -> bool:
     """Say whether most cells are strings, mostly distinct, of several words."""
-    texts = [cell for cell in column.tolist() if isinstance(cell, str)]
-    words = sum(len(text.split()) for text in texts)
+    words, places = 0, []
+    for start, cells in enumerate(blocks(column)):
+        texts = {i: cell for i, cell in enumerate(cells.tolist()) if isinstance(cell, str)}
+        words += sum(len(text.split()) for text in texts.values())
+        places.append(np.fromiter(texts, np.int64, len(texts)) + start * AT_ONCE)
+    rows = np.concatenate(places)
     return (
-        len(texts) > len(column) / 2
-        and len(set(texts)) > len(texts) / 2
-        and words >= _GUESS_WORDS * len(texts)
+        len(rows) > len(column) / 2
+        and words >= _GUESS_WORDS * len(rows)
+        and Texts(column, rows).repeats() < len(rows) / 2
     )
 
 
 def _looks_like_label(column: pd.Series) -> bool:
     """Say whether there are 2 to 50 plain values, each of them repeated."""
+    few = column.iloc[:AT_ONCE]  # of most columns of texts these tell
     try:
-        counts = Counter(value for value in label_cells(column, "") if value is not None)
+        if len(label_codes(few, "").values) > _GUESS_LABELS:
+            return False
+        found = label_codes(column, "")
     except InputError:
         return False
-    return 2 <= len(counts) <= _GUESS_LABELS and min(counts.values()) > 1
+    counts = np.bincount(found.numbers[found.has_value], minlength=len(found.values))
+    return 2 <= len(counts) <= _GUESS_LABELS and bool(counts.min() > 1)
+
+
+def has_text(column: pd.Series, place: str) -> np.ndarray:
+    """Return (N,) whether a cell is a text that is not blank.
+
+    Raises:
+        InputError: no cell is a text.
+    """
+    found, any_text = np.zeros(len(column), bool), False
+    for start, cells in enumerate(blocks(column)):
+        some = cells.tolist()
+        rows = slice(start * AT_ONCE, start * AT_ONCE + len(some))
+        found[rows] = [isinstance(c, str) and c != "" and not c.isspace() for c in some]
+        any_text = any_text or any(isinstance(cell, str) for cell in some)
+    if not any_text:
+        raise InputError(
+            f"{place} holds no text (it is {column.dtype}); choose another with --text"
+        )
+    return found
 
 
 def text_cells(column: pd.Series, place: str) -> list[str | None]:
     """Return the texts, None where there is none."""
-    cells = column.tolist()
-    if not any(isinstance(cell, str) for cell in cells):
-        raise InputError(
-            f"{place} holds no text (it is {column.dtype}); choose another with --text"
-        )
-    return [cell if isinstance(cell, str) and cell.strip() else None for cell in cells]
+    there, cells = has_text(column, place).tolist(), column.tolist()
+    return [cell if is_text else None for cell, is_text in zip(cells, there, strict=True)]
 
 
-def label_cells(column: pd.Series, place: str) -> list[LabelValue | None]:
-    """Return plain Python values of one type, None where there is none.
+@dataclass(frozen=True)
+class LabelCodes:
+    """The labels of a column, a number each.
+
+    Args:
+        numbers: (N,) places in `values`; -1 where there is no label.
+        values: all different, in the order in which they occur.
+    """
+
+    numbers: np.ndarray
+    values: list[LabelValue]
+
+    @property
+    def has_value(self) -> np.ndarray:
+        """(N,) whether there is a label."""
+        return self.numbers >= 0
+
+
+def label_codes(column: pd.Series, place: str) -> LabelCodes:
+    """Return plain Python values of one type, each once, and which of them each cell is.
 
     Whole floats become ints (a column of ints with a gap reaches us as floats); the dtype, kept in
     the schema, makes them floats again in the twin.
+
+    Raises:
+        InputError: the cells are no labels.
     """
-    gaps = column.isna().tolist()
-    cells = [None if gap else _plain(cell) for cell, gap in zip(column.tolist(), gaps, strict=True)]
-    kinds = {type(cell) for cell in cells if cell is not None}
-    if not kinds <= {str, int, float, bool}:
-        raise InputError(f"{place} holds neither text, numbers nor booleans; write them as text")
+    numbers = np.full(len(column), -1, np.int32)
+    known: dict[tuple[type, Any], int] = {}  # by its type too: 1 and True are equal
+    for start, cells in enumerate(blocks(column)):
+        found, values = _factorized(cells)
+        if not {type(value) for value in values if value is not None} <= {str, int, float, bool}:
+            raise InputError(
+                f"{place} holds neither text, numbers nor booleans; write them as text"
+            )
+        places = [
+            -1 if value is None else known.setdefault((type(value), value), len(known))
+            for value in values
+        ]
+        numbers[start * AT_ONCE :][: len(cells)] = np.array([*places, -1], np.int32)[found]
+    kinds = {kind for kind, _ in known}
     if len(kinds) > 1 and kinds != {int, float}:
         raise InputError(f"{place} mixes text, numbers or booleans; make them of one kind")
-    if float not in kinds:
-        return cells
-    for row, cell in enumerate(cells, start=1):
-        if isinstance(cell, float) and not math.isfinite(cell):
+    return _merged(LabelCodes(numbers, [value for _, value in known]), column, place)
+
+
+def _factorized(cells: pd.Series) -> tuple[np.ndarray, list[Any]]:
+    """Return which value each cell is, -1 for none, and the values, None where they are blank."""
+    if cells.dtype == object:  # 1 and True are equal, and a list cannot be looked up
+        gaps = cells.isna()
+        return np.where(gaps, -1, np.arange(len(cells))), [
+            None if gap else _plain(cell)
+            for cell, gap in zip(cells.tolist(), gaps.tolist(), strict=True)
+        ]
+    numbers, values = pd.factorize(cells)
+    return numbers, [_plain(value) for value in values.tolist()]
+
+
+def _merged(found: LabelCodes, column: pd.Series, place: str) -> LabelCodes:
+    """Return labels of which no two are equal, whole floats as ints."""
+    if float not in set(map(type, found.values)):
+        return found
+    for number, value in enumerate(found.values):
+        if isinstance(value, float) and not math.isfinite(value):
+            row = int((found.numbers == number).argmax()) + 1
             raise InputError(f"{place}, row {row}: the number is infinite; correct it")
-    whole = all(not isinstance(cell, float) or cell.is_integer() for cell in cells)
+    values: list[Any] = found.values
+    whole = all(not isinstance(value, float) or value.is_integer() for value in values)
     if whole and not isinstance(column.dtype, pd.CategoricalDtype):
-        return [None if cell is None else int(cell) for cell in cells]
-    return cells
+        values = [int(value) for value in values]
+    places: dict[LabelValue, int] = {}
+    moved = [places.setdefault(value, len(places)) for value in values]
+    return LabelCodes(np.array([*moved, -1], np.int32)[found.numbers], list(places))
+
+
+def label_cells(column: pd.Series, place: str) -> list[LabelValue | None]:
+    """Return the labels, None where there is none; see `label_codes`."""
+    found = label_codes(column, place)
+    known: list[LabelValue | None] = [*found.values, None]
+    return [known[number] for number in found.numbers.tolist()]
 
 
 def _plain(cell: Any) -> Any:

@@ -47,6 +47,8 @@ class PrivacyConfig:
         max_grad_norm: C, the largest norm one unit's gradient may have.
         max_records_per_owner: m, records of an owner that take part in a step or count as labels;
             where each record is protected by itself, without effect.
+        group_size: m; what is guaranteed for any m records together is stated too. It is published:
+            choose it without looking at the records.
         label_count_share: share of ε that would be spent were the label counts released alone.
         insecure_noise_seed: reproducible noise for tests only; makes the guarantee "none".
     """
@@ -55,6 +57,7 @@ class PrivacyConfig:
     target_delta: float | None = None
     max_grad_norm: float = 1.0
     max_records_per_owner: int = 4
+    group_size: int | None = None
     label_count_share: float = 0.05
     insecure_noise_seed: int | None = None
 
@@ -72,6 +75,8 @@ class PrivacyConfig:
         )
         _require(_finite(self.max_grad_norm, 0), "--max-grad-norm must be a number above 0")
         _require(self.max_records_per_owner >= 1, "--max-records-per-owner must be at least 1")
+        size = self.group_size
+        _require(size is None or size >= 2, "--group-size must be at least 2, or left out")
         _require(0 < self.label_count_share < 1, "--label-count-share must lie between 0 and 1")
 
 

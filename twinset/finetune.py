@@ -6,6 +6,8 @@ through the ledger. What it returns holds nothing else.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,7 +21,7 @@ from twinset.config import RunConfig
 from twinset.detectors import detector_named
 from twinset.errors import InputError
 from twinset.learner import Learner
-from twinset.masking import masked
+from twinset.masking import Masked
 from twinset.openledger import open_ledger
 from twinset.plan import Plan, make_plan, without_noise
 from twinset.policies import NoisePolicy, Setting, make_policy
@@ -34,6 +36,7 @@ from twinset.privacy.ledger import Ledger
 from twinset.privacy.randomness import Randomness
 from twinset.privacy.weightscale import WeightScale
 from twinset.progress import Progress, Silent
+from twinset.ragged import Picked
 from twinset.records import Records
 from twinset.schema import Combination
 from twinset.templates import Template
@@ -41,6 +44,8 @@ from twinset.tokens import TokenisedRecords, text_room, tokenise
 from twinset.twinmodel import TwinModel
 from twinset.weights import text_nats, weight_scale
 from twinset.workplace import Workplace
+
+OWNERS_AT_ONCE = 10_000
 
 
 def finetune(
@@ -132,13 +137,13 @@ class _Run:
         given = (self._records, self._template, self._config, self._base.origin, self._plan)
         return open_ledger(*given, self._randomness, scale)
 
-    def _masked(self) -> list[str]:
+    def _masked(self) -> Sequence[str]:
         """Return all texts as the detector leaves them."""
         detector = detector_named(self._config.policy.detector)
         tick = partial(self._progress.count, "texts masked")
-        return masked(self._records.texts, detector, tick)
+        return Masked(self._records.texts, detector, tick)
 
-    def _tokens(self, texts: list[str], name: str = "texts") -> TokenisedRecords:
+    def _tokens(self, texts: Sequence[str], name: str = "texts") -> TokenisedRecords:
         records, longest = replace(self._records, texts=texts), self._config.training.max_tokens
         tokenizer, folder = self._base.tokenizer, self._place.tokens(name)
         tokens = tokenise(records, self._template, tokenizer, self._context, longest, folder)
@@ -151,10 +156,10 @@ class _Run:
     def _label_counts(self) -> dict[Combination, float]:
         labels, combinations = self._records.labels, self._records.schema.combinations
         if self._records.owners is not None:
-            labels = [labels[i] for i in self._counted()]
+            labels = [labels[i] for i in self._counted().tolist()]
         if self._plan.target_epsilon is None:
-            counts = [float(labels.count(c)) for c in combinations]
-            return dict(zip(combinations, counts, strict=True))  # training records the access
+            counts = Counter(labels)
+            return {c: float(counts[c]) for c in combinations}  # training records the access
         most = 1 if self._records.owners is None else self._config.privacy.max_records_per_owner
         noisy, event = release_label_counts(
             labels, combinations, self._plan.label_count_noise, self._randomness, most
@@ -162,10 +167,18 @@ class _Run:
         self._ledger.record(event)
         return dict(zip(combinations, noisy, strict=True))
 
-    def _counted(self) -> list[int]:
+    def _counted(self) -> np.ndarray:
         """Draw the records that are counted: of each owner as many as take part in a step."""
-        drawn = self._units.draw(np.arange(len(self._units)), self._randomness.sampling)
-        return [record for records in drawn for record in records]
+        drawn = (
+            record
+            for start in range(0, len(self._units), OWNERS_AT_ONCE)
+            for records in self._units.draw(
+                np.arange(start, min(start + OWNERS_AT_ONCE, len(self._units))),
+                self._randomness.sampling,
+            )
+            for record in records
+        )
+        return np.fromiter(drawn, np.int64)
 
     def _batches(self, phase: int) -> list[np.ndarray]:
         """Draw the batches that a phase lacks; as many numbers as records are visited."""
@@ -246,7 +259,7 @@ class _Run:
         drawn = np.unique(np.concatenate(batches)).tolist() if batches else []
         wanted = range(len(tokens)) if published else drawn
         tick = partial(self._progress.count, "texts weighed")
-        texts = [tokens.texts[i] for i in wanted]
+        texts = Picked(tokens.texts, wanted)
         nats = text_nats(learner.model, self._base.tokenizer, texts, tick)
         found = normalised_over(nats.exp()) if published else self._scale().weights(nats)
         weights[list(wanted)] = found

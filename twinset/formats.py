@@ -19,8 +19,9 @@ from typing import IO, cast
 import pandas as pd
 
 from twinset.errors import InputError
-from twinset.hub import read_hub, read_saved
-from twinset.parsing import read_delimited, read_jsonl, read_parquet
+from twinset.hub import on_hub, saved
+from twinset.mapped import Reading, mapped
+from twinset.parsing import delimited, jsonl, parquet
 
 FORMATS: dict[str, str] = {
     ".csv": "csv",
@@ -46,7 +47,9 @@ def format_of(path: str | Path) -> str | None:
     return next((kind for ending, kind in FORMATS.items() if name.endswith(ending)), None)
 
 
-def read_frame(source: str | Path, split: str | None = None) -> pd.DataFrame:
+def read_frame(
+    source: str | Path, split: str | None = None, folder: Path | None = None
+) -> pd.DataFrame:
     """Read a file, a folder saved by `datasets`, or a data set of the hub.
 
     In CSV and TSV only an empty cell is missing: "NA", "None" and "null" are texts.
@@ -54,17 +57,16 @@ def read_frame(source: str | Path, split: str | None = None) -> pd.DataFrame:
     Args:
         source: file with an ending in `FORMATS`, folder of `save_to_disk`, or hub name.
         split: which split of a folder or hub data set; not for files.
+        folder: private to its owner: a large table's texts are kept on the disk there, in a file
+            without a name; None: in memory.
 
     Raises:
         InputError: the source is absent, unreadable, or not what its ending says.
     """
     path = Path(source)
     try:
-        if path.is_dir():
-            return read_saved(path, split)
-        if not path.exists() and format_of(path) is None:
-            return read_hub(str(source), split)
-        return _read_file(path, split)
+        reading = _reading(path, str(source), split)
+        return reading.whole() if folder is None else mapped(reading, folder)
     except (EOFError, zlib.error, gzip.BadGzipFile):
         raise InputError(f"{path}: the gzip data is damaged or cut off; copy it again") from None
     except OSError as error:
@@ -108,7 +110,11 @@ def _endings() -> str:
     return ", ".join(FORMATS)
 
 
-def _read_file(path: Path, split: str | None) -> pd.DataFrame:
+def _reading(path: Path, name: str, split: str | None) -> Reading:
+    if path.is_dir():
+        return saved(path, split)
+    if not path.exists() and format_of(path) is None:
+        return on_hub(name, split)
     if not path.is_file():
         raise InputError(f"{path}: no such file; check the path")
     kind = format_of(path)
@@ -119,11 +125,11 @@ def _read_file(path: Path, split: str | None) -> pd.DataFrame:
     return _READERS[kind](path)
 
 
-_READERS: dict[str, Callable[[Path], pd.DataFrame]] = {
-    "csv": partial(read_delimited, delimiter=","),
-    "tsv": partial(read_delimited, delimiter="\t"),
-    "jsonl": read_jsonl,
-    "parquet": read_parquet,
+_READERS: dict[str, Callable[[Path], Reading]] = {
+    "csv": partial(delimited, delimiter=","),
+    "tsv": partial(delimited, delimiter="\t"),
+    "jsonl": jsonl,
+    "parquet": parquet,
 }
 
 

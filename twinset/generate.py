@@ -71,7 +71,7 @@ def generate(
     """
     with _run_folder(source, places) as run, team_of(config.speed.processes) as team:
         _check_output(source, places)
-        prepared = prepare(source, config, wanted, progress)
+        prepared = prepare(source, config, wanted, progress, run.internal)
         tell(prepared, progress)
         model = _finetune(prepared, config, run, places, wanted, progress, team)
         counts = _counts(model, wanted, prepared.counts)
@@ -95,7 +95,7 @@ def generate(
 def finetune_only(source: Source, config: RunConfig, places: Places, progress: Progress) -> Result:
     """Fine-tune on a private table: a run folder whose `share/` is still empty."""
     with _run_folder(source, places) as run, team_of(config.speed.processes) as team:
-        prepared = prepare(source, config, RowsWanted(), progress)
+        prepared = prepare(source, config, RowsWanted(), progress, run.internal)
         tell(prepared, progress)
         model = _finetune(prepared, config, run, places, RowsWanted(), progress, team)
         _clear(run)
@@ -166,10 +166,8 @@ def _finetune(
     )
     place = Workplace(folder / "tokens", resumption, team)
     given = (prepared.records, prepared.template, config, prepared.base, recorded, place)
-    try:
+    with place.cleared():
         model = finetune(*given)
-    finally:
-        place.clear()
     model.save(run.model)
     resumption.finished()
     run.keep()

@@ -7,19 +7,23 @@ messages are not passed on.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from twinset.errors import InputError
+from twinset.mapped import ROWS_AT_ONCE, Reading
 from twinset.parsing import utf8
 
 _HUB_TIMEOUT = 10.0  # seconds until the hub counts as out of reach
 _HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
-def read_saved(folder: Path, split: str | None) -> pd.DataFrame:
-    """Read a folder written by `datasets.save_to_disk`, with or without splits.
+def saved(folder: Path, split: str | None) -> Reading:
+    """Return the ways to read a folder of `datasets.save_to_disk`, with or without splits.
 
     Raises:
         InputError: another kind of folder, or a split that is not in it.
@@ -38,14 +42,36 @@ def read_saved(folder: Path, split: str | None) -> pd.DataFrame:
         split = next(iter(loaded))
     if split not in loaded:
         raise InputError(f"{folder}: choose a split with --split: {', '.join(loaded)}")
-    try:
-        return utf8(loaded[split].to_pandas())
-    except Exception:  # a damaged cell; the message may hold it
-        raise InputError(f"{folder}: its data are damaged; save the data set again") from None
+    return _reading(loaded[split], f"{folder}: its data are damaged; save the data set again")
 
 
-def read_hub(name: str, split: str | None) -> pd.DataFrame:
-    """Read a data set of the hub by its name (`owner/name`); its own cache keeps a copy.
+def _reading(data: Any, damaged: str) -> Reading:
+    """Return the ways to read a `datasets.Dataset`."""
+
+    @contextmanager
+    def checked() -> Iterator[None]:
+        try:
+            yield
+        except Exception:  # a damaged cell; the message may hold it
+            raise InputError(damaged) from None
+
+    def whole() -> pd.DataFrame:
+        with checked():
+            return utf8(data.to_pandas())
+
+    def pieces() -> Iterator[pd.DataFrame]:
+        with checked():
+            yield from map(utf8, data.to_pandas(batch_size=ROWS_AT_ONCE, batched=True))
+
+    def column(place: int, name: str) -> pd.Series:
+        with checked():
+            return utf8(data.select_columns([name]).to_pandas())[name]
+
+    return Reading(whole, pieces, column)
+
+
+def on_hub(name: str, split: str | None) -> Reading:
+    """Return the ways to read a data set of the hub (`owner/name`); its own cache keeps a copy.
 
     Raises:
         InputError: not a hub name, no network, no such data set or split, or several splits.
@@ -69,4 +95,4 @@ def read_hub(name: str, split: str | None) -> pd.DataFrame:
         ) from None
     if loaded is None:
         raise InputError(f"{name}: choose a split with --split: {', '.join(splits)}")
-    return loaded.to_pandas()
+    return _reading(loaded, f"{name}: its data are damaged; download the data set again")

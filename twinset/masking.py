@@ -8,6 +8,7 @@ how spans are found.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import overload
 
 from twinset.detectors.spans import Detector, Span, joined
 
@@ -53,6 +54,35 @@ def detect(
         tick(done, len(texts))
 
 
+class Masked(Sequence[str]):
+    """Texts masked, each when it is asked for.
+
+    Args:
+        texts: as they are.
+        detector: finds private spans.
+        tick: is told how many are done, when all are asked for in order.
+    """
+
+    def __init__(self, texts: Sequence[str], detector: Detector, tick: Tick) -> None:
+        self._texts, self._detector, self._tick = texts, detector, tick
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def __iter__(self) -> Iterator[str]:
+        found = detect(self._texts, self._detector, self._tick)
+        return (mask(text, spans) for text, spans in found)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return masked(self._texts[index], self._detector, lambda done, total: None)
+        return mask(self._texts[index], next(iter(self._detector.spans([self._texts[index]]))))
+
+
 def masked(texts: Sequence[str], detector: Detector, tick: Tick) -> list[str]:
     """Return the texts masked, in order."""
-    return [mask(text, spans) for text, spans in detect(texts, detector, tick)]
+    return list(Masked(texts, detector, tick))

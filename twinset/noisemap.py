@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 _LAYER = re.compile(r"\.(\d+)\.")
 OUTSIDE = "-"  # parameters outside the layers
@@ -29,19 +30,26 @@ def noise_cells(mean_noise: Mapping[str, float]) -> dict[tuple[str, str], float]
 
 def draw_noise_map(mean_noise: Mapping[str, float], path: Path) -> None:
     """Draw the factors of what `uniform` draws, on a logarithmic scale around 1."""
-    import numpy as np
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    cells = noise_cells(mean_noise)
-    layers = sorted({layer for layer, _ in cells}, key=lambda x: (x == OUTSIDE, x.zfill(4)))
-    kinds = list(dict.fromkeys(kind for _, kind in cells))
-    grid = np.array([[cells.get((layer, kind), math.nan) for kind in kinds] for layer in layers])
+    places = noise_cells(mean_noise)
+    layers, kinds = ({place[i] for place in places} for i in (0, 1))
     figure = Figure(
         figsize=(2.5 + 0.9 * len(kinds), 1.8 + 0.28 * len(layers)), layout="constrained"
     )
     FigureCanvasAgg(figure)
-    axes = figure.subplots()
+    draw_cells(figure.subplots(), places)
+    figure.savefig(path, dpi=130)
+
+
+def draw_cells(axes: Any, cells: Mapping[tuple[str, str], float]) -> None:
+    """Draw the factors of `noise_cells`, or means of them, on axes of matplotlib."""
+    import numpy as np
+
+    layers = sorted({layer for layer, _ in cells}, key=lambda x: (x == OUTSIDE, x.zfill(4)))
+    kinds = list(dict.fromkeys(kind for _, kind in cells))
+    grid = np.array([[cells.get((layer, kind), math.nan) for kind in kinds] for layer in layers])
     most = max(0.1, float(np.nanmax(np.abs(np.log2(grid)))))
     image = axes.imshow(np.log2(grid), cmap="RdBu_r", vmin=-most, vmax=most, aspect="auto")
     axes.set_xticks(range(len(kinds)), kinds, rotation=40, ha="right")
@@ -49,9 +57,8 @@ def draw_noise_map(mean_noise: Mapping[str, float], path: Path) -> None:
     axes.set_ylabel("layer")
     axes.set_title("Noise as a multiple of uniform noise")
     ticks = np.linspace(-most, most, 5)
-    bar = figure.colorbar(image, ax=axes, ticks=ticks)
+    bar = axes.figure.colorbar(image, ax=axes, ticks=ticks)
     bar.ax.set_yticklabels([f"{2**t:.2f}" for t in ticks])
-    figure.savefig(path, dpi=130)
 
 
 def _place(name: str) -> tuple[str, str]:

@@ -50,6 +50,7 @@ def open_ledger(
         caveats=caveats(noise.name, noise.form),
         weight_scale=weight_scale,
         owners=by_owner,
+        group_size=config.privacy.group_size,
     )
 
 

@@ -100,6 +100,7 @@ PRIVACY = (
     Option("no_privacy", bool, "Train without noise, for comparison. Nothing is guaranteed."),
     Option("max_grad_norm", float, "C, to which each record's gradient is clipped."),
     Option("max_records_per_owner", int, "--owner: m, records of an owner in a step."),
+    Option("group_size", int, "State what holds for any so many records together, too."),
     Option("label_count_share", float, "Share of ε for the noisy label counts."),
 )
 POLICY = (
@@ -259,6 +260,8 @@ def run_config(options: Mapping[str, Any], any_policy: bool = False) -> RunConfi
         config = replace(config, **{group: kind(**values)})
     if unknown := sorted(set(options) - known):
         raise InputError(_unknown(unknown[0]))
+    if config.privacy.group_size is not None and config.privacy.target_epsilon is None:
+        raise InputError("--group-size does nothing without privacy; leave it out")
     if not any_policy:
         _refuse_idle(options, config.policy)
     return config

@@ -12,6 +12,7 @@ from twinset.console import clock
 from twinset.errors import InputError
 from twinset.estimate import Estimate
 from twinset.plan import Plan, make_plan
+from twinset.privacy.groups import group_epsilon, says_something
 
 BUDGETS = (1.0, 3.0, 8.0)
 
@@ -83,6 +84,7 @@ def plan_lines(plan: Plan) -> list[str]:
         f"budget                 {_budget(plan)}, δ = {plan.target_delta:.3g}"
         if private
         else "budget                 none: no noise, no guarantee",
+        *_group(plan),
         f"noise policy           {plan.policy[0]}, {plan.policy[1]} form",
         *_phases(plan),
         f"noise multiplier σ     {plan.noise_multiplier:.3f}",
@@ -91,6 +93,15 @@ def plan_lines(plan: Plan) -> list[str]:
         f"noise on label counts  ± {plan.label_count_noise:.1f} records (one standard deviation)",
         f"learning rate, λ       {plan.learning_rate:g}, {plan.mismatch_weight:g}",
     ]
+
+
+def _group(plan: Plan) -> list[str]:
+    """Return what holds for several records together, where that is asked for."""
+    if plan.group_size is None or not plan.events:
+        return []
+    spent = group_epsilon(plan.events, plan.target_delta, plan.group_size)
+    useless = "" if says_something(spent, plan.target_delta) else ": no guarantee"
+    return [f"{f'{plan.group_size} records together':<23}ε = {spent:.2f}{useless}"]
 
 
 def _budget(plan: Plan) -> str:

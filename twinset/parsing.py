@@ -14,6 +14,8 @@ import json
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -21,6 +23,7 @@ import pandas as pd
 import pyarrow as pa
 
 from twinset.errors import InputError
+from twinset.mapped import ROWS_AT_ONCE, Reading
 
 
 def _open_bytes(path: Path) -> IO[bytes]:
@@ -60,17 +63,39 @@ def _not_utf8(path: Path, row: int) -> InputError:
 
 def read_delimited(path: Path, delimiter: str) -> pd.DataFrame:
     """Read CSV or TSV; only an empty cell is missing, and every row has the header's width."""
-    rows = _check_rows(path, delimiter)
+    with _delimited(path, _check_rows(path, delimiter)) as raw:
+        return pd.read_csv(raw, **_delimited_options(delimiter))
+
+
+def delimited(path: Path, delimiter: str) -> Reading:
+    """Return the ways to read CSV or TSV."""
+
+    def pieces() -> Iterator[pd.DataFrame]:
+        with _delimited(path, _check_rows(path, delimiter)) as raw:
+            yield from pd.read_csv(raw, chunksize=ROWS_AT_ONCE, **_delimited_options(delimiter))
+
+    def column(place: int, name: str) -> pd.Series:
+        with _delimited(path, 0) as raw:
+            return pd.read_csv(raw, usecols=[place], **_delimited_options(delimiter))[name]
+
+    return Reading(partial(read_delimited, path, delimiter), pieces, column)
+
+
+def _delimited_options(delimiter: str) -> dict[str, Any]:
+    return {
+        "sep": delimiter,
+        "encoding": "utf-8-sig",
+        "keep_default_na": False,
+        "na_values": [""],
+        "low_memory": False,  # types are inferred once a column, not once a block of rows
+    }
+
+
+@contextmanager
+def _delimited(path: Path, rows: int) -> Iterator[IO[bytes]]:
     try:
         with _open_bytes(path) as raw:
-            return pd.read_csv(
-                raw,
-                sep=delimiter,
-                encoding="utf-8-sig",
-                keep_default_na=False,
-                na_values=[""],
-                low_memory=False,  # types are inferred once a column, not once a block of rows
-            )
+            yield raw
     except (ValueError, OverflowError):
         raise InputError(
             f"{path}: {_place(rows)} cannot be parsed; look for a quoted cell that is never closed"
@@ -113,15 +138,34 @@ def _check_header(path: Path, header: list[str]) -> None:
 
 def read_jsonl(path: Path) -> pd.DataFrame:
     """Read one JSON object a line; a value keeps its JSON type ("1" stays a text)."""
-    rows: list[dict[str, Any]] = []
+    return pd.DataFrame(list(_json_rows(path)))
+
+
+def jsonl(path: Path) -> Reading:
+    """Return the ways to read JSONL."""
+
+    def pieces() -> Iterator[pd.DataFrame]:
+        rows = _json_rows(path)
+        while some := list(islice(rows, ROWS_AT_ONCE)):
+            yield pd.DataFrame(some)
+
+    def column(place: int, name: str) -> pd.Series:
+        rows = _json_rows(path)
+        return pd.DataFrame([{name: r[name]} if name in r else {} for r in rows])[name]
+
+    return Reading(partial(read_jsonl, path), pieces, column)
+
+
+def _json_rows(path: Path) -> Iterator[dict[str, Any]]:
+    row = 0
     try:
         with _lines(path, newline="\n") as lines:
             for line in lines:
                 if line.strip():
-                    rows.append(_json_row(line, f"{path}: row {len(rows) + 1}"))
+                    row += 1
+                    yield _json_row(line, f"{path}: row {row}")
     except UnicodeError:
-        raise _not_utf8(path, len(rows) + 1) from None
-    return pd.DataFrame(rows)
+        raise _not_utf8(path, row + 1) from None
 
 
 def _json_row(line: str, place: str) -> dict[str, Any]:
@@ -138,9 +182,34 @@ def _json_row(line: str, place: str) -> dict[str, Any]:
 
 def read_parquet(path: Path) -> pd.DataFrame:
     """Read a Parquet file with its pandas dtypes."""
+    with _parquet(path) as raw:
+        return utf8(pd.read_parquet(raw))
+
+
+def parquet(path: Path) -> Reading:
+    """Return the ways to read Parquet."""
+
+    def pieces() -> Iterator[pd.DataFrame]:
+        from pyarrow.parquet import ParquetFile
+
+        with _parquet(path) as raw:
+            # a buffer: else a whole group of rows is read, which may be all of them
+            file = ParquetFile(raw, buffer_size=1 << 20, pre_buffer=False)
+            for batch in file.iter_batches(ROWS_AT_ONCE, use_threads=False):
+                yield utf8(batch.to_pandas())
+
+    def column(place: int, name: str) -> pd.Series:
+        with _parquet(path) as raw:
+            return utf8(pd.read_parquet(raw, columns=[name]))[name]
+
+    return Reading(partial(read_parquet, path), pieces, column)
+
+
+@contextmanager
+def _parquet(path: Path) -> Iterator[IO[bytes]]:
     try:
         with open(path, "rb") as raw:  # a handle: from a path pyarrow also reads "name=value/"
-            return utf8(pd.read_parquet(raw))
+            yield raw
     except (ValueError, TypeError, KeyError, RecursionError, pa.ArrowException):
         raise InputError(f"{path}: not a readable Parquet file; write it again") from None
 

@@ -40,17 +40,16 @@ def nats_per_token(
     """
     found = torch.zeros(len(texts), dtype=torch.float64)
     longest, done = int(model.config.max_position_embeddings), 0
-    rows = [[start, *text][:longest] for text in texts]
 
     def width(i: int) -> int:
-        return padded(len(rows[i]), longest)
+        return padded(min(1 + len(texts[i]), longest), longest)
 
-    for common, members in batches_of_one_width(range(len(rows)), width, _rows_at_once):
+    for common, members in batches_of_one_width(range(len(texts)), width, _rows_at_once):
+        rows = [[start, *texts[i]][:longest] for i in members]
         filling = [[start, start]] * (_rows_at_once(common) - len(members))
-        means = _means(model, [*(rows[i] for i in members), *filling], common)
-        found[members] = means[: len(members)]
+        found[members] = _means(model, rows + filling, common)[: len(members)]
         done += len(members)
-        tick(done, len(rows))
+        tick(done, len(texts))
     return found
 
 

@@ -46,6 +46,7 @@ class Plan:
         highest_epsilon: adaptive: ε of records of privacy weight 0, and so of any record.
         least_share: adaptive: c(1), the share of C that records of privacy weight 1 are clipped to.
         least_noise: published importance: the least that noise may be multiplied by.
+        group_size: m, records that are looked at together too; None: none.
     """
 
     records: int
@@ -61,6 +62,7 @@ class Plan:
     highest_epsilon: float | None = None
     least_share: float = 1.0
     least_noise: float = 1.0
+    group_size: int | None = None
 
     @property
     def sample_rate(self) -> float:
@@ -192,6 +194,7 @@ def make_plan(records: int, config: RunConfig) -> Plan:
         highest_epsilon=highest,
         least_share=share,
         least_noise=1 / policy.importance_bound if is_stretched else 1.0,
+        group_size=privacy.group_size,
     )
 
 

@@ -6,7 +6,7 @@ Trains nothing and writes nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
+from pathlib import Path
 
 from twinset.allocation import explicit
 from twinset.basemodel import BaseModel, context_length, load_base, special_token_strings
@@ -18,7 +18,7 @@ from twinset.formats import read_frame
 from twinset.outlook import Outlook, noise_by_epsilon, plan_lines, policies_side_by_side
 from twinset.plan import Plan, make_plan
 from twinset.progress import Progress
-from twinset.records import Records, records_from_frame
+from twinset.records import Records, check_reserved, records_from_frame
 from twinset.request import RowsWanted, Source
 from twinset.schema import Combination
 from twinset.templates import Template, load_template
@@ -37,11 +37,33 @@ class Prepared:
     counts: dict[Combination, int] | None
 
 
-def prepare(source: Source, config: RunConfig, wanted: RowsWanted, progress: Progress) -> Prepared:
-    """Read and check everything, the quickest first; train nothing and write nothing."""
-    frame = read_frame(source.data, source.split)
-    read = partial(
-        records_from_frame,
+def prepare(
+    source: Source,
+    config: RunConfig,
+    wanted: RowsWanted,
+    progress: Progress,
+    folder: Path | None = None,
+) -> Prepared:
+    """Read and check everything, the quickest first; train nothing.
+
+    Args:
+        source: of the private table.
+        config: the run's options.
+        wanted: rows of the twin.
+        progress: is told what was found.
+        folder: private to its owner: a large table is kept there, without a name. None: nothing is
+            written, and the table is in memory.
+
+    Raises:
+        InputError: something cannot be used.
+    """
+    if source.owner is not None and config.privacy.group_size is not None:
+        raise InputError(
+            "--group-size is of records that are protected one by one, and with --owner all of an "
+            "owner are one; leave one of them out"
+        )
+    frame = read_frame(source.data, source.split, folder)
+    records, notes = records_from_frame(
         frame,
         source.text,
         source.attributes,
@@ -49,13 +71,12 @@ def prepare(source: Source, config: RunConfig, wanted: RowsWanted, progress: Pro
         drop_empty=source.drop_empty,
         owner=source.owner,
     )
-    records, notes = read()
     for note in notes:
         progress.say(note)
     template = load_template(source.prompt, records.schema)
     counts = explicit(records.schema, wanted)
     base = load_base(config.training.base_model, say=progress.say)
-    read(reserved=special_token_strings(base.tokenizer))  # again, for these characters alone
+    check_reserved(records, frame, special_token_strings(base.tokenizer), source.data)
     prompts = prompt_tokens(template, records.schema.combinations, base.tokenizer)
     text_room(prompts, context_length(base.model), config.training.max_tokens)
     plan = make_plan(len(records.units(config)), config)

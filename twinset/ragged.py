@@ -5,6 +5,7 @@ Knows nothing of what the numbers mean. A file is as private as what was written
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterable, Sequence
 from itertools import chain, islice
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any, overload
 import numpy as np
 
 VALUES, ENDS = "values.bin", "ends.npy"
-ROWS_AT_ONCE = 10_000
+ROWS_AT_ONCE = 1000
 
 
 class Ragged(Sequence[list[int]]):
@@ -25,7 +26,7 @@ class Ragged(Sequence[list[int]]):
     """
 
     def __init__(self, values: np.ndarray, ends: np.ndarray) -> None:
-        self._values, self._ends = values, ends
+        self._values, self._ends, self._seen = values, ends, 0
 
     @classmethod
     def of(cls, rows: Iterable[Sequence[int]], dtype: Any, folder: Path | None = None) -> Ragged:
@@ -36,7 +37,7 @@ class Ragged(Sequence[list[int]]):
             dtype: that holds each of them.
             folder: where they are written to and looked at from then on; None: in memory.
         """
-        parts, lengths, source = [], [], iter(rows)
+        parts, lengths, source = [], list[np.ndarray](), iter(rows)
         raw = None if folder is None else open(folder / "values.part", "wb")
         while some := list(islice(source, ROWS_AT_ONCE)):
             lengths.append(np.fromiter(map(len, some), np.int64, len(some)))
@@ -68,7 +69,40 @@ class Ragged(Sequence[list[int]]):
     def __getitem__(self, index: int | slice) -> list[int] | list[list[int]]:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
+        self._seen += 1
+        if self._seen % ROWS_AT_ONCE == 0:
+            self._let_go()
         row = range(len(self))[index]
         start = self._ends[row - 1] if row else 0
         found: list[int] = self._values[start : self._ends[row]].tolist()
         return found
+
+    def _let_go(self) -> None:
+        """Give back the memory of pages that were looked at; the system may read them again."""
+        for array in (self._values, self._ends):
+            if isinstance(array, np.memmap):
+                array._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
+
+
+class Picked(Sequence[list[int]]):
+    """Some rows of many.
+
+    Args:
+        rows: all of them.
+        places: those that are meant.
+    """
+
+    def __init__(self, rows: Sequence[list[int]], places: Sequence[int]) -> None:
+        self._rows, self._places = rows, places
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @overload
+    def __getitem__(self, index: int) -> list[int]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[list[int]]: ...
+    def __getitem__(self, index: int | slice) -> list[int] | list[list[int]]:
+        if isinstance(index, slice):
+            return [self._rows[place] for place in self._places[index]]
+        return self._rows[self._places[index]]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,21 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from twinset.columns import check_table, choose_columns, label_cells, show, text_cells
+from twinset.cells import Texts, some_at_once
+from twinset.columns import (
+    LabelCodes,
+    check_table,
+    choose_columns,
+    has_text,
+    label_codes,
+    show,
+)
 from twinset.config import RunConfig
 from twinset.errors import InputError
 from twinset.formats import read_frame
+from twinset.labels import Labels
 from twinset.privacy.units import Units
-from twinset.schema import Attribute, Combination, LabelValue, Schema
+from twinset.schema import Attribute, Combination, Schema
 
 MAX_LABELS = 100
 ORDERED = "category (ordered)"  # pandas writes "category" for both kinds
@@ -30,6 +39,7 @@ ORDERED = "category (ordered)"  # pandas writes "category" for both kinds
 # C0, DEL and lone surrogates. C1 (U+0080-U+009F) stays: it is what curly quotes become when
 # Windows-1252 text is read as Latin-1, and real reviews are full of it.
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
+_HARMLESS = bytes(byte for byte in range(256) if not CONTROL.search(chr(byte)))
 
 
 @dataclass(frozen=True)
@@ -43,8 +53,8 @@ class Records:
         owners: (N,) number of each row's owner; None: each row is its own.
     """
 
-    texts: list[str]
-    labels: list[Combination]
+    texts: Sequence[str]
+    labels: Sequence[Combination]
     schema: Schema
     owners: np.ndarray | None = None
 
@@ -57,11 +67,14 @@ class Records:
 
     def fingerprint(self) -> str:
         """Return a hash of all cells: as private as they are."""
-        found, cells = hashlib.sha256(), [self.texts, self.labels, self.schema.to_dict()]
+        found = hashlib.sha256(json.dumps([len(self), self.schema.to_dict()]).encode())
+        for some in some_at_once(self.texts):
+            found.update(json.dumps(list(map(len, some))).encode())
+            found.update("".join(some).encode(errors="surrogatepass"))
+        for labels in some_at_once(self.labels):
+            found.update(json.dumps(labels).encode())
         if self.owners is not None:
-            cells.append(self.owners.tolist())
-        for part in json.JSONEncoder().iterencode(cells):
-            found.update(part.encode())
+            found.update(self.owners.astype("<i8").tobytes())
         return found.hexdigest()
 
 
@@ -111,32 +124,72 @@ def records_from_frame(
     check_table(frame, source)
     notes: list[str] = []
     text, attributes = choose_columns(frame, text, list(attributes), source, notes)
-    places = {name: f"{source}: {show([name], frame)}" for name in (text, *attributes)}
-    columns: dict[str, list[Any]] = {text: text_cells(frame[text], places[text])}
-    columns |= {name: label_cells(frame[name], places[name]) for name in attributes}
-    rows = _kept_rows(columns, source, places, drop_empty, notes)
-    for name, cells in columns.items():
-        columns[name] = [cells[row] for row in rows]
-        _check_characters(columns[name], rows, places[name], reserved)
-    kept = tuple(str(name) for name in frame.columns if name in columns)
-    dropped = tuple(str(name) for name in frame.columns if name not in columns)
+    places = _places(frame, (text, *attributes), source)
+    there = {text: has_text(frame[text], places[text])}
+    codes = {name: label_codes(frame[name], places[name]) for name in attributes}
+    there |= {name: found.has_value for name, found in codes.items()}
+    rows = _kept_rows(there, source, places, drop_empty, notes)
+    texts = Texts(frame[text], None if len(rows) == len(frame) else rows)
+    labels = {name: LabelCodes(found.numbers[rows], found.values) for name, found in codes.items()}
+    _check_characters(texts, labels, places, None)
+    _check_characters(texts, labels, places, reserved)
+    kept = tuple(str(name) for name in frame.columns if name in places)
+    dropped = tuple(str(name) for name in frame.columns if name not in places)
     if dropped:
         notes.append(f"leaving out {show(dropped, frame)}: the twin will not have them")
     schema = Schema(
         text=text,
         text_dtype=str(frame[text].dtype),
-        attributes=tuple(_attribute(frame[n], columns[n], places[n]) for n in attributes),
+        attributes=tuple(_attribute(frame[n], labels[n], places[n]) for n in attributes),
         columns=kept,
         dropped=dropped,
     )
-    _note_duplicates(columns[text], notes)
-    labels: list[Combination] = list(zip(*(columns[n] for n in attributes), strict=True))
+    _note_duplicates(texts, owner, notes)
     owners = None if owner is None else _owners(frame, owner, (text, *attributes), rows, source)
-    return Records(columns[text], labels, schema, owners), notes
+    return Records(texts, _combined(labels, schema), schema, owners), notes
+
+
+def check_reserved(
+    records: Records, frame: pd.DataFrame, reserved: Sequence[str], source: str = "table"
+) -> None:
+    """Refuse special tokens of a tokenizer, as `records_from_frame` does where it is told of them.
+
+    Args:
+        records: of `records_from_frame`.
+        frame: the same table.
+        reserved: the tokens.
+        source: what to call the table in messages.
+
+    Raises:
+        InputError: a text or a label holds one; the message holds no cell.
+    """
+    schema, texts, labels = records.schema, records.texts, records.labels
+    assert isinstance(texts, Texts) and isinstance(labels, Labels)
+    found = {
+        attribute.name: LabelCodes(labels.numbers, [known[place] for known in labels.known])
+        for place, attribute in enumerate(schema.attributes)
+    }
+    _check_characters(texts, found, _places(frame, (schema.text, *found), source), reserved)
+
+
+def _places(frame: pd.DataFrame, names: Sequence[str], source: str) -> dict[str, str]:
+    """Return what to call columns in messages."""
+    return {name: f"{source}: {show([name], frame)}" for name in names}
+
+
+def _combined(labels: dict[str, LabelCodes], schema: Schema) -> Labels:
+    """Return each row's number of `schema.combinations`."""
+    numbers = np.zeros(1, np.int32)
+    for attribute in schema.attributes:
+        found = labels[attribute.name]
+        place = {value: number for number, value in enumerate(attribute.values)}
+        moved = np.array([place.get(value, 0) for value in found.values], np.int32)
+        numbers = numbers * len(place) + moved[found.numbers]
+    return Labels(numbers, schema.combinations)
 
 
 def _owners(
-    frame: pd.DataFrame, owner: str, used: Sequence[str], rows: list[int], source: str
+    frame: pd.DataFrame, owner: str, used: Sequence[str], rows: np.ndarray, source: str
 ) -> np.ndarray:
     """Return (N,) the number of each kept row's owner."""
     if owner not in frame.columns:
@@ -145,8 +198,9 @@ def _owners(
         raise InputError(
             f"{source}: --owner {owner!r} is the text or a label already; name another"
         )
-    cells = frame[owner].iloc[rows]
-    if missing := [row for row, gone in zip(rows, cells.isna(), strict=True) if gone]:
+    cells = frame[owner] if len(rows) == len(frame) else frame[owner].iloc[rows]
+    missing = rows[cells.isna().to_numpy(bool)]
+    if len(missing):
         raise InputError(
             f"{source}: {show([owner], frame)} is missing in {len(missing)} rows, first in row "
             f"{missing[0] + 1}; every record needs an owner"
@@ -181,63 +235,77 @@ def _dtype(attribute: Attribute) -> Any:
 
 
 def _kept_rows(
-    columns: dict[str, list[Any]],
+    there: dict[str, np.ndarray],
     source: str,
     places: dict[str, str],
     drop_empty: bool,
     notes: list[str],
-) -> list[int]:
+) -> np.ndarray:
     """Return the positions of the rows that have everything; refuse others unless told to drop."""
-    total = len(next(iter(columns.values())))
-    empty: set[int] = set()
-    for name, cells in columns.items():
-        gaps = [row for row, cell in enumerate(cells) if cell is None]
-        empty.update(gaps)
-        if gaps and not drop_empty:
+    total = len(next(iter(there.values())))
+    for name, has_cell in there.items():
+        gaps = np.flatnonzero(~has_cell)
+        if len(gaps) and not drop_empty:
             raise InputError(
                 f"{places[name]} is missing, blank or not text in {len(gaps)} of "
                 f"{total} rows, first in row {gaps[0] + 1}; fill them in, or leave these rows out "
                 "with --drop-empty"
             )
-    if len(empty) == total:
+    rows = np.flatnonzero(np.logical_and.reduce(list(there.values())))
+    if not len(rows):
         raise InputError(f"{source}: no row has both a text and its labels; fill them in")
-    if empty:
-        notes.append(f"leaving out {len(empty)} of {total} rows: text or label missing or blank")
-    return [row for row in range(total) if row not in empty]
+    if empty := total - len(rows):
+        notes.append(f"leaving out {empty} of {total} rows: text or label missing or blank")
+    return rows
 
 
 def _check_characters(
-    cells: list[Any], rows: list[int], place: str, reserved: Sequence[str]
+    texts: Texts,
+    labels: dict[str, LabelCodes],
+    places: dict[str, str],
+    tokens: Sequence[str] | None,
 ) -> None:
-    """Refuse what a model would take for the end of a text, or could not have written."""
-    tokens = "|".join(re.escape(token) for token in reserved if token.strip())
-    for pattern, what in (
-        (CONTROL, "a control character"),
-        (re.compile(tokens) if tokens else None, "a special token of the base model"),
-    ):
-        if pattern is None:
-            continue
-        bad = [
-            row
-            for cell, row in zip(cells, rows, strict=True)
-            if isinstance(cell, str) and pattern.search(cell)
-        ]
-        if bad:
+    """Refuse what a model takes for the end of a text; without tokens, what it cannot write."""
+    shown = [token for token in tokens or () if token.strip()]
+    what = "a control character" if tokens is None else "a special token of the base model"
+
+    def is_bad(cell: str) -> bool:
+        return _has_control(cell) if tokens is None else any(token in cell for token in shown)
+
+    for name, place in places.items():
+        found = labels.get(name)
+        bad = texts.rows_where(is_bad) if found is None else _rows_of(found, texts.rows, is_bad)
+        if len(bad):
             raise InputError(
                 f"{place}, row {bad[0] + 1}: contains {what}, as do {len(bad) - 1} more rows; "
                 "remove it from these cells"
             )
 
 
-def _attribute(column: pd.Series, values: list[LabelValue], place: str) -> Attribute:
-    distinct = set(values)
+def _rows_of(found: LabelCodes, rows: np.ndarray, is_bad: Callable[[str], bool]) -> np.ndarray:
+    """Return those of the table's rows that have a bad label."""
+    bad = [n for n, value in enumerate(found.values) if isinstance(value, str) and is_bad(value)]
+    return rows[np.isin(found.numbers, bad)]
+
+
+def _has_control(text: str) -> bool:
+    """Tell whether a text has a character of `CONTROL`, at the speed of memory."""
+    try:
+        return bool(text.encode().translate(None, _HARMLESS))
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return True
+
+
+def _attribute(column: pd.Series, found: LabelCodes, place: str) -> Attribute:
+    rows = len(found.numbers)
+    distinct = {found.values[number] for number in np.unique(found.numbers).tolist()}
     if len(distinct) == 1:
         raise InputError(
             f"{place} has one value only; an attribute needs two or more, leave it out"
         )
-    if len(distinct) > MAX_LABELS or (len(distinct) > 2 and len(distinct) > len(values) / 2):
+    if len(distinct) > MAX_LABELS or (len(distinct) > 2 and len(distinct) > rows / 2):
         raise InputError(
-            f"{place} has {len(distinct)} distinct values in {len(values)} rows; "
+            f"{place} has {len(distinct)} distinct values in {rows} rows; "
             "an attribute needs few, repeated values: bin it first"
         )
     dtype = _dtype_name(column)
@@ -245,10 +313,11 @@ def _attribute(column: pd.Series, values: list[LabelValue], place: str) -> Attri
     return Attribute(str(column.name), dtype, tuple(v for v in order if v in distinct))
 
 
-def _note_duplicates(texts: list[str], notes: list[str]) -> None:
-    repeats = len(texts) - len(set(texts))
+def _note_duplicates(texts: Texts, owner: str | None, notes: list[str]) -> None:
+    repeats = texts.repeats()
     if repeats:
+        remedy = "" if owner is not None else "; --group-size M states it for M rows together"
         notes.append(
-            f"{repeats} rows repeat the text of an earlier row: the guarantee is for one row, and "
-            "is weaker for what several rows say"
+            f"{repeats} rows repeat the text of an earlier row: the guarantee is for one "
+            f"{'row' if owner is None else 'owner'}, and is weaker for what several say{remedy}"
         )

@@ -8,16 +8,18 @@ memory does not grow with them; that folder is as private as the records.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import torch
 
-from twinset.artefact import write_json
+from twinset.artefact import synced, write_json
 from twinset.errors import InputError
+from twinset.labels import Labels
 from twinset.privacy.clipping import Sequences
 from twinset.ragged import Ragged
 from twinset.records import Records
@@ -28,30 +30,6 @@ from twinset.widths import padded
 SHORTEST_TEXT = 8  # tokens that must fit behind the longest prompt
 TEXTS_AT_ONCE = 1000
 LABELS, FACTS = "labels.npy", "facts.json"
-
-
-class Labels(Sequence[Combination]):
-    """Label combinations by their numbers.
-
-    Args:
-        numbers: (N,) which of `known` each record has.
-        known: all combinations.
-    """
-
-    def __init__(self, numbers: np.ndarray, known: Sequence[Combination]) -> None:
-        self.numbers, self._known = numbers, list(known)
-
-    def __len__(self) -> int:
-        return len(self.numbers)
-
-    @overload
-    def __getitem__(self, index: int) -> Combination: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Combination]: ...
-    def __getitem__(self, index: int | slice) -> Combination | list[Combination]:
-        if isinstance(index, slice):
-            return [self._known[number] for number in self.numbers[index]]
-        return self._known[self.numbers[index]]
 
 
 @dataclass(frozen=True)
@@ -173,7 +151,7 @@ def tokenise(
     max_tokens: int,
     folder: Path | None = None,
 ) -> TokenisedRecords:
-    """Turn records into tokens.
+    """Turn records into tokens; those that lie in the folder already are not made again.
 
     Args:
         records: texts and labels.
@@ -181,26 +159,33 @@ def tokenise(
         tokenizer: of the base model; its end-of-text token closes each text.
         context: longest sequence the model reads, in tokens.
         max_tokens: longest text kept, end of text included. A public constant.
-        folder: private to its owner, where tokens are kept; None: in memory.
+        folder: private to its owner, where tokens are kept; None: in memory. Tokens in it are of
+            the same records, template, tokenizer and options.
     """
     prompts = prompt_tokens(template, records.schema.combinations, tokenizer)
     room, dtype = text_room(prompts, context, max_tokens), np.dtype(np.int32)
+    if folder is not None and (folder / FACTS).is_file():
+        kept = TokenisedRecords.open(folder)
+        if (kept.prompts, kept.context, len(kept)) == (prompts, context, len(records)):
+            return kept
     cut = _Cut(room, tokenizer.eos_token_id)
-    texts = Ragged.of(cut.all(_encoded(records.texts, tokenizer)), dtype, folder)
+    encoded = _encoded(records.texts, tokenizer)
+    rows = Ragged.of(cut.all(encoded), dtype, folder)
     places = {combination: number for number, combination in enumerate(prompts)}
     numbers = np.fromiter((places[label] for label in records.labels), np.int32, len(records))
     if folder is not None:
         np.save(folder / LABELS, numbers)
+        synced(folder)  # before what says that they are whole
         facts = {"prompts": [[list(c), ids] for c, ids in prompts.items()], "dtype": dtype.str}
         write_json(folder / FACTS, facts | {"truncated": cut.texts, "context": context})
     labels = Labels(numbers, list(prompts))
-    return TokenisedRecords(texts, labels, prompts, cut.texts, context, folder)
+    return TokenisedRecords(rows, labels, prompts, cut.texts, context, folder)
 
 
-def _encoded(texts: Sequence[str], tokenizer: Any) -> Iterator[list[int]]:
-    for start in range(0, len(texts), TEXTS_AT_ONCE):
-        spaced = [" " + text.strip() for text in texts[start : start + TEXTS_AT_ONCE]]
-        yield from tokenizer(spaced, add_special_tokens=False)["input_ids"]
+def _encoded(texts: Iterable[str], tokenizer: Any) -> Iterator[list[int]]:
+    source = iter(texts)
+    while some := [" " + text.strip() for text in islice(source, TEXTS_AT_ONCE)]:
+        yield from tokenizer(some, add_special_tokens=False)["input_ids"]
 
 
 class _Cut:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,7 +34,14 @@ class Workplace:
         made.mkdir(mode=0o700, parents=True, exist_ok=True)
         return made
 
-    def clear(self) -> None:
-        """Remove all tokens: they hold the texts, and are quickly made again."""
-        if self.folder is not None:
-            shutil.rmtree(self.folder, ignore_errors=True)
+    @contextmanager
+    def cleared(self) -> Iterator[None]:
+        """Remove all tokens at the end of the block, however it ends: they hold the texts.
+
+        A killed process leaves them, and a run that goes on from there looks at them again.
+        """
+        try:
+            yield
+        finally:
+            if self.folder is not None:
+                shutil.rmtree(self.folder, ignore_errors=True)

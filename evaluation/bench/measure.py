@@ -47,11 +47,11 @@ def memory(case: Case) -> dict[str, Any]:
     ENGINES[case.engine].load()
     models.classes(case.model)
     importlib.import_module("peft")
-    before = _peak_bytes()
+    before = peak_bytes()
     step = _made(case).step
     for _ in range(MEMORY_STEPS - 1):  # one was taken already
         step()
-    return {"bytes": _peak_bytes() - before}
+    return {"bytes": peak_bytes() - before}
 
 
 def _made(case: Case) -> Made:
@@ -76,7 +76,7 @@ def _seconds(step: Callable[[], None]) -> float:
     return time.perf_counter() - began
 
 
-def _peak_bytes() -> int:
+def peak_bytes() -> int:
     """Return this process's own peak; what `getrusage` says may be its parent's."""
     status = Path("/proc/self/status")
     if status.exists():

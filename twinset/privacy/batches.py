@@ -8,6 +8,8 @@ import numpy as np
 
 from twinset.privacy.randomness import Randomness
 
+AT_ONCE = 1 << 16  # records: half a megabyte, which stays in the processor's cache
+
 
 def poisson_batches(
     n: int, sample_rate: float, steps: int, randomness: Randomness
@@ -17,6 +19,11 @@ def poisson_batches(
     Guarantee: this is the sampler that `SubsampledGaussian` supposes, with q rounded down to a
     multiple of 2⁻⁶⁴. A step with an empty batch must release noise all the same; for that, empty
     batches are yielded.
+
+    Every record has its own 64 bits, compared in NumPy: no Python loop over records, and memory for
+    `AT_ONCE` of them. A million take milliseconds, far less than the step that follows. A drawn
+    size with a subset of it would read fewer bits, but its exactness would rest on a sampler of the
+    binomial distribution that is exact to the last bit.
 
     Args:
         n: number of records.
@@ -34,5 +41,13 @@ def poisson_batches(
     if n < 1 or steps < 1 or not 2.0**-64 <= sample_rate <= 1:
         raise ValueError("need at least one record and one step, and a sample rate in (0, 1]")
     last = np.uint64(int(sample_rate * 2**64) - 1)
-    words = np.empty(n, np.uint64)
-    return (np.flatnonzero(randomness.sampling.fill(words) <= last) for _ in range(steps))
+    words = np.empty(min(n, AT_ONCE), np.uint64)
+
+    def batch() -> np.ndarray:
+        drawn = [
+            start + np.flatnonzero(randomness.sampling.fill(words[: n - start]) <= last)
+            for start in range(0, n, AT_ONCE)
+        ]
+        return np.concatenate(drawn)
+
+    return (batch() for _ in range(steps))

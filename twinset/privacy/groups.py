@@ -98,6 +98,15 @@ def group_epsilon(events: Sequence[Event], delta: float, size: int) -> float:
     return min(plain, _spread_epsilon(events, delta, size))
 
 
+def says_something(epsilon: float, delta: float) -> bool:
+    """Tell whether e^ε δ < 1: else what has probability δ without a group may be certain with it.
+
+    >>> says_something(11.5, 1e-5), says_something(11.6, 1e-5), says_something(math.inf, 1e-5)
+    (True, False, False)
+    """
+    return epsilon + math.log(delta) < 0
+
+
 def _spread_epsilon(events: Sequence[Event], delta: float, size: int) -> float:
     """Return γε, ε being that of one record at a δ that spreads to `delta`; ∞ if none is found."""
     alone = delta / size

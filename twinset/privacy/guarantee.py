@@ -21,6 +21,7 @@ from twinset.privacy.events import (
     NonPrivateAccess,
     SubsampledGaussian,
 )
+from twinset.privacy.groups import group_epsilon
 from twinset.privacy.ledger import Ledger
 from twinset.privacy.weightscale import STATED_WEIGHTS
 
@@ -75,10 +76,13 @@ def guarantee(ledger: Ledger) -> Guarantee:
     Poisson-subsampled Gaussian sums and Gaussian releases; of selective noise the same for using or
     leaving out one record's unmasked text, all masked texts being known. "None" wherever an
     assumption of that theorem is not stated by the ledger, ε is not finite, or δ is not below 1/N:
-    then a mechanism that publishes some records word for word would pass too.
+    then a mechanism that publishes some records word for word would pass too. Where the ledger
+    names a size of groups, the sentence has (ε_m, δ) for adding or removing up to m records at once
+    (`groups.group_epsilon`), or says that there is no guarantee for them.
     """
     spent = epsilon(_with_noise(ledger), ledger.delta)
     reasons = _reasons(ledger, spent)
+    told = sentences.for_group(ledger, _group_epsilon(ledger)) if not reasons else ""
     given = not reasons
     curve = _curve(ledger) if given and ledger.weight_scale else []
     shares = ledger.weight_scale.shares if ledger.weight_scale else ()
@@ -87,7 +91,9 @@ def guarantee(ledger: Ledger) -> Guarantee:
         delta=ledger.delta if given else None,
         unit=ledger.unit,
         neighbouring=ledger.neighbouring,
-        sentence=_sentence(ledger, spent, curve) if given else sentences.none(reasons, ledger),
+        sentence=_sentence(ledger, spent, curve, told)
+        if given
+        else sentences.none(reasons, ledger),
         covers=sentences.covers(ledger) if given else (),
         excludes=sentences.excludes(ledger) if given else ledger.caveats,
         by_weight=tuple(
@@ -97,12 +103,19 @@ def guarantee(ledger: Ledger) -> Guarantee:
     )
 
 
-def _sentence(ledger: Ledger, spent: float, curve: list[tuple[float, float]]) -> str:
+def _sentence(ledger: Ledger, spent: float, curve: list[tuple[float, float]], group: str) -> str:
     if ledger.unit == stance.FLAGGED_UNIT:
-        return sentences.for_flagged_spans(ledger, spent, _detectors(ledger))
+        return sentences.for_flagged_spans(ledger, spent, _detectors(ledger), group)
     if curve:
-        return sentences.by_weight(ledger, spent, curve)
-    return sentences.for_records(ledger, spent)
+        return sentences.by_weight(ledger, spent, curve, group)
+    return sentences.for_records(ledger, spent, group)
+
+
+def _group_epsilon(ledger: Ledger) -> float | None:
+    """Return ε of `group_size` records together at the ledger's δ; None: not asked for."""
+    if ledger.group_size is None:
+        return None
+    return group_epsilon(_with_noise(ledger), ledger.delta, ledger.group_size)
 
 
 def _curve(ledger: Ledger) -> list[tuple[float, float]]:
@@ -169,6 +182,10 @@ def _assumptions(ledger: Ledger, spent: float) -> list[tuple[bool, str]]:
         (
             not selective or len(_detectors(ledger)) > 0,
             "it is not stated what was masked in the phase without noise",
+        ),
+        (
+            ledger.group_size is None or ledger.unit != stance.OWNER_UNIT,
+            "a group of records is named where all records of an owner are one unit already",
         ),
         (ledger.records_public, "the number of records is not taken as public, but is used"),
         (

@@ -73,6 +73,8 @@ class Ledger:
         clipping: what is clipped together.
         records_public: N is taken as public.
         weight_scale: how privacy weights follow from a public model; adaptive noise only.
+        group_size: m, chosen without looking at the records: what holds for any m of them together
+            is stated too. None: not asked for, and not written.
         format_version: of the file.
 
     Raises:
@@ -98,6 +100,7 @@ class Ledger:
     clipping: str = CLIPPING
     records_public: bool = True
     weight_scale: WeightScale | None = None
+    group_size: int | None = None
     format_version: int = FORMAT_VERSION
 
     def __post_init__(self) -> None:
@@ -124,6 +127,7 @@ class Ledger:
         caveats: tuple[str, ...] = (),
         weight_scale: WeightScale | None = None,
         owners: bool = False,
+        group_size: int | None = None,
     ) -> Ledger:
         """Open the ledger of a run that has spent nothing yet; notes the library versions.
 
@@ -149,6 +153,7 @@ class Ledger:
             neighbouring=neighbouring,
             clipping=OWNER_CLIPPING if owners else CLIPPING,
             weight_scale=weight_scale,
+            group_size=group_size,
         )
 
     def record(self, event: Event) -> None:
@@ -159,6 +164,8 @@ class Ledger:
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
         plain = {f.name: getattr(self, f.name) for f in fields(self)}
+        if self.group_size is None:  # so that ledgers that do not ask for it read as they ever did
+            del plain["group_size"]
         return plain | {
             "events": [event_to_dict(event) for event in self.events],
             "public_inputs": list(self.public_inputs),
@@ -176,7 +183,10 @@ class Ledger:
         """
         if not isinstance(data, dict):
             raise ValueError("a ledger must be a JSON object")
-        if wrong := sorted({f.name for f in fields(cls)} ^ set(data)):
+        known = {f.name for f in fields(cls)}
+        if data.get("group_size") is None:
+            known -= {"group_size"}
+        if wrong := sorted(known ^ set(data)):
             raise ValueError(f"ledger: missing or unknown field: {', '.join(map(str, wrong))}")
         for name in ("events", "public_inputs", "caveats"):
             if not isinstance(data[name], list):

@@ -48,6 +48,7 @@ CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "format_version": (str(FORMAT_VERSION), lambda v: _whole(v) and v == FORMAT_VERSION),
     "events": ("a list of events", lambda v: isinstance(v, list)),
     "library_versions": ("an object of texts", _pairs),
+    "group_size": ("a whole number of at least 2", lambda v: v is None or (_whole(v) and v >= 2)),
     "weight_scale": ("an object, or null", lambda v: v is None or isinstance(v, WeightScale)),
     **dict.fromkeys(("randomness_is_private", "records_public"), ("true or false", _flag)),
     **dict.fromkeys(("public_inputs", "caveats"), ("a list of texts", _texts)),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 
+from twinset.privacy.groups import says_something
 from twinset.privacy.ledger import FLAGGED_UNIT, OWNER_UNIT, UNIT, Ledger
 from twinset.privacy.rounding import up_decimals, up_digits
 from twinset.privacy.weightscale import WeightScale
@@ -100,8 +101,26 @@ def none(reasons: list[str], ledger: Ledger) -> str:
     )
 
 
-def for_records(ledger: Ledger, spent: float) -> str:
-    """Say what holds of whole records, or of all records of an owner."""
+def for_group(ledger: Ledger, spent: float | None) -> str:
+    """Say what holds of any m records together; nothing where m was not asked for."""
+    if spent is None:
+        return ""
+    size, delta = ledger.group_size, up_digits(ledger.delta)
+    is_flagged = ledger.unit == FLAGGED_UNIT
+    change = "using or leaving out the unmasked texts of" if is_flagged else "adding or removing"
+    if not says_something(spent, ledger.delta):
+        return (
+            f"No guarantee for {size} records together: the epsilon that follows for {change} up "
+            f"to {size} at once, {up_decimals(spent)}, says nothing at delta {delta}. "
+        )
+    return (
+        f"For {change} any {size} records at once, or fewer, the same holds with epsilon "
+        f"{up_decimals(spent)} and delta {delta}. "
+    )
+
+
+def for_records(ledger: Ledger, spent: float, group: str = "") -> str:
+    """Say what holds of whole records, or of all records of an owner; `group` of several."""
     eps, delta = up_decimals(spent), up_digits(ledger.delta)
     present, absent, several = _WORDS[ledger.unit]
     return (
@@ -111,17 +130,19 @@ def for_records(ledger: Ledger, spent: float) -> str:
         f"e^{eps}{_factor(eps)} times its probability without {absent}, and the other way "
         f"round, plus {delta}. "
         f"{several}, epsilon becomes m times {eps} and delta becomes {delta} times "
-        f"(e^(m times {eps}) - 1) / (e^{eps} - 1). " + _ending(ledger)
+        f"(e^(m times {eps}) - 1) / (e^{eps} - 1). " + group + _ending(ledger)
     )
 
 
-def by_weight(ledger: Ledger, spent: float, rows: list[tuple[float, float]]) -> str:
+def by_weight(
+    ledger: Ledger, spent: float, rows: list[tuple[float, float]], group: str = ""
+) -> str:
     """Say what holds of every record, and what of records of each privacy weight."""
     scale = ledger.weight_scale
     assert scale is not None
     told = ", ".join(f"{weight:g}: {up_decimals(epsilon)}" for weight, epsilon in rows)
     return (
-        for_records(ledger, spent)
+        for_records(ledger, spent, group)
         + f" Epsilon is smaller for records of a higher privacy weight ({told}). {_weighing(scale)}"
     )
 
@@ -136,7 +157,7 @@ def _weighing(scale: WeightScale) -> str:
     )
 
 
-def for_flagged_spans(ledger: Ledger, spent: float, detectors: list[str]) -> str:
+def for_flagged_spans(ledger: Ledger, spent: float, detectors: list[str], group: str = "") -> str:
     """Say first what is not protected, then what holds of flagged spans."""
     eps, delta = up_decimals(spent), up_digits(ledger.delta)
     names = " and ".join(f"'{name}'" for name in detectors)
@@ -149,7 +170,9 @@ def for_flagged_spans(ledger: Ledger, spent: float, detectors: list[str]) -> str
         "outcome where the unmasked text of a given record was used is at most "
         f"e^{eps}{_factor(eps)} times its probability where it was not, and the other way round, "
         f"plus {delta}. For two texts that the detector leaves alike, epsilon becomes "
-        f"{up_decimals(2 * spent)} and delta (1 + e^{eps}) times {delta}. " + _ending(ledger)
+        f"{up_decimals(2 * spent)} and delta (1 + e^{eps}) times {delta}. "
+        + group
+        + _ending(ledger)
     )
 
 
