@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,11 @@ import numpy as np
 import torch
 
 from evaluation.embeddings import ASSET
-from evaluation.fitting import Budget, Count, Fitting, Recipe, unheard
+from evaluation.fitting import Budget, Count, Fitting, MakePolicy, Recipe, unheard
 from twinset.assets import ASSETS, Say, asset_path, silent
 from twinset.errors import InputError
 from twinset.modelhub import hub_folder, quiet
+from twinset.policies import make_policy
 from twinset.privacy.accountant import epsilon
 from twinset.privacy.clipping import LabelledRows
 from twinset.privacy.events import Event
@@ -26,10 +27,16 @@ TOKENS_AT_ONCE = 4096
 
 OPEN = Recipe(batch_size=32, epochs=3, learning_rate=1e-4)
 PRIVATE = Recipe(batch_size=256, epochs=10, learning_rate=1e-3)
+Adapt = Callable[[Any], Any]  # a loaded model → what is trained and asked
+
+
+def whole(model: Any) -> Any:
+    """Return a model as it is: all of it is trained."""
+    return model
 
 
 class EncoderClassifier:
-    """Any sequence classifier of the BERT family, fine-tuned whole.
+    """Any sequence classifier of the BERT family, fine-tuned whole or in part.
 
     Guarantee:
         That of `Fitting` at the budget; none without one.
@@ -41,6 +48,9 @@ class EncoderClassifier:
         seed: of the new head and, without a budget, of the batches. Noise never is seeded.
         say: told before the encoder is downloaded.
         count: is told of each step.
+        adapt: freezes parts of the loaded model, or adds some; random draws follow the seed.
+        make: makes the noise policy; uniform noise where left out.
+        max_tokens: that a text is cut at.
     """
 
     def __init__(
@@ -52,10 +62,14 @@ class EncoderClassifier:
         seed: int = 0,
         say: Say = silent,
         count: Count = unheard,
+        adapt: Adapt = whole,
+        make: MakePolicy = make_policy,
+        max_tokens: int = MAX_TOKENS,
     ) -> None:
         self._name, self._budget, self._seed, self._say = name, budget, seed, say
+        self._adapt, self._max_tokens = adapt, max_tokens
         recipe = recipe or (PRIVATE if budget else OPEN)
-        self._fitting = Fitting(recipe, budget, seed, count)
+        self._fitting = Fitting(recipe, budget, seed, count, make)
         self._events: list[Event] = []
 
     @property
@@ -105,12 +119,13 @@ class EncoderClassifier:
             with quiet(), torch.random.fork_rng():
                 torch.manual_seed(self._seed)
                 self._tokenizer: Any = AutoTokenizer.from_pretrained(folder)
-                self._model: Any = AutoModelForSequenceClassification.from_pretrained(
+                loaded = AutoModelForSequenceClassification.from_pretrained(
                     folder,
                     num_labels=classes,
                     ignore_mismatched_sizes=True,  # the head is made anew
                     use_safetensors=True,
                 )
+                self._model: Any = self._adapt(loaded)
         except (OSError, RuntimeError, ValueError) as error:
             raise InputError(f"{name} cannot be loaded as a text classifier") from error
         if self._tokenizer.pad_token_id is None:
@@ -126,13 +141,13 @@ class EncoderClassifier:
 
     def _encode(self, texts: Sequence[str]) -> list[list[int]]:
         with quiet():
-            encoded = self._tokenizer(list(texts), truncation=True, max_length=MAX_TOKENS)
+            encoded = self._tokenizer(list(texts), truncation=True, max_length=self._max_tokens)
         ids: list[list[int]] = encoded["input_ids"]
         return ids
 
     def _cut(self, rows: list[list[int]], members: Sequence[int]) -> Iterator[list[int]]:
         def width(i: int) -> int:
-            return padded(len(rows[i]), MAX_TOKENS)
+            return padded(len(rows[i]), self._max_tokens)
 
         def at_once(width: int) -> int:
             return max(1, TOKENS_AT_ONCE // width)
@@ -143,7 +158,7 @@ class EncoderClassifier:
         self, rows: list[list[int]], members: list[int], classes: list[int]
     ) -> LabelledRows:
         """Return rows of one width, padded to it."""
-        width = padded(len(rows[members[0]]), MAX_TOKENS)
+        width = padded(len(rows[members[0]]), self._max_tokens)
         ids = torch.full((len(members), width), int(self._tokenizer.pad_token_id or 0))
         mask = torch.zeros((len(members), width), dtype=torch.bool)
         for place, row in enumerate(rows[i] for i in members):

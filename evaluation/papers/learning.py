@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from evaluation.fitting import Count, Recipe, unheard
+from evaluation.fitting import Count, MakePolicy, Recipe, unheard
 from evaluation.papers.words import Tokens
 from twinset.config import SpeedConfig, TrainingConfig
 from twinset.perplexity import nats_per_token
 from twinset.plan import Plan
-from twinset.policies import NoisePolicy, Setting, make_policy
+from twinset.policies import Setting, make_policy
 from twinset.privacy.accountant import compose
 from twinset.privacy.batches import poisson_batches
 from twinset.privacy.clipping import Execution
@@ -25,8 +25,6 @@ from twinset.privacy.events import Event
 from twinset.privacy.randomness import Randomness
 from twinset.tokens import TokenisedRecords
 from twinset.training import StepReport, train
-
-MakePolicy = Callable[[Setting], NoisePolicy]
 
 GROUPS = 100  # of scored lines, over which a bootstrap draws
 LARGEST_NATS = 700.0  # a token; e to a larger power is no float
