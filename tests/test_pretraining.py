@@ -18,6 +18,7 @@ from twinset.basemodel import load_base
 from twinset.pretraining import training
 from twinset.pretraining.config import PretrainConfig, Shape
 from twinset.pretraining.curve import read_log
+from twinset.pretraining.optimizers import optimizers
 
 CLI = Path(__file__).parents[1] / "cli.py"
 WORDS = "the a an old new red blue pan film book works fails well badly and but it was is".split()
@@ -231,6 +232,21 @@ def test_killed_outright_it_goes_on(tmp_path, capsys):
             child.wait()
     assert subprocess.run(command, capture_output=True).returncode in (0, 2)  # 2: finished before
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "killed"))
+
+
+def test_each_parameter_has_one_optimiser_and_tables_of_tokens_are_not_orthogonalised(tiny_base):
+    model = load_base(str(tiny_base)).model
+    muon, adamw = optimizers(model, 0.1)
+    taken = [[p for group in one.param_groups for p in group["params"]] for one in (muon, adamw)]
+    names = {id(p): name for name, p in model.named_parameters()}  # a tied table once
+    assert sorted(names[id(p)] for some in taken for p in some) == sorted(names.values())
+    assert {names[id(p)].rpartition(".h.")[2][2:] for p in taken[0]} == {
+        "attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight",
+    }  # fmt: skip
+    plain = [
+        p for group in adamw.param_groups if not group["weight_decay"] for p in group["params"]
+    ]
+    assert {p.ndim for p in plain} == {1}
 
 
 def test_the_learning_rate_rises_and_falls():

@@ -212,8 +212,10 @@ def _clocks() -> np.ndarray:
 def run_here(place: Path, work: Work, resume: bool) -> None:
     """Run `twinset generate` in this process; tell seconds, and bytes above those of imports.
 
-    A run that is not gone on with kills itself: nothing but that leaves tokens on the disk.
+    A run that is not gone on with kills itself, a checkpoint behind it: nothing but that leaves
+    tokens on the disk.
     """
+    from twinset import resumption
     from twinset.generate import generate
     from twinset.request import Places, RowsWanted, Source
 
@@ -222,6 +224,8 @@ def run_here(place: Path, work: Work, resume: bool) -> None:
     source = Source(str(place / TABLE), "review", ("mood", "product"), prompt="A {mood} {product}:")
     options = {"base_model": str(place / BASE), "max_tokens": work.max_tokens, "temperature": 0.7}
     config = run_config(options | {"steps": work.steps, "batch_size": work.batch_size})
+    if not resume:
+        resumption.CHECKPOINT_SECONDS = 0.0
     before = peak_bytes()
 
     def tell(watch: Watch) -> None:

@@ -1,4 +1,4 @@
-"""The pre-training loop: blocks → loss → gradient → AdamW, on one process or several.
+"""The pre-training loop: blocks → loss → gradient → Muon and AdamW, on one process or several.
 
 Public text only: nothing here is private, and nothing is noised. A run that is killed and begun
 again takes the same steps as one that never was.
@@ -22,10 +22,10 @@ from twinset.errors import InputError
 from twinset.precision import has_bfloat16
 from twinset.pretraining.bits import bits_per_byte, foretold
 from twinset.pretraining.config import PretrainConfig
+from twinset.pretraining.optimizers import optimizers
 from twinset.pretraining.packing import Blocks, Order
 
 MAX_GRAD_NORM = 1.0
-BETAS = (0.9, 0.95)
 STATE = "state.pt"
 LOWEST = 0.1  # of the learning rate, at the end
 CHECKPOINT_SECONDS = 180.0
@@ -122,8 +122,8 @@ class _Run:
         self._order = Order(len(text.learnt), config.batch_size, config.seed)
         self.steps = steps_of(len(text.learnt), config)
         self._every = max(1, self.steps // VALIDATIONS)
-        optimizer = torch.optim.AdamW(_groups(model, config), betas=BETAS, fused=True)
-        self._model, self._optimizer = self._accelerator.prepare(model.train(), optimizer)
+        made = optimizers(model, config.weight_decay)
+        self._model, *self._optimizers = self._accelerator.prepare(model.train(), *made)
         self._kept: int | None = None  # steps done at the newest checkpoint
         self.done = self._first = self._load()
         self._loss = math.nan
@@ -157,17 +157,20 @@ class _Run:
         if not self.agreed(math.isfinite(self._loss)):
             raise InputError(f"training diverged at step {step + 1}; lower --learning-rate")
         self._accelerator.clip_grad_norm_(self._model.parameters(), MAX_GRAD_NORM)
-        for group in self._optimizer.param_groups:
-            group["lr"] = self._config.learning_rate * rate(step, self.steps, self._config.warmup)
-        self._optimizer.step()
-        self._optimizer.zero_grad()
+        share = rate(step, self.steps, self._config.warmup)
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = self._config.learning_rate * share
+            optimizer.step()
+            optimizer.zero_grad()
         self.done += 1
 
     def save(self) -> None:
         """Write a checkpoint, unless there is one of this step."""
         if self._accelerator.is_main_process and self._kept != self.done:
             plain = self._accelerator.unwrap_model(self._model)
-            state = {"model": plain.state_dict(), "optimizer": self._optimizer.state_dict()}
+            states = [optimizer.state_dict() for optimizer in self._optimizers]
+            state = {"model": plain.state_dict(), "optimizers": states}
             self._checkpoints.write(self.done, lambda folder: save_state(state, folder / STATE))
         self._accelerator.wait_for_everyone()
         self._saved, self._kept = time.monotonic(), self.done
@@ -180,7 +183,8 @@ class _Run:
         path, device = newest.folder / STATE, self._accelerator.device
         state = torch.load(path, map_location=device, weights_only=True)
         self._accelerator.unwrap_model(self._model).load_state_dict(state["model"])
-        self._optimizer.load_state_dict(state["optimizer"])
+        for optimizer, kept in zip(self._optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(kept)
         self._kept = newest.step
         return newest.step
 
@@ -233,15 +237,6 @@ def rate(step: int, steps: int, warmup: float) -> float:
         return (step + 1) / rise
     done = (step - rise) / max(1, steps - rise)
     return LOWEST + (1 - LOWEST) * (1 + math.cos(math.pi * done)) / 2
-
-
-def _groups(model: Any, config: PretrainConfig) -> list[dict[str, Any]]:
-    """Return parameters that decay, matrices, and those that do not."""
-    learnt = [p for p in model.parameters() if p.requires_grad]
-    return [
-        {"params": [p for p in learnt if p.ndim > 1], "weight_decay": config.weight_decay},
-        {"params": [p for p in learnt if p.ndim < 2], "weight_decay": 0.0},
-    ]
 
 
 def on_cpu() -> bool:

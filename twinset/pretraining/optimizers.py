@@ -1,0 +1,47 @@
+"""Which optimiser takes which parameter: Muon the matrices between hidden states, AdamW the rest.
+
+Muon steps along the nearest orthogonal matrix to the momentum, so that rare directions move as far
+as common ones. Source: Jordan et al., "Muon: an optimizer for hidden layers in neural networks"
+(2024); its step is scaled to AdamW's, so that both share one learning rate, as in Liu et al., "Muon
+is scalable for LLM training" (2025).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+BETAS = (0.9, 0.95)  # of AdamW
+MOMENTUM = 0.95  # of Muon
+
+
+def optimizers(model: nn.Module, weight_decay: float) -> list[torch.optim.Optimizer]:
+    """Return the optimisers of a model's trained parameters, each of which is in one of them.
+
+    Args:
+        model: causal LM.
+        weight_decay: of matrices.
+    """
+    tables = {id(p) for table in _tables(model) for p in table.parameters()}
+    learnt = [p for p in model.parameters() if p.requires_grad]
+    hidden = [p for p in learnt if p.ndim == 2 and id(p) not in tables]
+    rest = [p for p in learnt if p.ndim != 2 or id(p) in tables]
+    decayed = [p for p in rest if p.ndim > 1]
+    plain = [p for p in rest if p.ndim < 2]
+    groups: list[dict[str, Any]] = [
+        {"params": decayed, "weight_decay": weight_decay},
+        {"params": plain, "weight_decay": 0.0},
+    ]
+    muon = torch.optim.Muon(
+        hidden, weight_decay=weight_decay, momentum=MOMENTUM, adjust_lr_fn="match_rms_adamw"
+    )
+    return [muon, torch.optim.AdamW(groups, betas=BETAS, fused=True)]
+
+
+def _tables(model: nn.Module) -> list[nn.Module]:
+    """Return layers whose rows are tokens or places, which are no maps between hidden states."""
+    output = getattr(model, "get_output_embeddings", lambda: None)()
+    tables: list[nn.Module] = [m for m in model.modules() if isinstance(m, nn.Embedding)]
+    return tables if output is None else [*tables, output]
