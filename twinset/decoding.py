@@ -19,7 +19,7 @@ from torch import Tensor
 
 from twinset.basemodel import context_length
 from twinset.config import SamplingConfig
-from twinset.kvcache import SlotCache, States
+from twinset.kvcache import SlotCache, States, rounded
 from twinset.nucleus import guided, next_tokens
 
 PROMPTS_KEPT = 256  # whose keys and values stay in memory
@@ -130,7 +130,7 @@ class _Batch:
         self._per_row = len(first.prompts) if config.guidance else 1
         self._states = lru_cache(PROMPTS_KEPT)(self._read)
         like = self._states(first.prompts[0])
-        self._cache = SlotCache(like, config.batch_size * self._per_row)
+        self._cache = SlotCache(like, rounded(config.batch_size * self._per_row))
         self._slots: list[_Slot] = []
         self.rows: list[_Row] = []
 
@@ -152,19 +152,21 @@ class _Batch:
 
     def logits(self) -> Tensor:
         """(R, V) for the next token of each row."""
-        device, positions = self._model.device, [slot.position for slot in self._slots]
-        self._cache.aim(positions)
+        device, used = self._model.device, len(self._slots)
+        read = self._slots + [_Slot(0, 0)] * (rounded(used) - used)
+        positions = [slot.position for slot in read]
+        width = self._cache.aim(positions)
         at = torch.tensor(positions, device=device)[:, None]
-        unseen = torch.arange(max(positions) + 1, device=device) > at
+        unseen = torch.arange(width, device=device) > at
         mask = torch.zeros(unseen.shape, dtype=self._model.dtype, device=device)
         logits: Tensor = self._model(
-            input_ids=torch.tensor([[slot.token] for slot in self._slots], device=device),
+            input_ids=torch.tensor([[slot.token] for slot in read], device=device),
             attention_mask=mask.masked_fill_(unseen, -math.inf)[:, None, None],
             position_ids=at,
             past_key_values=self._cache,
             use_cache=True,
             logits_to_keep=1,
-        ).logits[:, -1]
+        ).logits[:used, -1]
         if self._per_row == 1:
             return logits
         return guided(logits[0::2], logits[1::2], self._guidance)

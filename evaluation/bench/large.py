@@ -222,7 +222,12 @@ def run_here(place: Path, work: Work, resume: bool) -> None:
     _imported()
     seconds = _timed()
     source = Source(str(place / TABLE), "review", ("mood", "product"), prompt="A {mood} {product}:")
-    options = {"base_model": str(place / BASE), "max_tokens": work.max_tokens, "temperature": 0.7}
+    options = {
+        "base_model": str(place / BASE),
+        "max_tokens": work.max_tokens,
+        "temperature": 0.7,
+        "guidance": 0.0,
+    }
     config = run_config(options | {"steps": work.steps, "batch_size": work.batch_size})
     if not resume:
         resumption.CHECKPOINT_SECONDS = 0.0

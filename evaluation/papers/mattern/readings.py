@@ -55,7 +55,7 @@ def readings(size: Size) -> Iterator[str]:
         f"{size.method}, {size.learning_rate:g}, C = {size.max_grad_norm:g}, texts cut at "
         f"{size.max_tokens} tokens; warm-up and a linear fall; the same for all rows. What the "
         "size cpu takes (adapters, few steps, large batches) was seen to do best in a few trials "
-        "on training rows of another table, which is not in ε. A base model of 4 million parameters "
+        "on training rows of another table, which is not in ε. A base of 4 million parameters "
         "and texts cut so early can say little of what a GPT-2 of 124 million would do; every row "
         "of a table has the same handicap, the one without private data too."
     )
