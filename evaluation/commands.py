@@ -16,22 +16,34 @@ from twinset.options import ANY_POLICY, TABLE, run_config, run_options
 
 
 def demo(
+    data: Annotated[
+        str,
+        typer.Option(
+            help="reviews: real film reviews. support: made-up dialogues with planted personal "
+            "data, which are counted in the twin; no download."
+        ),
+    ] = "reviews",
     run: Annotated[Path | None, typer.Option(help="Run folder; left out: runs/demo-<n>.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace that run.")] = False,
     base_model: Annotated[
-        str, typer.Option(help="gpt2-mini is quick, smollm2-135m teaches more; or your own.")
-    ] = "smollm2-135m",
+        str | None,
+        typer.Option(
+            help="gpt2-mini is quick, smollm2-135m teaches more; or your own. Left out: "
+            "smollm2-135m for reviews, gpt2-mini for support."
+        ),
+    ] = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Make a twin of real film reviews and measure it: a few minutes."""
+    """Make a twin of a table that comes along and measure it: a few minutes."""
     from rich.console import Console as Stdout
 
     from evaluation.demo import run_demo
+    from evaluation.demos import demo_named
     from twinset.console import Console
 
     with Console(quiet) as progress:
-        made = run_demo(run, progress, overwrite, base_model)
+        made = run_demo(demo_named(data), run, progress, overwrite, base_model)
     if as_json:
         show({"run": made.run, **made.findings.to_dict()}, (), as_json)
     else:

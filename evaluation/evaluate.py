@@ -54,6 +54,7 @@ class Wanted:
         non_private: rows of a model trained without noise.
         sweep: further ε, a twin of each is trained and scored.
         exclude_overlap: leave out held-out rows that are training rows too.
+        embedded: whether texts are compared by embeddings too, which takes the asset `minilm`.
     """
 
     train: Path
@@ -67,6 +68,7 @@ class Wanted:
     non_private: Path | None = None
     sweep: tuple[float, ...] = ()
     exclude_overlap: bool = False
+    embedded: bool = True
 
 
 def budgets(text: str | None) -> tuple[float, ...]:
@@ -114,6 +116,7 @@ def evaluate(
     public = _public_model(run, notes, progress)
     rivals = _rivals(twin, wanted, embeddings, progress)
     notes += [*check_tables(tables), *_about_rivals(twin, rivals, tables)]
+    notes += [] if wanted.embedded else ["texts were not compared by embeddings"]
     for note in notes:
         progress.warn(note)
     if run is not None and tables.baseline is None:
@@ -128,7 +131,8 @@ def evaluate(
         swept = epsilon_curves(wanted.sweep, run, tables, makers, twin, progress)
         found = replace(found, curves=(*found.curves, *swept))
         keep(found)
-    faithful, histograms = _fidelity(tables, public, embeddings, progress)
+    encoder = embeddings if wanted.embedded else None
+    faithful, histograms = _fidelity(tables, public, encoder, progress)
     found = replace(found, measured=(*found.measured, *faithful), histograms=tuple(histograms))
     keep(found)
     return found
@@ -227,7 +231,7 @@ def _baseline(run: FinishedRun, twin: pd.DataFrame, progress: Progress) -> pd.Da
 def _fidelity(
     tables: Tables,
     public: tuple[Any, Any] | None,
-    embeddings: SentenceEncoder,
+    embeddings: SentenceEncoder | None,
     progress: Progress,
 ) -> tuple[list[Measured], list[Histogram]]:
     progress.say("comparing the twin's texts with real ones")

@@ -1,12 +1,15 @@
-"""A tiny run of made-up reviews, and a sentence encoder that needs no download."""
+"""A tiny run of made-up reviews, a sentence encoder that needs no download, and small demos."""
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 from sklearn.feature_extraction.text import HashingVectorizer
 
+from evaluation import demos
 from evaluation.embeddings import SentenceEncoder
+from twinset.config import SamplingConfig
 
 MOODS = {"positive": ["great", "good", "lovely"], "negative": ["dull", "poor", "grim"]}
 ENDS = "of wood and iron;under the old bridge;for my sister;near the sea;at noon".split(";")
@@ -38,3 +41,24 @@ def hashed(self, texts) -> np.ndarray:
 
 def without_downloads(monkeypatch) -> None:
     monkeypatch.setattr(SentenceEncoder, "encode", hashed)
+
+
+def little(demo: demos.Demo, rows_per_label: int) -> demos.Demo:
+    """Return the demo with little of everything."""
+    return replace(
+        demo,
+        training=replace(demo.training, steps=2, batch_size=16, max_tokens=8),
+        rows_per_label=rows_per_label,
+        known_rows=100,
+        heldout_rows=100,
+        sampling=SamplingConfig(max_redraws=REDRAWS),
+    )
+
+
+def little_support(monkeypatch) -> demos.Demo:
+    """Return the demo of made-up dialogues, few of them; the command finds it too."""
+    monkeypatch.setattr(demos, "SUPPORT_ROWS", 300)
+    monkeypatch.setattr(demos, "SUPPORT_HELD_OUT", 100)
+    demo = little(demos.SUPPORT, rows_per_label=2)
+    monkeypatch.setitem(demos.DEMOS, demo.name, demo)
+    return demo

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.commands import run_twinset
-from tests.evaluated import OPTIONS, tables_in, without_downloads
+from tests.evaluated import OPTIONS, little_support, tables_in, without_downloads
 from twinset.assets import MINILM
 
 WATCHED = (
@@ -74,6 +74,15 @@ def test_a_twin_is_made_and_measured_without_network(online, tiny_base, capsys, 
             ended = run_twinset(capsys, *command)
             assert ended.code == 0, ended.err
     assert tried == []
+
+
+def test_the_demo_of_made_up_dialogues_takes_no_network(online, tiny_base, capsys, monkeypatch):
+    little_support(monkeypatch)
+    given = ("demo", "--data", "support", "--base-model", tiny_base, "--run", "run", "--quiet")
+    with watched() as tried:
+        ended = run_twinset(capsys, *given)
+    assert ended.code == 0, ended.err
+    assert tried == [] and "tracking number" in ended.out
 
 
 ASKED_FOR = {

@@ -22,7 +22,18 @@ from evaluation.leakage.names import (
     phone_exposure,
     phones_in,
 )
-from evaluation.leakage.replay import CARD, EMAIL, ID, NAME, PHONE, luhn, numbers_in, replay
+from evaluation.leakage.replay import (
+    CARD,
+    EMAIL,
+    FOUND,
+    ID,
+    NAME,
+    PHONE,
+    luhn,
+    numbers_in,
+    replay,
+    replay_planted,
+)
 from twinset.basemodel import load_base
 from twinset.detectors.entities import PIPELINE
 from twinset.errors import InputError
@@ -205,6 +216,49 @@ def test_no_value_is_told(capsys, caplog):
 def test_first_names_and_places_are_no_names():
     texts = ["Please ask Kenneth Branagh or Mary.", "Anna lives in New York City."]
     assert list(names_in(texts)) == [[(11, 26)], []]
+
+
+def planted_in(twin, train, heldout):
+    texts = [f"I am {row['name']}, parcel {row['order_number']}." for row in train]
+    return Findings("evaluation", {}, tuple(replay_planted(twin, texts, train, heldout)))
+
+
+def persons(first, last):
+    return [
+        {"name": f"Ada Person{chr(97 + n)}", "order_number": f"123-45{n:03d}-7777"}
+        for n in range(first, last)
+    ]
+
+
+def test_planted_values_are_counted_by_what_was_planted():
+    train, heldout = persons(0, 8), persons(8, 14)
+    twin = [
+        "ADA PERSONA’s parcel, Ada  Personb",
+        "no. 123 45001 7777",
+        "123-45009-7777, 45002-7777",
+    ]
+    found = planted_in(twin, train, heldout)
+    hits = {
+        (m.place["kind"], m.place["rows"]): (round(m.score.value * m.score.n), m.score.n)
+        for m in found.measured
+        if m.score.name == "replayed"
+    }
+    assert hits == {
+        ("name", "train"): (2, 8),
+        ("name", "train only"): (2, 8),
+        ("name", "held-out only"): (0, 6),
+        ("order number", "train"): (1, 8),
+        ("order number", "train only"): (1, 8),
+        ("order number", "held-out only"): (1, 6),
+    }
+    assert [m.score.value for m in found.measured if m.score.name == FOUND] == [1, 1]
+
+
+def test_the_control_fails_where_nothing_could_be_found():
+    """The control's own: of rows that do not hold what is said to be in them, it finds nothing."""
+    train = persons(0, 4)
+    blind = replay_planted([], ["nothing here"] * 4, train, persons(4, 8))
+    assert [m.score.value for m in blind if m.score.name == FOUND] == [0, 0]
 
 
 # --- what a model knows --------------------------------------------------------------------------

@@ -196,8 +196,8 @@ def test_words_for_what_does_not_exist_are_refused(wording):
 
 def test_builtins_are_those_promised_and_fit_their_own_examples():
     assert list(builtin_templates()) == sorted(
-        "product-review film-review film-verdict e-mail support-message clinical-note"
-        " personal-note news generic".split()
+        "product-review film-review film-verdict e-mail support-message support-dialogue"
+        " clinical-note personal-note news generic".split()
     )
     for name, written in builtin_templates().items():
         assert written.description and written.pattern.endswith(":")

@@ -51,7 +51,7 @@ def fidelity(
     heldout: DataFrame,
     text: str,
     attributes: Sequence[str],
-    encoder: SentenceEncoder,
+    encoder: SentenceEncoder | None,
     *,
     seed: int,
     progress: Progress,
@@ -65,7 +65,7 @@ def fidelity(
         heldout: other rows from the same source.
         text: name of the text column.
         attributes: names of the label columns.
-        encoder: makes the embeddings.
+        encoder: makes the embeddings; None leaves out what is measured by them.
         seed: draws rows and clusters.
         progress: is told of the slow parts.
         public_model: causal LM and its tokenizer, for perplexity; not measured without.
@@ -82,8 +82,9 @@ def fidelity(
         *_repetition(texts, progress),
         *_labels(frames, attributes),
         *_vocabulary(texts),
-        *_embedded(texts, encoder, seed, progress),
     ]
+    if encoder is not None:
+        measured += _embedded(texts, encoder, seed, progress)
     if public_model is not None:
         measured += _perplexities(texts, *public_model, progress)
     histograms = [label_histogram(frames, attribute) for attribute in attributes]

@@ -8,8 +8,8 @@ score, note or message holds it.
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from evaluation.findings import Measured
 from evaluation.leakage.names import digits_of, names_in, phones_in
@@ -23,6 +23,8 @@ EMAIL, PHONE, CARD = "e-mail address", "telephone number", "card number"
 ID, NAME = "id number", "person's name"
 KINDS = (EMAIL, PHONE, CARD, ID, NAME)
 OCCURRENCES = {"1": range(1, 2), "2–9": range(2, 10), "10+": range(10, 2**63)}
+ANY = {"1+": range(1, 2**63)}
+FOUND = "found where it was planted"
 Found = dict[str, Counter[str]]  # kind → value → rows that hold it
 
 _EMAIL = re.compile(r"(?<![\w.%+'-])[\w.%+'-]++@[\w-]++(?:\.[\w-]++)++")
@@ -73,7 +75,49 @@ def replay(
     return measured, [*notes, *_notes(private, len(train_texts), len(heldout_texts))]
 
 
-def _shares(kind: str, private: dict[str, Found], written: set[str]) -> Iterator[Measured]:
+def replay_planted(
+    twin_texts: Sequence[str],
+    train_texts: Sequence[str],
+    train: Sequence[Mapping[str, str]],
+    heldout: Sequence[Mapping[str, str]],
+) -> list[Measured]:
+    """Measure the same of personal data that are known: nothing is missed, and nothing guessed.
+
+    Args:
+        twin_texts: of the twin.
+        train_texts: of the rows it was made from.
+        train: by row of these, what was planted in it: kind → value.
+        heldout: the same of rows that the twin was not made from.
+
+    Returns:
+        Scores as of `replay`; and, as a control that this way of counting finds what is there, the
+        share of what was planted in train that is found in train.
+    """
+    private = {"train": _planted(train), "held-out": _planted(heldout)}
+    known = {v for found in private.values() for values in found.values() for v in values}
+    written, there = _said(twin_texts, known), _said(train_texts, known)
+    measured: list[Measured] = []
+    for kind, values in private["train"].items():
+        measured += _shares(kind, private, written, ANY)
+        score = proportion(FOUND, len(values.keys() & there), len(values))
+        measured.append(Measured("leakage", score, {"kind": kind, "rows": "train"}))
+    return measured
+
+
+def _planted(rows: Iterable[Mapping[str, str]]) -> Found:
+    found: Found = defaultdict(Counter)
+    for row in rows:
+        for kind, value in row.items():
+            found[kind.replace("_", " ")][" ".join(_name_words(value))] += 1
+    return found
+
+
+def _shares(
+    kind: str,
+    private: dict[str, Found],
+    written: set[str],
+    bands: Mapping[str, range] = OCCURRENCES,
+) -> Iterator[Measured]:
     train, heldout = private["train"][kind], private["held-out"][kind]
     sources = {
         "train": train,
@@ -81,7 +125,7 @@ def _shares(kind: str, private: dict[str, Found], written: set[str]) -> Iterator
         "held-out only": {v: n for v, n in heldout.items() if v not in train},
     }
     for rows, values in sources.items():
-        for occurrences, band in OCCURRENCES.items():
+        for occurrences, band in bands.items():
             hits = [value in written for value, n in values.items() if n in band]
             if hits:
                 score = proportion("replayed", sum(hits), len(hits), "minimise")

@@ -31,6 +31,8 @@ _SENTENCES = {
     "rows show how often that happens by chance.",
     "replayed": "Share of the personal data of a table that stand in the twin; those of held-out "
     "rows show how many do by chance.",
+    "found where it was planted": "Share of the planted personal data that the same count finds in "
+    "the rows that hold them; below 1, none of the counts in the twin could be believed.",
     "mean length": "Words of a text on average; the twin should be as real rows.",
     "median length": "Words of the middle text; the twin should be as real rows.",
     "precision of embeddings": "Share of rows that lie where real rows lie; low values mean texts "
