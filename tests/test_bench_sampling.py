@@ -12,7 +12,7 @@ from twinset.errors import InputError
 
 
 def _work(rows: int, end: int = 0) -> tuple[object, bench.Work]:
-    model, prompts, _ = bench._load("gpt2-toy", "")
+    model, prompts, _ = bench._load("gpt2-toy", (), "")
     config = SamplingConfig(top_p=0.9, guidance=0.0, batch_size=3)
     return model, bench.Work([prompts[i % 2] for i in range(rows)], end, 6, config)
 
@@ -72,6 +72,6 @@ def test_the_command_writes_both_files(tmp_path):
 def test_bad_input_is_one_line(tiny_base, model, end, precision, part):
     name = str(tiny_base) if model == "tiny" else model
     with pytest.raises(InputError, match=part) as error:
-        bench._load(name, end)
+        bench._load(name, ("A film:",), end)
         bench._precisions(precision)
     assert "\n" not in str(error.value)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
@@ -66,6 +66,9 @@ def bench(
     model: Annotated[
         str, typer.Option(help="Asset, folder, or gpt2-14m and the like: random.")
     ] = "smollm2-135m",
+    prompt: Annotated[
+        list[str] | None, typer.Option(help="Repeat it; left out: two of film reviews.")
+    ] = None,
     rows: Annotated[int, typer.Option(min=1, help="Rows a turn.")] = 128,
     batch_size: Annotated[int, typer.Option(min=1, help="Rows at once.")] = 32,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest row.")] = 48,
@@ -86,8 +89,9 @@ def bench(
     config = SamplingConfig(
         top_p=top_p, temperature=temperature, guidance=0.0, batch_size=batch_size
     )
-    plain, prompts, closing = _load(model, end)
-    work = Work([prompts[i % 2] for i in range(rows)], closing, max_new_tokens, config)
+    plain, prompts, closing = _load(model, prompt or PROMPTS, end)
+    asked = [prompts[i % len(prompts)] for i in range(rows)]
+    work = Work(asked, closing, max_new_tokens, config)
     turns = measure(contestants(plain, work, _precisions(precision)), rounds)
     found = {
         "command": command_line("evaluation.bench.sampling"),
@@ -116,8 +120,8 @@ def _precisions(given: str) -> list[str]:
     return names
 
 
-def _load(name: str, end: str) -> tuple[Any, Rows, int]:
-    """Return a float32 model, the prompts of two labels, and the token that closes a row."""
+def _load(name: str, texts: Sequence[str], end: str) -> tuple[Any, Rows, int]:
+    """Return a float32 model, the prompts of its labels, and the token that closes a row."""
     if name in MODELS and name not in ASSETS:
         torch.manual_seed(0)
         config_class, model_class = classes(name)
@@ -127,7 +131,7 @@ def _load(name: str, end: str) -> tuple[Any, Rows, int]:
     closing = base.tokenizer.encode(end, add_special_tokens=False) if end else []
     if end and len(closing) != 1:
         raise InputError(f"--end: {end!r} is no single token of {name}")
-    prompts = [base.tokenizer.encode(prompt) for prompt in PROMPTS]
+    prompts = [base.tokenizer.encode(text) for text in texts]
     return base.model, prompts, closing[0] if end else base.tokenizer.eos_token_id
 
 
