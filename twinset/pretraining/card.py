@@ -60,7 +60,8 @@ def _trained(stage: Stage) -> Iterator[str]:
     curve = stage["validation"]
     yield (
         f"Held-out text of its corpus costs it **{curve['bits_per_byte']:.3f} bits per byte** after"
-        f" {curve['tokens']:,} tokens ({curve['steps']:,} of {curve['of']:,} steps)."
+        f" {curve['tokens']:,} tokens ({curve['steps']:,} of {curve['of']:,} steps). "
+        f"Optimiser: {stage.get('optimizer', 'AdamW')}."
     )
     yield from ("", "    " + stage["command"])
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+NAMES = "Muon for hidden matrices, AdamW for the rest"
 BETAS = (0.9, 0.95)  # of AdamW
 MOMENTUM = 0.95  # of Muon
 

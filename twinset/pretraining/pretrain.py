@@ -24,6 +24,7 @@ from twinset.pretraining.config import PretrainConfig
 from twinset.pretraining.corpus import Corpus, read_corpus, size_of
 from twinset.pretraining.curve import Curve
 from twinset.pretraining.decontamination import clean, guarded_texts
+from twinset.pretraining.optimizers import NAMES
 from twinset.pretraining.packing import Blocks, write_tokens
 from twinset.pretraining.training import Learnt, Text, on_cpu, train
 from twinset.surroundings import versions
@@ -161,6 +162,7 @@ def _facts(wanted: Wanted, corpus: Corpus, command: str, console: Console) -> di
         "origin": f"trained further from {base}" if base else "a GPT-2 from scratch",
         "context": config.context,
         "config": config.to_dict(),
+        "optimizer": NAMES,
         "prompt": wanted.prompt,
         "corpus": corpus_facts(corpus),
         "decontaminated": [file.name for file in wanted.decontaminate],
