@@ -19,7 +19,7 @@ from torch import Tensor
 
 from twinset.basemodel import context_length
 from twinset.config import SamplingConfig
-from twinset.kvcache import SlotCache, States, rounded
+from twinset.kvcache import SLOTS_TOGETHER, SlotCache, States, rounded
 from twinset.nucleus import guided, next_tokens
 
 PROMPTS_KEPT = 256  # whose keys and values stay in memory
@@ -130,7 +130,7 @@ class _Batch:
         self._per_row = len(first.prompts) if config.guidance else 1
         self._states = lru_cache(PROMPTS_KEPT)(self._read)
         like = self._states(first.prompts[0])
-        self._cache = SlotCache(like, rounded(config.batch_size * self._per_row))
+        self._cache = SlotCache(like, rounded(config.batch_size * self._per_row, SLOTS_TOGETHER))
         self._slots: list[_Slot] = []
         self.rows: list[_Row] = []
 
@@ -153,7 +153,7 @@ class _Batch:
     def logits(self) -> Tensor:
         """(R, V) for the next token of each row."""
         device, used = self._model.device, len(self._slots)
-        read = self._slots + [_Slot(0, 0)] * (rounded(used) - used)
+        read = self._slots + [_Slot(0, 0)] * (rounded(used, SLOTS_TOGETHER) - used)
         positions = [slot.position for slot in read]
         width = self._cache.aim(positions)
         at = torch.tensor(positions, device=device)[:, None]

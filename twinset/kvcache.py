@@ -13,21 +13,21 @@ from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 COLUMNS = 32  # at first; doubled when a row outgrows them
-# Rows and columns of a forward are multiples of this: for each new shape of a product in bfloat16
+# Rows and columns of a forward are multiples of these: for each new shape of a product in bfloat16
 # the processor's library writes code, 0.7 MB that stay in memory.
-STRIDE = 16
+SLOTS_TOGETHER, COLUMNS_TOGETHER = 8, 16
 
 # keys and values of every layer for one prompt, (1, H, T, d) each
 States = list[tuple[Tensor, Tensor]]
 
 
-def rounded(number: int) -> int:
-    """Return the next multiple of `STRIDE`.
+def rounded(number: int, step: int) -> int:
+    """Return the next multiple of a step.
 
-    >>> rounded(1), rounded(16)
-    (16, 16)
+    >>> rounded(1, 8), rounded(16, 8)
+    (8, 16)
     """
-    return -(-number // STRIDE) * STRIDE
+    return -(-number // step) * step
 
 
 class SlotLayer(CacheLayerMixin):
@@ -99,7 +99,7 @@ class SlotCache(Cache):
         Returns:
             How many columns it reads: all up to the last of these, and a few behind it.
         """
-        width = rounded(max(positions) + 1)
+        width = rounded(max(positions) + 1, COLUMNS_TOGETHER)
         self._reserve(width)
         places: dict[int, Tensor] = {}  # by number of heads, which is nearly always the same
         for layer in self._made:
