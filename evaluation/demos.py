@@ -90,7 +90,7 @@ REVIEWS = Demo(
     prompt="film-verdict",
     base_model=SMOLLM2.name,
     training=_REVIEWS,
-    mini=replace(_REVIEWS, batch_size=1008, learning_rate=0.008),
+    mini=replace(_REVIEWS, steps=10, batch_size=1008, learning_rate=0.008),
     rows_per_label=300,  # as many of either: how they are mixed differs from film to film
     known_rows=1500,
     heldout_rows=2500,
