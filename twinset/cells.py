@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any, TypeVar, overload
 
@@ -23,10 +23,10 @@ def blocks(column: pd.Series) -> Iterator[pd.Series]:
         let_go()
 
 
-def some_at_once(cells: Sequence[Cell]) -> Iterator[list[Cell]]:
+def some_at_once(cells: Iterable[Cell], length: int = AT_ONCE) -> Iterator[list[Cell]]:
     """Yield all cells, in lists of a fixed length but for the last."""
     source = iter(cells)
-    while some := list(islice(source, AT_ONCE)):
+    while some := list(islice(source, length)):
         yield some
 
 

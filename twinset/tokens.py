@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import numpy as np
 import torch
 
 from twinset.artefact import synced, write_json
+from twinset.cells import some_at_once
 from twinset.errors import InputError
 from twinset.labels import Labels
 from twinset.privacy.clipping import Sequences
@@ -183,9 +183,9 @@ def tokenise(
 
 
 def _encoded(texts: Iterable[str], tokenizer: Any) -> Iterator[list[int]]:
-    source = iter(texts)
-    while some := [" " + text.strip() for text in islice(source, TEXTS_AT_ONCE)]:
-        yield from tokenizer(some, add_special_tokens=False)["input_ids"]
+    for some in some_at_once(texts, TEXTS_AT_ONCE):
+        spaced = [" " + text.strip() for text in some]
+        yield from tokenizer(spaced, add_special_tokens=False)["input_ids"]
 
 
 class _Cut:

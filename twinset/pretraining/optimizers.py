@@ -18,7 +18,7 @@ BETAS = (0.9, 0.95)  # of AdamW
 MOMENTUM = 0.95  # of Muon
 
 
-def optimizers(model: nn.Module, weight_decay: float) -> list[torch.optim.Optimizer]:
+def optimizers(model: Any, weight_decay: float) -> list[torch.optim.Optimizer]:
     """Return the optimisers of a model's trained parameters, each of which is in one of them.
 
     Args:
@@ -29,11 +29,9 @@ def optimizers(model: nn.Module, weight_decay: float) -> list[torch.optim.Optimi
     learnt = [p for p in model.parameters() if p.requires_grad]
     hidden = [p for p in learnt if p.ndim == 2 and id(p) not in tables]
     rest = [p for p in learnt if p.ndim != 2 or id(p) in tables]
-    decayed = [p for p in rest if p.ndim > 1]
-    plain = [p for p in rest if p.ndim < 2]
-    groups: list[dict[str, Any]] = [
-        {"params": decayed, "weight_decay": weight_decay},
-        {"params": plain, "weight_decay": 0.0},
+    groups = [
+        {"params": [p for p in rest if p.ndim > 1], "weight_decay": weight_decay},
+        {"params": [p for p in rest if p.ndim < 2], "weight_decay": 0.0},
     ]
     muon = torch.optim.Muon(
         hidden, weight_decay=weight_decay, momentum=MOMENTUM, adjust_lr_fn="match_rms_adamw"
@@ -41,8 +39,9 @@ def optimizers(model: nn.Module, weight_decay: float) -> list[torch.optim.Optimi
     return [muon, torch.optim.AdamW(groups, betas=BETAS, fused=True)]
 
 
-def _tables(model: nn.Module) -> list[nn.Module]:
+def _tables(model: Any) -> list[nn.Module]:
     """Return layers whose rows are tokens or places, which are no maps between hidden states."""
-    output = getattr(model, "get_output_embeddings", lambda: None)()
-    tables: list[nn.Module] = [m for m in model.modules() if isinstance(m, nn.Embedding)]
-    return tables if output is None else [*tables, output]
+    return [
+        model.get_output_embeddings(),
+        *(m for m in model.modules() if isinstance(m, nn.Embedding)),
+    ]
