@@ -18,7 +18,8 @@ NoisePolicyName = Literal["uniform", "adaptive", "selective", "importance"]
 PolicyForm = Literal["sound", "published"]
 MismatchForm = Literal["published", "bounded"]
 Precision = Literal["auto", "float32", "bfloat16"]
-Method = Literal["lora", "full"]
+Method = Literal["lora", "qlora", "full"]
+Engine = Literal["torch", "vllm"]
 
 LARGEST_EPSILON = 1e6  # beyond it nothing is private, and double precision cannot account for it
 
@@ -224,6 +225,7 @@ class SamplingConfig:
     batch_size: int = 256
     max_redraws: int = 20
     seed: int = 0
+    engine: Engine = "torch"
 
     def __post_init__(self) -> None:
         """Refuse decoding settings that define no distribution."""
@@ -241,6 +243,12 @@ class SamplingConfig:
         _require(longest is None or longest >= 1, "--max-new-tokens must be at least 1")
         _require(self.batch_size >= 1, "--sample-batch must be at least 1")
         _require(self.max_redraws >= 1, "max_redraws must be at least 1")
+        _require_one_of("--engine", self.engine, get_args(Engine))
+        _require(
+            self.engine == "torch" or (self.guidance == 0 and self.typical_p is None),
+            "--engine vllm has neither guidance nor typical decoding; add --guidance 0 and leave "
+            "--typical-p out, or take --engine torch",
+        )
 
 
 @dataclass(frozen=True)

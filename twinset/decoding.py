@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -37,6 +37,12 @@ class Request:
 
     key: int
     prompts: tuple[tuple[int, ...], ...]
+
+
+# Waiting rows, end of text, longest row, settings, draws → key and ids of each row as it ends.
+Engine = Callable[
+    [deque[Request], int, int, SamplingConfig, torch.Generator], Iterator[tuple[int, list[int]]]
+]
 
 
 def generate(

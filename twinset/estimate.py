@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from twinset.adapters import with_lora
+from twinset.adapters import trainable
 from twinset.basemodel import BaseModel, context_length
 from twinset.config import RunConfig
 from twinset.decoding import generate
@@ -61,12 +61,11 @@ def measure(base: BaseModel, config: RunConfig, plan: Plan, tokens: int, rows: i
         rows: of the twin.
     """
     tokens = max(4, min(tokens, context_length(base.model) - PROBE_TOKENS))
-    lora = config.training.method == "lora"
     fuse(base.model.to(frozen_dtype(config)))  # rows too are written in this precision
     row_seconds = _row_seconds(base.model, config, tokens)
     adaptive = config.policy.noise_policy == "adaptive"
     weigh_seconds = _weigh_seconds(base.model, tokens) if adaptive else 0.0
-    model = with_lora(base.model, config.training.lora_rank) if lora else base.model
+    model = trainable(base.model, config.training)
     engine = ClippingEngine(model, config.privacy.max_grad_norm, execution(config))
     try:
         record_seconds = _record_seconds(engine, config, plan, tokens, model.config.vocab_size)

@@ -39,6 +39,7 @@ from twinset.sealed import is_sealed
 from twinset.share import PRIVACY, write_share
 from twinset.team import Team
 from twinset.twinmodel import DESCRIPTION, TwinModel
+from twinset.vllmengine import check_installed
 from twinset.workplace import Workplace
 
 UNFINISHED = "unfinished"  # part of `internal/` while a run is being made
@@ -70,6 +71,7 @@ def generate(
         InputError: something cannot be used; nothing was written.
     """
     with _run_folder(source, places) as run, team_of(config.speed.processes) as team:
+        _check_engine(config.sampling, team)
         _check_output(source, places)
         prepared = prepare(source, config, wanted, progress, run.internal)
         tell(prepared, progress)
@@ -110,6 +112,7 @@ def sample_only(
     Raises:
         InputError: there is no model, or no place; nothing was written.
     """
+    _check_engine(sampling)
     if places.output is not None:
         check_output(places.output, places.overwrite)
     elif not (folder / "model" / DESCRIPTION).is_file():
@@ -132,6 +135,7 @@ def dry_run(
     """Do all that `generate` does before the first private step, and write nothing."""
     with writing(_run_path(source, places)):
         check_free(_run_path(source, places).resolve(), places.overwrite, places.resume)
+    _check_engine(config.sampling)
     _check_output(source, places)
     prepared = prepare(source, config, wanted, progress)
     tell(prepared, progress)
@@ -240,6 +244,17 @@ def _sampling_job(
         "counts": [[list(combination), number] for combination, number in counts.items()],
         "rows": str(rows),
     }
+
+
+def _check_engine(sampling: SamplingConfig, team: Team | None = None) -> None:
+    if sampling.engine == "torch":
+        return
+    check_installed()
+    if team:
+        raise InputError(
+            "--engine vllm writes rows in one process; train with `twinset finetune` and several, "
+            "then write them with `twinset sample`"
+        )
 
 
 def _check_output(source: Source, places: Places) -> None:

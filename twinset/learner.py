@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from twinset.adapters import merged, with_lora
+from twinset.adapters import merged, trainable
 from twinset.basemodel import BaseModel
 from twinset.clippedsum import WrongPrompts
 from twinset.config import RunConfig
@@ -57,7 +57,7 @@ class Learner:
         self._team = team
         self._name, self._config, self._progress = base.name, config, progress
         self._dtype, self.how = frozen_dtype(config), execution(config)
-        self.model = _adapted(fuse(base.model.to(self._dtype)), config)
+        self.model = trainable(fuse(base.model.to(self._dtype)), config.training)
         low = torch.bfloat16 in (self._dtype, self.how.autocast)
         if low and private and not is_isolated(self.model, config.privacy.max_grad_norm, self.how):
             progress.warn(NOT_ISOLATED)
@@ -127,12 +127,3 @@ class Learner:
     def finished(self) -> Any:
         """Return the plain model, in the precision in which it is saved and sampled."""
         return merged(self.model).to(self._dtype)
-
-
-def _adapted(model: Any, config: RunConfig) -> Any:
-    """Return what is trained; the adapters' start is drawn from the run's seed."""
-    if config.training.method == "full":
-        return model
-    with torch.random.fork_rng():
-        torch.manual_seed(config.training.seed)
-        return with_lora(model, config.training.lora_rank)

@@ -131,7 +131,12 @@ POLICY = (
 )
 TRAINING = (
     Option("base_model", str, "Asset (see `twinset models`), local folder or hub name.", "MODEL"),
-    Option("method", str, "What is trained: adapters or all weights.", "lora|full"),
+    Option(
+        "method",
+        str,
+        "What is trained: adapters, the same beside four-bit weights, or all weights.",
+        "lora|qlora|full",
+    ),
     Option("lora_rank", int, "Rank of the adapters."),
     Option("steps", int, "Training steps; left out: chosen from N."),
     Option("batch_size", int, "Expected records a step; left out: chosen from N."),
@@ -161,6 +166,7 @@ DECODING = (
     Option("typical_p", float, "Typical decoding with this mass, instead of top-p."),
     Option("max_new_tokens", int, "Longest text written; left out: as in training."),
     Option("sample_batch", int, "Rows written at once."),
+    Option("engine", str, "That writes rows; vllm is made for GPUs.", "torch|vllm"),
 )
 TWIN_FILE = (
     Option("output", str, "The twin beside your other files; card and ledger too.", "FILE"),

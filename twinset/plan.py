@@ -179,7 +179,7 @@ def make_plan(records: int, config: RunConfig) -> Plan:
     _check_noise(records, privacy, delta, batch, steps, sigma, flag)
     is_stretched = policy.key == ("importance", "published")
     rate, weight = training.learning_rate, training.mismatch_weight
-    usual_rate = LEARNING_RATE if training.method == "lora" else FULL_LEARNING_RATE
+    usual_rate = LEARNING_RATE if training.method != "full" else FULL_LEARNING_RATE
     return Plan(
         records=records,
         target_epsilon=privacy.target_epsilon,

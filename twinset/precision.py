@@ -17,7 +17,7 @@ from twinset.privacy.clipping.isolation import TOLERANCE, company_effect
 
 def frozen_dtype(config: RunConfig) -> torch.dtype:
     """Return bfloat16 for a model under adapters where the run computes in it."""
-    return torch.bfloat16 if config.training.method == "lora" and _is_low(config) else torch.float32
+    return torch.bfloat16 if config.training.method != "full" and _is_low(config) else torch.float32
 
 
 def execution(config: RunConfig) -> Execution:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
 from twinset.config import SamplingConfig
-from twinset.decoding import Request, attention_span, decode
+from twinset.decoding import Engine, Request, attention_span, decode
 from twinset.errors import InputError
 from twinset.records import CONTROL
 from twinset.schema import Combination
@@ -38,6 +39,7 @@ class Sampler:
         config: decoding settings and seed.
         max_new_tokens: longest text, end of text included.
         stream: number of the random stream; samplers that share rows out have one each.
+        engine: writes token ids; None: `decoding.decode`.
     """
 
     def __init__(
@@ -48,7 +50,9 @@ class Sampler:
         config: SamplingConfig,
         max_new_tokens: int,
         stream: int = 0,
+        engine: Engine | None = None,
     ) -> None:
+        self._engine = engine or partial(decode, model)
         self._model, self._tokenizer, self._prompts = model, tokenizer, prompts
         self._config, self._stream = config, stream
         room = attention_span(model) - max(map(len, prompts.values()))
@@ -89,7 +93,7 @@ class Sampler:
         self, waiting: deque[Request], generator: torch.Generator
     ) -> Iterator[tuple[int, list[int]]]:
         end = self._tokenizer.eos_token_id
-        return decode(self._model, waiting, end, self._max_new_tokens, self._config, generator)
+        return self._engine(waiting, end, self._max_new_tokens, self._config, generator)
 
     def _request(self, index: int, combination: Combination, wrong: np.random.Generator) -> Request:
         """Ask for a row, with the prompt of a wrong combination where there is another one."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from twinset.schema import Combination, Schema
 from twinset.sealed import fault, seal
 from twinset.templates import Template
 from twinset.tokens import prompt_tokens
+from twinset.vllmengine import VllmEngine
 
 DESCRIPTION, LEDGER = "twinset.json", "ledger.json"
 
@@ -89,9 +90,14 @@ class TwinModel:
     def sampler(self, sampling: SamplingConfig, stream: int) -> Sampler:
         """Return what draws rows, with random numbers of its own for each stream."""
         prompts = prompt_tokens(self.template, self.schema.combinations, self.tokenizer)
+        engine = self._vllm.decode if sampling.engine == "vllm" else None
         return Sampler(
-            self.model, self.tokenizer, prompts, sampling, self.text_tokens, stream=stream
+            self.model, self.tokenizer, prompts, sampling, self.text_tokens, stream, engine
         )
+
+    @cached_property
+    def _vllm(self) -> VllmEngine:
+        return VllmEngine(self.model, self.tokenizer)
 
     def save(self, folder: Path) -> None:
         """Write weights (safetensors), tokenizer, description and ledger, and seal the folder."""

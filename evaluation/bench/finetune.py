@@ -20,7 +20,7 @@ import typer
 
 from evaluation.bench.report import surroundings
 from evaluation.command import command_line, run_command
-from twinset.adapters import with_lora
+from twinset.adapters import trainable
 from twinset.artefact import write_json, write_text
 from twinset.basemodel import context_length, load_base
 from twinset.config import RunConfig, SpeedConfig, TrainingConfig
@@ -56,7 +56,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 @app.command()
 def bench(
     base_model: Annotated[str, typer.Option(help="Asset or folder.")] = "smollm2-135m",
-    method: Annotated[str, typer.Option(help="lora or full.")] = "lora",
+    method: Annotated[str, typer.Option(help="lora, qlora or full.")] = "lora",
     precision: Annotated[str, typer.Option(help="As twinset takes it.")] = "auto",
     records: Annotated[int, typer.Option(min=2, help="Reviews, all in every step.")] = 128,
     steps: Annotated[int, typer.Option(min=2, help="The first is not timed.")] = 3,
@@ -105,9 +105,7 @@ def _tokens(config: RunConfig, count: int) -> TokenisedRecords:
 
 def _model(config: RunConfig) -> Any:
     model = load_base(config.training.base_model).model.to(frozen_dtype(config))
-    return (
-        with_lora(model, config.training.lora_rank) if config.training.method == "lora" else model
-    )
+    return trainable(model, config.training)
 
 
 def _twinset(config: RunConfig, tokens: TokenisedRecords, steps: int, weight: float) -> float:
