@@ -36,5 +36,5 @@ $(INSTALLED): constraints.txt pyproject.toml
 	@echo "making .venv with the versions of constraints.txt (a few minutes, once)"
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet -c constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,pii]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,pii,qlora]'
 	touch $@

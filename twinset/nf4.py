@@ -22,7 +22,7 @@ from twinset.fetchedcode import no_fetched_code
 
 
 class Nf4Linear(nn.Module):
-    """A frozen linear layer in 5.1 bits a weight where it is wide, scales and biases included.
+    """A frozen linear layer whose weights take 4.1 bits, their scales included.
 
     Args:
         layer: `nn.Linear`, or GPT-2's `Conv1D`, whose weights must not be trained.
@@ -38,7 +38,9 @@ class Nf4Linear(nn.Module):
         self._is_conv1d = isinstance(layer, Conv1D)
         self.bias = layer.bias
         weight = layer.weight.detach()
-        codes, self._state = quantize_4bit(weight.contiguous(), quant_type="nf4")
+        codes, self._state = quantize_4bit(
+            weight.contiguous(), quant_type="nf4", compress_statistics=True
+        )
         self.register_buffer("codes", codes, persistent=False)
 
     def weights(self) -> Tensor:
