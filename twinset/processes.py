@@ -35,7 +35,8 @@ def team_of(count: int) -> Iterator[Team | None]:
     if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true":
         raise InputError(
             "exact clipping needs whole parameters on each device: FSDP is not supported; leave it "
-            "out of the launcher's configuration, and train adapters (--method lora)"
+            "out of the launcher's configuration, and train adapters beside weights in four bits "
+            "(--method qlora)"
         )
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         with joined("env://") as team:
