@@ -117,7 +117,7 @@ def test_canaries_come_after_the_lines():
     corpora = Corpora(["a b My ID is"] * 3, ["a b", " b a "], [], SIZES["tiny"])
     records = corpora.records(10)
     assert len(records) == 12 and len(corpora.records(0)) == 2
-    assert corpora.tokenizer.decode(records.texts[-1]) == " My ID is 955320"
+    assert corpora.tokens.tokenizer.decode(records.texts[-1]) == " My ID is 955320"
     assert records.texts[2:] == [records.texts[-1]] * 10
 
 

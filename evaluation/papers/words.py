@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
+from twinset.pretraining.vocabulary import train_tokenizer
+
 WORD = re.compile(r"(?u)\b\w\w+\b")  # as in the code of paper 003: scikit-learn's default
 BEGIN = 0
 
@@ -44,6 +46,15 @@ def words(line: str) -> list[str]:
     ['it', 'clock', 'think']
     """
     return [word.lower() for word in WORD.findall(line)]
+
+
+def spaced(line: str) -> str:
+    """Return a line as the measures of leakage write it: behind a blank.
+
+    >>> spaced("so it goes. ")
+    ' so it goes.'
+    """
+    return f" {line.strip()}"
 
 
 class Words:
@@ -90,17 +101,23 @@ class Words:
 
 
 class Subwords:
-    """The tokens of a base model's own tokenizer; they cover every text.
+    """The tokens of a tokenizer; they cover every text.
 
     Args:
         tokenizer: of transformers.
-        name: of the base model.
+        name: whose it is: a base model's, or that of the text it was learnt from.
         size: numbers that the model knows.
     """
 
     def __init__(self, tokenizer: Any, name: str, size: int) -> None:
-        self._tokenizer, self._name, self.size = tokenizer, name, size
+        self.tokenizer, self._name, self.size = tokenizer, name, size
         self.begin = int(tokenizer.eos_token_id)
+
+    @classmethod
+    def of(cls, lines: Iterable[str], most: int) -> Subwords:
+        """Return at most so many tokens, learnt from public lines behind a blank each."""
+        tokenizer = train_tokenizer(list(map(spaced, lines)), most)
+        return cls(tokenizer, "the public text", len(tokenizer))
 
     @property
     def description(self) -> str:
@@ -109,5 +126,5 @@ class Subwords:
 
     def encode(self, line: str) -> list[int]:
         """See `Tokens`."""
-        found: list[int] = self._tokenizer.encode(line, add_special_tokens=False)
+        found: list[int] = self.tokenizer.encode(line, add_special_tokens=False)
         return found

@@ -13,8 +13,7 @@ from evaluation.papers.adp.published import DIGITS, SECRET, SENTENCE
 from evaluation.papers.adp.sizes import Size
 from evaluation.papers.learning import tokenised
 from evaluation.papers.texts import drawn, read_lines
-from evaluation.papers.words import Subwords
-from twinset.pretraining.vocabulary import train_tokenizer
+from evaluation.papers.words import Subwords, spaced
 from twinset.tokens import TokenisedRecords
 
 _SENTENCE = next(f for f in numbered(DIGITS) if f.pattern.startswith(SENTENCE))
@@ -69,14 +68,9 @@ class Corpora:
         return cls(public, train, test, size)
 
     @cached_property
-    def tokenizer(self) -> Any:
-        """Of transformers, learnt from the public lines."""
-        return train_tokenizer(list(map(_spaced, self.public)), self.size.vocabulary)
-
-    @property
     def tokens(self) -> Subwords:
-        """The tokenizer's tokens."""
-        return Subwords(self.tokenizer, "the public text", len(self.tokenizer))
+        """Learnt from the public lines."""
+        return Subwords.of(self.public, self.size.vocabulary)
 
     def records(self, copies: int) -> TokenisedRecords:
         """Return the lines to train on, and after them the canary's copies."""
@@ -103,9 +97,4 @@ class Corpora:
         }
 
     def _tokenised(self, lines: Sequence[str]) -> TokenisedRecords:
-        return tokenised(map(_spaced, lines), self.tokens, self.size.shape.context)
-
-
-def _spaced(line: str) -> str:
-    """Return a line as the measures of exposure write it: behind a blank."""
-    return f" {line.strip()}"
+        return tokenised(map(spaced, lines), self.tokens, self.size.shape.context)

@@ -63,9 +63,9 @@ def _exposure(model: Any, corpora: Corpora, case: Case) -> Exposure:
     prompt, planted = [corpora.tokens.begin], canary(case.copies)
     many = corpora.size.candidates
     if many is None:
-        return exposure(model, corpora.tokenizer, prompt, planted)
+        return exposure(model, corpora.tokens.tokenizer, prompt, planted)
     return extrapolated_exposure(
-        model, corpora.tokenizer, prompt, planted, seed=case.seed, candidates=many
+        model, corpora.tokens.tokenizer, prompt, planted, seed=case.seed, candidates=many
     )
 
 

@@ -18,11 +18,10 @@ from evaluation.leakage.names import digits_of, names_in, phones_in
 from evaluation.papers.anadp.sizes import Size
 from evaluation.papers.learning import tokenised
 from evaluation.papers.texts import drawn, read_lines
-from evaluation.papers.words import Subwords
+from evaluation.papers.words import Subwords, spaced
 from twinset.detectors.spans import Span
 from twinset.errors import InputError
 from twinset.formats import read_frame
-from twinset.pretraining.vocabulary import train_tokenizer
 from twinset.tokens import TokenisedRecords
 
 BODY = "body"
@@ -82,18 +81,13 @@ class Passages:
         return cls(drawn(train, size.passages), heldout, lines, size)
 
     @cached_property
-    def tokenizer(self) -> Any:
-        """Of transformers, learnt from the public lines."""
-        return train_tokenizer(list(map(_spaced, self.public)), self.size.vocabulary)
-
-    @property
     def tokens(self) -> Subwords:
-        """The tokenizer's tokens."""
-        return Subwords(self.tokenizer, "the public text", len(self.tokenizer))
+        """Learnt from the public lines."""
+        return Subwords.of(self.public, self.size.vocabulary)
 
     def records(self, lines: Iterable[str]) -> TokenisedRecords:
         """Return lines as records."""
-        return tokenised(map(_spaced, lines), self.tokens, self.size.shape.context)
+        return tokenised(map(spaced, lines), self.tokens, self.size.shape.context)
 
     @cached_property
     def names(self) -> dict[str, list[Span]]:
@@ -137,8 +131,3 @@ def apart(passages: Sequence[str]) -> tuple[list[str], list[str]]:
     others = set(known[order[: round(HELD_OUT * len(known))]].tolist())
     pairs = list(zip(passages, numbers, strict=True))
     return [p for p, n in pairs if not n & others], [p for p, n in pairs if n <= others]
-
-
-def _spaced(line: str) -> str:
-    """Return a line as the measures of leakage write it: behind a blank."""
-    return f" {line.strip()}"

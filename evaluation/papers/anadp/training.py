@@ -124,7 +124,7 @@ def _known(
         "seed": 0,
         "progress": workshop.progress,
     }
-    given = (model, passages.tokenizer, texts, [[passages.tokens.begin]] * len(texts))
+    given = (model, passages.tokens.tokenizer, texts, [[passages.tokens.begin]] * len(texts))
     ranked = mean_reciprocal_rank(*given, **asked, find=passages.find_names)
     phones = phone_exposure(*given, **asked, candidates=size.candidates, most=size.scored_numbers)
     same = [m.score for m in phones if _digits(m) == DIGITS]
