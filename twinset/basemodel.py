@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from twinset.artefact import sha256_file
 from twinset.assets import (
     ASSETS,
     Asset,
@@ -24,7 +25,6 @@ from twinset.assets import (
     intact,
     only_process,
     replacing,
-    sha256,
     silent,
 )
 from twinset.errors import InputError
@@ -140,7 +140,7 @@ def _locate(name: str, say: Say) -> tuple[Path, str, str]:
 def _digest(folder: Path) -> str:
     """Return the first digits of a hash of all weights."""
     files = sorted(folder.glob("*.safetensors"))
-    return hashlib.sha256("".join(map(sha256, files)).encode()).hexdigest()[:12]
+    return hashlib.sha256("".join(map(sha256_file, files)).encode()).hexdigest()[:12]
 
 
 def _chosen_by(folder: Path) -> str:
@@ -290,7 +290,7 @@ def _convert(gguf: Path, folder: Path) -> None:
         with replacing(folder) as new:
             _save(model, new)
             tokenizer.save_pretrained(new)
-            hashes = {path.name: sha256(path) for path in sorted(new.iterdir())}
+            hashes = {path.name: sha256_file(path) for path in sorted(new.iterdir())}
             (new / "manifest.json").write_text(json.dumps(hashes, indent=2))
 
 
