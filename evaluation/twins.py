@@ -67,7 +67,13 @@ def train_twin(
     rows: int,
     progress: Progress,
 ) -> tuple[TwinModel, Twin]:
-    """Fine-tune once and sample once, with the parts that `twinset generate` is made of."""
+    """Fine-tune once and sample once, with the parts that `twinset generate` is made of.
+
+    One of several models: torch writes the rows, as vLLM would keep the GPU from the next.
+    """
+    sampling = replace(config.sampling, engine="torch")
+    if sampling != config.sampling:
+        progress.say("of several models torch writes the rows, whatever --engine")
     seconds: Seconds = {}
     base = load_base(config.training.base_model, say=progress.say)
     reserved = special_token_strings(base.tokenizer)
@@ -76,7 +82,7 @@ def train_twin(
         model = finetune(records, template, config, base, progress)
     with timed(seconds, "sampling"):
         counts = proportional(model.label_counts, rows)
-        frame = model.sample(counts, config.sampling, progress)
+        frame = model.sample(counts, sampling, progress)
     return model, _twin(frame, model.ledger, seconds)
 
 

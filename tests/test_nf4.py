@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import types
+from pathlib import Path
 
 import oracle
 import pytest
@@ -14,9 +15,11 @@ from tests.commands import run_twinset
 from twinset.adapters import merged, trainable
 from twinset.basemodel import load_base
 from twinset.config import TrainingConfig
+from twinset.errors import InputError
 from twinset.fetchedcode import no_fetched_code
 from twinset.mismatch import MismatchLoss
 from twinset.nf4 import Nf4Linear, plain, quantised
+from twinset.options import run_config
 from twinset.precision import is_isolated
 from twinset.privacy.clipping.execution import FAST, Execution
 
@@ -85,6 +88,24 @@ def test_the_saved_model_is_the_one_that_was_trained():
     torch.testing.assert_close(after(ids).logits, before, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_so_it_is_of_llama_and_in_low_precision(dtype):
+    model, ids = trainable(build("llama-tied", dtype), TrainingConfig(method="qlora")), [[1, 2, 3]]
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if "lora_B" in name:
+                p.copy_(0.3 * torch.randn(p.shape, generator=torch.Generator().manual_seed(2)))
+        before = model.float()(torch.tensor(ids)).logits
+        after = merged(model)(torch.tensor(ids)).logits
+    torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-4)
+
+
+def test_adaptive_noise_is_refused():
+    """It weighs texts by the base model as its scale was fitted, which is not rounded."""
+    with pytest.raises(InputError, match="--method lora"):
+        run_config({"method": "qlora", "noise_policy": "adaptive"})
+
+
 def test_adapters_are_never_merged_into_weights_that_are_not_there():
     """A merge that forgot to restore them would be lost without a word."""
     with pytest.raises(AttributeError):
@@ -117,16 +138,25 @@ model = GPT2LMHeadModel(GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=9)
 import sys
 sys.path.insert(0, {folder!r})
 import kernels
-trainable(model, TrainingConfig(method="qlora"))
+{then}
 assert "bitsandbytes" in sys.modules
 """
 
 
-def test_adapters_fetch_no_code(tmp_path):
-    (tmp_path / "kernels.py").write_text(FETCHER)
-    code = ADAPTED.format(folder=str(tmp_path))
+def fetches(folder: Path, then: str) -> bool:
+    (folder / "kernels.py").write_text(FETCHER)
+    code = ADAPTED.format(folder=str(folder), then=then)
     made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert made.returncode == 0, made.stderr
+    assert made.returncode in (0, 1), made.stderr
+    assert made.returncode == 0 or "code was fetched" in made.stderr
+    return made.returncode == 1
+
+
+@pytest.mark.parametrize("method", ["lora", "qlora"])
+def test_adapters_fetch_no_code(tmp_path, method):
+    if not fetches(tmp_path, "import bitsandbytes"):  # control
+        pytest.skip("there is no code to fetch for this processor")
+    assert not fetches(tmp_path, f"trainable(model, TrainingConfig(method={method!r}))")
 
 
 def test_a_run(tiny_base, tmp_path, capsys, monkeypatch):

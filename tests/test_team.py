@@ -5,6 +5,8 @@ import math
 import os
 import subprocess
 import sys
+import types
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +20,7 @@ from twinset.basemodel import load_base
 from twinset.clippedsum import Batch, ClippedSum, WrongPrompts
 from twinset.config import RunConfig, SpeedConfig, TrainingConfig
 from twinset.learner import Learner
+from twinset.nf4 import Nf4Linear
 from twinset.plan import Plan
 from twinset.policies import Setting, make_policy
 from twinset.policies.uniform import Uniform
@@ -30,6 +33,7 @@ from twinset.schema import Attribute, Schema
 from twinset.team import TeamSum
 from twinset.templates import Template
 from twinset.tokens import TokenisedRecords, tokenise
+from twinset.worker import learner_of
 
 ROOT = Path(__file__).parents[1]
 SIGMA, NORM = 0.9, 0.2
@@ -64,7 +68,7 @@ def own_sum(config, tokens) -> ClippedSum:
 
 
 def job(config, tokens, norm=NORM):
-    from dataclasses import asdict, replace
+    from dataclasses import asdict
 
     config = replace(config, privacy=replace(config.privacy, max_grad_norm=norm))
     learner = Learner(load_base(config.training.base_model), config, False, Silent())
@@ -101,6 +105,45 @@ def test_the_sum_of_a_team_is_that_of_one_process(config, tokens, size):
                 pairs = of_one.double().sort().values, of_team.double().sort().values
                 assert torch.allclose(*pairs, rtol=1e-5), name
         team.tell(teams.END)
+
+
+def weights_of(learner: Learner) -> list[torch.Tensor]:
+    layers = [m.weights() for m in learner.model.modules() if isinstance(m, Nf4Linear)]
+    return [*learner.model.parameters(), *layers]
+
+
+@pytest.mark.parametrize("isolated", [True, False])
+@pytest.mark.parametrize("method", ["lora", "qlora", "full"])
+def test_others_begin_with_the_leaders_weights(config, tokens, monkeypatch, method, isolated):
+    """Also where bfloat16 is not fit for it, and the rounded weights go on in float32."""
+    monkeypatch.setattr("twinset.learner.is_isolated", lambda *given: isolated)
+    training = replace(config.training, method=method)
+    low = replace(config, training=training, speed=SpeedConfig(precision="bfloat16"))
+    leader = Learner(load_base(training.base_model), low, True, Silent())
+    told = leader.job(tokens, PLAN)
+    follower = learner_of(told)
+    assert leader.how == follower.how
+    pairs = list(zip(weights_of(leader), weights_of(follower), strict=True))
+    assert all(a.dtype == b.dtype and torch.equal(a, b) for a, b in pairs)
+    # negative control: weights that were never rounded
+    told["config"]["speed"]["precision"] = "float32"
+    other = weights_of(learner_of(told | {"fallen_back": False}))
+    equal = all(torch.equal(a.float(), b) for (a, _), b in zip(pairs, other, strict=True))
+    assert equal == (method == "full")
+
+
+def test_who_forms_a_gradient_does_not_depend_on_its_company():
+    units = [[i] for i in range(5, 60, 4)]
+    team = TeamSum(None, types.SimpleNamespace(size=3))
+
+    def process_of(some) -> dict[int, int]:
+        dealt = team._dealt(some)
+        return {some[place][0]: rank for rank, places in enumerate(dealt) for place in places}
+
+    whole = process_of(units)
+    assert sorted(whole) == [u for [u] in units] and set(whole.values()) == {0, 1, 2}
+    for i in range(len(units)):
+        assert process_of(units[:i] + units[i + 1 :]).items() <= whole.items()
 
 
 @pytest.mark.slow

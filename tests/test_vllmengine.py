@@ -7,7 +7,7 @@ builds for processors too.
 import sys
 import types
 from collections import Counter, deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 
 import pytest
@@ -15,11 +15,12 @@ import torch
 
 from tests.commands import run_twinset
 from twinset.basemodel import load_base
-from twinset.config import SamplingConfig
+from twinset.config import RunConfig, SamplingConfig
 from twinset.decoding import Request
 from twinset.errors import InputError
+from twinset.generate import _that_matters
 from twinset.sampler import Sampler
-from twinset.vllmengine import VllmEngine
+from twinset.vllmengine import VllmEngine, check_engine
 
 END, CONFIG = 0, SamplingConfig(guidance=0, top_p=0.9, temperature=1.0, batch_size=3)
 real = pytest.mark.skipif(find_spec("vllm") is None, reason="needs twinset[vllm]")
@@ -50,6 +51,9 @@ class StandIn:
         self.waiting.append((name, prompt["prompt_token_ids"], parameters))
         self.most = max(self.most, len(self.waiting))
 
+    def abort_request(self, names):
+        self.waiting = [one for one in self.waiting if one[0] not in names]
+
     def step(self):
         name, prompt, parameters = self.waiting.pop()
         ids = [7] * min(len(prompt), parameters.max_tokens)
@@ -59,12 +63,17 @@ class StandIn:
 
 
 @pytest.fixture
-def engine(tiny_base, monkeypatch) -> VllmEngine:
+def library(monkeypatch) -> types.ModuleType:
     module = types.ModuleType("vllm")
     module.EngineArgs = module.SamplingParams = lambda **given: types.SimpleNamespace(**given)
     module.LLMEngine = types.SimpleNamespace(from_engine_args=StandIn)
     monkeypatch.setitem(sys.modules, "vllm", module)
     monkeypatch.setattr("twinset.vllmengine.find_spec", lambda name: module)
+    return module
+
+
+@pytest.fixture
+def engine(tiny_base, library) -> VllmEngine:
     base = load_base(str(tiny_base))
     return VllmEngine(base.model, base.tokenizer)
 
@@ -101,7 +110,14 @@ def test_each_row_has_draws_of_its_own(engine):
         list(rows(engine, [1] * 20, seed=seed)[0])
         seeds.append([asked.seed for _, _, asked in engine._engine.asked[-20:]])
     assert seeds[0] == seeds[1] and not set(seeds[0]) & set(seeds[2])
-    assert len(set(seeds[0])) == 20
+    assert len(set(seeds[0])) == 20 and max(seeds[0]) < 2**32
+
+
+def test_rows_that_were_broken_off_do_not_come_later(engine):
+    broken_off, _ = rows(engine, [1] * 10)
+    next(broken_off)
+    broken_off.close()
+    assert sorted(dict(rows(engine, [1, 1])[0])) == [0, 1]
 
 
 def test_settings_are_passed_on_and_nobody_elses(engine):
@@ -130,6 +146,37 @@ def test_without_it_nothing_begins(command, tmp_path, capsys, monkeypatch):
     outcome = run_twinset(capsys, *asked)
     assert outcome.code == 2 and "pip install 'twinset[vllm]'" in outcome.err
     assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
+
+
+def test_it_writes_in_one_process():
+    with pytest.raises(InputError, match="twinset sample"):
+        check_engine(SamplingConfig(engine="vllm", guidance=0), processes=2)
+
+
+def test_one_that_cannot_start_is_one_line(library, tiny_base):
+    def refuse(arguments):
+        raise RuntimeError("no GPU\nand more")
+
+    library.LLMEngine.from_engine_args = refuse
+    base = load_base(str(tiny_base))
+    with pytest.raises(InputError, match=r"cannot start \(no GPU\); .* --engine torch.*--resume"):
+        VllmEngine(base.model, base.tokenizer)
+
+
+def test_one_that_cannot_be_loaded_is_one_line(monkeypatch):
+    monkeypatch.setattr("twinset.vllmengine.find_spec", lambda name: name)
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    with pytest.raises(InputError, match="cannot be loaded"):
+        check_engine(SamplingConfig(engine="vllm", guidance=0))
+
+
+def test_a_run_may_be_gone_on_with_by_the_other_engine():
+    made_from = RunConfig(sampling=CONFIG).to_dict()
+    others = [
+        RunConfig(sampling=replace(CONFIG, **more)) for more in ({"engine": "vllm"}, {"seed": 9})
+    ]
+    same = [_that_matters(other.to_dict()) == _that_matters(made_from) for other in others]
+    assert same == [True, False]
 
 
 @real

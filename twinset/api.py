@@ -20,6 +20,7 @@ from twinset.progress import Progress, Silent
 from twinset.records import records_from_frame
 from twinset.templates import load_template
 from twinset.twinmodel import TwinModel
+from twinset.vllmengine import check_engine
 from twinset.workplace import Workplace
 
 
@@ -57,6 +58,7 @@ class Twinset:
         Raises:
             InputError: the table cannot be used; the message says where and what to do.
         """
+        check_engine(self.config.sampling)
         base = load_base(self.config.training.base_model, say=self._progress.say)
         reserved = special_token_strings(base.tokenizer)
         records, notes = records_from_frame(frame, text, attributes, reserved=reserved)

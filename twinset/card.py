@@ -242,7 +242,8 @@ def _sampling(sampling: SamplingConfig) -> str:
         "typical-p": sampling.typical_p,
         "longest text in tokens": sampling.max_new_tokens,
     }
-    return ", ".join(f"{name} {value:g}" for name, value in settings.items() if value is not None)
+    told = [f"{name} {value:g}" for name, value in settings.items() if value is not None]
+    return ", ".join([*told, *(["by vLLM"] if sampling.engine == "vllm" else [])])
 
 
 def _label_rows(schema: Schema, contents: TwinContents) -> list[str]:

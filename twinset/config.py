@@ -261,6 +261,14 @@ class RunConfig:
     speed: SpeedConfig = SpeedConfig()
     sampling: SamplingConfig = SamplingConfig()
 
+    def __post_init__(self) -> None:
+        """Refuse groups that contradict one another."""
+        _require(
+            self.training.method != "qlora" or self.policy.noise_policy != "adaptive",
+            "--noise-policy adaptive weighs texts by the base model as it is, and --method qlora "
+            "rounds it; take --method lora or another policy",
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Return nested plain values, ready for JSON."""
         from dataclasses import asdict

@@ -13,7 +13,10 @@ FETCHER = "kernels"  # a package; bitsandbytes, and peft that imports it, ask it
 
 @contextmanager
 def no_fetched_code() -> Iterator[None]:
-    """Hide the package that fetches code from whatever is imported inside the block."""
+    """Hide the package that fetches code from whatever is imported inside the block.
+
+    Once imported so, a library does not ask again.
+    """
     modules: dict[str, Any] = sys.modules
     known = {FETCHER: modules[FETCHER]} if FETCHER in modules else {}
     modules[FETCHER] = None

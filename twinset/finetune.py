@@ -22,6 +22,7 @@ from twinset.detectors import detector_named
 from twinset.errors import InputError
 from twinset.learner import Learner
 from twinset.masking import Masked
+from twinset.nf4 import check_installed
 from twinset.openledger import open_ledger
 from twinset.plan import Plan, make_plan, without_noise
 from twinset.policies import NoisePolicy, Setting, make_policy
@@ -74,6 +75,8 @@ def finetune(
         InputError: the plan cannot be made, the prompts do not fit into the model's context, or
             what was kept cannot be gone on from.
     """
+    if config.training.method == "qlora":
+        check_installed()
     progress = progress or Silent()
     plan = make_plan(len(records.units(config)), config)
     for warning in plan.warnings:

@@ -27,7 +27,7 @@ from twinset.plan import Plan
 from twinset.prepare import Prepared, prepare, tell
 from twinset.privacy.guarantee import Guarantee
 from twinset.privacy.ledger import OWNER_UNIT
-from twinset.processes import team_of
+from twinset.processes import team_of, team_size
 from twinset.progress import Progress, Recorded
 from twinset.publish import check_output, publish
 from twinset.request import Places, RowsWanted, Source
@@ -39,7 +39,7 @@ from twinset.sealed import is_sealed
 from twinset.share import PRIVACY, write_share
 from twinset.team import Team
 from twinset.twinmodel import DESCRIPTION, TwinModel
-from twinset.vllmengine import check_installed
+from twinset.vllmengine import check_engine
 from twinset.workplace import Workplace
 
 UNFINISHED = "unfinished"  # part of `internal/` while a run is being made
@@ -70,8 +70,8 @@ def generate(
     Raises:
         InputError: something cannot be used; nothing was written.
     """
+    check_engine(config.sampling, team_size(config.speed.processes))
     with _run_folder(source, places) as run, team_of(config.speed.processes) as team:
-        _check_engine(config.sampling, team)
         _check_output(source, places)
         prepared = prepare(source, config, wanted, progress, run.internal)
         tell(prepared, progress)
@@ -112,7 +112,7 @@ def sample_only(
     Raises:
         InputError: there is no model, or no place; nothing was written.
     """
-    _check_engine(sampling)
+    check_engine(sampling)
     if places.output is not None:
         check_output(places.output, places.overwrite)
     elif not (folder / "model" / DESCRIPTION).is_file():
@@ -133,9 +133,9 @@ def dry_run(
     source: Source, config: RunConfig, wanted: RowsWanted, places: Places, progress: Progress
 ) -> Plan:
     """Do all that `generate` does before the first private step, and write nothing."""
+    check_engine(config.sampling, team_size(config.speed.processes))
     with writing(_run_path(source, places)):
         check_free(_run_path(source, places).resolve(), places.overwrite, places.resume)
-    _check_engine(config.sampling)
     _check_output(source, places)
     prepared = prepare(source, config, wanted, progress)
     tell(prepared, progress)
@@ -190,12 +190,21 @@ def _check_same(prepared: Prepared, config: RunConfig, run: RunFolder, wanted: R
     path, plain = run.internal / "config.json", json.loads(json.dumps(made_from))
     if not run.is_resumed:
         return write_json(path, plain)
-    known = json.loads(path.read_text("utf-8"))
-    if other := [name for name in plain if known.get(name) != plain[name] and name != "speed"]:
+    known = _that_matters(json.loads(path.read_text("utf-8")))
+    asked = _that_matters(plain)
+    if other := [name for name in asked if known.get(name) != asked[name]]:
         raise InputError(
             f"{run.final}: was begun with other settings ({', '.join(other)}); repeat the command "
             "that began it, with --resume, or start anew with --overwrite"
         )
+
+
+def _that_matters(made_from: dict[str, Any]) -> dict[str, Any]:
+    """Return what a run must be gone on with: all but what changes time and memory alone."""
+    kept = {name: value for name, value in made_from.items() if name != "speed"}
+    if isinstance(sampling := kept.get("sampling"), dict):
+        kept["sampling"] = {name: v for name, v in sampling.items() if name != "engine"}
+    return kept
 
 
 def _clear(run: RunFolder) -> None:
@@ -244,17 +253,6 @@ def _sampling_job(
         "counts": [[list(combination), number] for combination, number in counts.items()],
         "rows": str(rows),
     }
-
-
-def _check_engine(sampling: SamplingConfig, team: Team | None = None) -> None:
-    if sampling.engine == "torch":
-        return
-    check_installed()
-    if team:
-        raise InputError(
-            "--engine vllm writes rows in one process; train with `twinset finetune` and several, "
-            "then write them with `twinset sample`"
-        )
 
 
 def _check_output(source: Source, places: Places) -> None:

@@ -57,12 +57,18 @@ class Learner:
         self._team = team
         self._name, self._config, self._progress = base.name, config, progress
         self._dtype, self.how = frozen_dtype(config), execution(config)
+        self._fallen_back = False
         self.model = trainable(fuse(base.model.to(self._dtype)), config.training)
         low = torch.bfloat16 in (self._dtype, self.how.autocast)
         if low and private and not is_isolated(self.model, config.privacy.max_grad_norm, self.how):
             progress.warn(NOT_ISOLATED)
-            self.model, self._dtype = self.model.float(), torch.float32
-            self.how = replace(self.how, autocast=None)
+            self.fall_back()
+
+    def fall_back(self) -> None:
+        """Compute in float32 from now on, with the weights as they are by now: rounded."""
+        self.model, self._dtype = self.model.float(), torch.float32
+        self.how = replace(self.how, autocast=None)
+        self._fallen_back = True
 
     def train(
         self,
@@ -107,13 +113,14 @@ class Learner:
             self._team.tell(END)
 
     def job(self, records: TokenisedRecords, plan: Plan) -> dict[str, Any]:
-        """Return what others must know to form parts of the sums."""
+        """Return what others must know to form parts of the sums, with the very same weights."""
         config = self._config
-        low = torch.bfloat16 in (self._dtype, self.how.autocast)
+        low = self._fallen_back or torch.bfloat16 in (self._dtype, self.how.autocast)
         speed = replace(config.speed, precision="bfloat16" if low else "float32")
         return {
             "job": "train",
             "config": replace(config, speed=speed).to_dict(),
+            "fallen_back": self._fallen_back,
             "tokens": str(records.folder),
             "is_clipped": plan.noise_multiplier > 0,
             "wrong": asdict(WrongPrompts.of(plan, config.training)),

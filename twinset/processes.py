@@ -35,10 +35,10 @@ def team_of(count: int) -> Iterator[Team | None]:
     if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true":
         raise InputError(
             "exact clipping needs whole parameters on each device: FSDP is not supported; leave it "
-            "out of the launcher's configuration, and train adapters beside weights in four bits "
-            "(--method qlora)"
+            "out of the launcher's configuration, and train adapters (--method lora, or "
+            "qlora, which keeps the model in four bits once it is loaded)"
         )
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if _launched() > 1:
         with joined("env://") as team:
             yield team
     elif count == 1:
@@ -50,7 +50,18 @@ def team_of(count: int) -> Iterator[Team | None]:
 
 def is_led() -> bool:
     """Tell whether a launcher started this process to follow another."""
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1 and os.environ.get("RANK", "0") != "0"
+    return _launched() > 1 and os.environ.get("RANK", "0") != "0"
+
+
+def team_size(count: int) -> int:
+    """Return how many processes `team_of` would have."""
+    launched = _launched()
+    return launched if launched > 1 else count
+
+
+def _launched() -> int:
+    """Return how many processes a launcher has started; 1 without one."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 @contextmanager

@@ -77,9 +77,7 @@ class TeamSum:
 
     def over(self, batch: Batch) -> UnitReport:
         """Leave Σᵢ ĝᵢ of a batch in the own engine's sums."""
-        by_width = sorted(range(len(batch.units)), key=lambda i: self._own.width(batch.units[i]))
-        dealt = [by_width[rank :: self._team.size] for rank in range(self._team.size)]
-        parts = [batch.part(places) for places in dealt]
+        parts = [batch.part(places) for places in self._dealt(batch.units)]
         self._team.tell(
             {
                 "step": batch.step,
@@ -89,6 +87,17 @@ class TeamSum:
             }
         )
         return _part(parts[0], [len(part.units) for part in parts], self._own, self._team)
+
+    def _dealt(self, units: list[list[int]]) -> list[list[int]]:
+        """Return the places of each process's units: by what a unit is, not by its company.
+
+        Processes may round in different ways. If one record more moved others to another process,
+        it would move their gradients too.
+        """
+        dealt: list[list[int]] = [[] for _ in range(self._team.size)]
+        for place, records in enumerate(units):
+            dealt[records[0] % self._team.size].append(place)
+        return dealt
 
 
 def follow(own: ClippedSum, team: Team) -> None:

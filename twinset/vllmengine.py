@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from itertools import count
 from tempfile import TemporaryDirectory
@@ -28,6 +29,9 @@ SILENT = {
 }
 
 
+ROWS_OF_A_STREAM = 2**14  # eight times a group of rows, for those that are drawn again
+
+
 class VllmEngine:
     """A model and its tokenizer inside vLLM, beside the model itself.
 
@@ -36,11 +40,10 @@ class VllmEngine:
         tokenizer: its tokenizer.
 
     Raises:
-        InputError: vLLM is not installed.
+        InputError: vLLM cannot start with it.
     """
 
     def __init__(self, model: Any, tokenizer: Any) -> None:
-        check_installed()
         self._names = map(str, count())
         with TemporaryDirectory(prefix="twinset-") as folder:
             with quiet():
@@ -58,43 +61,80 @@ class VllmEngine:
     ) -> Iterator[tuple[int, list[int]]]:
         """Yield the key and the ids of each row as it ends; see `decoding.decode`.
 
-        Each row has a seed of its own, drawn from `generator`.
+        Each row has a seed of its own, which follows from that of `generator`.
         """
         under_way: dict[str, int] = {}
-        while waiting or under_way:
-            while waiting and len(under_way) < config.batch_size:
-                request, name = waiting.popleft(), next(self._names)
-                under_way[name] = request.key
-                prompt = {"prompt_token_ids": list(request.prompts[0])}
-                asked = _parameters(end, max_new_tokens, config, _seed(generator))
-                self._engine.add_request(name, prompt, asked)
-            for output in self._engine.step():
-                if output.finished:
-                    yield under_way.pop(output.request_id), _ids(output.outputs[0], end)
+        seeds = _seeds(generator)
+        try:
+            while waiting or under_way:
+                while waiting and len(under_way) < config.batch_size:
+                    request, name = waiting.popleft(), next(self._names)
+                    under_way[name] = request.key
+                    prompt = {"prompt_token_ids": list(request.prompts[0])}
+                    asked = _parameters(end, max_new_tokens, config, next(seeds))
+                    self._engine.add_request(name, prompt, asked)
+                for output in self._engine.step():
+                    if output.finished:
+                        yield under_way.pop(output.request_id), _ids(output.outputs[0], end)
+        finally:
+            self._engine.abort_request(list(under_way))
 
 
-def check_installed() -> None:
-    """Refuse where vLLM is missing.
+def check_engine(sampling: SamplingConfig, processes: int = 1) -> None:
+    """Refuse, before anything slow, an engine that cannot be had.
+
+    Args:
+        sampling: that names it.
+        processes: of the run.
 
     Raises:
-        InputError: it is.
+        InputError: vLLM is asked for, and is missing or cannot be loaded, or is to be in several
+            processes.
     """
+    if sampling.engine == "torch":
+        return
+    if processes > 1:
+        raise InputError(
+            "--engine vllm writes rows in one process; train with `twinset finetune` and several, "
+            "then write them with `twinset sample`"
+        )
     if find_spec("vllm") is None:
         raise InputError("--engine vllm needs pip install 'twinset[vllm]'")
+    with _or_refused("cannot be loaded"):
+        _vllm()
+
+
+def _vllm() -> Any:
+    os.environ.update(SILENT)
+    import vllm
+
+    return vllm
 
 
 def _engine(folder: str, dtype: torch.dtype) -> Any:
-    os.environ.update(SILENT)
-    from vllm import EngineArgs, LLMEngine
+    vllm = _vllm()
+    arguments = {
+        "model": folder,
+        "dtype": str(dtype).removeprefix("torch."),
+        "generation_config": "vllm",  # not what a base model's authors advise
+        "use_tqdm_on_load": False,
+        "disable_log_stats": True,
+    }
+    with _or_refused("cannot start"):
+        return vllm.LLMEngine.from_engine_args(vllm.EngineArgs(**arguments))
 
-    arguments = EngineArgs(
-        model=folder,
-        dtype=str(dtype).removeprefix("torch."),
-        generation_config="vllm",  # what a base model's authors advise is not what was asked for
-        use_tqdm_on_load=False,
-        disable_log_stats=True,
-    )
-    return LLMEngine.from_engine_args(arguments)
+
+@contextmanager
+def _or_refused(what: str) -> Iterator[None]:
+    """Turn whatever vLLM raises into one line; a run that has trained by then goes on."""
+    try:
+        yield
+    except Exception as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        raise InputError(
+            f"--engine vllm: vLLM {what} ({reason}); mend it, or take --engine torch, with "
+            "--resume where a run has begun"
+        ) from error
 
 
 def _parameters(end: int, longest: int, config: SamplingConfig, seed: int) -> Any:
@@ -105,13 +145,19 @@ def _parameters(end: int, longest: int, config: SamplingConfig, seed: int) -> An
         top_p=config.top_p,
         max_tokens=longest,
         stop_token_ids=[end],
+        ignore_eos=True,  # of ends that the model's own settings may name besides
         seed=seed,
         detokenize=False,
     )
 
 
-def _seed(generator: torch.Generator) -> int:
-    return int(torch.randint(2**62, (), generator=generator, device=generator.device))
+def _seeds(generator: torch.Generator) -> Iterator[int]:
+    """Yield a seed for each row; those of generators with neighbouring seeds never meet.
+
+    On a processor 32 bits of a seed count, so that draws of it would meet now and then.
+    """
+    first = generator.initial_seed() * ROWS_OF_A_STREAM
+    return (seed % 2**32 for seed in count(first))
 
 
 def _ids(completion: Any, end: int) -> list[int]:

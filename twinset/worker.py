@@ -9,9 +9,12 @@ import math
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twinset.team import END, Team
+
+if TYPE_CHECKING:
+    from twinset.learner import Learner
 
 
 def serve(team: Team) -> None:
@@ -20,19 +23,29 @@ def serve(team: Team) -> None:
         _JOBS[job["job"]](team, job)
 
 
-def _train(team: Team, job: dict[str, Any]) -> None:
-    """Form parts of clipped sums."""
+def learner_of(job: dict[str, Any]) -> Learner:
+    """Return a model with the leader's very weights, in the leader's precision."""
     from twinset.basemodel import load_base
-    from twinset.clippedsum import ClippedSum, WrongPrompts
     from twinset.config import RunConfig
     from twinset.learner import Learner
-    from twinset.privacy.clipping import ClippingEngine
     from twinset.progress import Silent
-    from twinset.team import follow
-    from twinset.tokens import TokenisedRecords
 
     config = RunConfig.from_dict(job["config"])
     learner = Learner(load_base(config.training.base_model), config, False, Silent())
+    if job["fallen_back"]:
+        learner.fall_back()
+    return learner
+
+
+def _train(team: Team, job: dict[str, Any]) -> None:
+    """Form parts of clipped sums."""
+    from twinset.clippedsum import ClippedSum, WrongPrompts
+    from twinset.config import RunConfig
+    from twinset.privacy.clipping import ClippingEngine
+    from twinset.team import follow
+    from twinset.tokens import TokenisedRecords
+
+    config, learner = RunConfig.from_dict(job["config"]), learner_of(job)
     norm = config.privacy.max_grad_norm if job["is_clipped"] else math.inf
     engine = ClippingEngine(learner.model, norm, learner.how)
     records = TokenisedRecords.open(Path(job["tokens"]))

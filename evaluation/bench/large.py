@@ -28,6 +28,7 @@ from evaluation.bench.measure import peak_bytes
 from evaluation.bench.report import surroundings
 from evaluation.command import command_line, run_command
 from twinset.artefact import write_json, write_text
+from twinset.fetchedcode import no_fetched_code
 from twinset.options import run_config
 from twinset.privacy.batches import poisson_batches
 from twinset.privacy.randomness import Randomness
@@ -261,11 +262,13 @@ def _told_by(watch: Watch, before: int, place: Path) -> dict[str, Any]:
 def _imported() -> None:
     """Import what a run imports on its way."""
     import datasets  # noqa: F401
-    import peft  # noqa: F401
     import pyarrow.parquet  # noqa: F401
     from transformers import AutoTokenizer, GPT2LMHeadModel  # noqa: F401
 
     import twinset.finetune  # noqa: F401
+
+    with no_fetched_code():
+        import peft  # noqa: F401
 
 
 def _timed() -> dict[str, list[float]]:

@@ -16,6 +16,7 @@ from evaluation.bench import models
 from evaluation.bench.cases import ORDINARY, Case
 from evaluation.bench.ours import Made, Work
 from evaluation.bench.peers import ENGINES, Unavailable
+from twinset.fetchedcode import no_fetched_code
 
 MEMORY_STEPS = 2
 
@@ -46,7 +47,8 @@ def memory(case: Case) -> dict[str, Any]:
     """Return the peak of resident memory over some steps, model included and imports not."""
     ENGINES[case.engine].load()
     models.classes(case.model)
-    importlib.import_module("peft")
+    with no_fetched_code():
+        importlib.import_module("peft")
     before = peak_bytes()
     step = _made(case).step
     for _ in range(MEMORY_STEPS - 1):  # one was taken already

@@ -23,6 +23,7 @@ from evaluation.bench.report import surroundings
 from evaluation.command import command_line, run_command
 from twinset.artefact import write_json, write_text
 from twinset.demodata import demo_reviews
+from twinset.errors import InputError
 from twinset.formats import write_frame
 from twinset.options import run_config
 
@@ -41,13 +42,15 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 @app.command()
 def bench(
-    processes: Annotated[int, typer.Option(min=2, help="K; as many cores are needed.")] = 2,
+    processes: Annotated[int, typer.Option(min=2, help="K: the number of cores.")] = 2,
     rounds: Annotated[int, typer.Option(min=1, help="How often each is measured.")] = 3,
     output: Annotated[Path, typer.Option(help="This .json; .md beside it.")] = Path(
         "evaluation/bench/results/processes.json"
     ),
 ) -> None:
     """Measure a step and the writing of rows, each way in turn."""
+    if os.cpu_count() != processes:  # a run shares all cores out among its processes
+        raise InputError(f"--processes: this machine has {os.cpu_count()} cores; name that number")
     ways: dict[tuple[int, int], list[dict[str, float]]] = {
         (1, 1): [],
         (1, processes): [],

@@ -12,6 +12,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.functional import gelu
 
+from twinset.fetchedcode import no_fetched_code
+
 FULL, LORA, ADAPTERS = "full fine-tuning", "LoRA", "adapters"
 METHODS = (FULL, LORA, ADAPTERS)
 
@@ -70,7 +72,8 @@ class Bottleneck(nn.Module):
 
 
 def _with_lora(model: Any, rank: int) -> Any:
-    from peft import LoraConfig, get_peft_model
+    with no_fetched_code():
+        from peft import LoraConfig, get_peft_model
 
     config = LoraConfig(
         r=rank,
