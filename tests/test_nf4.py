@@ -11,7 +11,7 @@ import torch
 from clipped import C, build, random_units, run_engine, with_adapters
 from torch import nn
 
-from tests.commands import run_twinset
+from tests.commands import arguments, good_table_in, run_twinset
 from twinset.adapters import merged, trainable
 from twinset.basemodel import load_base
 from twinset.config import TrainingConfig
@@ -160,23 +160,16 @@ def test_adapters_fetch_no_code(tmp_path, method):
 
 
 def test_a_run(tiny_base, tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    rows = "".join(f"a {word} film {i},{word}\n" for i in range(40) for word in ("good", "bad"))
-    (tmp_path / "t.csv").write_text("text,label\n" + rows)
-    options = ("--text", "text", "--attribute", "label", "--base-model", tiny_base, "--steps", 2)
-    sizes = ("--batch-size", 8, "--rows", 4, "--max-tokens", 12, "--max-new-tokens", 6)
-    made = run_twinset(
-        capsys, "generate", "t.csv", *options, *sizes, "--method", "qlora", "--output", "twin.csv"
-    )
+    good_table_in(tmp_path, monkeypatch)
+    more = ("--rows", 4, "--max-new-tokens", 6, "--method", "qlora", "--output", "twin.csv")
+    made = run_twinset(capsys, *arguments(tiny_base, ("t.csv", *more)))
     assert made.code == 0, made.err
-    assert (tmp_path / "twin.csv").read_text().startswith('"text","label"')
+    assert (tmp_path / "twin.csv").read_text().startswith('"review","label"')
 
 
-def test_a_missing_library_is_named(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_missing_library_is_named(tiny_base, tmp_path, capsys, monkeypatch):
+    good_table_in(tmp_path, monkeypatch)
     monkeypatch.setattr("twinset.nf4.find_spec", lambda name: None)
-    (tmp_path / "t.csv").write_text("text,label\nfine,a\n")
-    asked = ("generate", "t.csv", "--text", "text", "--attribute", "label", "--method", "qlora")
-    outcome = run_twinset(capsys, *asked)
+    outcome = run_twinset(capsys, *arguments(tiny_base, ("t.csv", "--method", "qlora")))
     assert outcome.code == 2 and "pip install 'twinset[qlora]'" in outcome.err
     assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]

@@ -6,20 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.draws import chi_square_p, nucleus
 from twinset import nucleus as drawing
 from twinset.config import SamplingConfig
 from twinset.nucleus import guided, next_tokens
 
 # -- references: a full sort, and the wrappers of transformers -------------------------------------
-
-
-def nucleus(logits: Tensor, top_p: float) -> Tensor:
-    """(R, V) exact distribution: the shortest run of likeliest tokens that reaches p."""
-    probabilities, order = logits.double().softmax(1).sort(1, descending=True)
-    size = (probabilities.cumsum(1) < top_p).sum(1, keepdim=True) + 1
-    kept = probabilities * (torch.arange(logits.shape[1]) < size)
-    found = torch.zeros_like(kept).scatter_(1, order, kept)
-    return found / found.sum(1, keepdim=True)
 
 
 def typical(logits: Tensor, mass: float) -> Tensor:
@@ -99,7 +91,7 @@ def test_temperature_comes_before_the_nucleus(monkeypatch):
 def test_typical_is_that_of_transformers(monkeypatch, mass, spread):
     logits = _logits(1, 600, spread)
     drawn = _drawn(logits, SamplingConfig(typical_p=mass, temperature=1.0), 30_000)
-    assert _chi_square_p(drawn, typical(logits, mass)[0]) > 1e-4
+    assert chi_square_p(drawn, typical(logits, mass)[0]) > 1e-4
 
 
 def test_tokens_that_tie_at_the_edge_are_all_kept(monkeypatch):
@@ -137,22 +129,6 @@ def _drawn(logits: Tensor, config: SamplingConfig, count: int) -> Tensor:
     return next_tokens(logits.expand(count, -1), config, generator)
 
 
-def _chi_square_p(drawn: Tensor, expected: Tensor) -> float:
-    """Tokens expected fewer than five times are counted together."""
-    from scipy.stats import chisquare
-
-    observed = torch.bincount(drawn, minlength=len(expected)).double()
-    assert not observed[expected == 0].any()
-    counts = expected * len(drawn)
-    rare = (counts < 5) & (counts > 0)
-    pooled = [(observed[rare].sum(), counts[rare].sum())] if bool(rare.any()) else []
-    cells = [*zip(observed[counts >= 5], counts[counts >= 5], strict=True), *pooled]
-    found, wanted = (torch.tensor(x) for x in zip(*cells, strict=True))
-    if len(wanted) == 1:
-        return 1.0
-    return chisquare(found, wanted * found.sum() / wanted.sum()).pvalue
-
-
 @pytest.mark.parametrize(
     ("config", "exact"),
     [
@@ -165,10 +141,10 @@ def _chi_square_p(drawn: Tensor, expected: Tensor) -> float:
 )
 def test_draws_follow_the_exact_distribution(config, exact):
     logits = _logits(1, 40, 1.5)
-    assert _chi_square_p(_drawn(logits, config, 20_000), exact(logits)[0]) > 1e-3
+    assert chi_square_p(_drawn(logits, config, 20_000), exact(logits)[0]) > 1e-3
     everything = SamplingConfig(top_p=1.0, temperature=1.0)
     wrong = _drawn(1.1 * logits, everything, 20_000)
-    assert _chi_square_p(wrong, logits.double().softmax(1)[0]) < 1e-6
+    assert chi_square_p(wrong, logits.double().softmax(1)[0]) < 1e-6
 
 
 def test_rows_of_one_batch_keep_to_their_own_distributions():
@@ -179,14 +155,14 @@ def test_rows_of_one_batch_keep_to_their_own_distributions():
     config = SamplingConfig(top_p=0.7, temperature=1.0)
     drawn = torch.stack([next_tokens(logits, config, generator) for _ in range(5000)])
     for row, expected in enumerate(nucleus(logits, 0.7)):
-        assert _chi_square_p(drawn[:, row], expected) > 1e-3
+        assert chi_square_p(drawn[:, row], expected) > 1e-3
     assert (drawn[:, 2] == 5).all()
 
 
 def test_low_precision_logits_are_drawn_from_in_single():
     logits = _logits(1, 40, 1.5).bfloat16()
     drawn = _drawn(logits, SamplingConfig(top_p=1.0, temperature=1.0), 20_000)
-    assert _chi_square_p(drawn, logits.double().softmax(1)[0]) > 1e-3
+    assert chi_square_p(drawn, logits.double().softmax(1)[0]) > 1e-3
 
 
 @pytest.mark.parametrize("strength", [0.0, 0.5, 3.0])

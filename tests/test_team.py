@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import types
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -68,8 +68,6 @@ def own_sum(config, tokens) -> ClippedSum:
 
 
 def job(config, tokens, norm=NORM):
-    from dataclasses import asdict
-
     config = replace(config, privacy=replace(config.privacy, max_grad_norm=norm))
     learner = Learner(load_base(config.training.base_model), config, False, Silent())
     return learner.job(tokens, PLAN) | {"wrong": asdict(WrongPrompts.of(PLAN, config.training))}

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from tests.commands import run_twinset
+from tests.draws import chi_square_p, nucleus
 from twinset.basemodel import load_base
 from twinset.config import RunConfig, SamplingConfig
 from twinset.decoding import Request
@@ -188,27 +189,14 @@ def test_the_real_one_draws_from_the_models_distribution():
     waiting = deque(Request(i, (prompt,)) for i in range(draws))
     engine = VllmEngine(base.model, base.tokenizer)
     found = engine.decode(waiting, base.tokenizer.eos_token_id, 1, config, torch.Generator())
-    counts = Counter(ids[0] for _, ids in found)
+    drawn = torch.tensor([ids[0] for _, ids in found])
     with torch.inference_mode():
-        likely = base.model(torch.tensor([prompt])).logits[0, -1].softmax(-1).double()
-    ranked, ids = likely.sort(descending=True)
-    kept = ranked.cumsum(0) - ranked < config.top_p
-    assert set(counts) <= set(ids[kept].tolist())
-    assert chi_square_p(counts, ids[kept].tolist(), ranked[kept] / ranked[kept].sum()) > 1e-3
+        logits = base.model(torch.tensor([prompt])).logits[:, -1]
+    expected = nucleus(logits, config.top_p)[0]
+    assert bool((expected[drawn] > 0).all())
+    assert chi_square_p(drawn, expected) > 1e-3
     # negative control: of all tokens, as if top-p were ignored
-    assert chi_square_p(counts, ids.tolist(), ranked) < 1e-3
-
-
-def chi_square_p(counts: Counter, ids: list[int], likely: torch.Tensor) -> float:
-    from scipy.stats import chisquare
-
-    total = sum(counts.values())
-    pairs = [(counts[i], float(p) * total) for i, p in zip(ids, likely, strict=True)]
-    often = [pair for pair in pairs if pair[1] >= 5]
-    seldom = [sum(x) for x in zip(*(pair for pair in pairs if pair[1] < 5), strict=True)]
-    observed, expected = zip(*often, tuple(seldom), strict=True)
-    scale = sum(observed) / sum(expected)
-    return float(chisquare(observed, [e * scale for e in expected]).pvalue)
+    assert chi_square_p(drawn, logits[0].double().softmax(-1)) < 1e-3
 
 
 @real

@@ -28,15 +28,14 @@ def trainable(model: Any, training: TrainingConfig) -> Any:
     return quantised(adapted) if training.method == "qlora" else adapted
 
 
+@no_fetched_code()
 def with_lora(model: Any, rank: int) -> Any:
     """Return the model with trainable low-rank adapters in its attention layers.
 
     A model whose attention goes by other names gets them on every linear layer but the output's.
     """
+    from peft import LoraConfig, get_peft_model
     from transformers.pytorch_utils import Conv1D
-
-    with no_fetched_code():
-        from peft import LoraConfig, get_peft_model
 
     leaves = {name.rpartition(".")[2]: module for name, module in model.named_modules()}
     found = [name for name in _ATTENTION if name in leaves]
@@ -47,8 +46,7 @@ def with_lora(model: Any, rank: int) -> Any:
         fan_in_fan_out=any(isinstance(leaves[name], Conv1D) for name in found),
         task_type="CAUSAL_LM",
     )
-    with no_fetched_code():
-        return get_peft_model(model, config)
+    return get_peft_model(model, config)
 
 
 def merged(model: Any) -> Any:

@@ -27,7 +27,7 @@ from twinset.assets import (
     replacing,
     silent,
 )
-from twinset.errors import InputError
+from twinset.errors import InputError, first_line
 from twinset.lineage import Stage, facts_of, was_chosen
 from twinset.modelhub import hub_folder, quiet
 from twinset.shipped import shipped_folder, shipped_models
@@ -187,7 +187,7 @@ def _load_model(folder: Path, name: str, dtype: torch.dtype | None) -> Any:
     except InputError:
         raise
     except Exception as error:  # whatever a strange file makes three libraries raise
-        raise InputError(f"{name} cannot be loaded: {_first_line(error)}") from error
+        raise InputError(f"{name} cannot be loaded: {first_line(error)}") from error
     model, info = loaded
     if missing := sorted(info["missing_keys"]):  # they would be random numbers
         raise InputError(
@@ -206,7 +206,7 @@ def _load_tokenizer(folder: Path, name: str) -> Any:
         )
     except Exception as error:  # likewise
         raise InputError(
-            f"{name}: its tokenizer cannot be loaded ({_first_line(error)}); "
+            f"{name}: its tokenizer cannot be loaded ({first_line(error)}); "
             "lay tokenizer.json beside the weights"
         ) from error
     if not isinstance(tokenizer.model_max_length, int | float):
@@ -249,10 +249,6 @@ def _check_config(config: Any, name: str) -> None:
         )
     if getattr(config, "quantization_config", None) is not None:
         raise InputError(f"{name} is quantised and cannot be trained; name its unquantised form")
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
 
 
 # --- assets -------------------------------------------------------------------------------------

@@ -243,7 +243,9 @@ def _sampling(sampling: SamplingConfig) -> str:
         "longest text in tokens": sampling.max_new_tokens,
     }
     told = [f"{name} {value:g}" for name, value in settings.items() if value is not None]
-    return ", ".join([*told, *(["by vLLM"] if sampling.engine == "vllm" else [])])
+    if sampling.engine == "vllm":
+        told.append("by vLLM")
+    return ", ".join(told)
 
 
 def _label_rows(schema: Schema, contents: TwinContents) -> list[str]:

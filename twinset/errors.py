@@ -14,6 +14,15 @@ DAMAGED = (
 )
 
 
+def first_line(error: BaseException) -> str:
+    r"""Return what a library's error says, as part of a line of ours.
+
+    >>> first_line(OSError("no such thing.\nAt 0x7f")), first_line(MemoryError())
+    ('no such thing', 'MemoryError')
+    """
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+
+
 class InputError(ValueError):
     """The user's input cannot be used.
 

@@ -13,7 +13,7 @@ FETCHER = "kernels"  # a package; bitsandbytes, and peft that imports it, ask it
 
 @contextmanager
 def no_fetched_code() -> Iterator[None]:
-    """Hide the package that fetches code from whatever is imported inside the block.
+    """Hide the package that fetches code from what is imported inside a block, or a function.
 
     Once imported so, a library does not ask again.
     """

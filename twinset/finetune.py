@@ -22,7 +22,7 @@ from twinset.detectors import detector_named
 from twinset.errors import InputError
 from twinset.learner import Learner
 from twinset.masking import Masked
-from twinset.nf4 import check_installed
+from twinset.nf4 import check_method
 from twinset.openledger import open_ledger
 from twinset.plan import Plan, make_plan, without_noise
 from twinset.policies import NoisePolicy, Setting, make_policy
@@ -75,8 +75,7 @@ def finetune(
         InputError: the plan cannot be made, the prompts do not fit into the model's context, or
             what was kept cannot be gone on from.
     """
-    if config.training.method == "qlora":
-        check_installed()
+    check_method(config.training)
     progress = progress or Silent()
     plan = make_plan(len(records.units(config)), config)
     for warning in plan.warnings:

@@ -9,7 +9,6 @@ are chosen by the whole batch). Source: Dettmers et al. 2023, section 3.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
 
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.function import Function, once_differentiable
 from transformers.pytorch_utils import Conv1D
 
+from twinset.config import TrainingConfig
 from twinset.errors import InputError
 from twinset.fetchedcode import no_fetched_code
 
@@ -32,8 +32,7 @@ class Nf4Linear(nn.Module):
 
     def __init__(self, layer: nn.Linear | Conv1D) -> None:
         super().__init__()
-        with no_fetched_code():
-            from bitsandbytes.functional import quantize_4bit
+        from bitsandbytes.functional import quantize_4bit
 
         self._is_conv1d = isinstance(layer, Conv1D)
         self.bias = layer.bias
@@ -83,16 +82,13 @@ class _Product(Function):
         return gradient @ ctx.layer.weights().to(gradient.dtype), None
 
 
+@no_fetched_code()
 def quantised(model: Any) -> Any:
     """Swap each frozen linear layer but the output's for one in four bits, in place.
 
     Args:
         model: with adapters, so that what is trained is known.
-
-    Raises:
-        InputError: bitsandbytes is not installed.
     """
-    check_installed()
     head = model.get_output_embeddings()
     for parent, name, layer in _children(model, (nn.Linear, Conv1D)):
         if layer is not head and not any(p.requires_grad for p in layer.parameters()):
@@ -107,23 +103,21 @@ def plain(model: Any) -> Any:
     return model
 
 
-def check_installed() -> None:
-    """Refuse where bitsandbytes is missing.
+def check_method(training: TrainingConfig) -> None:
+    """Refuse, before anything slow, a method whose library is missing.
 
     Raises:
         InputError: it is.
     """
-    if find_spec("bitsandbytes") is None:
+    if training.method == "qlora" and find_spec("bitsandbytes") is None:
         raise InputError("--method qlora needs pip install 'twinset[qlora]'")
 
 
-def _children(model: nn.Module, kinds: tuple[type, ...]) -> Iterator[tuple[nn.Module, str, Any]]:
+def _children(model: nn.Module, kinds: tuple[type, ...]) -> list[tuple[nn.Module, str, Any]]:
     """Return parent, name and layer of every layer that is exactly of one of these kinds."""
-    return iter(
-        [
-            (parent, name, child)
-            for parent in model.modules()
-            for name, child in parent.named_children()
-            if type(child) in kinds
-        ]
-    )
+    return [
+        (parent, name, child)
+        for parent in model.modules()
+        for name, child in parent.named_children()
+        if type(child) in kinds
+    ]

@@ -15,7 +15,7 @@ from twinset.errors import InputError
 from twinset.estimate import USUAL_TOKENS, measure, usual_tokens
 from twinset.finetune import check_policy
 from twinset.formats import read_frame
-from twinset.nf4 import check_installed
+from twinset.nf4 import check_method
 from twinset.outlook import Outlook, noise_by_epsilon, plan_lines, policies_side_by_side
 from twinset.plan import Plan, make_plan
 from twinset.progress import Progress
@@ -63,8 +63,7 @@ def prepare(
             "--group-size is of records that are protected one by one, and with --owner all of an "
             "owner are one; leave one of them out"
         )
-    if config.training.method == "qlora":
-        check_installed()
+    check_method(config.training)
     frame = read_frame(source.data, source.split, folder)
     records, notes = records_from_frame(
         frame,

@@ -19,17 +19,16 @@ import torch
 
 from twinset.config import SamplingConfig
 from twinset.decoding import Request
-from twinset.errors import InputError
+from twinset.errors import InputError, first_line
 from twinset.modelhub import quiet
+from twinset.rowgroups import GROUP_ROWS
 
 SILENT = {
     "VLLM_NO_USAGE_STATS": "1",  # it would report to its makers
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_LOGGING_LEVEL": "ERROR",
 }
-
-
-ROWS_OF_A_STREAM = 2**14  # eight times a group of rows, for those that are drawn again
+ROWS_OF_A_STREAM = 8 * GROUP_ROWS  # far more than a group, for those that are drawn again
 
 
 class VllmEngine:
@@ -130,10 +129,9 @@ def _or_refused(what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         raise InputError(
-            f"--engine vllm: vLLM {what} ({reason}); mend it, or take --engine torch, with "
-            "--resume where a run has begun"
+            f"--engine vllm: vLLM {what} ({first_line(error)}); mend it, or take --engine torch, "
+            "with --resume where a run has begun"
         ) from error
 
 

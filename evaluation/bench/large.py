@@ -259,16 +259,15 @@ def _told_by(watch: Watch, before: int, place: Path) -> dict[str, Any]:
     }
 
 
+@no_fetched_code()
 def _imported() -> None:
     """Import what a run imports on its way."""
     import datasets  # noqa: F401
+    import peft  # noqa: F401
     import pyarrow.parquet  # noqa: F401
     from transformers import AutoTokenizer, GPT2LMHeadModel  # noqa: F401
 
     import twinset.finetune  # noqa: F401
-
-    with no_fetched_code():
-        import peft  # noqa: F401
 
 
 def _timed() -> dict[str, list[float]]:

@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
@@ -26,6 +27,7 @@ from twinset.demodata import demo_reviews
 from twinset.errors import InputError
 from twinset.formats import write_frame
 from twinset.options import run_config
+from twinset.rowgroups import GROUP_ROWS
 
 TABLE, RUN = "reviews.parquet", "run"
 OPTIONS = {
@@ -35,7 +37,7 @@ OPTIONS = {
     "max_tokens": 48,
     "max_new_tokens": 16,
 }
-ROWS = 2 * 2048  # groups of 2,048, which processes share out
+ROWS = 2 * GROUP_ROWS  # which processes share out by groups
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -91,8 +93,8 @@ def run_here(place: Path, processes: int) -> None:
     watch, places = Watch(None), Places(run=place / RUN, overwrite=True)
     generate(source, config, RowsWanted(ROWS), places, watch)
     ends = [end[0] for end in watch.ends]
-    whole = float(Watch(None).began[0] - watch.began[0])
-    told = {"step": float(np.median(np.diff(ends))), "rows": whole - float(ends[-1])}
+    whole = time.perf_counter() - watch.began[0]
+    told = {"step": float(np.median(np.diff(ends))), "rows": float(whole - ends[-1])}
     typer.echo(json.dumps(told))
 
 

@@ -71,9 +71,9 @@ class Bottleneck(nn.Module):
         return h + change
 
 
+@no_fetched_code()
 def _with_lora(model: Any, rank: int) -> Any:
-    with no_fetched_code():
-        from peft import LoraConfig, get_peft_model
+    from peft import LoraConfig, get_peft_model
 
     config = LoraConfig(
         r=rank,
