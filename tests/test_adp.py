@@ -1,12 +1,11 @@
 """Paper 000's experiment, from the command line to its files, on made-up text."""
 
-import json
 import math
 
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
+from experiments import run, stopped_and_finished
 
 from evaluation.audit.mechanism import LEAST_SHARE
 from evaluation.exposure import UNKNOWN
@@ -66,17 +65,9 @@ def options(tmp_path, tiny_base):
     return [*found, "--output", str(tmp_path / "out")]
 
 
-def run(*options):
-    result = CliRunner().invoke(app, list(map(str, options)))
-    if result.exception and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == 0, result.output
-    return result.stdout
-
-
 def test_a_plan_reads_no_scored_text_and_trains_nothing(options, tmp_path):
     (tmp_path / "private-test.txt").unlink()
-    plan = run(*options, "--dry-run")
+    plan = run(app, *options, "--dry-run")
     for form, sigma in MODELS:
         assert f"  {form}: " in plan and f"σ = {sigma:g}" in plan
     assert str(tmp_path) not in plan
@@ -85,13 +76,13 @@ def test_a_plan_reads_no_scored_text_and_trains_nothing(options, tmp_path):
 
 @pytest.mark.parametrize("size", SIZES)
 def test_a_plan_needs_no_files(size):
-    plan = run("--size", size, "--seeds", "2", "--dry-run")
+    plan = run(app, "--size", size, "--seeds", "2", "--dry-run")
     rows = 2 * len(MODELS) * len(PLANTED) + len(ATTACKED) * len(SIGMAS)
     assert plan.endswith(f"{rows} rows with 2 seeds\n")
 
 
 def test_the_full_plan_has_the_papers_sizes():
-    plan = run("--size", "full", "--dry-run")
+    plan = run(app, "--size", "full", "--dry-run")
     for said in ("12 layers of 1024", "steps of 4096", "C = 0.001", "learning rate 5e-05"):
         assert said in plan
     assert "5,689 steps" in plan  # 20 epochs of 1,165,029 lines
@@ -100,7 +91,7 @@ def test_the_full_plan_has_the_papers_sizes():
 @pytest.mark.parametrize(("more", "option"), [([], "--public"), (["--public", "a.txt"], "--priv")])
 def test_files_are_asked_for(more, option):
     with pytest.raises(InputError, match=f"{option}.*: name a file"):
-        run(*more)
+        run(app, *more)
 
 
 def test_published_numbers_are_the_papers():
@@ -267,39 +258,13 @@ def test_the_page_says_all_of_it(tmp_path, seeds):
 
 @pytest.mark.slow
 def test_from_the_command_line_to_its_files(options, tmp_path, monkeypatch):
-    out, stopped = tmp_path / "out", 3
-    real, made = experiment.train, []
-
-    def counted(*args):
-        if len(made) == stopped:
-            raise KeyboardInterrupt
-        made.append(args)
-        return real(*args)
-
-    monkeypatch.setattr(experiment, "train", counted)
-    with pytest.raises(AssertionError):  # interrupted: exit code 130
-        run(*options)
-    before = json.loads((out / "adp.json").read_text())["rows"]
-    assert len(before) == len(ATTACKED) * len(SIGMAS) + stopped
-    stopped = -1
-    page = run(*options)
-    found = json.loads((out / "adp.json").read_text())
-
-    assert found["rows"][: len(before)] == before  # what was finished was not made again
-    assert len(made) == len(MODELS) * len(PLANTED)
-    assert [tuple(row["key"]) for row in found["rows"]] == [case.key for case in cases(1)]
-    for row in found["rows"]:
+    done = stopped_and_finished(app, options, monkeypatch, experiment, "train", after=3)
+    assert done.before == len(ATTACKED) * len(SIGMAS) + 3
+    assert done.calls == len(MODELS) * len(PLANTED)
+    assert [tuple(row["key"]) for row in done.found["rows"]] == [case.key for case in cases(1)]
+    for row in done.found["rows"]:
         (check_attack if row["key"][0] == ATTACK else check_spending)(row)
-    assert (out / "adp.png").stat().st_size > 10_000
-    assert (out / "adp.md").read_text() == page and str(tmp_path) not in page.split("command")[0]
-    assert found["summary"]["word"] in ("held", "partly", "not held", "undecided")
-    assert not list(out.glob(".*"))  # what was kept between rows is gone
-
-    assert run(*options) == page
-    assert len(made) == len(MODELS) * len(PLANTED)
-    options[options.index("tiny")] = "cpu"
-    with pytest.raises(InputError, match="other settings"):
-        run(*options)
+    assert str(tmp_path) not in done.page.split("command")[0]
 
 
 def check_attack(row):

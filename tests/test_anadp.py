@@ -11,7 +11,7 @@ import pytest
 import test_classifier_clipping as classifiers
 import torch
 from conftest import _tokenizer
-from typer.testing import CliRunner
+from experiments import run, stopped_and_finished
 
 from evaluation.leakage.names import digits_of
 from evaluation.papers.anadp import experiment
@@ -106,21 +106,13 @@ def options(tmp_path, tiny_encoder):
     return [*found, "--output", str(tmp_path / "out")]
 
 
-def run(*options):
-    result = CliRunner().invoke(app, list(map(str, options)))
-    if result.exception and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == 0, result.output
-    return result.stdout
-
-
 # --- plan and files ------------------------------------------------------------------------------
 
 
 def test_a_plan_reads_no_test_rows_and_trains_nothing(options, tmp_path):
     for name in ("sst2", "ag-news", "yelp"):
         (tmp_path / f"{name}-test.csv").unlink()
-    plan = run(*options, "--dry-run")
+    plan = run(app, *options, "--dry-run")
     for dataset in SETS:
         for method in METHODS:
             assert f"  {dataset}, {method}: " in plan
@@ -130,13 +122,13 @@ def test_a_plan_reads_no_test_rows_and_trains_nothing(options, tmp_path):
 
 @pytest.mark.parametrize("size", SIZES)
 def test_a_plan_needs_no_files(size):
-    plan = run("--size", size, "--seeds", "2", "--dry-run")
+    plan = run(app, "--size", size, "--seeds", "2", "--dry-run")
     rows = 2 * (ROWS + len(FORMS)) + len(IMPORTANCE)
     assert plan.endswith(f"{rows} rows with 2 seeds\n")
 
 
 def test_the_full_plan_has_the_papers_sizes():
-    plan = run("--size", "full", "--dry-run")
+    plan = run(app, "--size", "full", "--dry-run")
     for said in ("roberta-base, 128 tokens", "rank 16", "C = 10", "from 67,349", "ε = 8.00"):
         assert said in plan
     assert "3,289 steps of 1024" in plan  # 50 epochs
@@ -145,7 +137,7 @@ def test_the_full_plan_has_the_papers_sizes():
 @pytest.mark.parametrize(("more", "option"), [([], "--sst2"), (["--public", "a.txt"], "--sst2")])
 def test_files_are_asked_for(more, option):
     with pytest.raises(InputError, match=f"{option}.*: name a file"):
-        run(*more)
+        run(app, *more)
 
 
 # --- data ----------------------------------------------------------------------------------------
@@ -407,42 +399,16 @@ def test_the_page_says_all_of_it(tmp_path, seeds):
 @pytest.mark.slow
 @with_pii
 def test_from_the_command_line_to_its_files(options, tmp_path, monkeypatch):
-    out, stopped = tmp_path / "out", 3
-    real, made = experiment.classify, []
-
-    def counted(*args):
-        if len(made) == stopped:
-            raise KeyboardInterrupt
-        made.append(args)
-        return real(*args)
-
-    monkeypatch.setattr(experiment, "classify", counted)
-    with pytest.raises(AssertionError):  # interrupted: exit code 130
-        run(*options)
-    before = json.loads((out / "anadp.json").read_text())["rows"]
-    assert len(before) == len(IMPORTANCE) + len(FORMS) + stopped
-    stopped = -1
-    page = run(*options)
-    found = json.loads((out / "anadp.json").read_text())
-
-    assert found["rows"][: len(before)] == before  # what was finished was not made again
-    assert len(made) == ROWS
-    assert [tuple(row["key"]) for row in found["rows"]] == [case.key for case in cases(1)]
-    for row in found["rows"]:
+    done = stopped_and_finished(app, options, monkeypatch, experiment, "classify", after=3)
+    assert done.before == len(IMPORTANCE) + len(FORMS) + 3
+    assert done.calls == ROWS
+    assert [tuple(row["key"]) for row in done.found["rows"]] == [case.key for case in cases(1)]
+    for row in done.found["rows"]:
         check(row)
-    assert (out / "anadp.png").stat().st_size > 10_000
-    assert (out / "anadp.md").read_text() == page and str(tmp_path) not in page.split("command")[0]
-    assert found["summary"]["word"] in ("held", "partly", "not held", "undecided")
-    assert not list(out.glob(".*"))  # what was kept between rows is gone
-    everything = (out / "anadp.json").read_text() + page
+    assert str(tmp_path) not in done.page.split("command")[0]
+    everything = json.dumps(done.found) + done.page
     assert not any(name.split()[1] in everything for name in NAMES)  # nobody is named
     assert "555-" not in everything
-
-    assert run(*options) == page
-    assert len(made) == ROWS
-    options[options.index("tiny")] = "cpu"
-    with pytest.raises(InputError, match="other settings"):
-        run(*options)
 
 
 def check(row):

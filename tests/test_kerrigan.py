@@ -1,11 +1,10 @@
 """Paper 003's experiment, from the command line to its files, on made-up text."""
 
-import json
 import math
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from experiments import run, stopped_and_finished
 
 from evaluation.papers.intervals import ratio
 from evaluation.papers.kerrigan import training
@@ -55,18 +54,10 @@ def options(tmp_path):
     return [*found, "--size", "tiny", "--seeds", "1", "--output", str(tmp_path / "out")]
 
 
-def run(*options):
-    result = CliRunner().invoke(app, list(map(str, options)))
-    if result.exception and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == 0, result.output
-    return result.stdout
-
-
 def test_a_plan_reads_no_scored_text_and_trains_nothing(options, tmp_path):
     for name in ("dev", "test"):
         (tmp_path / f"private-{name}.txt").unlink()
-    plan = run(*options, "--dry-run")
+    plan = run(app, *options, "--dry-run")
     for contestant in SIZES["tiny"].contestants:
         assert f"{contestant.name}: " in plan
     assert "σ = 1.1" in plan
@@ -75,7 +66,7 @@ def test_a_plan_reads_no_scored_text_and_trains_nothing(options, tmp_path):
 
 def test_the_full_plan_has_the_papers_sizes(options):
     options[options.index("tiny")] = "full"
-    plan = run(*options, "--dry-run")
+    plan = run(app, *options, "--dry-run")
     assert "feed-forward, words as numbers, large: " in plan
     size = SIZES["full"].contestants
     assert [c.shape.hidden for c in size if c.paper == "small"][0] == (500, 250, 50)
@@ -84,7 +75,7 @@ def test_the_full_plan_has_the_papers_sizes(options):
 
 @pytest.mark.parametrize("size", SIZES)
 def test_a_plan_needs_no_files(size, tmp_path):
-    plan = run("--size", size, "--seeds", "2", "--output", tmp_path / "out", "--dry-run")
+    plan = run(app, "--size", size, "--seeds", "2", "--output", tmp_path / "out", "--dry-run")
     assert "as if they were the paper's" in plan
     rows = 2 * len(SIZES[size].contestants) * (1 + 2 * len(SIGMAS))
     assert plan.endswith(f"{rows} rows with 2 seeds\n")
@@ -94,18 +85,18 @@ def test_a_plan_needs_no_files(size, tmp_path):
 @pytest.mark.parametrize(("more", "option"), [([], "--public"), (["--public", "a.txt"], "--priv")])
 def test_files_are_asked_for(more, option):
     with pytest.raises(InputError, match=f"{option}.*: name a file"):
-        run(*more)
+        run(app, *more)
 
 
 def test_bad_options_are_named(options):
     options[options.index("tiny")] = "huge"
     with pytest.raises(InputError, match="--size: 'huge' is none of tiny, cpu, full"):
-        run(*options)
+        run(app, *options)
 
 
 def test_a_folder_that_reads_too_little_is_refused(options, tiny_base):
     with pytest.raises(InputError, match="reads fewer than 256 tokens"):
-        run(*options, "--gpt2", str(tiny_base), "--dry-run")
+        run(app, *options, "--gpt2", str(tiny_base), "--dry-run")
 
 
 def test_word_counts_are_the_texts_own():
@@ -165,46 +156,17 @@ def test_people_with_several_lines_are_less_safe_than_one(tmp_path):
 
 @pytest.mark.slow
 def test_from_the_command_line_to_its_files(options, tmp_path, monkeypatch):
-    out, stopped = tmp_path / "out", 9
-    real, trained = training.learn, []
-
-    def counted(*args):
-        if len(trained) == stopped:
-            raise KeyboardInterrupt
-        trained.append(args)
-        return real(*args)
-
-    monkeypatch.setattr(training, "learn", counted)
-    with pytest.raises(AssertionError):  # interrupted: exit code 130
-        run(*options)
-    before = json.loads((out / "kerrigan.json").read_text())["rows"]
-    assert before
-    stopped = -1
-    table = run(*options)
-    found = json.loads((out / "kerrigan.json").read_text())
-
-    assert found["rows"][: len(before)] == before  # what was finished was not made again
+    done = stopped_and_finished(app, options, monkeypatch, training, "learn", after=9)
     levels = [(PUBLIC, 0.0), *((s, x) for s in (PRIVATE, BOTH) for x in SIGMAS)]
-    keys = [tuple(row["key"]) for row in found["rows"]]
+    keys = [tuple(row["key"]) for row in done.found["rows"]]
     assert keys == [(c.name, *level, 0) for c in SIZES["tiny"].contestants for level in levels]
     phases = len(SIZES["tiny"].contestants) * (1 + 2 * len(SIGMAS))
-    assert len(trained) == phases  # public text once a model, and each private row once
-    for row in found["rows"]:
+    assert done.calls == phases  # public text once a model, and each private row once
+    for row in done.found["rows"]:
         check_epsilon(row)
-    assert (out / "kerrigan.png").stat().st_size > 10_000
-    assert (out / "kerrigan.md").read_text() == table
-    assert found["summary"]["word"] in ("held", "partly", "not held", "undecided")
-    assert found["summary"]["published"].startswith("0.930")
+    assert done.found["summary"]["published"].startswith("0.930")
     for said in ("3787.68", "1473.48", "9.75", "words as numbers", "SHA-256", "lines of a person"):
-        assert said in table
-    assert not list(out.glob(".*"))  # the kept weights are gone
-
-    count = len(trained)
-    assert run(*options) == table
-    assert len(trained) == count
-    options[options.index("tiny")] = "cpu"
-    with pytest.raises(InputError, match="other settings"):
-        run(*options)
+        assert said in done.page
 
 
 def check_epsilon(row):

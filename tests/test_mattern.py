@@ -1,6 +1,5 @@
 """Paper 002's experiment, from the command line to its files, on made-up reviews."""
 
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 import pytest
 from evaluated import reviews as made_up
 from evaluated import without_downloads
-from typer.testing import CliRunner
+from experiments import run, stopped_and_finished
 
 from evaluation.embeddings import SentenceEncoder
 from evaluation.papers.intervals import Interval
@@ -61,18 +60,10 @@ def table_of(name, spare=0):
     return Reviews(name, made_up(80, 0), made_up(40, 1), made_up(spare, 2))
 
 
-def run(*options):
-    result = CliRunner().invoke(app, list(map(str, options)))
-    if result.exception and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == 0, result.output
-    return result.stdout
-
-
 def test_a_plan_reads_no_test_rows_and_trains_nothing(options, tmp_path):
     for name in ("imdb", "amazon"):
         (tmp_path / f"{name}-test.csv").unlink()
-    plan = run(*options, "--dry-run")
+    plan = run(app, *options, "--dry-run")
     assert "2 steps of 25 from 25 records" in plan
     assert "4 models, each ε = 8" in plan
     assert not (tmp_path / "out").exists()
@@ -80,14 +71,14 @@ def test_a_plan_reads_no_test_rows_and_trains_nothing(options, tmp_path):
 
 @pytest.mark.parametrize("size", SIZES)
 def test_a_plan_needs_no_files(size, tmp_path):
-    plan = run("--size", size, "--seeds", "2", "--output", tmp_path / "out", "--dry-run")
+    plan = run(app, "--size", size, "--seeds", "2", "--output", tmp_path / "out", "--dry-run")
     assert "as many rows as the size takes" in plan
     rows = 2 * sum(len(list(levels(data, SIZES[size]))) for data in DATA)
     assert plan.endswith(f"{rows} rows with 2 seeds\n")
 
 
 def test_the_full_plan_has_the_papers_sizes():
-    plan = run("--size", "full", "--dry-run")
+    plan = run(app, "--size", "full", "--dry-run")
     for said in (
         "gpt2,",
         "from 5,000 records",
@@ -104,13 +95,13 @@ def test_the_full_plan_has_the_papers_sizes():
 def test_files_are_asked_for(more, option):
     named = [part for name in more for part in (f"--{name}", "a.csv")]
     with pytest.raises(InputError, match=f"{option}.*: name a file"):
-        run(*named)
+        run(app, *named)
 
 
 def test_labels_that_nobody_learnt_are_refused(options, tmp_path):
     (tmp_path / "imdb-test.csv").write_text("text,sentiment\nSo so.,mixed\n")
     with pytest.raises(InputError, match=r"imdb-test\.csv: has labels that imdb-train\.csv lacks"):
-        run(*options)
+        run(app, *options)
 
 
 def test_few_records_are_of_all_labels():
@@ -288,39 +279,14 @@ def test_tables_have_a_line_for_every_level(finished):
 @pytest.mark.slow
 def test_from_the_command_line_to_its_files(options, tmp_path, monkeypatch):
     without_downloads(monkeypatch)
-    out, stopped, made = tmp_path / "out", 12, []
-    real = scoring.Scorer.row
-
-    def counted(self, case, workshop):
-        if len(made) == stopped:
-            raise KeyboardInterrupt
-        made.append(case.key)
-        return real(self, case, workshop)
-
-    monkeypatch.setattr(scoring.Scorer, "row", counted)
-    with pytest.raises(AssertionError):  # interrupted: exit code 130
-        run(*options)
-    before = json.loads((out / "mattern.json").read_text())["rows"]
-    assert len(before) == stopped
-    stopped = -1
-    page = run(*options)
-    found = json.loads((out / "mattern.json").read_text())
-
-    assert found["rows"][:12] == before  # what was finished was not made again
-    keys = [tuple(row["key"]) for row in found["rows"]]
-    assert keys == made == [case.key for case in cases(TINY, 1)]
-    for row in found["rows"]:
+    done = stopped_and_finished(app, options, monkeypatch, scoring.Scorer, "row", after=12)
+    keys = [tuple(row["key"]) for row in done.found["rows"]]
+    assert keys == [case.key for case in cases(TINY, 1)]
+    assert done.before == 12 and done.calls == len(keys)
+    for row in done.found["rows"]:
         check(row)
-    assert (out / "mattern.png").stat().st_size > 10_000
-    assert (out / "mattern.md").read_text() == page
-    assert found["summary"]["word"] in ("held", "partly", "not held", "undecided")
     for said in ("∼3% lower", "SHA-256", "one model per label", "typical 0.1", "bounded, λ = 8"):
-        assert said in page
-    assert run(*options) == page
-    assert len(made) == len(keys)
-    options[options.index("tiny")] = "cpu"
-    with pytest.raises(InputError, match="other settings"):
-        run(*options)
+        assert said in done.page
 
 
 def check(row):

@@ -1,13 +1,12 @@
 """Paper 004's experiment, from the command line to its files, on made-up text."""
 
-import json
 import math
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from typer.testing import CliRunner
+from experiments import run, stopped_and_finished
 
 from evaluation.fitting import Recipe
 from evaluation.leakage.roc import Attack
@@ -78,14 +77,6 @@ def options(tmp_path):
         (tmp_path / f"{name}.txt").write_text(lines(170, seed))
         found += [f"--{name}", str(tmp_path / f"{name}.txt")]
     return [*found, "--size", "tiny", "--seeds", "1", "--output", str(tmp_path / "out")]
-
-
-def run(*options):
-    result = CliRunner().invoke(app, list(map(str, options)))
-    if result.exception and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == 0, result.output
-    return result.stdout
 
 
 # --- the LSTM -----------------------------------------------------------------------------------
@@ -460,14 +451,14 @@ def quick(monkeypatch):
 
 @pytest.mark.parametrize("size", SIZES)
 def test_a_plan_needs_no_files(size, tmp_path, quick):
-    said = run("--size", size, "--seeds", "2", "--output", tmp_path / "out", "--dry-run")
+    said = run(app, "--size", size, "--seeds", "2", "--output", tmp_path / "out", "--dry-run")
     assert "as if they were the paper's" in said and "no guarantee" in said
     assert said.endswith("30 rows with 2 seeds\n")
     assert not (tmp_path / "out").exists()
 
 
 def test_a_plan_of_files_counts_them_and_names_the_base(options, tiny_base, quick):
-    said = run(*options, "--dry-run", "--base", tiny_base)
+    said = run(app, *options, "--dry-run", "--base", tiny_base)
     assert f"begins from {tiny_base}" in said and "as if" not in said
     assert "LSTM, no DP: 11 steps of 32 from 170 records" in said  # 160 lines and ten canaries
 
@@ -483,37 +474,17 @@ def test_a_plan_of_files_counts_them_and_names_the_base(options, tiny_base, quic
 def test_bad_options_are_named(options, more, said):
     start = options[:4] if more else []
     with pytest.raises(InputError, match=said):
-        run(*start, *more)
+        run(app, *start, *more)
 
 
 @pytest.mark.slow
 def test_from_the_command_line_to_its_files(options, tmp_path, monkeypatch):
     pytest.importorskip("presidio_analyzer")
-    out, left, real = tmp_path / "out", [3], training.LstmRow.row
-
-    def stopped(self):
-        if not left[0]:
-            raise KeyboardInterrupt
-        left[0] -= 1
-        return real(self)
-
-    monkeypatch.setattr(training.LstmRow, "row", stopped)
-    with pytest.raises(AssertionError):  # interrupted: exit code 130
-        run(*options)
-    before = json.loads((out / "sdp.json").read_text())["rows"]
-    assert len(before) == 3
-    left[0] = -1
-    page = run(*options)
-    found = json.loads((out / "sdp.json").read_text())
-    assert found["rows"][:3] == before  # what was finished was not made again
-    assert [tuple(row["key"]) for row in found["rows"]] == [case.key for case in cases(1)]
-    for row in found["rows"]:
+    done = stopped_and_finished(app, options, monkeypatch, training.LstmRow, "row", after=3)
+    assert done.before == 3
+    assert [tuple(row["key"]) for row in done.found["rows"]] == [case.key for case in cases(1)]
+    for row in done.found["rows"]:
         check(row)
-    assert (out / "sdp.md").read_text() == page and (out / "sdp.png").stat().st_size > 10_000
-    assert found["summary"]["word"] in list(Word)
-    assert not list(out.glob(".*"))  # the kept weights are gone
-    left[0] = 0
-    assert run(*options) == page
 
 
 def check(row):
