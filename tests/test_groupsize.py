@@ -15,6 +15,7 @@ from tests.handover import FULL_BATCH, NO_PRIVACY, hand_over, ledger
 from tests.test_guarantee import FLAGGED, SPENT, WEIGHED
 from tests.test_verify import forge, refusal
 from twinset import Twinset
+from twinset.artefact import write_json
 from twinset.errors import InputError
 from twinset.options import run_config
 from twinset.outlook import plan_lines
@@ -110,7 +111,7 @@ def test_a_ledger_with_another_size_is_refused(wrong):
 
 def test_a_ledger_is_read_as_it_was_written(tmp_path):
     for size in (None, 5):
-        ledger(group_size=size).save(tmp_path / "ledger.json")
+        write_json(tmp_path / "ledger.json", ledger(group_size=size).to_dict())
         assert Ledger.load(tmp_path / "ledger.json").group_size == size
         assert ("group_size" in (tmp_path / "ledger.json").read_text()) == (size is not None)
 

@@ -16,7 +16,7 @@ import cli
 from twinset.artefact import sha256_file
 from twinset.basemodel import load_base
 from twinset.pretraining import training
-from twinset.pretraining.config import PretrainConfig, Shape
+from twinset.pretraining.config import PretrainConfig
 from twinset.pretraining.curve import read_log
 from twinset.pretraining.optimizers import optimizers
 
@@ -254,11 +254,6 @@ def test_the_learning_rate_rises_and_falls():
     shape = [training.rate(step, 100, config.warmup) for step in range(100)]
     assert shape[9] == 1.0 and np.argmax(shape) in (9, 10)
     assert shape[0] == 0.1 and shape[-1] == pytest.approx(training.LOWEST, abs=1e-3)
-
-
-def test_plain_values_are_read_again():
-    config = PretrainConfig(shape=Shape(layers=3), epochs=0.5)
-    assert PretrainConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
 
 
 CURVE = Path(__file__).parents[1] / "evaluation" / "examples" / "brown.pretraining.json"

@@ -26,9 +26,11 @@ def plain(value: object) -> str:
 
     >>> plain("<b> *x* | [y](z)")
     '\\<b\\> \\*x\\* \\| \\[y\\](z)'
+    >>> plain("1. x"), plain("- x"), plain(0.5)
+    ('1\\. x', '\\- x', '0.5')
     """
     line = re.sub(r"([\\`*_{}\[\]<>#|!~$&])", r"\\\1", one_line(value).strip())
-    return re.sub(r"^([-+=:]|\d+[.)])", r"\\\1", line)
+    return re.sub(r"^((?=[-+=:])|\d+(?=[.)](\s|$)))", r"\1\\", line)  # a list, a rule, a heading
 
 
 def code(value: object) -> str:

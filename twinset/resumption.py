@@ -142,7 +142,7 @@ class Resumption:
 
         def save(folder: Path) -> None:
             write_json(folder / FACTS, facts)
-            ledger.save(folder / LEDGER)
+            write_json(folder / LEDGER, ledger.to_dict())
             save_state(state(), folder / STATE)
 
         self._checkpoints.write(step, save)

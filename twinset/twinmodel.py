@@ -105,7 +105,7 @@ class TwinModel:
             self.model.save_pretrained(folder, safe_serialization=True)
             self.tokenizer.save_pretrained(folder)
         write_json(folder / DESCRIPTION, self._description())
-        self.ledger.save(folder / LEDGER)
+        write_json(folder / LEDGER, self.ledger.to_dict())
         seal(folder)
 
     def _description(self) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -79,10 +78,5 @@ class PretrainConfig:
             raise InputError(f"--precision {self.precision}: there are {', '.join(PRECISIONS)}")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values; `from_dict` reads them."""
+        """Return plain values, ready for JSON."""
         return asdict(self)
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> PretrainConfig:
-        """Read what `to_dict` returned."""
-        return cls(**{**data, "shape": Shape(**data["shape"])})

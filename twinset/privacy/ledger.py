@@ -10,8 +10,6 @@ It states facts and computes nothing: ε comes from `accountant`, words from `gu
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from dataclasses import dataclass, field, fields
 from importlib import metadata
 from pathlib import Path
@@ -204,24 +202,9 @@ class Ledger:
             }
         )
 
-    def save(self, path: Path) -> None:
-        """Write the ledger as JSON, whole or not at all."""
-        text = json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(temporary).chmod(0o644)  # mkstemp's 0600 would hide a file that is to be shared
-            os.replace(temporary, path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-
     @classmethod
     def load(cls, path: Path) -> Ledger:
-        """Read what `save` wrote.
+        """Read a file of what `to_dict` returned.
 
         Raises:
             ValueError: the file is not strict JSON or not a ledger; names the file.
