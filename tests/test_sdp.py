@@ -419,7 +419,15 @@ def test_the_page_says_what_is_no_guarantee(tmp_path):
     rows.settings["about"] = {}
     report = experiment.report(rows)
     page = as_markdown(experiment.paper, report, rows, "a.png")
-    for said in ("160.04 ± 4.86", "305.86", "22.56", "no guarantee", "321.00", "2C, not C"):
+    for said in (
+        "160.04 ± 4.86",
+        "305.86",
+        "22.56",
+        "no guarantee",
+        "321.00",
+        "2C, not C",
+        "alike would be 7",
+    ):
         assert said in page
     for line in page.splitlines():
         if line.startswith("|") and "S-DPSGD" in line and "4.9" in line and "321" not in line:

@@ -9,6 +9,7 @@ from evaluation.papers.adp.cases import FORMS, MODELS, PLANTED
 from evaluation.papers.adp.found import LARGEST_EXPOSURE, Found
 from evaluation.papers.adp.noise import DP_SGD, LOGARITHMIC, NO_DP, PUBLISHED, SOUND
 from evaluation.papers.adp.published import ADP, SIGMAS, TABLE_1
+from evaluation.papers.axes import logarithmic
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -48,7 +49,7 @@ def _draw_perplexities(panel: Any, found: Found) -> None:
         label = f"{model} (paper, other tokens)"
         panel.plot(places, values, "x", color=colour, alpha=0.6, label=label)
     panel.set_xticks(places, [f"σ = {sigma:g}" for sigma in SIGMAS], fontsize=8)
-    panel.set_yscale("log")
+    logarithmic(panel, "y")
     panel.tick_params(axis="y", which="both", labelsize=7)
     panel.set_title("test perplexity per token", fontsize=9)
 

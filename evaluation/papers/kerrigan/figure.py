@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from evaluation.papers.axes import logarithmic
 from evaluation.papers.kerrigan.found import Found, models
 from evaluation.papers.kerrigan.published import BOTH, DELTA, PRIVATE, PUBLIC, SIGMAS, TABLE_1
 from evaluation.papers.learning import perplexity
@@ -44,7 +45,7 @@ def _draw(panel: Any, found: Found) -> None:
     panel.axhline(counts, color="0.6", linestyle=":", label="word counts of public text")
     _draw_published(panel, found.network)
     panel.set_xticks(range(len(SIGMAS)), [f"σ = {sigma:g}" for sigma in SIGMAS], fontsize=8)
-    panel.set_yscale("log")
+    logarithmic(panel, "y")
     panel.tick_params(axis="y", which="both", labelsize=7)
     panel.set_title(found.name, fontsize=9)
 

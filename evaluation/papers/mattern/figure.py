@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from evaluation.papers.axes import legend_beside
 from evaluation.papers.mattern.cases import (
     BASELINE,
     BUDGETS,
@@ -37,12 +38,9 @@ def draw(found: Found) -> Figure:
     above, below = figure.subplots(2, len(panels))
     for panel, (data, target) in zip(above, panels, strict=True):
         _draw_accuracies(panel, found, data, target)
-    above[0].legend(fontsize=6)
     for panel, data in zip(below, DATA, strict=False):
         _draw_losses(panel, found, data)
-    below[0].legend(fontsize=6)
-    for panel in below[len(DATA) :]:
-        panel.set_axis_off()
+    legend_beside(below[-1], above[0])
     name, size = found.size.neural[0], found.rows.settings["size"]
     figure.suptitle(f"Twins of reviews, classifier {name} ({size})", fontsize=10)
     return figure
@@ -87,15 +85,15 @@ def _draw_losses(panel: Any, found: Found, data: str) -> None:
     name, target = found.size.neural[0], joint(data)
     for epsilon in (COMPARED, None):
         every = [found.fidelity(x, target, name) for x in by_loss(data, found.size, epsilon)]
-        colour, said = _COLOURS[epsilon], f"ε = {names(epsilon, None)[0]}"
-        panel.plot(range(len(every)), list(map(_mean, every)), "o-", color=colour, label=said)
+        colour = _COLOURS[epsilon]
+        panel.plot(range(len(every)), list(map(_mean, every)), "o-", color=colour)
         for place, values in enumerate(every):
             panel.plot([place] * len(values), list(values.values()), "_", color=colour)
     least = _mean(found.fidelity(baseline(data), target, name))
-    panel.axhline(least, color="C2", label=BASELINE)
+    panel.axhline(least, color="C2")
     losses = [str(loss) for loss in found.size.losses]
     panel.set_xticks(range(len(losses)), losses, rotation=60, fontsize=7)
-    panel.set_title(f"{data}: label fidelity, {target}, all records", fontsize=9)
+    panel.set_title(f"{data}: label fidelity, all records", fontsize=9)
 
 
 def _mean(values: Mapping[int, float]) -> float:

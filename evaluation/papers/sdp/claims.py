@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from evaluation.papers.intervals import Interval, difference, ratio
+from evaluation.papers.intervals import Interval, difference, geometric_mean, ratio
 from evaluation.papers.rows import Rows
 from evaluation.papers.sdp.attacks import SWAPPED
 from evaluation.papers.sdp.cases import (
@@ -100,7 +100,20 @@ def _membership(rows: Rows, text: str) -> Verdict:
 def _anonymised(rows: Rows) -> Verdict:
     found = of_groups(rows, WIKITEXT, SDPSGD, ANONYMISED, "private_groups")
     because = f"perplexity on private tokens, S-DPSGD ÷ anonymised, is {found}"
-    return Verdict("anonymisation", because, word_of(found.below(1)))
+    return Verdict("anonymisation", because, word_of(found.below(1)), [_against_a_guess(rows)])
+
+
+def _against_a_guess(rows: Rows) -> str:
+    """Say whether private tokens were foretold at all: better than another would not mean that."""
+    found = {
+        model: geometric_mean(
+            [row["private_perplexity"] for row in rows.by_seed(WIKITEXT, model).values()]
+        )
+        for model in (NO_DP, DPSGD, SDPSGD, ANONYMISED)
+    }
+    guess = rows.facts["texts"][WIKITEXT]["vocabulary"]
+    said = ", ".join(f"{model} {perplexity.value:,.1f}" for model, perplexity in found.items())
+    return f"private tokens: {said}; all tokens alike would be {guess:,}"
 
 
 def _missed(rows: Rows) -> Verdict:

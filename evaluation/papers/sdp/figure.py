@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from evaluation.papers.axes import legend_beside, logarithmic
 from evaluation.papers.rows import Rows
 from evaluation.papers.sdp.attacks import HELD_OUT, SWAPPED
 from evaluation.papers.sdp.cases import LSTMS, TRANSFORMERS
@@ -17,15 +18,15 @@ def draw(rows: Rows) -> Figure:
     """Draw a row of panels for each text set, and one for transformers."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(12, 3.4 * (len(LSTMS) + 1)), layout="constrained")
+    figure = Figure(figsize=(14, 3.4 * (len(LSTMS) + 1)), layout="constrained")
     panels = figure.subplots(len(LSTMS) + 1, 3)
     for line, (text, models) in zip(panels, LSTMS.items(), strict=False):
         _perplexities(line[0], rows, text, models)
         _exposures(line[1], rows, text, models)
         _memberships(line[2], rows, text, models)
     _transformers(panels[-1][0], rows)
-    for empty in panels[-1][1:]:
-        empty.set_axis_off()
+    for empty, drawn in zip(panels[-1][1:], panels[0][1:], strict=True):
+        legend_beside(empty, drawn)
     size = rows.settings["size"]
     figure.suptitle(f"Selective DP, δ = {DELTA:g} ({size}); ε of S-DPSGD is nominal", fontsize=10)
     return figure
@@ -46,8 +47,8 @@ def _perplexities(panel: Any, rows: Rows, text: str, models: tuple[str, ...]) ->
     for place, model in enumerate(models):
         if (text, model) in TABLE_2:
             panel.plot([TABLE_2[text, model][0]], [place], "rx")
-    panel.set_xscale("log")
-    panel.set_title(f"{text}: perplexity (x: paper, other tokens)", fontsize=8)
+    logarithmic(panel, "x")
+    panel.set_title(f"{text}: perplexity (x: paper, other tokens)", fontsize=9)
 
 
 def _exposures(panel: Any, rows: Rows, text: str, models: tuple[str, ...]) -> None:
@@ -57,9 +58,9 @@ def _exposures(panel: Any, rows: Rows, text: str, models: tuple[str, ...]) -> No
             label = model if number == 0 else None
             xs, ys = zip(*pairs, strict=True)
             panel.plot(xs, ys, "o-", color=f"C{place}", label=label, markersize=3, linewidth=0.8)
-    panel.set_xscale("log")
-    panel.set_title(f"{text}: the canary's exposure (bits) against perplexity", fontsize=8)
-    panel.legend(fontsize=5)
+    logarithmic(panel, "x")
+    panel.set_title(f"{text}: the canary's exposure, bits, while learning", fontsize=9)
+    panel.set_xlabel("perplexity", fontsize=8)
     panel.tick_params(labelsize=7)
 
 
@@ -75,8 +76,7 @@ def _memberships(panel: Any, rows: Rows, text: str, models: tuple[str, ...]) -> 
     panel.set_yticks(range(len(models)), models, fontsize=7)
     panel.invert_yaxis()
     panel.tick_params(axis="x", labelsize=7)
-    panel.set_title(f"{text}: accuracy of membership inference", fontsize=8)
-    panel.legend(fontsize=5)
+    panel.set_title(f"{text}: accuracy of membership inference", fontsize=9)
 
 
 def _transformers(panel: Any, rows: Rows) -> None:
@@ -85,8 +85,8 @@ def _transformers(panel: Any, rows: Rows) -> None:
     for place, name in enumerate(names):
         kind, _, policy = name.partition(", ")
         panel.plot([TABLE_3[kind, policy][0]], [place], "rx")
-    panel.set_xscale("log")
-    panel.set_title(f"{TRANSFORMER}s: perplexity (x: paper, other tokens)", fontsize=8)
+    logarithmic(panel, "x")
+    panel.set_title(f"{TRANSFORMER}s: perplexity (x: paper, other tokens)", fontsize=9)
 
 
 def _of(rows: Rows, text: str, model: str, name: str) -> list[float]:
