@@ -46,6 +46,7 @@ class Report:
         ours: the same of ours, with intervals.
         sections: tables.
         readings: how ambiguous points of the paper were read, a point each.
+        word: on the claim, where the verdicts are on more than it; None: that of all together.
     """
 
     verdicts: Sequence[Verdict]
@@ -53,10 +54,11 @@ class Report:
     ours: str
     sections: Sequence[Section]
     readings: Sequence[str]
+    word: Word | None = None
 
     def summary(self, paper: Paper) -> Summary:
         """Return its line in a table of all papers."""
-        word = together(verdict.word for verdict in self.verdicts)
+        word = self.word or together(verdict.word for verdict in self.verdicts)
         return Summary(paper.citation, paper.claim, self.published, self.ours, word)
 
 

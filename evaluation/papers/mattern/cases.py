@@ -11,6 +11,7 @@ from evaluation.papers.rows import Key
 
 DATA = (IMDB, AMAZON)
 REAL, RIVAL = "real rows", "real rows, DP classifier"
+SHORT = "real rows, as many and as short as a twin's"
 BASELINE, TWIN, APART = "no private data", "twin", "twin, one model per label"
 RECORDS: tuple[int | None, ...] = (*FEW, None)  # None: all
 BUDGETS: tuple[float | None, ...] = (*EPSILONS, None)  # None: without privacy
@@ -82,6 +83,11 @@ def baseline(data: str) -> Level:
     return Level(data, BASELINE, 0, 0.0)
 
 
+def short(data: str, size: Size) -> Level:
+    """Return real rows of a twin's number and length: what a twin like real rows would teach."""
+    return Level(data, SHORT, size.rows[data])
+
+
 def main_twins(data: str, size: Size) -> Iterator[Level]:
     """Yield the twins of the main table."""
     for records in RECORDS:
@@ -99,6 +105,7 @@ def levels(data: str, size: Size) -> Iterator[Level]:
     for records in RECORDS:
         yield Level(data, REAL, records)
         yield from (Level(data, RIVAL, records, epsilon) for epsilon in EPSILONS)
+    yield short(data, size)
     yield baseline(data)
     yield from main_twins(data, size)
     for epsilon in (COMPARED, None):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from evaluation.embeddings import SentenceEncoder
 from evaluation.papers.experiment import described
 from evaluation.papers.mattern.cases import COMPARED, DATA, Case, cases
-from evaluation.papers.mattern.claims import verdicts
+from evaluation.papers.mattern.claims import quoted, verdicts
 from evaluation.papers.mattern.figure import draw
 from evaluation.papers.mattern.found import Found, gap, wanted
 from evaluation.papers.mattern.plan import plan
@@ -23,6 +23,7 @@ from evaluation.papers.mattern.sizes import DECODINGS, Size
 from evaluation.papers.mattern.tables import sections
 from evaluation.papers.report import Report
 from evaluation.papers.rows import Rows
+from evaluation.papers.verdict import together
 from evaluation.papers.workshop import Workshop
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ class Mattern:
             ours=f"{what}: {'; '.join(_gaps(found))}",
             sections=list(sections(found)),
             readings=list(readings(self.how)),
+            word=together(verdict.word for verdict in quoted(found)),
         )
 
     def figure(self, rows: Rows) -> Figure:

@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from evaluation.papers.intervals import Interval, difference, geometric_mean, mean_of
-from evaluation.papers.mattern.cases import REAL, RIVAL, TWIN, Level, baseline
+from evaluation.papers.mattern.cases import (
+    REAL,
+    RIVAL,
+    TWIN,
+    Level,
+    baseline,
+    names,
+    short,
+)
 from evaluation.papers.mattern.reviews import ATTRIBUTES
 from evaluation.papers.mattern.scoring import ACCURACY, DISTINCT, FIDELITY
 from evaluation.papers.mattern.sizes import NUCLEUS, Size
@@ -71,6 +79,19 @@ class Found:
         """Return what an attack found, by seed."""
         return {seed: row["leaks"][kind][name] for seed, row in self.of(level).items()}
 
+    def chance(self, data: str, records: int | None, attack: str) -> BySeed:
+        """Return the AUROC that rows of no private data have against the same rows, by seed."""
+        count = names(None, records)[1]
+        return {s: row["chance"][count][attack] for s, row in self.of(baseline(data)).items()}
+
+    def revealed(self, level: Level, attack: str) -> Interval:
+        """Return the AUROC of a twin less what it is by chance.
+
+        Which rows were drawn moves an AUROC, whatever was written; so seeds are paired.
+        """
+        chance = self.chance(level.data, level.records, attack)
+        return difference(self.leak(level, "AUROC", attack), chance)
+
     def attacks(self, data: str) -> list[str]:
         """Return the names of the attacks."""
         row = next(iter(self.of(baseline(data)).values()))
@@ -98,6 +119,19 @@ def gap(
     """Return the accuracy of all real rows less that of a twin's."""
     twin = Level(data, TWIN, records, epsilon, found.size.mismatch)
     return _less(found, Level(data, REAL), twin, target, classifier)
+
+
+def least_gap(found: Found, data: str, target: str, classifier: str) -> Interval:
+    """Return the accuracy of all real rows less that of as many and as short ones as a twin's."""
+    return _less(found, Level(data, REAL), short(data, found.size), target, classifier)
+
+
+def baseline_over_rival(
+    found: Found, data: str, target: str, classifier: str, records: int | None, epsilon: float
+) -> Interval:
+    """Return the accuracy of rows without private data less that of a private classifier."""
+    rival = Level(data, RIVAL, records, epsilon)
+    return _less(found, baseline(data), rival, target, classifier)
 
 
 def over_rival(

@@ -56,9 +56,17 @@ def readings(size: Size) -> Iterator[str]:
         f"{size.max_tokens} tokens; warm-up and a linear fall; the same for all rows. What the "
         "size cpu takes (adapters, few steps, large batches) was seen to do best in a few trials "
         "on training rows of another table, which is not in ε. A base of 4 million parameters "
-        "and texts cut so early can say little of what a GPT-2 of 124 million would do; every row "
-        "of a table has the same handicap, the one without private data too."
+        "and texts cut so early can say little of what a GPT-2 of 124 million would do. All "
+        "written rows have this handicap; real rows and private classifiers have longer texts, and "
+        "up to all of them, so that a row of as many and as short real ones stands beside."
     )
+    if size.base_model == "gpt2-mini":
+        yield (
+            "What the base knows. gpt2-mini has read public reviews of businesses behind “Write a "
+            "{sentiment} review:”, and was kept from documents that share 13 words in a row with "
+            "either table, which no ε covers. So rows of no private data teach a sentiment too; "
+            "where they beat a private classifier as the twin does, that is the base's merit."
+        )
     yield (
         "Prompts. Scripts: “Write a positive review about a good movie:”. Here: the built-in "
         "templates film-review and product-review."
@@ -83,19 +91,22 @@ def readings(size: Size) -> Iterator[str]:
         "Classifiers. Paper: BERT, and TF-IDF. Here: tfidf, TF-IDF and a logistic regression; "
         "minilm, embeddings of a small transformer and a logistic regression, private by noisy "
         "gradients on the real rows; encoder, where it stands, a fine-tuned transformer. The "
-        "private ones are the project's own and were not tuned on these tables' test rows."
+        "private ones are the project's own, not the paper's BERT; their recipe was chosen on "
+        "training rows of the product reviews, never on test rows."
     )
     yield (
         "Leaks. Here: of the released texts alone, rows learnt from against others of the same "
         "file where there are some to spare. “Not shown” would be no proof of absence; a claim of "
-        "no leak holds where the upper end of AUROC is below "
-        f"{0.5 + SMALL_LEAK:g}, and is judged only where an attack sees something of a twin "
-        "without privacy."
+        "no leak holds where AUROC is, with all its interval, less than "
+        f"{SMALL_LEAK:g} above chance, and is judged only where an attack sees something of a twin "
+        "without privacy. Which 25 records were drawn moves an AUROC by 0.05 or more whatever was "
+        "written; so that of rows of no private data against the same records is taken off, seed "
+        "by seed."
     )
     yield (
         "Intervals are 95 %, Student's t over seeds, which change the few records, weights, "
-        "batches, noise and rows; test rows are the same for all, and one seed decides nothing. "
-        "Noise and batches are fresh from the operating system whatever the seed."
+        "batches, noise and rows; test rows are the same for all, so that intervals do not cover "
+        "other ones; one seed decides nothing. Noise and batches are fresh from the operating system whatever the seed."
     )
 
 

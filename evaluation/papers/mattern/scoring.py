@@ -17,7 +17,18 @@ from evaluation.fitting import Budget
 from evaluation.leakage.overlap import overlap
 from evaluation.leakage.roc import scores
 from evaluation.leakage.textmembership import text_attacks
-from evaluation.papers.mattern.cases import APART, BASELINE, COMPARED, REAL, RIVAL, TWIN, Case
+from evaluation.papers.mattern.cases import (
+    APART,
+    BASELINE,
+    COMPARED,
+    REAL,
+    RECORDS,
+    RIVAL,
+    SHORT,
+    TWIN,
+    Case,
+    names,
+)
 from evaluation.papers.mattern.reviews import MOST, TEXT, Reviews
 from evaluation.papers.mattern.sizes import DECODINGS, NUCLEUS, Size
 from evaluation.papers.mattern.writing import Writer, Written
@@ -30,7 +41,7 @@ from twinset.progress import Silent
 
 ACCURACY, FIDELITY, DISTINCT = "accuracy", "label fidelity", "distinct-2"
 Scores = dict[str, dict[str, dict[str, float]]]  # by measure, target and classifier
-PAIRS = 5000  # of words, that different ones are counted among
+PAIRS = 5000  # of words at most, that different ones are counted among
 
 
 class Scorer:
@@ -51,16 +62,18 @@ class Scorer:
     def row(self, case: Case, workshop: Workshop) -> dict[str, Any]:
         """Return what was found of one case."""
         began, source = time.monotonic(), case.level.source
-        if source == REAL:
-            found = self._real(case)
+        if source in (REAL, SHORT):
+            found = self._real(case, workshop)
         elif source == RIVAL:
             found = self._rival(case, workshop)
         else:
             found = self._twin(case, workshop)
         return found | {"seconds": round(time.monotonic() - began, 1)}
 
-    def _real(self, case: Case) -> dict[str, Any]:
+    def _real(self, case: Case, workshop: Workshop) -> dict[str, Any]:
         rows = self._reviews.drawn(case.level.records, case.seed)
+        if case.level.source == SHORT:
+            rows = Writer(self._reviews, self._size, workshop.progress).cut(rows)
         return {"records": len(rows), ACCURACY: self._accuracies(rows, self._makers, case.seed)}
 
     def _rival(self, case: Case, workshop: Workshop) -> dict[str, Any]:
@@ -93,6 +106,11 @@ class Scorer:
             found["perplexity"] = writer.perplexity(models[0].model if models else None)
         if self._is_attacked(case):
             found["leaks"] = self._leaks(frames[NUCLEUS], case)
+        if case.level.source == BASELINE:
+            found["chance"] = {
+                names(None, records)[1]: self._areas(frames[NUCLEUS], records, case.seed)
+                for records in RECORDS
+            }
         return found
 
     def _frame(
@@ -180,15 +198,20 @@ class Scorer:
         records = case.level.records or None
         members = self._reviews.drawn(records, case.seed)[TEXT].tolist()
         others, twin = self._reviews.others[TEXT].tolist(), frame[TEXT].tolist()
-        encode = self._embeddings.encode
-        attacks = text_attacks(twin, members[:MOST], others, encode)
         shared = overlap(twin, members, others, self._embeddings, seed=case.seed, progress=Silent())
         return {
-            "AUROC": {attack.name: scores(attack, case.seed)[0].value for attack in attacks},
+            "AUROC": self._areas(frame, records, case.seed),
             "shared": {
                 f"{one.score.name}, {one.place['against']}": one.score.value for one in shared
             },
         }
+
+    def _areas(self, frame: pd.DataFrame, records: int | None, seed: int) -> dict[str, float]:
+        """Return AUROC by attack: the rows that a twin of this seed learns from against others."""
+        members = self._reviews.drawn(records, seed)[TEXT].tolist()[:MOST]
+        others, written = self._reviews.others[TEXT].tolist(), frame[TEXT].tolist()
+        attacks = text_attacks(written, members, others, self._embeddings.encode)
+        return {attack.name: scores(attack, seed)[0].value for attack in attacks}
 
 
 def _claimed(models: Sequence[Written]) -> dict[str, float | None]:
@@ -205,7 +228,7 @@ def _worst(values: Sequence[float | None]) -> float | None:
 
 
 def _distinct(frame: pd.DataFrame) -> float:
-    """Return the share of different ones among so many pairs of words, the same for all twins."""
+    """Return the share of different ones among the first pairs of words."""
     texts = Diversity([words(text) for text in frame[TEXT]])
     found = {score.name: score.value for score in texts.scores([PAIRS] * LONGEST)}
     return found.get(DISTINCT, 0.0)

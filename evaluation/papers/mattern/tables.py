@@ -13,7 +13,9 @@ from evaluation.papers.mattern.cases import (
     COMPARED,
     DATA,
     REAL,
+    RECORDS,
     RIVAL,
+    SHORT,
     TWIN,
     Level,
     baseline,
@@ -24,7 +26,7 @@ from evaluation.papers.mattern.cases import (
 )
 from evaluation.papers.mattern.found import Found, joint
 from evaluation.papers.mattern.reviews import ATTRIBUTES
-from evaluation.papers.mattern.scoring import ACCURACY, FIDELITY
+from evaluation.papers.mattern.scoring import ACCURACY, FIDELITY, PAIRS
 from evaluation.papers.mattern.sizes import DECODINGS, NUCLEUS
 from evaluation.papers.page import table
 from evaluation.papers.report import Section
@@ -72,7 +74,7 @@ def _accuracies(found: Found, data: str) -> list[str]:
 def _is_main(level: Level, found: Found) -> bool:
     if level.source == TWIN:
         return level.mismatch == found.size.mismatch
-    return level.source in (REAL, RIVAL, BASELINE)
+    return level.source in (REAL, RIVAL, SHORT, BASELINE)
 
 
 def _columns(found: Found, data: str) -> list[tuple[str, str]]:
@@ -138,7 +140,8 @@ def _decodings(found: Found) -> list[str]:
     note = (
         f"The same model's rows drawn in other ways: the twin of all records at ε = {COMPARED:g}, "
         "and the base model. Accuracy and fidelity of all labels together. Distinct-2: the share "
-        "of different ones among as many pairs of words of each."
+        f"of different ones among a table's pairs of words, {PAIRS:,} at most; shorter tables have "
+        "fewer, and so a larger share."
     )
     header = ["table", "written by", "drawn from"]
     header += [f"{m}, {c}" for m in (ACCURACY, FIDELITY) for c in classifiers] + ["distinct-2"]
@@ -194,35 +197,43 @@ def _leaks(found: Found) -> list[str]:
     note = (
         "AUROC: rows that were learnt from against others, told apart by the nearest row that was "
         "written; 0.5 knows nothing. Shared runs: rows written that share a run of "
-        f"{RUN} words with rows learnt from, and with as many others, which is what chance is. "
-        f"{BASELINE.capitalize()}: against all records, from which nothing was learnt. Others: "
+        f"{RUN} words with rows learnt from, and with as many others, which is what chance is; the "
+        "longest also with any row learnt from, of which there may be more. "
+        f"{BASELINE.capitalize()}: against the same records, from which nothing was learnt: what "
+        "an AUROC is by chance, which verdicts take off it, seed by seed. Others: "
         f"{', '.join(f'{data}: {one}' for data, one in others.items())}."
     )
     attacks = found.attacks(DATA[0])
     header = ["table", "written by", "records", "asked ε", *(f"AUROC, {a}" for a in attacks)]
-    header += ["longest shared run, learnt from", "others", f"{RUN} words, learnt from", "others"]
-    body = (
-        _leak_cells(found, level, attacks)
-        for data in DATA
-        for level in (baseline(data), *main_twins(data, found.size))
-    )
+    header += ["longest shared run, any learnt from", "as many", "others"]
+    header += [f"{RUN} words, as many learnt from", "others"]
+    body: list[list[str]] = []
+    for data in DATA:
+        body += [_chance_cells(found, data, records, attacks) for records in RECORDS]
+        body += [_leak_cells(found, level, attacks) for level in main_twins(data, found.size)]
     return [plain(note), "", *table(header, body, left=3)]
+
+
+def _chance_cells(found: Found, data: str, records: int | None, attacks: list[str]) -> list[str]:
+    areas = [_mean(found.chance(data, records, attack)) for attack in attacks]
+    runs = _run_cells(found, baseline(data)) if records is None else [""] * 5
+    return [data, BASELINE, names(None, records)[1], "0", *areas, *runs]
 
 
 def _leak_cells(found: Found, level: Level, attacks: list[str]) -> list[str]:
     asked, count = names(level.epsilon, level.records)
+    areas = [_mean(found.leak(level, "AUROC", attack)) for attack in attacks]
+    return [level.data, level.source, count, asked, *areas, *_run_cells(found, level)]
+
+
+def _run_cells(found: Found, level: Level) -> list[str]:
     row = next(iter(found.of(level).values()))
     equal = SAMPLE if f"{_RUNS}, {SAMPLE}" in row["leaks"]["shared"] else TRAIN
     runs = [
         max(found.leak(level, "shared", f"longest verbatim run, {where}").values())
-        for where in (equal, HELDOUT)
+        for where in (TRAIN, equal, HELDOUT)
     ]
     return [
-        level.data,
-        level.source,
-        count,
-        asked,
-        *(_mean(found.leak(level, "AUROC", attack)) for attack in attacks),
         *(f"{run:.0f}" for run in runs),
         *(_mean(found.leak(level, "shared", f"{_RUNS}, {where}")) for where in (equal, HELDOUT)),
     ]

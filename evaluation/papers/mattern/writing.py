@@ -91,6 +91,12 @@ class Writer:
             progress=self._progress,
         )
 
+    def cut(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """Return real rows as long as those of a twin can be."""
+        tokenizer, most = self._base().tokenizer, self._size.max_tokens
+        found = tokenizer(rows[TEXT].tolist(), add_special_tokens=False)["input_ids"]
+        return rows.assign(**{TEXT: [tokenizer.decode(ids[:most]) for ids in found]})
+
     def perplexity(self, model: TwinModel | None) -> float:
         """Return that of test rows, each behind its own prompt; None: of the base model."""
         rows = self._reviews.test.head(self._size.probed)
