@@ -1,6 +1,7 @@
 """Paper 004's experiment, from the command line to its files, on made-up text."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -257,14 +258,35 @@ def test_states_are_clipped_and_noisy(rows, tokenizer, scale):
     assert close == (scale == 1.0)
 
 
+class Quiet:
+    """Releases nothing."""
+
+    def release(self, sums, records):
+        for total in sums:
+            total.zero_()
+        return sums, SubsampledGaussian(1.0, 0.5, 1)
+
+
+def test_stretches_in_turn_end_in_the_state_of_one_reading(rows, tokenizer):
+    """Without updates and noise, cutting a record must change nothing."""
+    model, flagged, how = learnt(rows, tokenizer, _policy=Quiet(), noise_multiplier=1.0)
+    most = max(range(len(how._cuts)), key=lambda place: len(how._cuts[place]))
+    assert len(how._cuts[most]) > 3
+    states, real = [], how._last_states
+    how._batches, how._noisy = [[most]], (lambda noisy: noisy)
+    how._plan = replace(how._plan, learning_rate=0.0)
+    how._last_states = lambda spans: states.append(real(spans)) or states[-1]
+    how.train()
+    begin = int(tokenizer.eos_token_id)
+    ids = torch.tensor([[begin, *flagged.records.texts[most][:-1]]])
+    with torch.no_grad():
+        recurrence = model.base_model
+        _, last = recurrence.read(recurrence.table(ids), recurrence.zeros(1))
+    torch.testing.assert_close(states[-1], (last.hidden, last.cell))
+
+
 def test_private_values_reach_the_next_stretch_by_noisy_states_alone(rows, tokenizer):
     """Two texts that differ in a private value: without noise the model differs, clipped or not."""
-
-    class Quiet:
-        def release(self, sums, records):
-            for total in sums:
-                total.zero_()
-            return sums, SubsampledGaussian(1.0, 0.5, 1)
 
     def weights(value, forgets):
         row = Row(f"I am {value}. Where is it?", ((5, 5 + len(value), "name"),))

@@ -70,8 +70,8 @@ class Recurrence(nn.Module):
 
     def zeros(self, rows: int) -> State:
         """Return the state before any word."""
-        empty = torch.zeros(rows, self.width, dtype=self.gates.weight.dtype)
-        return State(empty, empty)
+        empty = torch.zeros(2, rows, self.width, dtype=self.gates.weight.dtype)
+        return State(empty[0], empty[1])  # two tensors: some write into them
 
     @torch.no_grad()
     def read(self, vectors: Tensor, begin: State) -> tuple[Tensor, State]:

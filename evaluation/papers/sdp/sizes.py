@@ -24,7 +24,7 @@ class Size:
         step: η·C of S-DPSGD's private updates: how far a clipped gradient moves the weights.
         digits: of the canary's secret, from the left.
         exact: whether exposure is an exact rank; else it is extrapolated from a sample.
-        points: times that a model is looked at while it learns.
+        points: times that a model is looked at: at the end, half of the steps, a quarter and so on.
         members: rows on each side of membership inference.
         transformer: the base model where no folder is named.
         fine: its recipe without noise.
@@ -75,9 +75,9 @@ SIZES = {
         open=Recipe(32, 4, 5e-3),
         noisy=Recipe(64, 4, 2e-2),
         step=0.01,
-        digits=6,
-        exact=False,
-        points=4,
+        digits=5,
+        exact=True,
+        points=6,
         members=200,
         transformer=Gpt2Shape(128, 2, 4, 64),
         fine=Recipe(32, 3, 3e-3),

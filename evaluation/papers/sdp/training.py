@@ -134,7 +134,7 @@ class LstmRow:
 
         def count(done: int, total: int) -> None:
             tell(done, total)
-            if done in {math.ceil(total * (k + 1) / points) for k in range(points)}:
+            if done in {math.ceil(total / 2**k) for k in range(points)}:
                 look()
 
         return count
@@ -146,6 +146,7 @@ class LstmRow:
             "perplexity": perplexity(scored(model, self.texts.test).groups),
             "exposure": found.bits,
             "method": f"{found.method}, of {found.space:,}",
+            "candidates": found.space,
         }
 
 
