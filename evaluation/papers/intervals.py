@@ -51,6 +51,14 @@ class Interval:
         above = self.above(bound)
         return None if above is None else not above
 
+    def within(self, least: float, most: float) -> Interval:
+        """Return it cut at what is possible.
+
+        >>> Interval(15.0, -3.0, 33.0, 3).within(0.0, 16.6).text(1)
+        '15.0 [0.0, 16.6]'
+        """
+        return replace(self, low=max(self.low, least), high=min(self.high, most))
+
     def text(self, digits: int) -> str:
         """Return it in so many decimals, without an interval where there is none.
 

@@ -6,14 +6,15 @@ that of canaries at equal perplexity, as in the paper's figures 3, 4 and 6.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from evaluation.papers.intervals import Interval, difference, geometric_mean, ratio
 from evaluation.papers.rows import Rows
-from evaluation.papers.sdp.attacks import SWAPPED
+from evaluation.papers.sdp.attacks import HELD_OUT, SWAPPED
 from evaluation.papers.sdp.cases import (
     ANONYMISED_MISSED,
     LSTMS,
@@ -24,7 +25,7 @@ from evaluation.papers.sdp.cases import (
     selective,
 )
 from evaluation.papers.sdp.published import ANONYMISED, DPSGD, NO_DP, SDPSGD, WIKITEXT
-from evaluation.papers.verdict import Verdict, word_of
+from evaluation.papers.verdict import Verdict, Word, word_of
 
 SeedRows = Mapping[int, Mapping[str, Any]]
 
@@ -56,21 +57,28 @@ def of_groups(
     return ratio(*found)
 
 
-def at_equal_perplexity(ours: SeedRows, theirs: SeedRows) -> Interval:
+def at_equal_perplexity(ours: SeedRows, theirs: SeedRows) -> Interval | None:
     """Return our exposure at the end less theirs when their perplexity was ours, seed by seed.
 
     Between the times that they were looked at, their exposure is taken as straight in the logarithm
-    of perplexity; beyond these times, it is that of the nearest.
+    of perplexity. None where, in some seed, they were not looked at both above and below ours.
     """
     last = {seed: row["exposure"] for seed, row in ours.items()}
-    then = {seed: _when(theirs[seed], ours[seed]["perplexity"]) for seed in last if seed in theirs}
-    return difference(last, then)
+    then = {}
+    for seed, row in ours.items():
+        known = _when(theirs[seed], row["perplexity"])
+        if known is None:
+            return None
+        then[seed] = known
+    most = max(math.log2(row["candidates"]) for row in ours.values())
+    return difference(last, then).within(-most, most)
 
 
-def _when(row: Mapping[str, Any], perplexity: float) -> float:
-    pairs = sorted((np.log(p["perplexity"]), p["exposure"]) for p in row["points"])
+def _when(row: Mapping[str, Any], perplexity: float) -> float | None:
+    pairs = sorted((math.log(p["perplexity"]), p["exposure"]) for p in row["points"])
     places, bits = zip(*pairs, strict=True)
-    return float(np.interp(np.log(perplexity), places, bits))
+    place = math.log(perplexity)
+    return float(np.interp(place, places, bits)) if places[0] <= place <= places[-1] else None
 
 
 def _utility(rows: Rows, text: str) -> Verdict:
@@ -81,48 +89,60 @@ def _utility(rows: Rows, text: str) -> Verdict:
 
 
 def _canary(rows: Rows, text: str) -> Verdict:
-    found = at_equal_perplexity(rows.by_seed(text, SDPSGD), rows.by_seed(text, NO_DP))
-    word = word_of(found.below(0))
-    because = f"exposure of S-DPSGD less that without DP, at equal perplexity, is {found} bits"
-    return Verdict(f"canary, {text}", because, word)
+    ours, theirs = (rows.by_seed(text, model) for model in (SDPSGD, NO_DP))
+    return _less_exposed(f"canary, {text}", "without DP", ours, theirs)
+
+
+def _less_exposed(subject: str, other: str, ours: SeedRows, theirs: SeedRows) -> Verdict:
+    found = at_equal_perplexity(ours, theirs)
+    if found is None:
+        because = f"{other} there was no time at which perplexity was that of S-DPSGD"
+        return Verdict(subject, because, Word.UNDECIDED)
+    because = f"exposure of S-DPSGD less that {other}, at equal perplexity, is {found} bits"
+    return Verdict(subject, because, word_of(found.below(0)))
 
 
 def _membership(rows: Rows, text: str) -> Verdict:
+    """Two comparisons: the paper's, which secrets of another look decide too, and memory alone."""
+    found = {side: _told_apart(rows, text, side) for side in (SWAPPED, HELD_OUT)}
+    said = "; ".join(f"{side}, {one}" for side, one in found.items())
+    because = f"accuracy against S-DPSGD less that without DP: {said}"
+    word = _all_shown(one.below(0) for one in found.values())
+    return Verdict(f"membership inference, {text}", because, word)
+
+
+def _told_apart(rows: Rows, text: str, side: str) -> Interval:
     ours, theirs = (
-        {s: row["membership"][SWAPPED]["accuracy"] for s, row in rows.by_seed(text, m).items()}
+        {s: row["membership"][side]["accuracy"] for s, row in rows.by_seed(text, m).items()}
         for m in (SDPSGD, NO_DP)
     )
-    found = difference(ours, theirs)
-    because = f"accuracy against S-DPSGD less that without DP is {found}"
-    return Verdict(f"membership inference, {text}", because, word_of(found.below(0)))
+    return difference(ours, theirs)
 
 
 def _anonymised(rows: Rows) -> Verdict:
+    """Two comparisons: to be better than another is little where both are worse than a guess."""
     found = of_groups(rows, WIKITEXT, SDPSGD, ANONYMISED, "private_groups")
-    because = f"perplexity on private tokens, S-DPSGD ÷ anonymised, is {found}"
-    return Verdict("anonymisation", because, word_of(found.below(1)), [_against_a_guess(rows)])
-
-
-def _against_a_guess(rows: Rows) -> str:
-    """Say whether private tokens were foretold at all: better than another would not mean that."""
-    found = {
-        model: geometric_mean(
-            [row["private_perplexity"] for row in rows.by_seed(WIKITEXT, model).values()]
-        )
-        for model in (NO_DP, DPSGD, SDPSGD, ANONYMISED)
-    }
     guess = rows.facts["texts"][WIKITEXT]["vocabulary"]
-    said = ", ".join(f"{model} {perplexity.value:,.1f}" for model, perplexity in found.items())
-    return f"private tokens: {said}; all tokens alike would be {guess:,}"
+    because = (
+        f"perplexity on private tokens, S-DPSGD ÷ anonymised, is {found}, and S-DPSGD must be "
+        f"below {guess:,}, which all tokens alike would have"
+    )
+    word = _all_shown([found.below(1), _of_private(rows, SDPSGD).below(guess)])
+    said = ", ".join(
+        f"{model} {_of_private(rows, model).value:,.1f}"
+        for model in (NO_DP, DPSGD, SDPSGD, ANONYMISED)
+    )
+    return Verdict("anonymisation", because, word, [f"private tokens: {said}"])
+
+
+def _of_private(rows: Rows, model: str) -> Interval:
+    found = rows.by_seed(WIKITEXT, model).values()
+    return geometric_mean([row["private_perplexity"] for row in found])
 
 
 def _missed(rows: Rows) -> Verdict:
     ours, theirs = (rows.by_seed(WIKITEXT, m) for m in (SDPSGD_MISSED, ANONYMISED_MISSED))
-    found = at_equal_perplexity(ours, theirs)
-    because = (
-        f"exposure of S-DPSGD less that of anonymised text, at equal perplexity, is {found} bits"
-    )
-    return Verdict("imperfect policy function", because, word_of(found.below(0)))
+    return _less_exposed("imperfect policy function", "of anonymised text", ours, theirs)
 
 
 def _two_phases(rows: Rows, policy: str) -> Verdict:
@@ -130,7 +150,16 @@ def _two_phases(rows: Rows, policy: str) -> Verdict:
     ours = selective(policy)
     against = {"DPSGD": TRANSFORMER_DPSGD, "redacted": redacted(policy)}
     found = {name: of_groups(rows, WIKITEXT, ours, theirs) for name, theirs in against.items()}
-    better = [one.below(1) for one in found.values()]
-    shown = False if False in better else None if None in better else True
     said = ", ".join(f"÷ {name} {one}" for name, one in found.items())
-    return Verdict(f"transformer, {policy}", f"perplexity of S-DP {said}", word_of(shown))
+    word = _all_shown(one.below(1) for one in found.values())
+    return Verdict(f"transformer, {policy}", f"perplexity of S-DP {said}", word)
+
+
+def _all_shown(parts: Iterable[bool | None]) -> Word:
+    """Return the word for a claim that needs every part.
+
+    >>> str(_all_shown([True, None])), str(_all_shown([True, None, False]))
+    ('undecided', 'not held')
+    """
+    known = set(parts)
+    return word_of(False if False in known else None if None in known else True)

@@ -82,6 +82,13 @@ def _training() -> Iterator[str]:
         "WikiText-2; that choice is not in ε."
     )
     yield (
+        "Effort. S-DPSGD makes an update at every stretch of a batch, most of them without noise, "
+        "where DPSGD makes one a batch: several times as many from as many visits. A transformer "
+        "with S-DP has read the redacted texts as long as the redacted one, and then the texts as "
+        "they are; DPSGD begins from random weights. So what S-DP gains is in part that it learns "
+        "longer; DPSGD at its best rate and length was not searched for."
+    )
+    yield (
         "Tokens. Paper: BPE, in the code GPT-2's 50,257 tokens, so that no token is a secret. "
         "Here, but for the full size: a byte-level BPE of the training rows as the policy "
         "function leaves them, without canaries. Perplexities of other tokens do not compare; "
@@ -89,8 +96,8 @@ def _training() -> Iterator[str]:
     )
     yield (
         "Policy function of dialogues. Paper: patterns of the code that made them. Here: the "
-        "values that the table itself says were put in, found letter by letter, so it misses "
-        "nothing."
+        "values that the table itself says were put in, found letter by letter; where table and "
+        "text disagree, as in some dialogues of CustomerSim, a number is missed."
     )
     yield (
         "Anonymisation. Paper: “<num>” for each flagged token. Here: one “___” for a run of "
@@ -109,13 +116,13 @@ def _training() -> Iterator[str]:
 def _attacks() -> Iterator[str]:
     yield (
         f"Canary. “My ID is 341752” as {COPIES} records of its own, in the small sizes with "
-        "fewer digits or with a rank extrapolated from 2,000 candidates, as the tables say. "
+        "fewer digits, as the tables say. "
         "Candidates share their beginning, whose loss is left out."
     )
     yield (
         "Equal perplexity. Figures 3, 4 and 6 compare curves; here the model without DP is "
-        "looked at a few times while it learns, and its exposure taken where its perplexity is "
-        "that of S-DPSGD at its end; where it never was, at the nearest time."
+        "looked at after all, half, a quarter and so on of its steps, and its exposure taken "
+        "where its perplexity is that of S-DPSGD at its end; where it never was, nothing is said."
     )
     yield (
         "Membership inference. Paper: secrets against random ones of the same form; the code "
@@ -123,7 +130,8 @@ def _attacks() -> Iterator[str]:
         "rows against the same with each digit changed, or with names and addresses of held-out "
         "rows, by the mean loss of their private tokens, half of them called members. That "
         "tells a year from four random digits, too, though no member was memorised; so beside "
-        "it stand held-out rows with their own secrets, for which only memory helps. The "
+        "it stand held-out rows with their own secrets, for which only memory helps, and the "
+        "claim must hold of both. The "
         "paper's second round, on the names that the first did best and worst on, was left out: "
         "it selects what it then tests."
     )

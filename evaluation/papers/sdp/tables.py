@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -133,7 +134,8 @@ def _published(text: str, model: str) -> list[str]:
 
 def _attacks(rows: Rows, text: str, model: str) -> list[str]:
     found = list(rows.by_seed(text, model).values())
-    cells = [model, mean_of([row["exposure"] for row in found]).text(2), found[0]["method"]]
+    exposed = mean_of([row["exposure"] for row in found], 0.0, math.log2(found[0]["candidates"]))
+    cells = [model, exposed.text(2), found[0]["method"]]
     for side in (SWAPPED, HELD_OUT):
         for name in ("accuracy", "value"):
             values = [row["membership"][side][name] for row in found]
