@@ -376,7 +376,7 @@ def made(case, values):
         "method": "exact rank",
         "candidates": 1000,
         "points": [
-            {"perplexity": 4 * perplexity, "exposure": bits / 2},
+            {"perplexity": 30 * perplexity, "exposure": bits / 2},
             {"perplexity": perplexity, "exposure": bits},
         ],
         "membership": {SWAPPED: attack, HELD_OUT: attack},
