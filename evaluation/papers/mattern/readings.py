@@ -106,9 +106,9 @@ def readings(size: Size) -> Iterator[str]:
     yield (
         "Intervals are 95 %, Student's t over seeds, which change the few records, weights, "
         "batches, noise and rows; test rows are the same for all, so that intervals do not cover "
-        "other ones; one seed decides nothing. Each comparison is judged by itself, so that of forty "
-        "one may seem shown by chance. Noise and batches are fresh from the "
-        "operating system whatever the seed."
+        "other ones; one seed decides nothing. Each comparison is judged by itself, so that of "
+        "forty one may seem shown by chance. Noise and batches are fresh from the operating "
+        "system whatever the seed."
     )
 
 
