@@ -79,9 +79,9 @@ def _refuted(finding: Mapping[str, float]) -> bool:
 def _protected(form: str, sigma: float, copies: int, found: Found) -> str:
     ours = found.exposure(form, sigma, copies)
     less, more = (found.protection(form, sigma, copies, than) for than in (NO_DP, DP_SGD))
-    known = {True: "known", False: "not known", None: "not shown to be known"}[ours.above(UNKNOWN)]
+    never = found.exposure(form, sigma, 0)
     return (
-        f"planted {copies} times, σ = {sigma:g}: {ours.text(1)} bits, the secret is {known}; less "
+        f"planted {copies} times, σ = {sigma:g}: {ours.text(1)} bits, never: {never.text(1)}; less "
         f"No-DP {less.text(1)}, less DP-SGD {more.text(1)}"
     )
 

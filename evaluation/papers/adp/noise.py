@@ -1,7 +1,7 @@
 """The ways of training that paper 000's experiment compares, as policies of the project.
 
 At the same σ a text of privacy weight 1 has the same noise over the largest change that it can
-make, whether noise is uniform or adaptive. Knows no text.
+make, whether noise is uniform or adaptive in its sound form. Knows no text.
 """
 
 from __future__ import annotations

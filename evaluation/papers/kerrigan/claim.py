@@ -16,7 +16,10 @@ from evaluation.papers.verdict import Verdict, Word
 
 Outcome = tuple[str, Word]
 
-POSSIBLE: Outcome = "public text first makes private training under noise possible", Word.HELD
+POSSIBLE: Outcome = (
+    "public text first makes private training under the largest noise possible",
+    Word.HELD,
+)
 HELPFUL: Outcome = "public text first helps, but private training alone learns too", Word.PARTLY
 UNDERFIT: Outcome = (
     "public text first helps, but private training alone fails without noise too",
@@ -68,11 +71,11 @@ class Evidence:
 
     def _sentences(self) -> Sequence[str]:
         return (
-            f"under noise, public then private ÷ public only: {self.learns}: "
+            f"under the largest noise, public then private ÷ public only: {self.learns}: "
             + _said(self.learns, "the noisy private steps improve on the public model"),
-            f"public then private ÷ private only, both under noise: {self.beats}: "
+            f"public then private ÷ private only, both under the largest noise: {self.beats}: "
             + _said(self.beats, "beginning from public text is better"),
-            f"private only under noise ÷ word counts of the public text: {self.useless}: "
+            f"private only, the largest noise ÷ word counts of the public text: {self.useless}: "
             + _said(self.useless, "private training alone learns more than word counts"),
             f"private only without noise ÷ word counts of the public text: {self.able}: "
             + _said(self.able, "private training alone learns more than word counts"),
