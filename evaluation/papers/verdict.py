@@ -39,6 +39,18 @@ def together(words: Iterable[Word]) -> Word:
     return Word.PARTLY if found & {Word.HELD, Word.PARTLY} else Word.UNDECIDED
 
 
+def needing_all(words: Iterable[Word]) -> Word:
+    """Return one word for a claim that holds only if every part does.
+
+    >>> str(needing_all([Word.HELD, Word.UNDECIDED])), str(needing_all(Word))
+    ('undecided', 'not held')
+    """
+    found = set(words)
+    if Word.NOT_HELD in found:
+        return Word.NOT_HELD
+    return found.pop() if len(found) == 1 else Word.UNDECIDED
+
+
 @dataclass(frozen=True)
 class Verdict:
     """What was found of the claim, or of one part of it: a sentence that ends in the word.

@@ -16,7 +16,7 @@ from evaluation.papers.anadp.noise import IMPORTANCE, NO_DP, PUBLISHED, UNIFORM
 from evaluation.papers.anadp.published import EPSILON
 from evaluation.papers.anadp.tuning import METHODS
 from evaluation.papers.intervals import Interval
-from evaluation.papers.verdict import Verdict, Word, together, word_of
+from evaluation.papers.verdict import Verdict, Word, needing_all, together, word_of
 
 
 def verdicts(found: Found) -> Iterator[Verdict]:
@@ -27,6 +27,13 @@ def verdicts(found: Found) -> Iterator[Verdict]:
     for form in IMPORTANCE:
         yield protection(form, found)
     yield guarantee(found.attacks(PUBLISHED))
+
+
+def quoted(found: Found) -> Word:
+    """Return the word on the quoted claim: of the published form, accuracy and ε both."""
+    gains = {method: found.mean_gain(method, PUBLISHED) for method in METHODS}
+    parts = utility(PUBLISHED, gains), guarantee(found.attacks(PUBLISHED))
+    return needing_all(part.word for part in parts)
 
 
 def utility(form: str, gains: Mapping[str, Interval], details: Sequence[str] = ()) -> Verdict:
@@ -55,9 +62,9 @@ def protection(form: str, found: Found) -> Verdict:
             continue
         less, more = (found.against(measure, form, than) for than in (NO_DP, UNIFORM))
         words.append(hidden(less, more))
-        details.append(f"{name}: less no privacy {less}; less uniform {more}")
+        details.append(f"{name}, learnt less held out: less no privacy {less}; less uniform {more}")
     word = together(words) if words else Word.UNDECIDED
-    because = "names and numbers leak less than without privacy, and not more than under uniform"
+    because = "what can be judged leaks less than without privacy, no more is shown than by uniform"
     return Verdict(form, because, word, details)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evaluation.papers.anadp.cases import Attack, Case, Classifier, cases
-from evaluation.papers.anadp.claim import verdicts
+from evaluation.papers.anadp.claim import quoted, verdicts
 from evaluation.papers.anadp.corpora import SETS, Corpus, Paths, read_rows
 from evaluation.papers.anadp.figure import draw
 from evaluation.papers.anadp.found import Found
@@ -108,6 +108,7 @@ class Anadp:
             ours=f"accuracy less uniform, mean of three sets: {'; '.join(ours)}",
             sections=list(sections(found)),
             readings=list(readings(self.how)),
+            word=quoted(found),
         )
 
     def figure(self, rows: Rows) -> Figure:

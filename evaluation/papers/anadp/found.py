@@ -66,12 +66,15 @@ class Found:
 
     def learnt(self, measure: str, form: str) -> Interval | None:
         """Return how much better those that were learnt from are known than the held-out."""
-        train, heldout = (self._known(measure, form, p) for p in ("train", "held-out"))
-        return difference(train, heldout) if train.keys() & heldout.keys() else None
+        more = list(self._more_known(measure, form).values())
+        return mean_of(more) if more else None
 
     def against(self, measure: str, form: str, than: str) -> Interval:
-        """Return how much better what was learnt from is known than by another form."""
-        ours, theirs = (self._known(measure, f, "train") for f in (form, than))
+        """Return how much more what was learnt from is known than held-out, than by another form.
+
+        Held-out names and numbers are better known, too, by who has learnt how such look.
+        """
+        ours, theirs = (self._more_known(measure, f) for f in (form, than))
         return difference(ours, theirs)
 
     def attacks(self, form: str) -> Sequence[dict[str, Any]]:
@@ -95,6 +98,10 @@ class Found:
     def _over_sets(self, method: str, form: str) -> BySeed:
         each = [self._accuracies(dataset, method, form) for dataset in SETS]
         return {seed: float(np.mean([found[seed] for found in each])) for seed in each[0]}
+
+    def _more_known(self, measure: str, form: str) -> BySeed:
+        train, heldout = (self._known(measure, form, p) for p in ("train", "held-out"))
+        return {seed: value - heldout[seed] for seed, value in train.items() if seed in heldout}
 
     def _known(self, measure: str, form: str, part: str) -> BySeed:
         rows = self.rows.by_seed(LEAKAGE, form).items()

@@ -29,8 +29,10 @@ def readings(size: Size) -> Iterator[str]:
         "From importance to noise. Eqs. 6 and 7 centre importance at one; how noise follows from it"
         " is said in words alone: less noise where importance is high. “Importance, published” "
         "clips as DP-SGD and draws noise of σ C (2 - I), the one affine map that falls and keeps "
-        f"the mean, within 1/{options.importance_bound:g} and {options.importance_bound:g}. “Sound”"
-        " clips in the geometry in which it draws, so that its ε is a theorem."
+        f"the mean, within 1/{options.importance_bound:g} and {options.importance_bound:g}; that "
+        "bound raises the mean, to nearly 2 with adapters, whose noise is then mostly that of a "
+        "smaller ε (the figure shows it). “Sound” clips in the geometry in which it draws, so that "
+        "its ε is a theorem; its map from importance to noise is another one."
     )
     yield (
         "Importance is computed from released noisy gradients. The paper's eq. 3 has g(L), which "
@@ -45,7 +47,8 @@ def readings(size: Size) -> Iterator[str]:
     yield (
         "ε. All private rows have the σ that gives uniform noise the stated ε = "
         f"{EPSILON:g}. Of the published form that is what the paper would state; a theorem covers "
-        f"only the ε of σ/{options.importance_bound:g}, the least noise that it may draw."
+        f"only the ε of σ/{options.importance_bound:g}, the least noise that it may draw; an ε in "
+        "the hundreds is an upper bound, and a loose one."
     )
     yield (
         f"δ. Paper: {DELTA:g} for SST-2 and QNLI, 1e-6 for the larger sets. Here: {DELTA:g} for "

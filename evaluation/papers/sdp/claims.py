@@ -7,7 +7,7 @@ that of canaries at equal perplexity, as in the paper's figures 3, 4 and 6.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from evaluation.papers.sdp.cases import (
     selective,
 )
 from evaluation.papers.sdp.published import ANONYMISED, DPSGD, NO_DP, SDPSGD, WIKITEXT
-from evaluation.papers.verdict import Verdict, Word, word_of
+from evaluation.papers.verdict import Verdict, Word, needing_all, word_of
 
 SeedRows = Mapping[int, Mapping[str, Any]]
 
@@ -107,7 +107,7 @@ def _membership(rows: Rows, text: str) -> Verdict:
     found = {side: _told_apart(rows, text, side) for side in (SWAPPED, HELD_OUT)}
     said = "; ".join(f"{side}, {one}" for side, one in found.items())
     because = f"accuracy against S-DPSGD less that without DP: {said}"
-    word = _all_shown(one.below(0) for one in found.values())
+    word = needing_all(word_of(one.below(0)) for one in found.values())
     return Verdict(f"membership inference, {text}", because, word)
 
 
@@ -127,12 +127,14 @@ def _anonymised(rows: Rows) -> Verdict:
         f"perplexity on private tokens, S-DPSGD ÷ anonymised, is {found}, and S-DPSGD must be "
         f"below {guess:,}, which all tokens alike would have"
     )
-    word = _all_shown([found.below(1), _of_private(rows, SDPSGD).below(guess)])
+    below = found.below(1), _of_private(rows, SDPSGD).below(guess)
     said = ", ".join(
         f"{model} {_of_private(rows, model).value:,.1f}"
         for model in (NO_DP, DPSGD, SDPSGD, ANONYMISED)
     )
-    return Verdict("anonymisation", because, word, [f"private tokens: {said}"])
+    return Verdict(
+        "anonymisation", because, needing_all(map(word_of, below)), [f"private tokens: {said}"]
+    )
 
 
 def _of_private(rows: Rows, model: str) -> Interval:
@@ -151,15 +153,5 @@ def _two_phases(rows: Rows, policy: str) -> Verdict:
     against = {"DPSGD": TRANSFORMER_DPSGD, "redacted": redacted(policy)}
     found = {name: of_groups(rows, WIKITEXT, ours, theirs) for name, theirs in against.items()}
     said = ", ".join(f"÷ {name} {one}" for name, one in found.items())
-    word = _all_shown(one.below(1) for one in found.values())
+    word = needing_all(word_of(one.below(1)) for one in found.values())
     return Verdict(f"transformer, {policy}", f"perplexity of S-DP {said}", word)
-
-
-def _all_shown(parts: Iterable[bool | None]) -> Word:
-    """Return the word for a claim that needs every part.
-
-    >>> str(_all_shown([True, None])), str(_all_shown([True, None, False]))
-    ('undecided', 'not held')
-    """
-    known = set(parts)
-    return word_of(False if False in known else None if None in known else True)
