@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from twinset.artefact import write_json
 from twinset.privacy.accountant import epsilon
 from twinset.privacy.events import (
     GaussianRelease,
@@ -177,7 +178,7 @@ def test_several_reasons_are_all_named():
 
 
 def test_a_ledger_read_back_gives_the_same_guarantee(tmp_path):
-    SPENT.save(tmp_path / "privacy.json")
+    write_json(tmp_path / "privacy.json", SPENT.to_dict())
     assert guarantee(Ledger.load(tmp_path / "privacy.json")) == guarantee(SPENT)
 
 
