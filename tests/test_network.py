@@ -23,13 +23,14 @@ WATCHED = (
     "os.posix_spawn",
     "os.exec",
 )
+COUNTS_CORES = ("lscpu",)  # joblib, once in a process: no network
 COLUMNS = ("--text", "text", "--attribute", "sentiment")
 TABLES = ("--train", "train.csv", "--test", "test.csv", "--quiet")
 _seen: list[list[str]] = []  # one list for each `watched` that is under way
 
 
 def _hook(event: str, arguments: tuple) -> None:
-    if _seen and event in WATCHED:
+    if _seen and event in WATCHED and arguments[:1] != COUNTS_CORES:
         _seen[-1].append(f"{event} {arguments}")
         raise ConnectionRefusedError("not in this test")
 
