@@ -6,7 +6,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 WORKERS := --numprocesses auto --maxprocesses 4 --dist loadfile
 
-.PHONY: demo test test-all lint bench clean
+.PHONY: demo test test-all lint bench docs clean
 
 demo: $(INSTALLED)
 	$(BIN)/twinset demo
@@ -24,6 +24,10 @@ lint: $(INSTALLED)
 
 bench: $(INSTALLED)
 	$(BIN)/python -m evaluation.bench.step
+
+docs: $(INSTALLED)
+	$(BIN)/python -m docs.make_cli
+	$(BIN)/python -m docs.make_trip
 
 clean:
 	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -3,7 +3,9 @@
 Commands import what they need when they are called, so that `twinset --help` waits for no torch.
 """
 
-from __future__ import annotations
+import twinset  # noqa: F401  # first: it takes the working folder off the import path
+
+# isort: split
 
 import sys
 from collections.abc import Sequence
@@ -13,10 +15,11 @@ from typing import Annotated, Any
 
 import typer
 
-from evaluation.auditcommands import audit
-from evaluation.commands import compare, demo, evaluate, report
-from twinset import __version__, exits
-from twinset.commandline import (
+from evaluation.commands.audit import audit
+from evaluation.commands.measure import compare, demo, evaluate, report
+from twinset import __version__
+from twinset.commandline import entry_point as exits
+from twinset.commandline.common import (
     Data,
     DryRun,
     Json,
@@ -28,9 +31,12 @@ from twinset.commandline import (
     show_result,
     source_of,
 )
-from twinset.flags import takes
-from twinset.heap import keep_freed_memory
-from twinset.options import (
+from twinset.commandline.entry_point import keep_freed_memory
+from twinset.commandline.flags import takes
+from twinset.commandline.pretrain import pretrain
+from twinset.config import RECORDS
+from twinset.config.bounds import SEEDS
+from twinset.config.options import (
     DECODING,
     OPTIONS,
     OVERWRITE,
@@ -46,7 +52,6 @@ from twinset.options import (
     run_config,
     run_options,
 )
-from twinset.pretraining.command import pretrain
 
 app = typer.Typer(
     add_completion=False,
@@ -80,13 +85,13 @@ def generate(
     as_json: Json = False,
 ) -> None:
     """Fine-tune on a private table and write its twin: everything in one go."""
-    from twinset import generate as runs
-    from twinset.console import Console
-    from twinset.processes import is_led
-    from twinset.worker import serve_launched
+    from twinset.commandline.console import Console
+    from twinset.distributed import is_worker
+    from twinset.pipeline import generate as runs
+    from twinset.pipeline.worker import run_launched_worker
 
-    if is_led():
-        return serve_launched()
+    if is_worker():
+        return run_launched_worker()
     config = run_config(run_options(given))
     request = source_of(data, given), config, rows_of(given), places_of(given)
     with Console(quiet) as progress:
@@ -107,19 +112,19 @@ def finetune(
     as_json: Json = False,
 ) -> None:
     """Fine-tune on a private table: the first half of `generate`."""
-    from twinset import generate as runs
-    from twinset.console import Console
-    from twinset.processes import is_led
-    from twinset.request import RowsWanted
-    from twinset.worker import serve_launched
+    from twinset.commandline.console import Console
+    from twinset.distributed import is_worker
+    from twinset.pipeline import generate as runs
+    from twinset.pipeline.worker import run_launched_worker
+    from twinset.sampling.allocation import RowsRequest
 
-    if is_led():
-        return serve_launched()
+    if is_worker():
+        return run_launched_worker()
     source, places = source_of(data, given), places_of(given)
     config = run_config(run_options(given))
     with Console(quiet) as progress:
         if dry_run:
-            plan = runs.dry_run(source, config, RowsWanted(), places, progress)
+            plan = runs.dry_run(source, config, RowsRequest(), places, progress)
             return show_plan(plan, as_json)
         result = runs.finetune_only(source, config, places, progress)
     show_result(result, as_json)
@@ -135,8 +140,8 @@ def sample(
     as_json: Json = False,
 ) -> None:
     """Write a twin from a trained model: the second half of `generate`."""
-    from twinset import generate as runs
-    from twinset.console import Console
+    from twinset.commandline.console import Console
+    from twinset.pipeline import generate as runs
 
     sampling = run_config(run_options(given)).sampling
     with Console(quiet) as progress:
@@ -150,19 +155,21 @@ def plan(
     data: Annotated[str | None, typer.Argument(help="The table; or give --records.")] = None,
     *,
     given: dict[str, Any],
-    records: Annotated[int | None, typer.Option(help="Plan for this many records.")] = None,
+    records: Annotated[
+        int | None, typer.Option(help="Plan for this many records.", **RECORDS.limits)
+    ] = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Say what a run would spend, need and cost, before any training."""
-    from twinset.console import Console
-    from twinset.prepare import look_ahead
+    from twinset.commandline.console import Console
+    from twinset.pipeline.forecast import forecast
 
     source = source_of(data, given) if data is not None else None
     config, rows = run_config(run_options(given), any_policy=True), rows_of(given).rows
     with Console(quiet) as progress:
-        outlook = look_ahead(source, records, config, rows, progress)
-    show(outlook.to_dict(), outlook.lines(), as_json)
+        found = forecast(source, records, config, rows, progress)
+    show(found.to_dict(), found.lines(), as_json)
 
 
 @app.command()
@@ -172,14 +179,14 @@ def weights(
     *,
     given: dict[str, Any],
     output: Annotated[Path, typer.Option(help="A new file; see --weight-scale.")],
-    rows: Annotated[int, typer.Option(min=10, help="Texts of each table.")] = 250,
+    rows: Annotated[int, typer.Option(min=10, max=10**9, help="Texts of each table.")] = 250,
     origin: Annotated[str | None, typer.Option(help="What they are, for the card.")] = None,
     quiet: Quiet = False,
 ) -> None:
     """Fit, on public texts, which perplexity makes a record private: these will be published."""
-    from twinset.artefact import write_json
-    from twinset.console import Console
-    from twinset.weights import check_new, fit_scale_on_tables
+    from twinset.commandline.console import Console
+    from twinset.files.atomic import write_json
+    from twinset.training.record_weights import check_new, fit_scale_on_tables
 
     check_new(output)
 
@@ -199,7 +206,7 @@ def verify(
     """Check a shared twin against its own ledger; needs no model and no private data."""
     from dataclasses import asdict
 
-    from twinset.verify import verify as check
+    from twinset.release.verify import verify as check
 
     report = check(path)
     lines = [
@@ -223,15 +230,15 @@ def policy(
     ] = None,
     split: Annotated[str | None, typer.Option(help="Split of a data set that has several.")] = None,
     samples: Annotated[Path | None, typer.Option(help="Write masked texts to this file.")] = None,
-    number: Annotated[int, typer.Option(min=1, help="Of samples.")] = 20,
-    seed: Annotated[int, typer.Option(min=0, help="Chooses the samples.")] = 0,
+    number: Annotated[int, typer.Option(min=1, max=10**9, help="Of samples.")] = 20,
+    seed: Annotated[int, typer.Option(help="Chooses the samples.", **SEEDS.limits)] = 0,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace that file.")] = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Show what a detector of private spans flags in a table, and what it misses."""
-    from twinset import coverage as measure
-    from twinset.console import Console
+    from twinset.commandline.console import Console
+    from twinset.detectors import coverage as measure
     from twinset.detectors import detector_named
 
     if samples is not None:
@@ -239,8 +246,8 @@ def policy(
     flags = detector_named(detector)
     table = measure.read_texts(data, text, secret or (), split)
     with Console(quiet) as progress:
-        tick = partial(progress.count, "texts")
-        coverage = measure.measure_coverage(table.texts, table.secrets, flags, tick)
+        on_progress = partial(progress.count, "texts")
+        coverage = measure.measure_coverage(table.texts, table.secrets, flags, on_progress)
         if samples is not None:
             rows = measure.write_samples(samples, table, flags, number, seed)
             progress.say(f"{samples}: {rows} masked texts; what was missed is in it: keep it")
@@ -259,7 +266,7 @@ app.command()(pretrain)
 @app.command()
 def models(as_json: Json = False) -> None:
     """List the base models that need no hub."""
-    from twinset.basemodel import builtin_models
+    from twinset.models.base_model import builtin_models
 
     bases = builtin_models()
     note = "Also: a local folder, or any causal LM of the GPT-2 or Llama family on the hub."
@@ -269,14 +276,14 @@ def models(as_json: Json = False) -> None:
 @app.command()
 def prompts(as_json: Json = False) -> None:
     """List the built-in prompt templates."""
-    from twinset.templates import builtin_templates
+    from twinset.data.templates import builtin_templates
 
     patterns = {name: file.pattern for name, file in builtin_templates().items()}
     show(patterns, [f"{name}: {pattern}" for name, pattern in patterns.items()], as_json)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code; see `twinset.exits.run`."""
+    """Run one command and return its exit code; see `twinset.commandline.entry_point.run`."""
     keep_freed_memory()
     return exits.run(lambda: app(args=arguments, prog_name="twinset", standalone_mode=False))
 

@@ -6,7 +6,6 @@ with their owner: it goes to the run's `internal/`, never to `share/`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,24 +13,31 @@ from typing import Any
 
 import pandas as pd
 
-from evaluation.baseline import untrained_twin
-from evaluation.classifiers import CLASSIFIERS, Classifier, make_classifiers, make_rivals
-from evaluation.embeddings import SentenceEncoder
-from evaluation.epsiloncurve import epsilon_curves
 from evaluation.fidelity import fidelity
 from evaluation.findings import Findings, Histogram, Measured
-from evaluation.fitting import Budget
+from evaluation.limits import RUNS
+from evaluation.private_table import Tables, check_tables, without_overlap
 from evaluation.release import FinishedRun, Release
-from evaluation.tables import Tables, check_tables, without_overlap
 from evaluation.twins import Twin, rows_per_label
-from evaluation.usefulness import Usefulness
-from evaluation.utility import targets
-from twinset.basemodel import load_base
-from twinset.columns import check_table, choose_columns
+from evaluation.untrained_baseline import untrained_twin
+from evaluation.utility.classifiers import (
+    CLASSIFIERS,
+    Classifier,
+    make_classifiers,
+    make_dp_classifiers,
+)
+from evaluation.utility.dp_fitting import Budget
+from evaluation.utility.embeddings import SentenceEncoder
+from evaluation.utility.epsilon_curve import epsilon_curves
+from evaluation.utility.train_and_test import targets
+from evaluation.utility.usefulness import Usefulness
+from twinset.config import PrivacyConfig
+from twinset.config.bounds import bounds_in, check_options, within
+from twinset.data.columns import check_table, choose_columns
+from twinset.data.formats import read_frame, write_frame
 from twinset.errors import InputError
-from twinset.formats import read_frame, write_frame
-from twinset.precision import frozen_dtype
-from twinset.privacy.ledger import UNIT
+from twinset.models.base_model import load_base
+from twinset.privacy.statement.ledger import UNIT
 from twinset.progress import Progress
 
 FILE = "evaluation.json"
@@ -39,7 +45,7 @@ BASELINE_FILE = "no-private-data.parquet"
 
 
 @dataclass(frozen=True)
-class Wanted:
+class EvaluationRequest:
     """What is evaluated, against what.
 
     Args:
@@ -63,12 +69,16 @@ class Wanted:
     attributes: tuple[str, ...] = ()
     classifiers: tuple[str, ...] = CLASSIFIERS
     encoder: str | None = None
-    seeds: int = 1
+    seeds: int = within(1, RUNS)
     baseline: Path | None = None
     non_private: Path | None = None
     sweep: tuple[float, ...] = ()
     exclude_overlap: bool = False
     embedded: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse numbers out of range."""
+        check_options(self)
 
 
 def budgets(text: str | None) -> tuple[float, ...]:
@@ -81,14 +91,15 @@ def budgets(text: str | None) -> tuple[float, ...]:
         found = tuple(float(part) for part in (text or "").split(",") if part.strip())
     except ValueError:
         found = (0.0,)
-    if not all(0 < epsilon < math.inf for epsilon in found):
-        raise InputError("--sweep-epsilon takes numbers above 0 with commas between: 1,2,4")
+    bounds = bounds_in(PrivacyConfig)["epsilon"]
+    if not all(epsilon in bounds for epsilon in found):
+        raise InputError(f"--sweep-epsilon takes numbers {bounds} with commas between: 1,2,4")
     return found
 
 
 def evaluate(
     release: Release,
-    wanted: Wanted,
+    request: EvaluationRequest,
     command: str,
     progress: Progress,
     keep: Callable[[Findings], object] = lambda findings: None,
@@ -97,41 +108,41 @@ def evaluate(
 
     Args:
         release: a twin, with its run folder where there is one.
-        wanted: what it is measured against.
+        request: what it is measured against.
         command: that leads here.
-        progress: is told what happens.
+        progress: is notified of what happens.
         keep: is given what is found, after each part: nothing is lost where the next one fails.
 
     Raises:
         InputError: a table cannot be used.
     """
     embeddings = SentenceEncoder(progress.say)
-    makers = make_classifiers(wanted.classifiers, progress.say, wanted.encoder, embeddings)
+    makers = make_classifiers(request.classifiers, progress.say, request.encoder, embeddings)
     run, twin = release.run, release.twin
-    if wanted.sweep and run is None:
+    if request.sweep and run is None:
         raise InputError("--sweep-epsilon trains as a run did; name the run with --run")
     if "encoder" in makers:
         makers["encoder"](0).check()
-    tables, notes = _tables(release, wanted)
+    tables, notes = _tables(release, request)
     public = _public_model(run, notes, progress)
-    rivals = _rivals(twin, wanted, embeddings, progress)
-    notes += [*check_tables(tables), *_about_rivals(twin, rivals, tables)]
-    notes += [] if wanted.embedded else ["texts were not compared by embeddings"]
+    dp_classifiers = _dp_classifiers(twin, request, embeddings, progress)
+    notes += [*check_tables(tables), *_about_dp_classifiers(twin, dp_classifiers, tables)]
+    notes += [] if request.embedded else ["texts were not compared by embeddings"]
     for note in notes:
         progress.warn(note)
     if run is not None and tables.baseline is None:
         tables = replace(tables, baseline=_baseline(run, twin.frame, progress))
-    about = release.about(command, wanted.train) | {"rows": tables.rows, "seeds": wanted.seeds}
-    usefulness = Usefulness(tables, makers, range(wanted.seeds), progress, rivals)
+    about = release.about(command, request.train) | {"rows": tables.rows, "seeds": request.seeds}
+    usefulness = Usefulness(tables, makers, range(request.seeds), progress, dp_classifiers)
     found = Findings("evaluation", about, tuple(usefulness.measured()), notes=tuple(notes))
     keep(found)
     found = replace(found, curves=tuple(usefulness.curves()))
     keep(found)
-    if run is not None and wanted.sweep:
-        swept = epsilon_curves(wanted.sweep, run, tables, makers, twin, progress)
+    if run is not None and request.sweep:
+        swept = epsilon_curves(request.sweep, run, tables, makers, twin, progress)
         found = replace(found, curves=(*found.curves, *swept))
         keep(found)
-    encoder = embeddings if wanted.embedded else None
+    encoder = embeddings if request.embedded else None
     faithful, histograms = _fidelity(tables, public, encoder, progress)
     found = replace(found, measured=(*found.measured, *faithful), histograms=tuple(histograms))
     keep(found)
@@ -144,8 +155,8 @@ def _budget(twin: Twin) -> Budget | None:
     return Budget(twin.epsilon, twin.delta)
 
 
-def _rivals(
-    twin: Twin, wanted: Wanted, embeddings: SentenceEncoder, progress: Progress
+def _dp_classifiers(
+    twin: Twin, request: EvaluationRequest, embeddings: SentenceEncoder, progress: Progress
 ) -> dict[str, Classifier]:
     """Return classifiers at the twin's budget; none where its ε is not that of whole records."""
     budget = _budget(twin)
@@ -155,15 +166,17 @@ def _rivals(
     def count(done: int, total: int) -> None:
         progress.count("private steps", done, total)
 
-    names, encoder = wanted.classifiers, wanted.encoder
-    return make_rivals(names, budget, progress.say, encoder, embeddings, count)
+    names, encoder = request.classifiers, request.encoder
+    return make_dp_classifiers(names, budget, progress.say, encoder, embeddings, count)
 
 
-def _about_rivals(twin: Twin, rivals: Mapping[str, Classifier], tables: Tables) -> Iterator[str]:
+def _about_dp_classifiers(
+    twin: Twin, dp_classifiers: Mapping[str, Classifier], tables: Tables
+) -> Iterator[str]:
     """Tell what is not seen in the figures of a DP classifier."""
     if _budget(twin) is None:
         yield "no DP classifier on the real rows: the twin has no ε for whole records to share"
-    elif rivals and len(tables.attributes) > 1:
+    elif dp_classifiers and len(tables.attributes) > 1:
         yield (
             f"each DP classifier on the real rows spends the twin's whole ε on one target: all "
             f"{len(targets(tables.attributes))} together spend that many times as much"
@@ -185,23 +198,23 @@ def _public_model(
     return base.model, base.tokenizer
 
 
-def _tables(release: Release, wanted: Wanted) -> tuple[Tables, list[str]]:
-    train, heldout = read_frame(wanted.train), read_frame(wanted.test)
+def _tables(release: Release, request: EvaluationRequest) -> tuple[Tables, list[str]]:
+    train, heldout = read_frame(request.train), read_frame(request.test)
     notes: list[str] = []
-    text, attributes = release.columns(wanted.text, wanted.attributes, notes)
+    text, attributes = release.columns(request.text, request.attributes, notes)
     for name, frame in (("--train", train), ("--test", heldout)):
         check_table(frame, name)
         choose_columns(frame, text, attributes, name, notes)
     rest, overlap = without_overlap(heldout, train, text)
-    if overlap and wanted.exclude_overlap:
+    if overlap and request.exclude_overlap:
         notes.append(f"{overlap} held-out rows were left out, for their texts are training texts")
         heldout = rest
     elif overlap:
         notes.append(
-            f"{overlap} held-out rows are training rows too, and flatter whatever learnt from "
-            "these; --exclude-overlap leaves them out"
+            f"{overlap} held-out rows are training rows too, and flatter whatever was trained "
+            "on these; --exclude-overlap leaves them out"
         )
-    other = [None if p is None else read_frame(p) for p in (wanted.baseline, wanted.non_private)]
+    other = [None if p is None else read_frame(p) for p in (request.baseline, request.non_private)]
     return Tables(train, heldout, release.twin.frame, text, tuple(attributes), *other), notes
 
 
@@ -213,17 +226,7 @@ def _baseline(run: FinishedRun, twin: pd.DataFrame, progress: Progress) -> pd.Da
         if rows_per_label(known, run.schema) == counts:
             return known
     progress.say(f"writing {len(twin)} rows with the base model, without private data")
-    config = run.config
-    frame = untrained_twin(
-        config.training.base_model,
-        run.schema,
-        run.template,
-        counts,
-        config.sampling,
-        config.training.max_tokens,
-        dtype=frozen_dtype(config),  # as the twin's model
-        progress=progress,
-    )
+    frame = untrained_twin(run.config, run.schema, run.template, counts, progress)
     write_frame(frame, path)
     return frame
 

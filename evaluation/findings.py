@@ -12,13 +12,17 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from evaluation.scores import Score
-from twinset.artefact import write_json
+from evaluation.scores import Goal, Score, Where
 from twinset.errors import DAMAGED, InputError
+from twinset.files.atomic import write_json
+from twinset.files.limits import read_text
 
 SCHEMA = 1
+_DEEPEST = 10  # of objects in one another, about what was measured
+_LARGEST = 1e100  # of a number, and of a count the next: nothing measured is near
+_MOST = 10**18
 Question = Literal["utility", "fidelity", "leakage"]
 Place = Mapping[str, str]
 
@@ -123,20 +127,18 @@ class Findings:
         """Read what `to_dict` returned.
 
         Raises:
-            ValueError: another schema.
-            KeyError, TypeError: something is missing or is not what it should be.
+            ValueError: another schema, or a value that is none of those known.
+            KeyError, TypeError: something is missing or is not of its type.
         """
         if data["schema"] != SCHEMA:
             raise ValueError(f"schema {data['schema']} is not known here")
         return cls(
-            kind=data["kind"],
-            about=data["about"],
-            measured=tuple(
-                Measured(m["question"], _score(m["score"]), m["place"]) for m in data["measured"]
-            ),
-            curves=tuple(Curve(**curve) for curve in data["curves"]),
-            histograms=tuple(Histogram(**histogram) for histogram in data["histograms"]),
-            notes=tuple(data["notes"]),
+            kind=_text(data["kind"]),
+            about=_about(data["about"]),
+            measured=tuple(map(_measured, _items(data["measured"]))),
+            curves=tuple(map(_curve, _items(data["curves"]))),
+            histograms=tuple(map(_histogram, _items(data["histograms"]))),
+            notes=tuple(map(_text, _items(data["notes"]))),
         )
 
     def save(self, path: Path) -> None:
@@ -151,18 +153,97 @@ class Findings:
             InputError: the file cannot be read, or holds something else.
         """
         try:
-            return cls.from_dict(json.loads(path.read_text("utf-8")))
+            return cls.from_dict(json.loads(read_text(path)))
         except DAMAGED as error:
             raise InputError(
                 f"{path}: holds no findings of twinset ({type(error).__name__}); measure again"
             ) from error
 
 
+def _measured(data: Mapping[str, Any]) -> Measured:
+    place = {_text(name): _text(value) for name, value in data["place"].items()}
+    return Measured(_one_of(data["question"], Question), _score(data["score"]), place)
+
+
 def _score(data: Mapping[str, Any]) -> Score:
-    infinite: dict[str, Any] = {"value": math.nan, "low": -math.inf, "high": math.inf}
-    infinite |= {"minimum": -math.inf, "maximum": math.inf}
-    known: dict[str, Any] = {k: infinite.get(k) if v is None else v for k, v in data.items()}
-    return Score(**known)
+    return Score(
+        name=_text(data["name"]),
+        value=_number(data["value"], math.nan),
+        low=_number(data["low"], -math.inf),
+        high=_number(data["high"], math.inf),
+        goal=_one_of(data["goal"], Goal),
+        minimum=_number(data["minimum"], -math.inf),
+        maximum=_number(data["maximum"], math.inf),
+        n=_whole(data["n"]),
+        where=_one_of(data["where"], Where),
+    )
+
+
+def _curve(data: Mapping[str, Any]) -> Curve:
+    names = {name: _text(data[name]) for name in ("name", "x", "y", "log")}
+    lines = {_text(name): list(map(_point, _items(v))) for name, v in data["series"].items()}
+    return Curve(_one_of(data["question"], Question), **names, series=lines)
+
+
+def _point(data: Any) -> tuple[Any, ...]:
+    """Return (x, y) or (x, y, low, high); what was not finite stays None."""
+    point = tuple(None if v is None else _number(v, None) for v in _items(data))
+    if len(point) not in (2, 4):
+        raise ValueError("a point has two numbers, or four")
+    return point
+
+
+def _histogram(data: Mapping[str, Any]) -> Histogram:
+    bins = list(map(_text, _items(data["bins"])))
+    series = {
+        _text(name): [_number(share, math.nan) for share in _items(shares)]
+        for name, shares in data["series"].items()
+    }
+    if any(len(shares) != len(bins) for shares in series.values()):
+        raise ValueError("a share for each bin")
+    names = {name: _text(data[name]) for name in ("name", "x")}
+    return Histogram(_one_of(data["question"], Question), **names, bins=bins, series=series)
+
+
+def _about(data: Any, depth: int = _DEEPEST) -> dict[str, Any]:
+    if not isinstance(data, dict) or not depth:
+        raise TypeError
+    return {k: _about(v, depth - 1) if isinstance(v, dict) else v for k, v in data.items()}
+
+
+def _items(value: Any) -> list[Any] | tuple[Any, ...]:
+    if not isinstance(value, list | tuple):
+        raise TypeError
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < _MOST:
+        raise TypeError
+    return value
+
+
+def _number(value: Any, absent: Any) -> Any:
+    """Return a number; `absent` for the null that stands for one that was not finite."""
+    if value is None:
+        return absent
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError
+    if not abs(value) < _LARGEST:
+        raise ValueError("no number that a page could show")
+    return value
+
+
+def _one_of(value: Any, kind: Any) -> Any:
+    if not isinstance(value, str) or value not in get_args(kind):
+        raise ValueError("none of the words that are known here")
+    return value
 
 
 def _plain(value: Any) -> Any:

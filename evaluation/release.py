@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from evaluation.twins import Twin, read_twin
-from twinset.artefact import sha256_file
-from twinset.columns import choose_columns
 from twinset.config import RunConfig
+from twinset.data.columns import choose_columns
+from twinset.data.formats import FORMATS, written_names
+from twinset.data.schema import Schema
+from twinset.data.templates import Template
 from twinset.errors import DAMAGED, InputError
-from twinset.formats import FORMATS
-from twinset.schema import Schema
-from twinset.surroundings import machine, versions
-from twinset.templates import Template
-from twinset.twinmodel import DESCRIPTION
+from twinset.files.atomic import sha256_file
+from twinset.files.environment import machine, versions
+from twinset.files.limits import read_text
+from twinset.sampling.twin_model import DESCRIPTION
 
 TWIN = "twin"
 
@@ -53,6 +56,8 @@ class FinishedRun:
             described = _json(root / "model" / DESCRIPTION)
             schema = Schema.from_dict(described["schema"])
             template = Template.from_dict(described["template"])
+        except InputError as error:
+            raise InputError(f"{root}: {error}") from None
         except DAMAGED as error:
             raise InputError(
                 f"{root} is no complete run folder of twinset ({type(error).__name__})"
@@ -108,6 +113,8 @@ class Release:
         root = run or (path if is_run else None)
         finished = None if root is None else FinishedRun.read(root)
         twin = finished.twin() if finished is not None and is_run else read_twin(path)
+        if finished is not None:
+            twin = replace(twin, frame=_unguarded(twin.frame, finished.schema))
         return cls(path, twin, finished)
 
     @property
@@ -139,5 +146,12 @@ class Release:
         }
 
 
+def _unguarded(twin: pd.DataFrame, schema: Schema) -> pd.DataFrame:
+    """Return a twin under the schema's names, where a CSV has them guarded against spreadsheets."""
+    named = pd.DataFrame(columns=list(schema.columns))
+    is_guarded = list(twin.columns) == written_names(named, "csv")
+    return twin.set_axis(list(schema.columns), axis="columns") if is_guarded else twin
+
+
 def _json(path: Path) -> Any:
-    return json.loads(path.read_text("utf-8"))
+    return json.loads(read_text(path))

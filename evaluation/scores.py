@@ -57,12 +57,13 @@ def proportion(name: str, hits: int, n: int, goal: Goal = "maximise") -> Score:
     >>> print(proportion("accuracy", 90, 100))
     0.900 [0.826, 0.945]
     """
+    from scipy.stats import binomtest
+
     if not 0 <= hits <= n or n == 0:
         raise ValueError(f"{hits} of {n} is no proportion")
-    p, shrink = hits / n, 1 + Z_95**2 / n
-    centre = (p + Z_95**2 / (2 * n)) / shrink
-    half = Z_95 * math.sqrt(p * (1 - p) / n + Z_95**2 / (4 * n**2)) / shrink
-    low, high = max(0.0, min(p, centre - half)), min(1.0, max(p, centre + half))
+    found = binomtest(hits, n).proportion_ci(0.95, "wilson")
+    p = hits / n
+    low, high = min(p, float(found.low)), max(p, float(found.high))  # by rounding p may be outside
     return Score(name, p, low, high, goal, 0.0, 1.0, n)
 
 

@@ -12,25 +12,24 @@ from pathlib import Path
 
 import pandas as pd
 
-from twinset.allocation import proportional
-from twinset.artefact import sha256_file
-from twinset.basemodel import load_base, special_token_strings
-from twinset.columns import choose_columns, label_cells
-from twinset.config import RunConfig
+from twinset.config import PrivacyConfig, RunConfig
+from twinset.data.columns import choose_columns, label_cells
+from twinset.data.formats import read_frame
+from twinset.data.schema import Combination, Schema
+from twinset.data.templates import Template
 from twinset.errors import InputError
-from twinset.finetune import finetune
-from twinset.formats import read_frame
-from twinset.generate import generate
-from twinset.privacy.guarantee import guarantee
-from twinset.privacy.ledger import Ledger
+from twinset.files.atomic import sha256_file
+from twinset.pipeline.finetune import finetune
+from twinset.pipeline.generate import generate
+from twinset.pipeline.prepare import prepare
+from twinset.pipeline.request import OutputPaths, Source
+from twinset.privacy.statement.guarantee import guarantee
+from twinset.privacy.statement.ledger import Ledger
 from twinset.progress import Progress
-from twinset.publish import beside
-from twinset.records import records_from_frame
-from twinset.request import Places, RowsWanted, Source
-from twinset.schema import Combination, Schema
-from twinset.share import PRIVACY
-from twinset.templates import Template
-from twinset.twinmodel import TwinModel
+from twinset.release.publish import beside
+from twinset.release.share import PRIVACY
+from twinset.sampling.allocation import RowsRequest, proportional
+from twinset.sampling.twin_model import TwinModel
 
 Seconds = dict[str, float]  # wall time by phase
 
@@ -69,17 +68,18 @@ def train_twin(
 ) -> tuple[TwinModel, Twin]:
     """Fine-tune once and sample once, with the parts that `twinset generate` is made of.
 
-    One of several models: torch writes the rows, as vLLM would keep the GPU from the next.
+    Rows are protected one by one. One of several models: torch writes the rows, as vLLM would keep
+    the GPU from the next.
     """
     sampling = replace(config.sampling, engine="torch")
+    of_records = PrivacyConfig().max_records_per_owner  # without effect
+    config = replace(config, privacy=replace(config.privacy, max_records_per_owner=of_records))
     if sampling != config.sampling:
         progress.say("of several models torch writes the rows, whatever --engine")
     seconds: Seconds = {}
-    base = load_base(config.training.base_model, say=progress.say)
-    reserved = special_token_strings(base.tokenizer)
-    records, _ = records_from_frame(train, text, attributes, reserved=reserved)
+    prepared = prepare(Source(train, text, tuple(attributes), prompt=template), config)
     with timed(seconds, "fine-tuning"):
-        model = finetune(records, template, config, base, progress)
+        model = finetune(prepared, progress)
     with timed(seconds, "sampling"):
         counts = proportional(model.label_counts, rows)
         frame = model.sample(counts, sampling, progress)
@@ -87,7 +87,7 @@ def train_twin(
 
 
 def generate_twin(
-    source: Source, config: RunConfig, rows: RowsWanted, places: Places, progress: Progress
+    source: Source, config: RunConfig, rows: RowsRequest, places: OutputPaths, progress: Progress
 ) -> Twin:
     """Make a twin with `twinset generate` itself, run folder and all."""
     began = time.monotonic()

@@ -1,1 +1,1 @@
-"""Built-in prompt templates, one TOML file each; `twinset.templates` reads them."""
+"""Built-in prompt templates, one TOML file each; `twinset.data.templates` reads them."""

@@ -1,20 +1,24 @@
 """twinset: a synthetic twin of a private, labelled table of texts, with differential privacy."""
 
-from __future__ import annotations
+from twinset.files.import_path import drop_working_folder, is_command
+
+if is_command():
+    drop_working_folder()  # before anything else is imported
+# isort: split
 
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Twinset", "__version__"]
+__all__ = ["Twinset", "__version__", "generate"]
 
 if TYPE_CHECKING:
-    from twinset.api import Twinset
+    from twinset.api import Twinset, generate
 
 
 def __getattr__(name: str) -> Any:
     """Import the interface when it is asked for: `twinset --help` should not wait for torch."""
-    if name == "Twinset":
-        from twinset.api import Twinset
+    if name in ("Twinset", "generate"):
+        from twinset import api
 
-        return Twinset
+        return getattr(api, name)
     raise AttributeError(name)

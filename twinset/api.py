@@ -2,47 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Self
 
 import pandas as pd
 
-from twinset.allocation import proportional
-from twinset.basemodel import load_base, special_token_strings
+from twinset.config import TrainingConfig
+from twinset.config.options import OPTIONS, run_config
+from twinset.data.templates import Template
+from twinset.distributed import process_group
 from twinset.errors import InputError
-from twinset.finetune import finetune
-from twinset.options import run_config
-from twinset.privacy.guarantee import Guarantee
-from twinset.processes import team_of
+from twinset.pipeline.finetune import finetune
+from twinset.pipeline.generate import Result
+from twinset.pipeline.generate import generate as run_generate
+from twinset.pipeline.prepare import prepare
+from twinset.pipeline.request import OutputPaths, Source
+from twinset.privacy.statement.guarantee import Guarantee
 from twinset.progress import Progress, Silent
-from twinset.records import records_from_frame
-from twinset.templates import load_template
-from twinset.twinmodel import TwinModel
-from twinset.vllmengine import check_engine
-from twinset.workplace import Workplace
+from twinset.sampling.allocation import RowsRequest, proportional
+from twinset.sampling.twin_model import TwinModel
+from twinset.sampling.vllm_engine import check_engine
+from twinset.training.resume import RunContext
+
+BASE_MODEL = TrainingConfig.base_model
+_FLAG = re.compile(r"--[a-z][a-z0-9-]*")
+_PARAMETERS = {  # what a flag of the command line is called here
+    **{o.flag: f"{o.name}=True" if o.kind is bool else o.name for o in OPTIONS.values()},
+    "--attribute": "attributes",
+    "--no-privacy": "epsilon=None",
+}
+
+
+@contextmanager
+def parameters_by_name() -> Iterator[None]:
+    """Have messages name parameters, where they name flags of the command line."""
+    try:
+        yield
+    except InputError as error:
+        error.args = (_FLAG.sub(lambda found: _PARAMETERS.get(found[0], found[0]), str(error)),)
+        raise
 
 
 class Twinset:
     """Fit once, sample as often as wanted: sampling spends no privacy.
 
     Example:
-        `Twinset(epsilon=8).fit(df, text="review", attributes=["sentiment"]).sample(1000)`
+        Fit a model to a table, write a twin of 1000 rows, and say what is guaranteed:
+
+            model = Twinset(epsilon=8).fit(frame, text="review", attributes=["sentiment"])
+            twin = model.sample(1000)
+            print(model.guarantee.sentence)
 
     Args:
         base_model: asset, local folder or hub name.
-        prompt: a built-in template's name, a `.toml` file, or the prompt itself.
-        progress: is told what happens; silent by default.
+        prompt: a built-in template's name, a `.toml` file, the prompt itself, or a `Template`.
+        progress: is notified of what happens; silent by default.
         options: as on the command line, with underscores, and `epsilon=None` for a run without
             privacy. A `seed` goes to training and sampling and never to the noise.
+
+    Raises:
+        InputError: there is no such option, or its value is out of range.
     """
 
+    @parameters_by_name()
     def __init__(
         self,
-        base_model: str = "smollm2-135m",
+        base_model: str = BASE_MODEL,
         *,
-        prompt: str | None = None,
+        prompt: Template | str | Path | None = None,
         progress: Progress | None = None,
         **options: Any,
     ) -> None:
@@ -50,28 +81,63 @@ class Twinset:
         self._prompt, self._progress = prompt, progress or Silent()
         self._model: TwinModel | None = None
 
+    @parameters_by_name()
     def fit(
-        self, frame: pd.DataFrame, text: str | None = None, attributes: Sequence[str] = ()
-    ) -> Twinset:
-        """Fine-tune on the table's rows; columns that are not named are guessed, and told.
+        self,
+        data: pd.DataFrame | str | Path,
+        text: str | None = None,
+        attributes: str | Sequence[str] = (),
+        owner: str | None = None,
+        *,
+        split: str | None = None,
+        drop_empty: bool = False,
+    ) -> Self:
+        """Fine-tune on the table's rows; what columns are taken, if none are named, is reported.
+
+        Each fit spends its ε anew.
+
+        Example:
+            Reviews of which customers may have written several, so that customers are protected:
+
+                Twinset(epsilon=8, max_records_per_owner=2).fit(
+                    "reviews.csv", text="review", attributes=["sentiment"], owner="customer"
+                )
+
+        Args:
+            data: the private table, or its file, folder of `datasets`, or hub name.
+            text: text column; None guesses.
+            attributes: label columns; none: one is guessed.
+            owner: column that says whose a row is: all rows of an owner are then protected as one;
+                None: each row is protected by itself.
+            split: of a folder or hub data set.
+            drop_empty: leave rows without text or label out instead of refusing them.
 
         Raises:
             InputError: the table cannot be used; the message says where and what to do.
         """
         check_engine(self.config.sampling)
-        base = load_base(self.config.training.base_model, say=self._progress.say)
-        reserved = special_token_strings(base.tokenizer)
-        records, notes = records_from_frame(frame, text, attributes, reserved=reserved)
-        for note in notes:
-            self._progress.say(note)
-        template = load_template(self._prompt, records.schema)
-        with team_of(self.config.speed.processes) as team, TemporaryDirectory() as private:
-            place = Workplace(Path(private), team=team) if team else None
-            self._model = finetune(records, template, self.config, base, self._progress, place)
+        names = _several(attributes)
+        source = Source(data, text, names, split, drop_empty, self._prompt, owner)
+        with TemporaryDirectory() as name:
+            private = Path(name)
+            prepared = prepare(source, self.config, progress=self._progress, folder=private)
+            with process_group(self.config.speed.processes) as group:
+                context = RunContext(private, group=group) if group else None
+                self._model = finetune(prepared, self._progress, context)
         return self
 
+    @parameters_by_name()
     def sample(self, rows: int) -> pd.DataFrame:
-        """Return a twin of `rows` rows in the proportions of the noisy label counts."""
+        """Return a twin of `rows` rows in the proportions of the noisy label counts.
+
+        Example:
+            Twice as many rows cost nothing more:
+
+                more = Twinset.load("model").sample(2000)
+
+        Raises:
+            InputError: nothing was fitted, or hardly a row that was drawn can be used.
+        """
         counts = proportional(self.model.label_counts, rows)
         return self.model.sample(counts, self.config.sampling, self._progress)
 
@@ -94,8 +160,72 @@ class Twinset:
         self.model.save(folder)
 
     @classmethod
-    def load(cls, path: str | Path, **options: Any) -> Twinset:
-        """Read a model folder, or a run folder's model."""
+    def load(cls, path: str | Path, **options: Any) -> Self:
+        """Read a model folder, or a run folder's model; `options` as of `Twinset`."""
         twinset = cls(**options)
         twinset._model = TwinModel.load(path)
         return twinset
+
+
+@parameters_by_name()
+def generate(
+    data: pd.DataFrame | str | Path,
+    text: str | None = None,
+    attributes: str | Sequence[str] = (),
+    owner: str | None = None,
+    *,
+    rows: int | None = None,
+    run: str | Path | None = None,
+    output: str | Path | None = None,
+    split: str | None = None,
+    drop_empty: bool = False,
+    overwrite: bool = False,
+    resume: bool = False,
+    prompt: Template | str | Path | None = None,
+    base_model: str = BASE_MODEL,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Result:
+    """Do what the command `twinset generate` does: a run folder with twin, card and ledger.
+
+    Example:
+        The twin, its card and its ledger, beside your other files:
+
+            made = generate(frame, "review", "sentiment", rows=500, output="twin.csv", epsilon=8)
+            print(made.twin, made.guarantee.sentence)
+
+    Args:
+        data: the private table, or its file, folder of `datasets`, or hub name.
+        text: text column; None guesses.
+        attributes: label columns; none: one is guessed.
+        owner: see `Twinset.fit`.
+        rows: of the twin; None: as many as the table has.
+        run: the run folder; None takes the first free `runs/<table>-<n>`.
+        output: file of the twin, beside which card and ledger stand too; None: in the run alone.
+        split: of a folder or hub data set.
+        drop_empty: leave rows without text or label out instead of refusing them.
+        overwrite: whether an existing run or file may be replaced.
+        resume: whether to resume a run that was killed or stopped.
+        prompt: see `Twinset`.
+        base_model: asset, local folder or hub name.
+        progress: is notified of what happens; silent by default.
+        options: see `Twinset`.
+
+    Returns:
+        The guarantee, the run folder, the twin's file and its number of rows.
+
+    Raises:
+        InputError: something cannot be used; nothing was written.
+    """
+    config = run_config({"base_model": base_model, **options})
+    source = Source(data, text, _several(attributes), split, drop_empty, prompt, owner)
+    paths = OutputPaths(_path(run), _path(output), overwrite=overwrite, resume=resume)
+    return run_generate(source, config, RowsRequest(rows), paths, progress or Silent())
+
+
+def _several(names: str | Sequence[str]) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def _path(path: str | Path | None) -> Path | None:
+    return None if path is None else Path(path)

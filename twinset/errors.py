@@ -14,20 +14,36 @@ DAMAGED = (
 )
 
 
+MOST_OF_AN_ERROR = 200  # characters
+
+
 def first_line(error: BaseException) -> str:
     r"""Return what a library's error says, as part of a line of ours.
+
+    It may quote a file that others wrote, so it is cut, and nothing in it steers a terminal.
 
     >>> first_line(OSError("no such thing.\nAt 0x7f")), first_line(MemoryError())
     ('no such thing', 'MemoryError')
     """
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+    line = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+    return printable(line if len(line) <= MOST_OF_AN_ERROR else f"{line[:MOST_OF_AN_ERROR]}…")
+
+
+def printable(text: str) -> str:
+    r"""Return a text in which no character steers a terminal.
+
+    >>> printable("a column \x1b[2J“naïve”")
+    'a column �[2J“naïve”'
+    """
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 class InputError(ValueError):
     """The user's input cannot be used.
 
     The message is one line that names the file, column or row and the remedy, and never holds
-    private text. The command line prints it and exits with code 2.
+    private text. It names options as Python does, between backticks: `top_p`, `engine=torch`; the
+    command line shows them as its flags, and exits with code 2.
     """
 
 
@@ -36,4 +52,4 @@ class VerificationError(RuntimeError):
 
 
 class Stopped(BaseException):
-    """Somebody stopped a run, and it can be gone on with; the message says how."""
+    """Somebody stopped a run, and it can be resumed; the message says how."""

@@ -1,45 +1,88 @@
-"""What a run tells its owner while it works. Nothing here reaches `share/`."""
+"""What a run reports to its owner while it works. Nothing here reaches `share/`."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import asdict
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Protocol
 
-from twinset.artefact import JsonLines, write_json
-from twinset.noisemap import draw_noise_map
-from twinset.plan import Plan
-from twinset.training import StepReport
+from twinset.config.plan import Plan
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """One step as seen from inside. Private: for the owner's eyes and `internal/` only.
+
+    Args:
+        step: 1 … T.
+        records: units in the Poisson batch; may be 0.
+        loss: mean loss over the batch; NaN when it was empty.
+        clipped: share of units whose gradient was longer than it may be.
+        non_finite: units whose gradient was not finite and counted as zero.
+        seconds: wall time since training began.
+    """
+
+    step: int
+    records: int
+    loss: float
+    clipped: float
+    non_finite: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class PretrainingReport:
+    """One step of pre-training, on public text.
+
+    Args:
+        step: 1 … T.
+        steps: T.
+        loss: nats a token, mean of its blocks; None where no step was taken.
+        tokens: read so far.
+        seconds: since this process began.
+        taken: steps that this process took.
+        bits: validation bits per byte, where it was measured.
+    """
+
+    step: int
+    steps: int
+    loss: float | None
+    tokens: int
+    seconds: float
+    taken: int
+    bits: float | None = None
 
 
 class Progress(Protocol):
     """Listens to a run. Steps carry private figures: show them to the owner alone."""
 
     def say(self, line: str) -> None:
-        """Tell one line: a guess, what happens next."""
+        """Show one line: a guess, what happens next."""
         ...
 
     def warn(self, line: str) -> None:
-        """Tell what nobody should miss."""
+        """Show what nobody should miss."""
         ...
 
     def step(self, report: StepReport, plan: Plan) -> None:
-        """Tell of one training step."""
+        """Report one training step."""
+        ...
+
+    def pretraining_step(self, report: PretrainingReport) -> None:
+        """Report one step on public text."""
         ...
 
     def count(self, what: str, done: int, total: int) -> None:
-        """Tell how many are done of `what`: rows written, texts masked."""
+        """Report how many are done of `what`: rows written, texts masked."""
         ...
 
     def noise(self, mean_noise: Mapping[str, float]) -> None:
-        """Tell where noise went: by parameter, the mean factor of what `uniform` draws."""
+        """Report where noise went: by parameter, the mean factor of what `uniform` draws."""
         ...
 
 
 class Silent:
-    """Tells nothing."""
+    """Shows nothing."""
 
     def say(self, line: str) -> None:
         """See `Progress`."""
@@ -50,6 +93,9 @@ class Silent:
     def step(self, report: StepReport, plan: Plan) -> None:
         """See `Progress`."""
 
+    def pretraining_step(self, report: PretrainingReport) -> None:
+        """See `Progress`."""
+
     def count(self, what: str, done: int, total: int) -> None:
         """See `Progress`."""
 
@@ -57,27 +103,12 @@ class Silent:
         """See `Progress`."""
 
 
-class Recorded:
-    """Passes everything on; writes each step and a picture of the noise to `internal/`.
+def clock(seconds: float) -> str:
+    """Return a duration as people read it.
 
-    Args:
-        progress: to whom it is passed on.
-        internal: the folder.
+    >>> clock(32.4), clock(3723)
+    ('00:32', '1:02:03')
     """
-
-    def __init__(self, progress: Progress, internal: Path) -> None:
-        self._progress, self._internal = progress, internal
-        self._metrics = JsonLines(internal / "metrics.jsonl")
-        self.say, self.warn, self.count = progress.say, progress.warn, progress.count
-
-    def step(self, report: StepReport, plan: Plan) -> None:
-        """See `Progress`. A figure that is not finite becomes null, as JSON has none."""
-        figures = {k: v if math.isfinite(v) else None for k, v in asdict(report).items()}
-        self._metrics.append(figures)
-        self._progress.step(report, plan)
-
-    def noise(self, mean_noise: Mapping[str, float]) -> None:
-        """See `Progress`."""
-        write_json(self._internal / "noise.json", dict(mean_noise))
-        draw_noise_map(mean_noise, self._internal / "noise.png")
-        self._progress.noise(mean_noise)
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes:02}:{rest:02}"

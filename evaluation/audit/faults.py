@@ -13,26 +13,26 @@ from torch import Tensor
 
 from evaluation.audit.mechanism import MAX_GRAD_NORM, Step, Target, Units
 from evaluation.audit.neighbours import Neighbours
-from twinset.policies import NoisePolicy, Setting
+from twinset.policies import MechanismParams, NoisePolicy
+from twinset.privacy.accounting.events import Event, SubsampledGaussian
 from twinset.privacy.clipping import ClippingEngine
-from twinset.privacy.events import Event, SubsampledGaussian
-from twinset.privacy.noise import add_gaussian_
-from twinset.privacy.randomness import Randomness
+from twinset.privacy.mechanism.noise import add_gaussian_
+from twinset.privacy.mechanism.randomness import Randomness
 
 
 class TwoThirdsNoise(Step):
     """Noise of two thirds of the stated σ."""
 
-    def made(self, setting: Setting) -> NoisePolicy:
+    def made(self, params: MechanismParams) -> NoisePolicy:
         """See `Step`."""
-        return super().made(replace(setting, noise_multiplier=setting.noise_multiplier * 2 / 3))
+        return super().made(replace(params, noise_multiplier=params.noise_multiplier * 2 / 3))
 
     def noise_std(self, units: Units) -> float:
         """See `Step`: the attacker knows of the fault."""
         return super().noise_std(units) * 2 / 3
 
     def recorded(self, sample_rate: float, steps: int) -> Event:
-        """See `Step`: the ledger is told the stated σ."""
+        """See `Step`: the ledger is given the stated σ."""
         return SubsampledGaussian(self.attacked.noise_multiplier, sample_rate, steps)
 
 
@@ -89,10 +89,10 @@ class OverstatedEvent(Step):
 class KnownSeed(Step):
     """Noise that whoever knows the seed can draw again and subtract."""
 
-    def made(self, setting: Setting) -> NoisePolicy:
+    def made(self, params: MechanismParams) -> NoisePolicy:
         """See `Step`."""
         self._theirs = Randomness.for_tests(0)
-        return super().made(replace(setting, randomness=Randomness.for_tests(0)))
+        return super().made(replace(params, randomness=Randomness.for_tests(0)))
 
     def output(self, units: Units) -> Tensor:
         """Return what the attacker is left with."""

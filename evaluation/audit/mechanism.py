@@ -15,21 +15,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evaluation.audit.lowerbound import epsilon_lower_bound
+from evaluation.audit.lower_bound import epsilon_lower_bound
 from evaluation.audit.neighbours import Neighbours
 from twinset.config import PolicyConfig
-from twinset.policies import NoisePolicy, Setting, make_policy
+from twinset.policies import MechanismParams, NoisePolicy, make_policy
 from twinset.policies.adaptive import PublishedAdaptive
 from twinset.policies.importance import PublishedImportance
-from twinset.privacy.accountant import epsilon
-from twinset.privacy.batches import poisson_batches
+from twinset.privacy.accounting.accountant import epsilon
+from twinset.privacy.accounting.events import Event, IndividualGaussian, SubsampledGaussian
 from twinset.privacy.clipping import ClippingEngine
-from twinset.privacy.events import Event, IndividualGaussian, SubsampledGaussian
-from twinset.privacy.randomness import Randomness
+from twinset.privacy.mechanism.poisson import poisson_batches
+from twinset.privacy.mechanism.randomness import Randomness
 
 MAX_GRAD_NORM = 1e-2  # below every gradient of the model, so that all are clipped
 LEAST_SHARE = 0.5  # adaptive: c(1), half the norm for records of privacy weight 1
-COMPANY_WEIGHT = 1.0  # adaptive: privacy weight of all records but the target
+OTHERS_WEIGHT = 1.0  # adaptive: privacy weight of all records but the target
 Units = tuple[int, ...]
 
 
@@ -60,11 +60,13 @@ class Step:
         self.neighbours, self.attacked = neighbours, target
         self.randomness = Randomness.from_os()
         self.engine = ClippingEngine(neighbours.model, MAX_GRAD_NORM)
-        weights = torch.full((neighbours.target + 1,), COMPANY_WEIGHT, dtype=torch.float64)
+        weights = torch.full((neighbours.target + 1,), OTHERS_WEIGHT, dtype=torch.float64)
         weights[-1] = target.weight
         sigma, share = target.noise_multiplier, LEAST_SHARE
         self.policy = self.made(
-            Setting(sigma, MAX_GRAD_NORM, 1.0, self.randomness, target.policy, share, weights)
+            MechanismParams(
+                sigma, MAX_GRAD_NORM, 1.0, self.randomness, target.policy, share, weights
+            )
         )
         self._known: dict[Units, Tensor] = {}
         self._choose_geometry()
@@ -75,18 +77,18 @@ class Step:
         past = self.shaped(self.clipped_sum((self.neighbours.target,)))
         self.engine.zero()
         for _ in range(3):
-            self.policy.learn(parameters, past)
+            self.policy.update_statistics(parameters, past)
         ones = [torch.ones_like(p) for p in parameters]
         if scales := self.policy.scales():
             self.engine.rescale(scales)
             ones = [scale.times_(one) for scale, one in zip(scales, ones, strict=True)]
         if isinstance(self.policy, PublishedImportance):
             ones = self.policy.noise_scales()
-        self.stretch = torch.cat([s.flatten() for s in ones])
+        self.noise_shape = torch.cat([s.flatten() for s in ones])
 
-    def made(self, setting: Setting) -> NoisePolicy:
+    def made(self, params: MechanismParams) -> NoisePolicy:
         """Return the policy that releases."""
-        return make_policy(setting)
+        return make_policy(params)
 
     def clipped_sum(self, units: Units) -> Tensor:
         """Return the flat noiseless sum over some records, before the policy."""
@@ -109,7 +111,7 @@ class Step:
     def expected(self, units: Units) -> Tensor:
         """Return the mean of `output`."""
         known = self.noiseless(units)
-        return known / self.stretch if isinstance(self.policy, PublishedImportance) else known
+        return known / self.noise_shape if isinstance(self.policy, PublishedImportance) else known
 
     def noise_std(self, units: Units) -> float:
         """Return the standard deviation of every number of `output`."""
@@ -122,7 +124,7 @@ class Step:
         """Return one flat noisy output, divided by the policy's scales: the attacker knows them."""
         flat = self.noiseless(units).clone()
         _, self.event = self.policy.release(self.shaped(flat), units)
-        return flat / self.stretch
+        return flat / self.noise_shape
 
     def shaped(self, flat: Tensor) -> list[Tensor]:
         """Return views of a flat tensor in the parameters' shapes."""
@@ -209,12 +211,12 @@ class Attacker:
         )
 
 
-def audit_step(step: Step, trials: int, delta: float, tick: Callable[[], object]) -> Finding:
-    """Attack a single step over the whole table: company and target, or company alone."""
+def audit_step(step: Step, trials: int, delta: float, on_output: Callable[[], object]) -> Finding:
+    """Attack a single step over the whole table: the others and the target, or the others alone."""
     attacker = Attacker(step)
 
     def scores(with_target: bool) -> np.ndarray:
-        return np.array([(tick(), attacker.observe(with_target))[1] for _ in range(trials)])
+        return np.array([(on_output(), attacker.observe(with_target))[1] for _ in range(trials)])
 
     return _finding("one step", step, (1.0, 1), scores(True), scores(False), delta)
 
@@ -225,13 +227,13 @@ def audit_run(
     sample_rate: float,
     trials: int,
     delta: float,
-    tick: Callable[[], object],
+    on_output: Callable[[], object],
 ) -> Finding:
     """Attack some steps into which the target was drawn by Poisson, or was not there."""
     attacker = Attacker(step)
 
     def score(draws: Sequence[bool]) -> float:
-        tick()
+        on_output()
         ratios = np.array([attacker.observe(drawn) for drawn in draws])
         mixed = np.logaddexp(np.log1p(-sample_rate), np.log(sample_rate) + ratios)
         return float(mixed.sum())

@@ -2,7 +2,7 @@
 
 A differentially private step must hide the record for *any* weights and any other records. So the
 attacker chooses them: a small real model whose tied table makes both uses of one token point the
-same way, a record that repeats that token, and company that pulls elsewhere.
+same way, a record that repeats that token, and others that pull elsewhere.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 from twinset.privacy.clipping import Sequences
 
 TOKENS = 6  # in a row
-COMPANY = 3  # other records
+OTHERS = 3  # other records
 
 
 @dataclass(frozen=True)
@@ -69,4 +69,4 @@ def worst_case() -> Neighbours:
     for parameter in model.parameters():
         parameter.requires_grad_(parameter is model.lm_head.weight)
     target, other = (torch.full((1, 2, TOKENS), token) for token in (85, 5))
-    return Neighbours(model, torch.cat([other.expand(COMPANY, -1, -1), target]))
+    return Neighbours(model, torch.cat([other.expand(OTHERS, -1, -1), target]))

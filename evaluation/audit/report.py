@@ -8,10 +8,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from evaluation.audit.faults import FAULTS
-from evaluation.audit.lowerbound import CONFIDENCE
+from evaluation.audit.lower_bound import CONFIDENCE
 from evaluation.audit.mechanism import Finding, Step, Target, audit_run, audit_step
 from evaluation.audit.neighbours import worst_case
 from twinset.config import PolicyConfig
+from twinset.config.bounds import bounded, check_options
 from twinset.errors import InputError
 
 
@@ -31,35 +32,36 @@ class MechanismAudit:
 
     policy: PolicyConfig = PolicyConfig()
     fault: str | None = None
-    noise_multiplier: float = 1.0
-    steps: int = 6
-    sample_rate: float = 0.5
-    trials: int = 20_000
-    delta: float = 0.05
+    noise_multiplier: float = bounded(1.0, 0.01, 100)
+    steps: int = bounded(6, 1, 10_000)
+    sample_rate: float = bounded(0.5, 1e-6, 0.999)
+    trials: int = bounded(20_000, 100, 10**8)
+    delta: float = bounded(0.05, 1e-9, 0.999)
 
-    def run(self, tick: Callable[[], object] = lambda: None) -> list[Finding]:
-        """Return what was found for one step and for a run, for each privacy weight of the target.
+    def __post_init__(self) -> None:
+        """Refuse a fault that is none, and numbers out of range."""
+        check_options(self)
+        if self.fault is not None and self.fault not in FAULTS:
+            raise InputError(f"--fault: {self.fault!r} is none of {', '.join(FAULTS)}")
 
-        Raises:
-            InputError: no such fault, or a number out of range.
-        """
-        self._check()
-        return [finding for weight in self._weights for finding in self._attack(weight, tick)]
+    def run(self, on_output: Callable[[], object] = lambda: None) -> list[Finding]:
+        """Return what was found for one step and for a run, by the target's privacy weight."""
+        return [finding for weight in self._weights for finding in self._attack(weight, on_output)]
 
-    def _attack(self, weight: float, tick: Callable[[], object]) -> list[Finding]:
+    def _attack(self, weight: float, on_output: Callable[[], object]) -> list[Finding]:
         kind = FAULTS[self.fault] if self.fault else Step
         step = kind(worst_case(), Target(self.policy, self.noise_multiplier, weight))
         try:
             return [
-                audit_step(step, self.trials, self.delta, tick),
-                audit_run(step, self.steps, self.sample_rate, self.trials, self.delta, tick),
+                audit_step(step, self.trials, self.delta, on_output),
+                audit_run(step, self.steps, self.sample_rate, self.trials, self.delta, on_output),
             ]
         finally:
             step.engine.close()
 
     @property
-    def ticks(self) -> int:
-        """How often `tick` will be called."""
+    def outputs(self) -> int:
+        """How often `on_output` will be called."""
         return 4 * self.trials * len(self._weights)
 
     @property
@@ -68,16 +70,6 @@ class MechanismAudit:
         if self.policy.noise_policy != "adaptive":
             return (1.0,)  # which knows no difference
         return (1.0, 0.0) if self.policy.weighs else (0.0,)
-
-    def _check(self) -> None:
-        if self.fault is not None and self.fault not in FAULTS:
-            raise InputError(f"--fault: {self.fault!r} is none of {', '.join(FAULTS)}")
-        within = 0.01 <= self.noise_multiplier <= 100
-        if not (0 < self.delta < 1 and 0 < self.sample_rate < 1 and within):
-            raise InputError(
-                "--delta and --sample-rate lie between 0 and 1, --noise-multiplier between 0.01 "
-                "and 100"
-            )
 
     def to_dict(self, findings: list[Finding]) -> dict[str, Any]:
         """Return plain values: what was attacked, and what was found."""

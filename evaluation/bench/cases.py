@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import Any
 
 ORDINARY = "ordinary"
 
 
 @dataclass(frozen=True)
-class Case:
+class StepCase:
     """One engine against the ordinary step.
 
     Args:
@@ -34,6 +35,11 @@ class Case:
     engine: str
     threads: int
 
+    @classmethod
+    def of(cls, key: Sequence[Any]) -> StepCase:
+        """Return the case of a row's key."""
+        return cls(*key)
+
     @property
     def setting(self) -> tuple[str, str, str]:
         """What one table is about."""
@@ -49,7 +55,7 @@ class Case:
         """A table's column: `8×64, K = 2`."""
         return f"{self.batch}×{self.length}, K = {self.per_unit}"
 
-    def by(self, engine: str) -> Case:
+    def by(self, engine: str) -> StepCase:
         """Return the same work done by another engine."""
         return replace(self, engine=engine)
 
@@ -65,9 +71,9 @@ def grid(
     per_unit: list[int],
     engines: list[str],
     threads: int,
-) -> Iterator[Case]:
+) -> Iterator[StepCase]:
     """Yield all cases."""
     for model, method, (batch, length), k, engine in product(
         models, methods, shapes, per_unit, engines
     ):
-        yield Case(model, method, precision, batch, length, k, engine, threads)
+        yield StepCase(model, method, precision, batch, length, k, engine, threads)

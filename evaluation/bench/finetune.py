@@ -11,30 +11,28 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
 
 import torch
 import typer
 
-from evaluation.bench.report import surroundings
-from evaluation.command import command_line, run_command
-from twinset.adapters import trainable
-from twinset.artefact import write_json, write_text
-from twinset.basemodel import context_length, load_base
+from evaluation.bench import runner
+from evaluation.bench.runner import RESULTS, Output, Rounds
+from evaluation.demo_tables.film_reviews import demo_reviews
+from evaluation.markdown import facts, page, publish, table
 from twinset.config import RunConfig, SpeedConfig, TrainingConfig
-from twinset.demodata import demo_reviews
-from twinset.kernels import fuse
-from twinset.plan import Plan
-from twinset.policies import Setting, make_policy
-from twinset.precision import execution, frozen_dtype
-from twinset.privacy.batches import poisson_batches
-from twinset.privacy.randomness import Randomness
-from twinset.records import records_from_frame
-from twinset.templates import load_template
-from twinset.tokens import TokenisedRecords, tokenise
-from twinset.training import train
+from twinset.config.plan import Plan
+from twinset.data.records import records_from_frame
+from twinset.data.templates import load_template
+from twinset.data.tokenization import TokenisedRecords, tokenise
+from twinset.models.base_model import context_length, load_base
+from twinset.models.lora import trainable
+from twinset.models.precision import execution, frozen_dtype, fuse
+from twinset.policies import MechanismParams, make_policy
+from twinset.privacy.mechanism.poisson import poisson_batches
+from twinset.privacy.mechanism.randomness import Randomness
+from twinset.training.loop import StepContext, train
 
 MAX_GRAD_NORM, NOISE = 1.0, 1.0
 TRAINER = "Hugging Face's Trainer, not private"
@@ -50,48 +48,35 @@ KINDS = {
     "copy|cat|index|gather": "copies",
 }
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
-
-@app.command()
 def bench(
     base_model: Annotated[str, typer.Option(help="Asset or folder.")] = "smollm2-135m",
     method: Annotated[str, typer.Option(help="lora, qlora or full.")] = "lora",
     precision: Annotated[str, typer.Option(help="As twinset takes it.")] = "auto",
     records: Annotated[int, typer.Option(min=2, help="Reviews, all in every step.")] = 128,
     steps: Annotated[int, typer.Option(min=2, help="The first is not timed.")] = 3,
-    rounds: Annotated[int, typer.Option(min=1, help="Turns of each.")] = 3,
-    output: Annotated[Path, typer.Option(help="This .json; .md beside it.")] = Path(
-        "evaluation/bench/results/finetune.json"
-    ),
+    rounds: Rounds = 3,
+    output: Output = RESULTS / "finetune.json",
 ) -> None:
     """Time fine-tuning on the demo's reviews, and profile it."""
     training = TrainingConfig(base_model=base_model, method=method, max_tokens=64)  # type: ignore[arg-type]
     config = RunConfig(training=training, speed=SpeedConfig(precision=precision))  # type: ignore[arg-type]
     tokens = _tokens(config, records)
-    runs: dict[str, Callable[[], float]] = {
-        TRAINER: lambda: _trainer(config, tokens, steps),
-        ONE: lambda: _twinset(config, tokens, steps, 0.0),
-        TWO: lambda: _twinset(config, tokens, steps, 8.0),
+    ways: dict[str, Callable[[int], float]] = {
+        TRAINER: lambda turn: records / _trainer(config, tokens, steps),
+        ONE: lambda turn: records / _twinset(config, tokens, steps, 0.0),
+        TWO: lambda turn: records / _twinset(config, tokens, steps, 8.0),
     }
-    speeds: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(rounds):
-        for name, run in runs.items():
-            speeds[name].append(records / run())
-            typer.echo(f"{name}: {speeds[name][-1]:.2f} records/s", err=True)
     found = {
-        "command": command_line("evaluation.bench.finetune"),
-        **surroundings(),
+        **runner.stamp("finetune"),
         "threads": torch.get_num_threads(),
         "dtype": str(frozen_dtype(config)).removeprefix("torch."),
         "autocast": str(execution(config).autocast).removeprefix("torch."),
         "mean_tokens": round(tokens.mean_length, 1),
-        "records_per_second": speeds,
+        "records_per_second": runner.in_turn(ways, rounds),
         "profile": _profile(config, tokens),
     }
-    output.parent.mkdir(parents=True, exist_ok=True)
-    write_json(output, found)
-    write_text(output.with_suffix(".md"), _markdown(found))
+    publish(output, found, markdown(found))
 
 
 def _tokens(config: RunConfig, count: int) -> TokenisedRecords:
@@ -113,20 +98,19 @@ def _twinset(config: RunConfig, tokens: TokenisedRecords, steps: int, weight: fl
     count, seconds = len(tokens), list[float]()
     plan = Plan(count, 8.0, 1e-5, count, steps, NOISE, 1.0, 1e-4, weight)
     randomness = Randomness.from_os()
-    policy = make_policy(Setting(NOISE, MAX_GRAD_NORM, 1.0, randomness))
-    train(
-        fuse(_model(config)),
-        tokens,
-        list(poisson_batches(count, 1.0, steps, randomness)),
-        plan,
-        replace(config.training, mismatch_prompts=1),
-        config.speed,
-        execution(config),
-        policy,
-        MAX_GRAD_NORM,
-        lambda event: None,
-        lambda report: seconds.append(report.seconds),
+    policy = make_policy(MechanismParams(NOISE, MAX_GRAD_NORM, 1.0, randomness))
+    batches = list(poisson_batches(count, 1.0, steps, randomness))
+    context = StepContext(
+        records=tokens,
+        plan=plan,
+        policy=policy,
+        max_grad_norm=MAX_GRAD_NORM,
+        record_event=lambda event: None,
+        training=replace(config.training, mismatch_prompts=1),
+        speed=config.speed,
+        observe=lambda report: seconds.append(report.seconds),
     )
+    train(fuse(_model(config)), batches, context, execution(config))
     return (seconds[-1] - seconds[0]) / (steps - 1)
 
 
@@ -202,18 +186,20 @@ def _kind(operator: str) -> str:
     return next(found, "elementwise and other")
 
 
-def _markdown(found: dict[str, Any]) -> str:
+def markdown(found: dict[str, Any]) -> str:
+    """Return the medians of all rounds, and the profile."""
     speeds = {name: median(values) for name, values in found["records_per_second"].items()}
-    lines = ["# Fine-tuning on real text, end to end", ""]
-    about = ("command", "versions", "machine", "threads", "dtype", "autocast", "mean_tokens")
-    lines += [f"- {name.replace('_', ' ')}: {found[name]}" for name in about]
-    lines += ["", "| loop | records/s | time of a record |", "| --- | ---: | ---: |"]
-    for name, speed in speeds.items():
-        lines.append(f"| {name} | {speed:.2f} | {speeds[TRAINER] / speed:.2f}× |")
-    lines += ["", "| where a private step's time goes | share |", "| --- | ---: |"]
-    lines += [f"| {kind} | {share:.0%} |" for kind, share in found["profile"].items()]
-    return "\n".join(lines) + "\n"
+    loops = [
+        [name, f"{speed:.2f}", f"{speeds[TRAINER] / speed:.2f}×"] for name, speed in speeds.items()
+    ]
+    shares = [[kind, f"{share:.0%}"] for kind, share in found["profile"].items()]
+    return page(
+        "Fine-tuning on real text, end to end",
+        facts(found, "records_per_second", "profile"),
+        table(["loop", "records/s", "time of a record"], loops),
+        table(["where a private step's time goes", "share"], shares),
+    )
 
 
 if __name__ == "__main__":
-    run_command(app)
+    runner.run(bench)

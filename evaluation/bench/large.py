@@ -7,11 +7,8 @@ own; what differs between sizes is the number of records alone.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -24,16 +21,18 @@ import numpy as np
 import torch
 import typer
 
+from evaluation.bench import runner
 from evaluation.bench.measure import peak_bytes
-from evaluation.bench.report import surroundings
-from evaluation.command import command_line, run_command
-from twinset.artefact import write_json, write_text
-from twinset.fetchedcode import no_fetched_code
-from twinset.options import run_config
-from twinset.privacy.batches import poisson_batches
-from twinset.privacy.randomness import Randomness
-from twinset.progress import Silent
-from twinset.training import StepReport
+from evaluation.bench.runner import RESULTS, Output
+from evaluation.markdown import facts, page, table
+from evaluation.results_store import ResultsStore, about
+from evaluation.run_command import command_line
+from twinset.config.options import run_config
+from twinset.files.atomic import write_text
+from twinset.models.hub import no_fetched_code
+from twinset.privacy.mechanism.poisson import poisson_batches
+from twinset.privacy.mechanism.randomness import Randomness
+from twinset.progress import Silent, StepReport
 
 WORDS, KNOWN_WORDS, VOCABULARY = 60, 2000, 1024
 MOODS, PRODUCTS = ("good", "bad"), 5
@@ -41,9 +40,9 @@ ROWS_AT_ONCE, STOP_AFTER, DRAWS = 10_000, 2, 20
 TABLE, BASE, RUN = "table.csv", "base", "run"
 # where a phase's time is spent: module → functions of it
 TIMED = {
-    "twinset.prepare": ("read_frame", "records_from_frame"),
-    "twinset.generate": ("prepare", "_check_same", "_write_twin"),
-    "twinset.finetune": ("tokenise",),
+    "twinset.pipeline.prepare": ("read_frame", "records_from_frame"),
+    "twinset.pipeline.generate": ("prepare", "_check_same", "_write_twin"),
+    "twinset.pipeline.finetune": ("tokenise",),
 }
 PHASES = {
     "reading the table": "read_frame",
@@ -52,8 +51,6 @@ PHASES = {
     "hash of the table": "_check_same",
     "first tokenisation": "tokenise",
 }
-
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
 @dataclass(frozen=True)
@@ -73,45 +70,30 @@ class Work:
     max_tokens: int = 128
 
 
-@app.command()
 def bench(
     sizes: Annotated[str, typer.Option(help="Numbers of records.")] = "10000,100000,1000000",
     steps: Annotated[int, typer.Option(min=3, help="Of training.")] = Work.steps,
     batch_size: Annotated[int, typer.Option(min=1, help="Records a step.")] = Work.batch_size,
     rows: Annotated[int, typer.Option(min=1, help="Of the twin.")] = Work.rows,
     folder: Annotated[Path | None, typer.Option(help="For tables and runs, removed.")] = None,
-    output: Annotated[Path, typer.Option(help="This .json; .md beside it.")] = Path(
-        "evaluation/bench/results/large.json"
-    ),
+    output: Output = RESULTS / "large.json",
 ) -> None:
     """Measure every size; sizes that are in the output already stay as they are."""
-    work = Work(steps, batch_size, rows)
-    known = json.loads(output.read_text("utf-8")) if output.exists() else {"sizes": []}
-    measured = {row["records"]: row for row in known["sizes"]}
-    for records in map(int, sizes.split(",")):
+    work, command = Work(steps, batch_size, rows), command_line("evaluation.bench.large")
+    store = ResultsStore.open(output, about(runner.LIBRARIES), command)
+    for _, (records,) in store.missing([(int(size),) for size in sizes.split(",")]):
         with tempfile.TemporaryDirectory(dir=folder) as place:
-            measured[records] = measure(records, work, Path(place))
-        found = {**surroundings(), "sizes": [measured[n] for n in sorted(measured)]}
-        output.parent.mkdir(parents=True, exist_ok=True)
-        write_json(output, found)
-        write_text(output.with_suffix(".md"), markdown(found))
+            store.add((records,), measure(int(records), work, Path(place)))
+        write_text(output.with_suffix(".md"), markdown(store))
 
 
 def measure(records: int, work: Work, place: Path) -> dict[str, Any]:
     """Return what two processes found on a table of so many records."""
     write_base(place / BASE)
     write_table(place / TABLE, records)
-    found = {"command": command_line("evaluation.bench.large"), "records": records, **asdict(work)}
-    found["table_bytes"] = (place / TABLE).stat().st_size
+    found: dict[str, Any] = {**asdict(work), "table_bytes": (place / TABLE).stat().st_size}
     for name, resume in (("first", False), ("resumed", True)):
-        asked = json.dumps({"work": asdict(work), "resume": resume})
-        done = subprocess.run(
-            [sys.executable, "-m", "evaluation.bench.large", "--in-process", str(place), asked],
-            stdout=subprocess.PIPE,
-            env=os.environ | {"HF_HUB_OFFLINE": "1"},
-            check=resume,
-        )
-        found[name] = json.loads(done.stdout)
+        found[name] = runner.ask("large", str(place), asdict(work), resume, HF_HUB_OFFLINE="1")
         typer.echo(f"{records} records, {name}: {found[name]}", err=True)
     found["draw_seconds"] = draw_seconds(records, min(1.0, work.batch_size / records))
     return found
@@ -210,18 +192,19 @@ def _clocks() -> np.ndarray:
     return np.array([time.perf_counter(), time.process_time()])
 
 
-def run_here(place: Path, work: Work, resume: bool) -> None:
-    """Run `twinset generate` in this process; tell seconds, and bytes above those of imports.
+def measured_here(folder: str, asked: dict[str, int], resume: bool) -> dict[str, Any]:
+    """Run `twinset generate` in this process; return seconds, and bytes above those of imports.
 
-    A run that is not gone on with kills itself, a checkpoint behind it: nothing but that leaves
-    tokens on the disk.
+    A run that is not resumed answers and kills itself, a checkpoint behind it: nothing but that
+    leaves tokens on the disk.
     """
-    from twinset import resumption
-    from twinset.generate import generate
-    from twinset.request import Places, RowsWanted, Source
+    from twinset.pipeline.generate import generate
+    from twinset.pipeline.request import OutputPaths, Source
+    from twinset.sampling.allocation import RowsRequest
+    from twinset.training import resume as resumption
 
     _imported()
-    seconds = _timed()
+    seconds, place, work = _timed(), Path(folder), Work(**asked)
     source = Source(str(place / TABLE), "review", ("mood", "product"), prompt="A {mood} {product}:")
     options = {
         "base_model": str(place / BASE),
@@ -234,20 +217,18 @@ def run_here(place: Path, work: Work, resume: bool) -> None:
         resumption.CHECKPOINT_SECONDS = 0.0
     before = peak_bytes()
 
-    def tell(watch: Watch) -> None:
-        told = _told_by(watch, before, place) | {"seconds": seconds}
-        typer.echo(json.dumps(told))
-
     def stop(watch: Watch) -> None:
-        tell(watch)
+        runner.answer(_observed(watch, before, place) | {"seconds": seconds})
         os.kill(os.getpid(), signal.SIGKILL)
 
     watch = Watch(None if resume else stop)
-    generate(source, config, RowsWanted(work.rows), Places(run=place / RUN, resume=resume), watch)
-    tell(watch)
+    generate(
+        source, config, RowsRequest(work.rows), OutputPaths(run=place / RUN, resume=resume), watch
+    )
+    return _observed(watch, before, place) | {"seconds": seconds}
 
 
-def _told_by(watch: Watch, before: int, place: Path) -> dict[str, Any]:
+def _observed(watch: Watch, before: int, place: Path) -> dict[str, Any]:
     each = np.median(np.diff(watch.ends, axis=0), axis=0)
     return {
         "bytes": peak_bytes() - before,
@@ -267,7 +248,7 @@ def _imported() -> None:
     import pyarrow.parquet  # noqa: F401
     from transformers import AutoTokenizer, GPT2LMHeadModel  # noqa: F401
 
-    import twinset.finetune  # noqa: F401
+    import twinset.pipeline.finetune  # noqa: F401
 
 
 def _timed() -> dict[str, list[float]]:
@@ -296,35 +277,30 @@ def _timed() -> dict[str, list[float]]:
 # --- the page ------------------------------------------------------------------------------------
 
 
-def markdown(found: dict[str, Any]) -> str:
+def markdown(store: ResultsStore) -> str:
     """Return a table with a column for each size."""
-    sizes: list[dict[str, Any]] = found["sizes"]
-    about = [f"- {name}: {value}" for name, value in found.items() if name != "sizes"]
-    commands = dict.fromkeys(size["command"] for size in sizes)
-    lines = [
-        "# A run as the table grows",
-        "",
+    sizes = {int(records): row for (records,), row in sorted(store.rows.items())}
+    introduction = (
         "Made-up texts of 60 words with two labels in a CSV file, a random two-layer GPT-2 with "
-        "adapters, `twinset generate`: stopped in step 2, and gone on with in another process. "
-        "Memory is the peak of a process (resident, mapped files included) above that of imports; "
-        "seconds are of the wall, on a machine with other work, and in brackets of the processor.",
-        "",
-        *about,
-        *(f"- command: `{command}`" for command in commands),
-        "",
-        _line(["", *(f"{size['records']:,} records" for size in sizes)]),
-        _line(["---", *("---:" for _ in sizes)]),
-    ]
-    for name, cell in _ROWS.items():
-        lines.append(_line([name, *(cell(size) for size in sizes)]))
-    return "\n".join(lines) + "\n"
+        "adapters, `twinset generate`: stopped in step 2, and resumed in another process. Memory "
+        "is the peak of a process (resident, mapped files included) above that of imports; seconds "
+        "are of the wall, on a machine with other work, and in brackets of the processor."
+    )
+    commands = [f"- command: `{command}`" for command in store.commands]
+    rows = [[name, *map(cell, sizes.values())] for name, cell in _ROWS.items()]
+    return page(
+        "A run as the table grows",
+        [introduction],
+        [*facts(store.settings), *commands],
+        table(["", *(f"{records:,} records" for records in sizes)], rows),
+    )
 
 
 def _megabytes(count: float) -> str:
     return f"{count / 1e6:,.0f} MB"
 
 
-def _told(part: str, name: str) -> Callable[[dict[str, Any]], str]:
+def _spent(part: str, name: str) -> Callable[[dict[str, Any]], str]:
     return lambda size: _seconds_of(size[part]["seconds"][name])
 
 
@@ -340,11 +316,11 @@ def _rows_a_second(size: dict[str, Any]) -> str:
 _ROWS: dict[str, Callable[[dict[str, Any]], str]] = {
     "the table": lambda size: _megabytes(size["table_bytes"]),
     "**peak memory, first start to step 2**": lambda s: _megabytes(s["first"]["bytes"]),
-    "**peak memory, gone on to the end**": lambda s: _megabytes(s["resumed"]["bytes"]),
+    "**peak memory, resumed to the end**": lambda s: _megabytes(s["resumed"]["bytes"]),
     "tokens on the disk": lambda s: _megabytes(s["first"]["token_bytes"]),
-    **{name: _told("first", function) for name, function in PHASES.items()},
-    "gone on: tokens that are there": _told("resumed", "tokenise"),
-    "**gone on: from start to first step**": lambda s: _seconds_of(s["resumed"]["start_seconds"]),
+    **{name: _spent("first", function) for name, function in PHASES.items()},
+    "resumed: tokens that are there": _spent("resumed", "tokenise"),
+    "**resumed: from start to first step**": lambda s: _seconds_of(s["resumed"]["start_seconds"]),
     "a step": lambda s: _seconds_of(s["resumed"]["step_seconds"]),
     "records a step, expected": lambda s: str(s["batch_size"]),
     "drawing a batch": lambda s: f"{1000 * s['draw_seconds']:.2f} ms",
@@ -355,13 +331,5 @@ _ROWS: dict[str, Callable[[dict[str, Any]], str]] = {
 }
 
 
-def _line(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--in-process"]:
-        wanted = json.loads(sys.argv[3])
-        run_here(Path(sys.argv[2]), Work(**wanted["work"]), wanted["resume"])
-    else:
-        run_command(app)
+    runner.run(bench, measured_here)

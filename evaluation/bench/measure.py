@@ -13,15 +13,15 @@ from typing import Any
 import torch
 
 from evaluation.bench import models
-from evaluation.bench.cases import ORDINARY, Case
+from evaluation.bench.cases import ORDINARY, StepCase
 from evaluation.bench.ours import Made, Work
 from evaluation.bench.peers import ENGINES, Unavailable
-from twinset.fetchedcode import no_fetched_code
+from twinset.models.hub import no_fetched_code
 
 MEMORY_STEPS = 2
 
 
-def times(case: Case, rounds: int, at_least: int, seconds: float) -> dict[str, Any]:
+def times(case: StepCase, rounds: int, at_least: int, seconds: float) -> dict[str, Any]:
     """Warm both steps up, then take them in turn; stop early once `seconds` have passed.
 
     Returns:
@@ -43,7 +43,7 @@ def times(case: Case, rounds: int, at_least: int, seconds: float) -> dict[str, A
     }
 
 
-def memory(case: Case) -> dict[str, Any]:
+def memory(case: StepCase) -> dict[str, Any]:
     """Return the peak of resident memory over some steps, model included and imports not."""
     ENGINES[case.engine].load()
     models.classes(case.model)
@@ -56,7 +56,7 @@ def memory(case: Case) -> dict[str, Any]:
     return {"bytes": peak_bytes() - before}
 
 
-def _made(case: Case) -> Made:
+def _made(case: StepCase) -> Made:
     """Build the model and the step, take it once, and see that it left gradients."""
     engine = ENGINES[case.engine]
     engine.load()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from evaluation.bench.cases import Case
+from evaluation.bench.cases import StepCase
 
 _NO_DROPOUT = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
 _LORA_RANK = 8
@@ -61,11 +61,11 @@ def classes(name: str) -> tuple[Any, Any]:
 _MODEL_CLASS = {"GPT2": "GPT2LMHeadModel", "Llama": "LlamaForCausalLM"}
 
 
-def build(case: Case) -> Any:
+def build(case: StepCase) -> Any:
     """Return a new model, its trained parameters switched on; the same weights every time."""
     import torch
 
-    from twinset.adapters import with_lora
+    from twinset.models.lora import with_lora
 
     torch.manual_seed(0)
     config_class, model_class = classes(case.model)

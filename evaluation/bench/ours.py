@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from evaluation.bench.cases import Case
-from twinset.kernels import fuse
-from twinset.mismatch import MismatchLoss
+from evaluation.bench.cases import StepCase
+from twinset.models.precision import fuse
 from twinset.privacy.clipping import ClippingEngine, Execution, Sequences
 from twinset.privacy.clipping.execution import KEPT_BYTES
-from twinset.privacy.clipping.vocabulary import residuals
-from twinset.privacy.noise import add_gaussian_
-from twinset.privacy.randomness import Randomness
+from twinset.privacy.clipping.output_head import residuals
+from twinset.privacy.mechanism.noise import add_gaussian_
+from twinset.privacy.mechanism.randomness import Randomness
+from twinset.training.mismatch_loss import MismatchLoss
 
 UNIT_LOSS = MismatchLoss(1.0, "bounded")
 
@@ -44,7 +44,7 @@ class Work:
     autocast: torch.dtype | None = None
 
     @classmethod
-    def of(cls, case: Case, vocabulary: int) -> Work:
+    def of(cls, case: StepCase, vocabulary: int) -> Work:
         """Draw a case's tokens."""
         generator = torch.Generator().manual_seed(0)
         shape = (case.batch * case.per_unit, case.length)

@@ -1,78 +1,26 @@
-"""The benchmark's rows: a JSON file that grows row by row, a table of them, and a figure."""
+"""The rows of `step` as tables and as a figure."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
-from datetime import date
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evaluation.bench.cases import Case
-from twinset.artefact import write_json
-from twinset.errors import InputError
-from twinset.markdown import code, plain
-from twinset.surroundings import machine, versions
+from evaluation.bench.cases import StepCase
+from evaluation.markdown import page, table
+from evaluation.results_store import ResultsStore
+from twinset.release.markdown import code, plain
 
-LIBRARIES = ("torch", "transformers", "opacus", "numpy")
 OURS, KERNELS = "ours", "ours-kernels"
 
 
-@dataclass
-class Results:
-    """All rows of one machine and one set of versions.
-
-    Args:
-        path: where they are kept.
-        about: versions and machine.
-        commands: that the rows came from.
-        rows: case → what was measured of it, and when.
-    """
-
-    path: Path
-    about: dict[str, str]
-    commands: list[str]
-    rows: dict[Case, dict[str, Any]] = field(default_factory=dict)
-
-    @classmethod
-    def open(cls, path: Path, command: str) -> Results:
-        """Read the rows there are, if any.
-
-        Raises:
-            InputError: they come from another machine or from other versions.
-        """
-        results = cls(path, surroundings(), [command])
-        if not path.exists():
-            return results
-        kept = json.loads(path.read_text("utf-8"))
-        if kept["about"] != results.about:
-            raise InputError(
-                f"{path} was measured on another machine or with other versions; name another file"
-            )
-        results.commands = list(dict.fromkeys([*kept["commands"], command]))
-        results.rows = {Case(**row.pop("case")): row for row in kept["rows"]}
-        return results
-
-    def __contains__(self, case: object) -> bool:
-        return case in self.rows
-
-    def add(self, case: Case, row: dict[str, Any]) -> None:
-        """Add a row, and write the file."""
-        self.rows[case] = row | {"date": date.today().isoformat()}
-        kept = {
-            "about": self.about,
-            "commands": self.commands,
-            "rows": [{"case": asdict(c), **r} for c, r in self.rows.items()],
-        }
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(self.path, kept)
-
-    def tables(self) -> Iterator[Table]:
-        """Yield one table for each model, method and precision."""
-        for setting in dict.fromkeys((*c.setting, c.threads) for c in self.rows):
-            rows = {c: r for c, r in self.rows.items() if (*c.setting, c.threads) == setting}
-            yield Table(" · ".join(map(str, setting[:3])) + f" · threads: {setting[3]}", rows)
+def tables(store: ResultsStore) -> Iterator[Table]:
+    """Yield one table for each model, method, precision and number of threads."""
+    rows = {StepCase.of(key): row for key, row in store.rows.items()}
+    for setting in dict.fromkeys((*case.setting, case.threads) for case in rows):
+        its = {c: row for c, row in rows.items() if (*c.setting, c.threads) == setting}
+        yield Table(" · ".join(map(str, setting[:3])) + f" · threads: {setting[3]}", its)
 
 
 @dataclass(frozen=True)
@@ -80,7 +28,7 @@ class Table:
     """The rows of one model trained one way."""
 
     title: str
-    rows: dict[Case, dict[str, Any]]
+    rows: dict[StepCase, dict[str, Any]]
 
     @property
     def shapes(self) -> list[str]:
@@ -99,14 +47,14 @@ class Table:
 
     def as_markdown(self) -> list[str]:
         """Return the lines of the table, with what to know of its rows below."""
-        lines = [_line(["step", *self.shapes]), _line(["---"] * (1 + len(self.shapes)))]
-        lines.append(_line(["ordinary", *map(self._ordinary, self.shapes)]))
+        rows = [["ordinary", *map(self._ordinary, self.shapes)]]
         for engine in self.engines:
-            lines.append(_line([engine, *(_cell(self.at(engine, s)) for s in self.shapes)]))
+            rows.append([engine, *(_cell(self.at(engine, s)) for s in self.shapes)])
         against = [self._same_kernels(shape) for shape in self.shapes]
         if any(against):
-            lines.append(_line([f"{OURS} / {KERNELS}", *against]))
-        return [f"### {plain(self.title)}", "", *lines, "", *self._notes(), ""]
+            rows.append([f"{OURS} / {KERNELS}", *against])
+        lines = table(["step", *self.shapes], rows)
+        return [f"### {plain(self.title)}", "", *lines, "", *self._notes()]
 
     def _ordinary(self, shape: str) -> str:
         timed = [self.at(engine, shape) for engine in self.engines]
@@ -134,10 +82,6 @@ class Table:
         return lines
 
 
-def _line(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
 def _cell(row: dict[str, Any]) -> str:
     if "ratio" not in row:
         return "failed" if "failed" in row else ""
@@ -145,63 +89,51 @@ def _cell(row: dict[str, Any]) -> str:
     return f"{row['ratio']:.2f}×{memory}"
 
 
-def as_markdown(results: Results) -> str:
+def as_markdown(store: ResultsStore) -> str:
     """Return every table, and where they come from."""
-    dates = sorted({row["date"] for row in results.rows.values()})
-    lines = [
-        "# A private step beside an ordinary one",
-        "",
+    dates = sorted({row["date"] for row in store.rows.values()})
+    introduction = (
         "Time of a step as a multiple of the ordinary step's in the same process, taken in turn: "
         "the median over rounds of each round's ratio. In brackets: peak memory, imports left out, "
         "likewise. Forward, backward, clipping and noise; no optimiser. Shapes are units × tokens, "
-        "no padding; K rows a unit, and the ordinary step is given the same rows.",
-        "",
-        *[f"- {name}: {plain(value)}" for name, value in results.about.items()],
+        "no padding; K rows a unit, and the ordinary step is given the same rows."
+    )
+    about = [
+        *[f"- {name}: {plain(value)}" for name, value in store.settings.items()],
         f"- date: {' to '.join(dict.fromkeys([dates[0], dates[-1]])) if dates else 'no rows'}",
-        *[f"- command: {code(command)}" for command in results.commands],
-        "",
+        *[f"- command: {code(command)}" for command in store.commands],
     ]
-    for table in results.tables():
-        lines += table.as_markdown()
-    return "\n".join(lines).rstrip() + "\n"
+    made = (each.as_markdown() for each in tables(store))
+    return page("A private step beside an ordinary one", [introduction], about, *made)
 
 
-def write_figure(results: Results, path: Path) -> None:
+def write_figure(store: ResultsStore, path: Path) -> None:
     """Draw a panel of bars for each table."""
     from matplotlib.figure import Figure
 
-    tables = [t for t in results.tables() if any("ratio" in row for row in t.rows.values())]
-    if not tables:
+    drawn = [t for t in tables(store) if any("ratio" in row for row in t.rows.values())]
+    if not drawn:
         return
-    heights = [0.6 + 0.22 * len(t.engines) * len(t.shapes) for t in tables]
+    heights = [0.6 + 0.22 * len(t.engines) * len(t.shapes) for t in drawn]
     figure = Figure(figsize=(8, 0.8 + sum(heights)), layout="constrained")
-    panels = figure.subplots(len(tables), 1, squeeze=False, height_ratios=heights)[:, 0]
-    longest = max(row.get("ratio", 0.0) for table in tables for row in table.rows.values())
-    for panel, table in zip(panels, tables, strict=True):
-        _draw(panel, table)
+    panels = figure.subplots(len(drawn), 1, squeeze=False, height_ratios=heights)[:, 0]
+    longest = max(row.get("ratio", 0.0) for each in drawn for row in each.rows.values())
+    for panel, each in zip(panels, drawn, strict=True):
+        _draw(panel, each)
         panel.set_xlim(0, 1.08 * longest)  # the same for all, so that panels compare
     panels[-1].set_xlabel("time of a step / time of the ordinary step")
     figure.savefig(path, dpi=150)
 
 
-def _draw(panel: Any, table: Table) -> None:
-    share = 0.8 / len(table.shapes)
-    for i, shape in enumerate(table.shapes):
-        ratios = [table.at(engine, shape).get("ratio", 0.0) for engine in table.engines]
+def _draw(panel: Any, drawn: Table) -> None:
+    share = 0.8 / len(drawn.shapes)
+    for i, shape in enumerate(drawn.shapes):
+        ratios = [drawn.at(engine, shape).get("ratio", 0.0) for engine in drawn.engines]
         places = [line + share * i for line in range(len(ratios))]
         bars = panel.barh(places, ratios, height=share, label=shape)
         panel.bar_label(bars, [f"{r:.2f}" if r else "" for r in ratios], padding=2, fontsize=7)
-    panel.set_yticks([line + 0.4 - share / 2 for line in range(len(table.engines))], table.engines)
+    panel.set_yticks([line + 0.4 - share / 2 for line in range(len(drawn.engines))], drawn.engines)
     panel.invert_yaxis()
     panel.axvline(1.0, color="black", linewidth=0.8)
-    panel.set_title(table.title, fontsize=9)
+    panel.set_title(drawn.title, fontsize=9)
     panel.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-
-
-def surroundings() -> dict[str, str]:
-    """Return versions and machine, a line each."""
-    found, here = versions(LIBRARIES), machine()
-    return {
-        "versions": ", ".join(f"{name} {version}" for name, version in found.items()),
-        "machine": f"{here['cpu']}, {here['cores']} cores",
-    }

@@ -11,23 +11,23 @@ import copy
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from statistics import fmean, median
 from typing import Annotated, Any
 
 import torch
 import typer
 
+from evaluation.bench import runner
 from evaluation.bench.models import MODELS, classes
-from evaluation.bench.report import surroundings
-from evaluation.command import command_line, run_command
-from twinset.artefact import write_json, write_text
-from twinset.assets import ASSETS
-from twinset.basemodel import load_base
+from evaluation.bench.runner import RESULTS, Output, Rounds, Threads
+from evaluation.markdown import facts, page, publish, table
 from twinset.config import SamplingConfig
-from twinset.decoding import generate
 from twinset.errors import InputError
-from twinset.kernels import fuse
+from twinset.models.assets import ASSETS
+from twinset.models.base_model import load_base
+from twinset.models.precision import fuse
+from twinset.sampling.decoding import generate
 
 PROMPTS = ("Write a positive review about a film:", "Write a negative review about a film:")
 RANDOM_PROMPTS = [[*range(1, 10)], [*range(1, 12)]]  # of a random model, which has no tokenizer
@@ -36,8 +36,6 @@ OURS, THEIRS = "twinset", "generate"
 
 Rows = list[list[int]]
 Way = Callable[[int], Rows]  # writes every row, from a seed; from 0, a few only: to warm up
-
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,6 @@ class Work:
         return self.prompts if seed else self.prompts[:2]
 
 
-@app.command()
 def bench(
     model: Annotated[
         str, typer.Option(help="Asset, folder, or gpt2-14m and the like: random.")
@@ -78,11 +75,9 @@ def bench(
     top_p: Annotated[float, typer.Option(help="For both.")] = 0.9,
     temperature: Annotated[float, typer.Option(help="For both.")] = 1.0,
     precision: Annotated[str, typer.Option(help="Of the weights.")] = ",".join(PRECISIONS),
-    rounds: Annotated[int, typer.Option(min=1, help="Turns of each.")] = 3,
-    threads: Annotated[int, typer.Option(min=1, help="Threads.")] = 1,
-    output: Annotated[Path, typer.Option(help="This .json; .md beside it.")] = Path(
-        "evaluation/bench/results/sampling.json"
-    ),
+    rounds: Rounds = 3,
+    threads: Threads = 1,
+    output: Output = RESULTS / "sampling.json",
 ) -> None:
     """Time both ways of writing rows."""
     torch.set_num_threads(threads)
@@ -92,10 +87,10 @@ def bench(
     plain, prompts, closing = _load(model, prompt or PROMPTS, end)
     asked = [prompts[i % len(prompts)] for i in range(rows)]
     work = Work(asked, closing, max_new_tokens, config)
-    turns = measure(contestants(plain, work, _precisions(precision)), rounds)
+    ways = contestants(plain, work, runner.names_in("--precision", precision, PRECISIONS))
+    turns = runner.in_turn({n: partial(_timed, way) for n, way in ways.items()}, rounds, True)
     found = {
-        "command": command_line("evaluation.bench.sampling"),
-        **surroundings(),
+        **runner.stamp("sampling"),
         "model": model if model in ASSETS or model in MODELS else "local folder",
         "rows": rows,
         "batch_size": batch_size,
@@ -106,18 +101,8 @@ def bench(
         "threads": threads,
         "turns": turns,
     }
-    output.parent.mkdir(parents=True, exist_ok=True)
-    write_json(output, found)
-    write_text(output.with_suffix(".md"), markdown(found))
+    publish(output, found, markdown(found))
     typer.echo(output.with_suffix(".md").read_text("utf-8"))
-
-
-def _precisions(given: str) -> list[str]:
-    names = given.split(",")
-    for name in names:
-        if name not in PRECISIONS:
-            raise InputError(f"--precision: {name!r} is none of {', '.join(PRECISIONS)}")
-    return names
 
 
 def _load(name: str, texts: Sequence[str], end: str) -> tuple[Any, Rows, int]:
@@ -186,17 +171,6 @@ def _batch(model: Any, prompts: Rows, work: Work) -> Rows:
     return [ids[: ids.index(work.end) + 1] if work.end in ids else ids for ids in written]
 
 
-def measure(ways: dict[str, Way], rounds: int) -> list[dict[str, Any]]:
-    """Return of every turn each way's speed and mean length, after a first turn of a few rows."""
-    turns: list[dict[str, Any]] = []
-    for turn in range(rounds + 1):
-        turns.append({})
-        for name, write in ways.items():
-            row = turns[-1][name] = _timed(write, turn)
-            typer.echo(f"{turn}/{rounds} {name}: {row['rows_per_second']:.2f} rows/s", err=True)
-    return turns[1:]
-
-
 def _timed(write: Way, seed: int) -> dict[str, float]:
     began, busy = time.perf_counter(), time.process_time()
     rows = write(seed)
@@ -210,37 +184,34 @@ def _timed(write: Way, seed: int) -> dict[str, float]:
 
 def markdown(found: dict[str, Any]) -> str:
     """Return a table of medians over turns."""
-    turns: list[dict[str, Any]] = found["turns"]
-    about = [name for name in found if name != "turns"]
-    first = next(iter(turns[0]))
-    lines = ["# Rows a second beside Hugging Face's `generate`", ""]
-    lines += [f"- {name.replace('_', ' ')}: {found[name]}" for name in about]
-    lines += [
-        f"- turns: {len(turns)}; a ratio is the median of each turn's. The last column counts "
-        "seconds of the processor, which other programs on it change less",
-        "",
-        f"| | rows/s | mean tokens | {THEIRS}, same weights | {first} | likewise, processor |",
-        "| --- | ---: | ---: | ---: | ---: | ---: |",
+    turns: dict[str, list[dict[str, float]]] = found["turns"]
+    first = next(iter(turns))
+    rounds = (
+        f"- turns: {len(turns[first])}; a ratio is the median of each turn's. The last column "
+        "counts seconds of the processor, which other programs on it change less"
+    )
+    header = ["", "rows/s", "mean tokens", f"{THEIRS}, same weights", first, "likewise, processor"]
+    return page(
+        "Rows a second beside Hugging Face's `generate`",
+        [*facts(found, "turns"), rounds],
+        table(header, [_cells(turns, name, first) for name in turns]),
+    )
+
+
+def _cells(turns: dict[str, list[dict[str, float]]], name: str, first: str) -> list[str]:
+    def ratio(other: str, measure: str) -> str:
+        pairs = zip(turns[name], turns[other], strict=True)
+        return f"{median(mine[measure] / its[measure] for mine, its in pairs):.2f}×"
+
+    return [
+        name,
+        f"{median(turn['rows_per_second'] for turn in turns[name]):.2f}",
+        f"{fmean(turn['mean_tokens'] for turn in turns[name]):.1f}",
+        ratio(name.replace(OURS, THEIRS), "rows_per_second"),
+        ratio(first, "rows_per_second"),
+        ratio(first, "rows_per_processor_second"),
     ]
-    lines += [_line(turns, name, first) for name in turns[0]]
-    return "\n".join(lines) + "\n"
-
-
-def _line(turns: list[dict[str, Any]], name: str, first: str) -> str:
-    speed = median(turn[name]["rows_per_second"] for turn in turns)
-    length = fmean(turn[name]["mean_tokens"] for turn in turns)
-    ratios = [
-        _ratio(turns, name, name.replace(OURS, THEIRS), "rows_per_second"),
-        _ratio(turns, name, first, "rows_per_second"),
-        _ratio(turns, name, first, "rows_per_processor_second"),
-    ]
-    cells = [name, f"{speed:.2f}", f"{length:.1f}", *(f"{ratio:.2f}×" for ratio in ratios)]
-    return f"| {' | '.join(cells)} |"
-
-
-def _ratio(turns: list[dict[str, Any]], name: str, other: str, measure: str) -> float:
-    return median(turn[name][measure] / turn[other][measure] for turn in turns)
 
 
 if __name__ == "__main__":
-    run_command(app)
+    runner.run(bench)

@@ -6,24 +6,22 @@ that the output has already are not measured again. This process itself imports 
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import subprocess
-import sys
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, astuple, dataclass
+from datetime import date
 from functools import cache
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from evaluation.bench.cases import ORDINARY, Case, grid
+from evaluation.bench import runner
+from evaluation.bench.cases import ORDINARY, StepCase, grid
 from evaluation.bench.models import MODELS
-from evaluation.bench.report import Results, as_markdown, write_figure
-from evaluation.command import command_line, run_command
-from twinset.artefact import write_text
-from twinset.errors import InputError
+from evaluation.bench.report import as_markdown, write_figure
+from evaluation.bench.runner import RESULTS, Output, Threads, names_in, positive
+from evaluation.results_store import ResultsStore, about
+from evaluation.run_command import command_line
+from twinset.files.atomic import write_text
 
 METHODS = ("full", "lora")
 PRECISIONS = ("float32", "bfloat16")
@@ -39,8 +37,6 @@ ENGINES = (
 )
 FEWEST_ROUNDS = 3
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-
 
 @dataclass(frozen=True)
 class Effort:
@@ -51,7 +47,6 @@ class Effort:
     memory_gib: float
 
 
-@app.command()
 def bench(
     models: Annotated[
         str, typer.Option(help="Random weights.")
@@ -61,42 +56,34 @@ def bench(
     per_unit: Annotated[str, typer.Option(help="Rows in a unit.")] = "1,2",
     precision: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
     engines: Annotated[str, typer.Option(help="What is timed.")] = ",".join(ENGINES),
-    threads: Annotated[int, typer.Option(min=1, help="Threads.")] = 1,
+    threads: Threads = 1,
     rounds: Annotated[int, typer.Option(min=1, help="Steps of each.")] = 5,
     seconds_per_case: Annotated[float, typer.Option(help="Then 3 rounds do.")] = 60.0,
     memory_gib: Annotated[float, typer.Option(help="A case that wants more fails.")] = 20.0,
-    output: Annotated[Path, typer.Option(help="This .json; .md and .png beside it.")] = Path(
-        "evaluation/bench/results/step.json"
-    ),
-    case: Annotated[str | None, typer.Option(hidden=True)] = None,
+    output: Output = RESULTS / "step.json",
 ) -> None:
     """Time private steps beside ordinary ones; rows that the output has already are kept."""
-    effort = Effort(rounds, seconds_per_case, memory_gib)
-    if case is not None:
-        _answer(json.loads(case), effort)
-        return
     cases = grid(
-        _names("--models", models, MODELS),
-        _names("--methods", methods, METHODS),
-        _names("--precision", precision, PRECISIONS)[0],
+        names_in("--models", models, MODELS),
+        names_in("--methods", methods, METHODS),
+        names_in("--precision", precision, PRECISIONS)[0],
         [_shape(shape) for shape in shapes.split(",")],
-        [_positive("--per-unit", k) for k in per_unit.split(",")],
-        _names("--engines", engines, ENGINES),
+        [positive("--per-unit", k) for k in per_unit.split(",")],
+        names_in("--engines", engines, ENGINES),
         threads,
     )
-    results = Results.open(output, command_line("evaluation.bench.step"))
-    _measure(list(cases), effort, results)
-    write_text(output.with_suffix(".md"), as_markdown(results))
-    write_figure(results, output.with_suffix(".png"))
-
-
-def _measure(cases: list[Case], effort: Effort, results: Results) -> None:
-    todo = [case for case in cases if case not in results]
-    for number, case in enumerate(todo, start=1):
-        _say(f"{number}/{len(todo)} {case} …")
-        row = _row(case, effort)
-        results.add(case, row)
-        _say(f"    {row.get('failed') or _summary(row)}")
+    effort = Effort(rounds, seconds_per_case, memory_gib)
+    store = ResultsStore.open(
+        output, about(runner.LIBRARIES), command_line("evaluation.bench.step")
+    )
+    for turn, key in store.missing([astuple(case) for case in cases]):
+        case = StepCase.of(key)
+        typer.echo(f"{turn}: {case} …", err=True)
+        row = _row(case, effort) | {"date": date.today().isoformat()}
+        store.add(key, row)
+        typer.echo(f"    {row.get('failed') or _summary(row)}", err=True)
+    write_text(output.with_suffix(".md"), as_markdown(store))
+    write_figure(store, output.with_suffix(".png"))
 
 
 def _summary(row: dict[str, Any]) -> str:
@@ -104,7 +91,7 @@ def _summary(row: dict[str, Any]) -> str:
     return f"{row['ratio']:.2f}× of {row['ordinary_seconds']:.2f} s, {memory}"
 
 
-def _row(case: Case, effort: Effort) -> dict[str, Any]:
+def _row(case: StepCase, effort: Effort) -> dict[str, Any]:
     timed = _ask(case, "times", effort)
     if "failed" in timed:
         return timed
@@ -119,66 +106,36 @@ def _row(case: Case, effort: Effort) -> dict[str, Any]:
 
 
 @cache  # the ordinary step's memory is asked for once an engine
-def _ask(case: Case, measure: str, effort: Effort) -> dict[str, Any]:
+def _ask(case: StepCase, measure: str, effort: Effort) -> dict[str, Any]:
     """Have another process measure; a failure of any kind comes back as {"failed": reason}."""
-    wanted = json.dumps({"case": asdict(case), "measure": measure})
-    command = [sys.executable, "-W", "ignore", "-m", "evaluation.bench.step", "--case", wanted]
-    options = {
-        "--rounds": effort.rounds,
-        "--seconds-per-case": effort.seconds,
-        "--memory-gib": effort.memory_gib,
-    }
-    command += [str(part) for option in options.items() for part in option]
-    environment = os.environ | {"OMP_NUM_THREADS": str(case.threads), "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or [""])[-1][:200]
-        killed = f"killed by signal {-done.returncode}"
-        return {"failed": killed if done.returncode < 0 else last}
-    answer: dict[str, Any] = json.loads(done.stdout)
-    return answer
+    environment = {"OMP_NUM_THREADS": str(case.threads), "HF_HUB_OFFLINE": "1"}
+    try:
+        found: dict[str, Any] = runner.ask(
+            "step", astuple(case), measure, asdict(effort), **environment
+        )
+    except runner.Failed as error:
+        return {"failed": str(error)}
+    return found
 
 
-def _answer(wanted: dict[str, Any], effort: Effort) -> None:
+def measured_here(case: Sequence[Any], measure: str, effort: dict[str, Any]) -> dict[str, Any]:
     """Measure in this process, as `_ask` of another one wished."""
-    from evaluation.bench import measure
+    from evaluation.bench import measure as measures
 
-    case = Case(**wanted["case"])
-    measure.limit(case.threads, effort.memory_gib)
-    with contextlib.redirect_stdout(sys.stderr):  # some engines print
-        try:
-            if wanted["measure"] == "times":
-                fewest = min(FEWEST_ROUNDS, effort.rounds)
-                answer = measure.times(case, effort.rounds, fewest, effort.seconds)
-            else:
-                answer = measure.memory(case)
-        except Exception as error:  # whatever another engine does is its row
-            answer = {"failed": _reason(error)}
-    typer.echo(json.dumps(answer))
+    asked, how = StepCase.of(case), Effort(**effort)
+    measures.limit(asked.threads, how.memory_gib)
+    try:
+        if measure == "memory":
+            return measures.memory(asked)
+        return measures.times(asked, how.rounds, min(FEWEST_ROUNDS, how.rounds), how.seconds)
+    except Exception as error:  # whatever another engine does is its row
+        return {"failed": _reason(error)}
 
 
 def _reason(error: Exception) -> str:
     kind = type(error).__name__
     first = (str(error).strip().splitlines() or [""])[0][:200]
     return first if kind == "Unavailable" else f"{kind}: {first}".removesuffix(": ")
-
-
-def _say(line: str) -> None:
-    typer.echo(line, err=True)
-
-
-def _names(option: str, given: str, known: Any) -> list[str]:
-    names = given.split(",")
-    for name in names:
-        if name not in known:
-            raise InputError(f"{option}: {name!r} is none of {', '.join(known)}")
-    return names
-
-
-def _positive(option: str, given: str) -> int:
-    if not given.isdecimal() or int(given) < 1:
-        raise InputError(f"{option}: {given!r} is not a number from 1 on")
-    return int(given)
 
 
 def _shape(given: str) -> tuple[int, int]:
@@ -188,8 +145,8 @@ def _shape(given: str) -> tuple[int, int]:
     (8, 64)
     """
     batch, _, length = given.partition("x")
-    return _positive("--shapes", batch), _positive("--shapes", length)
+    return positive("--shapes", batch), positive("--shapes", length)
 
 
 if __name__ == "__main__":
-    run_command(app)
+    runner.run(bench, measured_here)

@@ -15,8 +15,8 @@ import numpy as np
 
 from evaluation.fidelity.intervals import jackknife, leaving_out
 from evaluation.fidelity.words import Grams, Row, ngrams, numbering
+from evaluation.private_table import normalised
 from evaluation.scores import Score, proportion
-from evaluation.tables import normalised
 
 LONGEST = 4
 DRAWN = 10_000  # n-grams that the distinct ones are counted among

@@ -10,7 +10,7 @@ import numpy as np
 from evaluation.fidelity.intervals import jackknife, leaving_out
 from evaluation.findings import Histogram
 from evaluation.scores import Score
-from twinset.columns import label_cells
+from twinset.data.columns import label_cells
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series

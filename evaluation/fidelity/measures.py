@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from evaluation.embeddings import SentenceEncoder
 from evaluation.fidelity.diversity import Diversity, duplicate_rate
 from evaluation.fidelity.frechet import frechet_distance
 from evaluation.fidelity.labels import label_distance, label_histogram, label_values
 from evaluation.fidelity.lengths import length_histogram, length_scores, lengths
 from evaluation.fidelity.mauve import mauve
 from evaluation.fidelity.neighbours import precision_recall
-from evaluation.fidelity.selfbleu import part_rows, self_bleu
+from evaluation.fidelity.self_bleu import part_rows, self_bleu
 from evaluation.fidelity.surprise import PERPLEXITY_ROWS, perplexity
 from evaluation.fidelity.vocabulary import vocabulary_scores
 from evaluation.fidelity.words import words
 from evaluation.findings import Histogram, Measured
 from evaluation.scores import Score
-from twinset.columns import text_cells
+from evaluation.utility.embeddings import SentenceEncoder
+from twinset.data.columns import text_cells
 from twinset.errors import InputError
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def fidelity(
         attributes: names of the label columns.
         encoder: makes the embeddings; None leaves out what is measured by them.
         seed: draws rows and clusters.
-        progress: is told of the slow parts.
+        progress: is notified of the slow parts.
         public_model: causal LM and its tokenizer, for perplexity; not measured without.
 
     Raises:
@@ -164,10 +164,12 @@ def _perplexities(
 ) -> Iterator[Measured]:
     for name, rows in texts.items():
 
-        def tick(done: int, total: int, what: str = f"texts read by a model: {name}") -> None:
+        def on_progress(
+            done: int, total: int, what: str = f"texts read by a model: {name}"
+        ) -> None:
             progress.count(what, done, total)
 
-        score = perplexity(rows[:PERPLEXITY_ROWS], model, tokenizer, tick)
+        score = perplexity(rows[:PERPLEXITY_ROWS], model, tokenizer, on_progress)
         yield from [_alone(score, name)] if score else []
 
 

@@ -14,10 +14,12 @@ from evaluation.scores import Score
 PERPLEXITY_ROWS = 100  # a model of 135 million parameters reads some hundred a minute on one core
 MAX_TOKENS = 512  # of a row; the rest is not read
 
-Tick = Callable[[int, int], object]
+OnProgress = Callable[[int, int], object]
 
 
-def perplexity(texts: Sequence[str], model: Any, tokenizer: Any, tick: Tick) -> Score | None:
+def perplexity(
+    texts: Sequence[str], model: Any, tokenizer: Any, on_progress: OnProgress
+) -> Score | None:
     """Return exp of the mean nats of a token, without any prompt; None where there is no token.
 
     The interval is the jackknife's, over rows.
@@ -26,9 +28,9 @@ def perplexity(texts: Sequence[str], model: Any, tokenizer: Any, tick: Tick) -> 
         texts: in random order.
         model: causal LM in evaluation mode.
         tokenizer: its tokenizer.
-        tick: is told how many texts are scored, of how many.
+        on_progress: is notified of how many texts are scored, of how many.
     """
-    from twinset.weights import text_nats
+    from twinset.training.record_weights import text_nats
 
     ids = tokenizer(list(texts), add_special_tokens=False)["input_ids"]
     longest = min(MAX_TOKENS, int(model.config.max_position_embeddings) - 1)  # one more: the start
@@ -36,7 +38,7 @@ def perplexity(texts: Sequence[str], model: Any, tokenizer: Any, tick: Tick) -> 
     if not ids:
         return None
     tokens = np.array(list(map(len, ids)))
-    nats = text_nats(model, tokenizer, ids, tick).numpy() * tokens
+    nats = text_nats(model, tokenizer, ids, on_progress).numpy() * tokens
 
     def mean(kept: slice | np.ndarray) -> float:
         return math.exp(nats[kept].sum() / tokens[kept].sum())

@@ -13,7 +13,6 @@ import numpy as np
 
 from evaluation.scores import Score, proportion
 
-_OURS, _THEIRS = 1024, 8192  # rows of a block of similarities: 32 MB
 SMALLEST = 1e-3  # distances below, or that differ by less, are rounding: 4e-4 in float32
 PERCENTILE = 0.05
 
@@ -38,19 +37,10 @@ def nearest(vectors: np.ndarray, others: np.ndarray) -> Nearest:
         vectors: (N, d), of length one.
         others: (M, d), of length one.
     """
-    similarity = np.full(len(vectors), -np.inf, dtype=np.float32)
-    row = np.zeros(len(vectors), dtype=np.int64)
-    for start in range(0, len(vectors), _OURS):
-        ours = np.arange(start, min(start + _OURS, len(vectors)))
-        for other in range(0, len(others), _THEIRS):
-            block = vectors[ours] @ others[other : other + _THEIRS].T
-            best = block.argmax(1)
-            found = block[np.arange(len(ours)), best]
-            better = found > similarity[ours]
-            similarity[ours[better]] = found[better]
-            row[ours[better]] = other + best[better]
-    distance = np.sqrt(np.maximum(0.0, 2.0 - 2.0 * similarity.astype(np.float64)))
-    return Nearest(np.maximum(distance, SMALLEST), row)
+    from sklearn.metrics import pairwise_distances_argmin_min
+
+    row, distance = pairwise_distances_argmin_min(vectors, others)
+    return Nearest(np.maximum(distance.astype(np.float64), SMALLEST), row)
 
 
 def share_nearer(train: Nearest, heldout: Nearest) -> Score:

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from evaluation.canaries import Canary
-from evaluation.exposure import Exposure, expected_rank
-from evaluation.extrapolation import sampled_secrets
+from evaluation.leakage.canaries import Canary
+from evaluation.leakage.exposure import Exposure, expected_rank
+from evaluation.leakage.exposure_extrapolation import sampled_secrets
 
 CANDIDATES = 10_000  # read at most
 MODEL = "bigram model of the twin"

@@ -17,16 +17,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evaluation.heldout import read
 from evaluation.leakage.roc import Attack
-from twinset.assets import Say, silent
-from twinset.basemodel import BaseModel, context_length, load_base
+from evaluation.utility.heldout_loss import read
+from twinset.data.records import Records
+from twinset.data.schema import Schema
+from twinset.data.tokenization import TokenisedRecords, tokenise
 from twinset.errors import InputError
+from twinset.models.assets import Say, silent
+from twinset.models.base_model import BaseModel, context_length, load_base
 from twinset.progress import Progress, Silent
-from twinset.records import Records
-from twinset.schema import Schema
-from twinset.tokens import TokenisedRecords, tokenise
-from twinset.twinmodel import TwinModel
+from twinset.sampling.twin_model import TwinModel
 
 SEES = "model"
 MIN_K = 20  # %: the share of a row's tokens, least likely first, that Min-K% looks at
@@ -65,7 +65,7 @@ def model_attacks(
         base: what it was before fine-tuning; without it the calibrated loss is left out.
         members: rows it was trained on.
         non_members: rows of the same kind that it was not trained on.
-        progress: is told how many rows are read.
+        progress: is notified of how many rows are read.
 
     Returns:
         The attacks, and notes.
@@ -75,7 +75,7 @@ def model_attacks(
     """
     progress = progress or Silent()
     tokens = _tokens(twin, members, non_members)
-    losses = row_losses(twin.model, tokens, _tick(progress, "rows read by the twin's model"))
+    losses = row_losses(twin.model, tokens, _counting(progress, "rows read by the twin's model"))
     found = {
         "loss": -losses.mean,
         "zlib ratio": -losses.total / _compressed(twin.tokenizer, tokens.texts),
@@ -83,7 +83,7 @@ def model_attacks(
     }
     notes: list[str] = []
     if base is not None and base.tokenizer.get_vocab() == twin.tokenizer.get_vocab():
-        before = row_losses(base.model, tokens, _tick(progress, "rows read by the base model"))
+        before = row_losses(base.model, tokens, _counting(progress, "rows read by the base model"))
         found["calibrated loss"] = before.mean - losses.mean
     else:
         why = "is not at hand" if base is None else "has another vocabulary"
@@ -104,20 +104,20 @@ def find_base(name: str, origin: str, say: Say = silent) -> BaseModel | None:
 def row_losses(
     model: Any,
     tokens: TokenisedRecords,
-    tick: Callable[[int, int], object] = lambda done, total: None,
+    on_progress: Callable[[int, int], object] = lambda done, total: None,
 ) -> RowLosses:
     """Read every row once behind its own prompt.
 
     Args:
         model: causal LM in evaluation mode.
         tokens: rows, tokenised for it.
-        tick: is told how many rows are read, of how many.
+        on_progress: is notified of how many rows are read, of how many.
     """
     found, done = np.zeros((3, len(tokens))), 0
     for batch, nats, mask in read(model, tokens):
         found[:, batch] = _sums(_spread(nats, mask), mask).cpu().numpy()
         done += len(batch)
-        tick(done, len(tokens))
+        on_progress(done, len(tokens))
     return RowLosses(*found)
 
 
@@ -170,5 +170,5 @@ def _check(records: Records, schema: Schema, who: str) -> None:
         )
 
 
-def _tick(progress: Progress, what: str) -> Callable[[int, int], object]:
+def _counting(progress: Progress, what: str) -> Callable[[int, int], object]:
     return lambda done, total: progress.count(what, done, total)

@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from evaluation.exposure import candidate_losses
-from evaluation.extrapolation import extrapolated_rank
 from evaluation.findings import Measured
+from evaluation.leakage.exposure import candidate_losses
+from evaluation.leakage.exposure_extrapolation import extrapolated_rank
 from evaluation.scores import Goal, Score
-from twinset.basemodel import context_length
 from twinset.detectors.entities import PIPELINE
 from twinset.detectors.spans import Span
 from twinset.errors import InputError
+from twinset.models.base_model import context_length
 from twinset.progress import Progress
 
 Finder = Callable[[Sequence[str]], Iterable[list[Span]]]
@@ -108,7 +108,7 @@ def mean_reciprocal_rank(
         rows: what the texts are, for the place: "train", "held-out".
         max_tokens: longest text of training, end of text included: what follows it never saw.
         seed: of the bootstrap over texts.
-        progress: told how many texts are read.
+        progress: notified of how many texts are read.
         find: yields the spans of each text's names.
 
     Returns:
@@ -122,8 +122,8 @@ def mean_reciprocal_rank(
     for done, (text, prompt, names) in enumerate(
         zip(stripped, prompts, find(stripped), strict=True), start=1
     ):
-        room = min(max_tokens - 1, context_length(model) - len(prompt))
-        ranks.append(_reciprocal_ranks(model, tokenizer, text, prompt, names, room))
+        budget = min(max_tokens - 1, context_length(model) - len(prompt))
+        ranks.append(_reciprocal_ranks(model, tokenizer, text, prompt, names, budget))
         progress.count("texts searched for names", done, len(texts))
     name = "mean reciprocal rank of names"
     if not any(ranks):
@@ -132,13 +132,13 @@ def mean_reciprocal_rank(
 
 
 def _reciprocal_ranks(
-    model: Any, tokenizer: Any, text: str, prompt: Sequence[int], names: list[Span], room: int
+    model: Any, tokenizer: Any, text: str, prompt: Sequence[int], names: list[Span], budget: int
 ) -> list[float]:
     """Return the reciprocal rank of each name, itself the mean over its tokens."""
     if not names:
         return []
     encoded = tokenizer(" " + text, add_special_tokens=False, return_offsets_mapping=True)
-    offsets = np.array(encoded["offset_mapping"][:room]) - 1  # of the space
+    offsets = np.array(encoded["offset_mapping"][:budget]) - 1  # of the space
     tokens = [np.flatnonzero((offsets[:, 0] < e) & (offsets[:, 1] > s)) for s, e in names]
     tokens = [
         places for places, (_, end) in zip(tokens, names, strict=True) if end <= offsets.max()
@@ -146,7 +146,7 @@ def _reciprocal_ranks(
     if not tokens:
         return []
     wanted = torch.tensor(np.unique(np.concatenate(tokens)))
-    ids = torch.tensor([[*prompt, *encoded["input_ids"][:room]]], device=model.device)
+    ids = torch.tensor([[*prompt, *encoded["input_ids"][:budget]]], device=model.device)
     before = (wanted + len(prompt) - 1).to(model.device)
     with torch.inference_mode():
         logits = model(ids, logits_to_keep=before).logits[0].float()  # (wanted, V)
@@ -182,7 +182,7 @@ def phone_exposure(
         rows: what the texts are, for the place: "train", "held-out".
         max_tokens: longest text of training, end of text included.
         seed: of the numbers chosen, of the candidates and of the bootstrap over texts.
-        progress: told how many numbers are scored.
+        progress: notified of how many numbers are scored.
         candidates: how many others each number is compared with.
         most: how many numbers are scored, drawn at random.
 
@@ -196,8 +196,8 @@ def phone_exposure(
     bits: dict[tuple[int, str], dict[int, list[float]]] = {}
     for done, (row, (start, end)) in enumerate((found[i] for i in chosen), start=1):
         head, number = stripped[row][:start], stripped[row][start:end]
-        room = min(max_tokens - 1, context_length(model) - len(prompts[row]))
-        if len(tokenizer.encode(f" {head}{number}", add_special_tokens=False)) <= room:
+        budget = min(max_tokens - 1, context_length(model) - len(prompts[row]))
+        if len(tokenizer.encode(f" {head}{number}", add_special_tokens=False)) <= budget:
             numbers = [head + n for n in (number, *_others(number, candidates, rng))]
             losses = candidate_losses(model, tokenizer, prompts[row], numbers)
             digits = len(digits_of(number))

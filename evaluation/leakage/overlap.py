@@ -17,11 +17,11 @@ import numpy as np
 
 from evaluation.findings import Measured
 from evaluation.leakage.distances import nearest, ratio_percentile, share_nearer
-from evaluation.leakage.nearduplicates import Shingled, near_duplicates
+from evaluation.leakage.near_duplicates import near_duplicates
 from evaluation.scores import Score, proportion
+from twinset.data.ngrams import Vocabulary, Words, rows_sharing_a_run
 from twinset.errors import InputError
 from twinset.progress import Progress
-from twinset.shingles import Vocabulary, Words, rows_sharing_a_run
 
 RUN = 8  # words of a run that is hardly shared by chance
 TRAIN, HELDOUT = "train", "held-out"
@@ -53,8 +53,8 @@ def overlap(
         train_texts: of the rows it was made from.
         heldout_texts: of rows like those of train that it was not made from.
         encoder: of sentences.
-        seed: of the samples that make tables equal, and of the MinHash signatures.
-        progress: told how far it is.
+        seed: of the samples that make tables equal.
+        progress: notified of how far it is.
 
     Returns:
         Scores with the place {"against": "train", "held-out" or "train, as many rows as held-out"};
@@ -67,7 +67,7 @@ def overlap(
         if not len(texts):
             raise InputError(f"overlap cannot be measured: {name} has no row with a text")
     tables = _tables(train_texts, heldout_texts, seed)
-    measured = list(_shared(twin_texts, tables, seed, progress))
+    measured = list(_shared(twin_texts, tables, progress))
     equal = SAMPLE if SAMPLE in tables else TRAIN
     wanted = {"twin": twin_texts, equal: tables[equal], HELDOUT: tables[HELDOUT]}
     measured += _distances(_encoded(encoder, wanted, progress), equal)
@@ -89,16 +89,15 @@ def _sample(texts: Sequence[str], size: int, rng: np.random.Generator) -> Sequen
 
 
 def _shared(
-    twin_texts: Sequence[str], tables: dict[str, Sequence[str]], seed: int, progress: Progress
+    twin_texts: Sequence[str], tables: dict[str, Sequence[str]], progress: Progress
 ) -> Iterator[Measured]:
     vocabulary = Vocabulary()
     twin = vocabulary.words(twin_texts)
-    shingled = Shingled(twin, seed)
     for done, (name, texts) in enumerate(tables.items(), start=1):
         words, place = vocabulary.words(texts), {"against": name}
         for score in verbatim(twin, words):
             yield Measured("leakage", score, place)
-        near = near_duplicates(shingled, Shingled(words, seed), twin.rows)
+        near = near_duplicates(twin, words)
         score = proportion("near-duplicates", int(near.sum()), twin.rows, "minimise")
         yield Measured("leakage", score, place)
         progress.count("tables compared", done, len(tables))

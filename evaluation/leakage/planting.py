@@ -12,18 +12,18 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from evaluation.baseline import untrained_twin
-from evaluation.canaries import MORE_FORMATS, Canary, Format, draw_canaries, numbered, plant
+from evaluation.leakage.canaries import MORE_FORMATS, Canary, Format, draw_canaries, numbered, plant
 from evaluation.leakage.coins import coin_canaries
-from evaluation.policydata import Data, table, take
-from evaluation.policydata import Wanted as Rows
-from twinset.allocation import proportional
-from twinset.basemodel import BaseModel
-from twinset.config import RunConfig
+from evaluation.limits import CANARIES, LENGTHS, SECRETS
+from evaluation.policy_runs import ComparisonRequest, Data, table, take
+from evaluation.untrained_baseline import untrained_twin
+from twinset.config import ROWS, RunConfig
+from twinset.config.bounds import check_options, within
+from twinset.data.records import Records
 from twinset.errors import InputError
-from twinset.precision import frozen_dtype
+from twinset.models.base_model import BaseModel
 from twinset.progress import Progress
-from twinset.records import Records
+from twinset.sampling.allocation import proportional
 
 COPIES = (0, 1, 10, 100)  # those of no copy were never seen: what chance gives
 EACH = 3  # canaries of each number of copies
@@ -33,7 +33,7 @@ OPENINGS = 32  # rows of the base model whose beginnings coins' canaries share
 
 
 @dataclass(frozen=True)
-class Wanted:
+class CanaryRequest:
     """What is planted and attacked.
 
     Args:
@@ -48,14 +48,15 @@ class Wanted:
         InputError: there are not enough sentences for so many secrets.
     """
 
-    rows: Rows
+    rows: ComparisonRequest
     copies: tuple[int, ...] = COPIES
-    each: int = EACH
-    digits: int = DIGITS
-    coins: int = COINS
-    members: int = 1000
+    each: int = within(EACH, SECRETS)
+    digits: int = within(DIGITS, LENGTHS)
+    coins: int = within(COINS, CANARIES)
+    members: int = within(1000, ROWS)
 
     def __post_init__(self) -> None:
+        check_options(self)
         most = len(self.formats) // len(self.copies)
         if self.each > most:
             raise InputError(f"--each {self.each}: there are sentences for {most} of each --copies")
@@ -96,7 +97,7 @@ class Planted:
 
 
 def planted(
-    wanted: Wanted,
+    request: CanaryRequest,
     data: Data,
     config: RunConfig,
     base: BaseModel,
@@ -106,16 +107,16 @@ def planted(
     """Draw canaries and plant them.
 
     Args:
-        wanted: how many.
+        request: how many.
         data: the private table.
         config: its base model writes the beginnings of the coins' canaries, its seed draws.
         base: that model.
         included: the coins.
-        progress: is told what happens.
+        progress: is notified of what happens.
     """
     combinations, seed = data.train.schema.combinations, config.training.seed
-    secrets = draw_canaries(combinations, seed, wanted.copies, wanted.each, wanted.formats)
-    coins = _coin_records(wanted.coins, data, config, base, progress)
+    secrets = draw_canaries(combinations, seed, request.copies, request.each, request.formats)
+    coins = _coin_records(request.coins, data, config, base, progress)
     chosen = np.array(included, dtype=bool)
     frame = plant(table(data.train), data.text, data.attributes, secrets)
     thrown = table(take(coins, np.flatnonzero(chosen)))
@@ -127,16 +128,8 @@ def _coin_records(
     many: int, data: Data, config: RunConfig, base: BaseModel, progress: Progress
 ) -> Records:
     schema, seed = data.train.schema, config.training.seed
-    written = untrained_twin(
-        config.training.base_model,
-        schema,
-        data.template,
-        proportional({c: 1.0 for c in schema.combinations}, OPENINGS),
-        config.sampling,
-        config.training.max_tokens,
-        dtype=frozen_dtype(config),
-        progress=progress,
-    )
+    counts = proportional({c: 1.0 for c in schema.combinations}, OPENINGS)
+    written = untrained_twin(config, schema, data.template, counts, progress)
     openings = [str(cell) for cell in written[schema.text]]
     texts = coin_canaries(openings, base.tokenizer, many, seed)
     drawn = np.random.default_rng(seed).integers(len(schema.combinations), size=many)

@@ -14,18 +14,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from evaluation.findings import Measured
 from evaluation.leakage.names import digits_of, names_in, phones_in
 from evaluation.scores import proportion
+from twinset.data.ngrams import words_of
 from twinset.detectors.spans import Span
 from twinset.errors import InputError
 from twinset.progress import Progress
-from twinset.shingles import words_of
 
 EMAIL, PHONE, CARD = "e-mail address", "telephone number", "card number"
 ID, NAME = "id number", "person's name"
 KINDS = (EMAIL, PHONE, CARD, ID, NAME)
 OCCURRENCES = {"1": range(1, 2), "2–9": range(2, 10), "10+": range(10, 2**63)}
 ANY = {"1+": range(1, 2**63)}
-FOUND = "found where it was planted"
-Found = dict[str, Counter[str]]  # kind → value → rows that hold it
+PLANTED = "found where it was planted"
+PersonalData = dict[str, Counter[str]]  # kind → value → rows that hold it
 
 _EMAIL = re.compile(r"(?<![\w.%+'-])[\w.%+'-]++@[\w-]++(?:\.[\w-]++)++")
 _CARD = re.compile(r"(?<![\w.-])\d(?:[ -]?\d){12,18}(?![\w-])")
@@ -36,7 +36,7 @@ _ID = re.compile(
     r"(?<![\w.,$€£/-])(?=(?:[A-Za-z/-]*\d){6})[A-Za-z\d/-]{6,40}(?!\w|[.,]\d)"
 )
 _DATE = re.compile(r"\d{4}[/-]\d\d?[/-]\d\d?|\d\d?[/-]\d\d?[/-]\d{2,4}|\d{4}[/-]\d{4}")
-_TOLD = 100  # rows between two reports
+_REPORT_EVERY = 100  # rows between two reports
 _FEW = 2  # tables whose sizes differ by more are no equals
 
 
@@ -53,7 +53,7 @@ def replay(
         twin_texts: of the twin.
         train_texts: of the rows it was made from.
         heldout_texts: of rows like those of train that it was not made from.
-        progress: told how far it is.
+        progress: notified of how far it is.
 
     Returns:
         Scores, and notes on what could not be measured. A place names the kind; the rows that hold
@@ -99,13 +99,13 @@ def replay_planted(
     measured: list[Measured] = []
     for kind, values in private["train"].items():
         measured += _shares(kind, private, written, ANY)
-        score = proportion(FOUND, len(values.keys() & there), len(values))
+        score = proportion(PLANTED, len(values.keys() & there), len(values))
         measured.append(Measured("leakage", score, {"kind": kind, "rows": "train"}))
     return measured
 
 
-def _planted(rows: Iterable[Mapping[str, str]]) -> Found:
-    found: Found = defaultdict(Counter)
+def _planted(rows: Iterable[Mapping[str, str]]) -> PersonalData:
+    found: PersonalData = defaultdict(Counter)
     for row in rows:
         for kind, value in row.items():
             found[kind.replace("_", " ")][" ".join(_name_words(value))] += 1
@@ -114,7 +114,7 @@ def _planted(rows: Iterable[Mapping[str, str]]) -> Found:
 
 def _shares(
     kind: str,
-    private: dict[str, Found],
+    private: dict[str, PersonalData],
     written: set[str],
     bands: Mapping[str, range] = OCCURRENCES,
 ) -> Iterator[Measured]:
@@ -133,7 +133,7 @@ def _shares(
                 yield Measured("leakage", score, place)
 
 
-def _notes(private: dict[str, Found], train: int, heldout: int) -> Iterator[str]:
+def _notes(private: dict[str, PersonalData], train: int, heldout: int) -> Iterator[str]:
     if absent := [kind for kind, values in private["train"].items() if not values]:
         yield f"Train holds none of these, so none can be replayed: {', '.join(absent)}."
     if max(train, heldout) > _FEW * min(train, heldout):
@@ -144,9 +144,9 @@ def _notes(private: dict[str, Found], train: int, heldout: int) -> Iterator[str]
         )
 
 
-def _numbers(texts: Iterable[str]) -> Found:
+def _numbers(texts: Iterable[str]) -> PersonalData:
     """Count the rows that hold each e-mail address and each number of any kind."""
-    found: Found = {kind: Counter() for kind in KINDS if kind != NAME}
+    found: PersonalData = {kind: Counter() for kind in KINDS if kind != NAME}
     for text in texts:
         for kind, value in set(numbers_in(text)):
             found[kind][value] += 1
@@ -220,7 +220,7 @@ def _names(texts: Sequence[str], progress: Progress) -> list[set[str]]:
     names = []
     for done, (text, spans) in enumerate(zip(texts, names_in(texts), strict=True), start=1):
         names.append({" ".join(_name_words(text[start:end])) for start, end in spans})
-        if done % _TOLD == 0 or done == len(texts):
+        if done % _REPORT_EVERY == 0 or done == len(texts):
             progress.count("rows searched for names", done, len(texts))
     return names
 

@@ -17,10 +17,10 @@ import numpy as np
 
 from evaluation.findings import Measured
 from evaluation.leakage.roc import AUROC, Attack, scores
+from evaluation.private_table import normalised
 from evaluation.scores import Score
-from evaluation.tables import normalised
+from twinset.data.records import Records
 from twinset.errors import InputError
-from twinset.records import Records
 
 FOLDS = 5
 ROWS = 10_000  # of either side, at most: more would not move the interval's verdict

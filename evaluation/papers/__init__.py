@@ -1,15 +1,16 @@
-"""The main experiment of each paper that twinset stands on, re-run with the project's own parts.
+"""The main experiment of each paper that twinset stands on, run again with the project's own parts.
 
-A folder for each paper, run by `python -m evaluation.papers.NAME`; here is what they share.
+A paper is a module, its sizes and its prose: `NAME.py`, `NAME.toml`, `NAME.md`, run by
+`python -m evaluation.papers.NAME` and published in `results/`. What they share:
 
 | module | holds |
 |---|---|
-| `experiment` | what an experiment is, and how any is run: plan, rows, page, figure |
-| `options` | the options that all commands have |
-| `rows` | results that grow row by row |
-| `workshop` | what a row is made in: progress, and weights that several rows begin from |
+| `study` | how a paper is written, and how any is run: command, rows, page, figure |
+| `results_store` | finished rows in a JSON file that grows row by row |
+| `run_context` | what a row is made in: progress, and a cache of weights |
+| `page` | prose and tables as one Markdown page |
 | `intervals` | means, differences and ratios over seeds |
-| `verdict`, `report`, `page` | whether a claim held; what is to be said; the same in Markdown |
-| `summary` | one table of all papers |
-| `texts`, `words`, `models`, `learning` | lines of text that language models learn |
+| `plots` | what figures have in common |
+| `texts` | files as lines, lines as tokens |
+| `language_model` | small language models: shapes, private training, perplexity |
 """

@@ -9,7 +9,10 @@ from dataclasses import dataclass, replace
 from markupsafe import Markup
 
 from evaluation.findings import Curve, Histogram, Measured
-from evaluation.leakage.onerun import BOUND
+from evaluation.leakage.one_run import BOUND
+from evaluation.report.charts.histograms import histogram_chart
+from evaluation.report.charts.intervals import Reference, domain_of, interval_chart
+from evaluation.report.charts.lines import Lines, Point, line_chart
 from evaluation.report.groups import (
     CLAIM,
     COMMONEST,
@@ -21,9 +24,6 @@ from evaluation.report.groups import (
     repetitions,
     words,
 )
-from evaluation.report.histograms import histogram_chart
-from evaluation.report.intervals import Reference, domain_of, interval_chart
-from evaluation.report.lines import Lines, Point, line_chart
 from evaluation.report.meanings import meaning
 from evaluation.report.tables import Table, of_curve, of_histogram
 from evaluation.scores import Score

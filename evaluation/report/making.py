@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from evaluation.report.charts.intervals import Reference
+from evaluation.report.charts.lines import Lines, Point, line_chart
+from evaluation.report.charts.numbers import number
 from evaluation.report.figures import Figure
-from evaluation.report.intervals import Reference
-from evaluation.report.lines import Lines, Point, line_chart
-from evaluation.report.numbers import number
 from evaluation.report.tables import Table
-from twinset.noisemap import OUTSIDE, noise_cells
-from twinset.privacy.events import Event, IndividualGaussian, SubsampledGaussian
-from twinset.privacy.guarantee import guarantee
-from twinset.privacy.ledger import Ledger
+from twinset.privacy.accounting.events import Event, IndividualGaussian, SubsampledGaussian
+from twinset.privacy.statement.guarantee import guarantee
+from twinset.privacy.statement.ledger import Ledger
+from twinset.training.noise_plot import OUTSIDE, noise_cells
 
 _MOST_POINTS = 120  # of a curve over steps; between them is the mean
 _SPENT_AT = 6  # steps at which ε is computed: each costs about as long as it does for a card
@@ -131,7 +132,7 @@ def _cell(factor: float | None, most: float) -> Cell | None:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
+    return isinstance(value, int | float) and abs(value) <= sys.float_info.max  # no NaN either
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -58,7 +58,7 @@ _SENTENCES = {
 _BY_START = {
     "ROC": "Members found (up) against outsiders accused (right), both axes logarithmic so that "
     "the first few accusations can be seen; the dashed line is guessing.",
-    "accuracy by rows": "How accuracy grows with the number of rows learnt from; where it is flat, "
+    "accuracy by rows": "How accuracy grows with the number of rows trained on; where it is flat, "
     "more rows will not help.",
     "accuracy by epsilon": "What privacy costs: accuracy of twins made with more (left) and less "
     "(right) protection.",

@@ -13,16 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
+from evaluation.report.charts.svg import visible
 from evaluation.report.making import noise_map, training_figures
 from evaluation.report.reading import Run, read_run
 from evaluation.report.rows import Sample, longest_column, sample_rows
 from evaluation.report.sections import about, claim_of, sections
-from evaluation.report.svg import visible
 from evaluation.report.tables import all_scores
 from evaluation.report.verdicts import faithful, leaking, useful
-from twinset.artefact import write_text, writing
-from twinset.formats import read_frame
-from twinset.privacy.guarantee import guarantee
+from twinset.data.formats import read_frame
+from twinset.errors import InputError
+from twinset.files.atomic import write_text, writing
+from twinset.pipeline.run_folder import is_run
+from twinset.privacy.statement.guarantee import guarantee
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -39,13 +41,16 @@ def write_report(run: Path, show_real: Path | None = None) -> Path:
         show_real: a private table, a few rows of which are to be shown.
 
     Raises:
-        InputError: see `build_report`; the table cannot be read; or the disk refuses.
+        InputError: this is no run; see `build_report`; the table cannot be read; or the disk
+            refuses.
     """
+    if not is_run(run):
+        raise InputError(f"{run}: no such run folder; give one that `twinset generate` made")
     real = {} if show_real is None else {show_real.name: read_frame(show_real)}
     page = build_report(run, show_real=real)
     path = run / "internal" / REPORT
     with writing(path):
-        path.parent.mkdir(mode=0o700, exist_ok=True)
+        path.parent.mkdir(mode=0o700, exist_ok=True)  # of a run that was handed over
     write_text(path, page)
     return path
 

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from evaluation.findings import Findings, Measured, Question
-from twinset.artefact import sha256_file
+from twinset.data.formats import format_of, read_frame
 from twinset.errors import DAMAGED, InputError
-from twinset.formats import format_of, read_frame
-from twinset.privacy.ledger import Ledger
-from twinset.share import PRIVACY
+from twinset.files.atomic import sha256_file
+from twinset.files.limits import read_text
+from twinset.privacy.statement.ledger import Ledger
+from twinset.release.share import PRIVACY
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -87,7 +88,7 @@ def _read(path: Path, parse: Callable[[str], Read]) -> Read | None:
     if not path.is_file():
         return None
     try:
-        return parse(path.read_text("utf-8"))
+        return parse(read_text(path))
     except DAMAGED as error:
         raise InputError(
             f"{path}: is damaged ({type(error).__name__}); restore it, or take it away"
@@ -103,7 +104,7 @@ def _steps(text: str) -> tuple[dict[str, Any], ...]:
 
 
 def _noise(text: str) -> dict[str, float]:
-    return {str(name): float(factor) for name, factor in json.loads(text).items()}
+    return {name: float(factor) for name, factor in json.loads(text).items()}
 
 
 def _twin_file(share: Path) -> Path | None:

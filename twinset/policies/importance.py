@@ -14,30 +14,26 @@ import torch
 from torch import Tensor
 
 from twinset.config import PolicyConfig
-from twinset.policies.setting import Setting
+from twinset.policies.mechanism_params import MechanismParams
 from twinset.policies.uniform import Uniform
-from twinset.privacy.clipping.geometry import Scale
-from twinset.privacy.events import Event, SubsampledGaussian
-from twinset.privacy.noise import add_gaussian_
+from twinset.privacy.accounting.events import Event, SubsampledGaussian
+from twinset.privacy.clipping.scales import Scale
+from twinset.privacy.mechanism.noise import add_gaussian_
 
 
 class Importance(Uniform):
     """z ~ N(0, σ²C²I) added to Σ clip(gᵢ / s), and the result multiplied by s.
 
-    Guarantee:
-        s is a function of gradients released before and of weights that follow from them, never of
-        the records. Given s, a unit moves Σ clip(gᵢ / s) by at most C, so that each release is one
-        step of the subsampled Gaussian mechanism with multiplier σ under adding or removing one
-        unit, as in `Uniform`; multiplying by s is post-processing. The first step has s = 1.
+    For what it guarantees see `twinset.privacy.statement.theorems`, IMPORTANCE.
 
     Args:
-        setting: with the options of importance.
+        params: with the options of importance.
     """
 
     name = "importance"
 
-    def __init__(self, setting: Setting) -> None:
-        super().__init__(setting)
+    def __init__(self, params: MechanismParams) -> None:
+        super().__init__(params)
         self._sensitivity: list[Tensor] = []  # S̄ of eq. 3
         self._deviation: list[Tensor] = []  # Ū of eq. 4
         self._scales: list[Scale] = []
@@ -46,7 +42,7 @@ class Importance(Uniform):
 
     def scales(self) -> list[Scale]:
         """Choose the next step's geometry from what was released so far."""
-        self._scales = factored(self.importance(), self._setting.options)
+        self._scales = factored(self.importance(), self._params.options)
         return self._scales
 
     def importance(self) -> list[Tensor]:
@@ -61,9 +57,9 @@ class Importance(Uniform):
         self._note([scale.mean() for scale in self._scales] or [torch.ones(())] * len(sums))
         return noisy, event
 
-    def learn(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
+    def update_statistics(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
         """Take a released gradient, and the weights before it is applied, into the averages."""
-        options = self._setting.options
+        options = self._params.options
         b1, b2 = options.importance_beta1, options.importance_beta2
         seen = [(g * p.detach()).abs() for g, p in zip(gradients, parameters, strict=True)]
         if not self._sensitivity:
@@ -105,26 +101,24 @@ class PublishedImportance(Importance):
     The equations centre I at one and do not say how noise follows from it; 2 - I is the one affine
     map that falls and keeps that mean, and noise needs scales above 0.
 
-    Guarantee:
-        In the least noisy direction a unit shows with multiplier σ · min s ≥ σ / b. With *that*
-        multiplier each release is a step of the subsampled Gaussian mechanism. The paper's claim,
-        that a mean of one makes it σ, is no theorem.
+    The event has the multiplier σ / b, that of the least noisy direction. For what it guarantees
+    see `twinset.privacy.statement.theorems`, IMPORTANCE_PUBLISHED.
 
     Args:
-        setting: with the options of importance.
+        params: with the options of importance.
     """
 
     form = "published"
 
     def _spent(self) -> Event:
-        s = self._setting
+        s = self._params
         least = s.noise_multiplier / s.options.importance_bound
         return SubsampledGaussian(least, s.sample_rate, 1)
 
     @property
     def nominal(self) -> list[Event]:
         """Return the releases as the paper adds them up, with σ."""
-        s = self._setting
+        s = self._params
         if not (s.noise_multiplier and self._releases):
             return []
         return [SubsampledGaussian(s.noise_multiplier, s.sample_rate, self._releases)]
@@ -138,20 +132,18 @@ class PublishedImportance(Importance):
         importance = self.importance()
         if not importance:
             return []
-        bound = self._setting.options.importance_bound
-        flat = normalised(torch.cat([i.flatten() for i in importance]), self._setting.options)
+        bound = self._params.options.importance_bound
+        flat = normalised(torch.cat([i.flatten() for i in importance]), self._params.options)
         s = (2.0 - flat).clamp(1.0 / bound, bound)
         parts = s.split([i.numel() for i in importance])
         return [part.view_as(i) for part, i in zip(parts, importance, strict=True)]
 
     def release(self, sums: list[Tensor], records: Sequence[int]) -> tuple[list[Tensor], Event]:
         """Add stretched noise in place."""
-        scales = self.noise_scales()
-        noisy = [torch.zeros_like(total) for total in sums] if scales else sums
-        for noise in noisy:
-            add_gaussian_(noise, self._setting.noise_std, self._setting.randomness)
-        for total, noise, s in zip(sums, noisy, scales, strict=bool(scales)):
-            total.addcmul_(noise, s)
+        scales, params = self.noise_scales(), self._params
+        for i, total in enumerate(sums):
+            own = scales[i] if scales else None
+            add_gaussian_(total, params.noise_std, params.randomness, own)
         self._note([s.mean() for s in scales] or [torch.ones(())] * len(sums))
         return sums, self.event
 

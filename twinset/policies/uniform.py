@@ -7,10 +7,10 @@ from typing import Any
 
 from torch import Tensor
 
-from twinset.policies.setting import Setting
-from twinset.privacy.clipping.geometry import Scale
-from twinset.privacy.events import Event, NonPrivateAccess, SubsampledGaussian
-from twinset.privacy.noise import add_gaussian_
+from twinset.policies.mechanism_params import MechanismParams
+from twinset.privacy.accounting.events import Event, NonPrivateAccess, SubsampledGaussian
+from twinset.privacy.clipping.scales import Scale
+from twinset.privacy.mechanism.noise import add_gaussian_
 
 
 class Uniform:
@@ -18,26 +18,22 @@ class Uniform:
 
     The other policies are this one but for what they say otherwise.
 
-    Guarantee:
-        For sums whose units each contribute at most C in norm, sampled by Poisson at
-        `sample_rate`, each release is one step of the subsampled Gaussian mechanism with
-        multiplier σ, under adding or removing one unit. An empty batch releases noise alone. With
-        σ = 0 the event says that the data were read without privacy.
+    For what it guarantees see `twinset.privacy.statement.theorems`, UNIFORM.
 
     Args:
-        setting: noise level and options.
+        params: of the mechanism.
     """
 
     name = "uniform"
     form = "sound"
 
-    def __init__(self, setting: Setting) -> None:
-        self._setting = setting
-        self.event: Event = self._spent() if setting.noise_multiplier else _NO_NOISE
+    def __init__(self, params: MechanismParams) -> None:
+        self._params = params
+        self.event: Event = self._spent() if params.noise_multiplier else _NO_NOISE
 
     def _spent(self) -> Event:
         """Return what one release spends, where there is noise."""
-        return SubsampledGaussian(self._setting.noise_multiplier, self._setting.sample_rate, 1)
+        return SubsampledGaussian(self._params.noise_multiplier, self._params.sample_rate, 1)
 
     @property
     def nominal(self) -> list[Event]:
@@ -54,16 +50,16 @@ class Uniform:
 
     def release(self, sums: list[Tensor], records: Sequence[int]) -> tuple[list[Tensor], Event]:
         """Add noise in place; return the noisy sums and the event spent."""
-        if std := self._setting.noise_std:
+        if std := self._params.noise_std:
             for total in sums:
-                add_gaussian_(total, std, self._setting.randomness)
+                add_gaussian_(total, std, self._params.randomness)
         return sums, self.event
 
-    def learn(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
-        """Learn nothing."""
+    def update_statistics(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
+        """Keep no statistics."""
 
     def state(self) -> dict[str, Any]:
-        """Return what was learnt, for a checkpoint: nothing."""
+        """Return what is kept from step to step: nothing."""
         return {}
 
     def restore(self, state: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from twinset.lineage import Stage, stages
+from twinset.models.provenance import Stage, stages
 from twinset.pretraining.corpus import Corpus, Source, size_of
 from twinset.pretraining.decontamination import RUN
 
@@ -13,15 +13,20 @@ DECONTAMINATED = (
     "Documents that share a run of {} words with these files were left out. Whoever trains this "
     "model on one of them with differential privacy: that choice is not covered by ε."
 )
+COUNTED_BEFORE = (
+    "All figures here are of the corpus before that, and do not say how many they were; weights "
+    "and vocabulary do depend on which."
+)
 
 
 def corpus_facts(corpus: Corpus) -> dict[str, Any]:
-    """Return what can be said of a corpus, for JSON."""
+    """Return what can be said of a corpus, for JSON: before guarded documents were left out."""
     return {
         "sources": [vars(source) for source in corpus.sources],
         "documents": len(corpus.documents),
         "bytes": size_of(corpus.documents),
         "dropped": corpus.dropped,
+        "counted_before_decontamination": True,  # models made earlier state what was left
     }
 
 
@@ -74,7 +79,10 @@ def _corpus(stage: Stage) -> Iterator[str]:
     yield from ("", "| file | documents | bytes | licence | sha256 |", "|---|---:|---:|---|---|")
     yield from (_row(Source(**source)) for source in corpus["sources"])
     if stage["decontaminated"]:
-        yield from ("", DECONTAMINATED.format(RUN), "")
+        yield from ("", DECONTAMINATED.format(RUN))
+        if corpus.get("counted_before_decontamination"):
+            yield COUNTED_BEFORE
+        yield ""
         yield from (f"- {name}" for name in stage["decontaminated"])
 
 

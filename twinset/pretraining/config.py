@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from twinset.config.bounds import SEEDS, Bounds, bounded, check_options, within
 from twinset.errors import InputError
 
 PRECISIONS = ("auto", "float32", "bfloat16")
 SMALLEST_VOCABULARY = 257
+MINUTES = Bounds(0, 10**7)  # that a process trains at most
 
 
 @dataclass(frozen=True)
@@ -23,19 +24,20 @@ class Shape:
         heads: of attention.
     """
 
-    vocabulary: int = 8192
-    layers: int = 6
-    width: int = 256
-    heads: int = 4
+    vocabulary: int = bounded(
+        8192,
+        SMALLEST_VOCABULARY,
+        10**6,
+        hint="all bytes and the end of text are tokens already",
+    )
+    layers: int = bounded(6, 1, 1000)
+    width: int = bounded(256, 1, 100_000)
+    heads: int = bounded(4, 1, 1000)
 
     def __post_init__(self) -> None:
+        check_options(self)
         if self.width % self.heads:
-            raise InputError(f"--width {self.width} cannot be shared by --heads {self.heads}")
-        if self.vocabulary < SMALLEST_VOCABULARY:
-            raise InputError(
-                f"--vocabulary {self.vocabulary}: all bytes and the end of text are "
-                f"{SMALLEST_VOCABULARY} tokens already"
-            )
+            raise InputError(f"`width={self.width}` cannot be shared by `heads={self.heads}`")
 
 
 @dataclass(frozen=True)
@@ -43,10 +45,11 @@ class PretrainConfig:
     """What is trained, on how much, how fast.
 
     Args:
-        base_model: what training goes on from; None: from scratch, in this shape.
+        base_model: what training starts from; None: from scratch, in this shape.
         shape: of a model from scratch.
         context: tokens of a block, and the most that a model from scratch reads.
-        epochs: passes over the corpus; parts of one count.
+        epochs: passes over the corpus; parts of one count. What is left out of the corpus makes
+            them no shorter: the rest is read so much longer.
         batch_size: blocks a step, over all processes.
         micro_batch: blocks at once on each process; the rest is accumulated.
         learning_rate: the highest.
@@ -58,24 +61,20 @@ class PretrainConfig:
 
     base_model: str | None = None
     shape: Shape = Shape()
-    context: int = 256
-    epochs: float = 1.0
-    batch_size: int = 32
-    micro_batch: int = 16
-    learning_rate: float = 1e-3
-    warmup: float = 0.02
-    weight_decay: float = 0.1
-    seed: int = 0
+    context: int = bounded(256, 2, 10**6)
+    epochs: float = bounded(1.0, 1e-6, 10_000)
+    batch_size: int = bounded(32, 1, 10**6)
+    micro_batch: int = bounded(16, 1, 10**6)
+    learning_rate: float = bounded(1e-3, 1e-9, 10)
+    warmup: float = bounded(0.02, 0, 0.99)
+    weight_decay: float = bounded(0.1, 0, 10)
+    seed: int = within(0, SEEDS)
     precision: str = "auto"
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "learning_rate"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise InputError(f"--{name.replace('_', '-')} must be above 0")
-        if not 0 <= self.warmup < 1 or not 0 <= self.weight_decay < math.inf:
-            raise InputError("--warmup is a share of the steps, --weight-decay is not below 0")
+        check_options(self)
         if self.precision not in PRECISIONS:
-            raise InputError(f"--precision {self.precision}: there are {', '.join(PRECISIONS)}")
+            raise InputError(f"`precision={self.precision}`: there are {', '.join(PRECISIONS)}")
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""

@@ -6,7 +6,6 @@ lines). All of it is held in memory. Knows no token and no model.
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,10 +14,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from twinset.artefact import sha256_file
+from twinset.data.formats import format_of, read_frame
+from twinset.data.templates import fill, placeholders
 from twinset.errors import InputError
-from twinset.formats import format_of, read_frame
-from twinset.placeholders import fill, placeholders
+from twinset.files.atomic import sha256_file
+from twinset.files.limits import inflated
 
 TEXT_ENDINGS = (".txt", ".txt.gz", ".md")
 TEXT = "text"
@@ -54,12 +54,14 @@ class Corpus:
         documents: (D,) texts, some behind a prompt.
         keys: (D,) hashes of the texts alone: they tell what is the same, and what is held out.
         dropped: why, and how many documents were left out.
+        guarded: keys of documents that must not be trained on; how many they are is private.
     """
 
     sources: list[Source] = field(default_factory=list)
     documents: list[str] = field(default_factory=list)
     keys: list[int] = field(default_factory=list)
     dropped: dict[str, int] = field(default_factory=dict)
+    guarded: frozenset[int] = frozenset()
 
     def keep(self, kept: Sequence[bool], why: str) -> None:
         """Leave out what is not kept, and count it."""
@@ -70,18 +72,26 @@ class Corpus:
     def split(self) -> tuple[list[str], list[str]]:
         """Return documents to learn from, and held-out ones: by a hash of the text alone.
 
+        Guarded ones are not trained on. Held out they stay, so that the figures measured there
+        follow from the model and from public text, and not from which documents are guarded.
+
         Raises:
             InputError: there are too few for both.
         """
-        held = [key % VALIDATION == 0 for key in self.keys]
-        learnt = [text for text, out in zip(self.documents, held, strict=True) if not out]
-        heldout = [text for text, out in zip(self.documents, held, strict=True) if out]
-        if not learnt or not heldout:
+        keyed = list(zip(self.documents, self.keys, strict=True))
+        heldout = [text for text, key in keyed if _is_held_out(key)]
+        training = [t for t, key in keyed if not _is_held_out(key) and key not in self.guarded]
+        if not training or not heldout:
             raise InputError(
                 f"{len(self.documents)} documents are too few to hold one in {VALIDATION} out; "
                 "name more text"
             )
-        return learnt, heldout
+        return training, heldout
+
+    def left_out(self) -> list[str]:
+        """Return what would be trained on, were it not guarded."""
+        keyed = zip(self.documents, self.keys, strict=True)
+        return [t for t, key in keyed if key in self.guarded and not _is_held_out(key)]
 
 
 def read_corpus(
@@ -104,7 +114,7 @@ def read_corpus(
         InputError: nothing is there, or a file cannot be read.
     """
     if prompt is not None and not placeholders(prompt):
-        raise InputError("--prompt names no {column} of the tables")
+        raise InputError("`prompt` names no {column} of the tables")
     corpus = Corpus()
     for file in _files(paths):
         texts = [(written, key) for written, key in _texts(file, text, prompt) if written]
@@ -119,13 +129,17 @@ def read_corpus(
     return corpus
 
 
+def _is_held_out(key: int) -> bool:
+    return key % VALIDATION == 0
+
+
 def size_of(texts: Sequence[str]) -> int:
     """Return the bytes of texts in UTF-8."""
     return sum(len(text.encode()) for text in texts)
 
 
 def _first(keys: Sequence[int]) -> Iterator[bool]:
-    """Tell of each key whether it is its first."""
+    """Return for each key whether it is its first."""
     seen = set[int]()
     for key in keys:
         yield key not in seen
@@ -146,7 +160,7 @@ def _files(paths: Sequence[Path]) -> list[Path]:
 
 
 def is_text(path: Path) -> bool:
-    """Tell whether a file's name says that it is plain text."""
+    """Return whether a file's name says that it is plain text."""
     return path.name.lower().endswith(TEXT_ENDINGS)
 
 
@@ -168,7 +182,8 @@ def paragraphs(file: Path) -> list[str]:
         InputError: the file cannot be read.
     """
     try:
-        raw = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+        with inflated(file) if file.suffix == ".gz" else file.open("rb") as opened:
+            raw = opened.read()
         return raw.decode().replace("\r\n", "\n").split("\n\n")
     except UnicodeDecodeError:
         raise InputError(f"{file}: is not UTF-8; save it as UTF-8") from None
@@ -181,7 +196,7 @@ def paragraphs(file: Path) -> list[str]:
 def _cells(file: Path, text: str, prompt: str | None) -> Iterator[tuple[str, str]]:
     frame = read_frame(file)
     if text not in frame.columns:
-        raise InputError(f"{file}: has no column {text!r}; name it with --text")
+        raise InputError(f"{file}: has no column {text!r}; name it with `text`")
     rows = frame[frame[text].notna()]
     names = placeholders(prompt or "")
     if prompt and set(names) <= set(rows.columns):

@@ -2,8 +2,8 @@
 
 A document is contaminated if it shares a run of 13 words with such a text (the length that Brown et
 al. 2020, "Language Models are Few-Shot Learners", appendix C, take), or holds a shorter one, of 6
-words or more, whole. Guarantee: none. What is left out depends on the guarded files: where these
-are private, so is that choice, and no ε covers it. Nothing of them is written but their names.
+words or more, whole. It guarantees no privacy: what is left out depends on the guarded files, so
+where these are private, that choice is too, and no ε covers it. Only their names are written.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
+from twinset.data.formats import format_of, read_frame
+from twinset.data.ngrams import Vocabulary, Words, contained
 from twinset.errors import InputError
-from twinset.formats import format_of, read_frame
 from twinset.pretraining.corpus import is_text, paragraphs
-from twinset.shingles import Vocabulary, Words, contained
 
 RUN = 13  # words
 SHORTEST = 6  # words; what is shorter anyone may write
@@ -61,6 +61,6 @@ def _texts(file: Path) -> Iterator[str]:
     if is_text(file):
         return iter(paragraphs(file))
     if format_of(file) is None or not file.is_file():
-        raise InputError(f"{file}: --decontaminate takes text files and tables; check the path")
+        raise InputError(f"{file}: `decontaminate` takes text files and tables; check the path")
     frame = read_frame(file)
     return (cell for name in frame.columns for cell in frame[name] if isinstance(cell, str))

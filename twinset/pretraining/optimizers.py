@@ -26,9 +26,9 @@ def optimizers(model: Any, weight_decay: float) -> list[torch.optim.Optimizer]:
         weight_decay: of matrices.
     """
     tables = {id(p) for table in _tables(model) for p in table.parameters()}
-    learnt = [p for p in model.parameters() if p.requires_grad]
-    hidden = [p for p in learnt if p.ndim == 2 and id(p) not in tables]
-    rest = [p for p in learnt if p.ndim != 2 or id(p) in tables]
+    trained = [p for p in model.parameters() if p.requires_grad]
+    hidden = [p for p in trained if p.ndim == 2 and id(p) not in tables]
+    rest = [p for p in trained if p.ndim != 2 or id(p) in tables]
     groups = [
         {"params": [p for p in rest if p.ndim > 1], "weight_decay": weight_decay},
         {"params": [p for p in rest if p.ndim < 2], "weight_decay": 0.0},

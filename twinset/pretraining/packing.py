@@ -21,7 +21,7 @@ def write_tokens(
     documents: Sequence[str],
     tokenizer: Any,
     path: Path,
-    tick: Callable[[int, int], object] = lambda done, total: None,
+    on_progress: Callable[[int, int], object] = lambda done, total: None,
 ) -> None:
     """Write the ids of all documents, each behind an end of text, in the order of a shuffle.
 
@@ -29,7 +29,7 @@ def write_tokens(
         documents: texts.
         tokenizer: with an end-of-text token.
         path: of the file.
-        tick: is told how many documents are done.
+        on_progress: called with how many documents are done, of how many.
     """
     kind = token_type(len(tokenizer))
     order = np.random.default_rng(0).permutation(len(documents))
@@ -39,7 +39,7 @@ def write_tokens(
             encoded = tokenizer(some, add_special_tokens=False)["input_ids"]
             for ids in encoded:
                 file.write(np.array([tokenizer.eos_token_id, *ids], dtype=kind).tobytes())
-            tick(start + len(some), len(order))
+            on_progress(start + len(some), len(order))
 
 
 def token_type(vocabulary: int) -> Any:
@@ -50,6 +50,20 @@ def token_type(vocabulary: int) -> Any:
 def read_tokens(path: Path, vocabulary: int) -> np.ndarray:
     """Return the ids of a file of `write_tokens`, read from the disk where they are looked at."""
     return np.memmap(path, dtype=token_type(vocabulary), mode="r")
+
+
+def tokens_in(path: Path, vocabulary: int) -> int:
+    """Return how many ids a file of `write_tokens` holds."""
+    return path.stat().st_size // np.dtype(token_type(vocabulary)).itemsize
+
+
+def blocks_of(tokens: int, context: int) -> int:
+    """Return how many blocks so many tokens fill.
+
+    >>> blocks_of(64, 32)
+    2
+    """
+    return max(0, tokens - 1) // (context - 1)
 
 
 class Blocks:
@@ -66,7 +80,7 @@ class Blocks:
         self._context = context
 
     def __len__(self) -> int:
-        return (len(self._tokens) - 1) // (self._context - 1)
+        return blocks_of(len(self._tokens), self._context)
 
     @property
     def share(self) -> float:

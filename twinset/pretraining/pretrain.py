@@ -14,20 +14,28 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from twinset.artefact import room_on_disk, sha256_file, write_json, write_text, writing
-from twinset.console import Console
+from twinset.config.bounds import check_number
 from twinset.errors import InputError
-from twinset.lineage import FACTS
-from twinset.modelhub import quiet
+from twinset.files.atomic import (
+    naming_full_disk,
+    open_as_folder,
+    sha256_file,
+    write_json,
+    write_text,
+    writing,
+)
+from twinset.files.environment import versions
+from twinset.models.hub import quiet
+from twinset.models.provenance import FACTS
 from twinset.pretraining.card import card, corpus_facts
-from twinset.pretraining.config import PretrainConfig
+from twinset.pretraining.config import MINUTES, PretrainConfig
 from twinset.pretraining.corpus import Corpus, read_corpus, size_of
-from twinset.pretraining.curve import Curve
 from twinset.pretraining.decontamination import clean, guarded_texts
+from twinset.pretraining.learning_curve import Curve
 from twinset.pretraining.optimizers import NAMES
-from twinset.pretraining.packing import Blocks, write_tokens
-from twinset.pretraining.training import Learnt, Text, on_cpu, train
-from twinset.surroundings import versions
+from twinset.pretraining.packing import Blocks, blocks_of, tokens_in, write_tokens
+from twinset.pretraining.training import Text, on_cpu, train
+from twinset.progress import PretrainingReport, Progress
 
 LOG, PICTURE, CARD = "log.jsonl", "curve.png", "README.md"
 SETTINGS, CHECKPOINTS = "settings.json", "checkpoints"
@@ -36,7 +44,7 @@ LIBRARIES = ("twinset", "accelerate", "tokenizers", "torch", "transformers")
 
 
 @dataclass(frozen=True)
-class Wanted:
+class PretrainRequest:
     """What a model is made of.
 
     Args:
@@ -48,7 +56,7 @@ class Wanted:
         licences: of the corpus, by the beginning of a file's name.
         licence: of the model.
         decontaminate: files that share no long run of words with what is read.
-        max_minutes: this time; the same command goes on.
+        max_minutes: this time; None: until it is done. The same command resumes.
     """
 
     corpus: tuple[Path, ...]
@@ -59,50 +67,59 @@ class Wanted:
     licences: Mapping[str, str] = field(default_factory=dict)
     licence: str = "other"
     decontaminate: tuple[Path, ...] = ()
-    max_minutes: float = math.inf
+    max_minutes: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a time that is none."""
+        if self.max_minutes is not None:
+            check_number("`max_minutes`", self.max_minutes, MINUTES)
 
 
-def pretrain(wanted: Wanted, command: str, console: Console) -> dict[str, Any]:
+def pretrain(request: PretrainRequest, command: str, progress: Progress) -> dict[str, Any]:
     """Train, or go on training, and return what is known of the model (on the main process).
 
     Raises:
         InputError: a file cannot be read, the folder holds something else, or a model of other
             settings or another corpus; training diverged; the disk is full.
     """
-    work = wanted.output / "training"
-    is_new = not wanted.output.exists()
-    with room_on_disk(wanted.output), writing(wanted.output):
+    work = request.output / "training"
+    is_new = not request.output.exists()
+    with naming_full_disk(request.output), writing(request.output):
         try:
-            return _pretrain(wanted, work, command, console)
+            return _pretrain(request, work, command, progress)
         except InputError:
             if is_new and not any(work.glob(f"{CHECKPOINTS}/*")):  # nothing to go on from
-                shutil.rmtree(wanted.output, ignore_errors=True)
+                shutil.rmtree(request.output, ignore_errors=True)
             raise
 
 
-def _pretrain(wanted: Wanted, work: Path, command: str, console: Console) -> dict[str, Any]:
+def _pretrain(
+    request: PretrainRequest, work: Path, command: str, progress: Progress
+) -> dict[str, Any]:
     from accelerate import PartialState
 
     state = PartialState(cpu=on_cpu())
     with state.main_process_first():  # the others find what it has written
-        _check_free(wanted.output, work)
-        corpus = _corpus(wanted, console)
-        facts = _facts(wanted, corpus, command, console)
-        settings = _settings(wanted, facts["corpus"])
+        _check_free(request.output, work)
+        corpus = _corpus(request, progress)
+        facts = _facts(request, corpus, command, progress)
+        settings = _settings(request, facts["corpus"])
         _check_same(work / SETTINGS, settings)
         work.mkdir(parents=True, exist_ok=True)
-        model, tokenizer, text = _prepare(wanted, corpus, work, console)
+        work.chmod(0o700)  # what is trained on and what is left out stand there side by side
+        model, tokenizer, text = _prepare(request, corpus, work, progress)
         write_json(work / SETTINGS, settings, mode=0o600)  # hashes of guarded files are private
-    curve = Curve(wanted.output / LOG, wanted.output / PICTURE)
+    curve = Curve(request.output / LOG, request.output / PICTURE)
 
-    def observe(learnt: Learnt) -> None:
-        curve.add(learnt)
-        console.learnt(learnt)
+    def on_progress(report: PretrainingReport) -> None:
+        curve.add(report)
+        progress.pretraining_step(report)
 
-    last = train(model, text, wanted.config, work / CHECKPOINTS, observe, wanted.max_minutes * 60)
+    seconds = math.inf if request.max_minutes is None else request.max_minutes * 60
+    last = train(model, text, request.config, work / CHECKPOINTS, on_progress, seconds)
     if state.is_main_process:
         facts |= _result(model, tokenizer, last)
-        _write(wanted.output, model, tokenizer, facts)
+        _write(request.output, model, tokenizer, facts)
         if facts["finished"]:
             shutil.rmtree(work.rename(work.with_name(".finished")))
     state.wait_for_everyone()
@@ -118,7 +135,7 @@ def _check_free(output: Path, work: Path) -> None:
         raise InputError(f"{output}: holds other files; name another folder")
 
 
-def _result(model: Any, tokenizer: Any, last: Learnt) -> dict[str, Any]:
+def _result(model: Any, tokenizer: Any, last: PretrainingReport) -> dict[str, Any]:
     return {
         "vocabulary": len(tokenizer),
         "parameters": sum(p.numel() for p in model.parameters()),
@@ -133,39 +150,40 @@ def _result(model: Any, tokenizer: Any, last: Learnt) -> dict[str, Any]:
     }
 
 
-def _corpus(wanted: Wanted, console: Console) -> Corpus:
-    console.say("reading the corpus")
+def _corpus(request: PretrainRequest, progress: Progress) -> Corpus:
+    progress.say("reading the corpus")
     corpus = read_corpus(
-        wanted.corpus, text=wanted.text, prompt=wanted.prompt, licences=wanted.licences
+        request.corpus, text=request.text, prompt=request.prompt, licences=request.licences
     )
-    if wanted.decontaminate:
-        console.say("looking for texts that must not be in it")
-        kept = clean(corpus.documents, list(guarded_texts(wanted.decontaminate)))
-        dropped = corpus.dropped.copy()  # how many it were is a figure of the guarded files
-        corpus.keep(kept.tolist(), GUARDED)
-        console.say(f"left out, {GUARDED}: {corpus.dropped[GUARDED]} documents")
-        corpus.dropped = dropped
+    if request.decontaminate:
+        progress.say("looking for texts that must not be in it")
+        kept = clean(corpus.documents, list(guarded_texts(request.decontaminate)))
+        guarded = [key for key, good in zip(corpus.keys, kept.tolist(), strict=True) if not good]
+        corpus.guarded = frozenset(guarded)
+        progress.say(f"left out, {GUARDED}: {len(guarded)} documents")
     return corpus
 
 
-def _facts(wanted: Wanted, corpus: Corpus, command: str, console: Console) -> dict[str, Any]:
-    from twinset.basemodel import pretraining_of
+def _facts(
+    request: PretrainRequest, corpus: Corpus, command: str, progress: Progress
+) -> dict[str, Any]:
+    from twinset.models.base_model import pretraining_of
 
-    config = wanted.config
-    before = None if config.base_model is None else pretraining_of(config.base_model, console.say)
+    config = request.config
+    before = None if config.base_model is None else pretraining_of(config.base_model, progress.say)
     config = replace(config, base_model=_without_folder(config.base_model))
     base = config.base_model
     return {
-        "name": wanted.output.resolve().name,
+        "name": request.output.resolve().name,
         "command": command,
-        "licence": wanted.licence,
+        "licence": request.licence,
         "origin": f"trained further from {base}" if base else "a GPT-2 from scratch",
         "context": config.context,
         "config": config.to_dict(),
         "optimizer": NAMES,
-        "prompt": wanted.prompt,
+        "prompt": request.prompt,
         "corpus": corpus_facts(corpus),
-        "decontaminated": [file.name for file in wanted.decontaminate],
+        "decontaminated": [file.name for file in request.decontaminate],
         "versions": versions(LIBRARIES),
         "before": before,
     }
@@ -177,13 +195,13 @@ def _without_folder(base: str | None) -> str | None:
     return Path(base).name if base is not None and is_folder else base
 
 
-def _settings(wanted: Wanted, corpus: Mapping[str, Any]) -> dict[str, Any]:
+def _settings(request: PretrainRequest, corpus: Mapping[str, Any]) -> dict[str, Any]:
     """Return all that must be the same to go on."""
     settings = {
-        "config": wanted.config.to_dict(),
-        "prompt": wanted.prompt,
+        "config": request.config.to_dict(),
+        "prompt": request.prompt,
         "corpus": corpus,
-        "guarded": [sha256_file(file) for file in wanted.decontaminate],
+        "guarded": [sha256_file(file) for file in request.decontaminate],
     }
     plain: dict[str, Any] = json.loads(json.dumps(settings))
     return plain
@@ -200,50 +218,62 @@ def _check_same(path: Path, settings: Mapping[str, Any]) -> None:
         )
 
 
-def _prepare(wanted: Wanted, corpus: Corpus, work: Path, console: Console) -> tuple[Any, Any, Text]:
-    """Return model, tokenizer and blocks; what is on the disk already is read."""
-    learnt, heldout = corpus.split()
-    config = wanted.config
-    model, tokenizer = _beginning(config, learnt, work / "tokenizer", console)
-    for name, documents in (("learnt", learnt), ("heldout", heldout)):
+def _prepare(
+    request: PretrainRequest, corpus: Corpus, work: Path, progress: Progress
+) -> tuple[Any, Any, Text]:
+    """Return model, tokenizer and blocks; what is on the disk already is read.
+
+    What is left out is tokenised too, for the number of steps: it must not tell how much that is.
+    """
+    training, heldout = corpus.split()
+    config = request.config
+    model, tokenizer = _beginning(config, training, work / "tokenizer", progress)
+    parts = {"training": training, "heldout": heldout, "left-out": corpus.left_out()}
+    for name, documents in parts.items():
         if not (work / f"{name}.tokens").is_file():
             new = work / f".{name}.new"
             write_tokens(
-                documents, tokenizer, new, lambda *done: console.count("documents read", *done)
+                documents, tokenizer, new, lambda *done: progress.count("documents read", *done)
             )
             new.rename(work / f"{name}.tokens")
     blocks = [
         Blocks(work / f"{name}.tokens", len(tokenizer), config.context)
-        for name in ("learnt", "heldout")
+        for name in ("training", "heldout")
     ]
     if not all(map(len, blocks)):
-        raise InputError(f"the corpus is too small for blocks of --context {config.context}")
-    return model, tokenizer, Text(blocks[0], blocks[1], size_of(heldout))
+        raise InputError(f"the corpus is too small for blocks of `context={config.context}`")
+    tokens = sum(
+        tokens_in(work / f"{name}.tokens", len(tokenizer)) for name in ("training", "left-out")
+    )
+    before = blocks_of(tokens, config.context)
+    return model, tokenizer, Text(blocks[0], blocks[1], size_of(heldout), before)
 
 
 def _beginning(
-    config: PretrainConfig, documents: list[str], folder: Path, console: Console
+    config: PretrainConfig, documents: list[str], folder: Path, progress: Progress
 ) -> tuple[Any, Any]:
     """Return model and tokenizer before the first step."""
-    from twinset.basemodel import context_length, load_base
+    from twinset.models.base_model import context_length, load_base
 
     if config.base_model is not None:
-        base = load_base(config.base_model, say=console.say)
+        base = load_base(config.base_model, say=progress.say)
         if context_length(base.model) < config.context:
             raise InputError(f"{config.base_model} reads {context_length(base.model)} tokens only")
         return base.model, base.tokenizer
-    tokenizer = _tokenizer(config, documents, folder, console)
+    tokenizer = _tokenizer(config, documents, folder, progress)
     return new_model(config, len(tokenizer), tokenizer.eos_token_id), tokenizer
 
 
-def _tokenizer(config: PretrainConfig, documents: list[str], folder: Path, console: Console) -> Any:
+def _tokenizer(
+    config: PretrainConfig, documents: list[str], folder: Path, progress: Progress
+) -> Any:
     from transformers import AutoTokenizer
 
-    from twinset.assets import replacing
-    from twinset.pretraining.vocabulary import train_tokenizer
+    from twinset.files.atomic import replacing
+    from twinset.pretraining.tokenizer import train_tokenizer
 
     if not folder.is_dir():
-        console.say("learning a vocabulary")
+        progress.say("learning a vocabulary")
         with replacing(folder) as new:
             train_tokenizer(documents, config.shape.vocabulary).save_pretrained(new)
     return AutoTokenizer.from_pretrained(folder, local_files_only=True)
@@ -292,3 +322,4 @@ def _write(output: Path, model: Any, tokenizer: Any, facts: Mapping[str, Any]) -
     tokenizer.save_pretrained(output)
     write_json(output / FACTS, facts)
     write_text(output / CARD, card(facts))
+    open_as_folder(output)

@@ -17,13 +17,14 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from twinset.checkpoints import Checkpoints, save_state
 from twinset.errors import InputError
-from twinset.precision import has_bfloat16
-from twinset.pretraining.bits import bits_per_byte, foretold
+from twinset.files.checkpoints import Checkpoints, save_state
+from twinset.models.precision import has_bfloat16
+from twinset.pretraining.bits_per_byte import bits_per_byte, token_losses
 from twinset.pretraining.config import PretrainConfig
 from twinset.pretraining.optimizers import optimizers
 from twinset.pretraining.packing import Blocks, Order
+from twinset.progress import PretrainingReport
 
 MAX_GRAD_NORM = 1.0
 STATE = "state.pt"
@@ -33,41 +34,21 @@ VALIDATIONS = 60  # a run, about
 
 
 @dataclass(frozen=True)
-class Learnt:
-    """A step.
-
-    Args:
-        step: 1 … T.
-        steps: T.
-        loss: nats a token, mean of its blocks; None where no step was taken.
-        tokens: read so far.
-        seconds: since this process began.
-        taken: steps that this process took.
-        bits: validation bits per byte, where it was measured.
-    """
-
-    step: int
-    steps: int
-    loss: float | None
-    tokens: int
-    seconds: float
-    taken: int
-    bits: float | None = None
-
-
-@dataclass(frozen=True)
 class Text:
-    """What is learnt from and validated on.
+    """What is trained and validated on.
 
     Args:
-        learnt: blocks of the corpus.
+        training: blocks of the corpus.
         heldout: blocks of held-out documents.
         heldout_size: their bytes.
+        blocks_before: of the corpus before guarded documents were left out: it sets the number of
+            steps, which is published.
     """
 
-    learnt: Blocks
+    training: Blocks
     heldout: Blocks
     heldout_size: int
+    blocks_before: int
 
 
 def steps_of(blocks: int, config: PretrainConfig) -> int:
@@ -80,9 +61,9 @@ def train(
     text: Text,
     config: PretrainConfig,
     folder: Path,
-    observe: Callable[[Learnt], object],
+    on_progress: Callable[[PretrainingReport], object],
     max_seconds: float = math.inf,
-) -> Learnt:
+) -> PretrainingReport:
     """Train a model in place from its newest checkpoint on, and return its last step, validated.
 
     Args:
@@ -90,7 +71,7 @@ def train(
         text: blocks.
         config: how long and how fast.
         folder: of the checkpoints.
-        observe: told of each step, on the main process.
+        on_progress: called after each step, on the main process.
         max_seconds: it stops after so long, with a checkpoint.
 
     Raises:
@@ -103,9 +84,9 @@ def train(
             break
         if run.agreed(run.is_due):
             run.save()
-        run.tell(observe)
+        run.report(on_progress)
     run.save()
-    return run.tell(observe, validate=True)
+    return run.report(on_progress, validate=True)
 
 
 class _Run:
@@ -119,8 +100,8 @@ class _Run:
         self._text, self._config, self._checkpoints = text, config, checkpoints
         self._accelerator = Accelerator(cpu=on_cpu(), mixed_precision=_precision(config))
         self._micro = self._blocks_at_once()
-        self._order = Order(len(text.learnt), config.batch_size, config.seed)
-        self.steps = steps_of(len(text.learnt), config)
+        self._order = Order(len(text.training), config.batch_size, config.seed)
+        self.steps = steps_of(text.blocks_before, config)
         self._every = max(1, self.steps // VALIDATIONS)
         made = optimizers(model, config.weight_decay)
         self._model, *self._optimizers = self._accelerator.prepare(model.train(), *made)
@@ -155,7 +136,7 @@ class _Run:
         parts = list(self._mine(step))
         self._loss = sum(self._learn(part, last=part is parts[-1]) for part in parts)
         if not self.agreed(math.isfinite(self._loss)):
-            raise InputError(f"training diverged at step {step + 1}; lower --learning-rate")
+            raise InputError(f"training diverged at step {step + 1}; lower `learning_rate`")
         self._accelerator.clip_grad_norm_(self._model.parameters(), MAX_GRAD_NORM)
         share = rate(step, self.steps, self._config.warmup)
         for optimizer in self._optimizers:
@@ -188,7 +169,9 @@ class _Run:
         self._kept = newest.step
         return newest.step
 
-    def tell(self, observe: Callable[[Learnt], object], validate: bool = False) -> Learnt:
+    def report(
+        self, on_progress: Callable[[PretrainingReport], object], validate: bool = False
+    ) -> PretrainingReport:
         """Report the last step, on the main process; validate now and then."""
         bits, leads = None, self._accelerator.is_main_process
         if leads and (validate or self.done % self._every == 0):
@@ -197,16 +180,16 @@ class _Run:
         tokens = self.done * self._config.batch_size * (self._config.context - 1)
         loss = self._loss if math.isfinite(self._loss) else None  # none taken
         taken = self.done - self._first
-        learnt = Learnt(self.done, self.steps, loss, tokens, self.seconds, taken, bits)
+        report = PretrainingReport(self.done, self.steps, loss, tokens, self.seconds, taken, bits)
         if leads:
-            observe(learnt)
-        return learnt
+            on_progress(report)
+        return report
 
     def _blocks_at_once(self) -> int:
         processes, config = self._accelerator.num_processes, self._config
         if config.batch_size % processes:
             raise InputError(
-                f"--batch-size {config.batch_size} cannot be shared by {processes} processes"
+                f"`batch_size={config.batch_size}` cannot be shared by {processes} processes"
             )
         return min(config.micro_batch, config.batch_size // processes)
 
@@ -218,10 +201,10 @@ class _Run:
 
     def _learn(self, numbers: np.ndarray, last: bool) -> float:
         """Add the gradients of some blocks, weighted by their share, and return their loss."""
-        ids = torch.from_numpy(self._text.learnt.read(numbers)).to(self._accelerator.device)
+        ids = torch.from_numpy(self._text.training.read(numbers)).to(self._accelerator.device)
         share = len(numbers) * self._accelerator.num_processes / self._config.batch_size
         with contextlib.nullcontext() if last else self._accelerator.no_sync(self._model):
-            loss = foretold(self._model(input_ids=ids).logits, ids).mean()
+            loss = token_losses(self._model(input_ids=ids).logits, ids).mean()
             self._accelerator.backward(loss * share)
         return loss.item() * share
 
@@ -240,7 +223,7 @@ def rate(step: int, steps: int, warmup: float) -> float:
 
 
 def on_cpu() -> bool:
-    """Tell whether there is nothing better."""
+    """Return whether there is nothing better."""
     return not torch.cuda.is_available()
 
 

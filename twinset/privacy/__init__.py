@@ -1,22 +1,26 @@
-"""Every privacy claim of twinset is made in this folder, and nowhere else.
+"""Every privacy claim of twinset is made in this folder, and nowhere else; a test holds it.
 
 One page, in the order of a run; each module's docstring says what it assumes.
 
 | claim | made in |
 |---|---|
-| what was done with the private records is one of a few known mechanisms | `events` |
-| ε of those mechanisms together, an upper bound; σ for a wanted ε | `accountant` |
-| noise and draws come from the operating system's entropy, never from `--seed` | `randomness` |
-| each unit enters each step independently with probability q | `batches` |
-| which of an owner's records take part depends on no other owner | `units` |
+| what was done with the private records is one of a few known mechanisms | `accounting.events` |
+| ε of those mechanisms together, an upper bound | `accounting.accountant` |
+| the two bounds that it computes itself | `accounting.loss_distribution`, `.renyi` |
+| σ for a wanted ε | `accounting.calibration` |
+| noise and draws come from the system's entropy, never from a seed | `mechanism.randomness` |
+| each unit enters each step independently with probability q | `mechanism.poisson` |
+| which of an owner's records take part depends on no other owner | `mechanism.units` |
 | one unit moves the summed gradient by at most C: the whole of it is clipped | `clipping` |
-| noise of standard deviation σC is added to that sum | `noise` |
-| the label counts are a Gaussian release of the sensitivity that a unit has | `labelcounts` |
-| a record's privacy weight is a public function of its own text | `weightscale` |
-| what a reader needs to recompute ε, with nothing private in it | `ledger` |
-| what all of it guarantees; "none" in every case of doubt | `guarantee` |
-| what it guarantees to a group of units | `groups` |
-| the same in words | `sentences` |
+| noise of standard deviation σC is added to that sum | `mechanism.noise` |
+| a noisy sum is that of real numbers, rounded, to the last bit | `mechanism.gaussian_grid` |
+| the label counts are a Gaussian release | `mechanism.label_counts` |
+| a record's privacy weight is a public function of its own text | `mechanism.privacy_weight` |
+| what each policy, a whole training, and an audit guarantee | `statement.theorems` |
+| what a reader needs to recompute ε, with nothing private in it | `statement.ledger` |
+| what a ledger guarantees; "none" in every case of doubt | `statement.guarantee` |
+| what it guarantees to a group of units | `accounting.group_privacy` |
+| the same in words | `statement.wording` |
 
 The unit is one record, the neighbouring relation "add or remove one record"; where an owner of
 each record is named, it is all records of one owner, added or removed together; of selective noise

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from twinset.privacy.clipping.capture import UnsupportedModule
 from twinset.privacy.clipping.engine import UnitClipping, UnitReport
 from twinset.privacy.clipping.execution import FAST, Execution
+from twinset.privacy.clipping.hooks import UnsupportedModule
+from twinset.privacy.clipping.output_head import HeadUse, TokenNLL
 from twinset.privacy.clipping.sequences import Sequences
-from twinset.privacy.clipping.vocabulary import HeadUse, TokenNLL
 
 UnitLoss = Callable[[Tensor, Tensor], Tensor]
 

@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from twinset.privacy.clipping.engine import UnitClipping, UnitReport
 from twinset.privacy.clipping.execution import FAST, Execution
-from twinset.privacy.clipping.uses import accumulation_dtype
+from twinset.privacy.clipping.gradient_uses import accumulation_dtype
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""How well base models read text that they never saw, and the twins they make."""

@@ -1,0 +1,1 @@
+"""The commands that measure a twin: parse, call, print."""

@@ -1,0 +1,1 @@
+"""Noise policies side by side, each trained and scored with several seeds."""

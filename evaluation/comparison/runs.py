@@ -1,0 +1,197 @@
+"""One run of a comparison of noise policies: made, and scored against the same held-out rows.
+
+Knows nothing of what was run before, and of tables.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from evaluation.comparison.results import PERPLEXITY, REAL_ROWS, Row, accuracy, exposed, fidelity
+from evaluation.leakage.canaries import COPIES, FORMATS, Canary, draw_canaries, plant
+from evaluation.leakage.exposure import Exposure, exposure
+from evaluation.policy_runs import ComparisonRequest, Data, read_data, table, take
+from evaluation.twins import Seconds, timed
+from evaluation.untrained_baseline import untrained_twin
+from evaluation.utility.classifiers import make_classifiers
+from evaluation.utility.heldout_loss import perplexity
+from evaluation.utility.train_and_test import accuracy as accuracy_of
+from evaluation.utility.train_and_test import label_fidelity, targets, train_on
+from twinset.config import RunConfig
+from twinset.data.tokenization import TokenisedRecords, prompt_tokens, text_budget, tokenise
+from twinset.errors import InputError
+from twinset.models.base_model import BaseModel, context_length, load_base, special_token_strings
+from twinset.models.precision import frozen_dtype
+from twinset.progress import Progress, Silent
+from twinset.sampling.allocation import proportional
+from twinset.sampling.twin_model import TwinModel
+
+PERPLEXITY_ROWS = 250
+JUDGE_ROWS = 4000  # at most, that judges of label fidelity learn from
+
+
+class Bench:
+    """Makes runs and scores them, all against the same held-out rows.
+
+    Args:
+        data: the rows.
+        request: what is compared.
+        config: the options that all runs share.
+        progress: is notified of what happens.
+
+    Raises:
+        InputError: the base model cannot be used, or cuts the canaries off.
+    """
+
+    def __init__(
+        self, data: Data, request: ComparisonRequest, config: RunConfig, progress: Progress
+    ) -> None:
+        self._data, self._rows, self._config, self._progress = data, request.rows, config, progress
+        self._train, self._heldout = table(data.train), table(data.heldout)
+        base = load_base(config.training.base_model, say=progress.say)
+        reserved = special_token_strings(base.tokenizer)
+        read_data(request, config.training.seed, Silent(), reserved)  # for these characters alone
+        self._prompts = prompt_tokens(data.template, data.train.schema.combinations, base.tokenizer)
+        self._probes = self._tokenised(base)
+        _check_canaries(base, self._prompts, config.training.max_tokens)
+        self._makers = make_classifiers(request.classifiers, progress.say)
+        self._target = targets(data.attributes)[-1]
+        progress.say("training classifiers on real rows")
+        known = self._train.sample(frac=1, random_state=config.training.seed).head(JUDGE_ROWS)
+        self._judges = {
+            name: train_on(known, data.text, self._target, maker)
+            for name, maker in self._makers.items()
+        }
+
+    def _tokenised(self, base: BaseModel) -> TokenisedRecords:
+        """Return the held-out rows that perplexity is taken of."""
+        heldout, context = self._data.heldout, context_length(base.model)
+        rng = np.random.default_rng(self._config.training.seed)
+        probes = take(heldout, rng.permutation(len(heldout))[:PERPLEXITY_ROWS])
+        max_tokens = self._config.training.max_tokens
+        return tokenise(probes, self._data.template, base.tokenizer, context, max_tokens)
+
+    def run(self, name: str, seed: int, config: RunConfig | None) -> Row:
+        """Make one run and score it; `config` is that of a policy."""
+        if name == REAL_ROWS:
+            return self._real(seed)
+        if config is None:
+            return self._untrained(seed)
+        return self._policy(seed, seeded(config, seed))
+
+    def _real(self, seed: int) -> Row:
+        frame = self._train.sample(min(self._rows, len(self._train)), random_state=seed)
+        seconds: Seconds = {}
+        with timed(seconds, "classifiers"):
+            values = self._accuracies(frame) | self._fidelities(self._heldout)
+        return Row(values, seconds)
+
+    def _untrained(self, seed: int) -> Row:
+        config = seeded(self._config, seed)
+        seconds: Seconds = {}
+        with timed(seconds, "sampling"):
+            counts = proportional(self._label_counts(), self._rows)
+            template, schema = self._data.template, self._data.train.schema
+            frame = untrained_twin(config, schema, template, counts, self._progress)
+        dtype = frozen_dtype(config)
+        base = load_base(config.training.base_model, dtype=dtype, say=self._progress.say)
+        values, exposures = self._scores(frame, base, self._canaries(seed), seconds)
+        return Row(values, seconds, exposures=exposures)
+
+    def _policy(self, seed: int, config: RunConfig) -> Row:
+        data, canaries = self._data, self._canaries(seed)
+        planted = plant(self._train, data.text, data.attributes, canaries)
+        model, twin = data.train_twin(planted, config, self._rows, self._progress)
+        seconds = dict(twin.seconds)
+        values, exposures = self._scores(twin.frame, model, canaries, seconds)
+        claim = model.guarantee
+        return Row(values, seconds, claim.epsilon, claim.delta, claim.sentence, exposures)
+
+    def _canaries(self, seed: int) -> list[Canary]:
+        return draw_canaries(self._data.train.schema.combinations, seed)
+
+    def _label_counts(self) -> dict[Any, float]:
+        counts = Counter(self._data.train.labels)
+        return {c: float(counts[c]) for c in self._data.train.schema.combinations}
+
+    def _scores(
+        self,
+        frame: pd.DataFrame,
+        writer: BaseModel | TwinModel,
+        canaries: Sequence[Canary],
+        seconds: Seconds,
+    ) -> tuple[dict[str, float], list[dict[str, Any]]]:
+        """Score rows and the model that wrote them; note how long it took."""
+        self._progress.say("scoring")
+        with timed(seconds, "classifiers"):
+            values = self._accuracies(frame) | self._fidelities(frame)
+        with timed(seconds, "perplexity"):
+            values[PERPLEXITY] = perplexity(writer.model, self._probes)
+        with timed(seconds, "exposure"):
+            found = [
+                exposure(writer.model, writer.tokenizer, self._prompts[c.label], c)
+                for c in canaries
+            ]
+        for copies in COPIES:
+            bits = [e.bits for e in found if e.canary.copies == copies]
+            values[exposed(copies)] = sum(bits) / len(bits)
+        return values, list(map(_plain, found))
+
+    def _accuracies(self, frame: pd.DataFrame) -> dict[str, float]:
+        """Return how well classifiers that learn from these rows do on held-out ones."""
+        text, target = self._data.text, self._target
+        models = {c: train_on(frame, text, target, maker) for c, maker in self._makers.items()}
+        return {
+            accuracy(c): accuracy_of(model, self._heldout, text, target).value
+            for c, model in models.items()
+        }
+
+    def _fidelities(self, frame: pd.DataFrame) -> dict[str, float]:
+        """Return how often classifiers trained on real rows agree with these rows' labels."""
+        return {
+            fidelity(c): label_fidelity(frame, self._data.text, self._target, judge).value
+            for c, judge in self._judges.items()
+        }
+
+
+def _plain(found: Exposure) -> dict[str, Any]:
+    canary = found.canary
+    return {
+        "copies": canary.copies,
+        "format": canary.format.pattern,
+        "space": found.space,
+        "rank": found.rank,
+        "bits": found.bits,
+        "method": found.method,
+    }
+
+
+def _check_canaries(base: BaseModel, prompts: dict[Any, list[int]], max_tokens: int) -> None:
+    """Refuse to train on canaries whose secret would be cut off."""
+    budget = text_budget(prompts, context_length(base.model), max_tokens)
+    longest = max(_tokens(base, canary_format.candidates()) for canary_format in FORMATS)
+    if longest >= budget:
+        raise InputError(
+            f"canaries have up to {longest} tokens and an end, but texts are cut after {budget}; "
+            "raise --max-tokens, or shorten --prompt"
+        )
+
+
+def _tokens(base: BaseModel, texts: list[str]) -> int:
+    spaced = [" " + text for text in texts]
+    return max(map(len, base.tokenizer(spaced, add_special_tokens=False)["input_ids"]))
+
+
+def seeded(config: RunConfig, seed: int) -> RunConfig:
+    """Return the options with another seed."""
+    return replace(
+        config,
+        training=replace(config.training, seed=seed),
+        sampling=replace(config.sampling, seed=seed),
+    )

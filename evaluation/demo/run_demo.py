@@ -1,0 +1,125 @@
+"""`twinset demo`: a twin made on this machine, and what it is worth.
+
+The table is public, or made up, and plays the private one. Everything else is as in
+`twinset generate`.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from evaluation.demo.demo_report import DemoReport
+from evaluation.demo.demos import REVIEWS, Demo
+from evaluation.evaluate import FILE, EvaluationRequest, evaluate
+from evaluation.findings import Findings
+from evaluation.leakage.replay import replay_planted
+from evaluation.release import Release
+from evaluation.report.page import write_report
+from evaluation.twins import generate_twin
+from evaluation.utility.embeddings import SentenceEncoder
+from twinset.config import RunConfig
+from twinset.data.formats import write_frame
+from twinset.models.base_model import load_base
+from twinset.pipeline.estimate import measure, usual_tokens
+from twinset.pipeline.prepare import prepare
+from twinset.pipeline.request import OutputPaths, Source
+from twinset.progress import Progress, Silent
+from twinset.sampling.allocation import RowsRequest
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+TABLE, KNOWN, HELD_OUT = "demo.parquet", "known.parquet", "held-out.parquet"
+OTHER_SECONDS = 20.0  # loading, accounting and saving
+PROBE_TEXTS = 64
+SAMPLES = 3
+
+
+def run_demo(
+    demo: Demo = REVIEWS,
+    run: Path | None = None,
+    progress: Progress | None = None,
+    overwrite: bool = False,
+    base_model: str | None = None,
+) -> DemoReport:
+    """Make a twin of the demo's table and measure it; a few minutes.
+
+    Args:
+        demo: which one.
+        run: the run folder; None takes the first free `runs/demo-<n>`.
+        progress: is notified of what happens, an estimate of the time first.
+        overwrite: whether an existing run may be replaced.
+        base_model: asset, local folder or hub name; None takes the demo's own.
+
+    Raises:
+        InputError: an asset is out of reach, or the run folder cannot be written.
+    """
+    progress = progress or Silent()
+    config = demo.config(base_model)
+    train, heldout = demo.tables(progress.say)
+    load_base(config.training.base_model, say=progress.say)  # before the clock is read
+    with TemporaryDirectory() as folder:
+        table, known, tested = (Path(folder, name) for name in (TABLE, KNOWN, HELD_OUT))
+        write_frame(train, table)
+        write_frame(train.sample(demo.known_rows, random_state=0), known)
+        write_frame(heldout.sample(demo.heldout_rows, random_state=0), tested)
+        source = Source(str(table), demo.text, demo.attributes, prompt=demo.prompt)
+        minutes = math.ceil(_seconds_ahead(demo, source, train, config, progress) / 60)
+        progress.say(f"the demo takes about {minutes} min on this machine (measured just now)")
+        places = OutputPaths(run, overwrite=overwrite)
+        twin = generate_twin(source, config, _rows(demo), places, progress)
+        assert twin.run is not None
+        request = EvaluationRequest(
+            known, tested, classifiers=demo.classifiers, embedded=demo.embedded
+        )
+        command = f"twinset demo --data {demo.name}"
+        findings = evaluate(Release.read(twin.run), request, command, progress)
+    findings = _with_secrets(findings, demo, twin.frame, train, heldout)
+    findings.save(twin.run / "internal" / FILE)
+    write_report(twin.run)
+    return DemoReport(demo, findings, twin.frame.head(SAMPLES), twin.run)
+
+
+def _rows(demo: Demo) -> RowsRequest:
+    return RowsRequest(per_label=(str(demo.rows_per_label),))
+
+
+def _with_secrets(
+    findings: Findings, demo: Demo, twin: DataFrame, train: DataFrame, heldout: DataFrame
+) -> Findings:
+    """Add how many of the planted values the twin holds, where the demo has planted some."""
+    if not demo.secrets:
+        return findings
+    written, private = (frame[demo.text].tolist() for frame in (twin, train))
+    found = replay_planted(written, private, demo.planted(train), demo.planted(heldout))
+    return replace(findings, measured=(*findings.measured, *found))
+
+
+def _seconds_ahead(
+    demo: Demo, source: Source, train: DataFrame, config: RunConfig, progress: Progress
+) -> float:
+    """Estimate what is still to do: the twin, the baseline's longer rows, the embeddings."""
+    prepared = prepare(source, config, _rows(demo), Silent())
+    prompt = len(prepared.prompts[prepared.records.labels[0]])
+    longest = config.training.max_tokens
+    tokens = usual_tokens(prepared.records.texts, prepared.base.tokenizer, prompt, longest)
+    rows = demo.rows_per_label * len(prepared.records.schema.combinations)
+    twin = measure(prepared.base, config, prepared.plan, tokens, rows)
+    baseline = twin.sampling_seconds * longest / tokens
+    embedding = _embedding_seconds(demo, train, rows, progress) if demo.embedded else 0.0
+    return twin.training_seconds + twin.sampling_seconds + baseline + embedding + OTHER_SECONDS
+
+
+def _embedding_seconds(demo: Demo, train: DataFrame, rows: int, progress: Progress) -> float:
+    texts = train[demo.text][: PROBE_TEXTS + 1].tolist()
+    encoder = SentenceEncoder(progress.say)
+    encoder.encode(texts[:1])  # loads it
+    began = time.monotonic()
+    encoder.encode(texts[1:])
+    each = (time.monotonic() - began) / PROBE_TEXTS
+    return each * (demo.known_rows + demo.heldout_rows + 2 * rows)

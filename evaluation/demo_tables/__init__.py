@@ -1,0 +1,1 @@
+"""Tables that anybody may have: public reviews, and dialogues made up here."""

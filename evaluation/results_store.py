@@ -1,0 +1,131 @@
+"""Finished rows of an experiment: one JSON file that grows row by row, of one set of settings.
+
+A command that was stopped resumes with the rows that are missing; rows of other settings are
+refused. Knows nothing of what a row holds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from twinset.errors import InputError
+from twinset.files.atomic import write_json
+from twinset.files.environment import LIBRARIES, machine, versions
+
+Key = tuple[str | float, ...]
+Row = dict[str, Any]
+
+
+@dataclass
+class ResultsStore:
+    """All rows made under the same settings.
+
+    Args:
+        path: of the file.
+        settings: everything that a row depends on, but its key.
+        commands: that the rows came from.
+        facts: what else a reader should know.
+        rows: by key, a case and last its seed where it has one: plain values, ready for JSON.
+        mode: who may read the file; None: whoever may its folder.
+    """
+
+    path: Path
+    settings: Mapping[str, Any]
+    commands: list[str] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+    rows: dict[Key, Row] = field(default_factory=dict)
+    mode: int | None = None
+
+    @classmethod
+    def load(cls, path: Path, mode: int | None = None) -> Self:
+        """Read a file of results.
+
+        Raises:
+            InputError: it is none of ours.
+        """
+        try:
+            kept = json.loads(path.read_text("utf-8"))
+            rows = {tuple(row.pop("key")): row for row in kept["rows"]}
+            settings, commands, facts = dict(kept["settings"]), kept["commands"], kept["facts"]
+        except (AttributeError, KeyError, OSError, TypeError, ValueError) as error:
+            raise InputError(f"{path}: holds no results; name another --output") from error
+        return cls(path, settings, commands, facts, rows, mode)
+
+    @classmethod
+    def open(
+        cls, path: Path, settings: Mapping[str, Any], command: str, mode: int | None = None
+    ) -> Self:
+        """Take in the rows that a file holds, if there is one.
+
+        Raises:
+            InputError: it is none of ours, or its rows were made under other settings.
+        """
+        settings = json.loads(json.dumps(settings))
+        if not path.exists():
+            return cls(path, settings, [command], mode=mode)
+        found = cls.load(path, mode)
+        check_settings(path, settings, found.settings)
+        found.commands = list(dict.fromkeys([*found.commands, command]))
+        return found
+
+    @property
+    def digest(self) -> str:
+        """Return what tells these settings from others, in hexadecimal."""
+        return hashlib.sha256(json.dumps(self.settings).encode()).hexdigest()[:16]
+
+    def by_seed(self, *case: str | float) -> dict[int, Row]:
+        """Return the rows whose key is `case` and then a seed."""
+        return {int(key[-1]): row for key, row in self.rows.items() if key[:-1] == case}
+
+    def missing(self, keys: Iterable[Key]) -> Iterator[tuple[str, Key]]:
+        """Yield the keys that have no row yet, each behind its turn: "2 of 5"."""
+        missing = [key for key in keys if key not in self.rows]
+        for number, key in enumerate(missing, start=1):
+            yield f"{number} of {len(missing)}", key
+
+    def add(self, key: Key, row: Mapping[str, Any]) -> None:
+        """Add a row, and write the file."""
+        self.rows[key] = dict(row)
+        self.write()
+
+    def write(self, **more: Any) -> None:
+        """Write the file whole or not at all, with further values beside the rows."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(self.path, {**more, **self.to_dict()}, self.mode)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON."""
+        rows = [{"key": list(key)} | row for key, row in self.rows.items()]
+        return {
+            "settings": self.settings,
+            "facts": self.facts,
+            "commands": self.commands,
+            "rows": rows,
+        }
+
+
+def check_settings(path: Path, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
+    """Refuse to add to results that were made under other settings.
+
+    Raises:
+        InputError: it names the settings that differ.
+    """
+    if names := [n for n in {**ours, **theirs} if ours.get(n) != theirs.get(n)]:
+        raise InputError(
+            f"{path}: its rows were made with other settings ({', '.join(names)}); "
+            "name another --output, or take the file away"
+        )
+
+
+def about(libraries: Iterable[str] = LIBRARIES) -> dict[str, str]:
+    """Return versions and machine, a line each."""
+    here = machine()
+    return {
+        "versions": ", ".join(f"{name} {v}" for name, v in versions(libraries).items()),
+        "machine": f"{here['cpu']}, {here['cores']} cores",
+    }

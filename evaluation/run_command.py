@@ -1,0 +1,29 @@
+"""What commands share: how `python -m evaluation.…` ends, and the line that a shell ran."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable
+
+import typer
+
+from twinset.commandline.entry_point import with_flags
+from twinset.errors import InputError
+from twinset.files.environment import shell_line
+
+
+def run_command(app: Callable[[], object]) -> None:
+    """Run a command; bad input ends it with one line and exit code 2."""
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore")  # of libraries, to developers; -W default shows them
+    try:
+        app()
+    except InputError as error:
+        typer.echo(f"error: {with_flags(str(error))}", err=True)
+        raise SystemExit(2) from None
+
+
+def command_line(module: str) -> str:
+    """Return the line that a shell would run again."""
+    return shell_line("python", "-m", module)

@@ -1,0 +1,49 @@
+"""What the base model writes without any private data: the mark that every twin must beat.
+
+Knows the public schema, the prompts and how many rows of each label are wanted; no record, no
+trained model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from twinset.config import RunConfig
+from twinset.data.schema import Combination, Schema
+from twinset.data.templates import Template
+from twinset.data.tokenization import prompt_tokens, text_budget
+from twinset.models.base_model import context_length, load_base
+from twinset.models.precision import frozen_dtype
+from twinset.progress import Progress
+from twinset.sampling.sampler import Sampler
+from twinset.sampling.twin_model import twin_frame
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+def untrained_twin(
+    config: RunConfig,
+    schema: Schema,
+    template: Template,
+    counts: Mapping[Combination, int],
+    progress: Progress,
+) -> DataFrame:
+    """Return rows from the base model as it is, asked just as the twin's model is.
+
+    Args:
+        config: the twin's: base model, precision, sampling, longest text.
+        schema: shape of the private table; public.
+        template: the twin's.
+        counts: rows of every label combination: the twin's.
+        progress: is notified of how many rows are written.
+    """
+    training = config.training
+    base = load_base(training.base_model, dtype=frozen_dtype(config), say=progress.say)
+    prompts = prompt_tokens(template, schema.combinations, base.tokenizer)
+    longest = text_budget(prompts, context_length(base.model), training.max_tokens)
+    total = sum(counts.values())
+    sampler = Sampler(base.model, base.tokenizer, prompts, config.sampling, longest)
+    rows = sampler.sample(counts, lambda done: progress.count("rows", done, total))
+    return twin_frame(schema, [row.text for row in rows], [row.combination for row in rows])

@@ -1,0 +1,1 @@
+"""Is the twin useful: classifiers trained on it, beside those trained on other tables."""

@@ -1,0 +1,64 @@
+"""Sentence embeddings by the pinned encoder all-MiniLM-L6-v2. Nothing is written to any disk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from twinset.models.assets import Say, asset_path, silent
+from twinset.models.hub import no_fetched_code, quiet
+from twinset.models.model_files import ModelFiles
+
+ASSET = "minilm"
+MAX_TOKENS = 128
+BATCH_SIZE = 64
+
+
+class SentenceEncoder:
+    """Embeds texts, each of them once: vectors are kept in memory as long as this object.
+
+    Args:
+        say: called before the encoder is downloaded, the first time ever.
+    """
+
+    def __init__(self, say: Say = silent) -> None:
+        self._say = say
+        self._model: Any = None
+        self._tokenizer: Any = None
+        self._known: dict[str, np.ndarray] = {}
+
+    def encode(self, texts: Sequence[str]) -> np.ndarray:
+        """Return unit vectors (N, 384): the mean over the tokens of the last layer, normalised."""
+        new = sorted(set(texts) - self._known.keys(), key=len)  # by length: little padding
+        if new and self._model is None:
+            self._load()
+        for start in range(0, len(new), BATCH_SIZE):
+            batch = new[start : start + BATCH_SIZE]
+            self._known.update(zip(batch, self._embed(batch), strict=True))
+        return np.stack([self._known[text] for text in texts])
+
+    @no_fetched_code()
+    def _load(self) -> None:
+        from transformers import AutoModel, AutoTokenizer
+
+        options = {"trust_remote_code": False, "local_files_only": True}
+        files = ModelFiles.of(asset_path(ASSET, self._say), ASSET)
+        with quiet(), files.alone() as folder:
+            model: Any = AutoModel.from_pretrained(folder, use_safetensors=True, **options)
+            self._tokenizer = AutoTokenizer.from_pretrained(folder, **options)
+        self._model = model.eval()
+
+    def _embed(self, texts: list[str]) -> np.ndarray:
+        import torch
+
+        inputs = self._tokenizer(
+            texts, padding=True, truncation=True, max_length=MAX_TOKENS, return_tensors="pt"
+        )
+        with torch.inference_mode():
+            states = self._model(**inputs).last_hidden_state  # (B, T, d)
+            mask = inputs["attention_mask"].unsqueeze(-1)  # (B, T, 1)
+            means = (states * mask).sum(1) / mask.sum(1)  # (B, d)
+            vectors: np.ndarray = torch.nn.functional.normalize(means, dim=1).numpy()
+        return vectors

@@ -1,0 +1,331 @@
+"""The command line end to end, on a tiny base and few steps: what is promised is what is there."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import cli
+from tests.helpers.commands import MARKER, QUICK, run_twinset, snapshot, texts
+from twinset.data.formats import read_frame
+from twinset.release.verify import verify
+
+LABELS, PRODUCTS, STARS = ["pos", "neg"], ["dvd", "pan", "book"], [1, 2, 5]
+
+
+def column(values, n=60):
+    return [values[i % len(values)] for i in range(n)]
+
+
+def private(**columns):
+    return pd.DataFrame({"id": range(60), **columns})
+
+
+STARRED = private(stars=column(STARS), review=texts())
+PRODUCED = private(
+    label=column(LABELS),
+    review=texts(),
+    product=pd.Categorical([PRODUCTS[i // 2 % 3] for i in range(60)]),
+)
+LABELLED = private(review=texts(), label=column(LABELS))
+
+# what: (table, file, attributes, output, rows per label wanted, rows expected)
+RUNS = {
+    "csv": (LABELLED, "t.csv", ["label"], "o.csv", ["4"], {("pos",): 4, ("neg",): 4}),
+    "parquet, two attributes": (
+        PRODUCED,
+        "t.parquet",
+        ["product", "label"],
+        "o.parquet",
+        ["dvd,pos=3", "book,neg=2"],
+        {("dvd", "pos"): 3, ("book", "neg"): 2},
+    ),
+    "jsonl, whole numbers": (
+        STARRED,
+        "t.jsonl",
+        ["stars"],
+        "o.jsonl",
+        ["5=2", "1=3"],
+        {(1,): 3, (5,): 2},
+    ),
+    "csv, whole numbers, to parquet": (
+        STARRED,
+        "t.csv",
+        ["stars"],
+        "o.parquet",
+        ["2=2"],
+        {(2,): 2},
+    ),
+}
+
+
+def write(frame, name):
+    if name.endswith("jsonl"):
+        frame.to_json(name, orient="records", lines=True)
+    elif name.endswith("parquet"):
+        frame.to_parquet(name, index=False)
+    else:
+        frame.to_csv(name, index=False)
+
+
+def columns(attributes):
+    return ["--text", "review", *(a for name in attributes for a in ("--attribute", name))]
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(LABELLED, "t.csv")
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def made(tiny_base, tmp_path_factory):
+    """A finished run, made once; its tests only read it."""
+    folder = tmp_path_factory.mktemp("made")
+    LABELLED.to_csv(folder / "t.csv", index=False)
+    command = ["generate", folder / "t.csv", *columns(["label"]), "--base-model", tiny_base, *QUICK]
+    assert cli.main([str(a) for a in (*command, "--rows", 6, "--run", folder / "run")]) == 0
+    return folder / "run"
+
+
+@pytest.mark.parametrize(
+    ("table", "file", "attributes", "output", "wanted", "expected"), RUNS.values(), ids=RUNS.keys()
+)
+def test_generate_keeps_its_promises(
+    place, tiny_base, capsys, table, file, attributes, output, wanted, expected
+):
+    from datasets import load_dataset
+
+    write(table, file)
+    wishes = [a for wish in wanted for a in ("--rows-per-label", wish)]
+    given = (file, *columns(attributes), "--base-model", tiny_base, *QUICK, *wishes)
+    outcome = run_twinset(capsys, "generate", *given, "--output", output, "--run", "run")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert MARKER not in outcome.out
+    names = [c for c in table if c != "id"]
+    if file.endswith("jsonl"):  # where each row has an order of its own
+        names = ["review", *attributes]
+    real, twin = read_frame(file)[names], read_frame(output)
+    assert list(twin.columns) == list(real.columns)
+    if output.endswith("parquet"):  # the other formats do not say
+        assert [str(d) for d in twin.dtypes] == [str(d) for d in real.dtypes]
+    found = twin.groupby(attributes, observed=True).size().to_dict()
+    assert {k if isinstance(k, tuple) else (k,): n for k, n in found.items()} == expected
+    assert verify("run").rows == verify(output).rows == len(twin)
+    assert verify(output).guarantee.epsilon == pytest.approx(8, rel=1e-3)
+    loaded = load_dataset(str(place / "run" / "share"), cache_dir=str(place / "cache"))["train"]
+    assert loaded.num_rows == len(twin)
+    assert loaded.column_names == list(real.columns)
+    readers = {"csv": pd.read_csv, "parquet": pd.read_parquet, "jsonl": pd.read_json}
+    ending = output.rpartition(".")[2]
+    more = {"lines": True} if ending == "jsonl" else {}
+    assert len(readers[ending](output, **more)) == len(twin)
+
+
+def test_what_a_run_folder_holds(made):
+    parts = {part.name: {file.name for file in part.iterdir()} for part in made.iterdir()}
+    assert parts["share"] == {"twin.csv", "README.md", "privacy.json"}
+    assert parts["internal"] == {"config.json", "metrics.jsonl", "notes.txt"}
+    assert parts["model"] >= {"model.safetensors", "tokenizer.json", "twinset.json", "ledger.json"}
+    steps = [
+        json.loads(line) for line in (made / "internal/metrics.jsonl").read_text().splitlines()
+    ]
+    assert [step["step"] for step in steps] == [1, 2, 3]
+    stored = json.loads((made / "internal/config.json").read_text())
+    assert (stored["training"]["steps"], stored["plan"]["records"]) == (3, 60)
+    assert "'id'" in (made / "internal/notes.txt").read_text()
+
+
+def test_no_private_text_in_any_file(made):
+    for path in made.rglob("*"):
+        if path.is_file() and path.parent.name != "share":  # a twin may, by chance, say anything
+            assert MARKER.encode() not in path.read_bytes(), path
+    assert not any(
+        "loss" in p.read_text() for p in (made / "share").iterdir() if "twin" not in p.name
+    )
+
+
+def test_sample_from_the_model_folder_alone(place, made, capsys):
+    shutil.copytree(made / "model", "elsewhere")
+    outcome = run_twinset(
+        capsys, "sample", "elsewhere", "--rows", 5, "--output", "o.parquet", "--quiet", "--json"
+    )
+    assert (outcome.code, outcome.err) == (0, "")
+    assert json.loads(outcome.out)["rows"] == len(pd.read_parquet("o.parquet")) == 5
+    assert verify("o.parquet").guarantee == verify(made).guarantee
+    assert sorted(snapshot(place)) == sorted(
+        ["t.csv", "o.parquet", "o.README.md", "o.privacy.json", "elsewhere"]
+        + [f"elsewhere/{file.name}" for file in (made / "model").iterdir()]
+    )
+
+
+def test_the_halves_make_the_whole(place, tiny_base, capsys):
+    given = ("t.csv", *columns(["label"]), "--base-model", tiny_base, *QUICK, "--run", "run")
+    assert run_twinset(capsys, "finetune", *given).code == 0
+    assert not any(Path("run/share").iterdir())
+    assert run_twinset(capsys, "sample", "run", "--rows", "4", "--quiet").code == 0
+    assert verify("run").rows == 4
+    before = snapshot(place)
+    again = run_twinset(capsys, "sample", "run", "--rows", "3", "--quiet")
+    assert (again.code, snapshot(place)) == (2, before)
+    assert "--overwrite" in again.err
+    assert run_twinset(capsys, "sample", "run", "--rows", "3", "--quiet", "--overwrite").code == 0
+    assert verify("run").rows == 3
+
+
+def test_default_run_and_rows(place, tiny_base, capsys):
+    given = ("t.csv", *columns(["label"]), "--base-model", tiny_base, *QUICK)
+    first = json.loads(run_twinset(capsys, "generate", *given, "--json").out)
+    assert (first["run"], first["rows"]) == (str(place / "runs" / "t-1"), 60)
+    assert Path(first["twin"]) == place / "runs" / "t-1" / "share" / "twin.csv"
+    assert set(first) == {"run", "twin", "rows", "epsilon", "delta", "guarantee"}
+
+
+def test_config_file_and_command_line(place, tiny_base, capsys):
+    Path("run.toml").write_text(
+        f'text = "review"\nattribute = "label"\nbase-model = "{tiny_base}"\n'
+        'epsilon = 3\nsteps = 3\nmax-tokens = 12\nrows-per-label = ["pos=1"]\n'
+    )
+    command = ("generate", "t.csv", "--config", "run.toml", "--dry-run", "--json", "--quiet")
+    plan = json.loads(run_twinset(capsys, *command).out)
+    assert (plan["target_epsilon"], plan["steps"]) == (3, 3)
+    plan = json.loads(run_twinset(capsys, *command, "--epsilon", "8").out)
+    assert (plan["target_epsilon"], plan["steps"]) == (8, 3)
+    plan = json.loads(run_twinset(capsys, *command, "--no-privacy").out)
+    assert (plan["target_epsilon"], plan["noise_multiplier"]) == (None, 0)
+
+
+def test_dry_run_writes_nothing(place, tiny_base, capsys):
+    before = snapshot(place)
+    given = ("t.csv", *columns(["label"]), "--base-model", tiny_base, *QUICK, "--dry-run")
+    for command in ("generate", "finetune"):
+        outcome = run_twinset(capsys, command, *given)
+        assert outcome.code == 0
+        assert "noise multiplier" in outcome.out
+    assert snapshot(place) == before
+
+
+@pytest.mark.parametrize("more", [("--guidance", "1e308"), ("--temperature", "1e-320")])
+@pytest.mark.parametrize("dry", [(), ("--dry-run",)])
+def test_what_could_draw_no_row_is_refused_before_anything_is_spent(
+    place, tiny_base, capsys, more, dry
+):
+    before = snapshot(place)
+    given = ("t.csv", *columns(["label"]), "--base-model", tiny_base, *QUICK, "--run", "run")
+    outcome = run_twinset(capsys, "generate", *given, *more, *dry)
+    assert outcome.code == 2 and len(outcome.err.splitlines()) == 1 and more[0] in outcome.err
+    assert snapshot(place) == before
+
+
+def test_a_prompt_wider_than_the_models_window_is_refused_before_training(
+    place, tiny_llama, capsys
+):
+    base = Path(shutil.copytree(tiny_llama, "base"))
+    described = json.loads((base / "config.json").read_text())
+    (base / "config.json").write_text(json.dumps(described | {"sliding_window": 4}))
+    given = ("t.csv", *columns(["label"]), "--base-model", base, *QUICK, "--run", "run")
+    outcome = run_twinset(capsys, "generate", *given)
+    assert outcome.code == 2 and "reads 4 in all" in outcome.err
+    assert not Path(".run.partial").exists()
+
+
+def test_without_privacy_nothing_is_guaranteed(place, tiny_base, capsys):
+    given = ("t.csv", *columns(["label"]), "--base-model", tiny_base, *QUICK, "--rows", "4")
+    outcome = run_twinset(capsys, "generate", *given, "--no-privacy", "--run", "run")
+    assert outcome.code == 0
+    assert "No privacy guarantee" in outcome.out
+    assert outcome.err.startswith("WARNING")
+    assert verify("run").guarantee.epsilon is None
+
+
+def test_guesses_are_told(place, tiny_base, capsys):
+    given = [a for a in QUICK if a != "--quiet"]
+    outcome = run_twinset(
+        capsys, "generate", "t.csv", "--base-model", tiny_base, *given, "--dry-run"
+    )
+    assert outcome.code == 0
+    assert "reading texts from column 'review' (guessed" in outcome.err
+    assert "reading labels from column 'label' (guessed" in outcome.err
+
+
+def test_progress_lines(place, tiny_base, capsys):
+    given = [a for a in QUICK if a != "--quiet"]
+    outcome = run_twinset(
+        capsys, "generate", "t.csv", "--base-model", tiny_base, *given, "--rows", "4", "--run", "r"
+    )
+    step = (
+        r"step 3/3 \| loss +\d+\.\d+ \| clipped +\d+% \| eps 8\.00/8\.00 \| \S+ rec/s \| eta 00:00"
+    )
+    assert re.search(step, outcome.err)
+    assert re.search(r"rows 4/4 \| \S+/s \| eta 00:00", outcome.err)
+    assert MARKER not in outcome.err
+
+
+@pytest.mark.parametrize("subject", ["records", "table"])
+def test_plan(place, tiny_base, capsys, subject):
+    before = snapshot(place)
+    given = ["t.csv", *columns(["label"])] if subject == "table" else ["--records", "60"]
+    command = ("plan", *given, "--base-model", tiny_base, *QUICK)
+    plan = json.loads(run_twinset(capsys, *command, "--json").out)
+    assert plan["records"] == 60
+    assert plan["noise_to_signal"] == pytest.approx(
+        plan["noise_multiplier"] * plan["trained_parameters"] ** 0.5 / plan["batch_size"]
+    )
+    assert plan["noise_by_epsilon"]["8"] == pytest.approx(plan["noise_multiplier"])
+    assert plan["noise_by_epsilon"]["1"] > plan["noise_by_epsilon"]["3"]
+    assert min(plan["training_seconds"], plan["sampling_seconds"], plan["memory_gb"]) > 0
+    text = run_twinset(capsys, *command).out
+    for said in ("records N", "δ = 1e-05", "noise to signal", "about", "ε = 1 would need"):
+        assert said in text
+    assert snapshot(place) == before
+
+
+def test_plan_for_few_records_says_which_budgets_are_of_use(tiny_base, capsys):
+    given = ("plan", "--records", "20", "--base-model", tiny_base, *QUICK)
+    plan = json.loads(run_twinset(capsys, *given, "--json").out)
+    assert plan["noise_by_epsilon"]["1"] is None
+    assert plan["noise_by_epsilon"]["8"] is not None
+
+
+def test_verify_prints_and_fails(place, made, capsys):
+    good = run_twinset(capsys, "verify", made)
+    assert (good.code, good.err) == (0, "")
+    assert json.loads(run_twinset(capsys, "verify", made, "--json").out)["rows"] == 6
+    shutil.copytree(made / "share", "share")
+    with open("share/twin.csv", "a") as file:
+        file.write("one,more\n")
+    bad = run_twinset(capsys, "verify", "share")
+    assert bad.code == 1
+    assert len(bad.err.splitlines()) == 1
+    assert bad.err.startswith("error: share/twin.csv: was altered")
+
+
+@pytest.mark.parametrize(("command", "entry"), [("models", "smollm2-135m"), ("prompts", "generic")])
+def test_lists(capsys, command, entry):
+    assert f"{entry}: " in run_twinset(capsys, command).out
+    assert entry in json.loads(run_twinset(capsys, command, "--json").out)
+
+
+def test_version_and_bare_call(capsys):
+    assert re.fullmatch(r"\d+\.\d+\.\d+\n", run_twinset(capsys, "--version").out)
+    assert "generate" in run_twinset(capsys).out
+
+
+def test_all_may_read_what_may_be_handed_over_and_nobody_the_rest(made):
+    """Once the run folder itself is opened: safetensors writes for its owner alone."""
+    modes = {
+        part: {path.stat().st_mode & 0o777 for path in (made / part).rglob("*") if path.is_file()}
+        for part in ("share", "model", "internal")
+    }
+    assert modes == {"share": {0o644}, "model": {0o644}, "internal": {0o600}}
+
+
+def test_a_report_is_written_into_runs_alone(tmp_path, capsys):
+    (tmp_path / "thesis.txt").write_text("mine")
+    ended = run_twinset(capsys, "report", tmp_path)
+    assert ended.code == 2 and "no such run" in ended.err and ended.err.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]

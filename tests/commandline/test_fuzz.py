@@ -1,0 +1,538 @@
+"""Whatever a file holds: it is read, or refused in one line that tells no cell. Nothing hangs.
+
+Files are damaged byte by byte, or well-formed and strange; the slow tests try more of both.
+"""
+
+import copy
+import gzip
+import json
+import shutil
+import signal
+import traceback
+from contextlib import contextmanager
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, Phase, example, given, settings
+from hypothesis import strategies as st
+
+from evaluation.findings import Findings
+from evaluation.release import FinishedRun
+from evaluation.report.page import build_report
+from tests.helpers import reported
+from tests.helpers.commands import run_twinset, snapshot
+from tests.helpers.handover import description, hand_over, ledger
+from tests.release.test_verify import forge
+from twinset.config import RunConfig
+from twinset.config.options import OPTIONS, read_options, run_config, run_options
+from twinset.data.formats import FORMATS, read_frame, write_frame
+from twinset.data.records import read_records
+from twinset.data.templates import load_template
+from twinset.errors import InputError, VerificationError
+from twinset.files.manifest import CHECKSUMS, write_checksums
+from twinset.models.base_model import load_base
+from twinset.pretraining.corpus import read_corpus
+from twinset.privacy.statement.guarantee import guarantee
+from twinset.privacy.statement.ledger import Ledger
+from twinset.release.verify import verify
+from twinset.sampling.twin_model import DESCRIPTION, TwinModel
+
+SECRET = "XYZZYMARK"
+DEEP = "[" * 100_000
+PATIENCE = 60  # seconds for what takes milliseconds
+FEW, MANY = 25, 400
+
+ODD = [10**400, -(10**400), 10**18, -1, 0, 1e308, 5e-324, 1e-155, "", " ", "\x00", None, True, [[]]]
+SCALARS = st.sampled_from(ODD) | st.none() | st.integers() | st.floats() | st.text(max_size=8)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=5,
+)
+
+
+@contextmanager
+def no_hang():
+    """A guard, not a measurement: what is caught here would go on for ever."""
+
+    def hangs(number, frame):
+        raise AssertionError("it hangs")
+
+    previous = signal.signal(signal.SIGALRM, hangs)
+    signal.alarm(PATIENCE)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+def settled(act):
+    """Return what comes of it; None where it is refused without a word of the secret."""
+    try:
+        with no_hang():
+            return act()
+    except (InputError, VerificationError) as error:
+        assert SECRET not in "".join(traceback.format_exception(error))
+        return None
+
+
+def fuzz(*strategies, few=FEW, examples=()):
+    """Make a quick test of a property, and a slow one that tries more."""
+
+    def decorate(holds):
+        def trial(most):
+            def tested(tmp_path, made):
+                holds(tmp_path, *made)
+
+            tried = settings(
+                max_examples=most,
+                deadline=None,
+                phases=(Phase.explicit, Phase.generate, Phase.shrink),
+                suppress_health_check=list(HealthCheck),
+                database=None,
+                derandomize=most == few,  # the same on every machine; the slow one looks further
+            )
+            test = given(made=st.tuples(*strategies))(tested)
+            for one in examples:
+                test = example(made=one)(test)
+            return tried(test)
+
+        quick, slow = trial(few), trial(MANY)
+
+        @pytest.mark.parametrize(
+            "tested", [quick, pytest.param(slow, marks=pytest.mark.slow)], ids=["few", "many"]
+        )
+        def test(tmp_path, monkeypatch, tested):
+            monkeypatch.chdir(tmp_path)
+            tested(tmp_path)
+
+        return test
+
+    return decorate
+
+
+# --- tables --------------------------------------------------------------------------------------
+
+GOOD = pd.DataFrame(
+    {"review": [f"one two {SECRET} {i}, “três”" for i in range(8)], "label": ["a", "b"] * 4}
+)
+EDITS = st.lists(
+    st.tuples(st.integers(0, 2**20), st.integers(0, 6), st.binary(max_size=6)),
+    min_size=1,
+    max_size=4,
+)
+
+
+def edited(data: bytes, edits) -> bytes:
+    """Replace pieces of the bytes by others."""
+    for place, length, piece in edits:
+        start = place % (len(data) + 1)
+        data = data[:start] + piece + data[start + length :]
+    return data
+
+
+def read_both(name: str) -> None:
+    """Read a table with its columns named, and guessed."""
+    settled(lambda: read_records(name, "review", ["label"]))
+    settled(lambda: read_records(name, None, []))
+
+
+@fuzz(st.sampled_from(list(FORMATS)), EDITS, st.booleans(), few=60)
+def test_damaged_tables(folder, ending, edits, inside):
+    name = f"t{ending}"
+    write_frame(GOOD, folder / name)
+    data = (folder / name).read_bytes()
+    if inside and ending.endswith(".gz"):
+        data = gzip.compress(edited(gzip.decompress(data), edits))
+    else:
+        data = edited(data, edits)
+    (folder / name).write_bytes(data)
+    read_both(name)
+
+
+@fuzz(st.sampled_from(["state.json", "dataset_info.json", "data-00000-of-00001.arrow"]), EDITS)
+def test_damaged_saved_folders(folder, name, edits):
+    from datasets import Dataset
+
+    if not (folder / "good").exists():
+        Dataset.from_pandas(GOOD).save_to_disk(str(folder / "good"))
+    (folder / "bad").mkdir(exist_ok=True)
+    for file in (folder / "good").iterdir():
+        data = file.read_bytes()
+        (folder / "bad" / file.name).write_bytes(edited(data, edits) if file.name == name else data)
+    read_both("bad")
+
+
+@fuzz(
+    st.lists(VALUES, min_size=1, max_size=6),
+    st.lists(VALUES, min_size=1, max_size=6),
+    few=60,
+    examples=[([f"{SECRET} b c d", "e f g h"], [1.5, 10**400])],
+)
+def test_strange_cells_of_json(folder, texts, labels):
+    rows = [
+        {"review": texts[i % len(texts)], "label": labels[i % len(labels)], "id": SECRET}
+        for i in range(12)
+    ]
+    Path("t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    read_both("t.jsonl")
+
+
+BYTES = pa.array([b"one two", SECRET.encode() + b" \xff"] * 3)
+STRANGE = {
+    "text that is not UTF-8": {"review": BYTES.view(pa.string()), "label": ["a", "b"] * 3},
+    "such categories": {
+        "review": ["one two three", "four five six"] * 3,
+        "label": BYTES.view(pa.string()).dictionary_encode(),
+    },
+    "bytes": {"review": BYTES, "label": BYTES},
+    "lists": {"review": [[SECRET]] * 6, "label": [[1], [2]] * 3},
+    "maps": {"review": [{"a": SECRET}] * 6, "label": [{"a": 1}, {"a": 2}] * 3},
+    "times": {"review": [SECRET] * 6, "label": pa.array([1, 2] * 3, pa.timestamp("s"))},
+    "nothing": {"review": [SECRET] * 6, "label": pa.nulls(6)},
+}
+
+
+NOTES = {"columns": [1], "index_columns": [], "column_indexes": []}
+
+
+def test_notes_of_parquet_that_are_no_notes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    table = pa.Table.from_pandas(GOOD).replace_schema_metadata({b"pandas": json.dumps(NOTES)})
+    pq.write_table(table, "t.parquet")
+    with pytest.raises(InputError, match="not a readable Parquet file"):
+        read_frame("t.parquet")
+    with pytest.raises(InputError, match="not a readable Parquet file"):
+        read_frame("t.parquet", folder=tmp_path)
+
+
+@pytest.mark.parametrize("columns", STRANGE.values(), ids=STRANGE.keys())
+def test_strange_columns_of_parquet(tmp_path, monkeypatch, columns):
+    monkeypatch.chdir(tmp_path)
+    pq.write_table(pa.table(columns), "t.parquet")
+    read_both("t.parquet")
+
+
+@fuzz(VALUES, st.sampled_from([b"pandas", b"PANDAS_ATTRS"]), examples=[(DEEP, b"pandas")])
+def test_strange_notes_of_parquet(folder, note, key):
+    note = note if note == DEEP else json.dumps(note)
+    table = pa.Table.from_pandas(GOOD).replace_schema_metadata({key: note})
+    pq.write_table(table, "t.parquet")
+    read_both("t.parquet")
+
+
+# --- templates, options, corpora ------------------------------------------------------------------
+
+SCHEMA = description(("a", "b"), "label").schema
+TOML = st.text(st.characters(codec="utf-8", exclude_characters="/\\"), max_size=60)
+TEMPLATE = 'prompt = "{label}"\n'
+KEYS = st.sampled_from(["prompt", "wording", "wording.label", "description", "example_values", "x"])
+LITERALS = st.sampled_from(
+    '"{label}" "{label" "{}{{}}" "a\\u0000.toml" [] [{}] {a=1} {a="x",b="x"} 1e999 nan 1979-05-27'
+    " -1 0 true 0.5 {label=[{a=3}]} 12345678901234567890 '' 1_0".split()
+    + ["9" * 400, DEEP]
+)
+
+
+@fuzz(TOML, st.dictionaries(KEYS, LITERALS, max_size=3), examples=[("", {"prompt": DEEP})])
+def test_any_template(folder, text, entries):
+    lines = [f"{key} = {value}\n" for key, value in entries.items()]
+    for content in (text, TEMPLATE + text, "".join(lines), TEMPLATE + "".join(lines)):
+        Path("t.toml").write_text(content, "utf-8")
+        settled(lambda: load_template("t.toml", SCHEMA))
+    settled(lambda: load_template(text, SCHEMA))
+    settled(lambda: load_template(f"{text}.toml", SCHEMA))
+
+
+def options_of(text: str) -> None:
+    Path("run.toml").write_text(text, "utf-8")
+    stored = settled(lambda: read_options(Path("run.toml")))
+    if stored is not None:
+        settled(lambda: run_config(run_options(stored), any_policy=True))
+
+
+@fuzz(TOML, st.sampled_from(list(OPTIONS)), LITERALS, few=60)
+def test_any_file_of_options(folder, text, name, value):
+    options_of(text)
+    options_of(f"{name} = {value}\n")
+
+
+@fuzz(st.sampled_from([".txt", ".txt.gz", ".csv", ".jsonl.gz", ".parquet"]), EDITS, st.booleans())
+def test_any_corpus(folder, ending, edits, inside):
+    path = folder / f"c{ending}"
+    if ending.startswith(".txt"):
+        data = "\n\n".join(GOOD["review"]).encode()
+        path.write_bytes(gzip.compress(data) if ending.endswith(".gz") else data)
+    else:
+        write_frame(GOOD, path)
+    data = path.read_bytes()
+    if inside and ending.endswith(".gz"):
+        path.write_bytes(gzip.compress(edited(gzip.decompress(data), edits)))
+    else:
+        path.write_bytes(edited(data, edits))
+    settled(lambda: read_corpus([path], text="review", prompt="Write {label}:"))
+
+
+# --- what a run left ------------------------------------------------------------------------------
+
+
+def places(data, so_far=()):
+    """Yield the way to every value inside JSON data."""
+    if isinstance(data, dict | list):
+        for key, value in data.items() if isinstance(data, dict) else enumerate(data):
+            yield (*so_far, key)
+            yield from places(value, (*so_far, key))
+
+
+def changed(data, way: int, value, takes_away: bool):
+    """Return data with one value replaced or taken away."""
+    data = copy.deepcopy(data)
+    *to, last = (ways := list(places(data)))[way % len(ways)]
+    parent = data
+    for key in to:
+        parent = parent[key]
+    if takes_away:
+        del parent[last]
+    else:
+        parent[last] = value
+    return data
+
+
+CHANGE = (st.integers(0, 10**6), VALUES, st.booleans())
+TINY_NOISE = {"kind": "subsampled_gaussian", "sample_rate": 0.1, "steps": 9}
+
+
+def forgotten_multiplier(value):
+    """A ledger whose noise is out of all reason: it once kept its reader computing for ever."""
+    return lambda data: data["ledger"]["events"].append({**TINY_NOISE, "noise_multiplier": value})
+
+
+@pytest.mark.parametrize("field", ["records", "group_size"])
+def test_a_ledger_of_numbers_out_of_all_reason(field):
+    with pytest.raises(ValueError, match=f"ledger field '{field}' must be"):
+        Ledger.from_dict(ledger().to_dict() | {field: 10**400})
+
+
+@fuzz(*CHANGE, few=60)
+def test_a_ledger_that_was_changed_is_read_or_refused(folder, way, value, takes_away):
+    data = changed(ledger().to_dict(), way, value, takes_away)
+    try:
+        read = Ledger.from_dict(data)
+    except ValueError:
+        return
+    with no_hang():
+        guarantee(read)
+
+
+@fuzz(*CHANGE, few=40)
+def test_a_share_that_was_changed_is_verified_or_refused(folder, way, value, takes_away):
+    paths = hand_over(folder / "share")
+
+    def change(data):
+        new = changed(data, way, value, takes_away)
+        data.clear()
+        data.update(new)
+
+    try:
+        forge(paths, change)
+    except (KeyError, TypeError, AttributeError, UnicodeEncodeError):
+        return  # not even a forger could write that
+    settled(lambda: verify(folder / "share"))
+
+
+@pytest.mark.parametrize("multiplier", [1e-155, 1e-308, 5e-324, 1e308, 10**400])
+def test_noise_out_of_all_reason_is_refused(tmp_path, capsys, multiplier):
+    forge(hand_over(tmp_path), forgotten_multiplier(multiplier))
+    with no_hang():
+        ended = run_twinset(capsys, "verify", tmp_path)
+    assert ended.code == 1 and ended.err.startswith("error: ") and ended.err.count("\n") == 1
+
+
+def run_folder(root: Path) -> dict[str, object]:
+    """Lay out what a run leaves, and return its JSON files."""
+    model = {"schema": SCHEMA.to_dict(), "template": {}, "label_counts": [[["a"], 1.0]]}
+    model["template"] = load_template("{label}:", SCHEMA).to_dict()
+    statement = hand_over(root / "share").privacy
+    score = {"name": "accuracy", "value": 0.5, "low": 0.4, "high": 0.6, "goal": "maximise"}
+    score |= {"minimum": 0.0, "maximum": 1.0, "n": 40, "where": "release alone"}
+    measured = {"question": "utility", "score": score, "place": {"rows": "twin"}}
+    curve = {"question": "utility", "name": "c", "x": "ε", "y": "a", "series": {"t": [[1.0, 0.5]]}}
+    curve |= {"log": ""}
+    bars = {"question": "fidelity", "name": "h", "x": "words", "bins": ["1", "2"]}
+    bars |= {"series": {"twin": [0.4, 0.6]}}
+    found = {"schema": 1, "kind": "evaluation", "about": {"seed": 0}, "measured": [measured]}
+    found |= {"curves": [curve], "histograms": [bars], "notes": ["n"]}
+    step = {"step": 1, "records": 4, "loss": 1.0, "clipped": 0.5, "non_finite": 0, "seconds": 1.0}
+    return {
+        "share/privacy.json": json.loads(statement.read_text("utf-8")),
+        "model/twinset.json": model,
+        "internal/config.json": RunConfig().to_dict(),
+        "internal/evaluation.json": found,
+        "internal/metrics.jsonl": step,
+        "internal/noise.json": {"w": 1.0},
+    }
+
+
+@fuzz(st.integers(0, 5), *CHANGE, few=60)
+def test_a_run_that_was_changed_is_read_or_refused(folder, which, way, value, takes_away):
+    files = run_folder(folder / "run")
+    for number, (name, data) in enumerate(files.items()):
+        path = folder / "run" / name
+        path.parent.mkdir(exist_ok=True)
+        data = changed(data, way, value, takes_away) if number == which else data
+        path.write_text(json.dumps(data), "utf-8")
+    settled(lambda: FinishedRun.read(folder / "run"))
+    settled(lambda: Findings.load(folder / "run" / "internal" / "evaluation.json"))
+    settled(lambda: build_report(folder / "run"))
+
+
+FINDINGS = {one.kind: one.to_dict() for one in (reported.evaluation(), reported.audit())}
+
+
+@fuzz(st.sampled_from(["evaluation", "audit"]), *CHANGE, few=60)
+def test_findings_that_were_changed_are_drawn_or_refused(folder, kind, way, value, takes_away):
+    """By hand, say: of an evaluation whose every kind of score and curve is drawn."""
+    (folder / "run" / "internal").mkdir(parents=True, exist_ok=True)
+    if not (folder / "run" / "share").exists():
+        hand_over(folder / "run" / "share")
+    data = changed(json.loads(json.dumps(FINDINGS[kind])), way, value, takes_away)
+    (folder / "run" / "internal" / f"{kind}.json").write_text(json.dumps(data), "utf-8")
+    settled(lambda: build_report(folder / "run"))
+
+
+@pytest.fixture(scope="module")
+def twin_model(tiny_base, tmp_path_factory) -> Path:
+    """A model folder as a run leaves it."""
+    base, template = load_base(str(tiny_base)), load_template("{label}:", SCHEMA)
+    counts = dict.fromkeys(SCHEMA.combinations, 5.0)
+    folder = tmp_path_factory.mktemp("model")
+    made = (base.model, base.tokenizer, SCHEMA, template, counts, 8, ledger(), base.origin)
+    TwinModel(*made).save(folder)
+    return folder
+
+
+WRONG = {
+    "no label counts": (("label_counts",), []),
+    "a count that is no number": (("label_counts", 0, 1), "5"),
+    "a value that is a list": (("schema", "attributes", 0, "values", 0), [1]),
+    "a type that there is not": (("schema", "attributes", 0, "dtype"), "none such"),
+    "a type of the text": (("schema", "text_dtype"), 10**400),
+    "a type of bytes": (("schema", "text_dtype"), "S8"),
+    "an empty prompt": (("template", "pattern"), ""),
+    "half a surrogate pair": (("schema", "text"), "\ud800"),
+    "a column too many": (("schema", "columns"), ["review", "label", "x"]),
+    "a prompt that is a number": (("template", "pattern"), 1),
+    "wording that is a list": (("template", "wording"), []),
+    "other attributes": (("template", "attributes"), ["x"]),
+    "texts longer than the model reads": (("text_tokens",), 10**6),
+    "texts of no length": (("text_tokens",), 0),
+    "a length that is a text": (("text_tokens",), "8"),
+}
+
+
+@pytest.mark.parametrize(("way", "value"), WRONG.values(), ids=WRONG.keys())
+def test_a_model_whose_description_no_run_wrote(twin_model, tmp_path, way, value):
+    folder = shutil.copytree(twin_model, tmp_path / "model")
+    data = json.loads((folder / DESCRIPTION).read_text("utf-8"))
+    *to, last = way
+    parent = data
+    for key in to:
+        parent = parent[key]
+    parent[last] = value
+    (folder / DESCRIPTION).write_text(json.dumps(data))
+    (folder / CHECKSUMS).unlink()
+    write_checksums(folder)
+    with pytest.raises(InputError, match="the model folder is damaged"):
+        TwinModel.load(folder)
+
+
+def test_a_model_that_a_run_wrote(twin_model):
+    """The control."""
+    assert TwinModel.load(twin_model).text_tokens == 8
+
+
+ELSE = {"deep": DEEP, "empty": "", "list": "[]", "nul": "\x00", "number": "3", "NaN": '{"a": NaN}'}
+
+
+@pytest.mark.parametrize(
+    "name", ["internal/config.json", "internal/metrics.jsonl", "share/privacy.json"]
+)
+@pytest.mark.parametrize("content", ELSE.values(), ids=ELSE.keys())
+def test_files_of_a_run_that_hold_something_else(tmp_path, capsys, name, content):
+    for part, data in run_folder(tmp_path / "run").items():
+        (tmp_path / "run" / part).parent.mkdir(exist_ok=True)
+        (tmp_path / "run" / part).write_text(json.dumps(data), "utf-8")
+    (tmp_path / "run" / name).write_text(content)
+    settled(lambda: FinishedRun.read(tmp_path / "run"))
+    settled(lambda: TwinModel.load(tmp_path / "run"))
+    ended = run_twinset(capsys, "report", tmp_path / "run")
+    assert ended.code in (0, 2) and "Traceback" not in ended.err and "unexpected" not in ended.err
+
+
+# --- the command line -----------------------------------------------------------------------------
+
+ABSENT = ("--base-model", "./none", "--quiet")  # the last thing that is looked for
+LONG = "x" * 5000
+COMMANDS = {
+    "table": lambda: ("policy", "t.jsonl", "--text", "review", "--quiet"),
+    "template": lambda: ("generate", "good.csv", "--prompt", "t.toml", *ABSENT),
+    "options": lambda: ("generate", "good.csv", "--config", "t.toml", *ABSENT),
+    "licences": lambda: ("pretrain", "good.csv", "--output", "o", "--licences", "t.toml"),
+    "long table": lambda: ("generate", f"{LONG}.csv", *ABSENT),
+    "long model": lambda: ("generate", "good.csv", "--base-model", LONG, "--quiet"),
+    "long run": lambda: ("generate", "good.csv", "--run", LONG, *ABSENT),
+    "long output": lambda: ("generate", "good.csv", "--output", f"{LONG}.csv", *ABSENT),
+    "long prompt": lambda: ("generate", "good.csv", "--prompt", f"{LONG}.toml", *ABSENT),
+    "long report": lambda: ("report", LONG),
+    "long sample": lambda: ("sample", LONG, "--output", "o.csv"),
+    "long samples": lambda: ("policy", "good.csv", "--text", "review", "--samples", LONG),
+    "many rows": lambda: ("generate", "good.csv", "--rows-per-label", "9" * 5000, *ABSENT),
+    "huge epsilon": lambda: ("generate", "good.csv", "--epsilon", "1e300", *ABSENT),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS.keys())
+def test_one_line_and_no_file(tmp_path, monkeypatch, capsys, command):
+    monkeypatch.chdir(tmp_path)
+    GOOD.to_csv("good.csv", index=False)
+    Path("t.jsonl").write_text(f'{{"review": "{SECRET}"}}\n{DEEP}')
+    Path("t.toml").write_text(f"prompt = {DEEP}")
+    before = snapshot(tmp_path)
+    with no_hang():
+        ended = run_twinset(capsys, *command())
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err.startswith("error: ") and ended.err.count("\n") == 1
+    assert SECRET not in ended.err and "unexpected" not in ended.err
+    assert snapshot(tmp_path) == before
+
+
+def test_the_checks_would_see_a_leak_and_a_hang(monkeypatch):
+    """The controls."""
+
+    def quoting():
+        try:
+            float(SECRET)
+        except ValueError as cause:
+            raise InputError("a cell is no number") from cause
+
+    with pytest.raises(AssertionError):
+        settled(quoting)
+    monkeypatch.setitem(globals(), "PATIENCE", 1)
+    with pytest.raises(AssertionError, match="hangs"), no_hang():
+        while True:
+            pass
+
+
+def test_damage_is_damage(tmp_path):
+    """The edits reach what is read: not all of the damaged tables are as good as new."""
+    write_frame(GOOD, tmp_path / "t.csv")
+    data = (tmp_path / "t.csv").read_bytes()
+    (tmp_path / "t.csv").write_bytes(edited(data, [(30, 2, b"\xff")]))
+    with pytest.raises(InputError, match="UTF-8"):
+        read_frame(tmp_path / "t.csv")

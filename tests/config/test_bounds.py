@@ -1,0 +1,215 @@
+"""Every numeric option of every command has a stated range, and nothing else gets past it."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import fields, is_dataclass
+
+import pytest
+import typer
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import cli
+from evaluation.audit.report import MechanismAudit
+from evaluation.evaluate import EvaluationRequest as Evaluated
+from evaluation.leakage.planting import CanaryRequest as Planted
+from evaluation.leakage.release_audit import AuditRequest as Attacked
+from evaluation.policy_runs import ComparisonRequest as Compared
+from tests.helpers.commands import run_twinset
+from twinset.config import (
+    PolicyConfig,
+    PrivacyConfig,
+    RunConfig,
+    SamplingConfig,
+    SpeedConfig,
+    TrainingConfig,
+)
+from twinset.config.bounds import Bounds, bounds_in, option_name
+from twinset.config.options import OPTIONS, bounds_of, run_config
+from twinset.errors import InputError
+from twinset.pipeline.request import Source
+from twinset.pretraining.config import PretrainConfig, Shape
+from twinset.sampling.allocation import RowsRequest
+
+GIVEN = {  # fields without a default
+    Evaluated: {"train": "t", "test": "t"},
+    Attacked: {"members": "t", "non_members": "t"},
+    Compared: {"source": Source("t")},
+    Planted: {"rows": Compared(Source("t"))},
+}
+CONFIGS = (
+    PrivacyConfig, PolicyConfig, TrainingConfig, SpeedConfig, SamplingConfig, Shape, PretrainConfig,
+    MechanismAudit, *GIVEN,
+)  # fmt: skip
+FIELDS = {
+    f"{kind.__module__.split('.')[-1]}.{field.name}": (kind, field)
+    for kind in CONFIGS
+    for field in fields(kind)
+    if str(field.type).split(" ")[0] in ("int", "float")
+}
+FEWER = {"heads": {"heads": 1, "width": 1000}, "width": {"heads": 1}, "each": {"copies": (0,)}}
+FEWER |= {"importance_low": {"importance_high": 1.0}, "importance_high": {"importance_low": 0.0}}
+
+
+def set_to(kind, field, value):
+    return kind(**GIVEN.get(kind, {}), **{**FEWER.get(field.name, {}), field.name: value})
+
+
+def outside(bounds: Bounds) -> st.SearchStrategy[float]:
+    """Numbers of every kind that bounds do not include."""
+    special = st.sampled_from([math.nan, math.inf, -math.inf, 10**40, -(10**400), 10**5000])
+    below = st.floats(max_value=math.nextafter(bounds.low, -math.inf), allow_infinity=False)
+    above = st.floats(min_value=math.nextafter(bounds.high, math.inf), allow_infinity=False)
+    whole = st.integers(max_value=math.ceil(bounds.low) - 1) | st.integers(
+        min_value=math.floor(bounds.high) + 1
+    )
+    return special | below | above | whole
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_what_is_out_of_range_is_refused_by_name(name):
+    kind, field = FIELDS[name]
+    bounds, flag = field.metadata["bounds"], f"`{option_name(field)}` "
+
+    @given(outside(bounds) | st.sampled_from(["1", True, [1], {}]))
+    @settings(max_examples=40, deadline=None, database=None)
+    def refused(value):
+        with pytest.raises(InputError) as error:
+            set_to(kind, field, value)
+        line = str(error.value)
+        assert line.startswith(flag) and str(bounds) in line
+        assert "\n" not in line and len(line) < 200
+
+    refused()
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_the_ends_of_a_range_are_taken(name):
+    kind, field = FIELDS[name]
+    bounds = field.metadata["bounds"]
+    for end in (bounds.low, bounds.high):
+        if field.name.removeprefix("importance_") in ("low", "high") and end == 1 - (
+            field.name == "importance_high"
+        ):
+            continue  # the other one must be beyond it
+        if field.name == "each" and end == bounds.high:
+            continue  # there are fewer sentences
+        if field.name == "heads" and end == bounds.high:
+            assert set_to(kind, field, 1000).heads == 1000
+        assert getattr(set_to(kind, field, end), field.name) == end
+
+
+def test_a_missing_number_is_refused_where_the_field_has_one():
+    with pytest.raises(InputError, match="`top_p` must be a number from 0.001 to 1, not None"):
+        SamplingConfig(top_p=None)  # type: ignore[arg-type]
+    assert PrivacyConfig(target_epsilon=None).target_epsilon is None
+
+
+# --- the command line ----------------------------------------------------------------------------
+
+
+def numeric(command, above: tuple[str, ...] = ()):
+    """Yield the words before, the command and the option, of every numeric option."""
+    for name, each in getattr(command, "commands", {}).items():
+        yield from numeric(each, (*above, name))
+    for option in command.params:
+        if option.type_descriptor.annotation in (int, float):
+            yield " ".join((*above, option.opts[0])), (above, command, option)
+
+
+APP = typer.main.get_command(cli.app)
+NUMERIC = dict(numeric(APP))
+
+
+def range_of(option) -> Bounds | None:
+    """Return the range that --help states: by the option table, by a dataclass, or by typer."""
+    if option.min is not None and option.max is not None:
+        return Bounds(option.min, option.max)
+    if (bounds := bounds_of(option.name)) is not None and str(bounds) in option.help:
+        return bounds
+    return bounds_in(MechanismAudit).get(option.name)
+
+
+def test_there_are_numeric_options():
+    assert len(NUMERIC) > 80
+    assert {"generate --seed", "pretrain --learning-rate", "audit canaries --coins"} <= {*NUMERIC}
+
+
+@pytest.mark.parametrize("name", NUMERIC)
+def test_every_command_refuses_what_is_out_of_range(name, tmp_path, monkeypatch, capsys):
+    """With exit code 2 and one line that names the option, and before anything is read."""
+    monkeypatch.chdir(tmp_path)
+    words, command, option = NUMERIC[name]
+    bounds = range_of(option)
+    assert bounds is not None, "has no stated range"
+    is_whole = option.type_descriptor.annotation is int
+    needed = [p for p in command.params if p.required]
+    given = [a for p in needed for a in ((p.opts[0], "absent") if p.opts[0][0] == "-" else ())]
+    arguments = ["absent.csv" for p in needed if p.opts[0][0] != "-"]
+    below = bounds.low - 1 if is_whole or not bounds.low else bounds.low / 2
+    values = [10**40, below] if is_whole else [math.nan, below, "1e308"]
+    for value in values:
+        ended = run_twinset(capsys, *words, *arguments, *given, f"{option.opts[0]}={value}")
+        assert ended.code == 2 and ended.err.count("\n") == 1, (value, ended.err)
+        assert option.opts[0] in ended.err and "absent.csv" not in ended.err, (value, ended.err)
+    assert not list(tmp_path.iterdir())
+
+
+# --- other doors ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [n for n, o in OPTIONS.items() if o.kind in (int, float)])
+def test_a_toml_file_passes_the_same_door(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "options.toml"
+    for value in ("1e308", "nan", str(10**18)):
+        path.write_text(f"{name.replace('_', '-')} = {value}\n")
+        ended = run_twinset(capsys, "generate", "absent.csv", "--config", path)
+        assert ended.code == 2 and ended.err.count("\n") == 1 and "absent" not in ended.err
+        assert OPTIONS[name].flag.strip("-") in ended.err
+
+
+LEAVES = [
+    (group, name)
+    for group, values in RunConfig().to_dict().items()
+    for name in values
+]  # fmt: skip
+
+
+HOSTILE = (10**5000, math.nan, -1, [1], {"a": 1}, "x" * 10_000, 0.5j)
+
+
+@pytest.mark.parametrize("value", HOSTILE, ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize(("group", "name"), LEAVES, ids=map(".".join, LEAVES))
+def test_a_hostile_config_file_passes_it_too(group, name, value):
+    data = RunConfig().to_dict()
+    data[group][name] = value
+    if isinstance(value, str) and name in ("base_model", "weight_scale", "detector"):
+        assert RunConfig.from_dict(data)
+        return
+    with pytest.raises(InputError) as error:
+        RunConfig.from_dict(data)
+    assert str(error.value).startswith("`") and len(str(error.value)) < 200
+
+
+@pytest.mark.parametrize(
+    "data",
+    [{}, [], None, 3, "x", {"privacy": 1}, {**RunConfig().to_dict(), "speed": {"fast": True}}],
+)
+def test_what_is_no_config_is_refused_in_one_line(data):
+    with pytest.raises(InputError, match="these are no options of a run"):
+        RunConfig.from_dict(data)
+
+
+def test_configs_come_back_as_they_were():
+    config = run_config({"epsilon": 3.0, "seed": 7, "top_p": 0.9, "group_size": 5})
+    assert RunConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+    assert all(is_dataclass(getattr(config, field.name)) for field in fields(config))
+
+
+@pytest.mark.parametrize("rows", [0, 10**11, -1, 2.5, math.nan])
+def test_rows_are_counted_before_anything_is_spent(rows):
+    with pytest.raises(InputError, match="`rows` must be a whole number from 1 to 1000000000"):
+        RowsRequest(rows)

@@ -1,0 +1,195 @@
+"""A large table on the disk is the table: cells, dtypes, refusals; and nobody can find it there."""
+
+import gc
+import os
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from twinset.data import memory_map as module
+from twinset.data.formats import read_frame, write_frame
+from twinset.data.lazy_columns import Texts
+from twinset.data.memory_map import Reading, let_go, mapped
+from twinset.data.records import check_reserved, records_from_frame
+from twinset.errors import InputError
+
+ROWS = 60
+
+
+@pytest.fixture(autouse=True)
+def few_at_once(monkeypatch):
+    """Seven rows a piece, so that sixty are many."""
+    for place in ("memory_map", "file_readers", "hf_datasets"):
+        monkeypatch.setattr(f"twinset.data.{place}.ROWS_AT_ONCE", 7)
+    monkeypatch.setattr("twinset.data.lazy_columns.AT_ONCE", 7)
+    monkeypatch.setattr("twinset.data.columns.AT_ONCE", 7)
+
+
+def table(**columns) -> pd.DataFrame:
+    base = {
+        "review": [f"Film {i} was\n{'gööd' if i % 2 else 'bad, 日本'}." for i in range(ROWS)],
+        "stars": [i % 5 for i in range(ROWS)],
+        "score": [i / 7 for i in range(ROWS)],
+        "seen": [i % 3 == 0 for i in range(ROWS)],
+    }
+    return pd.DataFrame(base | columns)
+
+
+LATE = {  # what a reader of some rows takes for another dtype than a reader of all
+    "a gap in whole numbers": {"odd": [*range(50), None, *range(9)]},
+    "a text among numbers": {"odd": [*map(str, range(50)), "x", *map(str, range(9))]},
+    "a gap among truths": {"odd": [*[True, False] * 25, None, *[True] * 9]},
+    "empty at first": {"odd": [None] * 30 + ["x"] * 30},
+    "a fraction": {"odd": [*range(50), 0.5, *range(9)]},
+    "nothing at all": {"odd": [None] * ROWS},
+    "numbers with zeros before": {"odd": [*["007"] * 59, "x"]},
+    "categories": {"odd": pd.Categorical(["b", "a", "c"] * 20)},
+}
+
+
+@pytest.mark.parametrize("ending", [".csv", ".tsv", ".jsonl", ".parquet", ".csv.gz", ".jsonl.gz"])
+@pytest.mark.parametrize("late", LATE.values(), ids=LATE.keys())
+def test_it_is_the_table_that_is_read_whole(tmp_path: Path, ending: str, late: dict) -> None:
+    path = tmp_path / f"t{ending}"
+    write_frame(table(**late), path, guard_formulas=False)
+    pd.testing.assert_frame_equal(read_frame(path, None, tmp_path), read_frame(path))
+    assert os.listdir(tmp_path) == [path.name]
+
+
+def test_a_key_that_comes_late_or_goes_is_a_column(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    rows = [f'{{"t": "x{i}"{", " + chr(34) + "n" + chr(34) + ": 1" if i > 30 else ""}}}' for i in
+            range(ROWS)]  # fmt: skip
+    path.write_text("\n".join([*rows, '{"n": 2}']))
+    pd.testing.assert_frame_equal(read_frame(path, None, tmp_path), read_frame(path))
+
+
+def test_a_saved_folder_is_read_alike(tmp_path: Path) -> None:
+    from datasets import Dataset
+
+    Dataset.from_pandas(table(odd=LATE["a gap in whole numbers"]["odd"])).save_to_disk(
+        str(tmp_path / "saved")
+    )
+    found = read_frame(tmp_path / "saved", None, tmp_path)
+    pd.testing.assert_frame_equal(found, read_frame(tmp_path / "saved"))
+
+
+def test_a_parquet_table_with_an_index_or_other_dtypes_is_read_alike(tmp_path: Path) -> None:
+    frame = table(short=np.arange(ROWS, dtype="int16"), s=pd.Series(["x"] * ROWS, dtype="string"))
+    for name, kept in (("plain", frame), ("by review", frame.set_index("review"))):
+        kept.to_parquet(tmp_path / f"{name}.parquet")
+        found = read_frame(tmp_path / f"{name}.parquet", None, tmp_path)
+        pd.testing.assert_frame_equal(found, read_frame(tmp_path / f"{name}.parquet"))
+
+
+@pytest.mark.parametrize(
+    ("tail", "part"),
+    [
+        (b"a,b,c\n", "row 61 has 3 cells"),
+        (b"\xff,1\n", "row 61 is not UTF-8"),
+        (b'"never closed,1\n', "row 61"),
+    ],
+)
+def test_what_is_wrong_with_a_late_row_is_told_as_ever(tmp_path: Path, tail: bytes, part: str):
+    path = tmp_path / "t.csv"
+    write_frame(table()[["review", "stars"]], path)
+    path.write_bytes(path.read_bytes() + tail)
+    told = []
+    for folder in (None, tmp_path):
+        with pytest.raises(InputError, match=part) as error:
+            read_frame(path, None, folder)
+        told.append(str(error.value))
+    assert told[0] == told[1]
+
+
+def test_texts_lie_in_a_file_without_a_name_that_goes_with_them(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    write_frame(table(), path)
+    before = len(module._OPEN)
+    frame = read_frame(path, None, tmp_path)
+    maps = Path("/proc/self/maps").read_text()
+    mine = [line for line in maps.splitlines() if str(tmp_path) in line]
+    assert len(mine) == 1 and mine[0].endswith("(deleted)")
+    assert os.listdir(tmp_path) == ["t.csv"] and len(module._OPEN) == before + 1
+    let_go()
+    assert frame["review"].tolist() == table()["review"].tolist()  # read again from the disk
+    del frame
+    gc.collect()
+    assert str(tmp_path) not in Path("/proc/self/maps").read_text()
+
+
+def test_a_small_table_makes_no_file(tmp_path: Path) -> None:
+    write_frame(table()[:7], tmp_path / "t.csv")
+    before = len(module._OPEN)
+    assert len(read_frame(tmp_path / "t.csv", None, tmp_path)) == 7 and len(module._OPEN) == before
+
+
+def test_a_disk_that_refuses_is_one_line(tmp_path: Path) -> None:
+    pieces = [table()[:7], table()[7:14].reset_index(drop=True)]
+    reading = Reading(table, lambda: iter(pieces), lambda place, name: table()[name])
+    with pytest.raises(InputError, match="cannot be written"):
+        mapped(reading, tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("drop", [False, True])
+def test_records_are_those_of_the_table_in_memory(tmp_path: Path, drop: bool) -> None:
+    frame = table()
+    if drop:
+        frame.loc[[3, 20, 21, 59], "review"] = None
+    write_frame(frame, tmp_path / "t.csv")
+    found = [
+        records_from_frame(
+            read_frame(tmp_path / "t.csv", None, folder), "review", ["seen", "stars"],
+            drop_empty=drop, owner="score",
+        )
+        for folder in (None, tmp_path)
+    ]  # fmt: skip
+    (whole, notes), (on_disk, other_notes) = found
+    assert on_disk.texts == whole.texts == frame["review"].dropna().tolist()
+    assert on_disk.labels == whole.labels and on_disk.labels[1] == (False, 1)
+    assert on_disk.schema == whole.schema and notes == other_notes
+    assert (on_disk.owners == whole.owners).all()
+    assert on_disk.fingerprint() == whole.fingerprint()
+    changed = on_disk.texts[:-1] + ["another"]
+    other, _ = records_from_frame(
+        frame.dropna().assign(review=changed), "review", ["seen", "stars"], owner="score"
+    )
+    assert other.fingerprint() != whole.fingerprint()
+
+
+def test_special_tokens_are_found_later_by_the_same_rows(tmp_path: Path) -> None:
+    frame = table()
+    frame.loc[[10, 30, 41], "review"] = [None, "a <s> here", "and <s>"]
+    write_frame(frame, tmp_path / "t.csv")
+    frame = read_frame(tmp_path / "t.csv", None, tmp_path)
+    with pytest.raises(InputError) as at_once:
+        records_from_frame(frame, "review", ["stars"], drop_empty=True, reserved=["<s>"])
+    records, _ = records_from_frame(frame, "review", ["stars"], drop_empty=True)
+    check_reserved(records, frame, ["</s>", " "])
+    with pytest.raises(InputError) as later:
+        check_reserved(records, frame, ["</s>", "<s>"])
+    assert str(at_once.value) == str(later.value) and "row 31" in str(later.value)
+    assert "as do 1 more rows" in str(later.value)
+
+
+def test_a_special_token_in_a_label_is_found_by_its_first_row() -> None:
+    frame = table(mood=["a", "b<s>"] * 30)
+    records, _ = records_from_frame(frame, "review", ["mood", "stars"])
+    with pytest.raises(InputError, match="'mood', row 2: contains a special .* as do 29 more rows"):
+        check_reserved(records, frame, ["<s>"])
+
+
+def test_repeats_are_counted_whatever_their_block() -> None:
+    texts = Texts(pd.Series([f"text {i % 13}" for i in range(40)]))
+    assert texts.repeats() == 27
+    assert Texts(pd.Series(["a", "b"])).repeats() == 0
+
+
+def test_texts_are_a_sequence() -> None:
+    rows = np.array([0, 2, 9, 30, 31])
+    texts = Texts(pd.Series([f"t{i}" for i in range(40)]), rows)
+    assert list(texts) == [f"t{i}" for i in rows] == texts and texts[-1] == "t31"
+    assert texts[1:3] == ["t2", "t9"] and len(texts) == 5 and texts != ["t0"]
+    assert texts.rows_where(lambda text: "t3" in text) == [30, 31]

@@ -1,0 +1,281 @@
+"""The whole: what each twin scores beside a second real sample, and what may be published."""
+
+import math
+import random
+from functools import cache
+from zlib import crc32
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from evaluation.fidelity import fidelity
+from evaluation.findings import Findings
+from twinset.errors import InputError
+from twinset.progress import Silent
+
+SECOND = "real, a second sample"
+THINGS = {
+    "film": "plot actor scene director story camera ending dialogue".split(),
+    "pan": "handle lid oven steel heat kitchen price cooking".split(),
+    "garden": "soil flower hose spade seed lawn hedge rain".split(),
+}
+MOODS = {
+    "good": "great lovely fine superb moving bright".split(),
+    "bad": "dull poor weak awful boring grim".split(),
+}
+PATTERNS = (
+    "the {thing} of this {product} was {mood} and the {other} was {mood2}",
+    "i found its {thing} {mood} though my sister liked the {other}",
+    "a {mood} {product} with a {mood2} {thing} if you ask me about {other}",
+    "nobody told me that the {thing} and the {other} would be so {mood}",
+    "{mood} {thing}",
+)
+RELEASE_ALONE = {
+    "mean length",
+    "median length",
+    "distinct-1",
+    "distinct-2",
+    "distinct-3",
+    "n-gram diversity",
+    "self-BLEU",
+    "duplicate rate",
+    "perplexity under a public model",
+}
+AGAINST_TRAIN = {
+    "total variation distance of labels",
+    "words known to train",
+    "words of train covered",
+    "Jensen–Shannon divergence of words",
+    "MAUVE",
+    "precision of embeddings",
+    "recall of embeddings",
+    "Fréchet distance of embeddings",
+}
+
+
+class WordEncoder:
+    """A stand-in for sentence embeddings: words and pairs of words, each in a random direction."""
+
+    def encode(self, texts):
+        return np.stack([self._vector(text.split()) for text in texts])
+
+    def _vector(self, words):
+        pairs = map(" ".join, zip(words, words[1:], strict=False))
+        vector = sum(map(direction, [*words, *pairs]))
+        return vector / np.linalg.norm(vector)
+
+
+@cache
+def direction(thing):
+    return np.random.default_rng(crc32(thing.encode())).normal(size=24)
+
+
+class Counted(Silent):
+    def __init__(self):
+        self.calls = []
+
+    def count(self, what, done, total):
+        self.calls.append((what, done, total))
+
+
+def made_up(rows, seed, products=("film", "pan")):
+    rng = random.Random(seed)
+    table = []
+    for _ in range(rows):
+        product, mood = rng.choice(products), rng.choice(list(MOODS))
+        thing, other = rng.sample(THINGS[product], 2)
+        one, two = rng.sample(MOODS[mood], 2)
+        pattern = rng.choice(PATTERNS)
+        text = pattern.format(thing=thing, other=other, product=product, mood=one, mood2=two)
+        table.append((product, mood, text))
+    return pd.DataFrame(table, columns=["product", "mood", "text"])
+
+
+TRAIN, HELD_OUT = made_up(400, seed=1), made_up(300, seed=2)
+
+
+def measure(twin, train=TRAIN, heldout=HELD_OUT, **options):
+    options = {"seed": 0, "progress": Silent()} | options
+    attributes = ["mood", "product"]
+    measured, histograms = fidelity(
+        twin, train, heldout, "text", attributes, WordEncoder(), **options
+    )
+    return Findings("evaluation", {}, tuple(measured), histograms=tuple(histograms))
+
+
+def shuffled(frame):
+    """All words of the table, anywhere in it; lengths stay."""
+    words = " ".join(frame["text"]).split()
+    random.Random(0).shuffle(words)
+    remaining = iter(words)
+    texts = [" ".join(next(remaining) for _ in text.split()) for text in frame["text"]]
+    return frame.assign(text=texts)
+
+
+TWINS = {
+    "faithful": made_up(300, seed=3),
+    "shuffled words": shuffled(made_up(300, seed=3)),
+    "one sentence": made_up(300, seed=3).assign(text=TRAIN["text"][0]),
+    "another domain": made_up(300, seed=3, products=("garden",)),
+}
+
+
+@pytest.fixture(scope="module")
+def found():
+    return {name: measure(twin) for name, twin in TWINS.items()}
+
+
+def apart(findings, name, **more):
+    """How far the twin is below the ceiling; the intervals must not meet for it to count."""
+    ours, ceiling = (findings.find(name, rows=rows, **more) for rows in ("twin", SECOND))
+    if ours.low <= ceiling.high and ceiling.low <= ours.high:
+        return 0
+    return np.sign(ours.value - ceiling.value)
+
+
+def test_a_faithful_twin_scores_at_the_ceiling(found):
+    names = {m.score.name for m in found["faithful"].measured}
+    assert names == (RELEASE_ALONE | AGAINST_TRAIN) - {"perplexity under a public model"}
+    for name in names:
+        assert apart(found["faithful"], name) == 0, name
+    assert found["faithful"].find("MAUVE", rows="twin").value > 0.9
+
+
+@pytest.mark.parametrize(
+    ("twin", "name", "direction"),
+    [
+        ("shuffled words", "distinct-2", 1),
+        ("shuffled words", "n-gram diversity", 1),
+        ("shuffled words", "self-BLEU", -1),
+        ("shuffled words", "MAUVE", -1),
+        ("shuffled words", "recall of embeddings", -1),
+        ("shuffled words", "precision of embeddings", -1),
+        ("shuffled words", "Fréchet distance of embeddings", 1),
+        ("one sentence", "distinct-1", -1),
+        ("one sentence", "n-gram diversity", -1),
+        ("one sentence", "self-BLEU", 1),
+        ("one sentence", "duplicate rate", 1),
+        ("one sentence", "words of train covered", -1),
+        ("one sentence", "Jensen–Shannon divergence of words", 1),
+        ("one sentence", "MAUVE", -1),
+        ("one sentence", "recall of embeddings", -1),
+        ("one sentence", "Fréchet distance of embeddings", 1),
+        ("another domain", "words known to train", -1),
+        ("another domain", "words of train covered", -1),
+        ("another domain", "Jensen–Shannon divergence of words", 1),
+        ("another domain", "MAUVE", -1),
+        ("another domain", "precision of embeddings", -1),
+        ("another domain", "Fréchet distance of embeddings", 1),
+    ],
+)
+def test_a_bad_twin_is_off_the_ceiling(found, twin, name, direction):
+    assert apart(found[twin], name) == direction
+
+
+def test_labels_off_the_ceiling(found):
+    name = "total variation distance of labels"
+    assert apart(found["another domain"], name, label="product") == 1
+    assert apart(found["another domain"], name, label="mood") == 0
+    histogram = next(h for h in found["another domain"].histograms if h.name == "labels: product")
+    assert histogram.bins == ["film", "garden", "pan"]
+    assert histogram.series["twin"] == [0.0, 1.0, 0.0]
+    assert histogram.series["train"][1] == histogram.series[SECOND][1] == 0
+
+
+def test_histograms_hold_every_row_once(found):
+    for histogram in found["faithful"].histograms:
+        assert list(histogram.series) == ["twin", "train", SECOND]
+        for shares in histogram.series.values():
+            assert len(shares) == len(histogram.bins)
+            assert sum(shares) == pytest.approx(1)
+
+
+def test_places_and_ranges(found):
+    for findings in found.values():
+        for m in findings.measured:
+            score = m.score
+            tables = {"twin", SECOND} | ({"train"} if score.name in RELEASE_ALONE else set())
+            assert m.place["rows"] in tables
+            assert score.minimum <= score.low <= score.value <= score.high <= score.maximum
+            assert score.n > 0
+
+
+def test_only_what_the_twin_says_of_itself_is_publishable(tiny_public_model):
+    """Other private tables, larger and smaller ones, leave those numbers as they are."""
+    twin = TWINS["faithful"]
+    one = measure(twin, public_model=tiny_public_model)
+    published = {m.score.name: m.score for m in one.publishable()}
+    assert published.keys() == RELEASE_ALONE
+    assert all(m.place == {"rows": "twin"} for m in one.publishable())
+    for rows in (40, 900):
+        private = [made_up(rows, seed, products=("garden", "pan")) for seed in (8, 9)]
+        other = measure(twin, *private, public_model=tiny_public_model)
+        assert {m.score.name: m.score for m in other.publishable()} == published
+        for name in AGAINST_TRAIN:  # the control: these do change
+            assert other.find(name, rows="twin") != one.find(name, rows="twin")
+
+
+@pytest.fixture(scope="module")
+def tiny_public_model(tiny_base):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(tiny_base).eval()
+    return model, AutoTokenizer.from_pretrained(tiny_base)
+
+
+def test_perplexity_is_exp_of_the_mean_loss(tiny_public_model):
+    import torch
+
+    model, tokenizer = tiny_public_model
+    twin = TWINS["faithful"].head(7)
+    score = measure(twin, public_model=tiny_public_model).find(
+        "perplexity under a public model", rows="twin"
+    )
+    nats = tokens = 0
+    for text in twin["text"]:
+        ids = torch.tensor([[tokenizer.bos_token_id, *tokenizer(text)["input_ids"]]])
+        with torch.inference_mode():
+            loss = model(input_ids=ids, labels=ids).loss
+        nats, tokens = nats + float(loss) * (ids.shape[1] - 1), tokens + ids.shape[1] - 1
+    assert score.value == pytest.approx(math.exp(nats / tokens), rel=1e-5)
+    assert score.n == 7
+
+
+def test_the_seed_decides():
+    assert measure(TWINS["faithful"]) == measure(TWINS["faithful"])
+    other = measure(TWINS["faithful"].head(200), seed=1)
+    assert other != measure(TWINS["faithful"].head(200))
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5, 12])
+def test_tiny_twins(rows):
+    found = measure(made_up(rows, seed=4))
+    for m in found.measured:
+        assert math.isfinite(m.score.value)
+        assert m.score.low <= m.score.value <= m.score.high
+    assert found.find("MAUVE", rows=SECOND).n == rows  # the ceiling is of as many rows
+
+
+def test_rows_without_a_word_or_a_text():
+    twin = pd.DataFrame(
+        {"product": ["pan", None, "pan"], "mood": ["bad"] * 3, "text": ["!!", None, "?"]}
+    )
+    found = measure(twin)
+    assert found.find("mean length", rows="twin").value == 0
+    assert found.find("distinct-1", rows="twin") is None
+    assert found.find("words known to train", rows="twin") is None
+    assert all(math.isfinite(m.score.value) for m in found.measured)
+
+
+def test_a_table_without_texts_is_refused():
+    with pytest.raises(InputError, match="text"):
+        measure(pd.DataFrame({"product": ["pan"], "mood": ["bad"], "text": [None]}))
+
+
+def test_progress_is_reported():
+    progress = Counted()
+    measure(TWINS["faithful"], progress=progress)
+    last = {what: (done, total) for what, done, total in progress.calls}
+    assert last.keys() == {"tables searched for repetition", "texts embedded"}
+    assert all(done == total > 0 for done, total in last.values())

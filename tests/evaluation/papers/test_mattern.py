@@ -1,0 +1,224 @@
+"""Paper 002: its tables of reviews, its twins, and a run from the command to its files."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from evaluation.papers import mattern
+from evaluation.papers.mattern import (
+    ALL,
+    APART,
+    BASELINE,
+    COMPARED,
+    EPSILONS,
+    FEW,
+    TWIN,
+    UNLIMITED,
+    Level,
+    Mattern,
+    Run,
+    Tables,
+    baseline,
+    levels,
+    make_row,
+    twin,
+)
+from evaluation.papers.page import Prose
+from evaluation.papers.results_store import Results
+from evaluation.papers.review_twins import (
+    ACCURACY,
+    AMAZON,
+    DATA,
+    FEWEST,
+    IMDB,
+    NO_LOSS,
+    NUCLEUS,
+    Reviews,
+    Scorer,
+    Writer,
+)
+from evaluation.papers.run_context import RunContext
+from evaluation.papers.study import HERE, PUBLISHED, read_size
+from evaluation.utility.embeddings import SentenceEncoder
+from tests.helpers.evaluated import reviews as made_up
+from tests.helpers.evaluated import without_downloads
+from tests.helpers.study_runs import run_study, stopped_and_finished
+from twinset.errors import InputError
+from twinset.privacy.accounting.accountant import epsilon
+from twinset.privacy.accounting.calibration import calibrate_noise_multiplier
+from twinset.privacy.accounting.events import SubsampledGaussian
+from twinset.privacy.accounting.rounding import up_decimals
+from twinset.progress import Silent
+
+TINY = read_size("mattern", "tiny")
+FILES = ("imdb-train", "imdb-test", "amazon-train", "amazon-test")
+
+
+@pytest.fixture
+def options(tmp_path, tiny_base):
+    found = ["--base-model", str(tiny_base)]
+    for seed, name in enumerate(FILES):
+        path = tmp_path / f"{name}.csv"
+        frame = made_up(80 if "train" in name else 40, seed)
+        frame.drop(columns=[] if "amazon" in name else ["product"]).to_csv(path, index=False)
+        found += [f"--{name}", str(path)]
+    return [*found, "--size", "tiny", "--seeds", "1", "--output", str(tmp_path / "out")]
+
+
+@pytest.fixture
+def size(tiny_base):
+    return TINY | {"base_model": str(tiny_base)}
+
+
+def table_of(name, spare=0):
+    return Reviews(name, made_up(80, 0), made_up(40, 1), made_up(spare, 2))
+
+
+def test_the_full_size_is_the_scripts():
+    size = read_size("mattern", "full")
+    assert (size["base_model"], size["batch_size"], size["epochs"]) == ("gpt2", 8, 3)
+    assert size["few_steps"] == 3 * max(map(int, FEW)) // 8
+    training = size["training"]
+    assert (training["max_grad_norm"], training["learning_rate"]) == (0.1, 8e-6)
+    forms = [loss["form"] for loss in (size["loss"], *size["other_losses"])]
+    assert forms.count("published") == 3 and forms.count("bounded") == 2
+
+
+def test_labels_that_no_model_was_trained_on_are_refused(options, tmp_path):
+    (tmp_path / "imdb-test.csv").write_text("text,sentiment\nSo so.,mixed\n")
+    with pytest.raises(InputError, match=r"imdb-test\.csv: has labels that imdb-train\.csv lacks"):
+        run_study(Mattern, *options)
+
+
+def test_few_records_are_of_all_labels():
+    table = table_of(AMAZON)
+    for records in map(int, FEW):
+        drawn = table.drawn(records, seed=3)
+        counts = drawn.groupby(["sentiment", "product"]).size()
+        assert len(drawn) == records and counts.max() - counts.min() <= 1
+        assert drawn.index.is_unique
+        assert drawn.equals(table.drawn(records, seed=3))
+        assert not drawn.equals(table.drawn(records, seed=4))
+    assert table.drawn(None, seed=3) is table.train
+
+
+def test_members_are_compared_with_spare_rows_where_there_are_enough(options, tmp_path):
+    table = table_of(IMDB, spare=FEWEST)
+    assert table.others.equals(table.spare)
+    assert table_of(IMDB, spare=FEWEST - 1).others.equals(table.test)
+    read = Reviews.read(IMDB, tmp_path / "imdb-train.csv", tmp_path / "imdb-test.csv", TINY)
+    assert (len(read.train), len(read.spare), len(read.test)) == (60, 20, 40)
+    whole = made_up(80, 0)
+    assert sorted([*read.train["text"], *read.spare["text"]]) == sorted(whole["text"])
+
+
+def test_short_rows_are_real_ones_cut_as_a_twins(size):
+    table = table_of(IMDB)
+    rows = table.drawn(12, seed=0)
+    short = Writer(table, size, Silent()).cut(rows)
+    assert short["sentiment"].equals(rows["sentiment"])
+    for cut, whole in zip(short["text"], rows["text"], strict=True):
+        assert whole.startswith(cut) and cut
+    brief = size | {"training": size["training"] | {"max_tokens": 2}}
+    cut = Writer(table, brief, Silent()).cut(rows)["text"]
+    assert cut.str.len().lt(rows["text"].str.len()).all()
+
+
+def test_every_row_has_a_key_of_its_own():
+    keys = list(Mattern("tiny").keys(3))
+    assert len(set(keys)) == len(keys) == 3 * sum(len(list(levels(TINY, d))) for d in DATA)
+    assert (IMDB, BASELINE, "0", "0", "no mismatch loss", 0) in keys
+    assert (AMAZON, TWIN, ALL, UNLIMITED, "bounded, λ = 8", 2) in keys
+
+
+def test_the_published_rows_are_those_of_the_size_cpu():
+    results = Results.load(PUBLISHED / "mattern.json")
+    assert set(results.rows) == set(Mattern("cpu").keys(3))
+
+
+def test_the_notes_say_what_the_scripts_noise_is_worth():
+    """Noise is set for 1,000 records; the steps are those of 3 passes in batches of 8."""
+    notes, delta = " ".join(Prose.read(HERE / "mattern.md").notes.split()), 1000**-1.1
+
+    def spent(nominal, records):
+        sigma = calibrate_noise_multiplier(nominal, delta, 8 / 1000, 3 * 1000 // 8)
+        steps = 3 * math.ceil(records / 8)
+        return epsilon([SubsampledGaussian(sigma, 8 / records, steps)], delta)
+
+    assert spent(3.0, 1000) == pytest.approx(3.0, abs=0.02)
+    for nominal in map(float, EPSILONS):
+        few, more, every = (up_decimals(spent(nominal, n)) for n in (25, 50, 5000))
+        said = f"{few} for 25 records, {more} for 50 and {every} for 5,000"
+        assert f"ε = {nominal:g}, {said}" in notes
+    assert spent(3.0, 25) > spent(3.0, 50) > 10 and spent(3.0, 5000) < 3.0
+
+
+def test_models_of_one_label_see_that_label_alone(size):
+    writer = Writer(table_of(AMAZON), size, Silent())
+    models = writer.train(None, float(COMPARED), NO_LOSS, 0, apart=True)
+    moods = [(m, p) for m in ("negative", "positive") for p in ("film", "pan")]
+    assert [one.combinations for one in models] == [(one,) for one in moods]
+    for one in models:
+        assert one.model.ledger.records == 20
+        assert one.model.guarantee.epsilon <= float(COMPARED)
+    written = writer.written(models, NUCLEUS, 0)
+    assert written.groupby(["sentiment", "product"]).size().tolist() == [3, 3, 3, 3]
+
+
+def test_a_model_that_writes_nothing_is_worth_a_guess(size, monkeypatch):
+    without_downloads(monkeypatch)
+    table = table_of(IMDB)
+
+    def broken(*args):
+        raise InputError("no usable rows")
+
+    monkeypatch.setattr(Writer, "written", broken)
+    context = RunContext(Silent(), Path("unused"))
+    scorer = Scorer(table, size, SentenceEncoder())
+    row = make_row(Run(*Level(IMDB, TWIN, ALL, COMPARED), 0), size, scorer, context)
+    assert row["rows"] == 0
+    assert row[ACCURACY]["sentiment"]["tfidf"] == table.guesses()["sentiment"] == 0.5
+    with pytest.raises(InputError, match="no usable rows"):  # of the main table it may not be
+        make_row(Run(*twin(size, IMDB), 0), size, scorer, context)
+
+
+def test_a_leak_is_what_is_above_the_same_seeds_chance(tmp_path):
+    """Which records were drawn moves both; without pairs the interval would include 0."""
+    results = Results(tmp_path / "a.json", {})
+    for seed, drawn in enumerate((0.0, 0.1, 0.3)):
+        chance = {"chance": {"25": {"nearest": 0.5 + drawn}}}
+        results.rows[*baseline(IMDB), seed] = chance
+        results.rows[*twin(TINY, IMDB, "25"), seed] = {
+            "leaks": {"AUROC": {"nearest": 0.6 + drawn + seed / 1000}}
+        }
+    found = Tables(results, TINY).revealed(twin(TINY, IMDB, "25"), "nearest")
+    assert found.value == pytest.approx(0.101) and found.above(0)
+
+
+@pytest.mark.slow
+def test_from_the_command_to_its_files(options, monkeypatch):
+    without_downloads(monkeypatch)
+    done = stopped_and_finished(Mattern, options, monkeypatch, mattern, "make_row", after=12)
+    keys = [tuple(row["key"]) for row in done.found["rows"]]
+    assert keys == list(Mattern("tiny").keys(1))
+    assert done.before == 12 and done.calls == len(keys)
+    for row in done.found["rows"]:
+        check(row)
+    for said in ("∼3% lower", "SHA-256", "one model per label", "typical 0.1", "bounded, λ = 8"):
+        assert said in done.page
+
+
+def check(row):
+    """ε is as asked and stands only where noise was; shares are shares."""
+    _, source, _, asked, _, _ = row["key"]
+    scores = row[ACCURACY]
+    assert all(0 <= value <= 1 for by in scores.values() for value in by.values())
+    if source in (TWIN, APART):
+        assert row["rows"] == 12
+        assert math.isfinite(row.get("perplexity", 1.0))
+        if asked == UNLIMITED:
+            assert row["epsilon"] is None
+        else:
+            assert 0 < row["epsilon"] <= float(asked)
+            assert row["epsilon"] > 0.9 * float(asked)

@@ -1,0 +1,245 @@
+"""The report: what stands on it, that all text is text, and that nothing is fetched."""
+
+import re
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from evaluation.findings import Curve, Histogram, Measured
+from evaluation.report import build_report, write_report
+from tests.helpers import handover, reported
+from tests.helpers.pages import Page, all_elements, answers, one
+from tests.helpers.reported import audit, bare, evaluation, everything_in, with_twin
+from twinset.data.formats import write_frame
+from twinset.errors import InputError
+from twinset.privacy.accounting.events import IndividualGaussian
+from twinset.privacy.accounting.rounding import up_decimals
+from twinset.privacy.mechanism.privacy_weight import WeightScale
+from twinset.privacy.statement.guarantee import guarantee
+
+EVIL = "<script>alert(1)</script>]]>\"'&<img src=x onerror=alert(1)></style></textarea>{{7*7}}"
+
+
+@pytest.fixture(scope="module")
+def html(tmp_path_factory):
+    return build_report(reported.everything_in(tmp_path_factory.mktemp("report")))
+
+
+@pytest.fixture(scope="module")
+def page(html):
+    return Page(html)
+
+
+def test_the_guarantee_stands_on_top_word_for_word(page):
+    claim = guarantee(handover.ledger())
+    main = one(page.root.find("main"))
+    first, *_ = main.find("section")
+    assert first.attributes["id"] == "guarantee"
+    assert claim.sentence in first.text
+    assert [dd.text for dd in first.find("dd")] == ["2.16", "10⁻⁵"]
+    assert "record (add or remove one record)" in first.text
+    assert all(line in first.text for line in (*claim.covers, *claim.excludes))
+    assert "No guarantee" not in first.text
+
+
+def test_epsilon_of_each_privacy_weight_is_told(tmp_path):
+    scale = WeightScale("base", 2.0, 5.0, "public texts", (0.2,) * 5)
+    trained = (IndividualGaussian(9.0, 1.0, 20, 0.5),)
+    ledger = handover.ledger(trained, policy="adaptive", weight_scale=scale, sample_rate=1.0)
+    page = Page(build_report(bare(tmp_path, ledger=ledger)))
+    first = next(page.root.find("section"))
+    shown = [[cell.text for cell in row.children] for row in one(first.find("tbody")).find("tr")]
+    expected = guarantee(ledger).by_weight
+    assert shown == [[f"{w:g}", up_decimals(eps), "20%"] for w, eps, _ in expected]
+    assert [row[0] for row in shown] == ["1", "0.75", "0.5", "0.25", "0"]
+
+
+@pytest.mark.parametrize("ledger", [handover.ledger(handover.NO_PRIVACY), None])
+def test_no_guarantee_cannot_be_missed(tmp_path, ledger):
+    run = bare(tmp_path, ledger=ledger)
+    if ledger is None:
+        (run / "share" / "privacy.json").unlink()
+    first = next(one(Page(build_report(run)).root.find("main")).find("section"))
+    assert one(e for e in first.find("p") if e.attributes.get("class") == "none")
+    assert "No guarantee" in first.text and not list(first.find("dd"))
+    assert ("Unknown" in first.text) == (ledger is None)
+
+
+def test_every_figure_is_there_with_its_meaning(page):
+    titles = {one(figure.find("h3")).text for figure in page.root.find("figure")}
+    assert titles >= {
+        "Accuracy: sentiment",
+        "Label fidelity: product",
+        "Accuracy by rows of the twin: sentiment",
+        "Accuracy by epsilon: sentiment",
+        "Exposure of planted secrets against repetitions",
+        "Lower bound of ε beside what is claimed",
+        "AUROC",
+        "Members found by attack",
+        "Length",
+        "Labels: sentiment",
+        "Where the noise went",
+        "Loss while training",
+        "Clipped share while training",
+        "ε spent while training",
+    }
+    for figure in page.root.find("figure"):
+        caption = one(figure.find("figcaption"))
+        assert len(one(caption.find("p")).text) > 10
+
+
+def test_every_score_is_in_the_last_table(page):
+    measured = [*reported.evaluation().measured, *reported.leakage(), *reported.canaries()]
+    last = one(e for e in page.root.find("section") if e.attributes["id"] == "scores")
+    table = one(last.find("table"))
+    rows = list(one(table.find("tbody")).find("tr"))
+    assert len(rows) == len(measured)
+    assert [cell.text for cell in rows[0].find("th", "td")] == [
+        "accuracy",
+        "real, sentiment, tfidf",
+        "0.836",
+        "[0.809, 0.860]",
+        "maximise",
+        "800",
+        "utility",
+        "private rows",
+    ]
+
+
+def test_notes_and_how_it_was_made_are_told(page):
+    text = page.root.text
+    assert "12 test rows occur in train too" in text
+    assert "twinset evaluate runs/reviews-1 --train train.csv --test test.csv" in text
+
+
+def test_findings_of_other_rows_are_called_old(tmp_path):
+    from twinset.files.atomic import sha256_file
+
+    run = everything_in(tmp_path)
+    (twin,) = (run / "share").glob("twin.*")
+    fresh = evaluation(about=evaluation().about | {"twin_sha256": sha256_file(twin)})
+    old = audit(about=audit().about | {"twin_sha256": "0" * 64})
+    for findings in (fresh, old):
+        findings.save(run / "internal" / f"{findings.kind}.json")
+    text = Page(build_report(run)).root.text
+    assert "audit: measured before the twin was sampled anew" in text
+    assert "evaluation: measured before" not in text
+
+
+def test_what_is_missing_is_said_with_its_command(tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    html = build_report(run)
+    assert answers(html) == ["Not measured"] * 3
+    codes = [code.text for code in Page(html).root.find("code")]
+    for start in ("evaluate RUN", "audit RUN", "audit canaries", "generate", "sample RUN"):
+        assert any(code.startswith(f"twinset {start}") for code in codes), start
+    assert "<svg" not in html
+
+
+def test_the_page_is_written_whole_and_for_its_owner_only(tmp_path):
+    run = tmp_path / "run"
+    for part in ("share", "model", "internal"):
+        (run / part).mkdir(mode=0o700, parents=True)
+    path = write_report(run)
+    assert path == run / "internal" / "report.html"
+    assert path.read_text("utf-8") == build_report(run)
+    assert path.parent.stat().st_mode & 0o077 == 0 == path.stat().st_mode & 0o077
+    assert [p.name for p in path.parent.iterdir()] == ["report.html"]
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("share/privacy.json", "{"),
+        ("share/privacy.json", '{"ledger": []}'),
+        ("internal/metrics.jsonl", "3\n"),
+        ("internal/noise.json", '{"a": "b"}'),
+        ("internal/audit.json", '{"schema": 99}'),
+    ],
+)
+def test_a_damaged_file_ends_in_one_line(tmp_path, file, content):
+    run = reported.run_in(tmp_path)
+    (run / file).write_text(content)
+    with pytest.raises(InputError, match=re.escape(file.rpartition("/")[2])) as error:
+        build_report(run)
+    assert "\n" not in str(error.value)
+    with pytest.raises(InputError, match="no such run"):
+        build_report(tmp_path / "nowhere")
+
+
+def hostile(folder):
+    place = {"rows": "twin", "label": EVIL, "classifier": EVIL}
+    score = replace(reported.share("accuracy", 0.5), name=EVIL)
+    measured = (
+        Measured("utility", score, place),
+        Measured("utility", score, place | {"rows": EVIL}),
+        Measured("utility", score, place | {"value": EVIL}),
+        Measured("leakage", reported.share("exposure", 0.5), {"copies": "1", "policy": EVIL}),
+    )
+    findings = reported.evaluation(
+        about={EVIL: {EVIL: [EVIL]}},
+        measured=measured,
+        curves=(Curve("utility", EVIL, EVIL, EVIL, {EVIL: [(1, 1), (2, 2)]}),),
+        histograms=(Histogram("fidelity", EVIL, EVIL, [EVIL, "b"], {EVIL: [0.5, 0.5]}),),
+        notes=(EVIL,),
+    )
+    run = reported.run_in(folder, findings, name="evil <b>")
+    (run / "internal" / "noise.json").write_text('{"<b>.1.<i>": 0.5}')
+    return with_twin(
+        run, pd.DataFrame({EVIL: [EVIL, "\x00\x1b[31m\u202eabc"], "label": ["a", "b"]})
+    )
+
+
+def test_hostile_text_shows_as_text(tmp_path):
+    run = hostile(tmp_path)
+    html = build_report(run, show_real={EVIL: pd.DataFrame({EVIL: [EVIL], "label": [EVIL]})})
+    page = Page(html)
+    assert page.root.text.count(EVIL) > 20
+    names = {element.name for element in all_elements(page)}
+    assert not names & {"script", "img", "textarea", "iframe", "object", "b>", "i"}
+    assert not [k for e in all_elements(page) for k in e.attributes if k.startswith("on")]
+    assert "\x00" not in html and "\x1b" not in html and "\N{REPLACEMENT CHARACTER}" in html
+    html.encode("utf-8")
+
+
+def test_the_parser_would_see_a_script():
+    planted = Page(f"<p>{EVIL.partition(']')[0]}</p>")
+    assert "script" in {element.name for element in all_elements(planted)}
+
+
+def test_real_rows_are_shown_on_request_only(tmp_path):
+    run = reported.run_in(tmp_path)
+    secret = "Marker-7731 lives in flat 12"
+    columns = {"review": [secret], "sentiment": ["fresh"], "customer id": ["C-99"]}
+    real = tmp_path / "train.parquet"
+    write_frame(pd.DataFrame(columns), real)
+    assert secret not in write_report(run).read_text("utf-8")
+    shown = write_report(run, real).read_text("utf-8")
+    assert secret in shown and "It shows private rows" in shown and "train.parquet" in shown
+    assert "C-99" not in shown  # a column that the twin does not have
+    assert "<h3>Twin</h3>" in shown
+
+
+def fetched(html):
+    """Everything on a page by which a browser could ask for something."""
+    found = [
+        f"{name}={value}"
+        for element in all_elements(Page(html))
+        for name, value in element.attributes.items()
+        if name in ("src", "href", "srcset", "action", "data", "poster", "xlink:href", "style")
+        and not (name == "href" and (value or "").startswith("#"))
+    ]
+    css = "".join(e.text for e in all_elements(Page(html)) if e.name == "style")
+    return found + re.findall(r"url\(|@import|expression\(|https?://|//", css)
+
+
+def test_nothing_is_fetched_and_nothing_runs(html):
+    assert fetched(html) == []
+    assert "https:" not in html and "http:" not in html
+    assert "<script" not in html and "javascript:" not in html
+    assert "default-src 'none'" in html  # and the browser is told so
+    for planted in ('<a href="https://x.y">', '<p style="a">', '<img src="//x">'):
+        closed = "" if "img" in planted else f"</{planted[1]}>"
+        assert fetched(html.replace("</main>", f"{planted}{closed}</main>"))

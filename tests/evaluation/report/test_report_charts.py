@@ -1,0 +1,151 @@
+"""Charts of anything: no numbers, many labels, twins of any size, and how the twin was made."""
+
+import math
+import re
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from evaluation.findings import Histogram, Measured
+from evaluation.report import build_report
+from evaluation.report.charts.axes import Scale
+from evaluation.report.charts.histograms import histogram_chart
+from evaluation.report.charts.lines import Lines, line_chart
+from evaluation.report.making import noise_map, over_steps, spent_over_steps
+from tests.helpers import handover, reported
+from tests.helpers.pages import Page, answers
+from tests.helpers.reported import bare, with_twin
+from twinset.privacy.statement.guarantee import guarantee
+
+
+def nothing_known(score):
+    return replace(score, value=math.nan, low=-math.inf, high=math.inf)
+
+
+def test_scores_that_are_no_numbers_are_shown_as_such(tmp_path):
+    findings = [reported.evaluation(), reported.audit(), reported.planted()]
+    for at, each in enumerate(findings):
+        broken = tuple(replace(m, score=nothing_known(m.score)) for m in each.measured)
+        lines = {"a": [(1.0, math.nan), (math.nan, 1.0)], "b": []}
+        curves = tuple(replace(c, series=lines) for c in each.curves)
+        findings[at] = replace(each, measured=broken, curves=curves)
+    html = build_report(bare(tmp_path, *findings))
+    assert answers(html) == ["Not measured"] * 3
+    assert not re.search(r"\bnan\b|\bNaN\b|\binf\b|\bNone\b", Page(html).root.text)
+    drawn = re.findall(r'(?:[dxy12]|width|height)="([^"]*)"', html)
+    assert len(drawn) > 100 and not [d for d in drawn if "nan" in d or "inf" in d]
+
+
+def test_many_labels_make_a_page_that_can_be_read(tmp_path):
+    names = [f"label {n}" for n in range(200)]
+    shares = {"twin": [1 / 200] * 200, "train": [n / 19900 for n in range(200)]}
+    each = [
+        Measured(
+            "utility",
+            reported.share("F1", 0.5),
+            {"rows": rows, "label": "topic", "classifier": "tfidf", "value": name},
+        )
+        for name in names
+        for rows in ("twin", "real")
+    ]
+    histogram = Histogram("fidelity", "labels: topic", "topic", names, shares)
+    findings = reported.evaluation(measured=tuple(each), histograms=(histogram,), curves=())
+    page = Page(build_report(bare(tmp_path, findings)))
+    svg = next(page.root.find("svg"))
+    assert "181 others" in svg.text and len(list(svg.find("rect"))) == 2 * 20 + 2
+    assert float(svg.attributes["viewbox"].split()[3]) < 1000
+    tables = {table.children[0].text: table for table in page.root.find("table")}
+    assert len(list(tables["F1 of each label: topic, tfidf"].find("tr"))) == 201
+    assert len(list(tables["labels: topic: share of rows"].find("tr"))) == 201
+
+
+@pytest.mark.parametrize("rows", [0, 1, 5, 40])
+def test_twins_of_any_size(tmp_path, rows):
+    frame = pd.DataFrame({"n": range(rows), "text": [f"row {n} is short" for n in range(rows)]})
+    html = build_report(with_twin(bare(tmp_path), frame))
+    shown = re.findall(r"row (\d+) is short", html)
+    assert len(shown) == len(set(shown)) == min(rows, 8)
+    assert ("twinset sample RUN" in html) == (rows == 0)
+    assert (f"{min(rows, 8)} of {rows} rows" in html) == (rows > 0)
+
+
+@pytest.mark.parametrize(
+    "points",
+    [
+        [(5.0, 0.5)],
+        [(5.0, 0.5), (5.0, 0.5)],
+        [(0.0, 0.0), (1.0, 1.0)],
+        [(1.0, 0.0, None, None), (2.0, None)],
+        [(1e-9, 1e9), (1e9, 1e-9)],
+        [(float(n), math.sin(n), -1.0, 1.0) for n in range(2000)],
+    ],
+)
+@pytest.mark.parametrize("log", ["", "x", "y", "xy"])
+@pytest.mark.parametrize("is_roc", [False, True])
+def test_lines_of_any_kind_stay_in_their_picture(points, log, is_roc):
+    picture = line_chart(Lines("t", "x", "y", {"a": points}, log, is_roc=is_roc))
+    if picture is None:
+        assert log and not is_roc
+        return
+    path = re.findall(r'class="line c0"', picture)
+    assert len(path) == 1 and len(picture) < 100_000
+    numbers = [
+        float(n)
+        for n in re.findall(r"-?\d+\.\d+", " ".join(re.findall(r' d="(M\d[^"]*)"', picture)))
+    ]
+    assert all(-20 <= number <= 400 for number in numbers)
+
+
+@pytest.mark.parametrize(
+    ("bins", "series"),
+    [
+        ([], {"twin": []}),
+        (["a"], {}),
+        (["a", "b"], {"twin": [0.0, 0.0]}),
+        (["0–9", "10 or more"], {"twin": [0.0, 0.0], "train": [math.nan, 1.0]}),
+    ],
+)
+def test_histograms_with_nothing_in_them(bins, series):
+    picture = histogram_chart(Histogram("fidelity", "t", "x", bins, series))
+    assert (picture is None) == (not bins or not series)
+    assert picture is None or "nan" not in picture
+
+
+def test_log_scales_keep_ratios():
+    scale = Scale(0.001, 1.0, 0.0, 300.0, log=True)
+    assert [round(scale(v)) for v in (0.001, 0.01, 0.1, 1.0, 0.0, 9.0)] == [
+        0,
+        100,
+        200,
+        300,
+        0,
+        300,
+    ]
+
+
+def test_training_curves_are_means_of_what_is_known():
+    steps = [{"step": n, "loss": None if n % 2 else 2.0} for n in range(1000)]
+    points = over_steps(steps, "loss")
+    assert len(points) <= 120 and {y for _, y in points} == {2.0}
+    assert over_steps([{"step": 1}], "loss") == []
+
+
+def test_spent_epsilon_rises_to_what_is_guaranteed():
+    ledger = handover.ledger()
+    points = spent_over_steps(ledger)
+    values = [eps for _, eps in points]
+    assert values == sorted(values) and values[0] < values[-1] / 1.5
+    assert points[-1] == (20.0, guarantee(ledger).epsilon)
+    assert spent_over_steps(handover.ledger(handover.NO_PRIVACY)) == []
+    assert spent_over_steps(handover.ledger(policy_form="made up")) == []
+
+
+def test_the_noise_map_shades_by_the_logarithm():
+    noise = noise_map({"h.0.q.weight": 0.5, "h.1.q.weight": 2.0, "h.1.k.weight": 1.0, "wte": -1.0})
+    assert noise.kinds == ("q", "k")
+    cells = {
+        layer: [cell and (cell.factor, cell.level) for cell in row] for layer, row in noise.layers
+    }
+    assert cells == {"0": [("0.50", -3), None], "1": [("2.00", 3), ("1.00", 0)]}
+    assert noise_map({}) is None is noise_map({"a": math.nan})

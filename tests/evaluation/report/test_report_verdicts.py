@@ -1,0 +1,156 @@
+"""The verdicts: each rule with what keeps it, what breaks it, and what was not measured."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from evaluation.fidelity.measures import SECOND
+from evaluation.findings import Measured
+from evaluation.leakage.overlap import HELDOUT, SAMPLE, TRAIN
+from evaluation.private_table import PRIVATE_CLASSIFIER
+from evaluation.report import build_report
+from evaluation.report.verdicts import faithful, leaking, useful
+from evaluation.scores import Score
+from tests.helpers import reported
+from tests.helpers.pages import answers
+from tests.helpers.reported import bare
+
+
+def score(name, low, high, goal="minimise"):
+    return Score(name, (low + high) / 2, low, high, goal, 0.0, 1.0, 100)
+
+
+def rows(question, name, goal="maximise", **ends):
+    where = {"twin": "twin", "base": "no private data", "real": "real", "second": SECOND}
+    where["dp"] = PRIVATE_CLASSIFIER
+    where |= {"train": TRAIN, "sample": SAMPLE, "heldout": HELDOUT}
+    return [
+        Measured(question, score(name, *each, goal), {"rows": where[key]})
+        for key, each in ends.items()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("measured", "answer"),
+    [
+        ([], "Not measured"),
+        (rows("utility", "accuracy", twin=(0.6, 0.7)), "Not measured"),
+        (rows("utility", "accuracy", twin=(0.6, 0.7), base=(0.4, 0.5)), "Yes"),
+        (rows("utility", "accuracy", twin=(0.6, 0.7), base=(0.5, 0.65)), "No"),
+        (rows("utility", "accuracy", twin=(0.4, 0.5), base=(0.6, 0.7)), "No"),
+        (rows("utility", "accuracy", twin=(0.4, math.inf), base=(0.1, 0.2)), "Not measured"),
+    ],
+)
+def test_useful(measured, answer):
+    assert useful(measured).answer == answer
+
+
+def test_useful_in_part_says_where_not_first():
+    good = rows("utility", "accuracy", twin=(0.6, 0.7), base=(0.4, 0.5), real=(0.8, 0.9))
+    bad = rows("utility", "accuracy", twin=(0.3, 0.4), base=(0.4, 0.5))
+    bad = [replace(m, place={**m.place, "label": "mood"}) for m in bad]
+    verdict = useful([*good, *bad])
+    assert (verdict.answer, verdict.tone) == ("In part", "mixed")
+    assert verdict.reasons[0].startswith("mood: 0.350") and "not apart" in verdict.reasons[0]
+    assert "76% of what real rows give (0.850)" in verdict.reasons[1]
+
+
+def test_a_private_classifier_of_the_real_rows_is_named_beside_the_twin():
+    ends = {"twin": (0.6, 0.7), "base": (0.4, 0.5), "dp": (0.7, 0.8)}
+    (reason,) = useful(rows("utility", "accuracy", **ends)).reasons
+    assert reason.endswith("a DP classifier of real rows gives 0.750")
+
+
+@pytest.mark.parametrize(
+    ("goal", "twin", "answer"),
+    [
+        ("match", (0.45, 0.55), "Yes"),
+        ("match", (0.1, 0.2), "No"),
+        ("match", (0.8, 0.9), "No"),
+        ("maximise", (0.8, 0.9), "Yes"),
+        ("maximise", (0.1, 0.2), "No"),
+        ("minimise", (0.1, 0.2), "Yes"),
+        ("minimise", (0.8, 0.9), "No"),
+    ],
+)
+def test_faithful(goal, twin, answer):
+    assert faithful(rows("fidelity", "m", goal, twin=twin, second=(0.5, 0.6))).answer == answer
+    assert faithful(rows("fidelity", "m", goal, twin=twin)).answer == "Not measured"
+
+
+def beside(goal, train, heldout):
+    return rows("leakage", "shared", goal, train=train, heldout=heldout)
+
+
+def attack(low, high, name="AUROC", sees="model", **more):
+    return Measured("leakage", score(name, low, high), {"attack": "loss", "sees": sees, **more})
+
+
+def bound(value, claim, policy="uniform"):
+    found = Score("lower bound of ε", value, value, math.inf, "minimise", 0.0, math.inf, 99)
+    claimed = Score("claimed epsilon", claim, claim, claim, "minimise", 0.0, math.inf, 1)
+    place = {"policy": policy}
+    return [
+        Measured("leakage", found, {"attack": "one run", "sees": "model"} | place),
+        Measured("leakage", claimed, place),
+    ]
+
+
+BLIND = "neither model nor released rows"
+
+
+@pytest.mark.parametrize(
+    ("measured", "answer"),
+    [
+        ([], "Not measured"),
+        ([attack(0.45, 0.55)], "No leak found"),
+        ([attack(0.51, 0.6)], "Signs of a leak"),
+        ([attack(0.3, 0.4)], "No leak found"),
+        ([attack(0.005, 0.02, "TPR at 1 % FPR")], "No leak found"),
+        ([attack(0.02, 0.05, "TPR at 1 % FPR")], "Signs of a leak"),
+        ([attack(0.6, 0.7, sees=BLIND)], "Not measured"),
+        ([attack(0.9, 0.99, policy="none")], "Not measured"),
+        (
+            rows("leakage", "runs", "minimise", train=(0.1, 0.2), heldout=(0.0, 0.05)),
+            "Signs of a leak",
+        ),
+        (
+            rows("leakage", "runs", "minimise", train=(0.1, 0.2), heldout=(0.1, 0.3)),
+            "No leak found",
+        ),
+        (
+            rows("leakage", "ratio", "match", train=(0.1, 0.2), heldout=(0.5, 0.6)),
+            "Signs of a leak",
+        ),
+        (rows("leakage", "ratio", "match", train=(0.5, 0.6), heldout=(0.1, 0.2)), "No leak found"),
+        (bound(3.0, 8.0), "Not measured"),
+        (bound(9.0, 8.0), "The claim is refuted"),
+        (bound(9.0, math.inf), "Not measured"),
+        (bound(9.0, math.nan), "Not measured"),
+        ([attack(0.45, 0.55), *bound(9.0, 8.0)], "The claim is refuted"),
+        ([*bound(9.0, math.inf, "none"), *bound(1.0, 8.0)], "Not measured"),
+    ],
+)
+def test_leaking(measured, answer):
+    assert leaking(measured).answer == answer
+
+
+def test_equal_tables_are_compared_where_there_are_some():
+    whole, part = (0.3, 0.4), (0.1, 0.2)
+    more = rows("leakage", "runs", "minimise", train=whole, sample=part, heldout=(0.1, 0.2))
+    assert leaking(more).answer == "No leak found"
+
+
+def test_attacks_that_need_no_model_are_named_first():
+    verdict = leaking([attack(0.45, 0.55), attack(0.8, 0.9, sees=BLIND)])
+    assert verdict.answer == "No leak found"
+    assert "without model and twin" in verdict.reasons[0]
+
+
+def test_an_overtrained_run_is_told_from_a_private_one(tmp_path):
+    loud = attack(0.85, 0.95), *beside("minimise", (0.5, 0.6), (0.0, 0.1))
+    html = build_report(bare(tmp_path, reported.audit(measured=loud)))
+    assert answers(html)[2] == "Signs of a leak"
+    quiet = reported.run_in(tmp_path, reported.audit(), name="quiet")
+    assert answers(build_report(quiet))[2] == "No leak found"

@@ -1,0 +1,57 @@
+"""The one store of results: what is finished is kept, and nothing is mixed."""
+
+import json
+
+import pytest
+
+from evaluation.results_store import ResultsStore
+from twinset.errors import InputError
+
+SETTINGS = {"rows": 8, "shapes": (1, 2), "about": {"machine": "a"}}
+
+
+def some_results(path, settings=SETTINGS, command="first", **more) -> ResultsStore:
+    return ResultsStore.open(path / "new" / "r.json", settings, command, **more)
+
+
+def test_rows_come_back_as_they_were_written(tmp_path):
+    store = some_results(tmp_path, mode=0o600)
+    store.add(("uniform", 0), {"bits": 1.5})
+    store.add(("none", 1), {"bits": None})
+    again = some_results(tmp_path, command="again")
+    assert again.rows == store.rows and again.by_seed("none") == {1: {"bits": None}}
+    assert again.commands == ["first", "again"] and again.digest == store.digest
+    assert store.path.stat().st_mode & 0o077 == 0
+    assert [*again.missing([("none", 1), ("none", 2), ("x", 0)])] == [
+        ("1 of 2", ("none", 2)),
+        ("2 of 2", ("x", 0)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changed", "names"),
+    [({"rows": 9}, "(rows)"), ({"about": {"machine": "b"}}, "(about)"), ({"new": 1}, "(new)")],
+)
+def test_rows_of_other_settings_are_refused_and_left(tmp_path, changed, names):
+    some_results(tmp_path).add(("uniform", 0), {"bits": 1.5})
+    before = (tmp_path / "new" / "r.json").read_bytes()
+    with pytest.raises(InputError, match="other settings") as error:
+        some_results(tmp_path, SETTINGS | changed)
+    assert names in str(error.value) and "\n" not in str(error.value)
+    assert (tmp_path / "new" / "r.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("content", ["[]", '{"rows": 1}', "no JSON", '{"rows": [{}]}', "\udcff"])
+def test_a_foreign_file_is_refused(tmp_path, content):
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "r.json").write_text(content, errors="surrogateescape")
+    with pytest.raises(InputError, match="holds no results"):
+        some_results(tmp_path)
+
+
+def test_what_is_beside_the_rows_is_written_and_replaced(tmp_path):
+    store = some_results(tmp_path)
+    store.facts = {"train": 8}
+    store.write(summary="word")
+    kept = json.loads(store.path.read_text())
+    assert kept["summary"] == "word" and some_results(tmp_path).facts == {"train": 8}

@@ -1,0 +1,281 @@
+import json
+import re
+import shutil
+from functools import partial
+
+import pandas as pd
+import pytest
+
+from evaluation.findings import Findings
+from evaluation.private_table import (
+    BASELINE,
+    PRIVATE_CLASSIFIER,
+    REAL,
+    REAL_SMALL,
+    TWIN,
+    normalised,
+)
+from evaluation.twins import read_twin, rows_per_label
+from tests.helpers.commands import run_twinset
+from tests.helpers.evaluated import OPTIONS, REDRAWS, reviews, tables_in, without_downloads
+from twinset.config import SamplingConfig, options
+from twinset.data.records import records_from_frame
+from twinset.errors import InputError
+
+COLUMNS = ("--text", "text", "--attribute", "sentiment", "--attribute", "product")
+TABLES = ("--train", "train.csv", "--test", "test.csv")
+QUICKLY = (*TABLES, "--classifier", "tfidf", "--quiet")
+
+
+@pytest.fixture(autouse=True)
+def small_world(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    without_downloads(monkeypatch)
+    patient = partial(SamplingConfig, max_redraws=REDRAWS)
+    monkeypatch.setattr(options, "SamplingConfig", patient)
+    tables_in(tmp_path)
+
+
+@pytest.fixture
+def run(tiny_base, capsys):
+    made = run_twinset(
+        capsys, "generate", "train.csv", *COLUMNS, "--base-model", tiny_base, "--run", "run",
+        "--rows", "40", *OPTIONS
+    )  # fmt: skip
+    assert made.code == 0, made.err
+    return "run"
+
+
+def found_in(path) -> Findings:
+    return Findings.load(path)
+
+
+def test_a_run_is_measured_against_every_baseline(run, tmp_path, capsys):
+    ended = run_twinset(capsys, "evaluate", run, *QUICKLY)
+    assert ended.code == 0, ended.err
+    found = found_in(tmp_path / "run" / "internal" / "evaluation.json")
+    for label in ("sentiment", "product", "sentiment × product"):
+        for source in (REAL, REAL_SMALL, TWIN, BASELINE):
+            assert found.find("accuracy", rows=source, label=label, classifier="tfidf").n == 40
+            assert found.find("macro-F1", rows=source, label=label)
+        for source in (TWIN, BASELINE):
+            assert found.find("label fidelity", rows=source, label=label)
+        assert found.find("accuracy", rows=REAL, label=label).value == 1.0
+    assert found.find("F1", rows=TWIN, label="sentiment", value="positive")
+    assert found.of("fidelity")
+    assert "epsilon" in found.about and found.about["epsilon"] <= 8
+    assert len(found.about["twin_sha256"]) == 64
+    assert {c.name for c in found.curves} >= {"accuracy by rows of the twin: sentiment"}
+    assert not list((tmp_path / "run" / "share").glob("evaluation*"))
+    assert "accuracy" in ended.out
+
+
+def test_a_dp_classifier_learns_from_the_real_rows_at_the_twins_budget(run, tmp_path, capsys):
+    assert run_twinset(capsys, "evaluate", run, *QUICKLY, "--classifier", "minilm").code == 0
+    found = found_in(tmp_path / "run" / "internal" / "evaluation.json")
+    assert found.find("accuracy", rows=PRIVATE_CLASSIFIER, label="product", classifier="minilm")
+    assert not found.find("accuracy", rows=PRIVATE_CLASSIFIER, classifier="tfidf")
+    assert any("spends the twin's whole ε on one target" in note for note in found.notes)
+
+
+def test_the_baseline_is_made_once(run, tmp_path, capsys):
+    run_twinset(capsys, "evaluate", run, *QUICKLY)
+    kept = tmp_path / "run" / "internal" / "no-private-data.parquet"
+    written = kept.stat().st_mtime_ns
+    assert run_twinset(capsys, "evaluate", run, *QUICKLY).code == 0
+    assert kept.stat().st_mtime_ns == written
+
+
+def test_right_and_swapped_labels_are_told_apart(tmp_path, capsys):
+    """A twin of right labels scores like real rows, one of swapped labels the opposite."""
+    swapped = {"positive": "negative", "negative": "positive"}
+    twin = reviews(60, seed=2)[["text", "sentiment"]]
+    twin.to_csv("twin.csv", index=False)
+    twin.assign(sentiment=twin["sentiment"].map(swapped)).to_csv("wrong.csv", index=False)
+    files = ("--baseline", "wrong.csv", "--output", "found.json")
+    assert run_twinset(capsys, "evaluate", "twin.csv", *QUICKLY, *files).code == 0
+    found = found_in(tmp_path / "found.json")
+    for name in ("accuracy", "label fidelity"):
+        assert found.find(name, rows=TWIN).value == 1.0
+        assert found.find(name, rows=BASELINE).value == 0.0
+    assert found.about["epsilon"] is None
+    assert (tmp_path / "found.json").stat().st_mode & 0o077 == 0
+
+
+def test_only_what_read_no_private_row_is_publishable(run, capsys):
+    shown = run_twinset(capsys, "evaluate", run, *QUICKLY, "--publishable", "--json")
+    printed = json.loads(shown.out, parse_constant=pytest.fail)  # JSON has no infinity
+    names = {m["score"]["name"] for m in printed["measured"]}
+    assert "differentially private for each record" in printed["guarantee"]
+    assert names and not names & {"accuracy", "macro-F1", "label fidelity"}
+
+
+def test_without_a_guarantee_nothing_is_publishable(capsys, monkeypatch):
+    monkeypatch.setattr("evaluation.evaluate.evaluate", None)  # it is said before the work
+    reviews(40, seed=2).to_csv("twin.csv", index=False)
+    shown = run_twinset(capsys, "evaluate", "twin.csv", *QUICKLY, *COLUMNS, "--publishable")
+    assert shown.code == 2
+    assert "nothing measured of it may be published" in shown.err
+
+
+def test_overlapping_rows_are_counted_and_left_out_on_request(tmp_path, capsys):
+    train, test = reviews(80, seed=0), reviews(40, seed=1)
+    pd.concat([test, train.head(7)]).to_csv("test.csv", index=False)
+    reviews(40, seed=2).to_csv("twin.csv", index=False)
+    more = (*COLUMNS, "--output", "found.json")
+    run_twinset(capsys, "evaluate", "twin.csv", *QUICKLY, *more)
+    found = found_in(tmp_path / "found.json")
+    assert "7 held-out rows are training rows too" in found.notes[0]
+    assert found.about["rows"]["held out"] == 47
+    run_twinset(capsys, "evaluate", "twin.csv", *QUICKLY, *more, "--exclude-overlap")
+    assert found_in(tmp_path / "found.json").about["rows"]["held out"] == 40
+
+
+def test_few_rows_and_untested_labels_are_said(tmp_path, capsys):
+    test = reviews(40, seed=1)
+    test[test["product"] == "film"].to_csv("test.csv", index=False)
+    reviews(5, seed=2).to_csv("twin.csv", index=False)
+    more = (*COLUMNS, "--output", "found.json")
+    assert run_twinset(capsys, "evaluate", "twin.csv", *QUICKLY, *more).code == 0
+    notes = " ".join(found_in(tmp_path / "found.json").notes)
+    assert "product: 1 of 2 labels have no row in --test" in notes and "'pan'" in notes
+    assert "twin has 5 rows only" in notes
+
+
+def test_a_twin_of_one_label_teaches_that_label_and_it_is_said(tmp_path, capsys):
+    twin = reviews(60, seed=2)
+    twin[twin["sentiment"] == "positive"].to_csv("twin.csv", index=False)
+    more = (*COLUMNS[:4], "--output", "found.json")
+    assert run_twinset(capsys, "evaluate", "twin.csv", *QUICKLY, *more).code == 0
+    found = found_in(tmp_path / "found.json")
+    commonest = found.find("accuracy", rows="the commonest label", label="sentiment")
+    assert found.find("accuracy", rows=TWIN).value == pytest.approx(commonest.value, abs=0.1)
+    assert found.find("accuracy", rows=REAL).value == 1.0
+    assert found.find("label fidelity", rows=TWIN)
+    assert any("rows of one 'sentiment' only" in note for note in found.notes)
+
+
+def rename(frame):
+    return frame.rename(columns={"sentiment": "mood"})
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("test.csv", rename, "no column 'sentiment'"),
+        ("train.csv", rename, "no column 'sentiment'"),
+        ("twin.csv", lambda f: f.assign(sentiment="mixed"), "labels that --train lacks"),
+        ("test.csv", lambda f: f.assign(sentiment="mixed"), "labels that --train lacks"),
+        ("test.csv", lambda f: f.head(0), "no rows"),
+        ("test.csv", lambda f: f.assign(text=None), "--test: column 'text' holds no text"),
+        ("test.csv", lambda f: f.assign(sentiment=None), "no row has both"),
+    ],
+)
+def test_tables_that_do_not_fit_are_refused(name, change, message, tmp_path, capsys):
+    reviews(40, seed=2).to_csv("twin.csv", index=False)
+    change(pd.read_csv(name)).to_csv(name, index=False)
+    ended = run_twinset(
+        capsys, "evaluate", "twin.csv", *QUICKLY, *COLUMNS, "--output", "found.json"
+    )
+    assert ended.code == 2
+    assert message in ended.err and ended.err.count("\n") == 1
+    assert "number" not in ended.err  # no text of any row
+    assert not (tmp_path / "found.json").exists()
+
+
+def test_no_other_file_is_overwritten(tmp_path, capsys):
+    reviews(40, seed=2).to_csv("twin.csv", index=False)
+    before = (tmp_path / "train.csv").read_bytes()
+    more = (*COLUMNS, "--output", "train.csv")
+    ended = run_twinset(capsys, "evaluate", "twin.csv", *QUICKLY, *more)
+    assert ended.code == 2 and "holds no findings" in ended.err
+    assert (tmp_path / "train.csv").read_bytes() == before
+
+
+def test_an_edited_twin_inherits_no_guarantee(run, tmp_path, capsys):
+    """The negative control: the unedited one has it."""
+    shutil.copytree(tmp_path / "run" / "share", tmp_path / "copy")
+    more = (*QUICKLY, *COLUMNS, "--output", "found.json")
+    assert run_twinset(capsys, "evaluate", "copy/twin.csv", *more).code == 0
+    assert found_in(tmp_path / "found.json").about["epsilon"] is not None
+    with open(tmp_path / "copy" / "twin.csv", "a") as file:
+        file.write("pan,It was fine.,positive\n")
+    ended = run_twinset(capsys, "evaluate", "copy/twin.csv", *more)
+    assert ended.code == 0, ended.err
+    found = found_in(tmp_path / "found.json")
+    assert found.about["epsilon"] is None and "another file" in found.about["guarantee"]
+
+
+def test_names_are_no_markup(tmp_path, capsys):
+    for name in ("train.csv", "test.csv"):
+        pd.read_csv(name).rename(columns={"sentiment": "[/b]"}).to_csv(name, index=False)
+    reviews(40, seed=2).rename(columns={"sentiment": "[/b]"}).to_csv("twin.csv", index=False)
+    columns = ("--text", "text", "--attribute", "[/b]", "--output", "found.json")
+    ended = run_twinset(capsys, "evaluate", "twin.csv", *QUICKLY, *columns)
+    assert ended.code == 0 and "[/b]" in ended.out
+
+
+def test_two_runs_are_one_too_many(run, capsys):
+    ended = run_twinset(capsys, "evaluate", run, *QUICKLY, "--run", "other")
+    assert ended.code == 2 and "--run is for a twin given as a file" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--output", "no/such/x.json"), "its folder does not exist"),
+        (("--output", "share/x.json"), "share/ is for others"),
+        (("--classifier", "bert"), "no classifier 'bert'"),
+        (("--sweep-epsilon", "1,none"), "numbers from 0.001 to"),
+        (("--sweep-epsilon", "1,2"), "name the run with --run"),
+        (("--run", "nowhere"), "no complete run folder"),
+    ],
+)
+def test_bad_command_lines_end_with_one_line(more, message, tmp_path, capsys):
+    reviews(40, seed=2).to_csv("twin.csv", index=False)
+    (tmp_path / "share").mkdir()
+    ended = run_twinset(capsys, "evaluate", "twin.csv", *QUICKLY, *COLUMNS, *more)
+    assert ended.code == 2
+    assert message in ended.err and ended.err.count("\n") == 1
+
+
+def test_findings_survive_their_file(run, tmp_path, capsys):
+    run_twinset(capsys, "evaluate", run, *QUICKLY)
+    path = tmp_path / "run" / "internal" / "evaluation.json"
+    first = path.read_text()
+    Findings.load(path).save(path)
+    assert path.read_text() == first
+    assert not re.search(r"number \d", first)  # no text of any row
+
+
+@pytest.mark.parametrize(
+    ("cell", "kept"), [("Good film!", "goodfilm"), ("SO-SO", "soso"), (3, "3")]
+)
+def test_normalised(cell, kept):
+    assert normalised(cell) == kept
+
+
+def test_an_epsilon_curve_trains_further_twins(run, tmp_path, capsys):
+    assert run_twinset(capsys, "evaluate", run, *QUICKLY, "--sweep-epsilon", "4").code == 0
+    found = found_in(tmp_path / "run" / "internal" / "evaluation.json")
+    curve = next(c for c in found.curves if c.name == "accuracy by epsilon: sentiment")
+    assert [round(x) for x, *_ in curve.series["tfidf"]] == [4, 8]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda twin: twin.assign(sentiment="mixed"), "labels that the training table lacks"),
+        (lambda twin: twin.drop(columns="sentiment"), "no column 'sentiment'"),
+    ],
+)
+def test_a_baseline_is_made_for_the_tables_own_labels_only(change, message):
+    schema = records_from_frame(reviews(20, seed=0), "text", ["sentiment"])[0].schema
+    with pytest.raises(InputError, match=message):
+        rows_per_label(change(reviews(4, seed=0)), schema)
+
+
+def test_a_damaged_privacy_file_is_refused(tmp_path):
+    (tmp_path / "privacy.json").write_text("{}")
+    with pytest.raises(InputError, match="holds no ledger"):
+        read_twin(tmp_path / "train.csv")

@@ -1,0 +1,42 @@
+"""Files are written whole or not at all."""
+
+import errno
+import hashlib
+import json
+import os
+
+import pytest
+
+from twinset.errors import InputError
+from twinset.files.atomic import JsonLines, sha256_file, write_json
+
+
+def full(*_):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_files_are_written_whole(tmp_path, monkeypatch):
+    path = tmp_path / "a.json"
+    write_json(path, {"ε": 8, "values": [1, None]})
+    assert json.loads(path.read_text("utf-8")) == {"ε": 8, "values": [1, None]}
+    with pytest.raises(ValueError, match="JSON"):
+        write_json(path, float("nan"))
+    monkeypatch.setattr("twinset.files.atomic.os.fsync", full)
+    with pytest.raises(InputError, match="No space left"):
+        write_json(path, {})
+    assert json.loads(path.read_text("utf-8"))["ε"] == 8
+    assert os.listdir(tmp_path) == ["a.json"]
+
+
+def test_json_lines_are_there_as_soon_as_appended(tmp_path):
+    lines = JsonLines(tmp_path / "metrics.jsonl")
+    for step in range(3):
+        lines.append({"step": step})
+        written = (tmp_path / "metrics.jsonl").read_text().splitlines()
+        assert json.loads(written[-1]) == {"step": step} and len(written) == step + 1
+
+
+def test_sha256_is_that_of_the_bytes(tmp_path):
+    path = tmp_path / "a"
+    path.write_bytes(b"twin" * 100_000)
+    assert sha256_file(path) == hashlib.sha256(b"twin" * 100_000).hexdigest()

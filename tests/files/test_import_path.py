@@ -1,0 +1,119 @@
+"""Python files of the working folder are not run: neither by a command nor by what it starts."""
+
+import os
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.commands import GOOD
+from twinset import distributed as processes
+from twinset.distributed import process_group
+from twinset.files import import_path as importpath
+
+ROOT = Path(__file__).parents[2]
+PLANTED = "from pathlib import Path\nPath({place!r}).write_text('ran')\nraise ImportError\n"
+MODULES = ("secrets", "pandas", "torch", "typing", "__future__", "pip", "csv")
+
+
+@pytest.fixture
+def planted(tmp_path, monkeypatch) -> Path:
+    """A working folder with a table and files named as modules; a file that they write."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+    GOOD.to_csv("t.csv", index=False)
+    for module in MODULES:
+        Path(f"{module}.py").write_text(PLANTED.format(place=str(tmp_path / "ran")))
+    return tmp_path / "ran"
+
+
+def python(*words: str, paths: str = str(ROOT)) -> subprocess.CompletedProcess:
+    environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, *words], env=environment, capture_output=True, text=True, timeout=120
+    )
+
+
+def test_workers_run_no_file_of_the_working_folder(planted, monkeypatch):
+    # an empty entry stands for the working folder
+    monkeypatch.setenv("PYTHONPATH", f"{os.pathsep}{ROOT}")
+    monkeypatch.setattr(processes, "PATIENCE", timedelta(seconds=60))
+    with process_group(2) as group:
+        assert group.size == 2
+    assert not planted.exists()
+
+
+COMMANDS = {
+    "twinset": ("twinset", "models"),
+    "policy": ("twinset", "policy", "t.csv", "--text", "review", "--quiet"),
+    "worker": ("twinset.pipeline.worker", "nowhere", "0", "1", "more"),
+    "study": ("evaluation.papers.kerrigan", "--help"),
+}
+
+
+@pytest.mark.parametrize("words", COMMANDS.values(), ids=COMMANDS.keys())
+def test_modules_run_no_file_of_the_working_folder(planted, words):
+    done = python("-m", *words)
+    assert not planted.exists(), done.stderr
+    assert "ImportError" not in done.stderr
+
+
+def test_a_command_cleans_the_import_path_that_it_hands_on(planted):
+    script = Path("../twinset")
+    script.write_text("import cli, os, sys\nprint(sys.path, os.environ['PYTHONPATH'])")
+    done = python(str(script), paths=f"{ROOT}{os.pathsep}{os.pathsep}.{os.pathsep}/elsewhere")
+    path, _, handed_on = done.stdout.strip().rpartition(" ")
+    assert handed_on == f"{ROOT}{os.pathsep}/elsewhere"
+    assert repr(str(Path.cwd())) not in path
+
+
+def test_a_program_that_imports_twinset_keeps_its_import_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = python("-c", "import sys, twinset; print(sys.path[0] == '')")
+    assert done.stdout.strip() == "True", done.stderr
+
+
+def test_the_planted_files_would_run(planted):
+    """The control."""
+    python("-m", "csv")
+    assert planted.exists()
+
+
+@pytest.mark.parametrize("entry", ["", ".", "sub/.."])
+def test_entries_that_stand_for_the_working_folder(tmp_path, monkeypatch, entry):
+    (tmp_path / "sub").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["/a", entry, "sub"]))
+    assert importpath.safe_environment()["PYTHONPATH"] == f"/a{os.pathsep}sub"
+    assert importpath.worker_environment()["PYTHONPATH"].startswith(str(ROOT))
+
+
+def test_a_checkout_is_its_own_working_folder(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("PYTHONPATH", "")
+    before = list(sys.path)
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "path", ["", *before])
+        importpath.drop_working_folder()
+        assert sys.path == ["", *before]
+
+
+def test_pip_runs_no_file_of_the_working_folder(planted, monkeypatch):
+    from twinset.models import assets
+
+    seen = {}
+
+    def run(command, **options):
+        seen.update(command=command, **options)
+        return subprocess.CompletedProcess(command, 1, "", "")
+
+    monkeypatch.setenv("PYTHONPATH", f"{os.pathsep}{ROOT}")
+    with monkeypatch.context() as patched, pytest.raises(assets.InputError):
+        patched.setattr(assets.subprocess, "run", run)
+        assets._download(assets.SMOLLM2, Path())
+    told = subprocess.run([*seen["command"][:4], "--version"], env=seen["env"], capture_output=True)
+    assert not planted.exists() and told.stdout.startswith(b"pip ")

@@ -1,0 +1,259 @@
+"""A small file that would fill all memory, or never end, is refused in one line."""
+
+import csv
+import gzip
+import json
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from evaluation.findings import Findings
+from tests.commandline.test_fuzz import no_hang
+from tests.helpers.commands import run_twinset
+from tests.helpers.handover import hand_over, ledger
+from tests.release.test_verify import forge
+from twinset.commandline.pretrain import _licences
+from twinset.config.options import read_options
+from twinset.data.formats import read_frame
+from twinset.data.records import read_records, records_from_frame
+from twinset.data.schema import Attribute, Schema
+from twinset.data.templates import load_template
+from twinset.errors import InputError, VerificationError, first_line
+from twinset.files import limits
+from twinset.pretraining.corpus import paragraphs, read_corpus
+from twinset.release import verify
+from twinset.release.card_header import read_header
+
+WORDS = "one two three four five six"
+
+
+def refused(act, said, error=InputError) -> None:
+    with no_hang(), pytest.raises(error, match=said) as caught:
+        act()
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
+
+
+# --- tables ---------------------------------------------------------------------------------------
+
+
+def many_keys(path: Path) -> None:
+    row = dict.fromkeys((f"k{number}" for number in range(40_000)), 1)
+    path.write_text(json.dumps(row | {"review": WORDS}) + "\n")
+
+
+def other_keys_in_each_row(path: Path) -> None:
+    rows = ({f"k{number}": 1, "review": WORDS} for number in range(40_000))
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def sparse(path: Path) -> None:
+    names = [f"k{number}" for number in range(1000)]
+    path.write_text(json.dumps(dict.fromkeys(names, 1)) + "\n" + "{}\n" * 100_000)
+
+
+def many_columns(path: Path) -> None:
+    path.write_text(",".join(f"c{i}" for i in range(3000)) + "\n" + ",".join("x" * 3000) + "\n")
+
+
+def wide_parquet(path: Path) -> None:
+    pq.write_table(pa.table({f"c{i}": [1] for i in range(3000)}), path)
+
+
+def long_name(path: Path) -> None:
+    path.write_text(f"review,{'x' * 2000}\n{WORDS},1\n")
+
+
+def open_quote(path: Path) -> None:
+    path.write_text('review,label\n"' + "x" * (limits.MOST_CELL + 1) + '",a\n')
+
+
+def repeated_rows(path: Path) -> None:
+    """Runs of one value: some hundred bytes."""
+    column = pa.repeat("a", 1000)
+    writer = pq.ParquetWriter(path, pa.schema([("review", pa.string())]))
+    writer.write_table(pa.table({"review": column}))
+    writer.close()
+
+
+SMALL_TABLES = {
+    many_keys: ("t.jsonl", "more than 2000 columns; keep the text"),
+    other_keys_in_each_row: ("t.jsonl", "more than 2000 columns; keep"),
+    sparse: ("t.jsonl", "columns are missing in most rows; keep"),
+    many_columns: ("t.csv", "more than 2000 columns; keep"),
+    wide_parquet: ("t.parquet", "more than 2000 columns; keep"),
+    long_name: ("t.csv", "name of column 2 has more than 1000 characters; is the header"),
+    open_quote: ("t.csv", "more than 10000000 characters; look for a quoted cell"),
+}
+
+
+@pytest.mark.parametrize(
+    ("write", "case"), SMALL_TABLES.items(), ids=lambda f: getattr(f, "__name__", "")
+)
+def test_small_tables_that_are_large_inside(tmp_path, write, case):
+    name, said = case
+    write(tmp_path / name)
+    refused(lambda: read_records(tmp_path / name, "review", []), said)
+    refused(lambda: read_frame(tmp_path / name, folder=tmp_path), said)
+
+
+def test_parquet_of_more_rows_than_bytes(tmp_path, monkeypatch):
+    repeated_rows(tmp_path / "t.parquet")
+    assert len(read_frame(tmp_path / "t.parquet")) == 1000
+    monkeypatch.setattr("twinset.data.file_readers.MOST_REPEATED", 100)
+    size = (tmp_path / "t.parquet").stat().st_size
+    pq.write_table(pa.table({"review": pa.repeat("a", size * 2)}), tmp_path / "t.parquet")
+    refused(lambda: read_frame(tmp_path / "t.parquet"), "rows in .* bytes; write it again")
+
+
+def test_parquet_that_inflates(tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "INFLATED", 10_000)
+    cells = ["x" * 100_000, "y" * 100_000] * 3
+    pq.write_table(pa.table({"review": cells}), tmp_path / "t.parquet", compression="zstd")
+    refused(lambda: read_frame(tmp_path / "t.parquet"), "inflates to more than 100 times its size")
+
+
+@pytest.mark.parametrize("name", ["t.csv.gz", "t.jsonl.gz"])
+def test_a_compressed_table_that_inflates(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(limits, "INFLATED", 100_000)
+    line = "review\n" if ".csv" in name else '{"review": "x"}\n'
+    (tmp_path / name).write_bytes(gzip.compress((line * 100_000).encode()))
+    refused(lambda: read_frame(tmp_path / name), "inflates to more than 100 times its size")
+
+
+def test_a_compressed_corpus_that_inflates(tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "INFLATED", 100_000)
+    (tmp_path / "t.txt.gz").write_bytes(gzip.compress(b"x\n\n" * 1_000_000))
+    refused(lambda: paragraphs(tmp_path / "t.txt.gz"), "inflates to more than 100 times its size")
+    refused(lambda: read_corpus([tmp_path / "t.txt.gz"]), "inflates to more than 100 times")
+
+
+def test_ordinary_tables_are_below_the_limits(tmp_path):
+    rows = [{"review": f"{WORDS} {i}", "label": "ab"[i % 2]} for i in range(20_000)]
+    frame = pd.DataFrame(rows)
+    frame.to_csv(tmp_path / "t.csv.gz", index=False)
+    frame.to_json(tmp_path / "t.jsonl.gz", orient="records", lines=True)
+    frame.to_parquet(tmp_path / "t.parquet")
+    for path in tmp_path.iterdir():
+        pd.testing.assert_frame_equal(read_frame(path), frame)
+    assert csv.field_size_limit() == 131_072  # put back
+
+
+def test_labels_that_have_too_many_combinations():
+    columns = {f"l{n}": [f"v{(i * 7**n) % 50}" for i in range(400)] for n in range(4)}
+    frame = pd.DataFrame({"review": [f"{WORDS} {i}" for i in range(400)], **columns})
+    said = "labels l0, l1, l2, l3 have more than 10000 combinations; name fewer"
+    refused(lambda: records_from_frame(frame, "review", list(columns)), said)
+    values = tuple(f"v{i}" for i in range(100))
+    schema = Schema("t", "str", tuple(Attribute(n, "str", values) for n in "abcd"), ("t",))
+    refused(lambda: schema.combinations, "more than 10000 combinations")
+    refused(lambda: load_template("{a}{b}{c}{d}:", schema), "more than 10000 combinations")
+
+
+# --- cards, statements, findings ------------------------------------------------------------------
+
+# Nine lines that stand for 9^9 entries; the merge of many keys took 73 s and 2.2 GB.
+LAUGHS = "a0: &a0 [x]\n" + "".join(
+    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 10)
+)
+MERGES = "a0: &a0 {x: 1}\n" + "".join(
+    f"a{n}: &a{n}\n  <<: [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 8)
+)
+HEADERS = {
+    "aliases": LAUGHS,
+    "merges": MERGES,
+    "a merge": "<<: {a: 1}\n",
+    "an anchor": "a: &b 1\n",
+    "a tag": "a: !!python/name:os.system\n",
+    "a harmless tag": "a: !!str 1\n",
+    "a set": "!!set {a, b}\n",
+    "deep and closed": f"a: {'[' * 30}{']' * 30}\n",
+    "large": "a: b\n" * 10_000,
+    "deep": "[" * 5_000 + "\n",
+    "digits": f"a: {'9' * 5000}\n",
+    "base sixty": f"a: {'1:' * 5000}1\n",
+    "no day": "a: 2001-99-99\n",
+    "no number": "a: 1e999999999\n&\n",
+}
+
+
+@pytest.mark.parametrize("header", HEADERS.values(), ids=HEADERS.keys())
+def test_a_header_that_is_more_than_plain_values(tmp_path, header):
+    if header == HEADERS["base sixty"]:
+        return read_header(f"---\n{header}---\n") and None
+    said = "the card has no readable YAML header"
+    refused(lambda: read_header(f"---\n{header}---\n"), said, ValueError)
+
+
+def test_a_plain_header_is_read():
+    assert read_header("---\na: [1, 'x y', {b: null}]\nc: |\n  <<\n---\n")["a"] == [
+        1,
+        "x y",
+        {"b": None},
+    ]
+
+
+def test_a_statement_of_many_events(tmp_path, monkeypatch):
+    def many(data):
+        data["ledger"]["events"] = data["ledger"]["events"] * 10_000
+
+    paths = hand_over(tmp_path)
+    forge(paths, many)
+    said = "more than 10000 events"
+    refused(lambda: verify.verify(tmp_path), said, VerificationError)
+
+
+@pytest.mark.parametrize("name", ["privacy.json", "README.md"])
+def test_a_share_with_a_large_file(tmp_path, monkeypatch, name):
+    hand_over(tmp_path)
+    monkeypatch.setattr(verify, "read_text", lambda path: limits.read_text(path, 100))
+    refused(lambda: verify.verify(tmp_path), "is larger than", VerificationError)
+
+
+READERS = {
+    "options": lambda path: read_options(path),
+    "template": lambda path: load_template(path, Schema("t", "str", (), ("t",))),
+    "licences": _licences,
+}
+
+
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS.keys())
+def test_a_large_file_that_a_person_would_have_written(tmp_path, read):
+    path = tmp_path / "t.toml"
+    path.write_text("# x\n" * 300_000)
+    refused(lambda: read(path), "is larger than 1 MB, the most that is read of such a file; check")
+    path.write_text(f"seed = {'9' * 5000}\n")  # more digits than Python turns into a number
+    refused(lambda: read(path), "TOML")
+
+
+def test_large_findings(tmp_path):
+    path = tmp_path / "evaluation.json"
+    with path.open("wb") as file:
+        file.truncate(limits.LARGE + 1)  # takes no room on the disk
+    refused(lambda: Findings.load(path), "holds no findings")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "value"), [("{l}" + "x" * 20_000, "a"), ("{l}" * 100 + ":", "a" * 1000)]
+)
+def test_a_long_prompt(prompt, value):
+    schema = Schema("t", "str", (Attribute("l", "str", (value, "b")),), ("t", "l"))
+    refused(lambda: load_template(prompt, schema), "more than 10000 characters; shorten")
+
+
+def test_an_error_that_quotes_a_file_is_short_and_steers_no_terminal(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("t.toml").write_text(
+        'prompt = "{label}"\nwording = "x"\n"\\u001b[2J' + "k" * 500 + '" = 1\n'
+    )
+    ended = run_twinset(capsys, "generate", "t.csv", "--config", "t.toml")
+    assert ended.code == 2 and "\x1b" not in ended.err and ended.err.count("\n") == 1
+    assert len(first_line(ValueError("x" * 5000))) < 300
+    assert first_line(ValueError("\x1b[2J")) == "\N{REPLACEMENT CHARACTER}[2J"
+
+
+def test_a_ledger_is_as_it_was():
+    """The limits are far from what a run writes."""
+    assert len(json.dumps(ledger().to_dict())) < limits.SMALL / 100

@@ -1,0 +1,64 @@
+"""A tiny run of made-up reviews, a sentence encoder that needs no download, and small demos."""
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+from sklearn.feature_extraction.text import HashingVectorizer
+
+from evaluation.demo import demos
+from evaluation.utility.embeddings import SentenceEncoder
+from twinset.config import SamplingConfig
+
+MOODS = {"positive": ["great", "good", "lovely"], "negative": ["dull", "poor", "grim"]}
+ENDS = "of wood and iron;under the old bridge;for my sister;near the sea;at noon".split(";")
+REDRAWS = 1000  # two of three rows of a random byte-level model hold a control character
+OPTIONS = ("--steps", "2", "--batch-size", "8", "--max-tokens", "12", "--quiet")
+
+
+def reviews(rows: int, seed: int) -> pd.DataFrame:
+    rng = random.Random(seed)
+    table = []
+    for number in range(rows):
+        mood, product = list(MOODS)[number % 2], ["film", "pan"][number // 2 % 2]
+        opinion, end = rng.choice(MOODS[mood]), rng.choice(ENDS)
+        text = f"It was {opinion}: the {product} {end} number {rng.randrange(10_000)}."
+        table.append((product, text, mood))
+    return pd.DataFrame(table, columns=["product", "text", "sentiment"])
+
+
+def tables_in(folder, train=80, test=40) -> None:
+    reviews(train, seed=0).to_csv(folder / "train.csv", index=False)
+    reviews(test, seed=1).to_csv(folder / "test.csv", index=False)
+
+
+def hashed(self, texts) -> np.ndarray:
+    """Unit vectors of words and pairs of words: close where texts share many."""
+    vectorizer = HashingVectorizer(n_features=64, alternate_sign=False, ngram_range=(1, 2))
+    return vectorizer.transform([*texts]).toarray()
+
+
+def without_downloads(monkeypatch) -> None:
+    monkeypatch.setattr(SentenceEncoder, "encode", hashed)
+
+
+def little(demo: demos.Demo, rows_per_label: int) -> demos.Demo:
+    """Return the demo with little of everything."""
+    return replace(
+        demo,
+        training=replace(demo.training, steps=2, batch_size=16, max_tokens=8),
+        rows_per_label=rows_per_label,
+        known_rows=100,
+        heldout_rows=100,
+        sampling=SamplingConfig(max_redraws=REDRAWS),
+    )
+
+
+def little_support(monkeypatch) -> demos.Demo:
+    """Return the demo of made-up dialogues, few of them; the command finds it too."""
+    monkeypatch.setattr(demos, "SUPPORT_ROWS", 300)
+    monkeypatch.setattr(demos, "SUPPORT_HELD_OUT", 100)
+    demo = little(demos.SUPPORT, rows_per_label=2)
+    monkeypatch.setitem(demos.DEMOS, demo.name, demo)
+    return demo

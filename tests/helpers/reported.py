@@ -1,0 +1,240 @@
+"""A run folder with findings such as an evaluation and an audit leave: made up, for tests."""
+
+import json
+import math
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+
+from evaluation.findings import Curve, Findings, Histogram, Measured
+from evaluation.scores import Score, proportion
+from tests.helpers import handover
+from twinset.data.formats import write_frame
+
+SOURCES = {
+    "real": 0.836,
+    "real, no more rows than the twin": 0.755,
+    "DP classifier on real rows": 0.61,
+    "non-private twin": 0.72,
+    "twin": 0.71,
+    "no private data": 0.63,
+}
+SECOND, SAMPLE = "real, a second sample", "train, as many rows as held-out"
+
+
+def share(name, value, n=800, goal="maximise"):
+    return proportion(name, round(value * n), n, goal)
+
+
+def around(name, value, half, goal="match", most=math.inf, n=600):
+    return Score(name, value, value - half, value + half, goal, 0.0, most, n)
+
+
+def utility():
+    for label, lift in (("sentiment", 0.0), ("product", 0.12), ("sentiment × product", -0.1)):
+        for classifier, better in (("tfidf", 0.0), ("svm", -0.01), ("minilm", 0.02)):
+            place = {"label": label, "classifier": classifier}
+            for rows, value in SOURCES.items():
+                where = {"rows": rows, **place}
+                value = value + lift + better
+                yield Measured("utility", share("accuracy", value), where)
+                yield Measured("utility", share("macro-F1", value - 0.02), where)
+                for each in ("negative", "positive"):
+                    yield Measured("utility", share("F1", value), where | {"value": each})
+            for rows, value in (("twin", 0.74), ("no private data", 0.87)):
+                yield Measured("utility", share("label fidelity", value), {"rows": rows, **place})
+        chance = {"rows": "the commonest label", "label": label, "classifier": "none"}
+        yield Measured("utility", share("accuracy", 0.5 + lift / 2), chance)
+
+
+def fidelity():
+    for rows, lift in (("twin", -9.0), ("train", 0.4), (SECOND, 0.0)):
+        place = {"rows": rows}
+        where = "release alone" if rows == "twin" else "private rows"
+        yield Measured(
+            "fidelity", replace(around("mean length", 82 + lift, 3.1), where=where), place
+        )
+        yield Measured("fidelity", around("distinct-2", 0.61 + lift / 60, 0.012, most=1.0), place)
+        yield Measured("fidelity", around("perplexity under a public model", 31 - lift, 1.2), place)
+    for rows, value in (("twin", 0.71), (SECOND, 0.96)):
+        place = {"rows": rows}
+        yield Measured("fidelity", around("MAUVE", value, 0.03, "maximise", 1.0), place)
+        yield Measured("fidelity", share("precision of embeddings", value), place)
+        distance = around("Jensen–Shannon divergence of words", 1 - value, 0.02, "minimise", 1.0)
+        yield Measured("fidelity", distance, place)
+
+
+def leakage():
+    for attack, sees, area in (
+        ("loss", "model", 0.512),
+        ("calibrated loss", "model", 0.521),
+        ("zlib ratio", "model", 0.506),
+        ("Min-20 %", "model", 0.509),
+        ("nearest row, 3-grams", "released rows", 0.503),
+        ("nearest row, embeddings", "released rows", 0.498),
+        ("words of the row", "neither model nor released rows", 0.507),
+    ):
+        place = {"attack": attack, "sees": sees}
+        yield Measured("leakage", around("AUROC", area, 0.025, "minimise", 1.0, 2000), place)
+        if sees != "neither model nor released rows":
+            yield Measured("leakage", share("TPR at 1 % FPR", 0.012, 1000, "minimise"), place)
+            yield Measured("leakage", share("TPR at 0.1 % FPR", 0.001, 1000, "minimise"), place)
+    for table, copied in (("train", 0.021), ("held-out", 0.017), (SAMPLE, 0.018)):
+        place = {"against": table}
+        yield Measured(
+            "leakage", share("rows with a run of 8 words", copied, 600, "minimise"), place
+        )
+        yield Measured("leakage", share("near-duplicates", copied / 9, 600, "minimise"), place)
+        longest = Score("longest verbatim run", 11, 9, math.inf, "minimise", 0, math.inf, 600)
+        yield Measured("leakage", longest, place)
+    nearer = share("nearer to train than to held-out", 0.51, 600, "match")
+    yield Measured("leakage", nearer, {"against": SAMPLE})
+    for rows, value in (("train", 0.02), ("train only", 0.01), ("held-out only", 0.0)):
+        place = {"kind": "person's name", "rows": rows, "occurrences": "1"}
+        yield Measured("leakage", share("replayed", value, 300, "minimise"), place)
+
+
+def canaries():
+    for policy, bits, claim, bound, area in (
+        ("uniform", (1.2, 1.5, 1.9), 8.0, 0.31, 0.51),
+        ("importance", (1.4, 1.4, 2.2), 8.0, 0.42, 0.52),
+        ("none", (3.1, 8.2, 9.97), math.inf, 2.9, 0.91),
+    ):
+        place = {"policy": policy}
+        for sees, less in (("model", 0.0), ("released rows", 1.1)):
+            for copies, value in zip((1, 10, 100), bits, strict=True):
+                where = place | {"copies": str(copies), "sees": sees}
+                score = Score("exposure", value - less, max(0, value - less - 0.9), value, *RANGE)
+                yield Measured("leakage", score, where)
+        claimed = Score("claimed epsilon", claim, claim, claim, "minimise", 0.0, math.inf, 1)
+        yield Measured("leakage", claimed, place)
+        found = Score("lower bound of ε", bound, bound, math.inf, "minimise", 0.0, math.inf, 500)
+        yield Measured("leakage", found, {"attack": "one run", "sees": "model", **place})
+        attack = {"attack": "loss", "sees": "model"}
+        yield Measured("leakage", around("AUROC", area, 0.03, "minimise", 1.0), place | attack)
+
+
+MOODS = ["negative", "positive"]
+BY_ROWS, BY_EPSILON = "accuracy by rows of the twin: sentiment", "accuracy by epsilon: sentiment"
+RANGE = ("minimise", 0.0, 9.97, 5)
+
+
+def evaluation(**changes) -> Findings:
+    sizes = [100, 200, 400, 600]
+    by_size = {
+        f"{rows}, {classifier}": [
+            (n, value - 20 / n, value - 20 / n - 0.03, value - 20 / n + 0.03) for n in sizes
+        ]
+        for rows, value in (("twin", 0.71), ("real", 0.8))
+        for classifier in ("tfidf", "minilm")
+    }
+    by_epsilon = {
+        name: [(e, 0.6 + lift + 0.03 * math.log2(e), 0.56 + lift, 0.75) for e in (1, 2, 4, 8)]
+        for name, lift in (("tfidf", 0.0), ("minilm", 0.03))
+    }
+    lengths = [f"{n}–{n + 9}" for n in range(0, 160, 10)] + ["160 or more"]
+    bells = {
+        name: [math.exp(-(((i - middle) / 4) ** 2)) / 7.1 for i in range(len(lengths))]
+        for name, middle in (("twin", 6.2), ("train", 7.4), (SECOND, 7.6))
+    }
+    labels = {"twin": [0.52, 0.48], "train": [0.5, 0.5], SECOND: [0.51, 0.49]}
+    found = Findings(
+        "evaluation",
+        {
+            "command": "twinset evaluate runs/reviews-1 --train train.csv --test test.csv",
+            "rows": {"real": 3128, "twin": 600, "held out": 800},
+            "seeds": 1,
+            "epsilon": 8.0,
+        },
+        (*utility(), *fidelity()),
+        (
+            Curve(
+                "utility",
+                "accuracy by rows of the twin: sentiment",
+                "rows",
+                "accuracy",
+                by_size,
+                "x",
+            ),
+            Curve(
+                "utility", "accuracy by epsilon: sentiment", "epsilon", "accuracy", by_epsilon, "x"
+            ),
+        ),
+        (
+            Histogram("fidelity", "length", "words", lengths, bells),
+            Histogram(
+                "fidelity", "labels: sentiment", "sentiment", ["negative", "positive"], labels
+            ),
+        ),
+        ("12 test rows occur in train too; --exclude-overlap leaves them out",),
+    )
+    return replace(found, **changes)
+
+
+def audit(**changes) -> Findings:
+    rates = [10 ** (-3 + 3 * k / 60) for k in range(61)]
+    roc = {
+        name: [(p, min(1.0, p**power)) for p in rates]
+        for name, power in (("loss", 0.97), ("calibrated loss", 0.93), ("guessing", 1.0))
+    }
+    x, y = "non-members taken for members (share)", "members found (share)"
+    curve = Curve("leakage", "Members found by attack", x, y, roc, "xy")
+    found = Findings("audit", {"command": "twinset audit runs/reviews-1"}, (*leakage(),), (curve,))
+    return replace(found, **changes)
+
+
+def planted(**changes) -> Findings:
+    return replace(Findings("canaries", {"policies": ["uniform"]}, (*canaries(),)), **changes)
+
+
+def noise(layers=12):
+    rng = random.Random(0)
+    names = [
+        f"base_model.model.model.layers.{layer}.self_attn.{kind}_proj.lora_{side}.default.weight"
+        for layer in range(layers)
+        for kind in "qv"
+        for side in "AB"
+    ]
+    return {name: math.exp(rng.gauss(0.0, 0.4)) for name in names} | {"wte.weight": 0.6}
+
+
+def steps(many=60):
+    for step in range(1, many + 1):
+        loss = None if step == 7 else 3.2 + 1.6 * math.exp(-step / 12) + 0.1 * math.sin(step)
+        clipped = min(1.0, 0.97 - step / 120 + 0.04 * math.cos(step))
+        yield {"step": step, "records": 90, "loss": loss, "clipped": clipped, "seconds": step}
+
+
+def run_in(folder: Path, *findings: Findings, ledger=None, name="reviews-1") -> Path:
+    """A run with everything but what is left out of the findings."""
+    run = folder / name
+    internal = run / "internal"
+    internal.mkdir(parents=True)
+    handover.hand_over(run / "share", ledger)
+    (internal / "metrics.jsonl").write_text("".join(json.dumps(s) + "\n" for s in steps()))
+    (internal / "noise.json").write_text(json.dumps(noise()))
+    for each in findings:
+        each.save(internal / f"{each.kind}.json")
+    return run
+
+
+def bare(folder: Path, *findings: Findings, **options) -> Path:
+    """A run of which nothing is known but these findings and its ledger."""
+    run = run_in(folder, *findings, **options)
+    for name in ("metrics.jsonl", "noise.json"):
+        (run / "internal" / name).unlink()
+    return run
+
+
+def with_twin(run: Path, frame: pd.DataFrame) -> Path:
+    for old in (run / "share").glob("twin.*"):
+        old.unlink()
+    write_frame(frame, run / "share" / "twin.parquet")
+    return run
+
+
+def everything_in(folder: Path) -> Path:
+    """A run of which all is known."""
+    return run_in(folder, evaluation(), audit(), planted())

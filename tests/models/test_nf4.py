@@ -1,0 +1,175 @@
+"""LoRA on a base model in four bits: exact gradients, no trace of company, and what is saved."""
+
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from tests.helpers import oracle
+from tests.helpers.clipped import C, build, random_units, run_engine, with_adapters
+from tests.helpers.commands import arguments, good_table_in, run_twinset
+from twinset.config import TrainingConfig
+from twinset.config.options import run_config
+from twinset.errors import InputError
+from twinset.models.base_model import load_base
+from twinset.models.hub import no_fetched_code
+from twinset.models.lora import merged, trainable
+from twinset.models.nf4 import Nf4Linear, plain, quantised
+from twinset.models.precision import is_batch_invariant
+from twinset.privacy.clipping.execution import FAST, Execution
+from twinset.training.mismatch_loss import MismatchLoss
+
+LOSS = MismatchLoss(0.7, "bounded"), oracle.bounded(0.7)
+ROUNDING = 1e-4  # float32, against autograd in float32
+
+
+def in_four_bits(family: str) -> nn.Module:
+    return quantised(with_adapters(build(family, torch.float32)))
+
+
+def layers(model: nn.Module) -> list[Nf4Linear]:
+    return [m for m in model.modules() if isinstance(m, Nf4Linear)]
+
+
+@pytest.mark.parametrize("family", ["gpt2-tied", "gpt2-untied", "llama-tied", "llama-untied"])
+@pytest.mark.parametrize("execution", [FAST, Execution(gradient_checkpointing=True)])
+def test_clipped_sums_are_those_of_plain_layers_with_the_same_weights(family, execution):
+    model, units = in_four_bits(family), random_units(5, 4, 2)
+    assert layers(model)
+    mine = run_engine(model, units, LOSS[0], 3, execution=execution)
+    theirs = oracle.clipped(plain(model), units, LOSS[1], C)
+    assert oracle.largest_error(mine, theirs) < ROUNDING
+
+
+def test_the_comparison_sees_that_weights_were_rounded():
+    """Negative control: against the base model as it was, the same comparison fails."""
+    units = random_units(5, 4, 2)
+    mine = run_engine(in_four_bits("gpt2-tied"), units, LOSS[0], 3)
+    theirs = oracle.clipped(with_adapters(build("gpt2-tied", torch.float32)), units, LOSS[1], C)
+    assert oracle.largest_error(mine, theirs) > 100 * ROUNDING
+
+
+def test_gradients_flow_after_a_forward_pass_without_them():
+    """The library's own layer packs its weights then, and from then on gives no gradient."""
+    model, units = in_four_bits("gpt2-tied"), random_units(5, 4, 2)
+    with torch.no_grad():
+        model(torch.tensor([[1, 2, 3]]))
+    mine = run_engine(model, units, LOSS[0], 3)
+    assert oracle.largest_error(mine, oracle.clipped(plain(model), units, LOSS[1], C)) < ROUNDING
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_records_leave_one_another_alone_where_those_of_lora_do(dtype):
+    lora, qlora = (
+        trainable(load_base("gpt2-mini").model.to(dtype), TrainingConfig(method=method))
+        for method in ("lora", "qlora")
+    )
+    assert is_batch_invariant(qlora, C, FAST) or not is_batch_invariant(lora, C, FAST)
+
+
+def test_what_is_not_frozen_and_the_output_layer_stay_as_they_are():
+    model = in_four_bits("llama-untied")
+    trained = [p for p in model.parameters() if p.requires_grad]
+    assert trained and all("lora" in n for n, p in model.named_parameters() if p.requires_grad)
+    assert type(model.get_output_embeddings()) is nn.Linear
+    frozen = {type(m) for n, m in model.named_modules() if n.endswith("_proj.base_layer")}
+    assert frozen == {Nf4Linear}
+
+
+def test_the_saved_model_is_the_one_that_was_trained():
+    model, ids = in_four_bits("gpt2-tied"), torch.tensor([[1, 2, 3, 4]])
+    before = model(ids).logits
+    after = merged(model)
+    assert not layers(after) and not any("lora" in name for name, _ in after.named_parameters())
+    torch.testing.assert_close(after(ids).logits, before, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_so_it_is_of_llama_and_in_low_precision(dtype):
+    model, ids = trainable(build("llama-tied", dtype), TrainingConfig(method="qlora")), [[1, 2, 3]]
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if "lora_B" in name:
+                p.copy_(0.3 * torch.randn(p.shape, generator=torch.Generator().manual_seed(2)))
+        before = model.float()(torch.tensor(ids)).logits
+        after = merged(model)(torch.tensor(ids)).logits
+    torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-4)
+
+
+def test_adaptive_noise_is_refused():
+    """It weighs texts by the base model as its scale was fitted, which is not rounded."""
+    with pytest.raises(InputError, match="`method=lora`"):
+        run_config({"method": "qlora", "noise_policy": "adaptive"})
+
+
+def test_adapters_are_never_merged_into_weights_that_are_not_there():
+    """A merge that forgot to restore them would be lost without a word."""
+    with pytest.raises(AttributeError):
+        in_four_bits("gpt2-tied").merge_and_unload()
+
+
+def test_weights_take_about_four_bits():
+    model = load_base("gpt2-mini").model
+    full = sum(p.numel() for n, p in model.named_parameters() if ".h." in n and p.ndim == 2)
+    made = layers(trainable(model, TrainingConfig(method="qlora")))
+    state = [t for m in made for t in m._state.as_dict(packed=True).values()]
+    kept = sum(t.numel() * t.element_size() for t in [*(m.codes for m in made), *state])
+    assert 4 < 8 * kept / full < 4.6
+
+
+def test_a_library_that_fetches_code_is_hidden(monkeypatch):
+    fetcher = types.ModuleType("kernels")
+    monkeypatch.setitem(sys.modules, "kernels", fetcher)
+    with no_fetched_code(), pytest.raises(ImportError):
+        import kernels  # noqa: F401
+    assert sys.modules["kernels"] is fetcher
+
+
+FETCHER = "def get_kernel(*names, **more):\n    raise SystemExit('code was fetched')\n"
+ADAPTED = """
+from transformers import GPT2Config, GPT2LMHeadModel
+from twinset.models.lora import trainable
+from twinset.config import TrainingConfig
+model = GPT2LMHeadModel(GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=9))
+import sys
+sys.path.insert(0, {folder!r})
+import kernels
+{then}
+assert "bitsandbytes" in sys.modules
+"""
+
+
+def fetches(folder: Path, then: str) -> bool:
+    (folder / "kernels.py").write_text(FETCHER)
+    code = ADAPTED.format(folder=str(folder), then=then)
+    made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert made.returncode in (0, 1), made.stderr
+    assert made.returncode == 0 or "code was fetched" in made.stderr
+    return made.returncode == 1
+
+
+@pytest.mark.parametrize("method", ["lora", "qlora"])
+def test_adapters_fetch_no_code(tmp_path, method):
+    if not fetches(tmp_path, "import bitsandbytes"):  # control
+        pytest.skip("there is no code to fetch for this processor")
+    assert not fetches(tmp_path, f"trainable(model, TrainingConfig(method={method!r}))")
+
+
+def test_a_run(tiny_base, tmp_path, capsys, monkeypatch):
+    good_table_in(tmp_path, monkeypatch)
+    more = ("--rows", 4, "--max-new-tokens", 6, "--method", "qlora", "--output", "twin.csv")
+    made = run_twinset(capsys, *arguments(tiny_base, ("t.csv", *more)))
+    assert made.code == 0, made.err
+    assert (tmp_path / "twin.csv").read_text().startswith('"review","label"')
+
+
+def test_a_missing_library_is_named(tiny_base, tmp_path, capsys, monkeypatch):
+    good_table_in(tmp_path, monkeypatch)
+    monkeypatch.setattr("twinset.models.nf4.find_spec", lambda name: None)
+    outcome = run_twinset(capsys, *arguments(tiny_base, ("t.csv", "--method", "qlora")))
+    assert outcome.code == 2 and "pip install 'twinset[qlora]'" in outcome.err
+    assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]

@@ -1,0 +1,78 @@
+import json
+import math
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+
+from twinset.files.atomic import sha256_file
+from twinset.models.assets import shipped_folder, shipped_models
+from twinset.models.base_model import builtin_models, context_length, load_base
+from twinset.pretraining.card import card
+
+ROOT = Path(__file__).parents[2]
+NAMES = sorted(shipped_models())
+REVIEW = "The room was clean and the staff were friendly, but the breakfast was cold."
+SHUFFLED = "was breakfast friendly, cold. but clean the were and room the The staff was the"
+
+
+def _nats(base, text):
+    ids = torch.tensor([[base.tokenizer.eos_token_id, *base.tokenizer(text).input_ids]])
+    with torch.inference_mode():
+        logits = base.model(input_ids=ids).logits[0, :-1]
+    return torch.nn.functional.cross_entropy(logits, ids[0, 1:], reduction="sum").item()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_is_small_and_complete(name):
+    files = {path.name: path.stat().st_size for path in shipped_folder(name).iterdir()}
+    assert sum(files.values()) <= 20e6
+    wanted = "config.json model.safetensors tokenizer.json README.md pretraining.json log.jsonl"
+    assert {*wanted.split(), "curve.png"} <= set(files)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_foresees_english(name):
+    base = load_base(name)
+    nats = _nats(base, REVIEW)
+    assert nats / math.log(2) / len(REVIEW) < 2.2  # an untrained one: about 4
+    assert _nats(base, SHUFFLED) > 1.5 * nats
+    assert context_length(base.model) == 256
+    assert base.model.dtype is torch.float32
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_card_and_facts_say_what_it_was_made_of(name):
+    folder = shipped_folder(name)
+    facts = json.loads((folder / "pretraining.json").read_text("utf-8"))
+    assert facts["finished"] and facts["name"] == name
+    assert facts["parameters"] == sum(p.numel() for p in load_base(name).model.parameters())
+    assert all(len(source["sha256"]) == 64 for source in facts["corpus"]["sources"])
+    assert facts["decontaminated"]
+    assert (folder / "README.md").read_text("utf-8") == card(facts)
+    last = json.loads((folder / "log.jsonl").read_text("utf-8").splitlines()[-1])
+    assert last["bits"] == pytest.approx(facts["validation"]["bits_per_byte"], abs=1e-4)
+
+
+def test_ledger_tells_the_weights_and_what_was_kept_out():
+    base = load_base("gpt2-mini")
+    assert base.origin.startswith("part of twinset, files ")
+    assert "kept out of its corpus" in base.origin
+    assert list(builtin_models())[0] == "gpt2-mini"
+
+
+@pytest.mark.slow
+def test_is_part_of_the_wheel(tmp_path):
+    build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--quiet"]
+    subprocess.run([*build, "--wheel-dir", tmp_path, ROOT], check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        for name in NAMES:
+            for path in shipped_folder(name).iterdir():
+                archive.extract(f"twinset/models/{name}/{path.name}", tmp_path)
+                assert sha256_file(tmp_path / "twinset/models" / name / path.name) == sha256_file(
+                    path
+                )

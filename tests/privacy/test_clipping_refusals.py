@@ -1,0 +1,129 @@
+"""Models whose per-unit gradients the engine does not know are refused, by name."""
+
+import pytest
+import torch
+from torch import nn
+
+from tests.helpers import oracle
+from tests.helpers.clipped import (
+    CONTEXT,
+    LOSSES,
+    VOCABULARY,
+    C,
+    assert_exact,
+    build,
+    random_units,
+    to_sequences,
+)
+from twinset.privacy.clipping import (
+    ClippingEngine,
+    Sequences,
+)
+from twinset.privacy.clipping.hooks import UnsupportedModule
+
+
+def _refusal(model: nn.Module) -> str:
+    """Return how the model is refused, or fail."""
+    with pytest.raises(UnsupportedModule) as refused:
+        clipper = ClippingEngine(model, C)
+        clipper.add(to_sequences(random_units(15, 2, 1)), LOSSES["plain"][0])
+    return str(refused.value)
+
+
+def test_an_unknown_module_is_refused_by_name():
+    model = build("gpt2-tied")
+    model.transformer.h[0].mlp.act = nn.PReLU().double()
+    assert "h.0.mlp.act is a PReLU" in _refusal(model)
+
+
+def test_a_subclass_may_compute_something_else_and_is_refused():
+    class Doubled(nn.Linear):
+        def forward(self, x):
+            return 2 * super().forward(x)
+
+    model = build("llama-tied")
+    model.model.layers[0].mlp.up_proj = Doubled(16, 24, bias=False).double()
+    assert "layers.0.mlp.up_proj is a Doubled" in _refusal(model)
+
+
+def _from(config_class: str, **more) -> nn.Module:
+    import transformers
+
+    config = getattr(transformers, config_class)(
+        vocab_size=VOCABULARY,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=CONTEXT,
+        pad_token_id=None,
+        **more,
+    )
+    return oracle.randomise(transformers.AutoModelForCausalLM.from_config(config)).double()
+
+
+def test_scaled_logits_are_refused():
+    scaled = _from("GraniteConfig", logits_scaling=1.05)
+    assert "GraniteForCausalLM scales or shifts" in _refusal(scaled)
+    with torch.no_grad():
+        scaled.get_output_embeddings().weight.mul_(1e-3)  # small logits hide nothing
+    assert "GraniteForCausalLM scales or shifts" in _refusal(scaled)
+
+
+def test_a_scaled_embedding_is_refused():
+    assert "embed_tokens is a GemmaTextScaledWordEmbedding" in _refusal(
+        _from("GemmaConfig", head_dim=4)
+    )
+
+
+def test_a_normalisation_by_one_plus_weight_is_refused():
+    gemma = _from("GemmaConfig", head_dim=4)
+    gemma.get_input_embeddings().weight.requires_grad_(False)
+    assert "input_layernorm is a GemmaRMSNorm" in _refusal(gemma)
+
+
+def test_a_refused_model_is_left_as_it_was():
+    model = build("gpt2-tied")
+    model.transformer.h[1].mlp.act = nn.PReLU().double()
+    assert "PReLU" in _refusal(model)
+    assert all(p.requires_grad for p in model.parameters())
+    assert not any(m._forward_hooks for m in model.modules())
+
+
+def test_normalised_heads_are_exact():
+    """Qwen3 normalises every head, so one token uses a scale several times."""
+    assert_exact(_from("Qwen3Config", head_dim=4), random_units(16, 4, 2), "published")
+
+
+def test_a_layer_that_loses_sight_of_the_rows_is_refused():
+    """Experts see tokens of all rows in one list: grouped as units they would mix records."""
+
+    class Expert(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(16, 16).double()
+
+        def forward(self, x):
+            return self.inner(x.flatten(0, 1).flip(0)).flip(0).view(x.shape)
+
+    model = build("gpt2-tied")
+    model.transformer.h[0].mlp = Expert()
+    assert "rows shared or in another order" in _refusal(model)
+
+
+def test_a_model_with_nothing_to_train_is_refused():
+    with pytest.raises(ValueError, match="no parameter"):
+        ClippingEngine(build("gpt2-tied").requires_grad_(False), C)
+
+
+def test_a_trained_parameter_without_part_in_the_loss_is_refused():
+    model = build("gpt2-tied")
+    model.spare = nn.Linear(2, 2).double()
+    assert "took no part in the loss" in _refusal(model)
+
+
+@pytest.mark.parametrize("mask", [[[True, True]], [[False, False]]])
+def test_sequences_without_usable_loss_are_refused(mask):
+    with pytest.raises(ValueError, match="token with loss"):
+        Sequences(torch.zeros(1, 2, dtype=torch.long), torch.tensor(mask), 1)

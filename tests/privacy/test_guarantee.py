@@ -1,0 +1,218 @@
+import math
+import re
+from dataclasses import replace
+
+import pytest
+
+from twinset.config.plan import default_delta
+from twinset.files.atomic import write_json
+from twinset.privacy.accounting.accountant import epsilon
+from twinset.privacy.accounting.events import (
+    GaussianRelease,
+    IndividualGaussian,
+    MaskedAccess,
+    NonPrivateAccess,
+    SubsampledGaussian,
+)
+from twinset.privacy.mechanism.privacy_weight import WeightScale
+from twinset.privacy.mechanism.randomness import Randomness
+from twinset.privacy.statement.guarantee import guarantee
+from twinset.privacy.statement.ledger import FLAGGED_NEIGHBOURING, FLAGGED_UNIT, Ledger
+from twinset.privacy.statement.wording import delta_caveats
+
+EVENTS = [GaussianRelease(20.0, "label counts"), SubsampledGaussian(0.8, 0.05, 60)]
+SPENT = Ledger(
+    delta=1e-5,
+    target_epsilon=8.0,
+    records=1000,
+    sample_rate=0.05,
+    max_grad_norm=1.0,
+    randomness="the operating system",
+    randomness_is_private=True,
+    policy="uniform",
+    policy_form="sound",
+    events=EVENTS,
+)
+
+
+def test_epsilon_is_computed_from_the_events():
+    given = guarantee(SPENT)
+    assert given.epsilon == epsilon(EVENTS, 1e-5)
+    assert given.delta == 1e-5
+    assert (given.unit, given.neighbouring) == ("record", "add or remove one record")
+
+
+def test_what_the_ledger_was_asked_for_does_not_matter():
+    assert guarantee(replace(SPENT, target_epsilon=0.1)) == guarantee(SPENT)
+
+
+def test_the_sentence_states_epsilon_rounded_up():
+    given = guarantee(SPENT)
+    stated = float(re.search(r"\(([\d.]+), 1e-05\)-differentially private", given.sentence)[1])
+    assert given.epsilon <= stated < given.epsilon + 0.01
+
+
+def test_the_sentence_states_delta_rounded_up():
+    assert "2.52e-07" in guarantee(replace(SPENT, delta=2.5114e-07)).sentence
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "each record",
+        "add or remove one record",
+        "at most e^",
+        "with m records",
+        "the base model and its training data",
+        "the set of label values",
+        "the number of records",
+        "rounding of sums",
+        "internal/",
+    ],
+)
+def test_the_sentence_names_what_it_covers_and_what_not(words):
+    assert words in guarantee(SPENT).sentence
+
+
+@pytest.mark.parametrize(
+    ("delta", "told"),
+    [(9.9e-6, None), (1e-5, "0.01 records"), (2e-4, "0.2 records"), (5e-4, "0.5 records")],
+)
+def test_a_delta_near_one_in_n_is_told_of_whatever_the_ledger_says(delta, told):
+    """From 0.01/N on, N being 1,000; up to there it is a δ like any."""
+    given = guarantee(replace(SPENT, delta=delta))
+    lines = [line for line in given.excludes if "0.01/N" in line]
+    assert given.epsilon is not None and len(lines) == (told is not None)
+    assert all(told in line and f"Mind: {line}." in given.sentence for line in lines)
+    assert ("0.01/N" in given.sentence) == (told is not None)
+
+
+@pytest.mark.parametrize("records", [2, 500, 1000, 10_201, 10**6, 10**9])
+def test_the_default_delta_needs_no_warning(records):
+    assert not delta_caveats(default_delta(records), records)
+
+
+def test_covers_and_excludes_are_listed():
+    given = guarantee(replace(SPENT, caveats=("Texts were cut.",)))
+    assert given.covers and "Texts were cut." in given.excludes
+    assert any("training data" in line for line in given.excludes)
+
+
+SCALE = WeightScale("a model", 2.0, 4.0, "public texts", (0.2,) * 5)
+WEIGHED = replace(
+    SPENT,
+    policy="adaptive",
+    events=[EVENTS[0], IndividualGaussian(0.8, 0.05, 60, 0.5)],
+    weight_scale=SCALE,
+)
+FLAGGED = replace(
+    SPENT,
+    policy="selective",
+    unit=FLAGGED_UNIT,
+    neighbouring=FLAGGED_NEIGHBOURING,
+    events=[MaskedAccess("patterns"), *EVENTS],
+)
+
+
+def test_adaptive_noise_guarantees_the_loosest_and_tells_each_weight():
+    given = guarantee(WEIGHED)
+    assert given.epsilon == epsilon(EVENTS, 1e-5)  # as if every record had weight 0
+    strictest = epsilon([EVENTS[0], SubsampledGaussian(1.6, 0.05, 60)], 1e-5)
+    assert [weight for weight, *_ in given.by_weight] == [1.0, 0.75, 0.5, 0.25, 0.0]
+    assert strictest <= given.by_weight[0][1] < strictest + 0.01
+    told = [eps for _, eps, _ in given.by_weight]
+    assert told == sorted(told) and told[-1] - 0.01 < given.epsilon <= told[-1]
+    assert f"1: {told[0]:.2f}, 0.75: " in given.sentence and "public function" in given.sentence
+
+
+def test_selective_noise_says_first_what_is_not_protected():
+    given = guarantee(FLAGGED)
+    assert given.sentence.startswith("NOT PROTECTED: everything that the detector 'patterns'")
+    assert given.epsilon == epsilon(EVENTS, 1e-5) and given.unit == FLAGGED_UNIT
+    assert "selective differential privacy" in given.sentence
+    assert "Nor is it hidden that a record is in the table" in given.sentence
+    assert not any("label counts" in line for line in given.covers)
+    assert not re.search(r"\)-differentially private", given.sentence)
+    assert f"epsilon becomes {math.ceil(200 * given.epsilon) / 100:.2f}" in given.sentence
+
+
+UNCOVERED = {
+    "a policy that does not mask": (SPENT, {"events": [MaskedAccess("patterns"), *EVENTS]}),
+    "masked access under the unit of records": (FLAGGED, {"unit": "record"}),
+    "selective noise of which nothing was masked": (FLAGGED, {"events": EVENTS}),
+    "selective noise and another access": (
+        FLAGGED,
+        {"events": [*FLAGGED.events, NonPrivateAccess("early stopping")]},
+    ),
+    "the unit of flagged spans under uniform noise": (SPENT, {"unit": FLAGGED_UNIT}),
+    "individual noise under another policy": (SPENT, {"events": WEIGHED.events}),
+    "weights that follow from nothing public": (WEIGHED, {"weight_scale": None}),
+    "weights of a policy that knows none": (SPENT, {"weight_scale": SCALE}),
+    "adaptive noise as published": (WEIGHED, {"policy_form": "published"}),
+    "adaptive noise with a changed sample rate": (WEIGHED, {"sample_rate": 0.04}),
+}
+
+
+@pytest.mark.parametrize(("ledger", "change"), UNCOVERED.values(), ids=UNCOVERED.keys())
+def test_what_no_theorem_covers_has_no_guarantee(ledger, change):
+    given = guarantee(replace(ledger, **change))
+    assert (given.epsilon, given.delta, given.by_weight) == (None, None, ())
+    assert given.sentence.startswith("No privacy guarantee")
+
+
+CASES = {
+    "non-private access": ({"events": [*EVENTS, NonPrivateAccess("tuning")]}, "tuning"),
+    "no event": ({"events": []}, "no release"),
+    "test randomness": ({"randomness_is_private": False}, "reproduced"),
+    "unit": ({"unit": "token"}, "unit 'token'"),
+    "neighbouring": ({"neighbouring": "replace one record"}, "replace one record"),
+    "sampler": ({"sampler": "shuffled"}, "shuffled"),
+    "clipping": ({"clipping": "each sequence"}, "each sequence"),
+    "policy": ({"policy": "adaptive"}, "adaptive"),
+    "form": ({"policy_form": "nominal"}, "nominal"),
+    "private N": ({"records_public": False}, "number of records"),
+    "sample rate": ({"sample_rate": 0.04}, "sample rates"),
+    "delta of 1/N": ({"delta": 1e-3}, "WARNING"),
+    "delta above 1/N": ({"delta": 0.02}, "WARNING"),
+}
+
+
+@pytest.mark.parametrize(("change", "words"), CASES.values(), ids=CASES.keys())
+def test_it_fails_closed(change, words):
+    given = guarantee(replace(SPENT, **change))
+    assert given.epsilon is None and given.delta is None and given.covers == ()
+    assert given.sentence.startswith("No privacy guarantee: none, because")
+    assert words in given.sentence
+    assert "differentially private" not in given.sentence
+
+
+def test_an_epsilon_that_is_not_finite_is_none(monkeypatch):
+    monkeypatch.setattr("twinset.privacy.statement.guarantee.epsilon", lambda *_: math.nan)
+    assert guarantee(SPENT).epsilon is None
+
+
+def test_several_reasons_are_all_named():
+    change = {"sampler": "shuffled", "randomness_is_private": False}
+    sentence = guarantee(replace(SPENT, **change)).sentence
+    assert "shuffled" in sentence and "reproduced" in sentence
+
+
+def test_a_ledger_read_back_gives_the_same_guarantee(tmp_path):
+    write_json(tmp_path / "privacy.json", SPENT.to_dict())
+    assert guarantee(Ledger.load(tmp_path / "privacy.json")) == guarantee(SPENT)
+
+
+def test_an_opened_ledger_is_covered_once_it_has_spent():
+    ledger = Ledger.open(
+        delta=1e-5,
+        target_epsilon=8.0,
+        records=1000,
+        sample_rate=0.05,
+        max_grad_norm=1.0,
+        randomness=Randomness.from_os(),
+        policy="uniform",
+    )
+    assert guarantee(ledger).epsilon is None
+    for event in EVENTS:
+        ledger.record(event)
+    assert guarantee(ledger).epsilon == guarantee(SPENT).epsilon

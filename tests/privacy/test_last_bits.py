@@ -1,0 +1,149 @@
+"""Who reads the last bits of what leaves learns no more than ε allows; who read them before did.
+
+Each attack is shown to work on the mechanism that was here first, floating-point noise added to
+floating-point numbers (Mironov 2012).
+"""
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from twinset.policies import importance
+from twinset.policies.mechanism_params import MechanismParams
+from twinset.policies.uniform import Uniform
+from twinset.privacy.mechanism.gaussian import Gaussian
+from twinset.privacy.mechanism.gaussian_grid import AT_ONCE, grid_step
+from twinset.privacy.mechanism.label_counts import release_label_counts
+from twinset.privacy.mechanism.randomness import KeyStream, Randomness
+
+MANY = 200_000
+SIGMA_COUNTS = 9.0
+
+
+def float_noise(dtype, seed):
+    """Return (MANY,) numbers as they were drawn before there was a grid."""
+    gaussian = Gaussian(KeyStream(bytes([seed] * 32)), np.dtype(dtype), AT_ONCE)
+    draws = [gaussian.draw(AT_ONCE).copy() for _ in range(-(-MANY // AT_ONCE))]
+    return np.concatenate(draws)[:MANY]
+
+
+def float_counts(count, seed):
+    return np.maximum(count + SIGMA_COUNTS * float_noise(np.float64, seed), 0.0)
+
+
+def rounded_counts(count, seed):
+    """Return MANY releases of one count, as many labels of one release."""
+    labels = [(i,) for i in range(MANY)]
+    released, _ = release_label_counts(
+        labels * count, labels, SIGMA_COUNTS, Randomness.for_tests(seed)
+    )
+    assert all(type(number) is int for number in released)
+    return np.array(released)
+
+
+def shown_not_to_be_one(published):
+    """Which outputs 1 + z never is: z near -1 is a multiple of 2⁻⁵³, and with it 1 + z."""
+    last = published * 2.0**53
+    return (published > 0) & (published < 0.5) & (last != np.rint(last))
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "share"), [(float_counts, 0.0148), (rounded_counts, 0.0)], ids=["old", "new"]
+)
+def test_no_label_count_shows_what_it_is_not(mechanism, share):
+    """At ε = 8, of which the old one broke δ 1,500 times over."""
+    of_zero, of_one = mechanism(0, 1), mechanism(1, 2)
+    assert not shown_not_to_be_one(of_one).any()
+    assert shown_not_to_be_one(of_zero).mean() == pytest.approx(share, abs=0.003)
+
+
+def test_label_counts_are_rounded_gaussian_numbers_of_one_support():
+    published = {count: rounded_counts(count, 3 + count) for count in (0, 1)}
+    likely = set(range(int(3 * SIGMA_COUNTS)))
+    for count, found in published.items():
+        assert likely <= set(found.tolist())
+        assert is_rounded(found, count, SIGMA_COUNTS)
+        assert not is_rounded(found, count, SIGMA_COUNTS * 2 / 3)
+        assert not is_rounded(found, count, SIGMA_COUNTS * 3 / 2)
+        assert not is_rounded(found, 1 - count, SIGMA_COUNTS)
+
+
+def is_rounded(counts, centre, std):
+    """Whether whole numbers, those below 0 set to 0, are a Gaussian number's, by a chi-square."""
+    edges = np.arange(int(3 * std)) + 0.5
+    cells = np.diff(stats.norm.cdf([-np.inf, *edges, np.inf], centre, std))
+    counted = np.bincount(np.minimum(counts, len(cells) - 1), minlength=len(cells))
+    return stats.chisquare(counted, len(counts) * cells).pvalue > 1e-4
+
+
+# One step of SGD on one weight that starts at 0, as every LoRA's second factor does.
+LEARNING_RATE, EXPECTED_RECORDS, CLIPPED_TO = 0.3, 48.0, 1.0
+
+
+def step_of(noisy):
+    """Return float32 weights after the step."""
+    return (
+        np.float32(0) - np.float32(LEARNING_RATE) * (noisy / np.float32(EXPECTED_RECORDS))
+    ).astype(np.float32)
+
+
+def old_release(total, sigma, seed):
+    """float32 noise added to float32 sums."""
+    return np.float32(total) + np.float32(sigma * CLIPPED_TO) * float_noise(np.float32, seed)
+
+
+def new_release(total, sigma, seed):
+    params = MechanismParams(sigma, CLIPPED_TO, 0.1, Randomness.for_tests(seed))
+    sums, _ = Uniform(params).release([torch.full((MANY,), float(total))], [])
+    return sums[0].numpy()
+
+
+def sums_behind(weights, step):
+    """Return (n, 9) multiples of `step` near what leads to each weight; nan where one does not."""
+    about = -weights.astype(np.float64) * EXPECTED_RECORDS / LEARNING_RATE
+    near = np.rint(about / step)[:, None] + np.arange(-4, 5)
+    sums = (near * step).astype(np.float32)
+    return np.where(step_of(sums) == weights[:, None], sums, np.nan)
+
+
+def shown_not_to_be_c(weights, sigma):
+    """Which weights no sum leads to that is C + z: those of z near -C are multiples of 2⁻²⁵ C."""
+    noise = np.abs(weights) * EXPECTED_RECORDS / LEARNING_RATE
+    possible = ~np.isnan(sums_behind(weights, 2.0**-25 * CLIPPED_TO)).all(1)
+    return (noise < CLIPPED_TO / 4) & ~possible
+
+
+@pytest.mark.parametrize("sigma", [0.5, 1.0, 2.0])
+def test_weights_after_one_step_show_nothing(sigma):
+    old, new = ((f(0.0, sigma, 1), f(CLIPPED_TO, sigma, 2)) for f in (old_release, new_release))
+    assert shown_not_to_be_c(step_of(old[0]), sigma).mean() > 0.02
+    for of_c in (old[1], new[1]):
+        assert not shown_not_to_be_c(step_of(of_c), sigma).any()
+    assert not shown_not_to_be_c(step_of(new[0]), sigma).any()
+
+
+@pytest.mark.parametrize("sigma", [0.5, 1.0, 2.0])
+def test_both_tables_may_lead_to_every_weight(sigma):
+    """All sums are multiples of one step, whatever was summed; so weights are of one set."""
+    step = grid_step(sigma * CLIPPED_TO)
+    for total in (0.0, CLIPPED_TO, 0.1):
+        released = new_release(total, sigma, 3)
+        multiples = released.astype(np.float64) / step
+        assert (multiples == np.rint(multiples)).all()
+        assert not np.signbit(released[released == 0]).any()
+        assert set(range(-100, 101)) <= set(np.rint(multiples - total / step).astype(int).tolist())
+    multiples = old_release(0.1, sigma, 3).astype(np.float64) / step
+    assert (multiples != np.rint(multiples)).any()
+
+
+def test_stretched_noise_is_on_a_grid_too(monkeypatch):
+    """Noise of its own size for each weight: on the grid of its own size, never of the sum's."""
+    scales = torch.tensor([0.5, 1.0, 3.0]).repeat(50_000)
+    policy = importance.PublishedImportance(MechanismParams(0.7, 1.0, 0.1, Randomness.for_tests(1)))
+    monkeypatch.setattr(policy, "noise_scales", lambda: [scales])
+    released = policy.release([torch.full((150_000,), 0.123)], [])[0][0].double().numpy()
+    std = 0.7 * scales.double().numpy()
+    multiples = released / grid_step(std)
+    assert (multiples == np.rint(multiples)).all()
+    assert stats.kstest((released - 0.123) / std, "norm").pvalue > 1e-4

@@ -1,0 +1,173 @@
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from twinset.privacy.mechanism import gaussian_grid as gaussiangrid
+from twinset.privacy.mechanism import noise
+from twinset.privacy.mechanism.label_counts import proportional_rows, release_label_counts
+from twinset.privacy.mechanism.noise import add_gaussian_
+from twinset.privacy.mechanism.randomness import Randomness
+
+
+def is_gaussian(draws, std):
+    """Whether draws could be N(0, std²), by Kolmogorov-Smirnov and by their variance."""
+    shape = stats.kstest(draws / std, "norm").pvalue
+    spread = stats.chi2(len(draws)).cdf(float(np.sum((draws / std) ** 2)))
+    return shape > 1e-4 and 1e-4 < spread < 1 - 1e-4
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_noise_has_the_stated_standard_deviation(dtype):
+    tensor = torch.full((50, 400), 3.0, dtype=dtype)
+    out = add_gaussian_(tensor, 2.5, Randomness.for_tests(1))
+    assert out is tensor and tensor.dtype == dtype
+    draws = (tensor - 3.0).double().flatten().numpy()
+    assert is_gaussian(draws, 2.5)
+    assert not is_gaussian(draws, 2.5 * 2 / 3)
+    assert not is_gaussian(draws, 2.5 * 3 / 2)
+
+
+def test_elements_and_calls_are_independent():
+    randomness = Randomness.for_tests(2)
+    first, second = (add_gaussian_(torch.zeros(20_000), 1.0, randomness) for _ in range(2))
+    assert abs(np.corrcoef(first.numpy(), second.numpy())[0, 1]) < 0.03
+    assert abs(np.corrcoef(first.numpy()[1:], first.numpy()[:-1])[0, 1]) < 0.03
+
+
+def test_many_numbers_are_drawn_side_by_side_from_different_streams(monkeypatch):
+    monkeypatch.setattr(gaussiangrid, "AT_ONCE", 300)
+    monkeypatch.setattr(noise, "THREADS_FROM", 1000)
+    randomness = Randomness.for_tests(4)
+    drawn = add_gaussian_(torch.zeros(40_000), 2.0, randomness).numpy()
+    assert is_gaussian(drawn, 2.0)
+    parts = np.array(np.array_split(drawn, len(randomness.noise)))
+    correlations = np.corrcoef(parts) - np.eye(len(parts))
+    assert np.abs(correlations).max() < 0.05
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    alone = add_gaussian_(torch.zeros(40_000), 2.0, Randomness.for_tests(4)).numpy()
+    assert np.array_equal(drawn, alone)  # threads do not change what is drawn
+
+
+def test_views_and_gradients_get_noise_in_place():
+    base = torch.zeros(4, 6, requires_grad=True)
+    add_gaussian_(base, 1.0, Randomness.for_tests(3))
+    assert base.grad_fn is None and bool((base != 0).all())
+    whole = torch.zeros(4, 6)
+    add_gaussian_(whole.t(), 1.0, Randomness.for_tests(3))
+    assert bool((whole != 0).all())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.int64])
+def test_low_precision_is_refused(dtype):
+    with pytest.raises(TypeError, match="float32 or float64"):
+        add_gaussian_(torch.zeros(3, dtype=dtype), 1.0, Randomness.for_tests(0))
+
+
+@pytest.mark.parametrize("std", [-1.0, float("nan"), float("inf")])
+def test_impossible_standard_deviations_are_refused(std):
+    with pytest.raises(ValueError, match="standard deviation"):
+        add_gaussian_(torch.zeros(3), std, Randomness.for_tests(0))
+
+
+def noise_of(randomness):
+    return add_gaussian_(torch.zeros(8), 1.0, randomness).tolist()
+
+
+def bits_of(stream):
+    return stream.fill(np.empty(32, np.uint8)).tobytes()
+
+
+def test_the_operating_system_gives_fresh_randomness_each_time():
+    one, two = Randomness.from_os(), Randomness.from_os()
+    assert one.is_private and two.is_private
+    assert noise_of(one) != noise_of(two)
+    assert bits_of(one.sampling) != bits_of(two.sampling)
+
+
+def test_global_seeds_do_not_reach_the_noise():
+    drawn = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        np.random.seed(0)
+        drawn.append(noise_of(Randomness.from_os()))
+    assert drawn[0] != drawn[1]
+
+
+def test_test_randomness_repeats_and_is_not_private():
+    one, two = Randomness.for_tests(5), Randomness.for_tests(5)
+    assert noise_of(one) == noise_of(two)
+    assert bits_of(one.sampling) == bits_of(two.sampling)
+    assert not one.is_private and "tests" in one.description
+    assert noise_of(Randomness.for_tests(6)) != noise_of(Randomness.for_tests(5))
+
+
+def test_sampling_and_noise_are_separate_streams():
+    for randomness in (Randomness.from_os(), Randomness.for_tests(5)):
+        streams = (randomness.sampling, *randomness.noise)
+        assert len({bits_of(stream) for stream in streams}) == len(streams) > 2
+
+
+LABELS = [("bad",)] * 400 + [("good",)] * 600
+PUBLIC = [("bad",), ("good",), ("mixed",)]
+
+
+def test_label_counts_carry_the_stated_noise():
+    randomness = Randomness.for_tests(7)
+    released = [release_label_counts(LABELS, PUBLIC, 20.0, randomness)[0] for _ in range(2000)]
+    draws = (np.array(released)[:, :2] - [400, 600]).flatten()
+    assert is_gaussian(draws, 20.0)
+    assert not is_gaussian(draws, 20.0 * 2 / 3)
+    assert not is_gaussian(draws, 20.0 * 3 / 2)
+
+
+def test_combinations_without_records_get_noise_too():
+    randomness = Randomness.for_tests(8)
+    empty = [release_label_counts(LABELS, PUBLIC, 20.0, randomness)[0][2] for _ in range(200)]
+    assert min(empty) == 0 and 60 < sum(count > 0 for count in empty) < 140
+
+
+def test_label_counts_come_with_their_event():
+    _, event = release_label_counts(LABELS, PUBLIC, 20.0, Randomness.for_tests(9))
+    assert (event.noise_multiplier, event.what) == (20.0, "label counts")
+
+
+def test_counts_all_below_zero_become_uniform():
+    def counts(seed):
+        return release_label_counts([], PUBLIC, 5.0, Randomness.for_tests(seed))[0]
+
+    released = [counts(seed) for seed in range(100)]
+    assert (1.0, 1.0, 1.0) in released
+    assert all(min(r) >= 0 and max(r) > 0 for r in released)
+
+
+def test_a_label_outside_the_public_set_is_refused_without_showing_it():
+    with pytest.raises(ValueError, match="row 2 ") as error:
+        release_label_counts([("bad",), ("secret",)], PUBLIC, 1.0, Randomness.for_tests(0))
+    assert "secret" not in str(error.value)
+
+
+@pytest.mark.parametrize("public", [[], [("bad",), ("bad",)]])
+def test_the_public_set_must_be_a_set(public):
+    with pytest.raises(ValueError, match="distinct"):
+        release_label_counts([], public, 1.0, Randomness.for_tests(0))
+
+
+@pytest.mark.parametrize(
+    ("counts", "rows", "expected"),
+    [
+        ((1.0, 1.0, 1.0), 10, (4, 3, 3)),
+        ((0.0, 2.5), 7, (0, 7)),
+        ((5.0, 3.0, 2.0), 0, (0, 0, 0)),
+        ((1e-9, 1e9), 3, (0, 3)),
+        ((0.1, 0.2, 0.7), 10, (1, 2, 7)),
+    ],
+)
+def test_rows_are_shared_out_exactly(counts, rows, expected):
+    assert proportional_rows(counts, rows) == expected
+
+
+@pytest.mark.parametrize("counts", [(0.0, 0.0), (-1.0, 2.0), (float("nan"), 1.0), ()])
+def test_counts_without_proportions_are_refused(counts):
+    with pytest.raises(ValueError):
+        proportional_rows(counts, 5)

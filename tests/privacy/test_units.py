@@ -1,0 +1,223 @@
+"""All records of an owner as one unit: sampled, clipped and counted together."""
+
+import math
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from tests.helpers import oracle
+from tests.helpers.commands import COLUMNS, QUICK, run_twinset
+from twinset.config import SpeedConfig
+from twinset.data.tokenization import TokenisedRecords
+from twinset.models.base_model import load_base
+from twinset.privacy.accounting.accountant import epsilon
+from twinset.privacy.accounting.events import GaussianRelease, SubsampledGaussian
+from twinset.privacy.clipping import ClippingEngine
+from twinset.privacy.mechanism.label_counts import release_label_counts
+from twinset.privacy.mechanism.randomness import Randomness
+from twinset.privacy.mechanism.units import Units
+from twinset.privacy.statement.guarantee import guarantee
+from twinset.privacy.statement.ledger import Ledger
+from twinset.training.clipped_sum import Batch, ClippedSum, WrongPrompts
+
+OWNERS = np.array([2, 0, 1, 0, 0, 2, 0])  # of seven records
+WRONG = WrongPrompts(2.0, "bounded", 1, 0)
+
+
+def stream():
+    return Randomness.for_tests(0).sampling
+
+
+def test_an_owners_records_are_drawn_afresh_and_evenly():
+    units, bits = Units(7, OWNERS, most=2), stream()
+    assert len(units) == 3
+    drawn = [units.draw(np.array([0, 1, 2]), bits) for _ in range(3000)]
+    assert all(records[1:] == [[2], [0, 5]] for records in drawn)
+    pairs = Counter(tuple(records[0]) for records in drawn)
+    assert len(pairs) == 6  # of the four records 1, 3, 4 and 6
+    expected = len(drawn) / 6
+    statistic = sum((count - expected) ** 2 / expected for count in pairs.values())
+    assert statistic < 33.0  # chi-square, 5 degrees of freedom, 4 in 10⁶
+
+
+def test_without_owners_each_record_is_a_unit():
+    assert Units(3).draw(np.array([2, 0]), stream()) == [[2], [0]] and len(Units(3)) == 3
+
+
+@pytest.fixture
+def model(tiny_base):
+    return load_base(str(tiny_base)).model
+
+
+def tokens(count: int) -> TokenisedRecords:
+    rng = np.random.default_rng(3)
+    texts = [rng.integers(5, 60, size=rng.integers(4, 14)).tolist() for _ in range(count)]
+    labels = [[("a",), ("b",)][i % 2] for i in range(count)]
+    return TokenisedRecords(texts, labels, {("a",): [5, 6, 7], ("b",): [8, 9]}, 0, 128)
+
+
+def sums_of(model, records, units, norm=math.inf) -> list[torch.Tensor]:
+    engine = ClippingEngine(model, norm)
+    try:
+        ClippedSum(engine, records, WRONG, SpeedConfig()).over(Batch(1, units))
+        return [total.clone() for total in engine.sums]
+    finally:
+        engine.close()
+
+
+def by_autograd(model, records, owned) -> list[torch.Tensor]:
+    """The gradient of the sum of an owner's losses, record by record."""
+    loss, prompts = oracle.bounded(WRONG.weight), records.prompts
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    total = [torch.zeros_like(p) for p in parameters]
+    for record in owned:
+        text, own = records.texts[record], records.labels[record]
+        order = [prompts[own], *(ids for label, ids in prompts.items() if label != own)]
+        found = loss([oracle.mean_nll(model, prompt, text) for prompt in order], len(text))
+        for sum_, g in zip(total, torch.autograd.grad(found, parameters), strict=True):
+            sum_ += g
+    return total
+
+
+def test_an_owners_gradient_is_the_sum_of_its_records(model):
+    records, owned = tokens(9), [0, 3, 4, 8]
+    model.eval()
+    expected = by_autograd(model, records, owned)
+    found = sums_of(model, records, [owned])
+    for a, b in zip(expected, found, strict=True):
+        assert torch.allclose(a, b, atol=2e-6, rtol=1e-4)
+    assert not all(
+        torch.allclose(a, b, atol=1e-4)
+        for a, b in zip(expected, sums_of(model, records, [owned[:3]]), strict=True)
+    )
+
+
+def length(sums) -> float:
+    return float(torch.stack([total.double().square().sum() for total in sums]).sum().sqrt())
+
+
+def test_an_owner_of_a_thousand_records_moves_the_sum_by_c_at_most(model):
+    records, norm = tokens(40), 0.3
+    others = [[i] for i in range(4)]
+    many = [i % 36 + 4 for i in range(1000)]
+    without = sums_of(model, records, others, norm)
+    with_all = sums_of(model, records, [*others, many], norm)
+    moved = length([a - b for a, b in zip(with_all, without, strict=True)])
+    assert 0.99 * norm < moved < 1.001 * norm
+    one_by_one = sums_of(model, records, [*others, *([i] for i in many[:36])], norm)
+    assert length([a - b for a, b in zip(one_by_one, without, strict=True)]) > 2 * norm
+
+
+def test_one_record_hardly_changes_how_the_others_are_rounded(model):
+    """Float32 addition is not associative; what SECURITY.md says of it, for small batches."""
+    records, norm, everyone = tokens(64), 0.01, [[i] for i in range(64)]
+
+    def moved(left_out: int, dtype: torch.dtype) -> tuple[float, float]:
+        units = everyone[:left_out] + everyone[left_out + 1 :]
+        given = (everyone, units, [[left_out]])
+        found = ([s.to(dtype).double() for s in sums_of(model, records, u, norm)] for u in given)
+        parts = list(zip(*found, strict=True))
+        return length([a - b for a, b, _ in parts]), length([a - b - c for a, b, c in parts])
+
+    for left_out in (0, 31, 63):
+        whole, others = moved(left_out, torch.float32)
+        assert whole < (1 + 1e-5) * norm and others < 1e-5 * norm
+    assert moved(31, torch.bfloat16)[1] > 1e-3 * norm  # sums of less precision would show it
+
+
+def test_units_of_several_sizes_in_one_batch_are_each_clipped_as_one(model):
+    records, norm = tokens(9), 0.2
+    units = [[0], [1, 2, 3], [4, 5], [6, 7, 8]]
+    together = sums_of(model, records, units, norm)
+    apart = [sums_of(model, records, [unit], norm) for unit in units]
+    assert all(length(one) < 1.001 * norm for one in apart)
+    for place, total in enumerate(together):
+        assert torch.allclose(total, sum(one[place] for one in apart), atol=1e-6)
+
+
+def test_label_counts_have_noise_for_all_that_an_owner_may_change():
+    labels, combinations = [("a",)] * 50, [("a",), ("b",)]
+    for most in (1, 5):
+        draws = []
+        for seed in range(400):
+            noisy, event = release_label_counts(
+                labels, combinations, 2.0, Randomness.for_tests(seed), most
+            )
+            draws.append(noisy[0] - 50)
+        assert event == GaussianRelease(2.0, "label counts")
+        assert 0.85 * 2 * most < np.std(draws) < 1.15 * 2 * most
+
+
+N_OWNERS = 20
+TABLE = pd.DataFrame(
+    {
+        "review": [f"The plot of film {i} was {'good' if i % 2 else 'bad'}." for i in range(60)],
+        "label": ["pos", "neg"] * 30,
+        "who": [f"Person {i % N_OWNERS}" for i in range(60)],
+    }
+)
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    TABLE.to_csv("t.csv", index=False)
+    return tmp_path
+
+
+def generate(capsys, base, *more):
+    given = ("t.csv", *COLUMNS, "--base-model", base, *QUICK, "--run", "r", "--epsilon", "30")
+    return run_twinset(capsys, "generate", *given, *more)
+
+
+def test_a_run_by_owners_says_so(place, tiny_base, capsys):
+    made = generate(capsys, tiny_base, "--owner", "who", "--max-records-per-owner", "2")
+    assert made.code == 0, made.err
+    ledger = Ledger.load(Path("r/model/ledger.json"))
+    assert (ledger.unit, ledger.records) == ("owner", N_OWNERS)
+    claim = guarantee(ledger)
+    assert claim.epsilon is not None and claim.epsilon <= 30
+    assert "for each owner" in claim.sentence and "all records of a given owner" in claim.sentence
+    assert "record is" not in claim.sentence
+    (steps,) = [e for e in ledger.events if isinstance(e, SubsampledGaussian)]
+    assert epsilon(ledger.events, ledger.delta) == claim.epsilon and steps.steps == 3
+    twin = pd.read_csv("r/share/twin.csv")
+    assert list(twin.columns) == ["review", "label"]
+    assert "Private owners: 20" in Path("r/share/README.md").read_text()
+    assert run_twinset(capsys, "verify", "r").code == 0
+    shared = "".join(p.read_text() for p in Path("r/share").iterdir())
+    assert "Person" not in shared
+
+
+def test_a_ledger_that_mixes_units_guarantees_nothing(place, tiny_base, capsys):
+    generate(capsys, tiny_base, "--owner", "who")
+    plain = Ledger.load(Path("r/model/ledger.json")).to_dict()
+    for name, other in (
+        ("neighbouring", "add or remove one record"),
+        ("clipping", "whole record: all sequences, all tensors, all uses of tied weights"),
+        ("unit", "record"),
+    ):
+        assert guarantee(Ledger.from_dict(plain | {name: other})).epsilon is None
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--owner", "nobody"), "no column 'nobody'"),
+        (("--owner", "label"), "is the text or a label"),
+        (("--owner", "who", "--noise-policy", "selective"), "uniform or importance"),
+        (("--owner", "who", "--noise-policy", "adaptive"), "uniform or importance"),
+        (("--max-records-per-owner", "0"), "a whole number from 1"),
+        (("--owner", "gaps"), "missing in 1 rows, first in row 4"),
+    ],
+)
+def test_what_is_no_owner_is_refused(place, tiny_base, capsys, more, message):
+    gaps = TABLE.assign(gaps=TABLE["who"].where(TABLE.index != 3))
+    gaps.to_csv("t.csv", index=False)
+    refused = generate(capsys, tiny_base, *more)
+    assert refused.code == 2 and message in refused.err and "Person" not in refused.err
+    assert not Path("r").exists()

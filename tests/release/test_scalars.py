@@ -1,0 +1,174 @@
+"""Every number and word of share/ and model/ is public, noisy, or follows from what is.
+
+Two runs with the same options, on tables of one shape that share no text and no proportion: what
+differs between them is listed here with its reason, and all else must be equal. A figure of the
+private table that somebody adds to these folders differs, and fails.
+"""
+
+import json
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from tests.helpers.commands import run_twinset
+from twinset.sampling.twin_model import TwinModel
+
+N, OWNERS = 24, 12
+TABLES = {
+    "a": pd.DataFrame(
+        {
+            "review": [
+                f"The plot of film {i} was good, and the cast even better." for i in range(N)
+            ],
+            "label": ["pos"] * (N - 2) + ["neg"] * 2,
+            "who": [f"Person {i % OWNERS}" for i in range(N)],
+        }
+    ),
+    "b": pd.DataFrame(  # many are repeated, and many too long
+        {
+            "review": ["Bad."] * (N // 2) + [f"Number {i}: dull! " * 20 for i in range(N // 2)],
+            "label": ["neg"] * (N - 3) + ["pos"] * 3,
+            "who": [f"Somebody {min(i, OWNERS - 1)}" for i in range(N)],
+        }
+    ),
+}
+OPTIONS = ("--text", "review", "--attribute", "label", "--format", "csv", "--steps", "2")
+SIZES = ("--batch-size", "8", "--max-tokens", "40", "--rows", "6", "--epsilon", "30")
+
+# What may differ: the place, and why it may.
+DIFFERS = {
+    "share/twin.csv": "rows drawn from the model: post-processing",
+    "model/model.safetensors": "weights: post-processing of noisy sums on a grid",
+    "model/twinset.json /label_counts/#/#": "whole numbers with noise",
+    "model/checksums.json /model.safetensors": "a hash of these weights",
+    "model/checksums.json /twinset.json": "a hash of these counts",
+    "share/privacy.json /files/twin/sha256": "a hash of these rows",
+    "share/privacy.json /files/card/sha256": "a hash of the card",
+    "share/README.md": "rows of each label in the twin, in two lines: post-processing",
+}
+CARD_LINES = re.compile(r"- `label` = `(pos|neg)`: \d+|Cells .*formulas: \d+.*")
+
+# What is no whole number: an option, or arithmetic on options and on N, which is public.
+FLOATS = {
+    r".*/(max_grad_norm|target_epsilon)": "an option",
+    r".*/delta": "an option, or N to a power",
+    r".*/sample_rate": "batch size / N",
+    r".*/events/#/(noise_multiplier|least_share)": "calibrated to ε, δ, steps and sample rate",
+    r".*/weight_scale/.*": "constants of a public text",
+    r"share/privacy.json /guarantee/(epsilon|by_weight/#/#)": "computed from the ledger",
+    r"model/config.json /.*": "of the base model",
+}
+
+
+def scalars(data, place=""):
+    """Yield place and value of everything in plain values; places in a list are all '#'."""
+    if isinstance(data, dict):
+        for key, value in data.items():
+            yield from scalars(value, f"{place}/{key}")
+    elif isinstance(data, list):
+        for value in data:
+            yield from scalars(value, f"{place}/#")
+    else:
+        yield place, data
+
+
+def released(run):
+    """Return all that is in share/ and model/: of JSON each value, of other text each line."""
+    found = {}
+    for folder in ("share", "model"):
+        for path in sorted(p for p in (run / folder).rglob("*") if p.is_file()):
+            name = str(path.relative_to(run))
+            if path.suffix == ".json":
+                for place, value in scalars(json.loads(path.read_text("utf-8"))):
+                    found.setdefault(f"{name} {place}", []).append(value)
+            elif path.suffix == ".md":
+                found[name] = path.read_text("utf-8").splitlines()
+            else:
+                found[name] = [path.read_bytes()]
+    return found
+
+
+def weights_header(data):
+    """Return names, types and shapes of a safetensors file."""
+    return data[8 : 8 + int.from_bytes(data[:8], "little")]
+
+
+def not_public(one, other):
+    """Return the places whose values two runs do not share, and need to."""
+    differ = {place for place in one.keys() | other.keys() if one.get(place) != other.get(place)}
+    lines = {line for run in (one, other) for line in run["share/README.md"]}
+    common = set(one["share/README.md"]) & set(other["share/README.md"])
+    odd = {line for line in lines - common if not CARD_LINES.fullmatch(line)}
+    return (differ - DIFFERS.keys()) | odd
+
+
+def unexplained_floats(found):
+    """Return the places of numbers with a fraction, or made to have one, that are not declared."""
+    return {
+        place
+        for place, values in found.items()
+        if any(isinstance(value, float) for value in values)
+        and not any(re.fullmatch(known, place) for known in FLOATS)
+    }
+
+
+def run_on(capsys, which, base, *more):
+    TABLES[which].to_csv("t.csv", index=False)
+    given = ("t.csv", *OPTIONS, *SIZES, "--base-model", base, "--run", which, *more)
+    made = run_twinset(capsys, "generate", *given, "--overwrite")
+    assert made.code == 0, made.err
+    return released(Path(which))
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch, tiny_base, capsys):
+    """A working folder with constants of privacy weights, of public texts."""
+    monkeypatch.chdir(tmp_path)
+    sentences = [f"A public sentence, number {i}, of words{' more' * (i % 5)}." for i in range(40)]
+    pd.DataFrame({"text": sentences}).to_csv("public.csv", index=False)
+    fit = ("weights", "public.csv", "--base-model", tiny_base, "--output", "scale.json", "--quiet")
+    assert run_twinset(capsys, *fit).code == 0
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        (),
+        ("--owner", "who"),
+        ("--noise-policy", "adaptive", "--weight-scale", "scale.json", "--epsilon-max", "40"),
+        ("--noise-policy", "selective"),
+        ("--noise-policy", "importance", "--policy-form", "published"),
+    ],
+    ids=" ".join,
+)
+def test_only_noisy_figures_and_what_follows_from_them_differ(place, capsys, tiny_base, policy):
+    one, other = (run_on(capsys, which, tiny_base, *policy) for which in "ab")
+    assert not_public(one, other) == set()
+    assert unexplained_floats(one) == set()
+    headers = [weights_header(run["model/model.safetensors"][0]) for run in (one, other)]
+    assert headers[0] == headers[1]
+    for run in (one, other):
+        counts = run["model/twinset.json /label_counts/#/#"]
+        assert sum(type(number) is int and number >= 0 for number in counts) == 2  # two labels
+
+
+@pytest.mark.parametrize(
+    ("planted", "places"),
+    [
+        (lambda texts: sum(map(len, texts)) / len(texts), {"model/twinset.json /note"}),
+        (lambda texts: len(set(texts)), {"model/twinset.json /note"}),
+    ],
+    ids=["mean length", "different texts"],
+)
+def test_a_figure_of_the_table_is_noticed(place, capsys, tiny_base, monkeypatch, planted, places):
+    plain, found = TwinModel._description, []
+    for which in "ab":
+        note = planted(TABLES[which]["review"].tolist())
+        monkeypatch.setattr(
+            TwinModel, "_description", lambda model, note=note: plain(model) | {"note": note}
+        )
+        found.append(run_on(capsys, which, tiny_base))
+    assert not_public(*found) == places
+    assert unexplained_floats(found[0]) == (places if isinstance(note, float) else set())

@@ -1,0 +1,242 @@
+"""Verification passes what was written and catches every alteration of it."""
+
+import errno
+import hashlib
+import json
+import random
+import shutil
+
+import pytest
+
+from tests.helpers.handover import FULL_BATCH, NO_PRIVACY, TRAINING, hand_over, ledger
+from twinset.data.formats import FORMATS
+from twinset.errors import InputError, VerificationError
+from twinset.release.card_header import ledger_digest
+from twinset.release.publish import publish
+from twinset.release.share import statement_text
+from twinset.release.verify import verify
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def forge(paths, change, card=lambda text: text) -> None:
+    """Alter the statement and the card, and mend every hash, as a patient forger would."""
+    data = json.loads(paths.privacy.read_text("utf-8"))
+    before = ledger_digest(data["ledger"])
+    change(data)
+    text = card(paths.card.read_text("utf-8").replace(before, ledger_digest(data["ledger"])))
+    paths.card.write_text(text, "utf-8")
+    data["files"]["card"]["sha256"] = sha256(text.encode())
+    data["files"]["twin"]["sha256"] = sha256(paths.twin.read_bytes())
+    paths.privacy.write_text(statement_text(data), "utf-8")
+
+
+def refusal(path) -> str:
+    """Return why verification fails, having seen that it is one line."""
+    with pytest.raises(VerificationError) as caught:
+        verify(path)
+    assert len(str(caught.value).splitlines()) == 1
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("format", [ending.removeprefix(".") for ending in FORMATS])
+@pytest.mark.parametrize("events", [FULL_BATCH, TRAINING, NO_PRIVACY])
+def test_what_was_written_passes(tmp_path, format, events):
+    hand_over(tmp_path, ledger(events), format)
+    report = verify(tmp_path)
+    assert report.rows == 6 and len(report.checked) == 3
+    assert (report.guarantee.epsilon is None) == (events == NO_PRIVACY)
+    assert any("not signed" in line for line in report.cannot_show)
+
+
+def test_a_run_its_share_and_a_published_file_are_all_taken(tmp_path):
+    run = tmp_path / "run"
+    twin = hand_over(run / "share", format="csv").twin
+    publish(run / "share", tmp_path / "reviews.v2.csv")
+    reports = [verify(p) for p in (run, str(run / "share"), twin, tmp_path / "reviews.v2.csv")]
+    assert len({report.guarantee.epsilon for report in reports}) == 1
+    publish(run / "share", tmp_path / "reviews.txt")  # the format is the ledger's to say
+    assert verify(tmp_path / "reviews.txt").rows == 6
+
+
+@pytest.mark.parametrize("format", ["csv", "parquet", "jsonl.gz"])
+@pytest.mark.parametrize("role", ["twin", "card", "privacy"])
+def test_any_altered_byte_is_caught(tmp_path, role, format):
+    paths = hand_over(tmp_path, format=format)
+    path = getattr(paths, role)
+    original, rng = path.read_bytes(), random.Random(0)
+    verify(tmp_path)
+    for place in range(0, len(original), max(1, len(original) // 150)):
+        altered = bytearray(original)
+        altered[place] ^= 1 << rng.randrange(8)
+        path.write_bytes(altered)
+        with pytest.raises(VerificationError):
+            verify(tmp_path)
+    for altered in (original[:-1], original + b"\n", b""):
+        path.write_bytes(altered)
+        with pytest.raises(VerificationError):
+            verify(tmp_path)
+    path.write_bytes(original)
+    verify(tmp_path)
+
+
+def test_any_altered_digit_of_privacy_json_is_caught(tmp_path):
+    path = hand_over(tmp_path).privacy
+    original = path.read_text("utf-8")
+    places = [i for i, c in enumerate(original) if c.isdecimal()]
+    assert len(places) > 100
+    for place in places:
+        digit = str((int(original[place]) + 1) % 10)
+        path.write_text(original[:place] + digit + original[place + 1 :], "utf-8")
+        with pytest.raises(VerificationError):
+            verify(tmp_path)
+
+
+def set_event(position, name, value):
+    def change(data):
+        data["ledger"]["events"][position][name] = value
+
+    return change
+
+
+def set_ledger(name, value):
+    return lambda data: data["ledger"].update({name: value})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (set_event(0, "noise_multiplier", 4.9), "its events come to"),
+        (set_event(1, "noise_multiplier", 9.01), "its events come to"),
+        (set_event(1, "steps", 21), "its events come to"),
+        (set_event(1, "sample_rate", 0.9), "but its events come to None"),
+        (set_event(1, "steps", 0), "steps must be"),
+        (set_event(1, "kind", "magic"), "unknown event kind"),
+        (lambda d: d["ledger"]["events"].pop(0), "its events come to"),
+        (lambda d: d["ledger"]["events"].append({"kind": "magic\nline"}), "unknown event kind"),
+        (
+            lambda d: d["ledger"]["events"].append({"kind": "non_private_access", "reason": "x"}),
+            "come to None",
+        ),
+        (set_ledger("randomness_is_private", False), "come to None"),
+        (set_ledger("records", 10**6), "come to None"),
+        (set_ledger("sampler", "shuffled"), "come to None"),
+        (set_ledger("delta", 1e-6), "its events come to"),
+        (set_ledger("caveats", ["x"]), "excludes does not follow"),
+        (set_ledger("surplus", 1), "unknown field"),
+        (lambda d: d["ledger"].pop("unit"), "missing or unknown field"),
+        (lambda d: d["guarantee"].update(epsilon=1.0), "states ε = 1.0"),
+        (lambda d: d["guarantee"].update(epsilon=None), "states ε = None"),
+        (lambda d: d["guarantee"].update(epsilon="8"), "states ε = 8"),
+        (lambda d: d["guarantee"].update(epsilon=True), "states ε = True"),
+        (lambda d: d["guarantee"].update(delta=1e-6), "delta does not follow"),
+        (lambda d: d["guarantee"].update(sentence="All is well."), "sentence does not follow"),
+        (lambda d: d["guarantee"]["excludes"].pop(), "excludes does not follow"),
+        (lambda d: d["guarantee"].pop("covers"), "'guarantee' must have the fields"),
+        (lambda d: d["files"]["twin"].update(rows=7), "rows is not that of"),
+        (lambda d: d["files"]["twin"].update(format="csv"), "its header names another file"),
+        (lambda d: d["files"]["twin"].update(format="../twin"), "unknown format"),
+        (lambda d: d["files"]["twin"].update(columns=["review"]), "other columns than stated"),
+        (lambda d: d["files"]["twin"].update(columns=None), "does not list"),
+        (lambda d: d["files"].update(more={}), "'files' must have the fields"),
+        (lambda d: d.update(format_version=2), "has a format that is not 1"),
+        (lambda d: d.update(note="x"), "the file must have the fields"),
+    ],
+)
+def test_a_forged_statement_with_mended_hashes_is_caught(tmp_path, change, message):
+    forge(paths := hand_over(tmp_path), lambda data: None)
+    verify(tmp_path)  # the forger's tools alone do no harm
+    forge(paths, change)
+    assert message in refusal(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("epsilon: ", "epsilon: 0.", "its epsilon is not that of"),
+        ("delta: 1.0e-05", "delta: 1.0e-06", "its delta is not that of"),
+        ("  rows: 6", "  rows: 60", "its rows is not that of"),
+        ("| Rows | 6 |", "| Rows | 60 |", "lacks the line '| Rows | 6 |'"),
+        ("| ε | ", "| ε | 0.", "lacks the line '| ε |"),
+        ("| δ | ", "| δ | 0.", "lacks the line '| δ |"),
+        ("are (", "are truly (", "lacks the line 'The twin and the model are ("),
+        ("- people with several records", "- nobody", "lacks the line '- people"),
+        ("data_files: twin.parquet", "data_files: other.csv", "names another file"),
+        ("privacy:\n", "privacy_:\n", "'privacy' must have the fields"),
+        ("---\n", "--\n", "no readable YAML header"),
+        ("license: ", "license: [", "no readable YAML header"),
+    ],
+)
+def test_a_card_that_disagrees_with_the_ledger_is_caught(tmp_path, old, new, message):
+    paths = hand_over(tmp_path)
+    assert old in paths.card.read_text("utf-8")
+    forge(paths, lambda data: None, lambda text: text.replace(old, new))
+    assert message in refusal(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"not a table", b""])
+def test_a_twin_that_cannot_be_read_is_caught_though_its_hash_fits(tmp_path, content):
+    paths = hand_over(tmp_path)
+    paths.twin.write_bytes(content)
+    forge(paths, lambda data: None)
+    assert "not a readable Parquet file" in refusal(tmp_path)
+
+
+def test_a_twin_with_a_row_more_is_caught_though_its_hash_fits(tmp_path):
+    paths = hand_over(tmp_path, format="jsonl")
+    with open(paths.twin, "a", encoding="utf-8") as file:
+        file.write('{"review": "more", "sentiment": "fresh"}\n')
+    forge(paths, lambda data: None)
+    assert "has 7 rows, not 6" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{}",
+        "[]\n",
+        "null\n",
+        "[" * 100_000,
+        '{"epsilon": NaN}',
+        "\ufeff{}",
+        '{\n  "a": 1,\n  "a": 1\n}\n',
+    ],
+)
+def test_a_file_that_is_no_statement_is_caught(tmp_path, text):
+    hand_over(tmp_path).privacy.write_text(text, "utf-8")
+    refusal(tmp_path)
+
+
+@pytest.mark.parametrize("role", ["twin", "card", "privacy"])
+def test_a_missing_file_is_bad_input(tmp_path, role):
+    paths = hand_over(tmp_path / "share", format="csv")
+    publish(tmp_path / "share", tmp_path / "out.csv")
+    getattr(paths, role).unlink()
+    name = {"twin": "twin.csv", "card": "README.md", "privacy": "privacy.json"}[role]
+    with pytest.raises(InputError, match=name):
+        verify(tmp_path / "share")
+    published = "out.csv" if role == "twin" else f"out.{name}"
+    (tmp_path / published).unlink()
+    with pytest.raises(InputError, match=published.replace(".", r"\.")):
+        verify(tmp_path / "out.csv")
+
+
+def test_a_file_that_cannot_be_read_is_bad_input(tmp_path, monkeypatch):
+    hand_over(tmp_path)
+
+    def refuse(path):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("twinset.release.verify.sha256_file", refuse)
+    with pytest.raises(InputError, match=r"cannot be read \(Permission denied\); check"):
+        verify(tmp_path)
+
+
+def test_neither_model_nor_internal_folder_is_needed(tmp_path):
+    paths = hand_over(tmp_path / "run" / "share")
+    moved = tmp_path / "elsewhere"
+    shutil.copytree(paths.twin.parent, moved)
+    shutil.rmtree(tmp_path / "run")
+    assert verify(moved).rows == 6

@@ -1,0 +1,456 @@
+"""Decoding and sampler: rows that come and go, their positions and caches, exact counts."""
+
+from collections import deque
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from twinset.config import SamplingConfig
+from twinset.errors import InputError
+from twinset.models.base_model import context_length
+from twinset.sampling import decoding
+from twinset.sampling import kv_cache as kvcache
+from twinset.sampling.decoding import Request, attention_span, decode, generate
+from twinset.sampling.sampler import Sampler, check_decoding, is_usable
+from twinset.sampling.token_sampling import guided, next_tokens
+
+GREEDY = SamplingConfig(temperature=1e-6, top_p=1.0)
+DRAWN = SamplingConfig(temperature=1.0, top_p=0.9, guidance=0.0, batch_size=3)
+
+
+# -- the loop --------------------------------------------------------------------------------------
+
+
+def _load(folder):
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for p in model.parameters():  # spread out, so that the likeliest token depends on context
+            if p.dim() > 1:
+                p.copy_(0.4 * torch.randn(p.shape, generator=generator))
+    return model
+
+
+@pytest.fixture(scope="module", params=["tiny_base", "tiny_llama"])
+def model(request):
+    return _load(request.getfixturevalue(request.param))
+
+
+@torch.no_grad()
+def _greedy(model, prompt: list[int], end: int, steps: int) -> list[int]:
+    """One prompt alone, without cache, mask or padding."""
+    written: list[int] = []
+    while len(written) < steps and end not in written:
+        logits = model(input_ids=torch.tensor([prompt + written])).logits[0, -1]
+        written.append(int(logits.argmax()))
+    return written
+
+
+PROMPTS = [[5, 6, 7], [9], [3, 1, 4, 1, 5, 9, 2, 6], [8, 8], [20, 21, 22, 23, 24], [30], [7, 40]]
+
+
+def _run(model, prompts: list[list[int]], end: int, steps: int = 20) -> list[list[int]]:
+    with torch.inference_mode():
+        return generate(model, prompts, end, steps, GREEDY, torch.Generator())
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 256])
+def test_rows_are_those_of_each_prompt_alone(model, batch_size):
+    free = [_greedy(model, p, -1, 20) for p in PROMPTS]
+    assert len({tuple(ids) for ids in free}) > 3
+    config = replace(GREEDY, batch_size=batch_size)
+    for end in sorted({ids[n] for ids in free for n in (3, 7)})[:3]:
+        expected = [_greedy(model, p, end, 20) for p in PROMPTS]
+        assert generate(model, PROMPTS, end, 20, config, torch.Generator()) == expected
+
+
+def test_a_row_ends_at_its_end_token_or_at_the_limit(model):
+    end = _greedy(model, PROMPTS[0], -1, 1)[0]
+    rows = generate(model, PROMPTS, end, 5, GREEDY, torch.Generator())
+    assert rows[0] == [end]
+    for row in rows:
+        assert end not in row[:-1]
+        assert row[-1] == end or len(row) == 5
+
+
+@pytest.fixture
+def read(monkeypatch):
+    """Record, of every row and each of its tokens, the logits that it was drawn from."""
+    seen: dict[int, list[Tensor]] = {}
+    batches: list[list[tuple[int, int]]] = []
+    original = decoding._Batch.logits
+
+    def logits(self) -> Tensor:
+        found = original(self)
+        batches.append([(row.key, len(row.ids)) for row in self.rows])
+        for row, values in zip(self.rows, found, strict=True):
+            seen.setdefault(row.key, []).append(values.float().clone())
+        return found
+
+    monkeypatch.setattr(decoding._Batch, "logits", logits)
+    return seen, batches
+
+
+@torch.no_grad()
+def _plain(model, prompt: list[int], ids: list[int]) -> Tensor:
+    """(T, V) log-probabilities of one forward over prompt and text."""
+    logits = model(input_ids=torch.tensor([prompt + ids])).logits[0]
+    return logits[len(prompt) - 1 : -1].float().log_softmax(1)
+
+
+def _ends_early(model) -> int:
+    """Return a token that closes rows at different lengths."""
+    never = generate(model, PROMPTS, -1, 30, DRAWN, torch.Generator().manual_seed(1))
+    return max({t for ids in never for t in ids[2:]}, key=lambda t: sum(t in i for i in never))
+
+
+def _assert_as_plain(model, prompts, written, seen, atol: float) -> None:
+    for key, ids in enumerate(written):
+        found = torch.stack(seen[key]).log_softmax(1)
+        assert len(found) == len(ids)
+        torch.testing.assert_close(found, _plain(model, prompts[key], ids), rtol=0, atol=atol)
+
+
+def test_every_token_is_drawn_from_what_a_plain_forward_says(model, read):
+    """Rows enter at different times, in slots that others left, beyond the first columns."""
+    seen, batches = read
+    prompts = PROMPTS * 2
+    end = _ends_early(model)
+    seen.clear(), batches.clear()
+    written = generate(model, prompts, end, 60, DRAWN, torch.Generator().manual_seed(1))
+    _assert_as_plain(model, prompts, written, seen, 1e-4)
+    assert len({len(ids) for ids in written}) > 3
+    assert any(len({done for _, done in batch}) > 1 for batch in batches)  # entered later
+    assert any(len(b) == 3 for b in batches) and all(len(b) <= 3 for b in batches)
+    longest = max(len(p) + len(ids) for p, ids in zip(prompts, written, strict=True))
+    assert longest > kvcache.COLUMNS  # the cache grew under way
+
+
+def _damaged_move(self, source: int, target: int, length: int) -> None:
+    """Forget to copy a row that changes its slot."""
+
+
+def _damaged_put(self, slot: int, states, length: int) -> None:
+    """Forget to copy the prompt."""
+
+
+@pytest.mark.parametrize(("name", "damage"), [("move", _damaged_move), ("put", _damaged_put)])
+def test_a_row_with_another_rows_cache_would_be_seen(model, read, monkeypatch, name, damage):
+    end = _ends_early(model)
+    read[0].clear()
+    monkeypatch.setattr(kvcache.SlotCache, name, damage)
+    written = generate(model, PROMPTS, end, 30, DRAWN, torch.Generator().manual_seed(1))
+    with pytest.raises(AssertionError):
+        _assert_as_plain(model, PROMPTS, written, read[0], 1e-4)
+
+
+def test_bfloat16_weights_are_read_as_well(model, read):
+    low = _copy(model).to(torch.bfloat16)
+    written = generate(low, PROMPTS, -1, 10, DRAWN, torch.Generator().manual_seed(1))
+    assert all(len(ids) == 10 for ids in written)
+    for key, ids in enumerate(written):
+        found = torch.stack(read[0][key]).log_softmax(1)
+        plain = _plain(low, PROMPTS[key], ids)
+        assert float((found.exp() - plain.exp()).abs().sum(1).mean()) < 0.1
+
+
+def _copy(model):
+    import copy
+
+    return copy.deepcopy(model)
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_either_attention_kernel_sees_a_rows_own_tokens(model, read, attention):
+    other = _copy(model)
+    other.set_attn_implementation(attention)
+    written = generate(other, PROMPTS, -1, 12, DRAWN, torch.Generator().manual_seed(1))
+    _assert_as_plain(other, PROMPTS, written, read[0], 1e-4)
+
+
+def test_a_prompt_is_read_once_for_all_its_rows(model, monkeypatch):
+    asked = []
+    original = decoding._Batch._read
+
+    def count(self, prompt):
+        asked.append(prompt)
+        return original(self, prompt)
+
+    monkeypatch.setattr(decoding._Batch, "_read", count)
+    generate(model, PROMPTS[:2] * 5, -1, 3, DRAWN, torch.Generator())
+    assert sorted(asked) == sorted(map(tuple, PROMPTS[:2]))
+
+
+def test_rows_asked_for_under_way_join_the_batch(model):
+    waiting = deque([Request(0, ((5, 6, 7),))])
+    keys = []
+    for key, ids in decode(model, waiting, -1, 4, DRAWN, torch.Generator()):
+        keys.append(key)
+        assert len(ids) == 4
+        if key < 3:
+            waiting.extend([Request(key + 10, ((9,),)), Request(key + 1, ((8, 8),))])
+    assert sorted(keys) == [0, 1, 2, 3, 10, 11, 12]
+
+
+def test_a_window_of_attention_bounds_the_span(model):
+    assert attention_span(model) == context_length(model)
+    narrow = _copy(model)
+    narrow.config.sliding_window = 17
+    assert attention_span(narrow) == 17
+
+
+# -- beside Hugging Face's generate ----------------------------------------------------------------
+
+
+def _of_generate(model, prompts: list[list[int]], end: int, steps: int, seed: int) -> list:
+    """Rows of equally long prompts."""
+    torch.manual_seed(seed)
+    ids = torch.tensor(prompts)
+    written = model.generate(
+        input_ids=ids,
+        attention_mask=torch.ones_like(ids),
+        do_sample=True,
+        top_k=0,
+        top_p=DRAWN.top_p,
+        temperature=1.0,
+        max_new_tokens=steps,
+        eos_token_id=end,
+        pad_token_id=end,
+    )[:, ids.shape[1] :].tolist()
+    return [row[: row.index(end) + 1] if end in row else row for row in written]
+
+
+def _two_sample_p(ours: list[int], theirs: list[int]) -> float:
+    """Chi-square over the values that both together have at least ten times."""
+    from scipy.stats import chi2_contingency
+
+    size = max(*ours, *theirs) + 1
+    counts = torch.stack([torch.bincount(torch.tensor(x), minlength=size) for x in (ours, theirs)])
+    common = counts.sum(0) >= 10
+    rest = counts[:, ~common].sum(1, keepdim=True)
+    table = torch.cat([counts[:, common], rest[:, : int(rest.sum() >= 10)]], 1)
+    return chi2_contingency(table.numpy()).pvalue
+
+
+@pytest.fixture(scope="module")
+def small_vocabulary():
+    """Random model of 23 tokens, peaked enough for top-p to matter."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(
+        vocab_size=23,
+        n_positions=64,
+        n_embd=32,
+        n_layer=2,
+        n_head=2,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    model = GPT2LMHeadModel(config).eval()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.dim() > 1:
+                p.copy_(0.3 * torch.randn(p.shape, generator=generator))
+    return model
+
+
+def test_rows_are_distributed_as_those_of_generate(small_vocabulary):
+    """First and second tokens, pairs of tokens and lengths, for two labels of their own."""
+    labels, rows, end, steps = ([3, 4, 5], [7, 1, 2]), 3000, 0, 12
+    config = replace(DRAWN, batch_size=500)
+    lengths = []
+    for label in labels:
+        ours = generate(
+            small_vocabulary, [label] * rows, end, steps, config, torch.Generator().manual_seed(5)
+        )
+        theirs = _of_generate(small_vocabulary, [label] * rows, end, steps, seed=6)
+        for measure in (
+            lambda ids: ids[0],
+            lambda ids: ids[min(1, len(ids) - 1)],
+            lambda ids: 23 * ids[-2] + ids[-1] if len(ids) > 1 else ids[0],
+            len,
+        ):
+            assert _two_sample_p([*map(measure, ours)], [*map(measure, theirs)]) > 1e-3
+        lengths.append([len(ids) for ids in ours])
+    assert _two_sample_p(*lengths) < 1e-6  # labels differ: the comparison could have failed
+    assert len(set(lengths[0])) > 5
+
+
+# -- guidance --------------------------------------------------------------------------------------
+
+
+def _greedy_guided(model, own: list[int], wrong: list[int], strength: float, steps: int):
+    written: list[int] = []
+    for _ in range(steps):
+        a, b = (model(input_ids=torch.tensor([p + written])).logits[:, -1] for p in (own, wrong))
+        written.append(int(guided(a, b, strength).argmax()))
+    return written
+
+
+def test_guided_rows_are_those_of_two_prompts_read_side_by_side(model):
+    against = PROMPTS[1:] + PROMPTS[:1]
+    config = replace(GREEDY, guidance=2.0, batch_size=3)
+    with torch.inference_mode():
+        pairs = zip(PROMPTS, against, strict=True)
+        free = [_greedy_guided(model, own, wrong, 2.0, 12) for own, wrong in pairs]
+    for end in sorted({ids[4] for ids in free})[:3]:  # rows leave with both their caches
+        cut = [ids[: ids.index(end) + 1] if end in ids else ids for ids in free]
+        assert generate(model, PROMPTS, end, 12, config, torch.Generator(), against) == cut
+    assert free != [_greedy(model, p, -1, 12) for p in PROMPTS]
+
+
+def test_without_guidance_the_wrong_prompt_is_not_read(model):
+    config = replace(GREEDY, guidance=0.0)
+    free = [_greedy(model, p, -1, 6) for p in PROMPTS]
+    never = next(i for i in range(100) if not any(i in ids for ids in free))
+    unread = [[-9]] * len(PROMPTS)  # no such token
+    assert generate(model, PROMPTS, never, 6, config, torch.Generator(), unread) == free
+
+
+# -- the sampler -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_base):
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(tiny_base)
+
+
+@pytest.fixture
+def scripted(tiny_base, tokenizer, monkeypatch):
+    """Makes a sampler whose decoder writes the given texts in turn ("..." cuts a text off)."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(tiny_base)
+    asked: list[int] = []
+
+    def make(texts, **options) -> tuple[Sampler, list[int]]:
+        script = iter(texts)
+
+        def fake(model, waiting, end, max_new_tokens, config, generator):
+            while waiting:
+                request = waiting.popleft()
+                assert set(request.prompts) == {(1,), (2,)}
+                asked.append(request.key)
+                text = next(script)
+                ids = tokenizer.encode(" " + text.removesuffix("..."), add_special_tokens=False)
+                yield request.key, ids if text.endswith("...") else [*ids, end]
+
+        monkeypatch.setattr("twinset.sampling.sampler.decode", fake)
+        config = SamplingConfig(**options)
+        return Sampler(model, tokenizer, {("a",): [1], ("b",): [2]}, config, 30), asked
+
+    return make
+
+
+def test_counts_are_exact_and_in_order(scripted):
+    sampler, asked = scripted((f"text {i}" for i in range(99)), batch_size=4)
+    rows = sampler.sample({("b",): 7, ("a",): 3})
+    assert [row.combination for row in rows] == [("b",)] * 7 + [("a",)] * 3
+    assert [row.text for row in rows] == [f"text {i}" for i in range(10)]
+    assert asked == list(range(10))
+
+
+def test_unusable_rows_are_drawn_again_for_the_same_label(scripted):
+    loop = "so so good " * 6
+    sampler, asked = scripted(["good", "", " ... ", "nice", "fine", loop, "well"])
+    seen: list[int] = []
+    rows = sampler.sample({("a",): 2, ("b",): 2}, seen.append)
+    assert [(r.combination[0], r.text) for r in rows] == [
+        ("a", "good"),
+        ("a", "nice"),
+        ("b", "fine"),
+        ("b", "well"),
+    ]
+    assert asked == [0, 1, 1, 1, 2, 3, 3]
+    assert seen[-1] == 4 and seen == sorted(seen)
+
+
+def test_a_text_cut_off_loses_its_last_word(scripted):
+    sampler, _ = scripted(["it was a goo...", "it was a good one"])
+    texts = [row.text for row in sampler.sample({("a",): 2})]
+    assert texts == ["it was a", "it was a good one"]
+
+
+def test_only_empty_rows_end_in_one_line(scripted):
+    sampler, asked = scripted([""] * 100, max_redraws=5)
+    with pytest.raises(InputError, match=r"only 0 of 2 rows for label \('a',\)") as error:
+        sampler.sample({("a",): 2, ("b",): 0})
+    assert "\n" not in str(error.value)
+    assert asked == [0] * 5 + [1] * 5
+
+
+def test_no_rows_wanted_is_no_rows(scripted):
+    sampler, asked = scripted([])
+    assert sampler.sample({("a",): 0}) == [] and asked == []
+
+
+def test_the_same_seed_draws_the_same_rows(tiny_base, tokenizer):
+    model = _load(tiny_base)
+    prompts = {("a",): tokenizer.encode("Write a review:"), ("b",): tokenizer.encode("Write:")}
+
+    def texts(seed: int) -> list[str]:
+        sampler = Sampler(model, tokenizer, prompts, SamplingConfig(seed=seed), 12)
+        return [row.text for row in sampler.sample({("a",): 3, ("b",): 2})]
+
+    assert texts(1) == texts(1) != texts(2)
+    assert all(is_usable(text) for text in texts(1))
+
+
+def test_streams_draw_rows_of_their_own(tiny_base, tokenizer):
+    model = _load(tiny_base)
+    prompts = {("a",): tokenizer.encode("Write a review:"), ("b",): tokenizer.encode("Write:")}
+
+    def texts(stream: int) -> list[str]:
+        sampler = Sampler(model, tokenizer, prompts, SamplingConfig(seed=1), 12, stream)
+        return [row.text for row in sampler.sample({("a",): 6, ("b",): 6})]
+
+    first, second = texts(0), texts(1)
+    assert first == texts(0)
+    assert len(set(first) & set(second)) < len(set(first)) / 2  # the shortest may coincide
+
+
+def test_streams_have_generators_in_different_states():
+    """A generator on the processor keeps 32 bits of its seed, and they must differ."""
+    from twinset.sampling.sampler import _streams
+
+    cpu = torch.device("cpu")
+    seeds = [_streams(3, stream, cpu)[0].initial_seed() for stream in range(64)]
+    assert len({seed % 2**32 for seed in seeds}) == 64 and max(seeds) < 2**32
+
+
+EXTREMES = [{"temperature": 1e-320}, {"temperature": 1e308}, {"guidance": 1e308}]
+
+
+@pytest.mark.parametrize("extreme", EXTREMES, ids=str)
+def test_settings_that_leave_no_number_are_refused_by_the_base_model(model, extreme):
+    prompts = {("a",): [5, 6, 7], ("b",): [8, 9]}
+    check_decoding(model, prompts, SamplingConfig())
+    with pytest.raises(InputError, match="`temperature|`guidance"):
+        check_decoding(model, prompts, SamplingConfig(**extreme))
+
+
+def test_a_base_model_that_cannot_write_rows_is_refused_in_one_line(model, monkeypatch):
+    def fail(*_, **__):
+        raise NotImplementedError("no such cache\nand more")
+
+    monkeypatch.setattr("twinset.sampling.sampler.decode", fail)
+    with pytest.raises(InputError, match=r"from this base model \(no such cache\)"):
+        check_decoding(model, {("a",): [5, 6]}, SamplingConfig())
+
+
+@pytest.mark.parametrize("least", [{"top_p": 1e-320}, {"typical_p": 1e-320}], ids=str)
+def test_the_least_mass_is_the_first_token_and_not_a_loop_without_end(least):
+    try:
+        config = SamplingConfig(**least)
+    except InputError:
+        return  # refused, which ends as well
+    logits = torch.tensor([[0.0, 3.0, 1.0]]).expand(50, 3)
+    drawn = next_tokens(logits, config, torch.Generator().manual_seed(0))
+    assert len(set(drawn.tolist())) == 1

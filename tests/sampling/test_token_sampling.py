@@ -1,0 +1,175 @@
+"""The draw of one token: which tokens may be drawn, how often, and by whose stream."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.helpers.draws import chi_square_p, nucleus
+from twinset.config import SamplingConfig
+from twinset.sampling import token_sampling as drawing
+from twinset.sampling.token_sampling import guided, next_tokens
+
+# -- references: a full sort, and the wrappers of transformers -------------------------------------
+
+
+def typical(logits: Tensor, mass: float) -> Tensor:
+    from transformers import TypicalLogitsWarper
+
+    return TypicalLogitsWarper(mass)(None, logits.clone()).double().softmax(1)
+
+
+def nucleus_of_transformers(logits: Tensor, top_p: float) -> Tensor:
+    from transformers import TopPLogitsWarper
+
+    return TopPLogitsWarper(top_p)(None, logits.clone()).double().softmax(1)
+
+
+def _logits(rows: int, size: int, spread: float) -> Tensor:
+    generator = torch.Generator().manual_seed(int(10 * spread))
+    return spread * torch.randn(rows, size, generator=generator)
+
+
+def _offered(monkeypatch, logits: Tensor, config: SamplingConfig) -> tuple[Tensor, list[Tensor]]:
+    """Offer every token of one row as the first draw: which are kept, and what is drawn from then.
+
+    Args:
+        logits: (1, V).
+    """
+    size, later = logits.shape[1], []
+
+    def draw(weights: Tensor, generator: torch.Generator) -> Tensor:
+        if len(later) == 0 and len(weights) == size:
+            later.append(weights)
+            return torch.arange(size)
+        later.append(weights)
+        return weights.argmax(1)  # the likeliest of all is always kept
+
+    with monkeypatch.context() as patch:
+        patch.setattr(drawing, "_any_token", draw)
+        found = next_tokens(logits.expand(size, -1), config, torch.Generator())
+    return found == torch.arange(size), later[1:]
+
+
+def _assert_draws(monkeypatch, logits: Tensor, config: SamplingConfig, expected: Tensor) -> None:
+    """The kept tokens are those of `expected`; what is redrawn from holds them all, as likely."""
+    kept, later = _offered(monkeypatch, logits, config)
+    allowed = expected[0] > 0
+    assert torch.equal(kept, allowed)
+    assert len(later) == (0 if bool(allowed.all()) else 1)
+    ratio = (logits.double() / config.temperature).softmax(1)[:, allowed]
+    for weights in later:
+        assert len(weights) == int((~allowed).sum())
+        torch.testing.assert_close(
+            weights[:, allowed].double() / ratio,
+            torch.ones_like(weights[:, allowed].double()),
+            rtol=1e-4,
+            atol=0,
+        )
+
+
+@pytest.mark.parametrize("top_p", [0.05, 0.5, 0.9, 0.95])
+@pytest.mark.parametrize("spread", [0.2, 2.0, 8.0])
+@pytest.mark.parametrize("size", [300, 2000])
+def test_nucleus_is_that_of_a_full_sort(monkeypatch, top_p, spread, size):
+    logits = _logits(1, size, spread)
+    expected = nucleus(logits, top_p)
+    assert torch.allclose(expected, nucleus_of_transformers(logits, top_p), atol=1e-6)
+    config = SamplingConfig(top_p=top_p, temperature=1.0)
+    _assert_draws(monkeypatch, logits, config, expected)
+
+
+def test_temperature_comes_before_the_nucleus(monkeypatch):
+    logits = _logits(1, 300, 2.0)
+    config = SamplingConfig(top_p=0.9, temperature=0.5)
+    _assert_draws(monkeypatch, logits, config, nucleus(logits / 0.5, 0.9))
+
+
+@pytest.mark.parametrize("mass", [0.2, 0.9, 0.95])
+@pytest.mark.parametrize("spread", [0.2, 2.0, 8.0])
+def test_typical_is_that_of_transformers(monkeypatch, mass, spread):
+    logits = _logits(1, 600, spread)
+    drawn = _drawn(logits, SamplingConfig(typical_p=mass, temperature=1.0), 30_000)
+    assert chi_square_p(drawn, typical(logits, mass)[0]) > 1e-4
+
+
+def test_tokens_that_tie_at_the_edge_are_all_kept(monkeypatch):
+    logits = torch.tensor([[3.0, 1.0, 1.0, 1.0, -2.0]])
+    likeliest = float(logits.softmax(1)[0, 0])
+    config = SamplingConfig(top_p=likeliest + 0.01, temperature=1.0)
+    kept, _ = _offered(monkeypatch, logits, config)
+    assert kept.tolist() == [True, True, True, True, False]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        SamplingConfig(temperature=1.0, top_p=1.0),
+        SamplingConfig(temperature=1.0, top_p=0.9),
+        SamplingConfig(temperature=1.0, typical_p=0.9),
+    ],
+)
+def test_impossible_tokens_are_never_drawn(config):
+    logits = _logits(1, 50, 2.0)
+    logits[0, :10], logits[0, 45:] = -math.inf, -math.inf
+    drawn = _drawn(logits, config, 20_000)
+    assert drawn.min() >= 10 and drawn.max() < 45
+
+
+def test_the_ends_of_the_unit_interval_draw_tokens_of_weight(monkeypatch):
+    weights = torch.tensor([[0.0, 0.5, 0.0, 0.5, 0.0]])
+    for level, token in ((0.0, 1), (0.49, 1), (0.51, 3), (1.0, 3)):
+        monkeypatch.setattr(torch, "rand", lambda *a, x=level, **k: torch.tensor([[x]]).double())
+        assert drawing._any_token(weights, torch.Generator()).tolist() == [token]
+
+
+def _drawn(logits: Tensor, config: SamplingConfig, count: int) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return next_tokens(logits.expand(count, -1), config, generator)
+
+
+@pytest.mark.parametrize(
+    ("config", "exact"),
+    [
+        (SamplingConfig(top_p=1.0, temperature=1.0), lambda logits: logits.double().softmax(1)),
+        (SamplingConfig(top_p=0.8, temperature=1.0), lambda logits: nucleus(logits, 0.8)),
+        (SamplingConfig(top_p=0.1, temperature=1.0), lambda logits: nucleus(logits, 0.1)),
+        (SamplingConfig(top_p=0.8, temperature=0.5), lambda logits: nucleus(logits / 0.5, 0.8)),
+        (SamplingConfig(typical_p=0.7, temperature=1.0), lambda logits: typical(logits, 0.7)),
+    ],
+)
+def test_draws_follow_the_exact_distribution(config, exact):
+    logits = _logits(1, 40, 1.5)
+    assert chi_square_p(_drawn(logits, config, 20_000), exact(logits)[0]) > 1e-3
+    everything = SamplingConfig(top_p=1.0, temperature=1.0)
+    wrong = _drawn(1.1 * logits, everything, 20_000)
+    assert chi_square_p(wrong, logits.double().softmax(1)[0]) < 1e-6
+
+
+def test_rows_of_one_batch_keep_to_their_own_distributions():
+    """Peaked, flat, and one token that has it all; redraws go back to their own rows."""
+    logits = torch.stack([_logits(1, 200, 0.1)[0], _logits(1, 200, 3.0)[0], torch.zeros(200)])
+    logits[2, 5] = 50.0
+    generator = torch.Generator().manual_seed(0)
+    config = SamplingConfig(top_p=0.7, temperature=1.0)
+    drawn = torch.stack([next_tokens(logits, config, generator) for _ in range(5000)])
+    for row, expected in enumerate(nucleus(logits, 0.7)):
+        assert chi_square_p(drawn[:, row], expected) > 1e-3
+    assert (drawn[:, 2] == 5).all()
+
+
+def test_low_precision_logits_are_drawn_from_in_single():
+    logits = _logits(1, 40, 1.5).bfloat16()
+    drawn = _drawn(logits, SamplingConfig(top_p=1.0, temperature=1.0), 20_000)
+    assert chi_square_p(drawn, logits.double().softmax(1)[0]) > 1e-3
+
+
+@pytest.mark.parametrize("strength", [0.0, 0.5, 3.0])
+def test_guidance_weighs_plausible_tokens_by_the_ratio_of_both_prompts(strength):
+    own, wrong = _logits(4, 60, 3.0), _logits(8, 60, 3.0)[4:]
+    p, q = own.double().softmax(1), wrong.double().softmax(1)
+    expected = p * (p / q) ** strength * (p >= drawing.PLAUSIBLE * p.max(1, keepdim=True).values)
+    found = guided(own, wrong, strength).double().softmax(1)
+    torch.testing.assert_close(found, expected / expected.sum(1, keepdim=True), rtol=1e-4, atol=0)
+    assert (found == 0).any()  # an implausible token stays so, whatever the wrong prompt says

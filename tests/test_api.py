@@ -1,0 +1,138 @@
+"""The Python interface: its examples run, its types hold, its messages name parameters."""
+
+import inspect
+import re
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import twinset
+from tests.helpers.commands import texts
+from twinset.api import Twinset, generate
+from twinset.config.options import OPTIONS
+from twinset.errors import InputError
+from twinset.release.verify import verify
+
+ROOT = Path(__file__).parents[1]
+QUICK = {"steps": 2, "max_tokens": 12, "max_redraws": 100}
+
+
+@pytest.fixture
+def frame():
+    moods = {"review": texts(), "sentiment": ["good", "bad"] * 30}
+    return pd.DataFrame(moods | {"customer": [i // 3 for i in range(60)]})
+
+
+def example_of(documented) -> str:
+    """The code in a docstring's example: the lines that are indented twice."""
+    after = inspect.getdoc(documented).partition("Example:\n")[2]
+    lines = re.split(r"\n\w+:\n", after)[0].splitlines()
+    return "\n".join(line[8:] for line in lines if line.startswith(" " * 8))
+
+
+class Quick(Twinset):
+    """The interface with a tiny base and the steps of a test."""
+
+    base = ""
+
+    def __init__(self, **options):
+        super().__init__(self.base, **(QUICK | options | {"epsilon": options.get("epsilon", 50)}))
+
+
+EXAMPLES = {
+    "Twinset": (Twinset, {"twin": 1000}),
+    "fit": (Twinset.fit, {}),
+    "sample": (Twinset.sample, {"more": 2000}),
+    "generate": (generate, {}),
+}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_examples_run(frame, tiny_base, tmp_path, monkeypatch, name):
+    documented, sizes = EXAMPLES[name]
+    code = example_of(documented).replace("epsilon=8", "epsilon=50")
+    for rows in sizes.values():
+        code = code.replace(str(rows), str(rows // 100))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Quick, "base", str(tiny_base))
+    frame.to_csv("reviews.csv", index=False)
+    if "load" in code:
+        Quick().fit(frame, "review", "sentiment").save("model")
+    quick = partial(generate, base_model=str(tiny_base), **QUICK)
+    names = {"Twinset": Quick, "generate": quick, "frame": frame}
+    exec(compile(code.replace("rows=500", "rows=5"), name, "exec"), names)
+    for variable, rows in sizes.items():
+        assert len(names[variable]) == rows // 100
+    if name == "generate":
+        assert names["made"].rows == 5 and Path("twin.csv").is_file()
+
+
+def test_generate_makes_what_the_command_makes(frame, tiny_base, tmp_path):
+    private = {"base_model": str(tiny_base), "epsilon": 50, "insecure_noise_seed": 1, **QUICK}
+    folder = tmp_path / "run"
+    made = twinset.generate(frame, "review", "sentiment", "customer", rows=8, run=folder, **private)
+    assert (made.run, made.rows, made.twin) == (folder, 8, folder / "share" / "twin.parquet")
+    assert list(pd.read_parquet(made.twin).columns) == ["review", "sentiment"]
+    assert verify(folder).guarantee == made.guarantee
+    with pytest.raises(InputError, match=r"with a trained model; .* overwrite=True deletes it"):
+        twinset.generate(frame, "review", "sentiment", run=folder, **private)
+
+
+def test_a_file_and_a_frame_make_the_same_model(frame, tiny_base, tmp_path):
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    same = {"epsilon": 50, "insecure_noise_seed": 1, "seed": 2, **QUICK}
+    first, second = (
+        Twinset(str(tiny_base), **same).fit(data, "review", "sentiment").model.model.state_dict()
+        for data in (frame, tmp_path / "t.csv")
+    )
+    assert first.keys() == second.keys()
+    assert all(first[name].equal(second[name]) for name in first)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda f: Twinset(top_p=3.0), "`top_p` must be a number from"),
+        (lambda f: Twinset(epsilon=0), "`epsilon` must be a number from"),
+        (lambda f: Twinset(epsilom=1), "did you mean epsilon"),
+        (lambda f: Twinset(detector="entities"), "`detector.*` does nothing without `noise_policy"),
+        (lambda f: Twinset(max_records_per_owner=2).fit(f, "review"), "nothing without owner"),
+        (lambda f: Twinset().fit(f, "review", split="test"), "^split: a table in memory"),
+        (lambda f: Twinset().fit(f, "review", "sentiment", "nobody"), "check `owner`$"),
+        (lambda f: Twinset().fit("none.csv"), "none.csv: no such file"),
+        (lambda f: Twinset().sample(3), "nothing has been fitted yet"),
+        (lambda f: generate(f, rows=0), "^`rows` must be a whole number"),
+        (lambda f: generate(f, output="twin.doc"), "^output twin.doc: unknown ending; give format"),
+        (
+            lambda f: Twinset().fit(f.replace(f.review[0], ""), "review", "sentiment"),
+            "`drop_empty`$",
+        ),
+    ],
+)
+def test_messages_name_parameters(frame, call, said):
+    with pytest.raises(InputError, match=said) as refused:
+        call(frame)
+    message = str(refused.value)
+    assert not [flag for flag in (o.flag for o in OPTIONS.values()) if flag in message], message
+
+
+SKIPPED = """torch transformers numpy scipy accelerate datasets peft sklearn opacus pyarrow rich
+typer jinja2 matplotlib huggingface_hub filelock safetensors cryptography""".split()
+
+
+def test_a_client_is_checked_under_strict_types(tmp_path):
+    """Its `type: ignore` are the negative control: strict mypy complains where none is needed."""
+    skipped = ",".join(f"{library}.*" for library in SKIPPED)  # else mypy reads all of them
+    settings = f"[mypy]\nignore_missing_imports = true\n[mypy-{skipped}]\nfollow_imports = skip\n"
+    (tmp_path / "mypy.ini").write_text(settings)
+    options = ["--strict", "--follow-imports=silent", f"--cache-dir={tmp_path}"]
+    given = [*options, f"--config-file={tmp_path}/mypy.ini", "tests/typed_client.py"]
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", *given], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (ROOT / "twinset" / "py.typed").is_file()

@@ -1,0 +1,344 @@
+"""Several processes form the sum that one forms, and one of them alone adds noise."""
+
+import hashlib
+import math
+import os
+import subprocess
+import sys
+import types
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from tests.helpers.commands import arguments, good_table_in, run_twinset
+from twinset.config import RunConfig, SpeedConfig, TrainingConfig
+from twinset.config.plan import Plan
+from twinset.data.records import Records
+from twinset.data.schema import Attribute, Schema
+from twinset.data.templates import Template
+from twinset.data.tokenization import TokenisedRecords, tokenise
+from twinset.distributed import END, joined, process_group
+from twinset.models.base_model import load_base
+from twinset.models.nf4 import Nf4Linear
+from twinset.pipeline.worker import trainer_of
+from twinset.policies import MechanismParams, make_policy
+from twinset.policies.uniform import Uniform
+from twinset.privacy.clipping import ClippingEngine, Scale
+from twinset.privacy.mechanism.randomness import Randomness
+from twinset.progress import Silent
+from twinset.training import distributed_sum
+from twinset.training.clipped_sum import Batch, ClippedSum, WrongPrompts
+from twinset.training.distributed_sum import DistributedSum
+from twinset.training.loop import StepContext
+from twinset.training.trainer import Trainer
+
+ROOT = Path(__file__).parents[2]
+SIGMA, NORM = 0.9, 0.2
+LABELS = [("good",), ("bad",)]
+SCHEMA = Schema("t", "str", (Attribute("l", "str", ("bad", "good")),), columns=("t", "l"))
+PLAN = Plan(24, 8.0, 1e-5, 12, 3, SIGMA, 1.0, 1e-3, 2.0)
+
+
+@pytest.fixture(scope="module")
+def config(tiny_base) -> RunConfig:
+    training = TrainingConfig(base_model=str(tiny_base), method="full", max_tokens=20)
+    return RunConfig(training=training, speed=SpeedConfig(precision="float32", physical_batch=4))
+
+
+@pytest.fixture(scope="module")
+def tokens(config, tmp_path_factory) -> TokenisedRecords:
+    texts = [f"The film {'was long ' * (i % 4)}number {i}." for i in range(24)]
+    records = Records(texts, [LABELS[i % 2] for i in range(24)], SCHEMA)
+    base = load_base(config.training.base_model)
+    template = Template("own", "A {l} text:", {}, ("l",))
+    return tokenise(records, template, base.tokenizer, 64, 20, tmp_path_factory.mktemp("tokens"))
+
+
+def engine_of(config, norm=NORM) -> ClippingEngine:
+    trainer = Trainer(load_base(config.training.base_model), config, False, Silent())
+    return ClippingEngine(trainer.model, norm, trainer.execution)
+
+
+def own_sum(config, tokens) -> ClippedSum:
+    wrong = WrongPrompts.of(PLAN, config.training)
+    return ClippedSum(engine_of(config), tokens, wrong, config.speed)
+
+
+def context(config, tokens, policy=None, record_event=lambda event: None, group=None):
+    return StepContext(
+        records=tokens,
+        plan=PLAN,
+        policy=policy,
+        max_grad_norm=config.privacy.max_grad_norm,
+        record_event=record_event,
+        training=config.training,
+        speed=config.speed,
+        group=group,
+    )
+
+
+def message(config, tokens, norm=NORM):
+    config = replace(config, privacy=replace(config.privacy, max_grad_norm=norm))
+    trainer = Trainer(load_base(config.training.base_model), config, False, Silent())
+    return trainer.message(context(config, tokens))
+
+
+def alone_each(records) -> list[list[int]]:
+    return [[record] for record in records]
+
+
+def batches(parameters) -> dict[str, Batch]:
+    limits = torch.linspace(0.05, NORM, 13, dtype=torch.float64)
+    scales = [Scale(torch.linspace(0.5, 2.0, p.shape[-1])) for p in parameters]
+    return {
+        "plain": Batch(1, alone_each(range(20))),
+        "own limits": Batch(2, alone_each(range(11, 24)), limits),
+        "rescaled": Batch(3, alone_each([3, 1, 2]), scales=scales),
+        "fewer units than processes": Batch(4, [[5, 7, 6]]),
+        "empty": Batch(5, []),
+    }
+
+
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_the_sum_of_a_team_is_that_of_one_process(config, tokens, size):
+    alone, rank_zero = own_sum(config, tokens), own_sum(config, tokens)
+    with process_group(size) as group:
+        group.broadcast_message(message(config, tokens))
+        for name, batch in batches(alone.engine.parameters).items():
+            mine, theirs = alone.over(batch), DistributedSum(rank_zero, group).over(batch)
+            for a, b in zip(alone.engine.sums, rank_zero.engine.sums, strict=True):
+                assert torch.allclose(a, b, atol=2e-6, rtol=1e-5), name
+            for figure in ("losses", "norms", "scales"):
+                of_one, of_team = getattr(mine, figure), getattr(theirs, figure)
+                pairs = of_one.double().sort().values, of_team.double().sort().values
+                assert torch.allclose(*pairs, rtol=1e-5), name
+        group.broadcast_message(END)
+
+
+def weights_of(trainer: Trainer) -> list[torch.Tensor]:
+    layers = [m.weights() for m in trainer.model.modules() if isinstance(m, Nf4Linear)]
+    return [*trainer.model.parameters(), *layers]
+
+
+@pytest.mark.parametrize("isolated", [True, False])
+@pytest.mark.parametrize("method", ["lora", "qlora", "full"])
+def test_others_begin_with_the_leaders_weights(config, tokens, monkeypatch, method, isolated):
+    """Also where bfloat16 is not fit for it, and the rounded weights go on in float32."""
+    monkeypatch.setattr("twinset.training.trainer.is_batch_invariant", lambda *given: isolated)
+    training = replace(config.training, method=method)
+    low = replace(config, training=training, speed=SpeedConfig(precision="bfloat16"))
+    rank_zero = Trainer(load_base(training.base_model), low, True, Silent())
+    message_sent = rank_zero.message(context(low, tokens))
+    follower = trainer_of(message_sent)
+    assert rank_zero.execution == follower.execution
+    pairs = list(zip(weights_of(rank_zero), weights_of(follower), strict=True))
+    assert all(a.dtype == b.dtype and torch.equal(a, b) for a, b in pairs)
+    # negative control: weights that were never rounded
+    message_sent["config"]["speed"]["precision"] = "float32"
+    other = weights_of(trainer_of(message_sent | {"fallen_back": False}))
+    equal = all(torch.equal(a.float(), b) for (a, _), b in zip(pairs, other, strict=True))
+    assert equal == (method == "full")
+
+
+def tokens_of(texts, labels, base) -> TokenisedRecords:
+    records = Records(texts, labels, SCHEMA)
+    return tokenise(records, Template("own", "A {l} text:", {}, ("l",)), base.tokenizer, 64, 20)
+
+
+def process_of_each(texts, labels, base) -> dict[tuple, int]:
+    """Which of three processes forms the gradient of each record of a table, all in one batch."""
+    tokens = tokens_of(texts, labels, base)
+    own = types.SimpleNamespace(digest=lambda unit: tokens.digest(unit[0]))
+    dealt = DistributedSum(own, types.SimpleNamespace(size=3))._dealt(alone_each(range(len(texts))))
+    return {(texts[p], labels[p]): rank for rank, places in enumerate(dealt) for p in places}
+
+
+TEXTS = [f"The film number {i}." for i in range(24)]
+ITS_LABELS = [LABELS[i % 2] for i in range(24)]
+
+
+def moved_by_a_removal(base) -> int:
+    """Count, over all rows that may be removed, the others that another process is dealt then."""
+    whole, moved = process_of_each(TEXTS, ITS_LABELS, base), 0
+    for i in range(len(TEXTS)):
+        less = process_of_each(
+            TEXTS[:i] + TEXTS[i + 1 :], ITS_LABELS[:i] + ITS_LABELS[i + 1 :], base
+        )
+        moved += sum(whole[record] != rank for record, rank in less.items())
+    return moved
+
+
+def test_a_removed_row_moves_no_other_to_another_process(tiny_base):
+    base = load_base(str(tiny_base))
+    assert set(process_of_each(TEXTS, ITS_LABELS, base).values()) == {0, 1, 2}
+    assert moved_by_a_removal(base) == 0
+
+
+def test_dealt_by_number_a_removed_row_moves_the_later_ones(tiny_base, monkeypatch):
+    """The negative control: what was done before."""
+    monkeypatch.setattr(TokenisedRecords, "digest", lambda self, index: index)
+    assert moved_by_a_removal(load_base(str(tiny_base))) == sum(range(24))
+
+
+def test_text_and_label_both_decide_who_forms_a_gradient(tiny_base):
+    texts, labels = ["a film.", "a film.", "a film!"], [LABELS[0], LABELS[1], LABELS[0]]
+    tokens = tokens_of(texts, labels, load_base(str(tiny_base)))
+    assert len({tokens.digest(i) for i in range(3)}) == 3
+
+
+@pytest.mark.slow
+def test_others_are_given_the_leaders_weights(config, tokens):
+    """After a step the sums are those of the new weights, which the others never computed."""
+    alone, rank_zero = own_sum(config, tokens), own_sum(config, tokens)
+    batch = batches(alone.engine.parameters)["plain"]
+    with process_group(2) as group:
+        group.broadcast_message(message(config, tokens))
+        before = [total.clone() for total in alone.engine.sums] if alone.over(batch) else []
+        with torch.no_grad():
+            for own in (alone, rank_zero):
+                for parameter in own.engine.parameters:
+                    parameter += 0.05
+        alone.over(batch), DistributedSum(rank_zero, group).over(batch)
+        group.broadcast_message(END)
+    pairs = list(zip(before, alone.engine.sums, rank_zero.engine.sums, strict=True))
+    assert all(torch.allclose(a, b, atol=2e-6, rtol=1e-4) for _, a, b in pairs)
+    assert not all(torch.allclose(old, b, atol=1e-4) for old, _, b in pairs)
+
+
+class Watched(Uniform):
+    """Keeps the noise that was drawn."""
+
+    drawn: list[torch.Tensor] = []
+
+    def release(self, sums, records):
+        before = [total.clone() for total in sums]
+        noisy, event = super().release(sums, records)
+        Watched.drawn += [a - b for a, b in zip(noisy, before, strict=True)]
+        return noisy, event
+
+
+def spread_fits(draws: torch.Tensor, std: float) -> bool:
+    """A chi-square test of the variance, at 1 in 10⁶."""
+    n = draws.numel()
+    ratio = float((draws.double() ** 2).sum()) / std**2
+    return bool(stats.chi2.ppf(5e-7, n) < ratio < stats.chi2.ppf(1 - 5e-7, n))
+
+
+def test_noise_is_added_once_with_the_whole_sigma(config, tokens, monkeypatch):
+    monkeypatch.setattr(Watched, "drawn", [])
+    setting = MechanismParams(SIGMA, NORM, PLAN.sample_rate, Randomness.from_os())
+    privacy = config.privacy.__class__(max_grad_norm=NORM)
+    config = RunConfig(privacy=privacy, training=config.training, speed=config.speed)
+    steps, events = [np.arange(12), np.arange(0), np.arange(24)], []
+    with process_group(2) as group:
+        trainer = Trainer(load_base(config.training.base_model), config, False, Silent())
+        trainer.train(steps, context(config, tokens, Watched(setting), events.append, group))
+    draws = torch.cat([noise.flatten() for noise in Watched.drawn])
+    assert len(events) == 3 and draws.numel() > 10_000
+    assert spread_fits(draws, SIGMA * NORM)
+    for wrong in (2 / 3, 3 / 2, math.sqrt(2), 1 / math.sqrt(2)):
+        assert not spread_fits(draws, wrong * SIGMA * NORM)
+
+
+FOLLOWER = """
+import hashlib, sys
+from pathlib import Path
+from twinset.training import distributed_sum
+from twinset.pipeline import worker
+
+plain = distributed_sum._part
+def watched(batch, sizes, own, group):
+    report = plain(batch, sizes, own, group)
+    with open(sys.argv[4], "a") as file:
+        data = b"".join(p.detach().numpy().tobytes() for p in own.engine.parameters)
+        file.write(hashlib.sha256(data).hexdigest() + "\\n")
+    return report
+distributed_sum._part = watched
+worker.main(*sys.argv[1:4])
+"""
+
+
+@pytest.mark.slow
+def test_weights_are_equal_on_all_processes_in_each_step(config, tokens, tmp_path, monkeypatch):
+    theirs, plain = tmp_path / "theirs", distributed_sum._part
+
+    def digest(parameters) -> str:
+        data = b"".join(p.detach().numpy().tobytes() for p in parameters)
+        return hashlib.sha256(data).hexdigest()
+
+    seen = []
+
+    def watched(batch, sizes, own, group):
+        report = plain(batch, sizes, own, group)
+        seen.append(digest(own.engine.parameters))
+        return report
+
+    monkeypatch.setattr(distributed_sum, "_part", watched)
+    meeting = str(tmp_path / "meeting")
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "lo"}
+    command = [sys.executable, "-c", FOLLOWER, meeting, "1", "2", str(theirs)]
+    setting = MechanismParams(SIGMA, config.privacy.max_grad_norm, 0.5, Randomness.from_os())
+    with subprocess.Popen(command, env=environment), joined(f"file://{meeting}", 0, 2) as group:
+        trainer = Trainer(load_base(config.training.base_model), config, False, Silent())
+        steps = [np.arange(12)] * 3
+        trainer.train(steps, context(config, tokens, make_policy(setting), group=group))
+    assert theirs.read_text().split() == seen and len(set(seen)) == 3
+
+
+RUN = ("t.csv", "--run", "r", "--rows", "40", "--steps", "3", "--epsilon", "20")
+
+
+def test_a_run_of_two_processes_is_whole(tiny_base, tmp_path, monkeypatch, capsys):
+    import pandas as pd
+
+    place = good_table_in(tmp_path, monkeypatch)
+    made = run_twinset(capsys, *arguments(tiny_base, RUN), "--processes", "2")
+    assert made.code == 0
+    assert len(pd.read_csv("r/share/twin.csv")) == 40
+    assert run_twinset(capsys, "verify", "r").code == 0
+    assert sorted(path.name for path in place.iterdir()) == ["r", "t.csv"]
+
+
+@pytest.mark.slow
+def test_rows_do_not_depend_on_who_draws_them(tiny_base, tmp_path, monkeypatch, capsys):
+    """Without noise, and with every record in each batch, nothing else is random."""
+    good_table_in(tmp_path, monkeypatch)
+    plain = ("t.csv", "--rows", "40", "--no-privacy", "--batch-size", "60", "--precision")
+    for run, more in (("one", []), ("two", ["--processes", "2"])):
+        given = arguments(tiny_base, (*plain, "float32", "--steps", "1", "--run", run))
+        assert run_twinset(capsys, *given, *more).code == 0
+    twins = [Path(run, "share/twin.csv").read_text() for run in ("one", "two")]
+    assert twins[0] == twins[1]
+
+
+def test_a_process_that_dies_ends_the_run_with_one_line(config, tokens, monkeypatch):
+    from twinset.errors import InputError
+
+    with pytest.raises(InputError, match="fewer `processes`"), process_group(2) as group:
+        group.broadcast_message({"task": "no such task"})  # it ends with an error
+        group.barrier()
+
+
+def test_sharded_training_is_refused(tiny_base, tmp_path, monkeypatch, capsys):
+    good_table_in(tmp_path, monkeypatch)
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    refused = run_twinset(capsys, *arguments(tiny_base, RUN))
+    assert refused.code == 2 and "FSDP is not supported" in refused.err
+    assert not Path("r").exists()
+
+
+@pytest.mark.slow
+def test_a_launcher_may_start_the_processes(tiny_base, tmp_path, monkeypatch):
+    good_table_in(tmp_path, monkeypatch)
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m"]
+    given = ("t.csv", "--rows", "40", "--epsilon", "20")  # --run would be taken for the launcher's
+    command = [*launch, "twinset", *map(str, arguments(tiny_base, given))]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in Path("runs").iterdir()] == ["t-1"]
+    assert Path("runs/t-1/share/privacy.json").is_file()

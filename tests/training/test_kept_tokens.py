@@ -1,0 +1,66 @@
+"""Tokens on the disk: for their owner alone, made once, and gone when training ends."""
+
+from contextlib import suppress
+
+import pytest
+
+from tests.data.test_tokenization import CONTEXT, records, template
+from twinset.data.tokenization import FACTS, tokenise
+from twinset.errors import InputError
+from twinset.training.resume import RunContext
+
+
+@pytest.fixture
+def tokenizer(tiny_base):
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(tiny_base)
+
+
+class Counting:
+    """A tokenizer that counts the texts it is given."""
+
+    def __init__(self, tokenizer):
+        self._tokenizer, self.texts = tokenizer, 0
+
+    def __getattr__(self, name):
+        return getattr(self._tokenizer, name)
+
+    def __call__(self, texts, **options):
+        self.texts += len(texts)
+        return self._tokenizer(texts, **options)
+
+
+def test_what_was_tokenised_is_not_tokenised_again(tokenizer, tmp_path):
+    counting, table = Counting(tokenizer), records()
+    first = tokenise(table, template(), counting, CONTEXT, 6, tmp_path)
+    assert counting.texts == len(table) and first.truncated > 0
+    again = tokenise(table, template(), counting, CONTEXT, 6, tmp_path)
+    assert counting.texts == len(table)
+    assert list(again.texts) == list(first.texts) and list(again.labels) == list(first.labels)
+    assert (again.prompts, again.truncated) == (first.prompts, first.truncated)
+
+
+@pytest.mark.parametrize("change", ["prompt", "context", "unfinished"])
+def test_other_tokens_are_made_anew(tokenizer, tmp_path, change):
+    counting, table = Counting(tokenizer), records()
+    tokenise(table, template(), counting, CONTEXT, 48, tmp_path)
+    if change == "unfinished":
+        (tmp_path / FACTS).unlink()
+    other = template("Review of a {product}:") if change == "prompt" else template()
+    context = CONTEXT - 1 if change == "context" else CONTEXT
+    made = tokenise(table, other, counting, context, 48, tmp_path)
+    assert counting.texts == 2 * len(table)
+    assert made.prompts == tokenise(table, other, tokenizer, context, 48).prompts
+
+
+@pytest.mark.parametrize("error", [None, KeyboardInterrupt(), InputError("x"), SystemExit(1)])
+def test_tokens_go_however_training_ends(tmp_path, error):
+    context = RunContext(tmp_path / "tokens")
+    with suppress(BaseException), context.cleared():
+        folder = context.tokens("texts")
+        (folder / "values.bin").write_bytes(b"x")
+        assert folder.stat().st_mode & 0o077 == 0
+        if error:
+            raise error
+    assert not (tmp_path / "tokens").exists()

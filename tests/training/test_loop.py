@@ -1,0 +1,401 @@
+"""The private loop: what it releases and records at each step, and what never reaches its noise."""
+
+import math
+import random
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from tests.helpers import oracle
+from twinset.config import SpeedConfig, TrainingConfig
+from twinset.config.plan import Plan
+from twinset.data.tokenization import TokenisedRecords
+from twinset.models.lora import with_lora
+from twinset.policies import MechanismParams
+from twinset.policies.uniform import Uniform
+from twinset.privacy.accounting.events import Event, NonPrivateAccess, SubsampledGaussian
+from twinset.privacy.clipping import ClippingEngine, Scale
+from twinset.privacy.clipping.execution import FAST
+from twinset.privacy.mechanism.poisson import poisson_batches
+from twinset.privacy.mechanism.randomness import Randomness
+from twinset.progress import StepReport
+from twinset.training.loop import StepContext, train
+
+SIGMA, C, EXACT = 1.5, 0.7, 1e-9
+LABELS = [(name,) for name in "abcde"]
+
+
+def tokenised(count: int = 12) -> TokenisedRecords:
+    draw = random.Random(0)
+    texts = [[draw.randrange(1, 200) for _ in range(draw.randint(1, 9))] for _ in range(count)]
+    labels = [LABELS[i % len(LABELS)] for i in range(count)]
+    prompts = {label: [1, 2 + n, 9] for n, label in enumerate(LABELS)}
+    return TokenisedRecords(texts, labels, prompts, 0, 128)
+
+
+def plan(records: int = 12, batch: int = 12, steps: int = 1, **changes) -> Plan:
+    made = Plan(records, 8.0, 1e-5, batch, steps, SIGMA, 1.0, 1e-3, 0.5)
+    return replace(made, **changes)
+
+
+@pytest.fixture
+def model(tiny_base):
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(tiny_base).double()
+
+
+@dataclass
+class Run:
+    """What one run did, step by step."""
+
+    sums: list[list[Tensor]] = field(default_factory=list)
+    noisy: list[list[Tensor]] = field(default_factory=list)
+    gradients: list[list[Tensor]] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    reports: list[StepReport] = field(default_factory=list)
+
+    def noise(self, step: int) -> Tensor:
+        pairs = zip(self.noisy[step], self.sums[step], strict=True)
+        return torch.cat([(after - before).flatten() for after, before in pairs])
+
+
+class Watched(Uniform):
+    """The uniform policy, with copies kept of what goes in and comes out."""
+
+    def __init__(self, run: Run, setting: MechanismParams) -> None:
+        super().__init__(setting)
+        self._run = run
+
+    def release(self, sums, records):
+        self._run.sums.append([s.clone() for s in sums])
+        noisy, event = super().release(sums, records)
+        self._run.noisy.append([s.clone() for s in noisy])
+        return noisy, event
+
+
+def run_training(
+    model,
+    records: TokenisedRecords | None = None,
+    the_plan: Plan | None = None,
+    randomness: Randomness | None = None,
+    physical: int = 4,
+    mismatched: int = 2,
+    seed: int = 0,
+    watched: type[Watched] = Watched,
+) -> Run:
+    records, the_plan, run = records or tokenised(), the_plan or plan(), Run()
+    randomness = randomness or Randomness.for_tests(0)
+    sigma, rate = the_plan.noise_multiplier, the_plan.sample_rate
+    policy = watched(run, MechanismParams(sigma, C, rate, randomness))
+    batches = list(poisson_batches(len(records), rate, the_plan.steps, randomness))
+
+    def before_step(optimizer, args, kwargs) -> None:
+        assert len(run.events) == len(run.noisy), "a gradient was used before it was recorded"
+        run.gradients.append([p.grad.clone() for p in optimizer.param_groups[0]["params"]])
+
+    handle = register_optimizer_step_pre_hook(before_step)
+    try:
+        context = StepContext(
+            records=records,
+            plan=the_plan,
+            policy=policy,
+            max_grad_norm=C,
+            record_event=run.events.append,
+            training=TrainingConfig(mismatch_prompts=mismatched, seed=seed),
+            speed=SpeedConfig(physical_batch=physical),
+            observe=run.reports.append,
+        )
+        train(model, batches, context, FAST)
+    finally:
+        handle.remove()
+    return run
+
+
+def same(left: list[Tensor], right: list[Tensor], bound: float = EXACT) -> bool:
+    pairs = zip(left, right, strict=True)
+    return all(oracle.relative_error(a, b) < bound for a, b in pairs)
+
+
+# -- the clipped sum -------------------------------------------------------------------------------
+
+
+def test_the_sum_is_that_of_one_record_at_a_time(model):
+    records = tokenised()
+    units = [
+        [(records.prompts[label], text)]
+        + [(records.prompts[wrong], text) for wrong in LABELS if wrong != label]
+        for text, label in zip(records.texts, records.labels, strict=True)
+    ]
+    expected = oracle.clipped(model, units, oracle.bounded(0.5), C)
+    run = run_training(model, records, mismatched=4)
+    assert same(run.sums[0], list(expected.sums.values()))
+    report = run.reports[0]
+    assert (report.records, report.non_finite) == (12, 0)
+    assert report.clipped == pytest.approx(np.mean([n > C for n in expected.norms]))
+
+
+class Stretched(Watched):
+    """Asks for a geometry in which the first parameter counts double, and learns nothing."""
+
+    def scales(self):
+        return [Scale(torch.full((p.shape[-1],), 1.0 if i else 0.5)) for i, p in self.parameters]
+
+
+def test_the_sum_is_taken_in_the_geometry_that_the_policy_asks_for(model):
+    records, Stretched.parameters = tokenised(), list(enumerate(model.parameters()))
+    units = [
+        [(records.prompts[label], text)]
+        + [(records.prompts[wrong], text) for wrong in LABELS if wrong != label]
+        for text, label in zip(records.texts, records.labels, strict=True)
+    ]
+    gradients = [oracle.unit_gradient(model, unit, oracle.bounded(0.5)) for unit in units]
+    stretched = [[2.0 * g[0], *g[1:]] for g in gradients]
+    expected = oracle.clip_and_sum(stretched, list(oracle.trained(model)), C)
+    run = run_training(model, records, mismatched=4, watched=Stretched)
+    assert same(run.sums[0], list(expected.sums.values()))
+
+
+class OwnLimits(Watched):
+    """Clips record i to its own norm."""
+
+    def limits(self, records):
+        return C * torch.tensor([(i + 1) / 12 for i in records], dtype=torch.float64)
+
+
+def test_each_record_is_clipped_to_the_norm_that_the_policy_gives_it(model):
+    """In physical batches of records sorted by length, so that a mixed-up order would show."""
+    records = tokenised()
+    units = [
+        [(records.prompts[label], text)]
+        + [(records.prompts[wrong], text) for wrong in LABELS if wrong != label]
+        for text, label in zip(records.texts, records.labels, strict=True)
+    ]
+    expected = None
+    for i, unit in enumerate(units):
+        own = oracle.clipped(model, [unit], oracle.bounded(0.5), C * (i + 1) / 12)
+        sums = list(own.sums.values())
+        expected = (
+            sums if expected is None else [a + b for a, b in zip(expected, sums, strict=True)]
+        )
+    run = run_training(model, records, mismatched=4, watched=OwnLimits)
+    assert same(run.sums[0], expected)
+
+
+def test_the_policy_learns_each_released_gradient_with_the_weights_it_was_taken_at(model):
+    seen = []
+
+    class Learning(Watched):
+        def update_statistics(self, parameters, gradients):
+            seen.append([[t.detach().clone() for t in group] for group in (parameters, gradients)])
+
+    start = [p.detach().clone() for p in model.parameters()]
+    run = run_training(model, watched=Learning)
+    assert len(seen) == len(run.noisy) == len(run.gradients)
+    assert all(map(torch.equal, seen[0][0], start))
+    for (_, learnt), used in zip(seen, run.gradients, strict=True):
+        assert all(map(torch.equal, learnt, used))
+
+
+def test_physical_batches_change_nothing(model):
+    start = {name: p.detach().clone() for name, p in model.state_dict().items()}
+    runs = []
+    for physical in (1, 5, 100):
+        model.load_state_dict(start)
+        runs.append(run_training(model, physical=physical))
+    assert same(runs[0].sums[0], runs[1].sums[0]) and same(runs[0].sums[0], runs[2].sums[0])
+
+
+@pytest.mark.parametrize("without", [0, 7, 11])
+def test_one_record_more_moves_the_sum_by_its_own_clipped_gradient(model, without):
+    """With one of four wrong prompts drawn: the other records' draws must stay what they were.
+
+    Drawn one after another from one seeded generator, they moved the sum by up to 1.47 C (60
+    records, λ = 3).
+    """
+    start = {name: p.detach().clone() for name, p in model.state_dict().items()}
+    records, strong = tokenised(), {"mismatch_weight": 3.0}
+    kept = [i for i in range(12) if i != without]
+    fewer = replace(
+        records,
+        texts=[records.texts[i] for i in kept],
+        labels=[records.labels[i] for i in kept],
+    )
+    everyone = run_training(model, records, plan(**strong), mismatched=1)
+    assert everyone.reports[0].clipped == 1
+    model.load_state_dict(start)
+    others = run_training(model, fewer, plan(records=11, batch=11, **strong), mismatched=1)
+    moved = [a - b for a, b in zip(everyone.sums[0], others.sums[0], strict=True)]
+    assert oracle.norm(moved) == pytest.approx(C, rel=EXACT)
+
+
+OUT_OF_MEMORY = [
+    torch.OutOfMemoryError("CUDA out of memory"),
+    RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
+]
+
+
+def _failing(monkeypatch, error: Exception, largest: int) -> list[int]:
+    """Let `add` fail, after it has added something, for more than `largest` units."""
+    sizes: list[int] = []
+    original = ClippingEngine.add
+
+    def add(self, sequences, unit_loss, limits=None):
+        sizes.append(sequences.units)
+        report = original(self, sequences, unit_loss, limits)
+        if sequences.units > largest:
+            raise error
+        return report
+
+    monkeypatch.setattr(ClippingEngine, "add", add)
+    return sizes
+
+
+@pytest.mark.parametrize("error", OUT_OF_MEMORY)
+def test_out_of_memory_halves_the_physical_batch_and_changes_nothing(model, monkeypatch, error):
+    start = {name: p.detach().clone() for name, p in model.state_dict().items()}
+    expected = run_training(model, physical=8, the_plan=plan(steps=2))
+    model.load_state_dict(start)
+    sizes = _failing(monkeypatch, error, largest=3)
+    actual = run_training(model, physical=8, the_plan=plan(steps=2))
+    assert sizes == [8, 4] + [2] * 12
+    assert all(same(actual.sums[step], expected.sums[step]) for step in (0, 1))
+    assert len(actual.events) == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "largest"), [(OUT_OF_MEMORY[0], 0), (RuntimeError("shapes do not match"), 100)]
+)
+def test_other_errors_and_hopeless_ones_end_the_run(model, monkeypatch, error, largest):
+    if largest:
+        monkeypatch.setattr(ClippingEngine, "add", lambda *_: (_ for _ in ()).throw(error))
+    else:
+        _failing(monkeypatch, error, largest)
+    with pytest.raises(RuntimeError, match=str(error)):
+        run_training(model)
+    assert all(p.requires_grad for p in model.parameters())
+
+
+# -- the release -----------------------------------------------------------------------------------
+
+
+def test_every_step_is_recorded_with_its_noise_and_rate(model):
+    run = run_training(model, the_plan=plan(batch=3, steps=5))
+    assert run.events == [SubsampledGaussian(SIGMA, 0.25, 1)] * 5
+    assert [r.step for r in run.reports] == [1, 2, 3, 4, 5]
+
+
+def test_the_gradient_is_the_noisy_sum_over_the_expected_batch_size(model):
+    run = run_training(model, the_plan=plan(batch=6, steps=8))
+    sizes = [r.records for r in run.reports]
+    assert any(size not in (0, 6) for size in sizes)
+    for noisy, gradient, size in zip(run.noisy, run.gradients, sizes, strict=True):
+        assert same(gradient, [n / 6 for n in noisy])
+        if size not in (0, 6):  # the control: dividing by the realised size is off by 14 % or more
+            assert not same(gradient, [n / size for n in noisy], bound=0.1)
+
+
+def test_an_empty_batch_releases_noise_alone(model):
+    run = run_training(model, the_plan=plan(batch=1, steps=12))
+    empty = [i for i, r in enumerate(run.reports) if r.records == 0]
+    assert empty and len(run.events) == 12
+    for step in empty:
+        assert not any(bool(s.any()) for s in run.sums[step])
+        assert has_spread(run.noise(step), SIGMA * C)
+        assert same(run.gradients[step], run.noisy[step])
+        assert math.isnan(run.reports[step].loss)
+
+
+def test_a_broken_model_releases_noise_alone(model):
+    with torch.no_grad():
+        model.get_input_embeddings().weight[0] = math.nan
+    run = run_training(model)
+    assert run.reports[0].non_finite == run.reports[0].records == 12
+    assert not any(bool(s.any()) for s in run.sums[0])
+    assert has_spread(run.noise(0), SIGMA * C)
+
+
+def has_spread(draws: Tensor, std: float) -> bool:
+    """Kolmogorov–Smirnov: may these be draws from N(0, std²)?"""
+    from scipy.stats import kstest
+
+    return kstest(draws.numpy() / std, "norm").pvalue > 1e-4
+
+
+def test_the_noise_is_gaussian_with_sigma_times_c(model):
+    draws = run_training(model).noise(0)
+    assert len(draws) == sum(p.numel() for p in model.parameters()) > 20_000
+    assert draws.std().item() == pytest.approx(SIGMA * C, rel=0.02)
+    assert has_spread(draws, SIGMA * C)
+    assert not has_spread(draws, SIGMA * C * 2 / 3)
+    assert not has_spread(draws, SIGMA * C * 3 / 2)
+
+
+def test_noise_is_new_at_every_step(model):
+    run = run_training(model, the_plan=plan(steps=2))
+    correlation = torch.corrcoef(torch.stack([run.noise(0), run.noise(1)]))[0, 1]
+    assert abs(float(correlation)) < 0.03
+
+
+def test_without_noise_the_ledger_hears_of_it(model):
+    run = run_training(model, the_plan=plan(noise_multiplier=0.0))
+    assert isinstance(run.events[0], NonPrivateAccess)
+    assert not run.noise(0).any()
+
+
+# -- randomness ------------------------------------------------------------------------------------
+
+
+def _twice(model, randomness, the_plan) -> tuple[Run, Run]:
+    start = {name: p.detach().clone() for name, p in model.state_dict().items()}
+    runs = []
+    for _ in range(2):
+        model.load_state_dict(start)
+        random.seed(0)
+        np.random.seed(0)
+        torch.manual_seed(0)
+        runs.append(run_training(model, the_plan=the_plan, randomness=randomness(), seed=7))
+    return runs[0], runs[1]
+
+
+def test_no_seed_reaches_the_noise(model):
+    first, second = _twice(model, Randomness.from_os, plan())
+    assert same(first.sums[0], second.sums[0])  # all records, the same wrong prompts: a seed's work
+    correlation = torch.corrcoef(torch.stack([first.noise(0), second.noise(0)]))[0, 1]
+    assert abs(float(correlation)) < 0.03
+
+
+def test_no_seed_reaches_the_poisson_draws(model):
+    pairs = [_twice(model, Randomness.from_os, plan(batch=6)) for _ in range(3)]
+    sums = {float(run.sums[0][0].norm()) for pair in pairs for run in pair}
+    assert len(sums) > 1  # six draws from 4096 sets
+
+
+def test_randomness_for_tests_is_reproducible(model):
+    first, second = _twice(model, lambda: Randomness.for_tests(3), plan(batch=6, steps=3))
+    for step in range(3):
+        assert same(first.noisy[step], second.noisy[step], bound=1e-12)
+
+
+# -- learning --------------------------------------------------------------------------------------
+
+
+def test_without_noise_the_loss_falls(model):
+    run = run_training(model, the_plan=plan(steps=25, noise_multiplier=0.0, learning_rate=1e-2))
+    assert run.reports[-1].loss < 0.8 * run.reports[0].loss
+
+
+def test_lora_changes_its_adapters_only(model):
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    adapted = with_lora(model, 2)
+    trained = set(oracle.trained(adapted))
+    run_training(adapted, the_plan=plan(steps=2))
+    assert set(oracle.trained(adapted)) == trained
+    for name, p in adapted.named_parameters():
+        plain = name.removeprefix("base_model.model.").replace(".base_layer", "")
+        assert ("lora_" in name) or torch.equal(p, before[plain])
+    assert any(p.any() for n, p in adapted.named_parameters() if "lora_B" in n)

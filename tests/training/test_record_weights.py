@@ -1,0 +1,132 @@
+"""Privacy weights: what a public model makes of a text alone, on a public scale."""
+
+import json
+import re
+
+import pandas as pd
+import pytest
+import torch
+
+from tests.helpers.commands import run_twinset
+from twinset.config import PolicyConfig, PrivacyConfig, RunConfig
+from twinset.config.plan import make_plan
+from twinset.errors import InputError
+from twinset.models.base_model import load_base
+from twinset.models.perplexity import TOKENS_AT_ONCE, nats_per_token
+from twinset.privacy.mechanism.privacy_weight import WeightScale, nearest_shares
+from twinset.training.record_weights import SCALES, weight_scale
+
+TEXTS = [[5, 9, 7, 3], [11, 2], list(range(1, 30)), [8] * 200]  # the last is longer than the model
+
+
+@pytest.fixture(scope="module")
+def base(tiny_base):
+    return load_base(str(tiny_base))
+
+
+def test_nats_are_the_mean_loss_of_each_text_alone(base):
+    found = nats_per_token(base.model, TEXTS, 0)
+    for text, nats in zip(TEXTS, found, strict=True):
+        row = torch.tensor([[0, *text]])[:, :128]
+        with torch.no_grad():
+            loss = base.model(input_ids=row, labels=row).loss
+        assert float(nats) == pytest.approx(float(loss), rel=1e-5)
+
+
+def test_a_text_s_nats_do_not_depend_on_its_company_by_a_single_bit(base):
+    alone = nats_per_token(base.model, TEXTS[:1], 0)
+    many = [[i % 90 + 1] * (i % 40 + 1) for i in range(3 * TOKENS_AT_ONCE // 16)]
+    beside = nats_per_token(base.model, [*many, TEXTS[0], *many], 0)[len(many)]
+    assert torch.equal(alone[0], beside)
+
+
+def test_every_text_is_counted(base):
+    counted = []
+    nats_per_token(base.model, TEXTS, 0, lambda done, _: counted.append(done - sum(counted)))
+    assert sum(counted) == len(TEXTS)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"low": 5.0}, {"low": -1.0}, {"high": float("inf")}, {"high": "4"}, {"origin": " "},
+        {"shares": (0.5, 0.5)}, {"shares": (0.3,) * 5}, {"shares": (-0.2, 0.4, 0.3, 0.3, 0.2)},
+    ],
+)  # fmt: skip
+def test_what_is_no_scale_is_refused(change):
+    with pytest.raises(ValueError, match="weight scale"):
+        WeightScale(
+            **{"base_model": "m", "low": 2.0, "high": 4.0, "origin": "x", "shares": (0.2,) * 5}
+            | change
+        )
+
+
+def test_a_scale_survives_its_file():
+    (scale,) = SCALES.values()
+    assert WeightScale.from_dict(json.loads(json.dumps(scale.to_dict()))) == scale
+    for broken in ({}, {**scale.to_dict(), "more": 1}, [], {**scale.to_dict(), "shares": 3}):
+        with pytest.raises(ValueError, match="weight scale"):
+            WeightScale.from_dict(broken)
+
+
+def test_shares_go_to_the_nearest_weight_that_is_told():
+    assert nearest_shares(torch.tensor([0.99, 0.7, 0.51, 0.3, 0.1])) == (0.2,) * 5
+
+
+def test_constants_are_fitted_so_that_a_tenth_lies_beyond_either_end(
+    capsys, tmp_path, tiny_base, base, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    sentences = [f"A sentence, number {i}, {'and so on ' * (i % 9)}." for i in range(50)]
+    pd.DataFrame({"words": sentences}).to_csv("public.csv", index=False)
+    fit = ("weights", "public.csv", "--base-model", tiny_base, "--output", "scale.json", "--quiet")
+    assert run_twinset(capsys, *fit, "--text", "words", "--precision", "float32").code == 0
+    scale = weight_scale(base, "scale.json")
+    ids = base.tokenizer([f" {s}" for s in sentences], add_special_tokens=False)["input_ids"]
+    end = base.tokenizer.eos_token_id
+    nats = nats_per_token(base.model, [[*row, end][:256] for row in ids], end)
+    weights = scale.weights(nats)
+    assert sum(weights == 0) in range(4, 8) and sum(weights == 1) in range(4, 8)
+    assert scale.shares == pytest.approx(nearest_shares(weights))
+    assert scale.origin == "50 texts of public.csv"
+    assert re.fullmatch("local folder, files [0-9a-f]{64}", scale.base_model)
+    assert str(tiny_base) not in json.dumps(scale.to_dict())
+    again = run_twinset(capsys, *fit, "--text", "words")
+    assert again.code == 2 and "exists" in again.err
+    missing = run_twinset(capsys, "weights", "public.csv", "--output", "new.json")
+    assert missing.code == 2 and "no column 'text'" in missing.err
+    pd.DataFrame({"text": ["one text"]}).to_csv("few.csv", index=False)
+    few = run_twinset(capsys, "weights", "few.csv", "--output", "new.json")
+    assert few.code == 2 and "has 1 texts" in few.err
+
+
+def test_a_scale_of_another_model_is_refused(tmp_path, base):
+    (tmp_path / "s.json").write_text(json.dumps(next(iter(SCALES.values())).to_dict()))
+    with pytest.raises(InputError, match="another base model"):
+        weight_scale(base, str(tmp_path / "s.json"))
+    (tmp_path / "s.json").write_text("{}")
+    with pytest.raises(InputError, match="weight scale"):
+        weight_scale(base, str(tmp_path / "s.json"))
+
+
+# -- the plan --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("epsilon", "highest"), [(4.0, None), (4.0, 20.0), (4.0, 4.0)])
+def test_both_budgets_are_met_by_the_plan_s_own_events(epsilon, highest):
+    config = RunConfig(PrivacyConfig(epsilon), PolicyConfig("adaptive", epsilon_max=highest))
+    plan = make_plan(10_000, config)
+    most = 2 * epsilon if highest is None else highest
+    assert 0.995 * most < plan.epsilon <= most
+    assert 0.99 * epsilon < plan.epsilon_after(plan.steps, weight=1.0) <= epsilon
+    uniform = make_plan(10_000, RunConfig(PrivacyConfig(epsilon)))
+    assert plan.noise_multiplier <= uniform.noise_multiplier
+    assert plan.highest == most
+
+
+def test_the_least_noise_of_the_published_importance_is_what_its_plan_spends():
+    config = RunConfig(PrivacyConfig(4.0), PolicyConfig("importance", "published"))
+    plan = make_plan(10_000, config)
+    uniform = make_plan(10_000, RunConfig(PrivacyConfig(4.0)))
+    assert plan.noise_multiplier == uniform.noise_multiplier
+    assert plan.epsilon > 2 * uniform.epsilon

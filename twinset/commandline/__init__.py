@@ -1,0 +1,1 @@
+"""The command line: typer and the terminal, and nothing else."""

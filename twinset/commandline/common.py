@@ -1,0 +1,88 @@
+"""What commands share: their arguments, the options as nouns of a run, and how results are printed.
+
+Knows nothing of any single command.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from twinset.config.plan import Plan
+    from twinset.pipeline.generate import Result
+    from twinset.pipeline.request import OutputPaths, Source
+    from twinset.sampling.allocation import RowsRequest
+
+Data = Annotated[str, typer.Argument(help="CSV, TSV, Parquet, JSONL, data-set folder or hub name.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Stop after the plan; write nothing.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+Policies = Annotated[str, typer.Option(help="Noise policies; none: without privacy.")]
+Test = Annotated[str | None, typer.Option(help="Real rows, held out; else a fifth.")]
+
+
+def listed(text: str) -> tuple[str, ...]:
+    """Return the names between commas, each once.
+
+    >>> listed("uniform, none,uniform")
+    ('uniform', 'none')
+    """
+    return tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+
+
+def source_of(data: str, given: dict[str, Any]) -> Source:
+    """Return the table that the options name."""
+    from twinset.pipeline.request import Source
+
+    names = {"text": "text", "attribute": "attributes", "split": "split"}
+    names |= {"drop_empty": "drop_empty", "prompt": "prompt", "owner": "owner"}
+    return Source(data, **{names[k]: v for k, v in given.items() if k in names})
+
+
+def rows_of(given: dict[str, Any]) -> RowsRequest:
+    """Return how many rows the options ask for."""
+    from twinset.sampling.allocation import RowsRequest
+
+    return RowsRequest(given.get("rows"), given.get("rows_per_label", ()), given.get("plan_file"))
+
+
+def places_of(given: dict[str, Any]) -> OutputPaths:
+    """Return where the options want results."""
+    from twinset.pipeline.request import OutputPaths
+
+    run, output = given.get("run"), given.get("output")
+    return OutputPaths(
+        run=Path(run) if run is not None else None,
+        output=Path(output) if output is not None else None,
+        format=given.get("format"),
+        overwrite=given.get("overwrite", False),
+        guard_formulas=not given.get("no_formula_guard", False),
+        resume=given.get("resume", False),
+        accept_spend=given.get("accept_spend", False),
+    )
+
+
+def show(data: Any, lines: Iterable[str], as_json: bool) -> None:
+    """Print plain values as JSON, or the lines that say the same to people."""
+    typer.echo(json.dumps(data, ensure_ascii=False, default=str) if as_json else "\n".join(lines))
+
+
+def show_plan(plan: Plan, as_json: bool) -> None:
+    """Print a plan."""
+    from twinset.pipeline.forecast import plan_lines, plan_to_dict
+
+    show(plan_to_dict(plan), plan_lines(plan), as_json)
+
+
+def show_result(result: Result, as_json: bool) -> None:
+    """Print what a run made and what is guaranteed of it."""
+    facts: dict[str, Any] = {"run": result.run, "twin": result.twin, "rows": result.rows}
+    facts |= {"epsilon": result.guarantee.epsilon, "delta": result.guarantee.delta}
+    lines = [f"{k}: {v}" for k, v in facts.items() if k in ("run", "twin", "rows") and v]
+    sentence = result.guarantee.sentence
+    show(facts | {"guarantee": sentence}, [*lines, sentence], as_json)

@@ -1,0 +1,117 @@
+"""How a command begins and ends: memory, exit code, one line on stderr, nothing private in it."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import re
+import resource
+import signal
+import traceback
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+import typer
+
+from twinset.errors import InputError, Stopped, VerificationError, printable
+
+STOPPED = 130  # exit code
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
+_MOST = 2**31 - 1
+_OPTION = re.compile(r"`([a-z][a-z0-9_]*)(?:=([^`]*))?`")  # in a message of the library
+HOME = Path(__file__).resolve().parent.parent.parent
+
+
+def keep_freed_memory() -> bool:
+    """Have the C library keep freed memory, and return whether it will (only glibc can be asked).
+
+    By default it maps each large tensor anew, and the system hands over every page of it zeroed,
+    which was a third of a small model's training step. What is kept is the most that was in use
+    at one time.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, TypeError, AttributeError):  # Windows, macOS, musl
+        return False
+    return bool(mallopt(_MMAP_THRESHOLD, _MOST) and mallopt(_TRIM_THRESHOLD, _MOST))
+
+
+def run(command: Callable[[], int]) -> int:
+    """Run a command and return its exit code: 0, 1 (failed), 2 (bad input) or 130 (stopped)."""
+    previous = {s: signal.signal(s, _stop) for s in (signal.SIGINT, signal.SIGTERM)}
+    cores = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, cores[1]))  # a core dump would hold the table
+    if not _debugging():
+        warnings.simplefilter("ignore")  # of libraries, to developers
+    try:
+        code = command() or 0
+        return _failed(KeyboardInterrupt()) if code == STOPPED else code  # typer says it so
+    except BaseException as error:
+        return _failed(error)
+    finally:
+        resource.setrlimit(resource.RLIMIT_CORE, cores)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _debugging() -> bool:
+    return os.environ.get("TWINSET_DEBUG") == "1"
+
+
+def _stop(number: int, frame: object) -> NoReturn:
+    """Stop once: a second signal must not disturb the clearing up."""
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+def with_flags(line: str) -> str:
+    """Return a line of the library's with options as they are given here.
+
+    >>> with_flags("`top_p` must be above 0; take `engine=torch`, or run `pip install vllm`")
+    '--top-p must be above 0; take --engine torch, or run `pip install vllm`'
+    """
+    return _OPTION.sub(lambda found: _flag(found[1], found[2]), line)
+
+
+def _flag(name: str, value: str | None) -> str:
+    flag = f"--{name.replace('_', '-')}"
+    return flag if value is None else f"{flag} {value}"
+
+
+def _failed(error: BaseException) -> int:
+    """Print in one line what ended the command; return the exit code."""
+    line, code = _verdict(error)
+    typer.echo(printable(" ".join(line.split())), err=True)
+    if _debugging():
+        traceback.print_exception(error)
+    return code
+
+
+def _verdict(error: BaseException) -> tuple[str, int]:
+    if isinstance(error, Stopped):
+        return with_flags(str(error)), STOPPED
+    if isinstance(error, KeyboardInterrupt):
+        return "stopped; nothing half-written is left", STOPPED
+    if isinstance(error, InputError):
+        return f"error: {with_flags(str(error))}", 2
+    if isinstance(error, VerificationError):
+        return f"error: {error}", 1
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        return "error: a path is too long; name a shorter one", 2
+    if hasattr(error, "format_message"):  # typer's: an unknown flag, a number that is none
+        return f"error: {error.format_message()}; see twinset --help", 2
+    what = f"unexpected {type(error).__name__} {_place(error)}"  # its message may quote a record
+    return f"error: {what}; TWINSET_DEBUG=1 shows more", 1
+
+
+def _place(error: BaseException) -> str:
+    """Return the last place in twinset's own code that the error passed through."""
+    roots = (HOME / "cli.py", HOME / "twinset", HOME / "evaluation")
+    frames = traceback.extract_tb(error.__traceback__)
+    passed = [(Path(frame.filename).resolve(), frame.lineno) for frame in frames]
+    own = [(p, line) for p, line in passed if any(p.is_relative_to(root) for root in roots)]
+    return f"in {own[-1][0].name}:{own[-1][1]}" if own else "outside twinset"

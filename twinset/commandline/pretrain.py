@@ -1,0 +1,135 @@
+"""The command `pretrain`: parse, call, print."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from twinset.commandline.common import Json, Quiet, show
+from twinset.config.bounds import limits
+from twinset.errors import InputError
+from twinset.files.limits import SMALL, read_text
+from twinset.pretraining.config import MINUTES, PretrainConfig, Shape
+
+
+def pretrain(
+    corpus: Annotated[list[Path], typer.Argument(help="Public text: .txt, tables, .gz, folders.")],
+    output: Annotated[Path, typer.Option(help="Folder of the model; a stopped run is resumed.")],
+    base_model: Annotated[
+        str | None, typer.Option(help="Train this one further; left out: from scratch.")
+    ] = None,
+    vocabulary: Annotated[
+        int, typer.Option(help="Tokens, from scratch.", **limits(Shape, "vocabulary"))
+    ] = 8192,
+    layers: Annotated[int, typer.Option(help="From scratch.", **limits(Shape, "layers"))] = 6,
+    width: Annotated[int, typer.Option(help="From scratch.", **limits(Shape, "width"))] = 256,
+    heads: Annotated[int, typer.Option(help="From scratch.", **limits(Shape, "heads"))] = 4,
+    context: Annotated[
+        int, typer.Option(help="Tokens of a block.", **limits(PretrainConfig, "context"))
+    ] = 256,
+    epochs: Annotated[
+        float,
+        typer.Option(
+            help="Passes over the corpus; parts count.", **limits(PretrainConfig, "epochs")
+        ),
+    ] = 1.0,
+    batch_size: Annotated[
+        int, typer.Option(help="Blocks a step.", **limits(PretrainConfig, "batch_size"))
+    ] = 32,
+    micro_batch: Annotated[
+        int, typer.Option(help="Blocks at once.", **limits(PretrainConfig, "micro_batch"))
+    ] = 16,
+    learning_rate: Annotated[
+        float, typer.Option(help="The highest.", **limits(PretrainConfig, "learning_rate"))
+    ] = 1e-3,
+    warmup: Annotated[
+        float, typer.Option(help="Share of the steps.", **limits(PretrainConfig, "warmup"))
+    ] = 0.02,
+    weight_decay: Annotated[
+        float, typer.Option(help="Of matrices.", **limits(PretrainConfig, "weight_decay"))
+    ] = 0.1,
+    seed: Annotated[
+        int, typer.Option(help="Of weights and order.", **limits(PretrainConfig, "seed"))
+    ] = 0,
+    precision: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
+    max_minutes: Annotated[
+        float | None,
+        typer.Option(help="Stop after so long; the same command resumes.", **MINUTES.limits),
+    ] = None,
+    text: Annotated[str, typer.Option(help="Column of a table's texts.")] = "text",
+    prompt: Annotated[
+        str | None, typer.Option(help="Half of the rows that have its {columns} follow it.")
+    ] = None,
+    decontaminate: Annotated[
+        list[Path] | None, typer.Option(help="Text not to be trained on (not DP); repeat it.")
+    ] = None,
+    licences: Annotated[
+        Path | None, typer.Option(help='TOML: "beginning of a file\'s name" = "licence".')
+    ] = None,
+    licence: Annotated[str, typer.Option(help="Of the model, for its card.")] = "other",
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Train a base model on PUBLIC text: no privacy here. Killed, the same command resumes."""
+    from accelerate import PartialState
+
+    from twinset.commandline.console import Console
+    from twinset.files.environment import shell_line
+    from twinset.pretraining.pretrain import PretrainRequest
+    from twinset.pretraining.pretrain import pretrain as make
+    from twinset.pretraining.training import on_cpu
+
+    config = PretrainConfig(
+        base_model,
+        Shape(vocabulary, layers, width, heads),
+        context,
+        epochs,
+        batch_size,
+        micro_batch,
+        learning_rate,
+        warmup,
+        weight_decay,
+        seed,
+        precision,
+    )
+    request = PretrainRequest(
+        tuple(corpus),
+        output,
+        config,
+        text,
+        prompt,
+        {} if licences is None else _licences(licences),
+        licence,
+        tuple(decontaminate or ()),
+        max_minutes,
+    )
+    leading = PartialState(cpu=on_cpu()).is_main_process
+    with Console(quiet or not leading) as console:
+        facts = make(request, _without_folders(shell_line("twinset")), console)
+    if not leading:
+        return
+    validation = facts["validation"]
+    lines = [f"model: {output}", f"validation: {validation['bits_per_byte']:.3f} bits per byte"]
+    if not facts["finished"]:
+        lines.append(f"{validation['steps']} of {validation['of']} steps: the same command resumes")
+    show(facts, lines, as_json)
+
+
+def _without_folders(line: str) -> str:
+    """Return a command without the folders of this machine: the card is for others."""
+    return shlex.join(Path(part).name if "/" in part else part for part in shlex.split(line))
+
+
+def _licences(path: Path) -> dict[str, str]:
+    import tomllib
+
+    try:
+        stated = tomllib.loads(read_text(path, SMALL))
+    except InputError:
+        raise
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path}: is no TOML file ({type(error).__name__})") from None
+    return {str(name): str(licence) for name, licence in stated.items()}

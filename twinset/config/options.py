@@ -1,0 +1,326 @@
+"""Every option by its name: one table from which flags, the TOML file and the Python keywords come.
+
+Knows names, types and help texts; what a value means and which values are refused is for
+`twinset.config` and `twinset.pipeline.request`.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Collection, Mapping
+from dataclasses import MISSING, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from twinset.config import (
+    ROWS as ROWS_BOUNDS,
+)
+from twinset.config import (
+    PolicyConfig,
+    PrivacyConfig,
+    RunConfig,
+    SamplingConfig,
+    SpeedConfig,
+    TrainingConfig,
+)
+from twinset.config.bounds import Bounds, bounds_in, option_name
+from twinset.errors import InputError
+from twinset.files.limits import SMALL, read_text
+
+_GROUPS: dict[str, type[Any]] = {
+    "privacy": PrivacyConfig,
+    "policy": PolicyConfig,
+    "training": TrainingConfig,
+    "speed": SpeedConfig,
+    "sampling": SamplingConfig,
+}
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option.
+
+    Args:
+        name: in Python and, with dashes for underscores, everywhere else.
+        kind: of one value.
+        help: one line.
+        values: what to show for a value, where the type says too little.
+        repeatable: may be given several times; its value is a tuple.
+    """
+
+    name: str
+    kind: type[str] | type[int] | type[float] | type[bool]
+    help: str
+    values: str | None = None
+    repeatable: bool = False
+
+    @property
+    def flag(self) -> str:
+        """The option on the command line.
+
+        >>> Option("top_p", float, "").flag
+        '--top-p'
+        """
+        return f"--{self.name.replace('_', '-')}"
+
+    def read(self, value: Any, place: str) -> Any:
+        """Return a value of a TOML file as the command line would give it.
+
+        Raises:
+            InputError: it has another type.
+        """
+        if self.repeatable:
+            values = value if isinstance(value, list) else [value]
+            return tuple(self._read_one(one, place) for one in values)
+        return self._read_one(value, place)
+
+    def _read_one(self, value: Any, place: str) -> Any:
+        exact = type(value) is self.kind
+        if not exact and (type(value) is not int or self.kind not in (float, str)):
+            kinds = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+            raise InputError(f"{place}: {self.flag[2:]} must be {kinds[self.kind]}")
+        try:
+            return self.kind(value)
+        except OverflowError:
+            raise InputError(f"{place}: {self.flag[2:]} is too large a number") from None
+
+
+TABLE = (
+    Option("text", str, "Column of texts; guessed where only one fits.", "COLUMN"),
+    Option("attribute", str, "Column of labels; repeat it for several.", "COLUMN", True),
+    Option("split", str, "Split of a data set that has several.", "NAME"),
+    Option("drop_empty", bool, "Leave out rows that lack text or label."),
+    Option("prompt", str, "Template's name, .toml file, or the prompt itself.", "PROMPT"),
+    Option("owner", str, "Column of whose record it is: protects owners, not records.", "COLUMN"),
+)
+PRIVACY = (
+    Option("epsilon", float, "ε of all that is shared; adaptive: of the most unusual records."),
+    Option("delta", float, "δ; left out: min(1e-5, 0.01/N^1.1)."),
+    Option("no_privacy", bool, "Train without noise, for comparison. Nothing is guaranteed."),
+    Option("max_grad_norm", float, "C, to which each record's gradient is clipped."),
+    Option("max_records_per_owner", int, "--owner: m, records of an owner in a step."),
+    Option("group_size", int, "State what holds for any so many records together, too."),
+    Option("label_count_share", float, "Share of ε for the noisy label counts."),
+)
+POLICY = (
+    Option(
+        "noise_policy",
+        str,
+        "How noise is spread; README says which to choose.",
+        "uniform|adaptive|selective|importance",
+    ),
+    Option("policy_form", str, "As a theorem covers it, or as published.", "sound|published"),
+    Option("epsilon_max", float, "adaptive: ε of the most ordinary records; left out: twice ε."),
+    Option("weight_scale", str, "adaptive: constants made by `twinset weights`.", "FILE"),
+    Option(
+        "detector",
+        str,
+        "selective: what flags private spans.",
+        "patterns|entities|contextual|MODULE:FUNCTION",
+    ),
+    Option("redact_only", bool, "Mask what the detector flags, and read nothing else."),
+    Option("importance_beta1", float, "importance: of the average of the sensitivity."),
+    Option("importance_beta2", float, "importance: of the average of its deviation."),
+    Option("importance_alpha", float, "importance: how far to draw it to its mean."),
+    Option("importance_low", float, "importance: lower quantile of its unit."),
+    Option("importance_high", float, "importance: upper quantile of its unit."),
+    Option(
+        "importance_bound", float, "importance: each factor of s is within 1/b and b; 1 is uniform."
+    ),
+)
+TRAINING = (
+    Option("base_model", str, "Asset (see `twinset models`), local folder or hub name.", "MODEL"),
+    Option(
+        "method",
+        str,
+        "What is trained: adapters, the same beside four-bit weights, or all weights.",
+        "lora|qlora|full",
+    ),
+    Option("lora_rank", int, "Rank of the adapters."),
+    Option("steps", int, "Training steps; left out: chosen from N."),
+    Option("batch_size", int, "Expected records a step; left out: chosen from N."),
+    Option("learning_rate", float, "Adam's, at its peak; left out: by --method."),
+    Option("max_tokens", int, "Longest text kept, in tokens."),
+    Option("mismatch_weight", float, "λ of the prompt-mismatch loss; 0 switches it off."),
+    Option("mismatch_prompts", int, "Wrong prompts a record is set against."),
+    Option("mismatch_form", str, "Form of that loss.", "bounded|published"),
+)
+SPEED = (
+    Option("physical_tokens", int, "Tokens in memory at once; changes no result."),
+    Option("physical_batch", int, "The same in records; overrides the tokens."),
+    Option("precision", str, "Of matrix products in the model.", "auto|float32|bfloat16"),
+    Option("gradient_checkpointing", bool, "Compute layers twice instead of keeping them."),
+    Option("low_memory", bool, "Keep no record's gradient, whatever time that costs."),
+    Option("processes", int, "That train and sample together; changes no guarantee."),
+)
+ROWS = (
+    Option("rows", int, "Rows in total; left out: as many as the table has."),
+    Option("rows_per_label", str, "500 for each label, or positive=500.", "[LABEL=]N", True),
+    Option("plan_file", str, "Table of labels with a column `rows`.", "FILE"),
+)
+DECODING = (
+    Option("top_p", float, "Draw from the likeliest tokens up to this probability."),
+    Option("temperature", float, "Below 1: safer text; above 1: more varied."),
+    Option("guidance", float, "How hard rows are pressed towards their label; 0 is not at all."),
+    Option("typical_p", float, "Typical decoding with this mass, instead of top-p."),
+    Option("max_new_tokens", int, "Longest text written; left out: as in training."),
+    Option("sample_batch", int, "Rows written at once."),
+    Option("engine", str, "That writes rows; vllm is made for GPUs.", "torch|vllm"),
+)
+TWIN_FILE = (
+    Option("output", str, "The twin beside your other files; card and ledger too.", "FILE"),
+    Option("format", str, "Where the ending of --output does not say.", "parquet|csv|tsv|jsonl"),
+    Option("no_formula_guard", bool, "CSV: leave cells that a spreadsheet would run as they are."),
+)
+RUN = (
+    Option("run", str, "Run folder; left out: runs/<table>-<n>.", "FOLDER"),
+    Option("resume", bool, "Resume a run that was killed or stopped."),
+    Option("accept_spend", bool, "Go on from where it went on before, and count both."),
+)
+OVERWRITE = (Option("overwrite", bool, "Replace an existing run or output file."),)
+SEED = (Option("seed", int, "For everything but the noise, which no seed reaches."),)
+
+PANELS: dict[str, tuple[Option, ...]] = {
+    "Table": TABLE,
+    "Privacy": PRIVACY,
+    "Noise policy": POLICY,
+    "Training": TRAINING,
+    "Speed": SPEED,
+    "Rows": ROWS,
+    "Decoding": DECODING,
+    "Results": (*RUN, *TWIN_FILE, *OVERWRITE),
+    "Repeating": SEED,
+}
+# What commands take that run every policy themselves, and one without privacy.
+ANY_POLICY = (
+    *TABLE,
+    *(option for option in PRIVACY if option.name != "no_privacy"),
+    *(option for option in POLICY if option.name != "noise_policy"),
+    *TRAINING,
+    *SPEED,
+    *DECODING,
+    *SEED,
+)
+OPTIONS: dict[str, Option] = {o.name: o for panel in PANELS.values() for o in panel}
+
+
+def merge(given: Mapping[str, Any], file: str | Path | None) -> dict[str, Any]:
+    """Join the command line's options with those of a TOML file; the command line's win.
+
+    `no_privacy` becomes an ε of `None`.
+
+    Raises:
+        InputError: the file cannot be read or has an unknown option, or options contradict.
+    """
+    stored = read_options(Path(file)) if file is not None else {}
+    if given.get("no_privacy"):
+        stored.pop("epsilon", None)
+    if "epsilon" in given:
+        stored.pop("no_privacy", None)
+    merged = {**stored, **given}
+    if merged.pop("no_privacy", False):
+        if "epsilon" in merged:
+            raise InputError("--epsilon and --no-privacy contradict each other; give one of them")
+        merged["epsilon"] = None
+    return merged
+
+
+def read_options(path: Path) -> dict[str, Any]:
+    """Read options from a TOML file, where they stand by their names: `top-p = 0.9`.
+
+    Raises:
+        InputError: the file cannot be read, or holds an unknown option or one of another type.
+    """
+    try:
+        data = tomllib.loads(read_text(path, SMALL))
+    except InputError as error:
+        raise InputError(f"--config {error}") from None
+    except OSError as error:
+        raise InputError(f"--config {path}: cannot be read ({error.strerror})") from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"--config {path}: not valid TOML ({error})") from None
+    named = {key.replace("-", "_"): value for key, value in data.items()}
+    if unknown := [name for name in named if name not in OPTIONS]:
+        raise InputError(_unknown(unknown[0], f"--config {path}: "))
+    return {name: OPTIONS[name].read(value, f"--config {path}") for name, value in named.items()}
+
+
+def run_config(options: Mapping[str, Any], any_policy: bool = False) -> RunConfig:
+    """Sort options into the groups of a run. Fields that have no flag are options here too.
+
+    Args:
+        options: by name.
+        any_policy: take options of noise policies that are not chosen, too.
+
+    Raises:
+        InputError: an option that no group has or that would do nothing, or a value that its group
+            refuses.
+
+    >>> run_config({"epsilon": 3.0, "seed": 7}).sampling.seed
+    7
+    """
+    config, known = RunConfig(), set()
+    for group, kind in _GROUPS.items():
+        names = {f.name: option_name(f) for f in fields(kind)}  # a `seed` goes to two groups
+        known |= set(names.values())
+        values = {field: options[name] for field, name in names.items() if name in options}
+        config = replace(config, **{group: kind(**values)})
+    if unknown := sorted(set(options) - known):
+        raise InputError(_unknown(unknown[0]))
+    if config.privacy.group_size is not None and config.privacy.target_epsilon is None:
+        raise InputError("`group_size` does nothing without privacy; leave it out")
+    if not any_policy:
+        _refuse_idle(options, config.policy)
+    return config
+
+
+def _refuse_idle(options: Mapping[str, Any], policy: PolicyConfig) -> None:
+    """Refuse what looks as if it protected somebody, and would do nothing."""
+    for name in options:
+        if name == "detector":
+            used, needs = policy.masks, "`noise_policy=selective` or `redact_only`"
+        elif name in ("epsilon_max", "weight_scale"):
+            used, needs = policy.weighs, "`noise_policy=adaptive` in its sound form"
+        elif name.startswith("importance_"):
+            used, needs = policy.noise_policy == "importance", "`noise_policy=importance`"
+        else:
+            continue
+        if not used:
+            raise InputError(f"`{name}` does nothing without {needs}; leave it out")
+
+
+def run_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of the options that `run_config` knows."""
+    other = {o.name for o in (*TABLE, *ROWS, *PANELS["Results"])}
+    return {name: value for name, value in options.items() if name not in other}
+
+
+def default_of(name: str) -> Any:
+    """Return an option's default for a help text; None where it is chosen later or has none.
+
+    >>> default_of("epsilon"), default_of("steps"), default_of("rows")
+    (8.0, None, None)
+    """
+    for kind in _GROUPS.values():
+        for field in fields(kind):
+            if option_name(field) == name and field.default is not MISSING:
+                return field.default
+    return None
+
+
+def bounds_of(name: str) -> Bounds | None:
+    """Return the numbers that an option takes; None where it takes no number.
+
+    >>> str(bounds_of("top_p")), bounds_of("text")
+    ('from 0.001 to 1', None)
+    """
+    found = {n: bounds for kind in _GROUPS.values() for n, bounds in bounds_in(kind).items()}
+    return (found | {"rows": ROWS_BOUNDS}).get(name)
+
+
+def _unknown(name: str, place: str = "", among: Collection[str] = tuple(OPTIONS)) -> str:
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, among, n=1)
+    hint = f"; did you mean {close[0].replace('_', '-')}?" if close else ""
+    return f"{place}unknown option {name.replace('_', '-')!r}{hint}"

@@ -1,0 +1,268 @@
+"""A run's plan: everything decided before the first private step, from N records alone.
+
+Knows no record and no model. The defaults were chosen by experiment on public sets, whose figures
+are in docs/tuning.md.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from twinset.config import PolicyConfig, PrivacyConfig, RunConfig
+from twinset.errors import InputError
+from twinset.privacy.accounting.accountant import epsilon
+from twinset.privacy.accounting.calibration import calibrate_noise_multiplier
+from twinset.privacy.accounting.events import (
+    Event,
+    GaussianRelease,
+    IndividualGaussian,
+    SubsampledGaussian,
+)
+from twinset.privacy.accounting.gaussian_mechanism import gaussian_noise_multiplier
+from twinset.privacy.statement.guarantee import is_covered
+from twinset.privacy.statement.wording import caveats, delta_caveats
+
+# σ / L above which a run is refused. The mean of clipped gradients is at most C long in all its
+# directions together; with this share of C as noise in each one of them training finds nothing.
+LARGEST_NOISE_PER_RECORD = 0.25
+
+LEARNING_RATE = 3e-3  # for adapters; docs/tuning.md says what was tried
+FULL_LEARNING_RATE = 1e-4  # for all weights
+MISMATCH_WEIGHT = 8.0  # λ of the bounded form; docs/tuning.md says what was tried
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The numbers a run is made of.
+
+    Args:
+        records: N, taken as public.
+        target_epsilon: ε asked for; `None` for a run without privacy. Of adaptive noise it is that
+            of records of privacy weight 1.
+        target_delta: δ.
+        batch_size: L = qN, the expected number of records a step.
+        steps: T.
+        noise_multiplier: σ, in units of the clipping norm; 0 without privacy.
+        label_count_noise: standard deviation added to each released label count; 0 without privacy.
+        learning_rate: Adam's, at its peak.
+        mismatch_weight: λ.
+        policy: name and form of the noise policy.
+        highest_epsilon: adaptive: ε of records of privacy weight 0, and so of any record.
+        least_share: adaptive: c(1), the share of C that records of privacy weight 1 are clipped to.
+        least_noise: published importance: the least that noise may be multiplied by.
+        group_size: m, records that are looked at together too; None: none.
+    """
+
+    records: int
+    target_epsilon: float | None
+    target_delta: float
+    batch_size: int
+    steps: int
+    noise_multiplier: float
+    label_count_noise: float
+    learning_rate: float
+    mismatch_weight: float
+    policy: tuple[str, str] = ("uniform", "sound")
+    highest_epsilon: float | None = None
+    least_share: float = 1.0
+    least_noise: float = 1.0
+    group_size: int | None = None
+
+    @property
+    def sample_rate(self) -> float:
+        """Sample rate q = L / N."""
+        return min(1.0, self.batch_size / self.records)
+
+    @property
+    def is_covered(self) -> bool:
+        """Whether there is noise, and a theorem about it."""
+        return self.target_epsilon is not None and is_covered(*self.policy)
+
+    @property
+    def events(self) -> list[Event]:
+        """What the whole run will have spent with noise; nothing where no theorem covers it."""
+        return self._events_after(self.steps)
+
+    @property
+    def epsilon(self) -> float:
+        """ε of the whole run, for any record, at `target_delta`; infinite where there is none."""
+        return self.epsilon_after(self.steps)
+
+    @property
+    def highest(self) -> float:
+        """ε that the plan lets no record exceed, as asked for where it could be."""
+        if not self.is_covered or self.least_noise < 1 or self.target_epsilon is None:
+            return self.epsilon
+        return self.target_epsilon if self.highest_epsilon is None else self.highest_epsilon
+
+    def epsilon_after(self, steps: int, weight: float = 0.0) -> float:
+        """ε of the label counts and the first `steps` steps, for records of a privacy weight."""
+        events = self._events_after(steps)
+        return epsilon(events, self.target_delta, weight) if events else math.inf
+
+    def _events_after(self, steps: int) -> list[Event]:
+        if not self.is_covered:
+            return []
+        counts = GaussianRelease(self.label_count_noise, "label counts")
+        sigma, rate = self.noise_multiplier, self.sample_rate
+        if self.highest_epsilon is not None:
+            return [counts, IndividualGaussian(sigma, rate, steps, self.least_share)]
+        return [counts, SubsampledGaussian(sigma * self.least_noise, rate, steps)]
+
+    @property
+    def warnings(self) -> list[str]:
+        """What its owner must know before it runs."""
+        if self.target_epsilon is None:
+            return ["no privacy was asked for: treat model and twin as private"]
+        found = list(caveats(*self.policy))
+        if self.highest_epsilon is not None:
+            found.append(
+                f"adaptive noise guarantees ε = {self.highest_epsilon:g} to every record, and "
+                f"ε = {self.target_epsilon:g} only to those of privacy weight 1; `epsilon_max` "
+                "sets the first"
+            )
+        if self.target_delta * self.records >= 1:
+            found.append(
+                f"δ = {self.target_delta:g} is not below 1/N: it would permit publishing some of "
+                f"the {self.records} records word for word, and nothing is guaranteed; leave "
+                "`delta` out"
+            )
+        else:
+            found += delta_caveats(self.target_delta, self.records)
+        return found
+
+
+def without_noise(plan: Plan) -> Plan:
+    """Return the same steps without noise, as phase 1 of selective noise takes them."""
+    return replace(plan, target_epsilon=None, noise_multiplier=0.0, label_count_noise=0.0)
+
+
+def default_delta(records: int) -> float:
+    """δ = min(1e-5, 0.01/N^1.1), of which no one need be warned: δN stays below 0.01.
+
+    >>> default_delta(500), round(default_delta(100_000), 12)
+    (1e-05, 3.1623e-08)
+    """
+    return min(1e-5, 0.01 * records**-1.1)
+
+
+def default_batch_size(records: int) -> int:
+    """Expected records a step: noise falls with it, and time grows.
+
+    >>> [default_batch_size(n) for n in (300, 10_000, 1_000_000)]
+    [43, 250, 1024]
+    """
+    return max(32, min(1024, round(2.5 * math.sqrt(records))))
+
+
+def default_steps(records: int, batch_size: int) -> int:
+    """About one pass over the table, but neither too few steps for Adam nor hours of them.
+
+    >>> [default_steps(n, default_batch_size(n)) for n in (300, 10_000, 100_000, 1_000_000)]
+    [40, 40, 126, 300]
+    """
+    return max(40, min(300, round(records / batch_size)))
+
+
+def make_plan(records: int, config: RunConfig) -> Plan:
+    """Choose sample rate, steps, σ and learning rate for N records.
+
+    Raises:
+        InputError: δ ≥ 1, a highest ε below ε, or the noise needed is so large that nothing could
+            be learnt; the message says what ε is attainable.
+    """
+    privacy, training, policy = config.privacy, config.training, config.policy
+    delta = privacy.target_delta if privacy.target_delta is not None else default_delta(records)
+    batch = min(training.batch_size or default_batch_size(records), records)
+    steps = training.steps or default_steps(records, batch)
+    sigma, count_noise = _noise(records, privacy, delta, batch, steps)
+    highest, share = None, 1.0
+    if policy.weighs and sigma:
+        highest = _highest_epsilon(privacy, policy)
+        least = _multiplier(highest, delta, batch / records, steps, count_noise)
+        sigma, share = least, min(1.0, least / sigma * (1 - 1e-9))  # σ / c(1) no less than needed
+    option = "epsilon" if highest is None else "epsilon_max"
+    _check_noise(records, privacy, delta, batch, steps, sigma, option)
+    is_stretched = policy.key == ("importance", "published")
+    rate, weight = training.learning_rate, training.mismatch_weight
+    usual_rate = LEARNING_RATE if training.method != "full" else FULL_LEARNING_RATE
+    return Plan(
+        records=records,
+        target_epsilon=privacy.target_epsilon,
+        target_delta=delta,
+        batch_size=batch,
+        steps=steps,
+        noise_multiplier=sigma,
+        label_count_noise=count_noise,
+        learning_rate=rate if rate is not None else usual_rate,
+        mismatch_weight=weight if weight is not None else MISMATCH_WEIGHT,
+        policy=policy.key,
+        highest_epsilon=highest,
+        least_share=share,
+        least_noise=1 / policy.importance_bound if is_stretched else 1.0,
+        group_size=privacy.group_size,
+    )
+
+
+def _highest_epsilon(privacy: PrivacyConfig, policy: PolicyConfig) -> float:
+    assert privacy.target_epsilon is not None
+    if policy.epsilon_max is None:
+        return 2 * privacy.target_epsilon
+    if policy.epsilon_max < privacy.target_epsilon:
+        raise InputError(
+            f"`epsilon_max={policy.epsilon_max:g}` is below `epsilon={privacy.target_epsilon:g}`; "
+            "`epsilon` is for the records that need most protection, `epsilon_max` for the others"
+        )
+    return policy.epsilon_max
+
+
+def _noise(
+    records: int, privacy: PrivacyConfig, delta: float, batch: int, steps: int
+) -> tuple[float, float]:
+    target = privacy.target_epsilon
+    if target is None:
+        return 0.0, 0.0
+    count_noise = gaussian_noise_multiplier(target * privacy.label_count_share, delta)
+    return _multiplier(target, delta, batch / records, steps, count_noise), count_noise
+
+
+def _check_noise(
+    records: int,
+    privacy: PrivacyConfig,
+    delta: float,
+    batch: int,
+    steps: int,
+    sigma: float,
+    option: str,
+) -> None:
+    if sigma <= LARGEST_NOISE_PER_RECORD * batch:
+        return
+    attainable = _attainable(privacy, delta, batch, batch / records, steps)
+    raise InputError(
+        f"{records} records are too few for ε = {privacy.target_epsilon:g}: the noise would drown "
+        f"them; attainable is `{option}={attainable:g}`, or take more records"
+    )
+
+
+def _multiplier(
+    target: float, delta: float, sample_rate: float, steps: int, count_noise: float
+) -> float:
+    counts = GaussianRelease(count_noise, "label counts")
+    try:
+        return calibrate_noise_multiplier(target, delta, sample_rate, steps, [counts])
+    except ValueError as error:
+        raise InputError(f"ε = {target} cannot be reached: {error}") from None
+
+
+def _attainable(
+    privacy: PrivacyConfig, delta: float, batch: int, sample_rate: float, steps: int
+) -> float:
+    """Return an ε, to two digits and with a margin, at which the noise is small enough."""
+    training = SubsampledGaussian(LARGEST_NOISE_PER_RECORD * batch, sample_rate, steps)
+    target = epsilon([training], delta)
+    while True:
+        target = float(f"{1.06 * target:.2g}")
+        count_noise = gaussian_noise_multiplier(target * privacy.label_count_share, delta)
+        if epsilon([GaussianRelease(count_noise, "label counts"), training], delta) <= target:
+            return target

@@ -1,0 +1,245 @@
+"""Every option of a run, as frozen and validated data. Knows nothing of torch, files or models.
+
+Privacy knobs (`PrivacyConfig`, `PolicyConfig`), knobs that change what is trained
+(`TrainingConfig`), knobs that change only time and memory (`SpeedConfig`) and knobs of the sampler
+(`SamplingConfig`) live apart, so that a reader sees at once which of them may move a guarantee.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from twinset.config.bounds import SEEDS, Bounds, bounded, check_options, within
+from twinset.errors import InputError
+
+NoisePolicyName = Literal["uniform", "adaptive", "selective", "importance"]
+PolicyForm = Literal["sound", "published"]
+MismatchForm = Literal["published", "bounded"]
+Precision = Literal["auto", "float32", "bfloat16"]
+Method = Literal["lora", "qlora", "full"]
+Engine = Literal["torch", "vllm"]
+
+SMALLEST_EPSILON = 1e-3
+LARGEST_EPSILON = 1e6  # beyond it nothing is private, and double precision cannot account for it
+ROWS = Bounds(1, 10**9)  # of a twin
+RECORDS = Bounds(1, 10**9)  # of a private table that is not there yet
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise InputError(message)
+
+
+@dataclass(frozen=True)
+class PrivacyConfig:
+    """What may move the guarantee.
+
+    Args:
+        target_epsilon: total ε of everything released, label counts included. Not infinite: a run
+            without privacy is asked for by `None`, and its guarantee is "none".
+        target_delta: δ; `None` takes min(1e-5, 0.01 / N^1.1).
+        max_grad_norm: C, the largest norm one unit's gradient may have.
+        max_records_per_owner: m, records of an owner that take part in a step or count as labels;
+            where each record is protected by itself, without effect.
+        group_size: m; what is guaranteed for any m records together is stated too. It is published:
+            choose it without looking at the records.
+        label_count_share: share of ε that would be spent were the label counts released alone.
+        insecure_noise_seed: reproducible noise for tests only; makes the guarantee "none".
+    """
+
+    target_epsilon: float | None = bounded(
+        8.0,
+        SMALLEST_EPSILON,
+        LARGEST_EPSILON,
+        option="epsilon",
+        hint="8 is usual, less is safer",
+    )
+    target_delta: float | None = bounded(
+        None, 1e-30, 1 - 1e-6, option="delta", hint="leave it out for min(1e-5, 0.01/N^1.1)"
+    )
+    max_grad_norm: float = bounded(1.0, 1e-6, 1e6)
+    max_records_per_owner: int = bounded(4, 1, 10**6)
+    group_size: int | None = bounded(None, 2, 100_000)
+    label_count_share: float = bounded(0.05, 1e-3, 0.999)
+    insecure_noise_seed: int | None = within(None, SEEDS)
+
+    def __post_init__(self) -> None:
+        """Refuse values no accountant could interpret."""
+        check_options(self)
+
+
+@dataclass(frozen=True)
+class PolicyConfig:
+    """How noise is spread, and what is kept from the model. It may move the guarantee.
+
+    Args:
+        noise_policy: a name in `twinset.policies.POLICIES`.
+        policy_form: "sound", or as its paper states it.
+        epsilon_max: adaptive: ε of the records that need least protection; `None`: twice ε.
+        weight_scale: adaptive: a file of `twinset weights`; `None`: the constants that come along.
+        detector: selective: what flags private spans; see `twinset.detectors`.
+        redact_only: mask what the detector flags and read nothing else.
+        importance_beta1: β₁, of the moving average of the sensitivity |g̃ · θ|.
+        importance_beta2: β₂, of the moving average of its deviation.
+        importance_alpha: α, how far importance is drawn towards its mean.
+        importance_low: quantile that, with the next, sets the unit of importance.
+        importance_high: see `importance_low`.
+        importance_bound: b; each factor of a scale lies between 1/b and b. 1 is uniform.
+    """
+
+    noise_policy: NoisePolicyName = "uniform"
+    policy_form: PolicyForm = "sound"
+    epsilon_max: float | None = bounded(None, SMALLEST_EPSILON, LARGEST_EPSILON)
+    weight_scale: str | None = None
+    detector: str = "patterns"
+    redact_only: bool = False
+    importance_beta1: float = bounded(0.85, 0, 1)
+    importance_beta2: float = bounded(0.85, 0, 1)
+    importance_alpha: float = bounded(0.5, 0, 1)
+    importance_low: float = bounded(0.25, 0, 1)
+    importance_high: float = bounded(0.75, 0, 1)
+    importance_bound: float = bounded(2.0, 1, 100)
+
+    def __post_init__(self) -> None:
+        """Refuse what no policy could work with."""
+        check_options(self)
+        _require(
+            not (self.redact_only and self.noise_policy == "selective"),
+            "`redact_only` reads no unmasked text, and phase 2 of `noise_policy=selective` is made "
+            "of it; take another policy with `redact_only`",
+        )
+        _require(
+            self.importance_low < self.importance_high,
+            "`importance_low` must be a lower quantile than `importance_high`",
+        )
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Name and form, as `twinset.policies.POLICIES` has them."""
+        return self.noise_policy, self.policy_form
+
+    @property
+    def weighs(self) -> bool:
+        """Whether records have privacy weights on a public scale, and each an ε of its own."""
+        return self.key == ("adaptive", "sound")
+
+    @property
+    def phases(self) -> int:
+        """How many times training goes through all steps."""
+        return 2 if self.noise_policy == "selective" else 1
+
+    @property
+    def masks(self) -> bool:
+        """Whether texts are masked, for a phase or altogether."""
+        return self.redact_only or self.noise_policy == "selective"
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """What is trained and how. `None`: chosen from the number of records by `config.plan`."""
+
+    base_model: str = "smollm2-135m"
+    method: Method = "lora"
+    lora_rank: int = bounded(8, 1, 1024)
+    steps: int | None = bounded(None, 1, 10**7)
+    batch_size: int | None = bounded(None, 1, 10**7)
+    learning_rate: float | None = bounded(None, 1e-9, 10)
+    max_tokens: int = bounded(256, 1, 10**6)
+    mismatch_weight: float | None = bounded(None, 0, 1000)
+    mismatch_prompts: int = bounded(1, 0, 10_000)
+    mismatch_form: MismatchForm = "bounded"
+    seed: int = within(0, SEEDS)
+
+    def __post_init__(self) -> None:
+        """Refuse values the loop could not run with."""
+        check_options(self)
+
+
+@dataclass(frozen=True)
+class SpeedConfig:
+    """Time and memory only: nothing here changes a clipped gradient by more than rounding."""
+
+    physical_tokens: int = bounded(2048, 1, 10**8)
+    physical_batch: int | None = bounded(None, 1, 10**6)
+    precision: Precision = "auto"
+    gradient_checkpointing: bool = False
+    low_memory: bool = False
+    processes: int = bounded(1, 1, 1024)
+
+    def __post_init__(self) -> None:
+        """Refuse an empty physical batch or an unknown precision."""
+        check_options(self)
+
+    def units_at_once(self, tokens: int) -> int:
+        """Return how many units of so many tokens, padding included, are in memory at once."""
+        return self.physical_batch or max(1, self.physical_tokens // tokens)
+
+
+@dataclass(frozen=True)
+class SamplingConfig:
+    """How rows are drawn from the model. All of it is post-processing: it moves no guarantee."""
+
+    top_p: float = bounded(0.95, 1e-3, 1)
+    temperature: float = bounded(1.0, 1e-6, 100)
+    guidance: float = bounded(1.0, 0, 100, hint="0 switches it off")
+    typical_p: float | None = bounded(None, 1e-3, 1)
+    max_new_tokens: int | None = bounded(None, 1, 10**6)
+    batch_size: int = bounded(256, 1, 10**5, option="sample_batch")
+    max_redraws: int = bounded(20, 1, 10_000)
+    seed: int = within(0, SEEDS)
+    engine: Engine = "torch"
+
+    def __post_init__(self) -> None:
+        """Refuse decoding settings that define no distribution."""
+        check_options(self)
+        _require(
+            self.engine == "torch" or (self.guidance == 0 and self.typical_p is None),
+            "`engine=vllm` has neither guidance nor typical decoding; add `guidance=0` and leave "
+            "`typical_p` out, or take `engine=torch`",
+        )
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """One run: the groups together, as written to `internal/config.json`."""
+
+    privacy: PrivacyConfig = PrivacyConfig()
+    policy: PolicyConfig = PolicyConfig()
+    training: TrainingConfig = TrainingConfig()
+    speed: SpeedConfig = SpeedConfig()
+    sampling: SamplingConfig = SamplingConfig()
+
+    def __post_init__(self) -> None:
+        """Refuse groups that contradict one another."""
+        _require(
+            self.training.method != "qlora" or self.policy.noise_policy != "adaptive",
+            "`noise_policy=adaptive` weighs texts by the base model as it is, and `method=qlora` "
+            "rounds it; take `method=lora` or another policy",
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return nested plain values, ready for JSON."""
+        from dataclasses import asdict
+
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> RunConfig:
+        """Read what `to_dict` returned; other keys are left alone.
+
+        Raises:
+            InputError: a group is missing, or an option is unknown or not what it may be.
+        """
+        groups: dict[str, Any] = {
+            "privacy": PrivacyConfig,
+            "policy": PolicyConfig,
+            "training": TrainingConfig,
+            "speed": SpeedConfig,
+            "sampling": SamplingConfig,
+        }
+        try:
+            return cls(**{name: group(**data[name]) for name, group in groups.items()})
+        except (LookupError, TypeError, AttributeError) as error:
+            raise InputError(f"these are no options of a run ({type(error).__name__})") from None

@@ -1,0 +1,285 @@
+"""Which columns of a private table hold texts and labels, and their cells as plain values.
+
+Messages name columns and row numbers and never hold a cell. Knows nothing of files or models.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from twinset.data.formats import is_named_by_rows
+from twinset.data.lazy_columns import AT_ONCE, Texts, blocks
+from twinset.data.schema import LabelValue
+from twinset.errors import InputError
+from twinset.files.limits import check_names
+
+_GUESS_LABELS = 50
+_GUESS_WORDS = 4
+
+
+def check_table(frame: pd.DataFrame, source: str) -> None:
+    """Refuse a table without rows, or whose columns cannot be named."""
+    check_names(frame.columns, source)
+    if frame.empty:
+        raise InputError(f"{source}: the table has no rows; give a table with records")
+    if not all(isinstance(name, str) for name in frame.columns):
+        raise InputError(f"{source}: column names must be text; rename the columns")
+    if frame.columns.has_duplicates:
+        raise InputError(f"{source}: two columns have the same name; rename one")
+
+
+def show(names: Sequence[str], frame: pd.DataFrame) -> str:
+    """Quote column names. Long ones become numbers: without a header row, the names are cells."""
+    shown = [
+        repr(name)
+        if len(name) <= 40 and name.isprintable()
+        else f"number {frame.columns.get_loc(name) + 1} (is the header row missing?)"
+        for name in names[:30]
+    ]
+    plural = "columns" if len(names) > 1 else "column"
+    return f"{plural} {', '.join(shown)}" + (", …" if len(names) > 30 else "")
+
+
+def is_partial(name: str, frame: pd.DataFrame) -> bool:
+    """Return whether a name is a JSONL key that some rows lack: it is data, as their cells are."""
+    return is_named_by_rows(frame) and bool(frame[name].isna().any())
+
+
+def show_unchosen(names: Sequence[str], frame: pd.DataFrame) -> str:
+    """Quote names that nobody gave, but only count keys that some rows lack."""
+    partial = [name for name in names if is_partial(name, frame)]
+    shared = [name for name in names if name not in partial]
+    keys = f"{len(partial)} {'keys' if len(partial) > 1 else 'key'} that not every row has"
+    return " and ".join([show(shared, frame)] * bool(shared) + [keys] * bool(partial))
+
+
+def choose_columns(
+    frame: pd.DataFrame, text: str | None, attributes: list[str], source: str, notes: list[str]
+) -> tuple[str, list[str]]:
+    """Return the text column and the label columns: as given, or guessed and noted.
+
+    A JSONL key that some rows lack is never guessed: its name would leave the house with the twin.
+    """
+    for name in ([] if text is None else [text]) + attributes:
+        if name not in frame.columns:
+            raise InputError(_no_column(frame, name, source))
+    if len(set(attributes)) < len(attributes):
+        raise InputError(f"{source}: an attribute is given twice; give each `attribute` once")
+    if text in attributes:
+        raise InputError(f"{source}: {text!r} is both `text` and `attribute`; choose one of them")
+    if text is None:
+        rest = [name for name in frame.columns if name not in attributes]
+        text = _guess(frame, rest, _looks_like_text, "a column of texts", "`text`", source)
+        notes.append(f"reading texts from {show([text], frame)} (guessed; `text` to change)")
+    if not attributes:
+        rest = [name for name in frame.columns if name != text]
+        label = _guess(frame, rest, _looks_like_label, "a column of labels", "`attribute`", source)
+        _check_header(frame, label, source)
+        attributes = [label]
+        notes.append(f"reading labels from {show([label], frame)} (guessed; `attribute` to change)")
+    return text, attributes
+
+
+def _check_header(frame: pd.DataFrame, label: str, source: str) -> None:
+    """Refuse to guess where row 1 seems to be the header: the twin would carry it as its own."""
+    if any(label in set(map(str, cells.tolist())) for cells in blocks(frame[label])):
+        place = frame.columns.get_loc(label) + 1
+        raise InputError(
+            f"{source}: the name of column number {place} is also one of its values: is the header "
+            "row missing? Add one, or name the column with `attribute`"
+        )
+
+
+def _no_column(frame: pd.DataFrame, name: str, source: str) -> str:
+    folded = {column.casefold(): column for column in frame.columns if len(column) <= 100}
+    matches = [folded[match] for match in get_close_matches(name.casefold(), folded, n=2)]
+    close = [match for match in matches if not is_partial(match, frame)]
+    hint = f"did you mean {show(close, frame)}? " if close else ""
+    return f"{source}: no column {name!r}; {hint}It has {show_unchosen(list(frame.columns), frame)}"
+
+
+def _guess(
+    frame: pd.DataFrame,
+    names: list[str],
+    fits: Callable[[pd.Series], bool],
+    what: str,
+    option: str,
+    source: str,
+) -> str:
+    found = [name for name in names if fits(frame[name])]
+    if len(found) == 1 and is_partial(found[0], frame):
+        raise InputError(
+            f"{source}: {show(found, frame)} may be {what}, but not every row has this key; "
+            f"choose it with {option}, which makes its name public"
+        )
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise InputError(f"{source}: {show(found, frame)} may each be {what}; choose with {option}")
+    choice = show_unchosen(names, frame) if names else "no other column"
+    raise InputError(f"{source}: nothing looks like {what}; choose with {option}. It has {choice}")
+
+
+def _looks_like_text(column: pd.Series) -> bool:
+    """Say whether most cells are strings, mostly distinct, of several words."""
+    words, places = 0, []
+    for start, cells in enumerate(blocks(column)):
+        texts = {i: cell for i, cell in enumerate(cells.tolist()) if isinstance(cell, str)}
+        words += sum(len(text.split()) for text in texts.values())
+        places.append(np.fromiter(texts, np.int64, len(texts)) + start * AT_ONCE)
+    rows = np.concatenate(places)
+    return (
+        len(rows) > len(column) / 2
+        and words >= _GUESS_WORDS * len(rows)
+        and Texts(column, rows).repeats() < len(rows) / 2
+    )
+
+
+def _looks_like_label(column: pd.Series) -> bool:
+    """Say whether there are 2 to 50 plain values, each of them repeated."""
+    few = column.iloc[:AT_ONCE]  # of most columns of texts these tell
+    try:
+        if len(label_codes(few, "").values) > _GUESS_LABELS:
+            return False
+        found = label_codes(column, "")
+    except InputError:
+        return False
+    counts = np.bincount(found.numbers[found.has_value], minlength=len(found.values))
+    return 2 <= len(counts) <= _GUESS_LABELS and bool(counts.min() > 1)
+
+
+def has_text(column: pd.Series, place: str) -> np.ndarray:
+    """Return (N,) whether a cell is a text that is not blank.
+
+    Raises:
+        InputError: no cell is a text.
+    """
+    found, any_text = np.zeros(len(column), bool), False
+    for start, cells in enumerate(blocks(column)):
+        some = cells.tolist()
+        rows = slice(start * AT_ONCE, start * AT_ONCE + len(some))
+        found[rows] = [isinstance(c, str) and c != "" and not c.isspace() for c in some]
+        any_text = any_text or any(isinstance(cell, str) for cell in some)
+    if not any_text:
+        raise InputError(
+            f"{place} holds no text (it is {column.dtype}); choose another with `text`"
+        )
+    return found
+
+
+def text_cells(column: pd.Series, place: str) -> list[str | None]:
+    """Return the texts, None where there is none."""
+    there, cells = has_text(column, place).tolist(), column.tolist()
+    return [cell if is_text else None for cell, is_text in zip(cells, there, strict=True)]
+
+
+@dataclass(frozen=True)
+class LabelCodes:
+    """The labels of a column, a number each.
+
+    Args:
+        numbers: (N,) places in `values`; -1 where there is no label.
+        values: all different, in the order in which they occur.
+    """
+
+    numbers: np.ndarray
+    values: list[LabelValue]
+
+    @property
+    def has_value(self) -> np.ndarray:
+        """(N,) whether there is a label."""
+        return self.numbers >= 0
+
+    def of_rows(self, rows: np.ndarray) -> LabelCodes:
+        """Return the labels of some rows, which all have one, as if there had been no others.
+
+        Args:
+            rows: (n,) numbers of rows, from 0.
+        """
+        used, numbers = np.unique(self.numbers[rows], return_inverse=True)
+        values = [self.values[number] for number in used.tolist()]
+        return LabelCodes(numbers.astype(np.int32), values)
+
+
+def label_codes(column: pd.Series, place: str) -> LabelCodes:
+    """Return plain Python values of one type, each once, and which of them each cell is.
+
+    Whole floats become ints (a column of ints with a gap reaches us as floats); the schema's dtype
+    makes them floats again in the twin where that is what the column holds.
+
+    Raises:
+        InputError: the cells are no labels.
+    """
+    numbers = np.full(len(column), -1, np.int32)
+    known: dict[tuple[type, Any], int] = {}  # by its type too: 1 and True are equal
+    for start, cells in enumerate(blocks(column)):
+        found, values = _factorized(cells)
+        if not {type(value) for value in values if value is not None} <= {str, int, float, bool}:
+            raise InputError(
+                f"{place} holds neither text, numbers nor booleans; write them as text"
+            )
+        places = [
+            -1 if value is None else known.setdefault((type(value), value), len(known))
+            for value in values
+        ]
+        numbers[start * AT_ONCE :][: len(cells)] = np.array([*places, -1], np.int32)[found]
+    kinds = {kind for kind, _ in known}
+    if len(kinds) > 1 and kinds != {int, float}:
+        raise InputError(f"{place} mixes text, numbers or booleans; make them of one kind")
+    return _merged(LabelCodes(numbers, [value for _, value in known]), column, place)
+
+
+def _factorized(cells: pd.Series) -> tuple[np.ndarray, list[Any]]:
+    """Return which value each cell is, -1 for none, and the values, None where they are blank."""
+    if cells.dtype == object:  # 1 and True are equal, and a list cannot be looked up
+        gaps = cells.isna()
+        return np.where(gaps, -1, np.arange(len(cells))), [
+            None if gap else _plain(cell)
+            for cell, gap in zip(cells.tolist(), gaps.tolist(), strict=True)
+        ]
+    numbers, values = pd.factorize(cells)
+    return numbers, [_plain(value) for value in values.tolist()]
+
+
+def _merged(found: LabelCodes, column: pd.Series, place: str) -> LabelCodes:
+    """Return labels of which no two are equal, whole floats as ints."""
+    if float not in set(map(type, found.values)):
+        return found
+    for number, value in enumerate(found.values):
+        if isinstance(value, float) and not math.isfinite(value):
+            row = int((found.numbers == number).argmax()) + 1
+            raise InputError(f"{place}, row {row}: the number is infinite; correct it")
+    return whole(found, column)
+
+
+def whole(found: LabelCodes, column: pd.Series) -> LabelCodes:
+    """Return labels as ints where all of them are whole numbers; categories stay as they are."""
+    values: list[Any] = found.values
+    if all(map(_is_whole, values)) and not isinstance(column.dtype, pd.CategoricalDtype):
+        values = [int(value) for value in values]
+    places: dict[LabelValue, int] = {}
+    moved = [places.setdefault(value, len(places)) for value in values]
+    return LabelCodes(np.array([*moved, -1], np.int32)[found.numbers], list(places))
+
+
+def _is_whole(value: LabelValue) -> bool:
+    return type(value) is int or (isinstance(value, float) and value.is_integer())
+
+
+def label_cells(column: pd.Series, place: str) -> list[LabelValue | None]:
+    """Return the labels, None where there is none; see `label_codes`."""
+    found = label_codes(column, place)
+    known: list[LabelValue | None] = [*found.values, None]
+    return [known[number] for number in found.numbers.tolist()]
+
+
+def _plain(cell: Any) -> Any:
+    value = cell.item() if isinstance(cell, np.generic) else cell
+    return None if isinstance(value, str) and not value.strip() else value

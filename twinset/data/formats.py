@@ -1,0 +1,258 @@
+"""Tables in files: which ending means which format, and how each of them is read and written.
+
+Knows nothing of texts, labels or privacy budgets, nor how a format is parsed (`file_readers`).
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import os
+import zlib
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+from typing import IO, cast
+
+import pandas as pd
+
+from twinset.data.file_readers import delimited, jsonl, parquet
+from twinset.data.hf_datasets import on_hub, saved
+from twinset.data.memory_map import Reading, mapped
+from twinset.errors import InputError
+
+FORMATS: dict[str, str] = {
+    ".csv": "csv",
+    ".csv.gz": "csv",
+    ".tsv": "tsv",
+    ".tsv.gz": "tsv",
+    ".jsonl": "jsonl",
+    ".jsonl.gz": "jsonl",
+    ".parquet": "parquet",
+}
+# As OWASP's "CSV injection" lists them; the last four are = + - @ in full width.
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+
+_DELIMITERS = {"csv": ",", "tsv": "\t"}
+_STATED = "twinset: stated by the source"  # key of a table's `attrs`, which hold plain values
+
+
+def format_of(path: str | Path) -> str | None:
+    """Return the format a file name's ending stands for, or None where it stands for none.
+
+    >>> format_of("reviews.csv.gz"), format_of("Twin.PARQUET"), format_of("notes.docx")
+    ('csv', 'parquet', None)
+    """
+    name = Path(path).name.lower()
+    return next((kind for ending, kind in FORMATS.items() if name.endswith(ending)), None)
+
+
+def read_frame(
+    source: str | Path, split: str | None = None, folder: Path | None = None
+) -> pd.DataFrame:
+    """Read a file, a folder saved by `datasets`, or a data set of the hub.
+
+    In CSV and TSV only an empty cell is missing: "NA", "None" and "null" are texts.
+
+    Args:
+        source: file with an ending in `FORMATS`, folder of `save_to_disk`, or hub name.
+        split: which split of a folder or hub data set; not for files.
+        folder: private to its owner: a large table's texts are kept on the disk there, in a file
+            without a name; None: in memory.
+
+    Raises:
+        InputError: the source is absent, unreadable, or not what its ending says.
+    """
+    path = Path(source)
+    try:
+        reading = _reading(path, str(source), split)
+        frame = reading.whole() if folder is None else mapped(reading, folder)
+    except (EOFError, zlib.error, gzip.BadGzipFile):
+        raise InputError(f"{path}: the gzip data is damaged or cut off; copy it again") from None
+    except OSError as error:
+        reason = error.strerror or "input/output error"
+        raise InputError(f"{path}: cannot be read ({reason}); check path and rights") from None
+    kind = format_of(path) if path.is_file() else None
+    has_types = kind in (None, "parquet")
+    frame.attrs[_STATED] = {
+        "names": kind != "jsonl",
+        "types": dict(reading.declared) if has_types else None,
+    }
+    return frame
+
+
+def is_named_by_rows(frame: pd.DataFrame) -> bool:
+    """Return whether column names stood in the rows (JSONL), and in no header that all rows share.
+
+    Then names, their number and their order are as private as cells.
+    """
+    return not frame.attrs.get(_STATED, {}).get("names", True)
+
+
+def stated_dtype(frame: pd.DataFrame, name: str) -> str | None:
+    """Return a column's dtype; None where it is nowhere stated (CSV, TSV, JSONL).
+
+    There it is inferred from all cells, and tells of single ones: 1 and 2 are int64, and float64
+    where one row has a gap or says 1.0. A gap does the same to whole numbers of Parquet.
+    """
+    types = frame.attrs.get(_STATED, {}).get("types", {})
+    if types is None:
+        return None
+    found = str(frame[name].dtype)
+    return types.get(name, found) if found in ("float64", "object") else found
+
+
+def write_frame(
+    frame: pd.DataFrame,
+    path: str | Path,
+    format: str | None = None,
+    guard_formulas: bool = True,
+) -> int:
+    """Write a table whole or not at all, and return how many cells were guarded.
+
+    Args:
+        frame: the table; its index is not written.
+        path: the file, replaced where it exists; compressed where it ends in `.gz`.
+        format: csv, tsv, jsonl or parquet; None takes it from the ending.
+        guard_formulas: in CSV and TSV, put an apostrophe before every text cell that a spreadsheet
+            would run as a formula (`FORMULA_STARTS`). Labels are cells too: a label "+" is guarded.
+            So are column names, which are not counted: `written_names` tells them.
+
+    Raises:
+        InputError: unknown ending, or the file system refuses (rights, space, missing folder).
+    """
+    path = Path(path)
+    kind = format if format is not None else format_of(path)
+    if kind not in _WRITERS:
+        raise InputError(
+            f"{path}: unknown format; end the name in {_endings()}, or give `format` "
+            f"{', '.join(_WRITERS)}"
+        )
+    guarded = 0
+    if guard_formulas and kind in _DELIMITERS:
+        frame, guarded = _guard(frame)
+    _write_atomically(path, partial(_WRITERS[kind], frame), kind != "parquet")
+    return guarded
+
+
+def _endings() -> str:
+    return ", ".join(FORMATS)
+
+
+def _reading(path: Path, name: str, split: str | None) -> Reading:
+    if path.is_dir():
+        return saved(path, split)
+    if not path.exists() and format_of(path) is None:
+        return on_hub(name, split)
+    if not path.is_file():
+        raise InputError(f"{path}: no such file; check the path")
+    kind = format_of(path)
+    if kind is None:
+        raise InputError(f"{path}: unknown ending; save it as one of {_endings()}")
+    if split is not None:
+        raise InputError(f"{path}: a file has no splits; leave `split` out or name a split's file")
+    return _READERS[kind](path)
+
+
+_READERS: dict[str, Callable[[Path], Reading]] = {
+    "csv": partial(delimited, delimiter=","),
+    "tsv": partial(delimited, delimiter="\t"),
+    "jsonl": jsonl,
+    "parquet": parquet,
+}
+
+
+def _guard(frame: pd.DataFrame) -> tuple[pd.DataFrame, int]:
+    guarded, columns = 0, {}
+    names = _guarded_names(frame)
+    for name in frame.columns:
+        cells = frame[name].tolist()
+        risky = [isinstance(cell, str) and cell.startswith(FORMULA_STARTS) for cell in cells]
+        if any(risky):
+            guarded += sum(risky)
+            columns[name] = [f"'{c}" if r else c for c, r in zip(cells, risky, strict=True)]
+    return frame.assign(**columns).set_axis(names, axis="columns"), guarded
+
+
+def _guarded_names(frame: pd.DataFrame) -> list[str]:
+    """Return column names that no spreadsheet runs, all different."""
+    names = list(map(str, frame.columns))
+    for place, name in enumerate(names):
+        if name.startswith(FORMULA_STARTS):
+            while name in names:
+                name = f"'{name}"
+            names[place] = name
+    return names
+
+
+def written_names(frame: pd.DataFrame, format: str) -> list[str]:
+    """Return the column names that a guarded file of this format has.
+
+    >>> written_names(pd.DataFrame({"=a": [1], "b": [2]}), "csv.gz")
+    ["'=a", 'b']
+    """
+    if format.split(".")[0] in _DELIMITERS:
+        return _guarded_names(frame)
+    return list(map(str, frame.columns))
+
+
+def _write_delimited(frame: pd.DataFrame, handle: IO[bytes], delimiter: str) -> None:
+    # Every text is quoted: left to itself the writer leaves a lone carriage return unquoted, and
+    # a reader then sees a new row.
+    frame.to_csv(
+        handle,
+        sep=delimiter,
+        index=False,
+        mode="wb",
+        encoding="utf-8",
+        lineterminator="\n",
+        quoting=csv.QUOTE_NONNUMERIC,
+    )
+
+
+def _write_jsonl(frame: pd.DataFrame, handle: IO[bytes]) -> None:
+    # Not DataFrame.to_json: it rounds floats to at most 15 digits.
+    for row in frame.astype(object).where(frame.notna(), None).to_dict("records"):
+        handle.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+
+
+def _write_parquet(frame: pd.DataFrame, handle: IO[bytes]) -> None:
+    frame.to_parquet(handle, index=False)
+
+
+_WRITERS: dict[str, Callable[[pd.DataFrame, IO[bytes]], None]] = {
+    "csv": partial(_write_delimited, delimiter=","),
+    "tsv": partial(_write_delimited, delimiter="\t"),
+    "jsonl": _write_jsonl,
+    "parquet": _write_parquet,
+}
+
+
+def _write_atomically(path: Path, write: Callable[[IO[bytes]], None], may_gzip: bool) -> None:
+    temporary = path.parent / f".{path.name}.{os.getpid()}.tmp"
+    compress = may_gzip and path.name.lower().endswith(".gz")
+    try:
+        try:
+            with open(temporary, "wb") as raw:
+                with _compressed(raw) if compress else nullcontext(raw) as handle:
+                    write(handle)
+                raw.flush()
+                mode = os.fstat(raw.fileno()).st_mode & (path.parent.stat().st_mode | 0o600)
+                os.fchmod(raw.fileno(), mode & 0o644)  # no more open than its folder
+                os.fsync(raw.fileno())
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        reason = error.strerror or "input/output error"
+        raise InputError(
+            f"{path}: cannot be written ({reason}); choose a folder that exists, may be written "
+            "to and has space"
+        ) from None
+
+
+def _compressed(raw: IO[bytes]) -> IO[bytes]:
+    # no name, no time: the same rows make the same bytes
+    return cast(IO[bytes], gzip.GzipFile("", "wb", fileobj=raw, mtime=0))

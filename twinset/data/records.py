@@ -1,0 +1,310 @@
+"""A private table as records: texts, label combinations and the schema; and a twin's table again.
+
+Everything wrong with a table is found here, before any model is loaded, and said in one line that
+names file, column and row but holds no cell. Knows nothing of tokens, prompts or privacy budgets.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from twinset.config import RunConfig
+from twinset.data.columns import (
+    LabelCodes,
+    check_table,
+    choose_columns,
+    has_text,
+    is_partial,
+    label_codes,
+    show,
+    show_unchosen,
+    whole,
+)
+from twinset.data.formats import is_named_by_rows, read_frame, stated_dtype
+from twinset.data.lazy_columns import Labels, Texts, some_at_once
+from twinset.data.schema import CONTROL, ORDERED, Attribute, Combination, LabelValue, Schema
+from twinset.errors import InputError
+from twinset.privacy.mechanism.units import Units
+
+MAX_LABELS = 100
+
+_HARMLESS = bytes(byte for byte in range(256) if not CONTROL.search(chr(byte)))
+
+
+@dataclass(frozen=True)
+class Records:
+    """Texts and their labels, row by row.
+
+    Args:
+        texts: one a row.
+        labels: one a row; a tuple is in the order of `schema.attributes`.
+        schema: of the table.
+        owners: (N,) number of each row's owner; None: each row is its own.
+    """
+
+    texts: Sequence[str]
+    labels: Sequence[Combination]
+    schema: Schema
+    owners: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def units(self, config: RunConfig) -> Units:
+        """Return whose records are protected together."""
+        return Units(len(self), self.owners, config.privacy.max_records_per_owner)
+
+    def fingerprint(self) -> str:
+        """Return a hash of all cells: as private as they are."""
+        found = hashlib.sha256(json.dumps([len(self), self.schema.to_dict()]).encode())
+        for some in some_at_once(self.texts):
+            found.update(json.dumps(list(map(len, some))).encode())
+            found.update("".join(some).encode(errors="surrogatepass"))
+        for labels in some_at_once(self.labels):
+            found.update(json.dumps(labels).encode())
+        if self.owners is not None:
+            found.update(self.owners.astype("<i8").tobytes())
+        return found.hexdigest()
+
+
+def read_records(
+    path: str | Path,
+    text: str | None,
+    attributes: Sequence[str],
+    split: str | None = None,
+    drop_empty: bool = False,
+    reserved: Sequence[str] = (),
+) -> tuple[Records, list[str]]:
+    """Read a table from a file, folder or hub name; see `read_frame` and `records_from_frame`."""
+    frame = read_frame(path, split)
+    return records_from_frame(
+        frame, text, attributes, source=str(path), drop_empty=drop_empty, reserved=reserved
+    )
+
+
+def records_from_frame(
+    frame: pd.DataFrame,
+    text: str | None,
+    attributes: Sequence[str],
+    *,
+    source: str = "table",
+    drop_empty: bool = False,
+    reserved: Sequence[str] = (),
+    owner: str | None = None,
+) -> tuple[Records, list[str]]:
+    """Take texts and labels from a table, or refuse it.
+
+    Args:
+        frame: the private table.
+        text: its text column; None guesses.
+        attributes: its label columns; empty guesses one.
+        source: what to call the table in messages.
+        drop_empty: leave out rows whose text or label is missing, blank or (text) not a string.
+        reserved: special tokens of the tokenizer, which no text or label may contain.
+        owner: column that says whose a record is; the twin does not have it.
+
+    Returns:
+        The records, and notes for the table's owner (guesses, columns and rows left out,
+        duplicates). The notes hold counts of private rows: they are not for the sharing side.
+
+    Raises:
+        InputError: the table cannot be used; the message holds no cell.
+    """
+    check_table(frame, source)
+    notes: list[str] = []
+    text, attributes = choose_columns(frame, text, list(attributes), source, notes)
+    places = _places(frame, (text, *attributes), source)
+    there = {text: has_text(frame[text], places[text])}
+    codes = {name: label_codes(frame[name], places[name]) for name in attributes}
+    there |= {name: found.has_value for name, found in codes.items()}
+    rows = _kept_rows(there, source, places, drop_empty, notes)
+    texts = Texts(frame[text], None if len(rows) == len(frame) else rows)
+    labels = {name: whole(found.of_rows(rows), frame[name]) for name, found in codes.items()}
+    _check_characters(texts, labels, places, None)
+    _check_characters(texts, labels, places, reserved)
+    if dropped := [str(name) for name in frame.columns if name not in places]:
+        notes.append(f"leaving out {show_unchosen(dropped, frame)}: the twin will not have them")
+    if partial := [name for name in (text, *attributes) if is_partial(name, frame)]:
+        notes.append(f"not every row has {show(partial, frame)}: to name it makes its name public")
+    schema = Schema(
+        text=text,
+        text_dtype=_dtype_name(frame, text, [""]),
+        attributes=tuple(_attribute(frame, n, labels[n], places[n]) for n in attributes),
+        columns=_order(frame, (text, *attributes)),
+    )
+    _note_duplicates(texts, owner, notes)
+    owners = None if owner is None else _owners(frame, owner, (text, *attributes), rows, source)
+    return Records(texts, _combined(labels, schema), schema, owners), notes
+
+
+def check_reserved(
+    records: Records, frame: pd.DataFrame, reserved: Sequence[str], source: str = "table"
+) -> None:
+    """Refuse special tokens of a tokenizer, as `records_from_frame` does where it is passed them.
+
+    Args:
+        records: of `records_from_frame`.
+        frame: the same table.
+        reserved: the tokens.
+        source: what to call the table in messages.
+
+    Raises:
+        InputError: a text or a label holds one; the message holds no cell.
+    """
+    schema, texts, labels = records.schema, records.texts, records.labels
+    assert isinstance(texts, Texts) and isinstance(labels, Labels)
+    found = {
+        attribute.name: LabelCodes(labels.numbers, [known[place] for known in labels.known])
+        for place, attribute in enumerate(schema.attributes)
+    }
+    _check_characters(texts, found, _places(frame, (schema.text, *found), source), reserved)
+
+
+def _places(frame: pd.DataFrame, names: Sequence[str], source: str) -> dict[str, str]:
+    """Return what to call columns in messages."""
+    return {name: f"{source}: {show([name], frame)}" for name in names}
+
+
+def _combined(labels: dict[str, LabelCodes], schema: Schema) -> Labels:
+    """Return each row's number of `schema.combinations`."""
+    numbers = np.zeros(1, np.int32)
+    for attribute in schema.attributes:
+        found = labels[attribute.name]
+        place = {value: number for number, value in enumerate(attribute.values)}
+        moved = np.array([place.get(value, 0) for value in found.values], np.int32)
+        numbers = numbers * len(place) + moved[found.numbers]
+    return Labels(numbers, schema.combinations)
+
+
+def _owners(
+    frame: pd.DataFrame, owner: str, used: Sequence[str], rows: np.ndarray, source: str
+) -> np.ndarray:
+    """Return (N,) the number of each kept row's owner."""
+    if owner not in frame.columns:
+        raise InputError(f"{source}: has no column {owner!r}; check `owner`")
+    if owner in used:
+        raise InputError(
+            f"{source}: `owner={owner!r}` is the text or a label already; name another"
+        )
+    cells = frame[owner] if len(rows) == len(frame) else frame[owner].iloc[rows]
+    missing = rows[cells.isna().to_numpy(bool)]
+    if len(missing):
+        raise InputError(
+            f"{source}: {show([owner], frame)} is missing in {len(missing)} rows, first in row "
+            f"{missing[0] + 1}; every record needs an owner"
+        )
+    return pd.factorize(cells)[0]
+
+
+def _order(frame: pd.DataFrame, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the order of the twin's columns: the table's, unless single rows decide that."""
+    if is_named_by_rows(frame):
+        return tuple(names)
+    return tuple(str(name) for name in frame.columns if name in names)
+
+
+def _dtype_name(frame: pd.DataFrame, name: str, values: Sequence[LabelValue]) -> str:
+    """Return the dtype of a twin's column: as stated, or what the public values alone have."""
+    if _is_ordered(frame[name]):
+        return ORDERED
+    return stated_dtype(frame, name) or str(pd.Series(list(values)).dtype)
+
+
+def _is_ordered(column: pd.Series) -> bool:
+    return isinstance(column.dtype, pd.CategoricalDtype) and bool(column.dtype.ordered)
+
+
+def _kept_rows(
+    there: dict[str, np.ndarray],
+    source: str,
+    places: dict[str, str],
+    drop_empty: bool,
+    notes: list[str],
+) -> np.ndarray:
+    """Return the positions of the rows that have everything; refuse others unless `drop_empty`."""
+    total = len(next(iter(there.values())))
+    for name, has_cell in there.items():
+        gaps = np.flatnonzero(~has_cell)
+        if len(gaps) and not drop_empty:
+            raise InputError(
+                f"{places[name]} is missing, blank or not text in {len(gaps)} of "
+                f"{total} rows, first in row {gaps[0] + 1}; fill them in, or leave these rows out "
+                "with `drop_empty`"
+            )
+    rows = np.flatnonzero(np.logical_and.reduce(list(there.values())))
+    if not len(rows):
+        raise InputError(f"{source}: no row has both a text and its labels; fill them in")
+    if empty := total - len(rows):
+        notes.append(f"leaving out {empty} of {total} rows: text or label missing or blank")
+    return rows
+
+
+def _check_characters(
+    texts: Texts,
+    labels: dict[str, LabelCodes],
+    places: dict[str, str],
+    tokens: Sequence[str] | None,
+) -> None:
+    """Refuse what a model takes for the end of a text; without tokens, what it cannot write."""
+    shown = [token for token in tokens or () if token.strip()]
+    what = "a control character" if tokens is None else "a special token of the base model"
+
+    def is_bad(cell: str) -> bool:
+        return _has_control(cell) if tokens is None else any(token in cell for token in shown)
+
+    for name, place in places.items():
+        found = labels.get(name)
+        bad = texts.rows_where(is_bad) if found is None else _rows_of(found, texts.rows, is_bad)
+        if len(bad):
+            raise InputError(
+                f"{place}, row {bad[0] + 1}: contains {what}, as do {len(bad) - 1} more rows; "
+                "remove it from these cells"
+            )
+
+
+def _rows_of(found: LabelCodes, rows: np.ndarray, is_bad: Callable[[str], bool]) -> np.ndarray:
+    """Return those of the table's rows that have a bad label."""
+    bad = [n for n, value in enumerate(found.values) if isinstance(value, str) and is_bad(value)]
+    return rows[np.isin(found.numbers, bad)]
+
+
+def _has_control(text: str) -> bool:
+    """Return whether a text has a character of `CONTROL`, at the speed of memory."""
+    try:
+        return bool(text.encode().translate(None, _HARMLESS))
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return True
+
+
+def _attribute(frame: pd.DataFrame, name: str, found: LabelCodes, place: str) -> Attribute:
+    column, rows = frame[name], len(found.numbers)
+    distinct = {found.values[number] for number in np.unique(found.numbers).tolist()}
+    if len(distinct) == 1:
+        raise InputError(
+            f"{place} has one value only; an attribute needs two or more, leave it out"
+        )
+    if len(distinct) > MAX_LABELS or (len(distinct) > 2 and len(distinct) > rows / 2):
+        raise InputError(
+            f"{place} has {len(distinct)} distinct values in {rows} rows; "
+            "an attribute needs few, repeated values: bin it first"
+        )
+    order = column.cat.categories.tolist() if _is_ordered(column) else sorted(distinct)
+    values = tuple(v for v in order if v in distinct)
+    return Attribute(name, _dtype_name(frame, name, values), values)
+
+
+def _note_duplicates(texts: Texts, owner: str | None, notes: list[str]) -> None:
+    repeats = texts.repeats()
+    if repeats:
+        remedy = "" if owner is not None else "; `group_size=M` states it for M rows together"
+        notes.append(
+            f"{repeats} rows repeat the text of an earlier row: the guarantee is for one "
+            f"{'row' if owner is None else 'owner'}, and is weaker for what several say{remedy}"
+        )

@@ -1,0 +1,82 @@
+"""The shape of a table, without any of its records: what the sharing side may know."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import asdict, dataclass
+from itertools import product
+from typing import Any
+
+from twinset.errors import InputError
+from twinset.files.limits import MOST_COMBINATIONS
+
+# C0, DEL and lone surrogates. C1 (U+0080-U+009F) stays: it is what curly quotes become when
+# Windows-1252 text is read as Latin-1, and real reviews are full of it.
+CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
+ORDERED = "category (ordered)"  # pandas writes "category" for both kinds
+LabelValue = str | int | float | bool
+Combination = tuple[LabelValue, ...]
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """A label column: its name, pandas dtype and the set of its values, in a fixed order.
+
+    The set of values is taken as public; the ledger says so.
+    """
+
+    name: str
+    dtype: str
+    values: tuple[LabelValue, ...]
+
+
+@dataclass(frozen=True)
+class Schema:
+    """Text column, label columns, and the order they had in the private table.
+
+    Args:
+        text: name of the text column.
+        text_dtype: its pandas dtype.
+        attributes: the label columns.
+        columns: names of the twin's columns (text and attributes), in its order. What else the
+            private table has is not stated: in JSONL a key may be one record's.
+    """
+
+    text: str
+    text_dtype: str
+    attributes: tuple[Attribute, ...]
+    columns: tuple[str, ...]
+
+    @property
+    def combinations(self) -> tuple[Combination, ...]:
+        """All label combinations: the Cartesian product of the attributes' values, in order.
+
+        Raises:
+            InputError: there are too many.
+        """
+        count = math.prod(len(attribute.values) for attribute in self.attributes)
+        if count > MOST_COMBINATIONS:
+            names = ", ".join(attribute.name for attribute in self.attributes[:10])
+            raise InputError(
+                f"the labels {names} have more than {MOST_COMBINATIONS} combinations; name fewer "
+                "with `attribute`, or merge rare values"
+            )
+        return tuple(product(*(a.values for a in self.attributes)))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Schema:
+        """Rebuild a schema from `to_dict`'s output (lists or tuples)."""
+        attributes = tuple(
+            Attribute(a["name"], a["dtype"], tuple(a["values"])) for a in data["attributes"]
+        )
+        return cls(
+            data["text"],
+            data["text_dtype"],
+            attributes,
+            tuple(data["columns"]),
+        )

@@ -1,0 +1,208 @@
+"""Records as token sequences: prompt, text, end of text; loss on text and end of text only.
+
+Knows nothing of privacy. A record becomes K = 1 + |W| sequences: its own prompt first, then wrong
+ones. In a folder tokens are written as they come and looked at where they are needed, so that
+memory does not grow with them; that folder is as private as the records.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from twinset.data.lazy_columns import Labels, Ragged, some_at_once
+from twinset.data.padding import padded
+from twinset.data.records import Records
+from twinset.data.schema import Combination
+from twinset.data.templates import Template, wrong_combinations
+from twinset.errors import InputError
+from twinset.files.atomic import synced, write_json
+from twinset.privacy.clipping import Sequences
+
+SHORTEST_TEXT = 8  # tokens that must fit behind the longest prompt
+TEXTS_AT_ONCE = 1000
+LABELS, FACTS = "labels.npy", "facts.json"
+
+
+@dataclass(frozen=True)
+class TokenisedRecords:
+    """All records' tokens, on which batches are cut.
+
+    Args:
+        texts: per record the ids of text and end-of-text token; a text cut at the maximum length
+            has no end-of-text token, for it did not end there.
+        labels: per record its label combination.
+        prompts: ids of the prompt of every combination.
+        truncated: number of texts that were cut (private: `internal/` only).
+        context: longest row the model reads.
+        folder: where they lie; None: in memory.
+    """
+
+    texts: Sequence[list[int]]
+    labels: Sequence[Combination]
+    prompts: dict[Combination, list[int]]
+    truncated: int
+    context: int
+    folder: Path | None = None
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    @property
+    def mean_length(self) -> float:
+        """Mean tokens of a record with its own prompt."""
+        prompts = (len(self.prompts[label]) for label in self.labels)
+        return (sum(map(len, self.texts)) + sum(prompts)) / max(1, len(self.texts))
+
+    def padded_length(self, index: int) -> int:
+        """Return the length to which a record's rows are padded: a function of the record alone.
+
+        It is the longest that any prompt makes of it, rounded up (see `padding`). Were rows padded
+        to the longest of their batch, a record more would change how its neighbours' attention is
+        rounded: by 0.13·C in bfloat16 (41 reviews), where this leaves nothing to be measured.
+        """
+        longest = max(map(len, self.prompts.values())) + len(self.texts[index])
+        return padded(longest, self.context)
+
+    def digest(self, index: int) -> int:
+        """Return a number of 64 bits that a record's text and label alone decide.
+
+        Its number in the table would not do: a row less moves those of all later rows.
+        """
+        ids = [*self.prompts[self.labels[index]], -1, *self.texts[index]]
+        return int.from_bytes(blake2b(np.array(ids, "<i8").tobytes(), digest_size=8).digest())
+
+    def sequences(
+        self, indices: Sequence[int], mismatched: int, seed: tuple[int, int]
+    ) -> Sequences:
+        """Return the K = 1 + min(mismatched, wrong combinations) sequences of each record.
+
+        Args:
+            indices: which records, in this order; of one `padded_length`, where batch invariance
+                matters.
+            mismatched: wrong prompts per record.
+            seed: of the run, and the step. With the record's label it alone decides the wrong
+                prompts: drawn one after another instead, a record's would depend on who else is in
+                the batch, and one record more could change every other's gradient.
+        """
+        combinations = tuple(self.prompts)
+        chosen: dict[Combination, list[Combination]] = {}
+        rows: list[tuple[list[int], list[int]]] = []
+        for i in indices:
+            label = self.labels[i]
+            if label not in chosen:
+                rng = np.random.default_rng([*seed, combinations.index(label)])
+                chosen[label] = wrong_combinations(label, combinations, mismatched, rng)
+            rows += [(self.prompts[c], self.texts[i]) for c in (label, *chosen[label])]
+        return _padded(rows, len(rows) // len(indices), max(map(self.padded_length, indices)))
+
+    @classmethod
+    def open(cls, folder: Path) -> TokenisedRecords:
+        """Look at what `tokenise` wrote into a folder."""
+        facts = json.loads((folder / FACTS).read_text("utf-8"))
+        prompts = {tuple(combination): ids for combination, ids in facts["prompts"]}
+        return cls(
+            Ragged.open(folder, np.dtype(facts["dtype"])),
+            Labels(np.load(folder / LABELS, mmap_mode="r"), list(prompts)),
+            prompts,
+            facts["truncated"],
+            facts["context"],
+            folder,
+        )
+
+
+def _padded(rows: list[tuple[list[int], list[int]]], per_unit: int, length: int) -> Sequences:
+    ids = torch.zeros(len(rows), length, dtype=torch.long)
+    mask = torch.zeros(len(rows), length, dtype=torch.bool)
+    for row, (prompt, text) in enumerate(rows):
+        end = len(prompt) + len(text)
+        ids[row, :end] = torch.tensor(prompt + text)
+        mask[row, len(prompt) : end] = True
+    return Sequences(ids, mask, per_unit)
+
+
+def prompt_tokens(
+    template: Template, combinations: Sequence[Combination], tokenizer: Any
+) -> dict[Combination, list[int]]:
+    """Return the ids of each combination's prompt; the text follows after one space."""
+    return {c: tokenizer.encode(template.render(c), add_special_tokens=False) for c in combinations}
+
+
+def text_budget(prompts: dict[Combination, list[int]], context: int, max_tokens: int) -> int:
+    """Return how many text tokens (end of text included) fit behind the longest prompt.
+
+    Raises:
+        InputError: hardly any do.
+    """
+    longest = max(map(len, prompts.values()))
+    budget = context - longest
+    if budget < SHORTEST_TEXT:
+        raise InputError(
+            f"the longest prompt has {longest} tokens, but the base model reads {context} in all; "
+            "shorten `prompt` or take a base model with a longer context"
+        )
+    return min(budget, max_tokens)
+
+
+def tokenise(
+    records: Records,
+    template: Template,
+    tokenizer: Any,
+    context: int,
+    max_tokens: int,
+    folder: Path | None = None,
+) -> TokenisedRecords:
+    """Turn records into tokens; those that lie in the folder already are not made again.
+
+    Args:
+        records: texts and labels.
+        template: renders the prompts.
+        tokenizer: of the base model; its end-of-text token closes each text.
+        context: longest sequence the model reads, in tokens.
+        max_tokens: longest text kept, end of text included. A public constant.
+        folder: private to its owner, where tokens are kept; None: in memory. Tokens in it are of
+            the same records, template, tokenizer and options.
+    """
+    prompts = prompt_tokens(template, records.schema.combinations, tokenizer)
+    budget, dtype = text_budget(prompts, context, max_tokens), np.dtype(np.int32)
+    if folder is not None and (folder / FACTS).is_file():
+        kept = TokenisedRecords.open(folder)
+        if (kept.prompts, kept.context, len(kept)) == (prompts, context, len(records)):
+            return kept
+    cut = _Cut(budget, tokenizer.eos_token_id)
+    encoded = _encoded(records.texts, tokenizer)
+    rows = Ragged.of(cut.all(encoded), dtype, folder)
+    places = {combination: number for number, combination in enumerate(prompts)}
+    numbers = np.fromiter((places[label] for label in records.labels), np.int32, len(records))
+    if folder is not None:
+        np.save(folder / LABELS, numbers)
+        synced(folder)  # before what says that they are whole
+        facts = {"prompts": [[list(c), ids] for c, ids in prompts.items()], "dtype": dtype.str}
+        write_json(folder / FACTS, facts | {"truncated": cut.texts, "context": context})
+    labels = Labels(numbers, list(prompts))
+    return TokenisedRecords(rows, labels, prompts, cut.texts, context, folder)
+
+
+def _encoded(texts: Iterable[str], tokenizer: Any) -> Iterator[list[int]]:
+    for some in some_at_once(texts, TEXTS_AT_ONCE):
+        spaced = [" " + text.strip() for text in some]
+        yield from tokenizer(spaced, add_special_tokens=False)["input_ids"]
+
+
+class _Cut:
+    """Closes texts that fit, and cuts and counts the others."""
+
+    def __init__(self, budget: int, end: int) -> None:
+        self._budget, self._end, self.texts = budget, end, 0
+
+    def all(self, encoded: Iterator[list[int]]) -> Iterator[list[int]]:
+        for ids in encoded:
+            self.texts += len(ids) >= self._budget
+            yield [*ids, self._end][: self._budget]

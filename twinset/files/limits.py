@@ -1,0 +1,104 @@
+"""How much of a file that others wrote is read: beyond it, a small file could fill all memory.
+
+Each limit is far above what any table, card or option file of use has.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+from collections.abc import Iterable
+from pathlib import Path
+from typing import IO, Any
+
+from twinset.errors import InputError
+
+SMALL = 1_000_000  # bytes of a file that people write: options, a template
+LARGE = 100_000_000  # bytes of a file that twinset writes: a ledger, a card, findings
+MOST_COLUMNS = 2000  # of a table; a JSONL file may have others in each row
+MOST_NAME = 1000  # characters of a column's name
+MOST_CELL = 10_000_000  # characters
+MOST_LINE = 10 * MOST_CELL
+MOST_COMBINATIONS = 10_000  # of labels: each has a prompt, a count and a share of the rows
+MOST_REPEATED = 10_000_000  # rows, or cells of JSONL, of a file that has fewer bytes than those
+INFLATED = 2**28  # bytes that any compressed file may inflate to
+RATIO = 100  # and how many times its own size a larger one may; texts come to 3 to 10
+
+
+def read_text(path: Path, most: int = LARGE) -> str:
+    """Read a UTF-8 file.
+
+    Raises:
+        InputError: it has more bytes than `most`.
+        UnicodeDecodeError, OSError: as reading does.
+    """
+    with path.open("rb") as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise InputError(
+            f"{path}: is larger than {most // 1_000_000} MB, the most that is read of such a file; "
+            "check that it is the right one"
+        )
+    return data.decode("utf-8")
+
+
+def check_names(names: Iterable[Any], source: str | Path) -> None:
+    """Refuse a table with more columns, or longer names of them, than it can have in earnest.
+
+    Raises:
+        InputError: it has; the message holds no name.
+    """
+    names = list(names)
+    if len(names) > MOST_COLUMNS:
+        raise InputError(
+            f"{source}: has more than {MOST_COLUMNS} columns; keep the text, the labels and what "
+            "you need"
+        )
+    for place, name in enumerate(names, start=1):
+        if isinstance(name, str) and len(name) > MOST_NAME:
+            raise InputError(
+                f"{source}: the name of column {place} has more than {MOST_NAME} characters; is "
+                "the header row missing?"
+            )
+
+
+def check_inflated(inflated: int, size: int, path: Path) -> None:
+    """Refuse a compressed file that inflates beyond all reason.
+
+    Args:
+        inflated: bytes so far, or as it says itself.
+        size: of the file.
+        path: for the message.
+
+    Raises:
+        InputError: it does.
+    """
+    if inflated > max(INFLATED, RATIO * size):
+        raise InputError(
+            f"{path}: inflates to more than {RATIO} times its size; decompress it yourself if you "
+            "trust it"
+        )
+
+
+def inflated(path: Path) -> IO[bytes]:
+    """Open a gzip file for reading, as far as `check_inflated` lets it."""
+    return io.BufferedReader(_Inflated(path), 2**17)
+
+
+class _Inflated(io.RawIOBase):
+    def __init__(self, path: Path) -> None:
+        self._path, self._size, self._so_far = path, path.stat().st_size, 0
+        self._file = gzip.open(path, "rb")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        count = self._file.readinto(buffer)
+        self._so_far += count
+        check_inflated(self._so_far, self._size, self._path)
+        return count
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()

@@ -1,0 +1,308 @@
+"""From private records to a model that may write their twin: the run's one private stage.
+
+Everything it releases is a noisy label histogram and the noisy gradients of training; both go
+through the ledger. What it returns holds nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from twinset.config.plan import Plan, without_noise
+from twinset.data.lazy_columns import Picked
+from twinset.data.schema import Combination
+from twinset.data.tokenization import TokenisedRecords, text_budget, tokenise
+from twinset.detectors import detector_named
+from twinset.detectors.masking import Masked
+from twinset.models.base_model import context_length
+from twinset.pipeline.open_ledger import open_ledger
+from twinset.pipeline.prepare import Prepared
+from twinset.policies import MechanismParams, NoisePolicy, make_policy
+from twinset.policies.adaptive import normalised_over
+from twinset.policies.importance import Importance
+from twinset.policies.selective import MaskedPhase
+from twinset.privacy.accounting.accountant import epsilon
+from twinset.privacy.accounting.events import GaussianRelease
+from twinset.privacy.mechanism.label_counts import release_label_counts
+from twinset.privacy.mechanism.poisson import poisson_batches
+from twinset.privacy.mechanism.privacy_weight import WeightScale
+from twinset.privacy.mechanism.randomness import Randomness
+from twinset.privacy.mechanism.units import Units
+from twinset.privacy.statement.ledger import Ledger
+from twinset.progress import Progress, Silent
+from twinset.sampling.twin_model import TwinModel
+from twinset.training.loop import NothingKept, StepContext
+from twinset.training.record_weights import text_nats, weight_scale
+from twinset.training.resume import ResumeState, RunContext
+from twinset.training.trainer import Trainer
+
+OWNERS_AT_ONCE = 10_000
+
+LabelCounts = dict[Combination, int]
+
+
+@dataclass(frozen=True)
+class FinetuningRun:
+    """What all parts of one fine-tuning work with.
+
+    Args:
+        prepared: records, template, base model, plan and options.
+        progress: is notified of what happens.
+        context: where it runs, and with whom.
+        resume_state: where it resumes; None: at its beginning.
+        units: whose records are protected together.
+        randomness: of batches and noise.
+        ledger: of what is spent.
+    """
+
+    prepared: Prepared
+    progress: Progress
+    context: RunContext
+    resume_state: ResumeState | None
+    units: Units
+    randomness: Randomness
+    ledger: Ledger
+
+
+def finetune(
+    prepared: Prepared, progress: Progress | None = None, context: RunContext | None = None
+) -> TwinModel:
+    """Fine-tune the base model on the records with the privacy that was asked for.
+
+    For what it guarantees see `twinset.privacy.statement.theorems`, RUN; `TwinModel.guarantee` says
+    what that is in numbers.
+
+    Args:
+        prepared: of `prepare` or `prepare_records`, and of no earlier fine-tuning: its base model
+            is changed.
+        progress: is notified of what happens; it alone sees figures computed on private records.
+        context: where it runs; `None`: in memory, in this process alone.
+
+    Raises:
+        InputError: what was kept cannot be resumed.
+        RuntimeError: a model was fine-tuned from `prepared` before, so that this one would begin
+            with what it learnt, and its ledger would not say so.
+    """
+    prepared.use()
+    run = _begin(prepared, progress or Silent(), context or RunContext())
+    policy, records = prepared.config.policy, prepared.records
+    masked_texts = _masked(run) if policy.masks else records.texts
+    tokens = _tokens(run, masked_texts if policy.redact_only else records.texts)
+    counts = run.resume_state.counts if run.resume_state else _release_label_counts(run)
+    trainer = _trainer(run)
+    if policy.noise_policy == "selective":
+        _train_masked(run, trainer, _tokens(run, masked_texts, "masked"), counts)
+    _train_private(run, trainer, tokens, counts)
+    room = text_budget(tokens.prompts, tokens.context, prepared.config.training.max_tokens)
+    return TwinModel(
+        trainer.finished(),
+        prepared.base.tokenizer,
+        records.schema,
+        prepared.template,
+        counts,
+        room,
+        run.ledger,
+        prepared.base.origin,
+    )
+
+
+def _begin(prepared: Prepared, progress: Progress, context: RunContext) -> FinetuningRun:
+    """Read what is resumed, and open the ledger of what is not."""
+    for warning in prepared.plan.warnings:
+        progress.warn(warning)
+    resumed = context.resumption.resume_state() if context.resumption else None
+    seed = prepared.config.privacy.insecure_noise_seed
+    randomness = Randomness.from_os() if seed is None else Randomness.for_tests(seed)
+    ledger = resumed.ledger if resumed else _new_ledger(prepared, randomness)
+    units = prepared.records.units(prepared.config)
+    return FinetuningRun(prepared, progress, context, resumed, units, randomness, ledger)
+
+
+def _new_ledger(prepared: Prepared, randomness: Randomness) -> Ledger:
+    config, plan = prepared.config, prepared.plan
+    weighs = config.policy.weighs and plan.target_epsilon is not None
+    scale = _weight_scale(prepared) if weighs else None
+    by_owner, origin = prepared.records.owners is not None, prepared.base.origin
+    return open_ledger(plan, config, prepared.template, origin, by_owner, randomness, scale)
+
+
+def _masked(run: FinetuningRun) -> Sequence[str]:
+    """Return all texts as the detector leaves them."""
+    detector = detector_named(run.prepared.config.policy.detector)
+    count = partial(run.progress.count, "texts masked")
+    return Masked(run.prepared.records.texts, detector, count)
+
+
+def _tokens(run: FinetuningRun, texts: Sequence[str], name: str = "texts") -> TokenisedRecords:
+    prepared, folder = run.prepared, run.context.tokens(name)
+    records, base = replace(prepared.records, texts=texts), prepared.base
+    longest, context = prepared.config.training.max_tokens, context_length(base.model)
+    tokens = tokenise(records, prepared.template, base.tokenizer, context, longest, folder)
+    if tokens.truncated:
+        run.progress.say(f"{tokens.truncated} texts are cut at the longest length (`max_tokens`)")
+    return tokens
+
+
+def _release_label_counts(run: FinetuningRun) -> LabelCounts:
+    """Count labels with noise, and record what that spends; without privacy, as they are."""
+    records, plan = run.prepared.records, run.prepared.plan
+    labels, combinations, most = records.labels, records.schema.combinations, 1
+    if records.owners is not None:
+        labels = [labels[i] for i in _counted(run).tolist()]
+        most = run.prepared.config.privacy.max_records_per_owner
+    if plan.target_epsilon is None:
+        counts = Counter(labels)
+        return {c: counts[c] for c in combinations}  # training records the access
+    noise = plan.label_count_noise
+    noisy, event = release_label_counts(labels, combinations, noise, run.randomness, most)
+    run.ledger.record(event)
+    return dict(zip(combinations, noisy, strict=True))
+
+
+def _counted(run: FinetuningRun) -> np.ndarray:
+    """Draw the records that are counted: of each owner as many as take part in a step."""
+    units = run.units
+    drawn = (
+        record
+        for start in range(0, len(units), OWNERS_AT_ONCE)
+        for records in units.draw(
+            np.arange(start, min(start + OWNERS_AT_ONCE, len(units))), run.randomness.sampling
+        )
+        for record in records
+    )
+    return np.fromiter(drawn, np.int64)
+
+
+def _trainer(run: FinetuningRun) -> Trainer:
+    private = run.prepared.plan.target_epsilon is not None
+    return Trainer(run.prepared.base, run.prepared.config, private, run.progress)
+
+
+def _train_masked(
+    run: FinetuningRun, trainer: Trainer, tokens: TokenisedRecords, counts: LabelCounts
+) -> None:
+    """Phase 1 of selective noise: masked texts, without noise."""
+    if run.resume_state and run.resume_state.phase:
+        return
+    run.progress.say("phase 1 of 2: masked texts, without noise")
+    plan = without_noise(run.prepared.plan)
+    policy = MaskedPhase(_params(run, plan))
+    trainer.train(_batches(run, 0), _step_context(run, 0, tokens, plan, policy, counts))
+    run.progress.say("phase 2 of 2: texts as they are")
+
+
+def _train_private(
+    run: FinetuningRun, trainer: Trainer, tokens: TokenisedRecords, counts: LabelCounts
+) -> None:
+    """The phase whose steps spend ε: the last, and with most policies the only one."""
+    plan, phase = run.prepared.plan, run.prepared.config.policy.phases - 1
+    batches = _batches(run, phase)
+    policy = make_policy(_params(run, plan, _weights(run, trainer, tokens, batches)))
+    _count_others(run, policy)
+    trainer.train(batches, _step_context(run, phase, tokens, plan, policy, counts))
+    _count_others(run, policy)  # who trained meanwhile; the model is not written yet
+    _report_noise(run, policy, trainer)
+
+
+def _batches(run: FinetuningRun, phase: int) -> list[np.ndarray]:
+    """Draw the batches that a phase lacks; as many numbers as records are visited."""
+    plan, state = run.prepared.plan, run.resume_state
+    left = plan.steps - (state.steps_of(phase) if state else 0)
+    if not left:
+        return []
+    return list(poisson_batches(plan.records, plan.sample_rate, left, run.randomness))
+
+
+def _step_context(
+    run: FinetuningRun,
+    phase: int,
+    tokens: TokenisedRecords,
+    plan: Plan,
+    policy: NoisePolicy,
+    counts: LabelCounts,
+) -> StepContext:
+    """Return what the steps of a phase work with; without noise nothing is clipped."""
+    config, resumption, resumed = run.prepared.config, run.context.resumption, run.resume_state
+    return StepContext(
+        records=tokens,
+        plan=plan,
+        policy=policy,
+        max_grad_norm=config.privacy.max_grad_norm if plan.noise_multiplier else math.inf,
+        record_event=run.ledger.record,
+        training=config.training,
+        speed=config.speed,
+        observe=lambda report: run.progress.step(report, plan),
+        records_of=partial(run.units.draw, stream=run.randomness.sampling),
+        resume_state=resumed.state if resumed and resumed.phase == phase else None,
+        checkpoints=resumption.callback(phase, run.ledger, counts) if resumption else NothingKept(),
+        group=run.context.group,
+    )
+
+
+def _count_others(run: FinetuningRun, policy: NoisePolicy) -> None:
+    """Count steps that other processes took from a state of this run, and left something of."""
+    if run.context.resumption:
+        run.context.resumption.count_others(policy.event, run.ledger.record)
+
+
+def _params(run: FinetuningRun, plan: Plan, weights: Tensor | None = None) -> MechanismParams:
+    config = run.prepared.config
+    return MechanismParams(
+        plan.noise_multiplier,
+        config.privacy.max_grad_norm,
+        plan.sample_rate,
+        run.randomness,
+        config.policy,
+        plan.least_share,
+        weights,
+    )
+
+
+def _weight_scale(prepared: Prepared) -> WeightScale:
+    return weight_scale(prepared.base, prepared.config.policy.weight_scale)
+
+
+def _weights(
+    run: FinetuningRun, trainer: Trainer, tokens: TokenisedRecords, batches: list[np.ndarray]
+) -> Tensor | None:
+    """Return privacy weights where noise is adaptive. Kept in memory only, and shown to nobody.
+
+    The model still is the base model: adapters begin as nothing. The published form normalises
+    over the table, and so needs all records; the sound one those that are drawn.
+    """
+    policy = run.prepared.config.policy
+    if policy.noise_policy != "adaptive":
+        return None
+    weights = torch.ones(len(tokens), dtype=torch.float64)
+    if run.prepared.plan.target_epsilon is None:
+        return weights
+    published = not policy.weighs
+    drawn = np.unique(np.concatenate(batches)).tolist() if batches else []
+    weighed = range(len(tokens)) if published else drawn
+    count = partial(run.progress.count, "texts weighed")
+    texts = Picked(tokens.texts, weighed)
+    nats = text_nats(trainer.model, run.prepared.base.tokenizer, texts, count)
+    if published:
+        weights[list(weighed)] = normalised_over(nats.exp())
+    else:
+        weights[list(weighed)] = _weight_scale(run.prepared).weights(nats)
+    return weights
+
+
+def _report_noise(run: FinetuningRun, policy: NoisePolicy, trainer: Trainer) -> None:
+    """Show the owner where noise went, and what a paper would claim without a theorem."""
+    if isinstance(policy, Importance):
+        run.progress.noise(dict(zip(trainer.trained, policy.mean_noise, strict=True)))
+    if policy.nominal:
+        plan = run.prepared.plan
+        counts = GaussianRelease(plan.label_count_noise, "label counts")
+        nominal = epsilon([counts, *policy.nominal], plan.target_delta)
+        run.progress.warn(f"nominal ε, by the paper's own accounting and no theorem: {nominal:.2f}")

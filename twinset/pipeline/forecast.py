@@ -1,0 +1,224 @@
+"""What a run promises and costs, before anything private happens: the lines of `twinset plan`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, get_args
+
+from twinset.config import RECORDS, NoisePolicyName, PolicyConfig, RunConfig
+from twinset.config.bounds import check_number
+from twinset.config.plan import Plan, make_plan
+from twinset.errors import InputError
+from twinset.models.base_model import BaseModel, load_base
+from twinset.pipeline.estimate import USUAL_TOKENS, Estimate, measure, usual_tokens
+from twinset.pipeline.prepare import Prepared, prepare
+from twinset.pipeline.request import Source
+from twinset.privacy.accounting.group_privacy import group_epsilon, says_something
+from twinset.progress import Progress, clock
+from twinset.sampling.allocation import RowsRequest
+
+BUDGETS = (1.0, 3.0, 8.0)
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """A plan with what it costs.
+
+    Args:
+        plan: the plan.
+        estimate: its cost, as measured.
+        noise_by_epsilon: σ that the same steps would need for other ε; None where no use.
+        policies: a plan for each noise policy in its sound form, None where the records are too
+            few; empty without privacy.
+    """
+
+    plan: Plan
+    estimate: Estimate
+    noise_by_epsilon: Mapping[float, float | None]
+    policies: Mapping[str, Plan | None] = field(default_factory=dict)
+
+    @property
+    def noise_to_signal(self) -> float:
+        """σ·√p / L: the length of a step's noise over the longest its mean gradient can be."""
+        p = self.estimate.trained_parameters
+        return self.plan.noise_multiplier * math.sqrt(p) / self.plan.batch_size
+
+    def lines(self) -> list[str]:
+        """Return it for people."""
+        estimate = self.estimate
+        return [
+            *plan_lines(self.plan),
+            f"noise to signal        {self.noise_to_signal:.3g}"
+            f"  (σ·√p/L, p = {estimate.trained_parameters:,} trained numbers)",
+            f"training               about {clock(estimate.training_seconds)} on this machine"
+            f" ({estimate.tokens} tokens a record)",
+            f"writing the twin       about {clock(estimate.sampling_seconds)}",
+            f"memory                 about {estimate.memory_gb:.1f} GB",
+            *(
+                f"ε = {epsilon:g} would need     σ = {sigma:.3f}"
+                if sigma is not None
+                else f"ε = {epsilon:g} would need     more records"
+                for epsilon, sigma in self.noise_by_epsilon.items()
+            ),
+            *(f"--noise-policy {name:<12}{policy_line(p)}" for name, p in self.policies.items()),
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON."""
+        return {
+            **plan_to_dict(self.plan),
+            **asdict(self.estimate),
+            "noise_to_signal": self.noise_to_signal,
+            "noise_by_epsilon": {f"{e:g}": s for e, s in self.noise_by_epsilon.items()},
+            "policies": {n: plan and plan_to_dict(plan) for n, plan in self.policies.items()},
+        }
+
+
+def forecast(
+    source: Source | None,
+    records: int | None,
+    config: RunConfig,
+    rows: int | None,
+    progress: Progress,
+) -> Forecast:
+    """Plan a run and measure what it will cost, from a table or from a number of records.
+
+    Raises:
+        InputError: something cannot be used, or neither is given.
+    """
+    plan, base, tokens = _planned(source, records, config, rows, progress)
+    for warning in plan.warnings:
+        progress.warn(warning)
+    progress.say("measuring speed on this machine")
+    estimate = measure(base, config, plan, tokens, rows or plan.records)
+    others = policies_side_by_side(plan.records, config)
+    return Forecast(plan, estimate, noise_by_epsilon(plan.records, config), others)
+
+
+def _planned(
+    source: Source | None,
+    records: int | None,
+    config: RunConfig,
+    rows: int | None,
+    progress: Progress,
+) -> tuple[Plan, BaseModel, int]:
+    """Return plan, base model and the tokens of a usual record."""
+    if source is not None:
+        prepared = prepare(source, config, RowsRequest(rows), progress)
+        return prepared.plan, prepared.base, _usual_tokens(prepared)
+    if records is None:
+        raise InputError("give a table, or --records with a number")
+    check_number("--records", records, RECORDS, is_whole=True)
+    plan = make_plan(records, config)
+    return plan, load_base(config.training.base_model, say=progress.say), USUAL_TOKENS
+
+
+def _usual_tokens(prepared: Prepared) -> int:
+    longest = max(map(len, prepared.prompts.values()))
+    most = prepared.config.training.max_tokens
+    return usual_tokens(prepared.records.texts, prepared.base.tokenizer, longest, most)
+
+
+def report_plan(plan: Plan, owned: int | None, progress: Progress) -> None:
+    """Show a plan; `finetune` shows its warnings.
+
+    Args:
+        plan: the plan.
+        owned: how many records its owners have; None: each record is protected by itself.
+        progress: is notified of its lines.
+    """
+    if owned is not None:
+        progress.say(f"each of {plan.records} owners of {owned} records is protected as one")
+    for line in plan_lines(plan):
+        progress.say(line)
+
+
+def plan_to_dict(plan: Plan) -> dict[str, Any]:
+    """Return a plan as plain values, ready for JSON."""
+    return {**asdict(plan), "sample_rate": plan.sample_rate}
+
+
+def plan_lines(plan: Plan) -> list[str]:
+    """Return a plan for people."""
+    private = plan.target_epsilon is not None
+    return [
+        f"records N              {plan.records:,}",
+        f"budget                 {_budget(plan)}, δ = {plan.target_delta:.3g}"
+        if private
+        else "budget                 none: no noise, no guarantee",
+        *_group(plan),
+        f"noise policy           {plan.policy[0]}, {plan.policy[1]} form",
+        *_phases(plan),
+        f"noise multiplier σ     {plan.noise_multiplier:.3f}",
+        f"batch L, rate q        {plan.batch_size}, {plan.sample_rate:.4g}",
+        f"steps T                {plan.steps}",
+        f"noise on label counts  ± {plan.label_count_noise:.1f} records (one standard deviation)",
+        f"learning rate, λ       {plan.learning_rate:g}, {plan.mismatch_weight:g}",
+    ]
+
+
+def _group(plan: Plan) -> list[str]:
+    """Return what holds for several records together, where that is asked for."""
+    if plan.group_size is None or not plan.events:
+        return []
+    spent = group_epsilon(plan.events, plan.target_delta, plan.group_size)
+    useless = "" if says_something(spent, plan.target_delta) else ": no guarantee"
+    return [f"{f'{plan.group_size} records together':<23}ε = {spent:.2f}{useless}"]
+
+
+def _budget(plan: Plan) -> str:
+    """Return whom which ε is for."""
+    target = f"ε = {plan.target_epsilon:g}"
+    if not plan.is_covered:
+        return f"{target} is nominal, as if all privacy weights were 1: no theorem covers this form"
+    if plan.highest_epsilon is not None:
+        return f"{target} at privacy weight 1, ε = {plan.highest_epsilon:g} for any record"
+    if plan.least_noise < 1:
+        return f"{target} is nominal, guaranteed is ε = {plan.epsilon:.2f}"
+    if plan.policy[0] == "selective":
+        return f"{target} for what the detector flags, nothing for the rest"
+    return f"{target} for every record"
+
+
+def _phases(plan: Plan) -> list[str]:
+    if plan.policy[0] != "selective":
+        return []
+    steps = f"{plan.steps} steps each"
+    return [f"phases                 masked texts without noise, then texts as they are; {steps}"]
+
+
+def policy_line(plan: Plan | None) -> str:
+    """Return what a policy needs and promises, in one line."""
+    if plan is None:
+        return "would need more records"
+    twice = ", twice the steps" if plan.policy[0] == "selective" else ""
+    return f"σ = {plan.noise_multiplier:.3f}{twice}; {_budget(plan)}"
+
+
+def policies_side_by_side(records: int, config: RunConfig) -> dict[str, Plan | None]:
+    """Return a plan for each policy in its sound form, with this budget; none without privacy."""
+    if config.privacy.target_epsilon is None:
+        return {}
+    found: dict[str, Plan | None] = {}
+    for name in get_args(NoisePolicyName):
+        policy = replace(config.policy, noise_policy=name, policy_form="sound", redact_only=False)
+        try:
+            found[name] = make_plan(records, replace(config, policy=policy))
+        except InputError:
+            found[name] = None
+    return found
+
+
+def noise_by_epsilon(records: int, config: RunConfig) -> dict[float, float | None]:
+    """Return σ for each ε of `BUDGETS`; None where the records are too few for it."""
+    found: dict[float, float | None] = {}
+    for target in BUDGETS:
+        try:
+            privacy = replace(config.privacy, target_epsilon=target)
+            uniform = replace(config, privacy=privacy, policy=PolicyConfig())
+            found[target] = make_plan(records, uniform).noise_multiplier
+        except InputError:
+            found[target] = None
+    return found

@@ -1,0 +1,360 @@
+"""One run from a private table to a twin that may be shared: the story, from top to bottom.
+
+`generate` is the whole of it, `finetune_only` and `sample_only` its halves. What can be refused is
+refused before anything slow begins, and results appear whole or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from twinset.config import RunConfig, SamplingConfig
+from twinset.config.plan import Plan
+from twinset.data.schema import Combination
+from twinset.distributed import ProcessGroup, process_group, world_size
+from twinset.errors import DAMAGED, InputError, Stopped
+from twinset.files.atomic import replacing, write_json, write_text, writing
+from twinset.files.manifest import has_checksums
+from twinset.pipeline.finetune import finetune
+from twinset.pipeline.forecast import report_plan
+from twinset.pipeline.prepare import Prepared, prepare
+from twinset.pipeline.request import OutputPaths, Source
+from twinset.pipeline.run_folder import (
+    RunFolder,
+    check_free,
+    default_run_path,
+    is_unfinished,
+    models_replaced,
+    sampling_command,
+)
+from twinset.privacy.statement.guarantee import Guarantee
+from twinset.privacy.statement.ledger import OWNER_UNIT
+from twinset.privacy.statement.wording import SPENT
+from twinset.progress import Progress
+from twinset.release.card import TwinDescription
+from twinset.release.publish import check_output, publish
+from twinset.release.share import PRIVACY, write_share
+from twinset.sampling.allocation import RowsRequest, explicit, proportional
+from twinset.sampling.row_shards import RowGroups, draw_groups
+from twinset.sampling.sampler import check_decoding
+from twinset.sampling.twin_model import DESCRIPTION, TwinModel
+from twinset.sampling.vllm_engine import check_engine
+from twinset.training.metrics_log import MetricsLog
+from twinset.training.resume import Resumption, RunContext
+
+UNFINISHED = "unfinished"  # part of `internal/` while a run is being made
+FREE = (
+    "speed",
+    "sampling",
+    "rows",
+)  # what decides nothing in training: may differ in a resumed run
+TIME_ALONE = ("engine", "batch_size")  # with them rows that were drawn already may stay
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command made.
+
+    Args:
+        guarantee: of everything it made, taken together.
+        run: the run folder; None where none was made.
+        twin: the twin's file; None where only a model was trained.
+        rows: the twin's.
+    """
+
+    guarantee: Guarantee
+    run: Path | None = None
+    twin: Path | None = None
+    rows: int = 0
+
+
+def generate(
+    source: Source, config: RunConfig, asked: RowsRequest, paths: OutputPaths, progress: Progress
+) -> Result:
+    """Fine-tune on a private table, write its twin, and lay both into a run folder.
+
+    Raises:
+        InputError: something cannot be used; nothing was written.
+    """
+    check_engine(config.sampling, world_size(config.speed.processes))
+    with (
+        _run_folder(source, paths, progress) as run,
+        process_group(config.speed.processes) as group,
+    ):
+        _check_output(source, paths)
+        prepared = prepare(source, config, asked, progress, run.internal)
+        report_plan(prepared.plan, prepared.owned, progress)
+        _check_decoding(prepared)
+        model = _finetune(prepared, run, paths, asked, progress, group)
+        with _model_is_safe(run, progress):
+            counts = _counts(model, asked, prepared.counts)
+            folder = run.internal / UNFINISHED / "rows"
+            rows = _kept_rows(folder, config.sampling, counts)
+            if group:
+                group.broadcast_message(
+                    _sampling_message(run.model, counts, config.sampling, folder)
+                )
+                draw = partial(model.sampler, config.sampling)
+                draw_groups(draw, counts, progress, rows, group.rank, group.size)
+                group.barrier()
+            twin = _write_twin(
+                model, counts, config.sampling, paths, run.share, source.name, progress, rows
+            )
+            if paths.output is not None:
+                publish(run.share, paths.output, paths.overwrite)
+            _clear(run)
+    twin = paths.output or run.share / twin.name
+    return Result(model.guarantee, run.root, twin, sum(counts.values()))
+
+
+def finetune_only(
+    source: Source, config: RunConfig, paths: OutputPaths, progress: Progress
+) -> Result:
+    """Fine-tune on a private table: a run folder whose `share/` is still empty."""
+    with (
+        _run_folder(source, paths, progress) as run,
+        process_group(config.speed.processes) as group,
+    ):
+        prepared = prepare(source, config, RowsRequest(), progress, run.internal)
+        report_plan(prepared.plan, prepared.owned, progress)
+        model = _finetune(prepared, run, paths, RowsRequest(), progress, group)
+        _clear(run)
+    return Result(model.guarantee, run.root)
+
+
+def sample_only(
+    folder: Path,
+    sampling: SamplingConfig,
+    asked: RowsRequest,
+    paths: OutputPaths,
+    progress: Progress,
+) -> Result:
+    """Write a twin from a model alone: beside `paths.output`, or into the `share/` of its run.
+
+    Raises:
+        InputError: there is no model, or no place; nothing was written.
+    """
+    check_engine(sampling)
+    if paths.output is not None:
+        check_output(paths.output, paths.overwrite)
+    elif not (folder / "model" / DESCRIPTION).is_file():
+        raise InputError(f"{folder} is no run folder: say with --output where the twin goes")
+    elif (folder / "share" / PRIVACY).exists() and not paths.overwrite:
+        raise InputError(f"{folder}/share holds a twin; --overwrite to replace it, or --output")
+    model = TwinModel.load(folder)
+    counts = _counts(model, asked, explicit(model.schema, asked))
+    with _share_folder(folder, paths) as share:
+        twin = _write_twin(model, counts, sampling, paths, share, "", progress)
+        if paths.output is not None:
+            publish(share, paths.output, paths.overwrite)
+    twin = paths.output or folder / "share" / twin.name
+    return Result(model.guarantee, None, twin, sum(counts.values()))
+
+
+def dry_run(
+    source: Source, config: RunConfig, asked: RowsRequest, paths: OutputPaths, progress: Progress
+) -> Plan:
+    """Do all that `generate` does before the first private step, and write nothing."""
+    check_engine(config.sampling, world_size(config.speed.processes))
+    with writing(_run_path(source, paths)):
+        check_free(_run_path(source, paths).resolve(), paths.overwrite, paths.resume)
+    _check_output(source, paths)
+    prepared = prepare(source, config, asked, progress)
+    report_plan(prepared.plan, prepared.owned, progress)
+    _check_decoding(prepared)
+    for warning in prepared.plan.warnings:
+        progress.warn(warning)
+    return prepared.plan
+
+
+def _finetune(
+    prepared: Prepared,
+    run: RunFolder,
+    paths: OutputPaths,
+    asked: RowsRequest,
+    progress: Progress,
+    group: ProcessGroup | None,
+) -> TwinModel:
+    """Return the model, trained or, in a run that was stopped later, as it is."""
+    _check_same(prepared, run, asked)
+    if has_checksums(run.model):
+        return TwinModel.load(run.model)
+    write_text(run.internal / "notes.txt", "".join(f"{note}\n" for note in prepared.notes))
+    recorded, folder = MetricsLog(progress, run.internal), run.internal / UNFINISHED
+    folder.mkdir(mode=0o700, exist_ok=True)
+    resumption = Resumption(
+        folder,
+        prepared.plan.steps,
+        prepared.config.policy.phases,
+        recorded,
+        paths.accept_spend,
+        run.keep,
+        run.is_resumed,
+    )
+    context = RunContext(folder / "tokens", resumption, group)
+    with resumption.alone():
+        with context.cleared():
+            model = finetune(prepared, recorded, context)
+        model.save(run.model)
+    run.keep()
+    return model
+
+
+def _check_same(prepared: Prepared, run: RunFolder, asked: RowsRequest) -> None:
+    """Write what a run is made from; a resumed one must train as it was begun."""
+    made_from = {
+        **prepared.config.to_dict(),
+        "plan": asdict(prepared.plan),
+        "rows": asdict(asked),
+        "prompt": prepared.template.to_dict(),
+        "table": prepared.records.fingerprint(),  # private, as all of `internal/` is
+    }
+    path, plain = run.internal / "config.json", json.loads(json.dumps(made_from))
+    known = json.loads(path.read_text("utf-8")) if run.is_resumed else plain
+    if other := [name for name in plain if name not in FREE and known.get(name) != plain[name]]:
+        trained = has_checksums(run.model)
+        sample = f"{sampling_command(run.root)} writes rows from its model, " if trained else ""
+        raise InputError(
+            f"{run.final}: was begun with other settings ({', '.join(other)}); repeat the command "
+            f"that began it, with --resume (only rows, decoding and speed may differ); {sample}"
+            f"--overwrite without --resume deletes it and starts anew, and {SPENT}"
+        )
+    write_json(path, plain)
+
+
+def _check_decoding(prepared: Prepared) -> None:
+    """Refuse what could draw no row after the training."""
+    check_decoding(prepared.base.model, prepared.prompts, prepared.config.sampling)
+
+
+@contextmanager
+def _model_is_safe(run: RunFolder, progress: Progress) -> Iterator[None]:
+    """Say, whatever ends the block early, that the model need not be trained and paid for again."""
+    how = (
+        "the trained model is safe and need not be paid for again: the same command with --resume, "
+        "and with other rows or decoding settings where these were the trouble, goes on; so does "
+        f"{sampling_command(run.root)}"
+    )
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{error}; {how}") from error
+    except Exception:
+        progress.warn(how)
+        raise
+
+
+def _kept_rows(folder: Path, sampling: SamplingConfig, counts: dict[Combination, int]) -> RowGroups:
+    """Return the rows that were drawn before; those drawn with other settings are removed."""
+    drawn_with = {
+        "sampling": {k: v for k, v in asdict(sampling).items() if k not in TIME_ALONE},
+        "counts": [[list(combination), rows] for combination, rows in counts.items()],
+    }
+    path = folder / "drawn-with.json"
+    with suppress(*DAMAGED):
+        if json.loads(path.read_text("utf-8")) == json.loads(json.dumps(drawn_with)):
+            return RowGroups(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    write_json(path, drawn_with)
+    return RowGroups(folder)
+
+
+def _clear(run: RunFolder) -> None:
+    """Take away what only an unfinished run needs."""
+    shutil.rmtree(run.internal / UNFINISHED, ignore_errors=True)
+
+
+def _counts(
+    model: TwinModel, asked: RowsRequest, counts: dict[Combination, int] | None
+) -> dict[Combination, int]:
+    return counts or proportional(model.label_counts, asked.rows or _as_many(model))
+
+
+def _as_many(model: TwinModel) -> int:
+    """Return how many records there are; of owners, how many were counted, with noise."""
+    if model.ledger.unit != OWNER_UNIT:
+        return model.ledger.records
+    return max(1, round(sum(model.label_counts.values())))
+
+
+def _write_twin(
+    model: TwinModel,
+    counts: dict[Combination, int],
+    sampling: SamplingConfig,
+    paths: OutputPaths,
+    share: Path,
+    data: str,
+    progress: Progress,
+    rows: RowGroups | None = None,
+) -> Path:
+    """Sample the twin and write it with card and ledger; return its file."""
+    frame = model.sample(counts, sampling, progress, rows)
+    description = TwinDescription(model.base_origin, model.template, model.schema, sampling)
+    form = paths.twin_format(data)
+    return write_share(share, frame, model.ledger, description, form, paths.guard_formulas).twin
+
+
+def _sampling_message(
+    model: Path, counts: dict[Combination, int], sampling: SamplingConfig, rows: Path
+) -> dict[str, Any]:
+    """Return what the other ranks need to draw their share of the twin's rows."""
+    return {
+        "task": "sample",
+        "model": str(model),
+        "sampling": asdict(sampling),
+        "counts": [[list(combination), number] for combination, number in counts.items()],
+        "rows": str(rows),
+    }
+
+
+def _check_output(source: Source, paths: OutputPaths) -> None:
+    output, data = paths.output, Path(source.name)
+    if output is None:
+        return
+    if output.exists() and data.exists() and output.samefile(data):
+        raise InputError(f"--output {output}: is the private table itself; name another file")
+    check_output(output, paths.overwrite)
+
+
+def _run_path(source: Source, paths: OutputPaths) -> Path:
+    return paths.run or default_run_path(source.name, paths.resume)
+
+
+@contextmanager
+def _run_folder(source: Source, paths: OutputPaths, progress: Progress) -> Iterator[RunFolder]:
+    path, run = _run_path(source, paths), None
+    replaced = models_replaced(path.resolve(), paths.resume) if paths.overwrite else []
+    try:
+        with RunFolder.create(path, paths.overwrite, paths.resume) as run:
+            for older in replaced:
+                progress.warn(f"{older}: --overwrite will delete its trained model, and {SPENT}")
+            yield run
+    except KeyboardInterrupt:
+        if run is not None and run.is_kept and is_unfinished(path):
+            raise Stopped("stopped; the same command with --resume goes on") from None
+        raise
+
+
+@contextmanager
+def _share_folder(folder: Path, paths: OutputPaths) -> Iterator[Path]:
+    """Yield an empty folder for the three shared files, out of sight until the block ends."""
+    if paths.output is not None:
+        prefix = f".{paths.output.name}.partial-"
+        with (
+            writing(paths.output),
+            TemporaryDirectory(dir=paths.output.parent, prefix=prefix) as name,
+        ):
+            yield Path(name)
+    else:
+        with writing(folder), replacing(folder / "share") as new:
+            new.chmod(0o755)
+            yield new

@@ -1,0 +1,70 @@
+"""The ledger of a fine-tuning that has spent nothing yet: what it rests on, and what is public."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from twinset.config import RunConfig
+from twinset.config.plan import Plan
+from twinset.data.templates import Template
+from twinset.policies import POLICIES
+from twinset.privacy.mechanism.privacy_weight import WeightScale
+from twinset.privacy.mechanism.randomness import Randomness
+from twinset.privacy.statement.ledger import Ledger
+from twinset.privacy.statement.wording import caveats
+
+
+def open_ledger(
+    plan: Plan,
+    config: RunConfig,
+    template: Template,
+    base_origin: str,
+    by_owner: bool,
+    randomness: Randomness,
+    weight_scale: WeightScale | None,
+) -> Ledger:
+    """Open the ledger of a run. It is given no record.
+
+    Args:
+        plan: the run's plan.
+        config: the run's options.
+        template: of the prompts.
+        base_origin: where the base model came from.
+        by_owner: whether all records of an owner are protected as one.
+        randomness: of batches and noise.
+        weight_scale: of privacy weights, where records have them.
+    """
+    noise = POLICIES[config.policy.key]
+    return Ledger.open(
+        records=plan.records,
+        target_epsilon=plan.target_epsilon,
+        delta=plan.target_delta,
+        sample_rate=plan.sample_rate,
+        max_grad_norm=config.privacy.max_grad_norm,
+        policy=noise.name,
+        policy_form=noise.form,
+        randomness=randomness,
+        public_inputs=tuple(_public_inputs(template, config, base_origin, by_owner)),
+        caveats=caveats(noise.name, noise.form),
+        weight_scale=weight_scale,
+        owners=by_owner,
+        group_size=config.privacy.group_size,
+    )
+
+
+def _public_inputs(
+    template: Template, config: RunConfig, base_origin: str, by_owner: bool
+) -> Iterator[str]:
+    policy = config.policy
+    yield "the names, order and types of the columns, and the set of label values"
+    yield f"the number of {'owners' if by_owner else 'records'}"
+    yield f"the prompt template {template.pattern!r} with its wording"
+    yield f"the base model {base_origin} and everything it was trained on"
+    yield f"the longest text kept, {config.training.max_tokens} tokens"
+    yield "all options of the run"
+    if policy.masks:
+        yield f"the detector {policy.detector!r}, which looks at one record at a time"
+    if policy.noise_policy == "adaptive":
+        yield "the constants of the privacy weights, and the texts that they were fitted on"
+    if policy.noise_policy == "selective":
+        yield "every label, and every text as that detector leaves it"

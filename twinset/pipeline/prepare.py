@@ -1,0 +1,206 @@
+"""Everything that is read, checked and decided before the first private step, the quickest first.
+
+The one way from a private table to a fine-tuning: for the command line, for Python, and for
+`evaluation/`. Trains nothing, and writes nothing but what it is given a folder for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pandas as pd
+
+from twinset.config import PrivacyConfig, RunConfig
+from twinset.config.plan import Plan, make_plan
+from twinset.data.formats import read_frame
+from twinset.data.records import Records, check_reserved, records_from_frame
+from twinset.data.schema import Combination, Schema
+from twinset.data.templates import Template, load_template
+from twinset.data.tokenization import prompt_tokens, text_budget
+from twinset.detectors import detector_named
+from twinset.errors import InputError
+from twinset.models.base_model import BaseModel, load_base, special_token_strings
+from twinset.models.nf4 import check_method
+from twinset.pipeline.request import Source
+from twinset.progress import Progress, Silent
+from twinset.sampling.allocation import RowsRequest, explicit
+from twinset.sampling.decoding import attention_span
+from twinset.training.record_weights import weight_scale
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Everything decided before the first private step; good for one fine-tuning.
+
+    Args:
+        records: the private records.
+        template: renders their prompts.
+        base: the base model, which a fine-tuning changes.
+        plan: noise, steps and learning rate for as many records, or owners.
+        config: the run's options.
+        notes: about the table, for its owner alone: guesses, rows and columns left out.
+        counts: rows of the twin by label, where they were asked for so.
+    """
+
+    records: Records
+    template: Template
+    base: BaseModel
+    plan: Plan
+    config: RunConfig
+    notes: tuple[str, ...] = ()
+    counts: dict[Combination, int] | None = None
+    _used: list[bool] = field(default_factory=list, repr=False, compare=False)
+
+    def use(self) -> None:
+        """Note that a fine-tuning takes the base model.
+
+        Raises:
+            RuntimeError: another one did before, and has changed it.
+        """
+        if self._used:
+            raise RuntimeError("a fine-tuning has changed this base model; prepare the next anew")
+        self._used.append(True)
+
+    @property
+    def owned(self) -> int | None:
+        """Number of records that owners have; None: each record is protected by itself."""
+        return None if self.records.owners is None else len(self.records)
+
+    @property
+    def prompts(self) -> dict[Combination, list[int]]:
+        """Token ids of every label combination's prompt."""
+        combinations = self.records.schema.combinations
+        return prompt_tokens(self.template, combinations, self.base.tokenizer)
+
+
+def prepare(
+    source: Source,
+    config: RunConfig,
+    rows: RowsRequest | None = None,
+    progress: Progress | None = None,
+    folder: Path | None = None,
+) -> Prepared:
+    """Read and check everything, the quickest first; train nothing.
+
+    Args:
+        source: of the private table.
+        config: the run's options.
+        rows: of the twin.
+        progress: is notified of what was found.
+        folder: private to its owner: a large table is kept there, without a name. None: nothing is
+            written, and the table is in memory.
+
+    Raises:
+        InputError: something cannot be used.
+    """
+    progress = progress or Silent()
+    _check_owner(source, config.privacy)
+    check_method(config.training)
+    frame, records, notes = read_source(source, progress, folder)
+    template = template_of(source, records.schema)
+    counts = explicit(records.schema, rows or RowsRequest())
+    base = load_base(config.training.base_model, say=progress.say)
+    check_reserved(records, frame, special_token_strings(base.tokenizer), source.name)
+    prepared = _planned(records, template, config, base)
+    return replace(prepared, notes=notes, counts=counts)
+
+
+def prepare_records(
+    records: Records, template: Template, config: RunConfig, base: BaseModel | None = None
+) -> Prepared:
+    """Check and plan what is to be done with records in hand, as `prepare` does.
+
+    That no text holds a special token of the base model is for whoever made the records.
+
+    Args:
+        records: the private records.
+        template: renders their prompts.
+        config: the run's options.
+        base: a base model that nobody has trained; `None` loads the one that `config` names.
+
+    Raises:
+        InputError: the method's library is missing, the prompts do not fit into the model's
+            context, the plan cannot be made, or the noise policy lacks something.
+    """
+    check_method(config.training)
+    base = base or load_base(config.training.base_model)
+    return _planned(records, template, config, base)
+
+
+def _planned(records: Records, template: Template, config: RunConfig, base: BaseModel) -> Prepared:
+    prompts = prompt_tokens(template, records.schema.combinations, base.tokenizer)
+    text_budget(prompts, attention_span(base.model), config.training.max_tokens)
+    plan = make_plan(len(records.units(config)), config)
+    _check_policy(config, base, records)
+    return Prepared(records, template, base, plan, config)
+
+
+def read_source(
+    source: Source, progress: Progress, folder: Path | None = None, reserved: Sequence[str] = ()
+) -> tuple[pd.DataFrame, Records, tuple[str, ...]]:
+    """Return the private table, its records, and the notes about it that `progress` is notified of.
+
+    Args:
+        source: of the table.
+        progress: is notified of the notes.
+        folder: see `prepare`.
+        reserved: special tokens that no text or label may contain, where they are known.
+
+    Raises:
+        InputError: the table cannot be used.
+    """
+    frame = source.data
+    if not isinstance(frame, pd.DataFrame):
+        frame = read_frame(frame, source.split, folder)
+    records, notes = records_from_frame(
+        frame,
+        source.text,
+        source.attributes,
+        source=source.name,
+        drop_empty=source.drop_empty,
+        reserved=reserved,
+        owner=source.owner,
+    )
+    for note in notes:
+        progress.say(note)
+    return frame, records, tuple(notes)
+
+
+def template_of(source: Source, schema: Schema) -> Template:
+    """Return the prompt template that was asked for, checked against the table's schema."""
+    if isinstance(source.prompt, Template):
+        return source.prompt
+    return load_template(source.prompt, schema)
+
+
+def _check_owner(source: Source, privacy: PrivacyConfig) -> None:
+    """Refuse what would do nothing with an owner, or without one."""
+    if source.owner is not None and privacy.group_size is not None:
+        raise InputError(
+            "--group-size is of records that are protected one by one, and with --owner all of an "
+            "owner are one; leave one of them out"
+        )
+    usual = PrivacyConfig().max_records_per_owner
+    if source.owner is None and privacy.max_records_per_owner != usual:
+        raise InputError("--max-records-per-owner does nothing without --owner; name the column")
+
+
+def _check_policy(config: RunConfig, base: BaseModel, records: Records) -> None:
+    """Refuse, before anything slow, what a policy lacks.
+
+    Raises:
+        InputError: there is no such detector, or no weight scale for the base model, or the policy
+            is about records and not about their owners.
+    """
+    policy = config.policy
+    if records.owners is not None and policy.noise_policy in ("adaptive", "selective"):
+        raise InputError(
+            f"--noise-policy {policy.noise_policy} treats records by what they say, and no theorem "
+            "here makes that a guarantee for owners; take uniform or importance with --owner"
+        )
+    if policy.masks:
+        detector_named(policy.detector)
+    if policy.weighs and config.privacy.target_epsilon is not None:
+        weight_scale(base, policy.weight_scale)

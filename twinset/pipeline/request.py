@@ -1,0 +1,113 @@
+"""What a run is asked for beside its options: which table, and where results go.
+
+Plain, validated data; reads no file and knows no model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from twinset.data.formats import FORMATS
+from twinset.data.templates import Template
+from twinset.errors import InputError
+
+
+@dataclass(frozen=True)
+class Source:
+    """The private table and how it becomes prompts.
+
+    Args:
+        data: the table itself, or a file, folder of `datasets`, or hub name.
+        text: text column; `None` guesses.
+        attributes: label columns; empty guesses one.
+        split: of a folder or hub data set.
+        drop_empty: leave rows without text or label out instead of refusing them.
+        prompt: a built-in template, a `.toml` file, or the prompt itself; a `Template` is taken as
+            it is.
+        owner: column that says whose a record is; `None`: each record is protected by itself.
+    """
+
+    data: pd.DataFrame | str | Path
+    text: str | None = None
+    attributes: tuple[str, ...] = ()
+    split: str | None = None
+    drop_empty: bool = False
+    prompt: Template | str | Path | None = None
+    owner: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a split of what has none."""
+        if isinstance(self.data, pd.DataFrame) and self.split is not None:
+            raise InputError("--split: a table in memory has none; leave it out")
+
+    @property
+    def name(self) -> str:
+        """What to call the table in messages, and a run after it."""
+        return "table" if isinstance(self.data, pd.DataFrame) else str(self.data)
+
+
+@dataclass(frozen=True)
+class OutputPaths:
+    """Where results go.
+
+    Args:
+        run: the run folder; `None` names one after the table.
+        output: a file beside which card and ledger stand too; `None` for `share/` alone.
+        format: of the twin; `None` takes it from `output`'s ending, else from the table's.
+        overwrite: whether an existing run or file may be replaced.
+        guard_formulas: see `twinset.data.formats.write_frame`.
+        resume: whether to resume a run that was killed or stopped.
+        accept_spend: whether to resume from where a run was resumed before, and count both.
+    """
+
+    run: Path | None = None
+    output: Path | None = None
+    format: str | None = None
+    overwrite: bool = False
+    guard_formulas: bool = True
+    resume: bool = False
+    accept_spend: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse an unknown format and an ending that says another."""
+        if self.accept_spend and not self.resume:
+            raise InputError("--accept-spend does nothing without --resume; leave it out")
+        named = ending_of(self.output) if self.output else None
+        if self.format is not None and f".{self.format}" not in FORMATS:
+            raise InputError(f"--format {self.format}: unknown; choose one of {_known()}")
+        if self.output and named is None and self.format is None:
+            raise InputError(
+                f"--output {self.output}: unknown ending; give --format, or end it in {_known()}"
+            )
+        if self.format is not None and named not in (None, self.format):
+            raise InputError(
+                f"--output {self.output} ends in .{named}, but --format is {self.format}; "
+                "leave one of them out"
+            )
+
+    def twin_format(self, data: str = "") -> str:
+        """Return the twin's format, an ending without its dot; `data` is the private table's name.
+
+        >>> OutputPaths().twin_format("reviews.csv.gz"), OutputPaths().twin_format("some/hub-name")
+        ('csv', 'parquet')
+        """
+        chosen = self.format or (ending_of(self.output) if self.output else None)
+        table = (ending_of(data) or "parquet").removesuffix(".gz")
+        return chosen or table
+
+
+def ending_of(path: str | Path) -> str | None:
+    """Return the ending of `FORMATS` that a file's name has, without its dot.
+
+    >>> ending_of("twin.csv.gz"), ending_of("notes.docx")
+    ('csv.gz', None)
+    """
+    name = Path(path).name.lower()
+    return next((e.removeprefix(".") for e in FORMATS if name.endswith(e)), None)
+
+
+def _known() -> str:
+    return ", ".join(ending.removeprefix(".") for ending in FORMATS)

@@ -1,0 +1,299 @@
+"""The run folder: built out of sight and put in place whole.
+
+A folder `share/` that may be handed over, `model/` that is as safe, and `internal/` that never
+leaves the house. Knows paths, permissions and locks; knows nothing of what is written.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from twinset.errors import InputError
+from twinset.files.atomic import naming_full_disk, writing
+from twinset.files.manifest import has_checksums
+from twinset.privacy.statement.wording import SPENT
+
+# How open each part is. A file written by `atomic` is as open as the folder it is in.
+_PARTS = {"share": 0o755, "model": 0o755, "internal": 0o700}
+_UNFINISHED = ".unfinished"  # in a folder under construction that can be resumed
+
+
+def default_run_path(source_name: str, resume: bool = False) -> Path:
+    """Return `runs/<table>-<n>` for a table's path or hub name.
+
+    Args:
+        source_name: path or hub name.
+        resume: take the last n that was begun, if there is one; else the first that is free.
+    """
+    table = re.sub(r"[^\w.-]", "-", Path(source_name).name.split(".")[0]) or "table"
+    begun = [n for n in range(1, 1 + _first_free(table)) if is_unfinished(_run(table, n))]
+    return _run(table, begun[-1] if resume and begun else _first_free(table))
+
+
+def _run(table: str, n: int) -> Path:
+    return Path("runs", f"{table}-{n}")
+
+
+def _first_free(table: str) -> int:
+    n = 1
+    while any(path.exists() for path in (_run(table, n), *_besides(_run(table, n)))):
+        n += 1
+    return n
+
+
+def _besides(final: Path) -> tuple[Path, ...]:
+    return final.with_name(f".{final.name}.lock"), _hidden(final), _aside(final)
+
+
+def is_unfinished(final: Path) -> bool:
+    """Tell whether a run that was to stand there can be resumed."""
+    return any((folder / _UNFINISHED).is_file() for folder in (_hidden(final), _aside(final)))
+
+
+def models_replaced(final: Path, resume: bool = False) -> list[Path]:
+    """Return the runs with a trained model that `overwrite` would delete in the end.
+
+    Args:
+        final: where the new run is to stand.
+        resume: whether the unfinished run is resumed, and so kept.
+    """
+    runs = [final] if resume else [final, _hidden(final)]
+    return [run for run in runs if has_checksums(run / "model")]
+
+
+def sampling_command(run: Path) -> str:
+    """Return the command that writes rows from a run's model."""
+    return f"`twinset sample {shlex.quote(str(run))} --output FILE`"
+
+
+class RunFolder:
+    """A run folder under construction, and after the `with` block the finished one.
+
+    Attributes:
+        final: where the finished folder stands.
+        root: where it stands now: a hidden folder beside `final`, then `final` itself.
+        is_resumed: whether it was begun before.
+        is_kept: whether it stays if it ends early.
+    """
+
+    def __init__(self, root: Path, final: Path, is_resumed: bool = False) -> None:
+        self.root = root
+        self.final = final
+        self.is_resumed = self.is_kept = is_resumed
+
+    def keep(self) -> None:
+        """Let it stay if the run ends early: there is something in it to resume from."""
+        self.is_kept = True
+        (self.root / _UNFINISHED).touch()
+        shutil.rmtree(_aside(self.final), ignore_errors=True)
+
+    @property
+    def share(self) -> Path:
+        """Return the part that may be handed over."""
+        return self.root / "share"
+
+    @property
+    def model(self) -> Path:
+        """Return the part that `twinset sample` works from."""
+        return self.root / "model"
+
+    @property
+    def internal(self) -> Path:
+        """Return the part that is computed from private records and stays."""
+        return self.root / "internal"
+
+    @classmethod
+    @contextmanager
+    def create(
+        cls, path: str | Path, overwrite: bool = False, resume: bool = False
+    ) -> Iterator[RunFolder]:
+        """Build a run folder that appears at `path` whole, or not at all.
+
+        Everything that can be refused is refused on entry, before any training. Whatever ends the
+        block early, an interrupt included, leaves an older run untouched, and no file behind unless
+        `keep` was called: then the hidden folder stays, for `resume`, in the place of an older
+        unfinished one.
+
+        Args:
+            path: of the finished folder.
+            overwrite: whether an older run, finished or not, may be replaced.
+            resume: continue the unfinished one.
+
+        Raises:
+            InputError: the folder exists (and may not be replaced), there is an unfinished one (or
+                none to resume), another run is writing it, its parent is not writable, or the disk
+                is full.
+        """
+        final = Path(path).resolve()
+        with ExitStack() as stack:
+            with writing(final):
+                check_free(final, overwrite, resume)
+                stack.enter_context(_parents(final))
+                stack.enter_context(_locked(final))
+                _clear_leftovers(final)
+                check_free(final, overwrite, resume)  # again: it may hold an older run by now
+                run = cls(_hidden(final), final, resume)
+                stack.callback(run._leave)
+                run._make_parts()
+            with naming_full_disk(final):
+                yield run
+            with writing(final):
+                run._put_in_place()
+
+    def _make_parts(self) -> None:
+        """Make an empty folder; of one to resume, an empty `share/`."""
+        if (self.root / _UNFINISHED).is_file() and not self.is_resumed:
+            os.replace(self.root, _aside(self.final))
+        shutil.rmtree(self.share if self.is_resumed else self.root, ignore_errors=True)
+        self.root.mkdir(mode=0o700, exist_ok=True)
+        for name, mode in _PARTS.items():
+            (self.root / name).mkdir(exist_ok=True)
+            (self.root / name).chmod(mode)  # mkdir's own mode is subject to the umask
+
+    def _leave(self) -> None:
+        if self.root != self.final:
+            _clear_unfinished(self.final)
+
+    def _put_in_place(self) -> None:
+        """Take the place of an older run; until then this one can still be resumed."""
+        replaced = _replaced(self.final)
+        try:
+            if self.final.exists():
+                os.replace(self.final, replaced)
+            os.replace(self.root, self.final)
+        finally:
+            _settle(replaced, self.final)
+        (self.final / _UNFINISHED).unlink(missing_ok=True)
+        shutil.rmtree(_aside(self.final), ignore_errors=True)
+        self.root = self.final
+
+
+def check_free(final: Path, overwrite: bool = False, resume: bool = False) -> None:
+    """Refuse a place where no run folder may be made; writes nothing.
+
+    Raises:
+        InputError: it is a mount point, something stands there that may not be replaced, or there
+            is an unfinished run that is not to be resumed, or none that could be.
+    """
+    if os.path.ismount(final):
+        raise InputError(f"{final}: is a mount point; give a folder inside it as --run")
+    if resume and not is_unfinished(final):
+        raise InputError(f"{final}: there is no unfinished run to go on with; leave --resume out")
+    if is_unfinished(final) and not (resume or overwrite):
+        raise InputError(
+            f"{final}: an unfinished run waits there; --resume goes on with it{_or_sample(final)}, "
+            f"--overwrite deletes it and starts anew, and {SPENT}"
+        )
+    if not final.exists() or (final.is_dir() and not any(final.iterdir())):
+        return
+    if not is_run(final):
+        raise InputError(f"{final}: exists and is not a twinset run; choose another --run")
+    if overwrite:
+        return
+    if not has_checksums(final / "model"):
+        raise InputError(f"{final}: exists; --overwrite to replace it, or another --run")
+    raise InputError(
+        f"{final}: exists, with a trained model; {sampling_command(final)} writes more rows from "
+        f"it, --overwrite deletes it, and {SPENT}; or choose another --run"
+    )
+
+
+def _or_sample(final: Path) -> str:
+    """Return, where the unfinished run has a model, how else it may be used."""
+    hidden = _hidden(final)
+    if not has_checksums(hidden / "model"):
+        return ""
+    return f" (rows and decoding may differ), {sampling_command(hidden)} writes rows from its model"
+
+
+def is_run(path: Path) -> bool:
+    """Tell a run from any other folder, in which nothing may be written or deleted."""
+    return (path / "share" / "privacy.json").is_file() or all((path / p).is_dir() for p in _PARTS)
+
+
+def _hidden(final: Path) -> Path:
+    return final.with_name(f".{final.name}.partial")
+
+
+def _aside(final: Path) -> Path:
+    """Return where an unfinished run waits until the one that replaces it is worth keeping."""
+    return final.with_name(f".{final.name}.aside")
+
+
+def _replaced(final: Path) -> Path:
+    return final.with_name(f".{final.name}.replaced")
+
+
+def _settle(replaced: Path, final: Path) -> None:
+    """Put the older run back if nothing took its place, else remove it."""
+    if not replaced.exists():
+        return
+    if final.exists():
+        shutil.rmtree(replaced)
+    else:
+        os.replace(replaced, final)
+
+
+def _clear_leftovers(final: Path) -> None:
+    """Mend what a killed run left: the caller holds the lock, so no living run owns it."""
+    _settle(_replaced(final), final)
+    _clear_unfinished(final)
+
+
+def _clear_unfinished(final: Path) -> None:
+    """Remove a run that nobody can resume, and take back one that it should have replaced."""
+    hidden, aside = _hidden(final), _aside(final)
+    if (hidden / _UNFINISHED).is_file():
+        shutil.rmtree(aside, ignore_errors=True)
+        return
+    shutil.rmtree(hidden, ignore_errors=True)
+    if aside.exists():
+        os.replace(aside, hidden)
+
+
+@contextmanager
+def _parents(final: Path) -> Iterator[None]:
+    """Make the folders above `final`; on failure take away those it made."""
+    missing = [folder for folder in final.parents if not folder.exists()]
+    final.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        for folder in missing:  # innermost first
+            with suppress(OSError):
+                folder.rmdir()
+        raise
+
+
+@contextmanager
+def _locked(final: Path) -> Iterator[None]:
+    """Hold the lock file beside `final`; the kernel frees it when its process dies, however."""
+    path = final.with_name(f".{final.name}.lock")
+    while True:
+        with open(path, "a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise InputError(
+                    f"{final}: another run is writing it; wait for it, or choose another --run"
+                ) from None
+            if not _is_at(path, file.fileno()):
+                continue  # its last holder removed the file between our open and our lock
+            try:
+                yield
+            finally:
+                path.unlink(missing_ok=True)
+            return
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    with suppress(FileNotFoundError):
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    return False

@@ -1,0 +1,183 @@
+"""What was done with the private records, as frozen data. Accountants interpret it; this does not.
+
+A type that is not listed in `KINDS` is not an event: reading one, or accounting for one, raises.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+# What double precision can account for. Beyond it squares overflow, and a ledger that somebody else
+# wrote could keep its reader computing for ever.
+SMALLEST, LARGEST = 1e-100, 1e100  # noise multipliers
+MOST_STEPS = 2**53
+
+
+def _require_multiplier(value: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError("noise_multiplier must be a number")
+    if not SMALLEST <= value <= LARGEST:
+        raise ValueError(
+            f"noise_multiplier must be finite and above 0, from {SMALLEST:g} to {LARGEST:g}, "
+            f"not {value}"
+        )
+
+
+def _require_text(name: str, value: str) -> None:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"{name} must be a text that is not blank")
+
+
+@dataclass(frozen=True)
+class SubsampledGaussian:
+    """`steps` Gaussian sums, each over a fresh Poisson sample of the records.
+
+    Args:
+        noise_multiplier: σ, the noise's standard deviation over the largest change that adding or
+            removing one record can make (L2).
+        sample_rate: q, the probability with which each record enters a step, by itself.
+        steps: how many such sums were released.
+    """
+
+    noise_multiplier: float
+    sample_rate: float
+    steps: int
+
+    def __post_init__(self) -> None:
+        """Refuse values that name no mechanism."""
+        _require_multiplier(self.noise_multiplier)
+        if isinstance(self.sample_rate, bool) or not isinstance(self.sample_rate, int | float):
+            raise ValueError("sample_rate must be a number")
+        if not 0 < self.sample_rate <= 1:
+            raise ValueError(f"sample_rate must lie above 0 and be at most 1: {self.sample_rate}")
+        if isinstance(self.steps, bool) or not isinstance(self.steps, int):
+            raise ValueError("steps must be a whole number")
+        if not 1 <= self.steps <= MOST_STEPS:
+            raise ValueError(f"steps must be a whole number of at least 1, not {self.steps}")
+
+
+@dataclass(frozen=True)
+class IndividualGaussian:
+    """`SubsampledGaussian`, in which records of a higher privacy weight move the sum by less.
+
+    The privacy weight ρ in [0, 1] is a fixed public function of the record alone. A record of
+    weight ρ moves each sum by at most c(ρ) = 1 - ρ (1 - `least_share`) times the largest change
+    that any record can make, so that its own noise multiplier is σ / c(ρ).
+
+    Args:
+        noise_multiplier: σ over the largest change, that of records of weight 0.
+        sample_rate: q, the same for all records.
+        steps: how many such sums were released.
+        least_share: c(1), above 0 and at most 1.
+    """
+
+    noise_multiplier: float
+    sample_rate: float
+    steps: int
+    least_share: float
+
+    def __post_init__(self) -> None:
+        """Refuse values that name no mechanism."""
+        self.at(0.0)
+        share = self.least_share
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
+            raise ValueError(f"least_share must lie above 0 and be at most 1, not {share}")
+        self.at(1.0)
+
+    def share(self, weight: float) -> float:
+        """c(ρ) of a record of this privacy weight.
+
+        >>> IndividualGaussian(1.0, 0.1, 5, 0.5).share(0.5)
+        0.75
+        """
+        if not 0 <= weight <= 1:
+            raise ValueError(f"a privacy weight lies between 0 and 1: {weight}")
+        return 1.0 - weight * (1.0 - self.least_share)
+
+    def at(self, weight: float) -> SubsampledGaussian:
+        """What was released, as far as a record of this privacy weight is concerned."""
+        multiplier = self.noise_multiplier
+        if weight:
+            multiplier = multiplier / self.share(weight)
+        return SubsampledGaussian(multiplier, self.sample_rate, self.steps)
+
+
+@dataclass(frozen=True)
+class MaskedAccess:
+    """Private records were used without noise, but with what `detector` flags in them masked.
+
+    No ε covers it. Where masked texts are taken as known, it reveals nothing else.
+    """
+
+    detector: str
+
+    def __post_init__(self) -> None:
+        """Refuse a mask that nobody can name."""
+        _require_text("detector", self.detector)
+
+
+@dataclass(frozen=True)
+class GaussianRelease:
+    """One noisy release over all records: `what`, with noise `noise_multiplier` × sensitivity."""
+
+    noise_multiplier: float
+    what: str
+
+    def __post_init__(self) -> None:
+        """Refuse values that name no mechanism."""
+        _require_multiplier(self.noise_multiplier)
+        _require_text("what", self.what)
+
+
+@dataclass(frozen=True)
+class NonPrivateAccess:
+    """Private records were used without noise. No ε covers it."""
+
+    reason: str
+
+    def __post_init__(self) -> None:
+        """Refuse an access without a reason."""
+        _require_text("reason", self.reason)
+
+
+Event = SubsampledGaussian | IndividualGaussian | GaussianRelease | MaskedAccess | NonPrivateAccess
+
+KINDS: dict[str, type[Event]] = {
+    "subsampled_gaussian": SubsampledGaussian,
+    "individual_gaussian": IndividualGaussian,
+    "gaussian_release": GaussianRelease,
+    "masked_access": MaskedAccess,
+    "non_private_access": NonPrivateAccess,
+}
+
+
+def event_to_dict(event: Event) -> dict[str, Any]:
+    """Return an event as plain values with its `kind`.
+
+    >>> event_to_dict(NonPrivateAccess("tuning"))
+    {'kind': 'non_private_access', 'reason': 'tuning'}
+    """
+    for kind, known in KINDS.items():
+        if type(event) is known:
+            return {"kind": kind, **asdict(event)}
+    raise TypeError(f"{type(event).__name__} is not an event")
+
+
+def event_from_dict(data: dict[str, Any]) -> Event:
+    """Rebuild an event from `event_to_dict`'s output.
+
+    Raises:
+        ValueError: the kind is unknown, or a field is missing, unknown or out of range.
+    """
+    if not isinstance(data, dict):
+        raise ValueError("an event must be an object with a 'kind'")
+    kind = data.get("kind")
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise ValueError(f"unknown event kind {kind!r}; known: {', '.join(KINDS)}")
+    event_type = KINDS[kind]
+    expected, given = {f.name for f in fields(event_type)}, set(data) - {"kind"}
+    if expected != given:
+        wrong = ", ".join(sorted(expected ^ given))
+        raise ValueError(f"event {kind}: missing or unknown field: {wrong}")
+    return event_type(**{name: data[name] for name in expected})

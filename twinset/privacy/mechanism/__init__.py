@@ -1,0 +1,1 @@
+"""What is random: noise, Poisson batches, label counts."""

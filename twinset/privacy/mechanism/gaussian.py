@@ -1,0 +1,78 @@
+"""Independent Gaussian numbers, many at once, by the polar formula of Box and Muller (1958).
+
+Number by number, as NumPy draws them, is three times as slow. torch's float32 numbers never leave
+5.8 standard deviations, and a mechanism that is cut off there needs a larger δ. These are close to
+real Gaussian numbers whose further bits `gaussian_grid` draws where they matter: no tail ends.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from twinset.privacy.mechanism.randomness import KeyStream
+
+WORD_BITS = 63
+
+
+class Gaussian:
+    """Draws from N(0, 1) into memory of its own, which stays in the processor's cache.
+
+    Args:
+        stream: source of bits.
+        dtype: float32 or float64.
+        most: numbers that may be asked for at once.
+
+    Attributes:
+        words: (pairs,) int64, turns: (pairs,) int32 or int64, radius: (pairs,): of the last draw,
+            as `polar` knows them.
+    """
+
+    words: np.ndarray
+    turns: np.ndarray
+    radius: np.ndarray
+
+    def __init__(self, stream: KeyStream, dtype: np.dtype, most: int) -> None:
+        pairs, self._turn = -(-most // 2), np.dtype(f"i{dtype.itemsize}")
+        self._stream = stream
+        self._bits = np.empty(pairs * (8 + self._turn.itemsize), np.uint8)
+        self._radius = np.empty(pairs, dtype)
+        self._numbers = np.empty(2 * pairs, dtype)
+
+    def draw(self, count: int) -> np.ndarray:
+        """Return the next (count,), to be used, and changed at will, before the next call."""
+        pairs = -(-count // 2)
+        bits = self._stream.fill(self._bits[: pairs * (8 + self._turn.itemsize)])
+        words = bits[: 8 * pairs].view(np.uint64)
+        self.words = np.right_shift(words, np.uint64(1), out=words).view(np.int64)
+        self.turns = bits[8 * pairs :].view(self._turn)
+        self.radius = self._radius[:pairs]
+        return polar(self.words, self.turns, self.radius, self._numbers[: 2 * pairs])[:count]
+
+
+def polar(words: np.ndarray, turns: np.ndarray, radius: np.ndarray, out: np.ndarray) -> np.ndarray:
+    """Turn uniform bits into Gaussian numbers; return `out`.
+
+    Args:
+        words: (n,) int64, at least 0: the leading 63 bits of a share u of 1; the squared radius is
+            -2 ln u, at the middle of what these bits leave open. A float32 keeps the leading 24 of
+            them wherever they stand: small words, the far tail, lose none.
+        turns: (n,) int32 or int64, the leading bits of the shares of a full turn, from -1/2 to 1/2.
+        radius: (n,) float32 or float64, overwritten.
+        out: (2 n,) to be filled with all cosines and then all sines.
+    """
+    np.copyto(radius, words, casting="unsafe")
+    radius *= 2.0**-WORD_BITS
+    radius += 2.0 ** -(WORD_BITS + 1)  # zero has no logarithm
+    np.log(radius, out=radius)
+    radius *= -2.0
+    np.sqrt(radius, out=radius)
+    cosines, sines = np.split(out, 2)
+    np.copyto(sines, turns, casting="unsafe")
+    sines *= 2.0 * math.pi / 2.0 ** (8 * turns.itemsize)
+    np.cos(sines, out=cosines)
+    np.sin(sines, out=sines)
+    cosines *= radius
+    sines *= radius
+    return out

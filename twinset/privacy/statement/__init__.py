@@ -1,0 +1,1 @@
+"""What may be claimed: the ledger, the guarantee and its words."""

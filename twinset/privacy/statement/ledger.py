@@ -1,0 +1,255 @@
+"""The ledger: what was done with the private records and what a guarantee about it rests on.
+
+It is shared with the twin. So it may hold only what is public or was chosen without the private
+records; nothing computed from them without noise goes in: no losses, gradient norms, clipped
+shares or numbers of duplicates. The number of records N is in it and is taken as public.
+
+It states facts and computes nothing: ε comes from `accountant`, words from `guarantee`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, fields
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from twinset.privacy.accounting.accountant import compose
+from twinset.privacy.accounting.events import Event, event_from_dict, event_to_dict
+from twinset.privacy.mechanism.privacy_weight import WeightScale
+from twinset.privacy.mechanism.randomness import Randomness
+from twinset.privacy.statement.ledger_schema import CHECKS, FORMAT_VERSION
+
+UNIT = "record"
+NEIGHBOURING = "add or remove one record"
+OWNER_UNIT = "owner"
+OWNER_NEIGHBOURING = "add or remove all records of one owner"
+FLAGGED_UNIT = "the flagged spans of one record"
+FLAGGED_NEIGHBOURING = (
+    "use or leave out one record's unmasked text, all masked texts and all labels being known"
+)
+SAMPLER = "Poisson"
+CLIPPING = "whole record: all sequences, all tensors, all uses of tied weights"
+OWNER_CLIPPING = (
+    "whole owner: all its records in a step, all sequences, all tensors, all uses of tied weights"
+)
+PUBLIC_INPUTS = (
+    "the number of records",
+    "the twin's column names, their order and types, and the set of label values",
+    "the prompt template",
+    "the base model and its training data",
+    "the maximum length of a text in tokens",
+    "hyper-parameters, chosen without the private records",
+)
+_LIBRARIES = ("twinset", "torch", "opacus", "transformers", "numpy")
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """Everything a reader needs to recompute the guarantee, and no private record.
+
+    All of it is fixed once opened, but for `events`, to which `record` appends.
+
+    Args:
+        delta: δ.
+        target_epsilon: ε that was asked for, or None where privacy was switched off.
+        records: N, the number of units, taken as public.
+        sample_rate: q, the probability with which each record enters a step.
+        max_grad_norm: C, the norm to which one record's whole gradient is clipped.
+        randomness: where Poisson draws and noise come from.
+        randomness_is_private: whether a guarantee may rest on it.
+        policy: name of the noise policy.
+        policy_form: "sound" or "published".
+        events: what was spent; append with `record`.
+        public_inputs: what is taken as public.
+        caveats: further sentences the reader must see.
+        library_versions: name to version.
+        unit: whose presence is protected.
+        neighbouring: the change against which it is protected.
+        sampler: how batches are drawn.
+        clipping: what is clipped together.
+        records_public: N is taken as public.
+        weight_scale: how privacy weights follow from a public model; adaptive noise only.
+        group_size: m, chosen without looking at the records: what holds for any m of them together
+            is stated too. None: not asked for, and not written.
+        format_version: of the file.
+
+    Raises:
+        ValueError: a field has the wrong type or an impossible value; names the field.
+    """
+
+    delta: float
+    target_epsilon: float | None
+    records: int
+    sample_rate: float
+    max_grad_norm: float
+    randomness: str
+    randomness_is_private: bool
+    policy: str
+    policy_form: str
+    events: list[Event] = field(default_factory=list)
+    public_inputs: tuple[str, ...] = PUBLIC_INPUTS
+    caveats: tuple[str, ...] = ()
+    library_versions: tuple[tuple[str, str], ...] = ()
+    unit: str = UNIT
+    neighbouring: str = NEIGHBOURING
+    sampler: str = SAMPLER
+    clipping: str = CLIPPING
+    records_public: bool = True
+    weight_scale: WeightScale | None = None
+    group_size: int | None = None
+    format_version: int = FORMAT_VERSION
+
+    def __post_init__(self) -> None:
+        """Refuse what no ledger can say."""
+        for name, (expected, holds) in CHECKS.items():
+            if not holds(getattr(self, name)):
+                raise ValueError(f"ledger field '{name}' must be {expected}")
+        for event in self.events:
+            event_to_dict(event)
+
+    @classmethod
+    def open(
+        cls,
+        *,
+        delta: float,
+        target_epsilon: float | None,
+        records: int,
+        sample_rate: float,
+        max_grad_norm: float,
+        randomness: Randomness,
+        policy: str,
+        policy_form: str = "sound",
+        public_inputs: tuple[str, ...] = PUBLIC_INPUTS,
+        caveats: tuple[str, ...] = (),
+        weight_scale: WeightScale | None = None,
+        owners: bool = False,
+        group_size: int | None = None,
+    ) -> Ledger:
+        """Open the ledger of a run that has spent nothing yet; notes the library versions.
+
+        With `owners` all records of an owner are one unit, and `records` counts owners.
+        """
+        unit, neighbouring = (OWNER_UNIT, OWNER_NEIGHBOURING) if owners else (UNIT, NEIGHBOURING)
+        if policy == "selective":
+            unit, neighbouring = FLAGGED_UNIT, FLAGGED_NEIGHBOURING
+        return cls(
+            delta=delta,
+            target_epsilon=target_epsilon,
+            records=records,
+            sample_rate=sample_rate,
+            max_grad_norm=max_grad_norm,
+            randomness=randomness.description,
+            randomness_is_private=randomness.is_private,
+            policy=policy,
+            policy_form=policy_form,
+            public_inputs=public_inputs,
+            caveats=caveats,
+            library_versions=library_versions(),
+            unit=unit,
+            neighbouring=neighbouring,
+            clipping=OWNER_CLIPPING if owners else CLIPPING,
+            weight_scale=weight_scale,
+            group_size=group_size,
+        )
+
+    def record(self, event: Event) -> None:
+        """Append one event; equal steps in a row are added up."""
+        event_to_dict(event)  # raises on what is not an event
+        self.events[-1:] = compose([*self.events[-1:], event])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON."""
+        plain = {f.name: getattr(self, f.name) for f in fields(self)}
+        if self.group_size is None:  # so that ledgers that do not ask for it read as they ever did
+            del plain["group_size"]
+        return plain | {
+            "events": [event_to_dict(event) for event in self.events],
+            "public_inputs": list(self.public_inputs),
+            "caveats": list(self.caveats),
+            "library_versions": dict(self.library_versions),
+            "weight_scale": self.weight_scale and self.weight_scale.to_dict(),
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Ledger:
+        """Rebuild a ledger from `to_dict`'s output. Nothing is guessed or ignored.
+
+        Raises:
+            ValueError: a field is missing, unknown, of the wrong type or out of range.
+        """
+        if not isinstance(data, dict):
+            raise ValueError("a ledger must be a JSON object")
+        known = {f.name for f in fields(cls)}
+        if data.get("group_size") is None:
+            known -= {"group_size"}
+        if wrong := sorted(known ^ set(data)):
+            raise ValueError(f"ledger: missing or unknown field: {', '.join(map(str, wrong))}")
+        for name in ("events", "public_inputs", "caveats"):
+            if not isinstance(data[name], list):
+                raise ValueError(f"ledger field '{name}' must be a list")
+        if not isinstance(data["library_versions"], dict):
+            raise ValueError("ledger field 'library_versions' must be an object")
+        return cls(
+            **data
+            | {
+                "events": [_read_event(event) for event in data["events"]],
+                "public_inputs": tuple(data["public_inputs"]),
+                "caveats": tuple(data["caveats"]),
+                "library_versions": tuple(data["library_versions"].items()),
+                "weight_scale": _read_scale(data["weight_scale"]),
+            }
+        )
+
+    @classmethod
+    def load(cls, path: Path) -> Ledger:
+        """Read a file of what `to_dict` returned.
+
+        Raises:
+            ValueError: the file is not strict JSON or not a ledger; names the file.
+        """
+        try:
+            text = path.read_text(encoding="utf-8")
+            return cls.from_dict(
+                json.loads(text, parse_constant=_refuse, object_pairs_hook=_no_duplicates)
+            )
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{path.name}: {error}") from None
+
+
+def library_versions() -> tuple[tuple[str, str], ...]:
+    """Return name and version of Python and of the libraries a guarantee rests on."""
+    import platform
+
+    versions = []
+    for name in _LIBRARIES:
+        try:
+            versions.append((name, metadata.version(name)))
+        except metadata.PackageNotFoundError:
+            versions.append((name, "not installed as a package"))
+    return (*versions, ("python", platform.python_version()))
+
+
+def _read_event(data: Any) -> Event:
+    try:
+        return event_from_dict(data)
+    except ValueError as error:
+        raise ValueError(f"ledger field 'events': {error}") from None
+
+
+def _read_scale(data: Any) -> WeightScale | None:
+    try:
+        return None if data is None else WeightScale.from_dict(data)
+    except ValueError as error:
+        raise ValueError(f"ledger field 'weight_scale': {error}") from None
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not allowed")
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(dict(pairs)) < len(pairs):
+        raise ValueError("a field is given twice")
+    return dict(pairs)

@@ -1,0 +1,257 @@
+"""What is guaranteed, by which theorem: one entry for each mechanism, and no claim anywhere else.
+
+Each noise policy has one in each form. It names the events that the policy may spend, and
+`guarantee` covers a ledger only if its policy has an entry that names all of its events. Modules
+outside of `twinset.privacy` refer to entries by name and claim nothing themselves. What the parts
+of a mechanism must do for these theorems to hold is said where they are: `clipping`, `mechanism`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from twinset.privacy.accounting.events import (
+    Event,
+    GaussianRelease,
+    IndividualGaussian,
+    MaskedAccess,
+    SubsampledGaussian,
+)
+from twinset.privacy.statement.ledger import (
+    CLIPPING,
+    FLAGGED_NEIGHBOURING,
+    FLAGGED_UNIT,
+    NEIGHBOURING,
+    OWNER_CLIPPING,
+    OWNER_NEIGHBOURING,
+    OWNER_UNIT,
+    UNIT,
+)
+
+
+@dataclass(frozen=True)
+class Protected:
+    """Who is protected, against which change, and what is clipped together for that.
+
+    All three are values of a ledger's fields of the same names.
+    """
+
+    unit: str
+    neighbouring: str
+    clipping: str
+
+
+RECORD = Protected(UNIT, NEIGHBOURING, CLIPPING)
+OWNER = Protected(OWNER_UNIT, OWNER_NEIGHBOURING, OWNER_CLIPPING)
+FLAGGED = Protected(FLAGGED_UNIT, FLAGGED_NEIGHBOURING, CLIPPING)
+
+
+@dataclass(frozen=True)
+class Theorem:
+    """What is guaranteed.
+
+    Args:
+        statement: what holds, for which change of the records, and under which conditions.
+        source: whose theorem it is.
+    """
+
+    statement: str
+    source: str
+
+
+@dataclass(frozen=True)
+class PolicyTheorem(Theorem):
+    """What is guaranteed of a noise policy in one form; `guarantee` works by it.
+
+    Args:
+        statement: see `Theorem`.
+        source: see `Theorem`.
+        protects: units and relations that it is about, the usual one first.
+        events: kinds of event that describe the policy in full; none: nothing is guaranteed.
+        caveats: what must be said before, during and after its use.
+    """
+
+    protects: tuple[Protected, ...]
+    events: tuple[type[Event], ...] = ()
+    caveats: tuple[str, ...] = ()
+
+
+# -- noise policies --------------------------------------------------------------------------------
+
+UNIFORM = PolicyTheorem(
+    statement=(
+        "z ~ N(0, σ²C²I) is added to a sum to which each unit contributes at most C in L2 norm, "
+        "over a batch that each unit enters independently with probability q. Each release is one "
+        "step of the Poisson-subsampled Gaussian mechanism of noise multiplier σ, for adding or "
+        "removing one unit. An empty batch releases noise alone. With σ = 0 the event says that "
+        "records were used without privacy, and nothing is guaranteed."
+    ),
+    source="Abadi et al. 2016, 'Deep Learning with Differential Privacy', algorithm 1",
+    protects=(RECORD, OWNER),
+    events=(SubsampledGaussian, GaussianRelease),
+)
+
+ADAPTIVE = PolicyTheorem(
+    statement=(
+        "The noise is that of UNIFORM; record i is clipped to C · c(ρᵢ) instead of C, c falling "
+        "from 1 at ρ = 0. Its privacy weight ρᵢ is a fixed public function of record i alone, so "
+        "adding or removing it changes each sum by at most C · c(ρᵢ), whoever else is there. For "
+        "that record each release is one step of the subsampled Gaussian mechanism of multiplier "
+        "σ / c(ρᵢ), and for every record of multiplier σ."
+    ),
+    source="Boenisch et al. 2023, 'Have it your way: Individualized Privacy Assignment for "
+    "DP-SGD', the variant that scales",
+    protects=(RECORD,),  # weights are those of records, so owners cannot be units
+    events=(IndividualGaussian, GaussianRelease),
+)
+
+ADAPTIVE_PUBLISHED = PolicyTheorem(
+    statement=(
+        "None. The noise is scaled by γ_B, the mean privacy weight of the private batch, which is "
+        "used without noise: in many dimensions the length of the noisy gradient tells it. An "
+        "empty batch gets no noise at all."
+    ),
+    source="Wu et al. 2022, 'Adaptive Differential Privacy for Language Modeling', "
+    "equations 4 to 6, claims more",
+    protects=(RECORD,),
+    caveats=(
+        "the published form of adaptive noise is for comparison only: its noise is scaled by a "
+        "statistic of the private batch, which the length of a noisy gradient tells, and no "
+        "theorem covers that; its nominal epsilon is no guarantee",
+    ),
+)
+
+_FLAGGED_ONLY = (
+    "selective noise protects flagged spans only; whatever the detector misses is trained on "
+    "without noise and may be repeated word for word"
+)
+
+SELECTIVE = PolicyTheorem(
+    statement=(
+        "A first phase reads texts whose flagged spans are masked, without noise "
+        "(MASKED_PHASE); a second one draws the noise of UNIFORM on whole texts. For using or "
+        "leaving out one record's unmasked text, all masked texts and all labels being known, the "
+        "guarantee is that of UNIFORM. What no detector flagged has no protection at all."
+    ),
+    source="the theorem of UNIFORM, of a table of unmasked texts; the definition is close to that "
+    "of Shi et al. 2022, 'Selective Differential Privacy for Language Modeling'",
+    protects=(FLAGGED,),
+    events=(SubsampledGaussian, GaussianRelease, MaskedAccess),
+    caveats=(_FLAGGED_ONLY,),
+)
+
+SELECTIVE_PUBLISHED = PolicyTheorem(
+    statement=(
+        "The mechanism and the guarantee of SELECTIVE. The paper states the same ε for replacing "
+        "what was flagged, which is leaving one text out and using another: twice the ε."
+    ),
+    source=SELECTIVE.source,
+    protects=(FLAGGED,),
+    events=SELECTIVE.events,
+    caveats=(
+        _FLAGGED_ONLY,
+        "the paper claims its epsilon for replacing what was flagged by something else; accounted "
+        "for adding and removing, as there, that costs twice the epsilon",
+    ),
+)
+
+IMPORTANCE = PolicyTheorem(
+    statement=(
+        "z ~ N(0, σ²C²I) is added to Σ clip(gᵢ / s), and the result multiplied by s. The scales s "
+        "are a function of gradients released before and of weights that follow from them, never "
+        "of the records; the first step has s = 1. Given s, a unit moves the sum by at most C, so "
+        "each release is a step of UNIFORM, and multiplying by s is post-processing."
+    ),
+    source="the theorem of UNIFORM; that later steps may depend on earlier releases: see TRAINING",
+    protects=(RECORD, OWNER),
+    events=UNIFORM.events,
+)
+
+IMPORTANCE_PUBLISHED = PolicyTheorem(
+    statement=(
+        "Clipping is that of UNIFORM, and noise z_j = s_j · N(0, σ²C²), s kept within 1/b and b. "
+        "In the least noisy direction a unit shows with multiplier σ · min s ≥ σ / b. With that "
+        "multiplier, which its events state, each release is a step of UNIFORM. The paper's "
+        "claim, that scales of mean one leave it σ, is no theorem."
+    ),
+    source="the theorem of UNIFORM, of sums divided by s; Li et al. 2024 (ANADP) claim more",
+    protects=(RECORD, OWNER),
+    events=UNIFORM.events,
+    caveats=(
+        "the published form of importance is for comparison only: it clips as ever and draws less "
+        "noise in some directions; its nominal epsilon supposes that only the mean noise counts, "
+        "which is no theorem, so the epsilon stated here is that of the least noisy direction",
+    ),
+)
+
+# (name, form); for uniform noise both forms are one
+THEOREMS: dict[tuple[str, str], PolicyTheorem] = {
+    ("uniform", "sound"): UNIFORM,
+    ("uniform", "published"): UNIFORM,
+    ("adaptive", "sound"): ADAPTIVE,
+    ("adaptive", "published"): ADAPTIVE_PUBLISHED,
+    ("selective", "sound"): SELECTIVE,
+    ("selective", "published"): SELECTIVE_PUBLISHED,
+    ("importance", "sound"): IMPORTANCE,
+    ("importance", "published"): IMPORTANCE_PUBLISHED,
+}
+
+
+# -- what is built from them -----------------------------------------------------------------------
+
+MASKED_PHASE = Theorem(
+    statement=(
+        "Only masked texts are read, so what is learnt is the same whatever was masked. Nothing "
+        "is guaranteed of anything else."
+    ),
+    source="it is a function of masked texts alone",
+)
+
+TRAINING = Theorem(
+    statement=(
+        "If the batches are independent Poisson batches, the trained weights are a "
+        "post-processing of T releases of the noise policy, one a step, each of which was recorded "
+        "before it was used; together they are what their events compose to. Sums are divided by "
+        "the expected batch size, never by the realised one. Without noise nothing is guaranteed."
+    ),
+    source="Dong, Roth and Su 2019, 'Gaussian Differential Privacy', section 3 (composition of "
+    "releases that may depend on earlier ones, post-processing); in numbers: `accountant`",
+)
+
+RUN = Theorem(
+    statement=(
+        "A fine-tuned model with its label counts, and all that is drawn from it, is the output of "
+        "mechanisms that its ledger lists completely. `guarantee` says what they amount to."
+    ),
+    source="the theorem of the run's noise policy, composed with a Gaussian release of the counts",
+)
+
+CLASSIFIER = Theorem(
+    statement=(
+        "With a budget, a classifier's weights are what TRAINING leaves of them, rows being "
+        "records. σ is the one with which uniform noise spends the budget. Another policy may "
+        "spend more of it: the ledger has its own events, and `guarantee` says what these amount "
+        "to. The number of rows and the set of labels are taken as public. Without a budget "
+        "nothing is guaranteed."
+    ),
+    source="TRAINING",
+)
+
+DISJOINT = Theorem(
+    statement=(
+        "Models that each learn from the records of one label alone are, all together, as private "
+        "as the least private of them, for adding or removing one record of a given label. The "
+        "numbers of records by label are taken as public."
+    ),
+    source="McSherry 2009, 'Privacy Integrated Queries', theorem 4",
+)
+
+ONE_RUN_AUDIT = Theorem(
+    statement=(
+        "The lower bound of an audit by one training run exceeds ε of an (ε, δ)-private mechanism "
+        "with probability at most 1 - confidence, if the number of guesses is fixed before the "
+        "scores are known. Of several numbers the best may be taken, for each is tested at "
+        "(1 - confidence) / how many (Bonferroni); taking the best without that would break it."
+    ),
+    source="Steinke, Nasr and Jagielski 2023, 'Privacy Auditing with One (1) Training Run'",
+)

@@ -1,0 +1,243 @@
+"""The words of a guarantee, and the caveats of a policy. `guarantee` decides what holds.
+
+They round up wherever they state a number: no stated ε is below the computed one.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from twinset.privacy.accounting.group_privacy import says_something
+from twinset.privacy.accounting.rounding import up_decimals, up_digits
+from twinset.privacy.mechanism.privacy_weight import WeightScale
+from twinset.privacy.statement.ledger import FLAGGED_UNIT, OWNER_UNIT, UNIT, Ledger
+from twinset.privacy.statement.theorems import THEOREMS
+
+SPENT = "the ε that was spent on this table for it stays spent"  # where a run is deleted
+
+
+@dataclass(frozen=True)
+class Released:
+    """What a guarantee is about, in words.
+
+    Args:
+        name: of what was made.
+        subject: of the sentence, with its verb.
+        pronoun: for the subject.
+        everything: that is private where nothing is guaranteed.
+        covers: what a guarantee is true of.
+    """
+
+    name: str
+    subject: str
+    pronoun: str
+    everything: str
+    covers: tuple[str, ...]
+
+
+TWIN = Released(
+    name="twin",
+    subject="The twin and the model are",
+    pronoun="them",
+    everything="the twin, the model and everything drawn from them",
+    covers=(
+        "the twin, whatever is done with it and however many rows are drawn",
+        "the fine-tuned model and everything drawn from it",
+        "the noisy label counts, and this ledger (with the number of records taken as public)",
+    ),
+)
+CLASSIFIER = Released(
+    name="classifier",
+    subject="The classifier is",
+    pronoun="it",
+    everything="the classifier and everything predicted with it",
+    covers=(
+        "the classifier's weights, and everything predicted with them",
+        "this ledger (with the number of records taken as public)",
+    ),
+)
+_COVERS_FLAGGED = (
+    "what was flagged, in the twin, however many rows are drawn",
+    "what was flagged, in the fine-tuned model and everything drawn from it",
+)
+# In a sentence: what is in the table, what is not, and who is protected less.
+_WORDS = {
+    UNIT: (
+        "a given record",
+        "that record",
+        "A person with several records is covered by the group bound only: with m records",
+    ),
+    OWNER_UNIT: (
+        "all records of a given owner",
+        "them",
+        "Somebody who is several owners is covered by the group bound only: as m owners",
+    ),
+}
+_EXCLUDES = (
+    "the base model's own training data: what it had already seen is not protected",
+    "what is taken as public: {public_inputs}",
+    "people with several records, beyond the group bound: m records have m times the epsilon",
+    "facts about the records as a whole: learning these is the purpose of a {name}",
+    "the rounding of sums: noise is exact, but no theorem covers how one record's presence rounds "
+    "the others' clipped gradients as they are added up",
+    "an attacker who can tell AES-256 from chance: the noise and the batches are its key stream",
+    "choices made by looking at private results, such as tuning or keeping the best of many runs",
+    "the folder internal/: it holds numbers computed from private records and must not be shared",
+)
+
+_EXCLUDES_FLAGGED = (
+    "all that no detector flagged, and every label",
+    "that a record is in the table, and where in it something was masked",
+)
+
+LARGEST_DELTA_SHARE = 0.01  # of 1/N: from there on a caveat names δ
+
+
+def caveats(policy: str, form: str) -> tuple[str, ...]:
+    """Return what must be said of a policy before, during and after its use."""
+    theorem = THEOREMS.get((policy, form))
+    return theorem.caveats if theorem else ()
+
+
+def delta_caveats(delta: float, records: int) -> tuple[str, ...]:
+    """Return the caveats of a δ that is not far below 1/N; nothing of one that is.
+
+    A mechanism that publishes each record word for word with probability δ, and does nothing else,
+    is (0, δ)-differentially private. It publishes δN of N records in the mean.
+    """
+    if delta * records < LARGEST_DELTA_SHARE:
+        return ()
+    return (
+        f"delta = {up_digits(delta)} is not below {LARGEST_DELTA_SHARE:g}/N for N = {records} "
+        f"records: it alone would permit publishing {up_digits(delta * records)} records word for "
+        "word in the mean; a far smaller delta is better",
+    )
+
+
+def covers(ledger: Ledger, released: Released) -> tuple[str, ...]:
+    """Return what a guarantee is true of."""
+    return _COVERS_FLAGGED if ledger.unit == FLAGGED_UNIT else released.covers
+
+
+def excludes(ledger: Ledger, released: Released) -> tuple[str, ...]:
+    """Return what no guarantee covers."""
+    public = "; ".join(ledger.public_inputs)
+    lines = (line.format(public_inputs=public, name=released.name) for line in _EXCLUDES)
+    flagged = _EXCLUDES_FLAGGED if ledger.unit == FLAGGED_UNIT else ()
+    return (*flagged, *lines, *_caveats(ledger))
+
+
+def none(reasons: list[str], ledger: Ledger, released: Released) -> str:
+    """Say that nothing is guaranteed, and why."""
+    return (
+        f"No privacy guarantee: none, because {'; and because '.join(reasons)}. "
+        f"Treat {released.everything} as private." + _minding(ledger.caveats)
+    )
+
+
+def for_group(ledger: Ledger, spent: float | None) -> str:
+    """Say what holds of any m records together; nothing where m was not asked for."""
+    if spent is None:
+        return ""
+    size, delta = ledger.group_size, up_digits(ledger.delta)
+    is_flagged = ledger.unit == FLAGGED_UNIT
+    change = "using or leaving out the unmasked texts of" if is_flagged else "adding or removing"
+    if not says_something(spent, ledger.delta):
+        return (
+            f"No guarantee for {size} records together: the epsilon that follows for {change} up "
+            f"to {size} at once, {up_decimals(spent)}, says nothing at delta {delta}. "
+        )
+    return (
+        f"For {change} any {size} records at once, or fewer, the same holds with epsilon "
+        f"{up_decimals(spent)} and delta {delta}. "
+    )
+
+
+def for_records(ledger: Ledger, spent: float, group: str = "", released: Released = TWIN) -> str:
+    """Say what holds of whole records, or of all records of an owner; `group` of several."""
+    eps, delta = up_decimals(spent), up_digits(ledger.delta)
+    present, absent, several = _WORDS[ledger.unit]
+    return (
+        f"{released.subject} ({eps}, {delta})-differentially private for each "
+        f"{ledger.unit}, under the relation '{ledger.neighbouring}': whatever anyone does with "
+        f"{released.pronoun}, the probability of any outcome with {present} in the table is at "
+        f"most e^{eps}{_factor(eps)} times its probability without {absent}, and the other way "
+        f"round, plus {delta}. "
+        f"{several}, epsilon becomes m times {eps} and delta becomes {delta} times "
+        f"(e^(m times {eps}) - 1) / (e^{eps} - 1). " + group + _ending(ledger)
+    )
+
+
+def by_weight(
+    ledger: Ledger, spent: float, rows: list[tuple[float, float]], group: str = ""
+) -> str:
+    """Say what holds of every record, and what of records of each privacy weight."""
+    scale = ledger.weight_scale
+    assert scale is not None
+    each = ", ".join(f"{weight:g}: {up_decimals(epsilon)}" for weight, epsilon in rows)
+    return (
+        for_records(ledger, spent, group)
+        + f" Epsilon is smaller for records of a higher privacy weight ({each}). {_weighing(scale)}"
+    )
+
+
+def _weighing(scale: WeightScale) -> str:
+    """Say what makes a record's privacy weight."""
+    return (
+        "The privacy weight of a record is a public function of its own text: 0 where "
+        f"the base model ({scale.base_model}) needs {scale.low:.2f} nats a token or less, 1 from "
+        f"{scale.high:.2f} on, and linear between: {scale.origin}. A text that sounds ordinary "
+        "may still hold a secret."
+    )
+
+
+def for_flagged_spans(ledger: Ledger, spent: float, detectors: list[str], group: str = "") -> str:
+    """Say first what is not protected, then what holds of flagged spans."""
+    eps, delta = up_decimals(spent), up_digits(ledger.delta)
+    names = " and ".join(f"'{name}'" for name in detectors)
+    return (
+        f"NOT PROTECTED: everything that the detector {names} did not flag, and every label; the "
+        "model was trained on it without noise and may repeat it word for word. Nor is it hidden "
+        "that a record is in the table, and where in it something was masked. What was flagged "
+        f"is protected by ({eps}, {delta})-selective differential privacy, for "
+        f"{ledger.unit}, under the relation '{ledger.neighbouring}': the probability of any "
+        "outcome where the unmasked text of a given record was used is at most "
+        f"e^{eps}{_factor(eps)} times its probability where it was not, and the other way round, "
+        f"plus {delta}. For two texts that the detector leaves alike, epsilon becomes "
+        f"{up_decimals(2 * spent)} and delta (1 + e^{eps}) times {delta}. "
+        + group
+        + _ending(ledger)
+    )
+
+
+def large_delta(ledger: Ledger) -> str:
+    """Say why a δ makes a guarantee worthless."""
+    return (
+        f"WARNING: delta = {up_digits(ledger.delta)} is not below 1/N for N = {ledger.records} "
+        "records, and such a delta would permit publishing some records word for word; "
+        "choose a far smaller delta"
+    )
+
+
+def _ending(ledger: Ledger) -> str:
+    return (
+        f"Taken as public and not protected: {'; '.join(ledger.public_inputs)}. "
+        "Not covered: the base model's own training data, the rounding of sums before noise is "
+        "added, and the evaluation in the folder internal/." + _minding(_caveats(ledger))
+    )
+
+
+def _minding(caveats: tuple[str, ...]) -> str:
+    return "".join(f" Mind: {caveat}." for caveat in caveats)
+
+
+def _caveats(ledger: Ledger) -> tuple[str, ...]:
+    """Return those that the ledger states and those that follow from its numbers."""
+    return (*ledger.caveats, *delta_caveats(ledger.delta, ledger.records))
+
+
+def _factor(eps: str) -> str:
+    """Spell out e^ε where it is a number a reader can picture."""
+    value = float(eps)
+    return f" (about {math.ceil(math.exp(value)):,})" if 1 <= value <= 20 else ""

@@ -1,0 +1,86 @@
+"""The shared files beside the file a user named: FILE, STEM.README.md and STEM.privacy.json.
+
+Knows names and atomic replacement; knows nothing of how the twin was made.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from twinset.errors import InputError
+from twinset.files.atomic import writing
+
+
+def beside(output: Path) -> tuple[Path, Path]:
+    """Return where the card and the ledger of an output file stand.
+
+    >>> [path.name for path in beside(Path("out/twin.parquet"))]
+    ['twin.README.md', 'twin.privacy.json']
+    """
+    return output.with_name(f"{output.stem}.README.md"), output.with_name(
+        f"{output.stem}.privacy.json"
+    )
+
+
+def check_output(output: Path, overwrite: bool = False) -> None:
+    """Refuse an output file that `publish` could not write; to be called before any training.
+
+    Raises:
+        InputError: its folder is missing or not writable, or one of the three files exists.
+    """
+    folder = output.parent
+    if not folder.is_dir():
+        raise InputError(f"`output={output}`: the folder {folder} does not exist; create it")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise InputError(f"`output={output}`: {folder} is not writable; choose another folder")
+    for path in (output, *beside(output)):
+        if path.is_dir():
+            raise InputError(f"`output={path}`: is a folder; name a file")
+        if path.exists() and not overwrite:
+            raise InputError(f"{path}: exists; `overwrite` to replace it, or another `output`")
+
+
+def publish(share: Path, output: Path, overwrite: bool = False) -> None:
+    """Copy what is in `share/` beside the user's other files: all three files, or none.
+
+    Args:
+        share: the finished run's `share/`, with one `twin.*`, `README.md` and `privacy.json`.
+        output: the twin's new name; the others are named by `beside`.
+        overwrite: whether files of these names may be replaced.
+
+    Raises:
+        InputError: as `check_output`, or the disk is full; files that stood there still do.
+    """
+    check_output(output, overwrite)
+    (twin,) = share.glob("twin.*")
+    sources = (twin, share / "README.md", share / "privacy.json")
+    targets = (output, *beside(output))
+    with (
+        writing(output),
+        tempfile.TemporaryDirectory(prefix=f".{output.name}.partial-", dir=output.parent) as name,
+    ):
+        new, old = Path(name, "new"), Path(name, "old")
+        new.mkdir()
+        old.mkdir()
+        for source, target in zip(sources, targets, strict=True):
+            shutil.copyfile(source, new / target.name)
+        try:
+            for target in targets:
+                if target.exists():
+                    os.replace(target, old / target.name)
+                os.replace(new / target.name, target)
+        except BaseException:
+            _take_back(new, old, targets)
+            raise
+
+
+def _take_back(new: Path, old: Path, targets: tuple[Path, ...]) -> None:
+    """Undo what `publish` had done when it was stopped."""
+    for target in targets:
+        if not (new / target.name).exists():
+            target.unlink(missing_ok=True)
+        if (old / target.name).exists():
+            os.replace(old / target.name, target)

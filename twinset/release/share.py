@@ -1,0 +1,104 @@
+"""What is handed over: the twin, its card and `privacy.json`.
+
+Everything written here follows from the twin, the ledger and public choices. No private record, no
+figure computed from one without noise, no path and no file name comes near it. `privacy.json` names
+the other files by their roles, so that the three may also stand under other names (see `publish`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from twinset.data.formats import FORMATS, write_frame, written_names
+from twinset.data.schema import Combination, Schema
+from twinset.errors import InputError
+from twinset.files.atomic import open_as_folder, sha256_file, write_text
+from twinset.privacy.statement.guarantee import Guarantee, guarantee
+from twinset.privacy.statement.ledger import Ledger
+from twinset.release.card import TwinContents, TwinDescription, render_card
+
+FORMAT_VERSION = 1
+CARD, PRIVACY = "README.md", "privacy.json"
+
+
+@dataclass(frozen=True)
+class SharePaths:
+    """Where the three shared files stand."""
+
+    twin: Path
+    card: Path
+    privacy: Path
+
+
+def write_share(
+    folder: Path,
+    frame: pd.DataFrame,
+    ledger: Ledger,
+    description: TwinDescription,
+    format: str = "parquet",
+    guard_formulas: bool = True,
+) -> SharePaths:
+    """Write the twin, its card and its `privacy.json` into a folder that exists.
+
+    Args:
+        folder: the run's `share/`.
+        frame: the twin; its columns are those of the schema, and no other.
+        ledger: what was spent on the model that wrote it.
+        description: how it was made, for the card.
+        format: an ending of `FORMATS` without its dot: "parquet", "csv", "jsonl.gz" …
+        guard_formulas: see `write_frame`.
+
+    Raises:
+        InputError: unknown format, or the file system refuses.
+        ValueError: the table has other columns than the schema.
+    """
+    if f".{format}" not in FORMATS:
+        known = ", ".join(ending.removeprefix(".") for ending in FORMATS)
+        raise InputError(f"`format={format}`: unknown; choose one of {known}")
+    if tuple(frame.columns) != description.schema.columns:
+        raise ValueError("the twin's columns are not the schema's; nothing was written")
+    paths = SharePaths(folder / f"twin.{format}", folder / CARD, folder / PRIVACY)
+    guarded = write_frame(frame, paths.twin, guard_formulas=guard_formulas)
+    label_rows = _label_rows(frame, description.schema)
+    names = tuple(written_names(frame, format if guard_formulas else "parquet"))
+    contents = TwinContents(
+        format, len(frame), label_rows, guarded if guard_formulas else None, names
+    )
+    write_text(paths.card, render_card(description, ledger, contents))
+    twin = {
+        "format": format,
+        "sha256": sha256_file(paths.twin),
+        "rows": len(frame),
+        "columns": list(names),
+    }
+    statement = {
+        "format_version": FORMAT_VERSION,
+        "guarantee": claim_to_dict(guarantee(ledger)),
+        "ledger": ledger.to_dict(),
+        "files": {"twin": twin, "card": {"sha256": sha256_file(paths.card)}},
+    }
+    write_text(paths.privacy, statement_text(statement))
+    open_as_folder(folder)
+    return paths
+
+
+def claim_to_dict(claim: Guarantee) -> dict[str, Any]:
+    """Return a guarantee as plain values, as JSON gives them back."""
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(claim).items()}
+
+
+def statement_text(statement: Any) -> str:
+    """Return the one text that `privacy.json` has for these values."""
+    return json.dumps(statement, indent=2, ensure_ascii=False) + "\n"
+
+
+def _label_rows(frame: pd.DataFrame, schema: Schema) -> dict[Combination, int]:
+    """Count the twin's rows, those of combinations that got none included."""
+    counts = Counter(zip(*(frame[a.name].tolist() for a in schema.attributes), strict=True))
+    return {combination: counts[combination] for combination in schema.combinations}

@@ -1,0 +1,233 @@
+"""Checks a shared twin against its own ledger, without the model and the private data.
+
+ε is computed anew from the ledger's events; nothing the files claim about it is believed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from twinset.data.file_readers import read_delimited, read_jsonl, read_parquet
+from twinset.data.formats import FORMATS
+from twinset.errors import InputError, VerificationError
+from twinset.files.atomic import sha256_file
+from twinset.files.limits import read_text
+from twinset.privacy.statement.guarantee import Guarantee, guarantee
+from twinset.privacy.statement.ledger import Ledger
+from twinset.release.card import stated_lines
+from twinset.release.card_header import data_file, read_header, stated_numbers
+from twinset.release.markdown import one_line
+from twinset.release.publish import beside
+from twinset.release.share import CARD, FORMAT_VERSION, PRIVACY, claim_to_dict, statement_text
+
+TOLERANCE = 1e-4  # relative; ε on another machine, with another release of the accountant
+
+MOST_EVENTS = 10_000  # each takes a hundredth of a second; a run has a handful, or one a step
+
+CANNOT_SHOW = (
+    "who made these files: they are not signed, and whoever writes all three can make them agree",
+    "that the model was trained, and the twin drawn from it, as the ledger says",
+    "that what the ledger takes as public is public",
+    "anything about other files that stand beside these",
+)
+
+_READERS: dict[str, Callable[[Path], pd.DataFrame]] = {
+    "csv": partial(read_delimited, delimiter=","),
+    "tsv": partial(read_delimited, delimiter="\t"),
+    "jsonl": read_jsonl,
+    "parquet": read_parquet,
+}
+
+
+@dataclass(frozen=True)
+class VerificationReport:
+    """What a successful verification found.
+
+    Args:
+        guarantee: what holds, computed anew.
+        rows: number of the twin's rows.
+        checked: what was checked, one line each.
+        cannot_show: what no such check can show, one line each.
+    """
+
+    guarantee: Guarantee
+    rows: int
+    checked: tuple[str, ...]
+    cannot_show: tuple[str, ...] = CANNOT_SHOW
+
+
+@dataclass(frozen=True)
+class _Shared:
+    """Three files, the twin's being known once `privacy.json` gave its format."""
+
+    card: Path
+    privacy: Path
+    twin: Path | None = None
+
+
+def verify(path: str | Path) -> VerificationReport:
+    """Check a run folder, its `share/`, or a twin with its two companions beside it.
+
+    Raises:
+        InputError: a file is missing or cannot be read.
+        VerificationError: something is not as stated; one line says what.
+    """
+    try:
+        return _verify(_locate(Path(path)))
+    except OSError as error:
+        reason = error.strerror or "input/output error"
+        raise InputError(f"{path}: cannot be read ({reason}); check path and rights") from None
+
+
+def _verify(shared: _Shared) -> VerificationReport:
+    statement = _statement(shared.privacy)
+    ledger, twin = statement["ledger"], statement["files"]["twin"]
+    claim = _check_guarantee(ledger, statement["guarantee"], shared.privacy)
+    _check_digest(shared.card, statement["files"]["card"]["sha256"])
+    _check_card(shared.card, stated_numbers(ledger, claim, twin["rows"]), claim, twin)
+    twin_path = shared.twin or shared.privacy.with_name(f"twin.{twin['format']}")
+    _check_digest(twin_path, twin["sha256"])
+    _check_table(twin_path, twin)
+    spent = "no guarantee" if claim.epsilon is None else f"ε = {claim.epsilon}"
+    return VerificationReport(
+        claim,
+        twin["rows"],
+        (
+            f"{shared.privacy.name}: its {len(ledger['events'])} events come to {spent}, as stated",
+            f"{shared.card.name}: unaltered, and says what the ledger says",
+            f"{twin_path.name}: unaltered, {twin['rows']} rows, {len(twin['columns'])} columns",
+        ),
+    )
+
+
+def _locate(path: Path) -> _Shared:
+    if path.is_file():
+        card, privacy = beside(path)
+        if privacy.is_file() or not (path.parent / PRIVACY).is_file():
+            return _Shared(_present(card), _present(privacy), path)
+        path = path.parent  # a file of a share folder, pointed at
+    folders = (path, path / "share")
+    folder = next((folder for folder in folders if (folder / PRIVACY).is_file()), None)
+    if folder is None:
+        raise InputError(f"{path}: holds no {PRIVACY}; name a run, its share/ or a published twin")
+    return _Shared(_present(folder / CARD), folder / PRIVACY)
+
+
+def _present(path: Path) -> Path:
+    if not path.is_file():
+        raise InputError(f"{path}: is missing; it belongs to the twin, ask whoever sent it")
+    return path
+
+
+def _read(path: Path) -> str:
+    try:
+        return read_text(_present(path))
+    except InputError as error:
+        raise VerificationError(str(error)) from None
+    except UnicodeDecodeError:
+        raise VerificationError(f"{path}: is not UTF-8 text, so it was altered") from None
+
+
+def _statement(path: Path) -> dict[str, Any]:
+    """Read `privacy.json`, which must be, byte for byte, what `write_share` writes.
+
+    So no reader can understand the file otherwise than this one does.
+    """
+    text = _read(path)
+    try:
+        data = json.loads(text)
+        as_written = statement_text(data)
+    except (ValueError, RecursionError):
+        raise VerificationError(f"{path}: is not valid JSON, so it was altered") from None
+    _expect(text == as_written, path, "is not laid out as it was written, so it was altered")
+    _expect_fields(data, {"format_version", "guarantee", "ledger", "files"}, path, "the file")
+    _expect(
+        data["format_version"] == FORMAT_VERSION,
+        path,
+        f"has a format that is not {FORMAT_VERSION}; a newer twinset may read it",
+    )
+    events = data["ledger"].get("events") if isinstance(data["ledger"], dict) else None
+    most = len(events) if isinstance(events, list) else 0
+    _expect(most <= MOST_EVENTS, path, f"has more than {MOST_EVENTS} events, too many to compose")
+    _expect_fields(data["files"], {"twin", "card"}, path, "'files'")
+    _expect_fields(data["files"]["card"], {"sha256"}, path, "'card'")
+    twin = data["files"]["twin"]
+    _expect_fields(twin, {"format", "sha256", "rows", "columns"}, path, "'twin'")
+    _expect(f".{twin['format']}" in FORMATS, path, "names an unknown format of the twin")
+    _expect(isinstance(twin["columns"], list), path, "does not list the twin's columns")
+    return data
+
+
+def _expect(holds: bool, path: Path, otherwise: str) -> None:
+    if not holds:
+        raise VerificationError(f"{path}: {otherwise}")
+
+
+def _expect_fields(data: Any, names: set[str], path: Path, where: str) -> None:
+    right = isinstance(data, dict) and set(data) == names
+    _expect(right, path, f"{where} must have the fields {', '.join(sorted(names))}, and no other")
+
+
+def _check_guarantee(ledger: Any, stated: Any, path: Path) -> Guarantee:
+    """Compute the guarantee from the ledger and compare; return it with the ε that was stated."""
+    try:
+        found = guarantee(Ledger.from_dict(ledger))
+    except (ValueError, TypeError, ArithmeticError) as error:
+        raise VerificationError(f"{path}: {one_line(error)}") from None
+    expected = claim_to_dict(found)
+    _expect_fields(stated, set(expected), path, "'guarantee'")
+    _expect(
+        _close(stated["epsilon"], found.epsilon),
+        path,
+        f"states ε = {one_line(stated['epsilon'])}, but its events come to {found.epsilon}",
+    )
+    for name in sorted(expected.keys() - {"epsilon"}):
+        agrees = json.dumps(stated[name]) == json.dumps(expected[name])
+        _expect(agrees, path, f"the guarantee's {name} does not follow from the ledger")
+    return Guarantee(**{**vars(found), "epsilon": stated["epsilon"]})
+
+
+def _close(stated: Any, found: float | None) -> bool:
+    if not isinstance(stated, float) or found is None:
+        return stated is None and found is None
+    return math.isclose(stated, found, rel_tol=TOLERANCE)
+
+
+def _check_digest(path: Path, stated: Any) -> None:
+    digest = sha256_file(_present(path))
+    _expect(digest == stated, path, f"was altered: its SHA-256 is not the one in {PRIVACY}")
+
+
+def _check_card(
+    path: Path, numbers: Mapping[str, Any], claim: Guarantee, twin: Mapping[str, Any]
+) -> None:
+    card = _read(path)
+    try:
+        header = read_header(card)
+    except ValueError as error:
+        raise VerificationError(f"{path}: {error}") from None
+    stated: Any = header.get("privacy")
+    _expect_fields(stated, set(numbers), path, "the header's 'privacy'")
+    for name, number in numbers.items():
+        _expect(stated[name] == number, path, f"its {name} is not that of {PRIVACY}")
+    _expect(data_file(header) == f"twin.{twin['format']}", path, "its header names another file")
+    lines = set(card.splitlines())
+    for line in stated_lines(claim, twin["rows"]):
+        _expect(line in lines, path, f"lacks the line {line[:60]!r}…, which the ledger calls for")
+
+
+def _check_table(path: Path, twin: Mapping[str, Any]) -> None:
+    try:
+        frame = _READERS[FORMATS[f".{twin['format']}"]](path)
+    except InputError as error:
+        raise VerificationError(str(error)) from None
+    _expect(len(frame) == twin["rows"], path, f"has {len(frame)} rows, not {twin['rows']}")
+    _expect(list(frame.columns) == twin["columns"], path, "has other columns than stated")

@@ -1,0 +1,115 @@
+"""How many rows each label combination of the twin gets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from twinset.config import ROWS
+from twinset.config.bounds import check_number
+from twinset.data.formats import read_frame
+from twinset.data.schema import Combination, Schema
+from twinset.errors import InputError
+from twinset.privacy.mechanism.label_counts import proportional_rows
+
+ROWS_COLUMN = "rows"
+LONGEST_NUMBER = 12  # digits
+
+
+@dataclass(frozen=True)
+class RowsRequest:
+    """How many rows the twin gets; at most one of the three, none: as many as the private table.
+
+    Args:
+        rows: in total, in the proportions of the noisy label counts.
+        per_label: "500", or "positive=500" for each label wanted.
+        plan_file: a table of label columns and a column `rows`.
+    """
+
+    rows: int | None = None
+    per_label: tuple[str, ...] = ()
+    plan_file: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse two answers to one question."""
+        given = (self.rows is not None, bool(self.per_label), self.plan_file is not None)
+        if sum(given) > 1:
+            raise InputError("give one of `rows`, `rows_per_label` and `plan_file`, not several")
+        if self.rows is not None:
+            check_number("`rows`", self.rows, ROWS, is_whole=True)
+
+
+def explicit(schema: Schema, request: RowsRequest) -> dict[Combination, int] | None:
+    """Return the rows that were asked for label by label; None: share them out in proportion.
+
+    Raises:
+        InputError: a label the table never had, or no row at all.
+    """
+    if request.per_label:
+        counts = per_label(schema, request.per_label)
+    elif request.plan_file is not None:
+        counts = from_file(schema, request.plan_file)
+    else:
+        return None
+    if not sum(counts.values()):
+        raise InputError("no row is asked for; give some label at least one row")
+    check_number("the number of all rows", sum(counts.values()), ROWS, is_whole=True)
+    return counts
+
+
+def proportional(label_counts: Mapping[Combination, float], rows: int) -> dict[Combination, int]:
+    """Share `rows` out in the proportions of the noisy label counts; the total is exact."""
+    check_number("`rows`", rows, ROWS, is_whole=True)
+    shares = proportional_rows(list(label_counts.values()), rows)
+    return dict(zip(label_counts, shares, strict=True))
+
+
+def per_label(schema: Schema, wishes: Sequence[str]) -> dict[Combination, int]:
+    """Read `--rows-per-label`: "500" for each combination, or "positive=500", "positive,dvd=500".
+
+    Raises:
+        InputError: a value the table never had, or a number that is none.
+    """
+    if len(wishes) == 1 and "=" not in wishes[0]:
+        return dict.fromkeys(schema.combinations, _number(wishes[0], wishes[0]))
+    known = {",".join(map(str, c)): c for c in schema.combinations}
+    counts = dict.fromkeys(schema.combinations, 0)
+    for wish in wishes:
+        label, _, number = wish.rpartition("=")
+        if label not in known:
+            raise InputError(
+                f"`rows_per_label={wish}`: there is no label {label!r}; the table's are "
+                f"{', '.join(list(known)[:20])}"
+            )
+        counts[known[label]] = _number(number, wish)
+    return counts
+
+
+def from_file(schema: Schema, path: str | Path) -> dict[Combination, int]:
+    """Read an explicit plan: a table with the attributes' columns and a column `rows`.
+
+    Raises:
+        InputError: columns are missing, or a row names a label the table never had.
+    """
+    frame = read_frame(path)
+    names = [a.name for a in schema.attributes]
+    missing = [name for name in (*names, ROWS_COLUMN) if name not in frame.columns]
+    if missing:
+        raise InputError(f"{path}: the plan lacks the column {missing[0]!r}")
+    known = {tuple(map(str, c)): c for c in schema.combinations}
+    counts = dict.fromkeys(schema.combinations, 0)
+    columns = (frame[name].tolist() for name in (*names, ROWS_COLUMN))  # each keeps its own type
+    for row, (*values, number) in enumerate(zip(*columns, strict=True), start=1):
+        key = tuple(map(str, values))
+        if key not in known:
+            raise InputError(f"{path}, row {row}: no label {','.join(key)!r} in the schema")
+        counts[known[key]] += _number(number, f"row {row} of {path}")
+    return counts
+
+
+def _number(value: object, place: str) -> int:
+    text = str(value).strip()
+    if not text.isdecimal() or len(text) > LONGEST_NUMBER:
+        raise InputError(f"{place}: the number of rows must be a whole number, 0 or more")
+    return int(text)

@@ -1,0 +1,205 @@
+"""Prompts → token ids: a batch whose finished rows leave, and whose free places take new rows.
+
+Knows nothing of labels, texts or privacy. A prompt is read once and its keys and values copied to
+every row that continues it; rows then advance together, one token at a time, each at its own
+position, and see nothing but themselves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from twinset.config import SamplingConfig
+from twinset.models.base_model import context_length
+from twinset.sampling.kv_cache import SLOTS_TOGETHER, SlotCache, States, rounded
+from twinset.sampling.token_sampling import guided, next_tokens
+
+PROMPTS_KEPT = 256  # whose keys and values stay in memory
+WINDOWS = ("sliding_window", "window_size")  # as configurations call it
+
+
+@dataclass(frozen=True)
+class Request:
+    """A row to be written.
+
+    Args:
+        key: what the caller knows it by.
+        prompts: token ids of its prompt; under guidance, of a wrong prompt behind it.
+    """
+
+    key: int
+    prompts: tuple[tuple[int, ...], ...]
+
+
+# Waiting rows, end of text, longest row, settings, draws → key and ids of each row as it ends.
+Engine = Callable[
+    [deque[Request], int, int, SamplingConfig, torch.Generator], Iterator[tuple[int, list[int]]]
+]
+
+
+def generate(
+    model: Any,
+    prompts: list[list[int]],
+    end: int,
+    max_new_tokens: int,
+    config: SamplingConfig,
+    generator: torch.Generator,
+    against: list[list[int]] | None = None,
+) -> list[list[int]]:
+    """Continue each prompt until `end` or `max_new_tokens` ids; return the ids of each.
+
+    Args:
+        model: causal LM in evaluation mode.
+        prompts: token ids, of any lengths.
+        end: id of the end-of-text token; it closes the rows that reached it.
+        max_new_tokens: longest continuation.
+        config: decoding settings.
+        generator: source of the draws.
+        against: for each prompt a wrong one, from which `config.guidance` presses the row away.
+    """
+    pairs = zip(prompts, against, strict=True) if against else zip(prompts)
+    waiting = deque(Request(i, tuple(map(tuple, pair))) for i, pair in enumerate(pairs))
+    written = dict(decode(model, waiting, end, max_new_tokens, config, generator))
+    return [written[i] for i in range(len(prompts))]
+
+
+@torch.inference_mode()
+def decode(
+    model: Any,
+    waiting: deque[Request],
+    end: int,
+    max_new_tokens: int,
+    config: SamplingConfig,
+    generator: torch.Generator,
+) -> Iterator[tuple[int, list[int]]]:
+    """Yield the key and the ids of each row as it ends; the shortest come first.
+
+    Args:
+        model: see `generate`, as for all that is not said here.
+        waiting: rows to be written, taken from the left. Rows may be added until the last one has
+            ended. All have as many prompts.
+        end: closes a row.
+        max_new_tokens: longest row.
+        config: decoding settings; `batch_size` rows are written at once.
+        generator: source of the draws.
+    """
+    if not waiting:
+        return
+    batch = _Batch(model, config, waiting[0])
+    while waiting or batch.rows:
+        while waiting and len(batch.rows) < config.batch_size:
+            batch.add(waiting.popleft())
+        tokens = next_tokens(batch.logits(), config, generator)
+        for row in batch.advance(tokens.tolist(), end, max_new_tokens):
+            yield row.key, row.ids
+
+
+def attention_span(model: Any) -> int:
+    """Return the most tokens, prompt included, that a row may have.
+
+    Where layers look back over a window only, it is the window: rows are masked as if all layers
+    saw everything.
+    """
+    windows = (getattr(model.config, name, None) for name in WINDOWS)
+    return min([context_length(model), *(int(w) for w in windows if w)])
+
+
+@dataclass
+class _Row:
+    """A row being written."""
+
+    key: int
+    ids: list[int] = field(default_factory=list)
+
+
+@dataclass
+class _Slot:
+    """What one forward reads next in one slot: a token, and its position."""
+
+    token: int
+    position: int
+
+
+class _Batch:
+    """The rows being written. Row i has the slots i·K … i·K + K - 1, K = prompts of a row."""
+
+    def __init__(self, model: Any, config: SamplingConfig, first: Request) -> None:
+        self._model, self._guidance = model, config.guidance
+        self._per_row = len(first.prompts) if config.guidance else 1
+        self._states = lru_cache(PROMPTS_KEPT)(self._read)
+        like = self._states(first.prompts[0])
+        self._cache = SlotCache(like, rounded(config.batch_size * self._per_row, SLOTS_TOGETHER))
+        self._slots: list[_Slot] = []
+        self.rows: list[_Row] = []
+
+    def add(self, request: Request) -> None:
+        """Take a row in; its prompt's last token is read in the next forward."""
+        for prompt in request.prompts[: self._per_row]:
+            before = len(prompt) - 1
+            self._cache.put(len(self._slots), self._states(prompt), before)
+            self._slots.append(_Slot(prompt[-1], before))
+        self.rows.append(_Row(request.key))
+
+    def _read(self, prompt: tuple[int, ...]) -> States:
+        from transformers import DynamicCache
+
+        cache: Any = DynamicCache()
+        ids = torch.tensor([prompt], device=self._model.device)
+        self._model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        return [(layer.keys, layer.values) for layer in cache.layers]
+
+    def logits(self) -> Tensor:
+        """(R, V) for the next token of each row."""
+        device, used = self._model.device, len(self._slots)
+        read = self._slots + [_Slot(0, 0)] * (rounded(used, SLOTS_TOGETHER) - used)
+        positions = [slot.position for slot in read]
+        width = self._cache.aim(positions)
+        at = torch.tensor(positions, device=device)[:, None]
+        unseen = torch.arange(width, device=device) > at
+        mask = torch.zeros(unseen.shape, dtype=self._model.dtype, device=device)
+        logits: Tensor = self._model(
+            input_ids=torch.tensor([[slot.token] for slot in read], device=device),
+            attention_mask=mask.masked_fill_(unseen, -math.inf)[:, None, None],
+            position_ids=at,
+            past_key_values=self._cache,
+            use_cache=True,
+            logits_to_keep=1,
+        ).logits[:used, -1]
+        if self._per_row == 1:
+            return logits
+        return guided(logits[0::2], logits[1::2], self._guidance)
+
+    def advance(self, tokens: list[int], end: int, max_new_tokens: int) -> list[_Row]:
+        """Append one token a row; return the rows that have ended, which leave the batch."""
+        ended = []
+        for i in reversed(range(len(self.rows))):
+            row, token = self.rows[i], tokens[i]
+            row.ids.append(token)
+            for slot in self._slots_of(i):
+                self._slots[slot] = _Slot(token, self._slots[slot].position + 1)
+            if token == end or len(row.ids) == max_new_tokens:
+                self._remove(i)
+                ended.append(row)
+        return ended
+
+    def _slots_of(self, row: int) -> range:
+        return range(row * self._per_row, (row + 1) * self._per_row)
+
+    def _remove(self, row: int) -> None:
+        """Fill the place with the last row: all behind `row` have advanced already."""
+        last = len(self.rows) - 1
+        if row != last:
+            for source, target in zip(self._slots_of(last), self._slots_of(row), strict=True):
+                self._cache.move(source, target, self._slots[source].position)
+                self._slots[target] = self._slots[source]
+        del self._slots[self._slots_of(last).start :]
+        self.rows[row] = self.rows[-1]
+        self.rows.pop()

@@ -1,0 +1,192 @@
+"""Model + prompts → rows. Post-processing: it reads no private record and moves no guarantee."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from twinset.config import SamplingConfig
+from twinset.data.schema import CONTROL, Combination
+from twinset.data.templates import wrong_combinations
+from twinset.errors import InputError, first_line
+from twinset.sampling.decoding import Engine, Request, attention_span, decode
+from twinset.sampling.token_sampling import guided, token_probabilities
+
+LOOP_WORDS, LOOP_TIMES = 3, 5  # the same three words five times over is a loop
+NO_TOKEN = -1
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of the twin: its label combination and its text."""
+
+    combination: Combination
+    text: str
+
+
+class Sampler:
+    """Draws rows from a model until every label combination has its number.
+
+    Args:
+        model: causal LM in evaluation mode.
+        tokenizer: its tokenizer.
+        prompts: token ids of every combination's prompt.
+        config: decoding settings and seed.
+        max_new_tokens: longest text, end of text included.
+        stream: number of the random stream; samplers that share rows out have one each.
+        engine: writes token ids; None: `decoding.decode`.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        prompts: Mapping[Combination, list[int]],
+        config: SamplingConfig,
+        max_new_tokens: int,
+        stream: int = 0,
+        engine: Engine | None = None,
+    ) -> None:
+        self._engine = engine or partial(decode, model)
+        self._model, self._tokenizer, self._prompts = model, tokenizer, prompts
+        self._config, self._stream = config, stream
+        budget = attention_span(model) - max(map(len, prompts.values()))
+        self._max_new_tokens = min(config.max_new_tokens or max_new_tokens, budget)
+
+    def sample(
+        self,
+        counts: Mapping[Combination, int],
+        on_progress: Callable[[int], None] = lambda rows: None,
+    ) -> list[Row]:
+        """Return exactly `counts[c]` rows of each combination c, in the order of `counts`.
+
+        Rows that are empty, broken or caught in a loop are drawn again, each up to
+        `config.max_redraws` times in all.
+
+        Args:
+            counts: rows wanted.
+            on_progress: called with the number of rows accepted so far.
+
+        Raises:
+            InputError: a combination's rows were unusable time after time.
+        """
+        wanted = [c for c, n in counts.items() for _ in range(n)]
+        found: dict[int, str] = {}
+        tries = [1] * len(wanted)
+        generator, wrong = _streams(self._config.seed, self._stream, self._model.device)
+        waiting = deque(self._request(i, c, wrong) for i, c in enumerate(wanted))
+        for i, ids in self._written(waiting, generator):
+            text = self._text(ids)
+            if is_usable(text):
+                found[i] = text
+            elif tries[i] < self._config.max_redraws:
+                tries[i] += 1
+                waiting.appendleft(self._request(i, wanted[i], wrong))
+            on_progress(len(found))
+        self._refuse_missing(counts, Counter(wanted[i] for i in found))
+        return [Row(c, found[i]) for i, c in enumerate(wanted)]
+
+    def _written(
+        self, waiting: deque[Request], generator: torch.Generator
+    ) -> Iterator[tuple[int, list[int]]]:
+        end = self._tokenizer.eos_token_id
+        return self._engine(waiting, end, self._max_new_tokens, self._config, generator)
+
+    def _request(self, index: int, combination: Combination, wrong: np.random.Generator) -> Request:
+        """Ask for a row, with the prompt of a wrong combination where there is another one."""
+        known, asked = tuple(self._prompts), [combination]
+        if len(known) > 1:
+            asked += wrong_combinations(combination, known, 1, wrong)
+        return Request(index, tuple(tuple(self._prompts[c]) for c in asked))
+
+    def _text(self, ids: list[int]) -> str:
+        """Decode up to the end-of-text token; a text cut off before it loses its last word."""
+        end = self._tokenizer.eos_token_id
+        finished = end in ids
+        kept = ids[: ids.index(end)] if finished else ids
+        text: str = self._tokenizer.decode(kept, skip_special_tokens=True).strip()
+        return text if finished else " ".join(text.rsplit(None, 1)[:-1])
+
+    def _refuse_missing(
+        self, counts: Mapping[Combination, int], found: Mapping[Combination, int]
+    ) -> None:
+        for combination, wanted in counts.items():
+            if found[combination] < wanted:
+                raise InputError(
+                    f"only {found[combination]} of {wanted} rows for label {combination} were "
+                    "usable (neither empty nor looping); raise `temperature` or lower `guidance`"
+                )
+
+
+def _streams(
+    seed: int, stream: int, device: torch.device
+) -> tuple[torch.Generator, np.random.Generator]:
+    """Return the sources of the draws and of the wrong prompts.
+
+    A generator on the processor keeps 32 bits of its seed, so streams are numbers in a row: they
+    differ for sure, where hashes might meet.
+    """
+    start = int(np.random.SeedSequence(seed).generate_state(1)[0])
+    draws = torch.Generator(device).manual_seed((start + stream) % 2**32)
+    return draws, np.random.default_rng([seed, stream])
+
+
+def check_decoding(
+    model: Any, prompts: Mapping[Combination, list[int]], config: SamplingConfig
+) -> None:
+    """Draw two tokens from a base model: refuse before training what would fail after it.
+
+    Args:
+        model: the base model that is to be trained.
+        prompts: token ids of every combination's prompt.
+        config: decoding settings.
+
+    Raises:
+        InputError: nothing can be drawn from such a model, or with these settings.
+    """
+    if config.engine != "torch":
+        return
+    asked = tuple(tuple(prompt) for prompt in prompts.values())[:2]
+    try:
+        _check_probabilities(model, asked, config)
+        generator = torch.Generator(model.device).manual_seed(0)
+        rows = deque([Request(0, asked)])
+        list(decode(model, rows, NO_TOKEN, 2, replace(config, batch_size=1), generator))
+    except Exception as error:
+        raise InputError(
+            f"no row can be drawn from this base model ({first_line(error)}); bring "
+            f"`temperature={config.temperature}` and `guidance={config.guidance}` nearer 1, or "
+            "take another one"
+        ) from error
+
+
+@torch.inference_mode()
+def _check_probabilities(
+    model: Any, prompts: tuple[tuple[int, ...], ...], config: SamplingConfig
+) -> None:
+    own, *wrong = (
+        model(input_ids=torch.tensor([prompt], device=model.device)).logits[:, -1]
+        for prompt in prompts
+    )
+    logits = guided(own, wrong[0], config.guidance) if wrong and config.guidance else own
+    if not bool(token_probabilities(logits, config).isfinite().all()):
+        raise ValueError("its probabilities are no numbers")
+
+
+def is_usable(text: str) -> bool:
+    """Return whether a text has words, no control characters, and is not caught in a loop.
+
+    >>> is_usable("A fine film."), is_usable("  "), is_usable("so so good " * 9)
+    (True, False, False)
+    """
+    words = text.split()
+    if CONTROL.search(text) or not any(c.isalnum() for c in text):
+        return False
+    runs = Counter(zip(*(words[i:] for i in range(LOOP_WORDS)), strict=False))
+    return not runs or max(runs.values()) < LOOP_TIMES

@@ -1,0 +1,107 @@
+"""Logits → one token a row: guidance, temperature, and the set of tokens that may be drawn.
+
+Knows nothing of prompts, caches or texts. Nothing here sorts the vocabulary: with a full sort a
+token costs as much as the model itself, and a sort of the likeliest few falls short where the
+distribution is flat.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from twinset.config import SamplingConfig
+
+PLAUSIBLE = 0.01  # of the likeliest token's probability; guidance lifts nothing below it
+
+
+def guided(own: Tensor, wrong: Tensor, strength: float) -> Tensor:
+    """Press rows towards their own prompt: logits of p(own) · (p(own) / p(wrong))^γ.
+
+    Classifier-free guidance (Sanchez et al. 2023, eq. 7 with γ + 1 for their γ) among the tokens
+    that the own prompt finds plausible, as in contrastive decoding (Li et al. 2022).
+
+    Args:
+        own: (R, V) logits behind each row's own prompt.
+        wrong: (R, V) logits behind another label's.
+        strength: γ ≥ 0.
+    """
+    own = own.to(torch.float32, copy=True)  # and changed in place: fresh memory costs time
+    implausible = own < own.max(1, keepdim=True).values + math.log(PLAUSIBLE)
+    own.mul_(1 + strength).sub_(wrong, alpha=strength)
+    return own.masked_fill_(implausible, -math.inf)
+
+
+def next_tokens(logits: Tensor, config: SamplingConfig, generator: torch.Generator) -> Tensor:
+    """Draw one token a row: (R, V) logits → (R,) ids.
+
+    Top-p (Holtzman et al. 2020) keeps the likeliest tokens, typical decoding (Meister et al. 2022)
+    those whose surprise is nearest the entropy, until their probabilities reach the mass. Tokens
+    that tie with the last of them are kept too: no order among equals is made up.
+    """
+    probabilities = token_probabilities(logits, config)
+    if config.typical_p is None:
+        return _draw(probabilities, probabilities, config.top_p, generator)
+    return _draw(probabilities, _typicality(probabilities), config.typical_p, generator)
+
+
+def token_probabilities(logits: Tensor, config: SamplingConfig) -> Tensor:
+    """Return the (R, V) probabilities of (R, V) logits, in float32, before any token is left out.
+
+    A temperature or guidance too extreme for a float leaves no number in them.
+    """
+    if config.temperature != 1:
+        logits = logits.float() / config.temperature
+    return logits.softmax(1, dtype=torch.float32)
+
+
+def _typicality(probabilities: Tensor) -> Tensor:
+    surprise = -probabilities.log()
+    entropy = (probabilities * surprise).nansum(1, keepdim=True)  # 0 · ∞ is 0 here
+    return (surprise - entropy).abs_().neg_()
+
+
+def _draw(probabilities: Tensor, rank: Tensor, mass: float, generator: torch.Generator) -> Tensor:
+    """Draw among the tokens of highest rank that together reach the mass, by rejection.
+
+    A token drawn from all of them is one of these if those that rank higher have less than the
+    mass. If not, all of these rank higher than it, and the next is drawn from what does. A draw
+    is rejected with probability 1 - mass at most, the next ones less and less often.
+
+    Args:
+        probabilities: (R, V), of sum one.
+        rank: (R, V); may be `probabilities` itself.
+        mass: above 0; at 1 every token is kept.
+        generator: source of the draws.
+    """
+    found = _any_token(probabilities, generator)
+    if mass == 1:
+        return found
+    rows, drawn = torch.arange(len(found), device=found.device), found
+    while True:
+        higher = probabilities * (rank > rank.gather(1, drawn[:, None]))
+        above = higher.sum(1)
+        outside = (above >= mass) & (above > 0)  # nothing ranks higher than the first of all
+        if not bool(outside.any()):
+            return found
+        rows, rank, probabilities = rows[outside], rank[outside], higher[outside]
+        drawn = _any_token(probabilities, generator)
+        found[rows] = drawn
+
+
+def _any_token(weights: Tensor, generator: torch.Generator) -> Tensor:
+    """Draw by the inverse of the distribution function: (R, V) weights → (R,) ids.
+
+    One number a row, where `torch.multinomial` draws one a token. Sums must never fall, so that a
+    token of weight zero has no room: a GPU adds in parallel, and needs double precision for that.
+    """
+    reached = weights.cumsum(1, dtype=torch.float64 if weights.is_cuda else torch.float32)
+    total = reached[:, -1:]
+    draw = torch.rand(
+        len(weights), 1, dtype=torch.float64, device=generator.device, generator=generator
+    )
+    level = (draw.to(weights.device) * total).to(reached.dtype)
+    level = level.minimum(total.nextafter(torch.zeros_like(total)))  # it may be rounded up
+    return torch.searchsorted(reached, level, right=True).squeeze(1)

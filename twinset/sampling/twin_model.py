@@ -1,0 +1,211 @@
+"""The trained model with everything needed to sample from it, on the sharing side of the fence.
+
+Holds no private record and no figure computed from one without noise: weights, tokenizer, schema,
+template, noisy label counts and ledger.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from twinset.config import SamplingConfig
+from twinset.data.schema import ORDERED, Attribute, Combination, Schema
+from twinset.data.templates import Template
+from twinset.data.tokenization import prompt_tokens, text_budget
+from twinset.errors import DAMAGED, InputError
+from twinset.files.atomic import open_as_folder, write_json
+from twinset.files.limits import read_text
+from twinset.files.manifest import fault, write_checksums
+from twinset.models.base_model import context_length, load_base
+from twinset.models.hub import quiet
+from twinset.privacy.statement.guarantee import Guarantee, guarantee
+from twinset.privacy.statement.ledger import Ledger
+from twinset.progress import Progress, Silent
+from twinset.sampling.row_shards import RowGroups, sample_groups
+from twinset.sampling.sampler import Sampler
+from twinset.sampling.vllm_engine import VllmEngine
+
+DESCRIPTION, LEDGER = "twinset.json", "ledger.json"
+
+
+@dataclass
+class TwinModel:
+    """A model that writes twins.
+
+    Args:
+        model: causal LM in evaluation mode.
+        tokenizer: its tokenizer.
+        schema: the private table's shape.
+        template: renders the prompts.
+        label_counts: noisy number of private records of every label combination, a whole number.
+        text_tokens: longest text the model was trained on, in tokens.
+        ledger: what training spent.
+        base_origin: where the base model came from; no path of this machine.
+    """
+
+    model: Any
+    tokenizer: Any
+    schema: Schema
+    template: Template
+    label_counts: dict[Combination, int]
+    text_tokens: int
+    ledger: Ledger
+    base_origin: str
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What may truthfully be claimed of everything sampled from this model, taken together."""
+        return guarantee(self.ledger)
+
+    def sample(
+        self,
+        counts: Mapping[Combination, int],
+        sampling: SamplingConfig,
+        progress: Progress | None = None,
+        kept: RowGroups | None = None,
+    ) -> pd.DataFrame:
+        """Return a twin with exactly `counts[c]` rows of each combination c, shuffled.
+
+        Columns, order, dtypes and label values are the private table's.
+
+        Args:
+            counts: rows wanted.
+            sampling: decoding settings and seed.
+            progress: is notified of how many rows there are.
+            kept: where finished groups of rows are; what is there is not drawn again.
+        """
+        draw = partial(self.sampler, sampling)
+        rows = sample_groups(draw, counts, progress or Silent(), kept)
+        labels, texts = [row.combination for row in rows], [row.text for row in rows]
+        frame = twin_frame(self.schema, texts, labels)
+        return frame.sample(frac=1, random_state=sampling.seed).reset_index(drop=True)
+
+    def sampler(self, sampling: SamplingConfig, stream: int) -> Sampler:
+        """Return what draws rows, with random numbers of its own for each stream."""
+        prompts = prompt_tokens(self.template, self.schema.combinations, self.tokenizer)
+        engine = self._vllm.decode if sampling.engine == "vllm" else None
+        return Sampler(
+            self.model, self.tokenizer, prompts, sampling, self.text_tokens, stream, engine
+        )
+
+    @cached_property
+    def _vllm(self) -> VllmEngine:
+        return VllmEngine(self.model, self.tokenizer)
+
+    def save(self, folder: Path) -> None:
+        """Write weights (safetensors), tokenizer, description and ledger, and their checksums."""
+        with quiet():
+            self.model.save_pretrained(folder, safe_serialization=True)
+            self.tokenizer.save_pretrained(folder)
+        write_json(folder / DESCRIPTION, self._description())
+        write_json(folder / LEDGER, self.ledger.to_dict())
+        open_as_folder(folder)
+        write_checksums(folder)
+
+    def _description(self) -> dict[str, Any]:
+        counts = [[list(c), n] for c, n in self.label_counts.items()]
+        return {
+            "schema": self.schema.to_dict(),
+            "template": self.template.to_dict(),
+            "label_counts": counts,
+            "text_tokens": self.text_tokens,
+            "base_origin": self.base_origin,
+        }
+
+    @classmethod
+    def load(cls, folder: str | Path) -> TwinModel:
+        """Read what `save` wrote; a run folder is taken for its `model/`.
+
+        Raises:
+            InputError: the folder holds no such model.
+        """
+        folder = Path(folder)
+        folder = folder / "model" if (folder / "model" / DESCRIPTION).exists() else folder
+        if not (folder / DESCRIPTION).exists():
+            raise InputError(f"{folder} is no run and no model folder of twinset")
+        if damage := fault(folder):
+            raise InputError(f"the model folder is damaged: {damage}; copy it again")
+        try:
+            data = json.loads(read_text(folder / DESCRIPTION))
+            base = load_base(str(folder), dtype=_stored_dtype(folder))
+            model = cls(
+                base.model,
+                base.tokenizer,
+                Schema.from_dict(data["schema"]),
+                Template.from_dict(data["template"]),
+                {tuple(c): n for c, n in data["label_counts"]},
+                data["text_tokens"],
+                Ledger.load(folder / LEDGER),
+                data["base_origin"],
+            )
+            model._check()
+            return model
+        except InputError:
+            raise
+        except DAMAGED as error:
+            raise InputError(
+                f"{folder}: the model folder is damaged ({type(error).__name__}); copy it again"
+            ) from error
+
+    def _check(self) -> None:
+        """Refuse a description that no run writes, before it is met half-way through a twin.
+
+        Raises:
+            ValueError, TypeError, and the like: it is one.
+        """
+        schema, attributes = self.schema, self.schema.attributes
+        names = [attribute.name for attribute in attributes]
+        texts = [schema.text, schema.text_dtype, self.template.pattern, *schema.columns, *names]
+        for text in (*texts, *(attribute.dtype for attribute in attributes)):
+            text.encode()
+        columns = sorted(schema.columns) == sorted([schema.text, *names])
+        combinations = schema.combinations
+        counted = self.label_counts.keys() == set(combinations)
+        if not columns or not counted or list(self.template.attributes) != names:
+            raise ValueError
+        if not all(math.isfinite(count) for count in self.label_counts.values()):
+            raise ValueError
+        twin_frame(schema, ["“é”"] * len(combinations), combinations)  # takes any text
+        prompts = prompt_tokens(self.template, combinations, self.tokenizer)
+        if not all(prompts.values()):
+            raise ValueError
+        if text_budget(prompts, context_length(self.model), self.text_tokens) < self.text_tokens:
+            raise ValueError
+        if type(self.text_tokens) is not int or self.text_tokens < 1:
+            raise ValueError
+
+
+def _stored_dtype(folder: Path) -> Any:
+    import torch
+
+    name = json.loads((folder / "config.json").read_text("utf-8")).get("dtype", "float32")
+    return torch.bfloat16 if name == "bfloat16" else torch.float32
+
+
+def twin_frame(schema: Schema, texts: Sequence[str], labels: Sequence[Combination]) -> pd.DataFrame:
+    """Build a table with the private table's columns, order, dtypes and categories.
+
+    >>> stars = Attribute("stars", "int64", (1, 5))
+    >>> schema = Schema("review", "str", (stars,), columns=("stars", "review"))
+    >>> twin_frame(schema, ["Bad.", "Good."], [(1,), (5,)]).to_dict("list")
+    {'stars': [1, 5], 'review': ['Bad.', 'Good.']}
+    """
+    columns = {schema.text: pd.Series(list(texts), dtype=schema.text_dtype)}
+    for position, attribute in enumerate(schema.attributes):
+        cells = [combination[position] for combination in labels]
+        columns[attribute.name] = pd.Series(cells, dtype=_dtype(attribute))
+    return pd.DataFrame({name: columns[name] for name in schema.columns})
+
+
+def _dtype(attribute: Attribute) -> Any:
+    if attribute.dtype in ("category", ORDERED):
+        return pd.CategoricalDtype(list(attribute.values), ordered=attribute.dtype == ORDERED)
+    return attribute.dtype

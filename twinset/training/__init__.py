@@ -1,0 +1,1 @@
+"""The private training loop, and what it keeps to resume from."""

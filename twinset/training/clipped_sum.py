@@ -1,0 +1,143 @@
+"""The clipped sum of one logical batch, in physical batches that fit into memory.
+
+Knows neither who chose the batch nor what becomes of the sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import chain
+
+import torch
+from torch import Tensor
+
+from twinset.config import MismatchForm, SpeedConfig, TrainingConfig
+from twinset.config.plan import Plan
+from twinset.data.padding import batches_of_one_length
+from twinset.data.tokenization import TokenisedRecords
+from twinset.privacy.clipping import ClippingEngine, Scale, UnitReport
+from twinset.training.mismatch_loss import MismatchLoss, summed
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a step asks for.
+
+    Args:
+        step: 1 … T.
+        units: of the logical batch, each the numbers of its records.
+        limits: (B,) norm that each of them is clipped to; None: C.
+        scales: geometry to clip in, a scale for each parameter; empty: the plain one.
+    """
+
+    step: int
+    units: list[list[int]]
+    limits: Tensor | None = None
+    scales: list[Scale] = field(default_factory=list)
+
+    def part(self, places: list[int]) -> Batch:
+        """Return the same of some of its units, by their places in `units`."""
+        limits = None if self.limits is None else self.limits[places]
+        return Batch(self.step, [self.units[i] for i in places], limits, self.scales)
+
+
+@dataclass(frozen=True)
+class WrongPrompts:
+    """How records are set against wrong prompts.
+
+    Args:
+        weight: λ.
+        form: of the loss.
+        count: wrong prompts a record.
+        seed: of their draw.
+    """
+
+    weight: float
+    form: MismatchForm
+    count: int
+    seed: int
+
+    @classmethod
+    def of(cls, plan: Plan, training: TrainingConfig) -> WrongPrompts:
+        """Return what a plan and its options say."""
+        count = training.mismatch_prompts if plan.mismatch_weight else 0
+        return cls(plan.mismatch_weight, training.mismatch_form, count, training.seed)
+
+
+class ClippedSum:
+    """Fills an engine's sums.
+
+    Args:
+        engine: clips and sums.
+        records: tokens.
+        wrong: prompts.
+        speed: size of physical batches only.
+    """
+
+    def __init__(
+        self,
+        engine: ClippingEngine,
+        records: TokenisedRecords,
+        wrong: WrongPrompts,
+        speed: SpeedConfig,
+    ) -> None:
+        self.engine, self._records, self._speed, self._wrong = engine, records, speed, wrong
+        self._loss = MismatchLoss(wrong.weight, wrong.form)
+        self._most = len(records)  # units at once; less after running out of memory
+
+    def over(self, batch: Batch) -> UnitReport:
+        """Leave Σᵢ ĝᵢ of a batch in `engine.sums`; halve and start again when out of memory."""
+        while True:
+            self._tried = 1
+            try:
+                self.engine.zero()
+                if batch.scales:
+                    self.engine.rescale(batch.scales)
+                return joined([self._add(batch.part(places)) for places in self._cut(batch)])
+            except RuntimeError as error:
+                if self._tried == 1 or not _out_of_memory(error):
+                    raise
+                self._most = self._tried // 2
+
+    def width(self, unit: list[int]) -> tuple[int, int]:
+        """Return how many records a unit has, and to how many tokens their rows are padded."""
+        return len(unit), max(map(self._records.padded_length, unit))
+
+    def digest(self, unit: list[int]) -> int:
+        """Return a number that the first of a unit's records alone decides."""
+        return self._records.digest(unit[0])
+
+    def _cut(self, batch: Batch) -> Iterator[list[int]]:
+        """Yield the places of physical batches: units of one width."""
+        rows = 1 + min(self._wrong.count, len(self._records.prompts) - 1)
+
+        def at_once(width: tuple[int, int]) -> int:
+            records, tokens = width
+            return min(self._speed.units_at_once(rows * records * tokens), self._most)
+
+        places = range(len(batch.units))
+        cut = batches_of_one_length(places, lambda i: self.width(batch.units[i]), at_once)
+        return (some for _, some in cut)
+
+    def _add(self, batch: Batch) -> UnitReport:
+        self._tried, each = len(batch.units), len(batch.units[0])
+        records, seed = list(chain.from_iterable(batch.units)), (self._wrong.seed, batch.step)
+        rows = self._records.sequences(records, self._wrong.count, seed)
+        sequences = replace(rows, per_unit=rows.per_unit * each)
+        return self.engine.add(sequences, summed(self._loss, each), batch.limits)
+
+
+def joined(reports: list[UnitReport]) -> UnitReport:
+    """Return one report of all units."""
+    if not reports:
+        return UnitReport(torch.zeros(0), torch.zeros(0).double(), torch.zeros(0).double())
+    return UnitReport(
+        torch.cat([report.losses for report in reports]),
+        torch.cat([report.norms for report in reports]),
+        torch.cat([report.scales for report in reports]),
+    )
+
+
+def _out_of_memory(error: RuntimeError) -> bool:
+    return isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error)

@@ -1,0 +1,179 @@
+"""The private fine-tuning loop, to be read from top to bottom.
+
+Poisson batch → exact clipped sum → noise policy → Adam. The last two, and the ledger between them,
+are in `private_optimizer`. Losses, norms and clipped shares are private: they go to the observer,
+whose output stays in `internal/`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from twinset.config import SpeedConfig, TrainingConfig
+from twinset.config.plan import Plan
+from twinset.data.tokenization import TokenisedRecords
+from twinset.policies import NoisePolicy
+from twinset.privacy.accounting.events import Event
+from twinset.privacy.clipping import ClippingEngine, Execution, UnitReport
+from twinset.privacy.clipping.execution import FAST
+from twinset.progress import StepReport
+from twinset.training.clipped_sum import Batch, ClippedSum, WrongPrompts
+from twinset.training.distributed_sum import DistributedSum, ProcessGroup
+from twinset.training.private_optimizer import PrivateOptimizer
+
+WARM_UP = 0.05  # share of steps over which the learning rate rises
+
+
+RecordsOf = Callable[[np.ndarray], list[list[int]]]
+
+
+def one_each(units: np.ndarray) -> list[list[int]]:
+    """Return each unit's one record, which has its number."""
+    return [[unit] for unit in units.tolist()]
+
+
+class CheckpointCallback(Protocol):
+    """Keeps what training may resume from."""
+
+    def on_step(self, step: int, state: Callable[[], dict[str, Any]]) -> None:
+        """Be notified of a step that is done; `state` returns all that the next one needs."""
+        ...
+
+    def on_end(self, step: int, state: Callable[[], dict[str, Any]]) -> None:
+        """Be notified that no step follows: all are done, or somebody stopped the run."""
+        ...
+
+
+class NothingKept:
+    """Keeps nothing."""
+
+    def on_step(self, step: int, state: Callable[[], dict[str, Any]]) -> None:
+        """See `CheckpointCallback`."""
+
+    def on_end(self, step: int, state: Callable[[], dict[str, Any]]) -> None:
+        """See `CheckpointCallback`."""
+
+
+def no_report(report: StepReport) -> None:
+    """Show a step to nobody."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepContext:
+    """What all steps of a training work with.
+
+    Args:
+        records: tokens of the private records.
+        plan: expected batch size, steps, learning rate, λ.
+        policy: turns clipped sums into noisy gradients.
+        max_grad_norm: C.
+        record_event: the ledger's.
+        training: mismatched prompts and form, seed of their draw.
+        speed: size of physical batches only.
+        observe: called after each step.
+        records_of: units' numbers → the records of each that take part in a step.
+        resume_state: what `checkpoints` were given, to resume from.
+        checkpoints: are notified of each step, and of the end.
+        group: processes that form each sum together; None: this one alone.
+    """
+
+    records: TokenisedRecords
+    plan: Plan
+    policy: NoisePolicy
+    max_grad_norm: float
+    record_event: Callable[[Event], object]
+    training: TrainingConfig = TrainingConfig()
+    speed: SpeedConfig = SpeedConfig()
+    observe: Callable[[StepReport], None] = no_report
+    records_of: RecordsOf = one_each
+    resume_state: dict[str, Any] | None = None
+    checkpoints: CheckpointCallback = NothingKept()
+    group: ProcessGroup | None = None
+
+
+def train(
+    model: Any,
+    batches: Sequence[np.ndarray],
+    context: StepContext,
+    execution: Execution = FAST,
+) -> None:
+    """Fine-tune `model` in place, a private step for each batch.
+
+    For what it guarantees see `twinset.privacy.statement.theorems`, TRAINING.
+
+    Args:
+        model: causal LM; its trainable parameters are the ones trained.
+        batches: of `poisson_batches`, one a step that is still to do: numbers of units.
+        context: what the steps work with.
+        execution: memory against time, and number formats.
+    """
+    plan, policy, checkpoints = context.plan, context.policy, context.checkpoints
+    engine = ClippingEngine(model, context.max_grad_norm, execution)
+    optimizer = _optimizer(engine.parameters, plan, policy, context.record_event)
+    if context.resume_state is not None:
+        optimizer.restore(context.resume_state)
+    clip_and_sum = _clipped_sum(engine, context)
+    began = time.monotonic()
+    try:
+        for indices in batches:
+            units = indices.tolist()
+            limits, scales = policy.limits(units), policy.scales()
+            records = context.records_of(indices)
+            report = clip_and_sum(Batch(optimizer.done + 1, records, limits, scales))
+            optimizer.step(engine.sums, units)
+            context.observe(_step_report(optimizer.done, report, time.monotonic() - began))
+            checkpoints.on_step(optimizer.done, optimizer.state)
+        checkpoints.on_end(optimizer.done, optimizer.state)
+    except KeyboardInterrupt:
+        checkpoints.on_end(optimizer.done, optimizer.state)
+        raise
+    finally:
+        engine.close()
+
+
+def _clipped_sum(engine: ClippingEngine, context: StepContext) -> Callable[[Batch], UnitReport]:
+    """Return what leaves Σᵢ ĝᵢ in the engine's sums; with a group, all its processes form it."""
+    wrong_prompts = WrongPrompts.of(context.plan, context.training)
+    own = ClippedSum(engine, context.records, wrong_prompts, context.speed)
+    return own.over if context.group is None else DistributedSum(own, context.group).over
+
+
+def _optimizer(
+    parameters: Sequence[torch.Tensor],
+    plan: Plan,
+    policy: NoisePolicy,
+    record_event: Callable[[Event], object],
+) -> PrivateOptimizer:
+    adam = torch.optim.Adam(parameters, lr=plan.learning_rate, betas=(0.9, 0.99), fused=True)
+    schedule = torch.optim.lr_scheduler.LambdaLR(adam, _rate_shape(plan.steps))
+    return PrivateOptimizer(parameters, policy, plan.batch_size, adam, schedule, record_event)
+
+
+def _rate_shape(steps: int) -> Callable[[int], float]:
+    """Rise over the first steps, then fall linearly to a tenth."""
+    rise = max(1, round(WARM_UP * steps))
+
+    def shape(step: int) -> float:
+        return min((step + 1) / rise, 1.0 - 0.9 * max(0, step - rise) / max(1, steps - rise))
+
+    return shape
+
+
+def _step_report(step: int, report: UnitReport, seconds: float) -> StepReport:
+    if not len(report.losses):
+        return StepReport(step, 0, float("nan"), 0.0, 0, seconds)
+    finite = report.norms.isfinite()
+    return StepReport(
+        step=step,
+        records=len(report.losses),
+        loss=float(report.losses[finite].double().mean()),
+        clipped=float((report.scales[finite] < 1).double().mean()),
+        non_finite=int((~finite).sum()),
+        seconds=seconds,
+    )

