@@ -69,6 +69,14 @@ def test_a_model_is_made_that_load_base_loads(tmp_path, capsys):
     assert "corpus.jsonl" in card and "without differential privacy" in card
 
 
+def test_one_process_trains_in_one_precision_after_another(tmp_path, capsys):
+    """Accelerate keeps the first precision of a process and refuses any other."""
+    for precision in ("bfloat16", "float32", "auto"):
+        ended = pretrain(capsys, "--precision", precision, output=precision)
+        assert ended.code == 0, ended.err
+    assert not same(weights(tmp_path / "bfloat16"), weights(tmp_path / "float32"))
+
+
 def test_killed_and_begun_again_it_ends_with_the_same_weights(tmp_path, capsys, monkeypatch):
     assert pretrain(capsys, output="whole").code == 0
     monkeypatch.setattr(training, "CHECKPOINT_SECONDS", -1.0)  # after each step
@@ -266,15 +274,17 @@ def test_killed_outright_it_goes_on(tmp_path, capsys):
     """SIGKILL at random moments, in reading, learning and writing; the weights are the same."""
     assert pretrain(capsys, output="whole").code == 0
     command = (sys.executable, str(CLI), "pretrain", "corpus.jsonl", "--output", "killed", *SMALL)
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}  # as here: sums depend on the threads
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": environment}
     rng = random.Random(0)
     for _ in range(6):
-        child = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        child = subprocess.Popen(command, **quiet)
         try:
             child.wait(rng.uniform(3, 15))
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()
-    assert subprocess.run(command, capture_output=True).returncode in (0, 2)  # 2: finished before
+    assert subprocess.run(command, **quiet).returncode in (0, 2)  # 2: finished before
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "killed"))
 
 

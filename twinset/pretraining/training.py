@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -98,7 +98,9 @@ class _Run:
         from accelerate import Accelerator
 
         self._text, self._config, self._checkpoints = text, config, checkpoints
-        self._accelerator = Accelerator(cpu=on_cpu(), mixed_precision=_precision(config))
+        # Accelerate keeps one precision for the life of a process; autocast is a run's own.
+        self._accelerator = Accelerator(cpu=on_cpu(), mixed_precision="no")
+        self._low = _is_low(config)
         self._micro = self._blocks_at_once()
         self._order = Order(len(text.training), config.batch_size, config.seed)
         self.steps = steps_of(text.blocks_before, config)
@@ -204,7 +206,9 @@ class _Run:
         ids = torch.from_numpy(self._text.training.read(numbers)).to(self._accelerator.device)
         share = len(numbers) * self._accelerator.num_processes / self._config.batch_size
         with contextlib.nullcontext() if last else self._accelerator.no_sync(self._model):
-            loss = token_losses(self._model(input_ids=ids).logits, ids).mean()
+            with torch.autocast(ids.device.type, torch.bfloat16, enabled=self._low):
+                logits = self._model(input_ids=ids).logits
+            loss = token_losses(logits.float(), ids).mean()
             self._accelerator.backward(loss * share)
         return loss.item() * share
 
@@ -227,7 +231,7 @@ def on_cpu() -> bool:
     return not torch.cuda.is_available()
 
 
-def _precision(config: PretrainConfig) -> Literal["no", "bf16"]:
+def _is_low(config: PretrainConfig) -> bool:
+    """Return whether products are in bfloat16; weights and their updates are always in float32."""
     has_low = has_bfloat16() if on_cpu() else torch.cuda.is_bf16_supported()
-    low = {"auto": has_low, "bfloat16": True, "float32": False}[config.precision]
-    return "bf16" if low else "no"
+    return {"auto": has_low, "bfloat16": True, "float32": False}[config.precision]
