@@ -159,7 +159,7 @@ def test_any_shape(
 
 @pytest.mark.parametrize("family", ["gpt2-tied", "llama-untied"])
 def test_buffers_and_chunks_change_nothing(family, monkeypatch):
-    monkeypatch.setattr(vocabulary, "CHUNK_TOKENS", 3)
+    monkeypatch.setattr(vocabulary, "PIECE", 3)
     monkeypatch.setattr(engine, "BUFFER_NUMBERS", 2 * VOCABULARY * 16)
     assert_exact(build(family), random_units(7, 5, 2), "published")
 

@@ -28,9 +28,11 @@ from twinset.pipeline.worker import trainer_of
 from twinset.policies import MechanismParams, make_policy
 from twinset.policies.uniform import Uniform
 from twinset.privacy.clipping import ClippingEngine, Scale
+from twinset.privacy.clipping.batch_invariance import BatchShape
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.progress import Silent
 from twinset.training import distributed_sum
+from twinset.training.batch_shapes import BatchShapes
 from twinset.training.clipped_sum import Batch, ClippedSum, WrongPrompts
 from twinset.training.distributed_sum import DistributedSum
 from twinset.training.loop import StepContext
@@ -59,13 +61,14 @@ def tokens(config, tmp_path_factory) -> TokenisedRecords:
 
 
 def engine_of(config, norm=NORM) -> ClippingEngine:
-    trainer = Trainer(load_base(config.training.base_model), config, False, Silent())
+    trainer = Trainer(load_base(config.training.base_model), config, [], Silent())
     return ClippingEngine(trainer.model, norm, trainer.execution)
 
 
 def own_sum(config, tokens) -> ClippedSum:
     wrong = WrongPrompts.of(PLAN, config.training)
-    return ClippedSum(engine_of(config), tokens, wrong, config.speed)
+    shapes = BatchShapes(config.speed, PLAN.batch_size, tokens.sequences_per_record(wrong.count))
+    return ClippedSum(engine_of(config), tokens, wrong, shapes)
 
 
 def context(config, tokens, policy=None, record_event=lambda event: None, group=None):
@@ -83,7 +86,7 @@ def context(config, tokens, policy=None, record_event=lambda event: None, group=
 
 def message(config, tokens, norm=NORM):
     config = replace(config, privacy=replace(config.privacy, max_grad_norm=norm))
-    trainer = Trainer(load_base(config.training.base_model), config, False, Silent())
+    trainer = Trainer(load_base(config.training.base_model), config, [], Silent())
     return trainer.message(context(config, tokens))
 
 
@@ -131,7 +134,7 @@ def test_others_begin_with_the_leaders_weights(config, tokens, monkeypatch, meth
     monkeypatch.setattr("twinset.training.trainer.is_batch_invariant", lambda *given: isolated)
     training = replace(config.training, method=method)
     low = replace(config, training=training, speed=SpeedConfig(precision="bfloat16"))
-    rank_zero = Trainer(load_base(training.base_model), low, True, Silent())
+    rank_zero = Trainer(load_base(training.base_model), low, [BatchShape(2, 1, 16)], Silent())
     message_sent = rank_zero.message(context(low, tokens))
     follower = trainer_of(message_sent)
     assert rank_zero.execution == follower.execution
@@ -235,7 +238,7 @@ def test_noise_is_added_once_with_the_whole_sigma(config, tokens, monkeypatch):
     config = RunConfig(privacy=privacy, training=config.training, speed=config.speed)
     steps, events = [np.arange(12), np.arange(0), np.arange(24)], []
     with process_group(2) as group:
-        trainer = Trainer(load_base(config.training.base_model), config, False, Silent())
+        trainer = Trainer(load_base(config.training.base_model), config, [], Silent())
         trainer.train(steps, context(config, tokens, Watched(setting), events.append, group))
     draws = torch.cat([noise.flatten() for noise in Watched.drawn])
     assert len(events) == 3 and draws.numel() > 10_000
@@ -283,7 +286,7 @@ def test_weights_are_equal_on_all_processes_in_each_step(config, tokens, tmp_pat
     command = [sys.executable, "-c", FOLLOWER, meeting, "1", "2", str(theirs)]
     setting = MechanismParams(SIGMA, config.privacy.max_grad_norm, 0.5, Randomness.from_os())
     with subprocess.Popen(command, env=environment), joined(f"file://{meeting}", 0, 2) as group:
-        trainer = Trainer(load_base(config.training.base_model), config, False, Silent())
+        trainer = Trainer(load_base(config.training.base_model), config, [], Silent())
         steps = [np.arange(12)] * 3
         trainer.train(steps, context(config, tokens, make_policy(setting), group=group))
     assert theirs.read_text().split() == seen and len(set(seen)) == 3

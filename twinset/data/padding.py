@@ -1,7 +1,8 @@
 """Padded lengths: how far a row is padded, and batches of rows that are padded alike.
 
 It is a function of the row alone. Were rows padded to the longest of their batch, a row more
-would change how its neighbours are rounded.
+would change how its neighbours are rounded. There are few padded lengths, four between a length
+and its double, because a batch is filled up for each of them.
 """
 
 from __future__ import annotations
@@ -10,16 +11,26 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from typing import Any
 
-_STEP = 16  # tokens
+_SHORTEST_STEP = 16  # tokens
 
 
 def padded(length: int, longest: int) -> int:
     """Round a length up to a whole number of steps, but not beyond what the model reads.
 
-    >>> padded(3, 100), padded(16, 100), padded(97, 100)
-    (16, 16, 100)
+    >>> padded(3, 100), padded(16, 100), padded(97, 100), padded(130, 500), padded(300, 500)
+    (16, 16, 100, 160, 320)
     """
-    return min(-(-length // _STEP) * _STEP, longest)
+    step = max(_SHORTEST_STEP, 1 << max(0, (length - 1).bit_length() - 3))
+    return min(-(-length // step) * step, longest)
+
+
+def padded_lengths(most: int, longest: int) -> list[int]:
+    """Return all padded lengths of rows of up to `most` tokens, where a model reads `longest`.
+
+    >>> padded_lengths(170, 180)
+    [16, 32, 48, 64, 80, 96, 112, 128, 160, 180]
+    """
+    return sorted({padded(length, longest) for length in range(1, most + 1)})
 
 
 def batches_of_one_length(

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from twinset.data.lazy_columns import Labels, Ragged, some_at_once
-from twinset.data.padding import padded
+from twinset.data.padding import padded, padded_lengths
 from twinset.data.records import Records
 from twinset.data.schema import Combination
 from twinset.data.templates import Template, wrong_combinations
@@ -70,6 +70,14 @@ class TokenisedRecords:
         """
         longest = max(map(len, self.prompts.values())) + len(self.texts[index])
         return padded(longest, self.context)
+
+    def padded_lengths(self, most: int) -> list[int]:
+        """Return every padded length that records can have, with texts of up to `most` tokens."""
+        return padded_lengths(max(map(len, self.prompts.values())) + most, self.context)
+
+    def sequences_per_record(self, mismatched: int) -> int:
+        """Return K for so many wrong prompts a record: there may not be as many."""
+        return 1 + min(mismatched, len(self.prompts) - 1)
 
     def digest(self, index: int) -> int:
         """Return a number of 64 bits that a record's text and label alone decide.

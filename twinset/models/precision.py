@@ -5,6 +5,7 @@ Knows no record. Trained weights are always float32: the noise is added there.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch import nn
 
 from twinset.config import RunConfig
 from twinset.privacy.clipping import ClippingEngine, Execution
-from twinset.privacy.clipping.batch_invariance import TOLERANCE, batch_interference
+from twinset.privacy.clipping.batch_invariance import BatchShape, batch_interference
 from twinset.privacy.clipping.execution import KEPT_BYTES
 
 
@@ -43,11 +44,13 @@ def _is_low(config: RunConfig) -> bool:
     return config.speed.precision == "bfloat16"
 
 
-def is_batch_invariant(model: Any, max_grad_norm: float, how: Execution) -> bool:
-    """Return whether no record changes another's gradient when computed so."""
+def is_batch_invariant(
+    model: Any, max_grad_norm: float, how: Execution, shapes: Sequence[BatchShape]
+) -> bool:
+    """Return whether no record changes another's gradient when computed so, by not one bit."""
     engine = ClippingEngine(model, max_grad_norm, how)
     try:
-        return batch_interference(engine, model.config.vocab_size) <= TOLERANCE
+        return batch_interference(engine, model.config.vocab_size, shapes) == 0
     finally:
         engine.close()
 

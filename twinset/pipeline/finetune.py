@@ -39,6 +39,8 @@ from twinset.privacy.mechanism.units import Units
 from twinset.privacy.statement.ledger import Ledger
 from twinset.progress import Progress, Silent
 from twinset.sampling.twin_model import TwinModel
+from twinset.training.batch_shapes import BatchShapes
+from twinset.training.clipped_sum import WrongPrompts
 from twinset.training.loop import NothingKept, StepContext
 from twinset.training.record_weights import text_nats, weight_scale
 from twinset.training.resume import ResumeState, RunContext
@@ -97,7 +99,7 @@ def finetune(
     masked_texts = _masked(run) if policy.masks else records.texts
     tokens = _tokens(run, masked_texts if policy.redact_only else records.texts)
     counts = run.resume_state.counts if run.resume_state else _release_label_counts(run)
-    trainer = _trainer(run)
+    trainer = _trainer(run, tokens)
     if policy.noise_policy == "selective":
         _train_masked(run, trainer, _tokens(run, masked_texts, "masked"), counts)
     _train_private(run, trainer, tokens, counts)
@@ -181,9 +183,17 @@ def _counted(run: FinetuningRun) -> np.ndarray:
     return np.fromiter(drawn, np.int64)
 
 
-def _trainer(run: FinetuningRun) -> Trainer:
-    private = run.prepared.plan.target_epsilon is not None
-    return Trainer(run.prepared.base, run.prepared.config, private, run.progress)
+def _trainer(run: FinetuningRun, tokens: TokenisedRecords) -> Trainer:
+    """Return what trains; the shapes it is checked in follow from public facts alone."""
+    config, plan, prepared = run.prepared.config, run.prepared.plan, run.prepared
+    if plan.target_epsilon is None:
+        return Trainer(prepared.base, config, [], run.progress)
+    sequences = tokens.sequences_per_record(WrongPrompts.of(plan, config.training).count)
+    shapes = BatchShapes(config.speed, plan.batch_size, sequences)
+    most = 1 if prepared.records.owners is None else config.privacy.max_records_per_owner
+    longest = text_budget(tokens.prompts, tokens.context, config.training.max_tokens)
+    every = shapes.all(tokens.padded_lengths(longest), most)
+    return Trainer(prepared.base, config, every, run.progress)
 
 
 def _train_masked(

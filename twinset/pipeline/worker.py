@@ -31,7 +31,7 @@ def trainer_of(message: dict[str, Any]) -> Trainer:
     from twinset.training.trainer import Trainer
 
     config = RunConfig.from_dict(message["config"])
-    trainer = Trainer(load_base(config.training.base_model), config, False, Silent())
+    trainer = Trainer(load_base(config.training.base_model), config, [], Silent())
     if message["fallen_back"]:
         trainer.fall_back()
     return trainer
@@ -42,6 +42,7 @@ def _train(group: ProcessGroup, message: dict[str, Any]) -> None:
     from twinset.config import RunConfig
     from twinset.data.tokenization import TokenisedRecords
     from twinset.privacy.clipping import ClippingEngine
+    from twinset.training.batch_shapes import BatchShapes
     from twinset.training.clipped_sum import ClippedSum, WrongPrompts
     from twinset.training.distributed_sum import follow
 
@@ -49,8 +50,9 @@ def _train(group: ProcessGroup, message: dict[str, Any]) -> None:
     norm = math.inf if message["max_grad_norm"] is None else message["max_grad_norm"]
     engine = ClippingEngine(trainer.model, norm, trainer.execution)
     records = TokenisedRecords.open(Path(message["tokens"]))
+    shapes = BatchShapes(config.speed, message["batch_size"], message["sequences"])
     try:
-        follow(ClippedSum(engine, records, WrongPrompts(**message["wrong"]), config.speed), group)
+        follow(ClippedSum(engine, records, WrongPrompts(**message["wrong"]), shapes), group)
     finally:
         engine.close()
 

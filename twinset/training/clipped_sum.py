@@ -12,12 +12,15 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from twinset.config import MismatchForm, SpeedConfig, TrainingConfig
+from twinset.config import MismatchForm, TrainingConfig
 from twinset.config.plan import Plan
 from twinset.data.padding import batches_of_one_length
 from twinset.data.tokenization import TokenisedRecords
 from twinset.privacy.clipping import ClippingEngine, Scale, UnitReport
+from twinset.training.batch_shapes import BatchShapes
 from twinset.training.mismatch_loss import MismatchLoss, summed
+
+Width = tuple[int, int]  # records of a unit, and the tokens that their rows are padded to
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,7 @@ class ClippedSum:
         engine: clips and sums.
         records: tokens.
         wrong: prompts.
-        speed: size of physical batches only.
+        shapes: of physical batches.
     """
 
     def __init__(
@@ -80,27 +83,28 @@ class ClippedSum:
         engine: ClippingEngine,
         records: TokenisedRecords,
         wrong: WrongPrompts,
-        speed: SpeedConfig,
+        shapes: BatchShapes,
     ) -> None:
-        self.engine, self._records, self._speed, self._wrong = engine, records, speed, wrong
+        self.engine, self._records, self._shapes, self._wrong = engine, records, shapes, wrong
         self._loss = MismatchLoss(wrong.weight, wrong.form)
-        self._most = len(records)  # units at once; less after running out of memory
+        self._fewer: dict[Width, int] = {}  # units at once, where memory ran out before
 
     def over(self, batch: Batch) -> UnitReport:
         """Leave Σᵢ ĝᵢ of a batch in `engine.sums`; halve and start again when out of memory."""
         while True:
-            self._tried = 1
+            self._tried = (0, 0)
             try:
                 self.engine.zero()
                 if batch.scales:
                     self.engine.rescale(batch.scales)
                 return joined([self._add(batch.part(places)) for places in self._cut(batch)])
             except RuntimeError as error:
-                if self._tried == 1 or not _out_of_memory(error):
+                units = self._units(self._tried)
+                if units == 1 or not _out_of_memory(error):
                     raise
-                self._most = self._tried // 2
+                self._fewer[self._tried] = units // 2
 
-    def width(self, unit: list[int]) -> tuple[int, int]:
+    def width(self, unit: list[int]) -> Width:
         """Return how many records a unit has, and to how many tokens their rows are padded."""
         return len(unit), max(map(self._records.padded_length, unit))
 
@@ -110,22 +114,19 @@ class ClippedSum:
 
     def _cut(self, batch: Batch) -> Iterator[list[int]]:
         """Yield the places of physical batches: units of one width."""
-        rows = 1 + min(self._wrong.count, len(self._records.prompts) - 1)
-
-        def at_once(width: tuple[int, int]) -> int:
-            records, tokens = width
-            return min(self._speed.units_at_once(rows * records * tokens), self._most)
-
         places = range(len(batch.units))
-        cut = batches_of_one_length(places, lambda i: self.width(batch.units[i]), at_once)
+        cut = batches_of_one_length(places, lambda i: self.width(batch.units[i]), self._units)
         return (some for _, some in cut)
 
+    def _units(self, width: Width) -> int:
+        return self._fewer.get(width) or self._shapes.units(*width)
+
     def _add(self, batch: Batch) -> UnitReport:
-        self._tried, each = len(batch.units), len(batch.units[0])
+        self._tried, each = self.width(batch.units[0]), len(batch.units[0])
         records, seed = list(chain.from_iterable(batch.units)), (self._wrong.seed, batch.step)
         rows = self._records.sequences(records, self._wrong.count, seed)
-        sequences = replace(rows, per_unit=rows.per_unit * each)
-        return self.engine.add(sequences, summed(self._loss, each), batch.limits)
+        units = replace(rows, per_unit=rows.per_unit * each).filled(self._units(self._tried))
+        return self.engine.add(units, summed(self._loss, each), batch.limits)
 
 
 def joined(reports: list[UnitReport]) -> UnitReport:

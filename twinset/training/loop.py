@@ -23,6 +23,7 @@ from twinset.privacy.accounting.events import Event
 from twinset.privacy.clipping import ClippingEngine, Execution, UnitReport
 from twinset.privacy.clipping.execution import FAST
 from twinset.progress import StepReport
+from twinset.training.batch_shapes import BatchShapes
 from twinset.training.clipped_sum import Batch, ClippedSum, WrongPrompts
 from twinset.training.distributed_sum import DistributedSum, ProcessGroup
 from twinset.training.private_optimizer import PrivateOptimizer
@@ -96,6 +97,13 @@ class StepContext:
     checkpoints: CheckpointCallback = NothingKept()
     group: ProcessGroup | None = None
 
+    @property
+    def shapes(self) -> BatchShapes:
+        """Of physical batches."""
+        wrong = WrongPrompts.of(self.plan, self.training).count
+        sequences = self.records.sequences_per_record(wrong)
+        return BatchShapes(self.speed, self.plan.batch_size, sequences)
+
 
 def train(
     model: Any,
@@ -140,7 +148,7 @@ def train(
 def _clipped_sum(engine: ClippingEngine, context: StepContext) -> Callable[[Batch], UnitReport]:
     """Return what leaves Σᵢ ĝᵢ in the engine's sums; with a group, all its processes form it."""
     wrong_prompts = WrongPrompts.of(context.plan, context.training)
-    own = ClippedSum(engine, context.records, wrong_prompts, context.speed)
+    own = ClippedSum(engine, context.records, wrong_prompts, context.shapes)
     return own.over if context.group is None else DistributedSum(own, context.group).over
 
 

@@ -19,6 +19,7 @@ from twinset.errors import InputError
 from twinset.models.base_model import BaseModel
 from twinset.models.lora import merged, trainable
 from twinset.models.precision import execution, frozen_dtype, fuse, is_batch_invariant
+from twinset.privacy.clipping.batch_invariance import BatchShape
 from twinset.privacy.clipping.hooks import UnsupportedModule
 from twinset.progress import Progress
 from twinset.training.clipped_sum import WrongPrompts
@@ -36,19 +37,24 @@ class Trainer:
     Args:
         base: the base model, which is changed.
         config: the run's options.
-        private: whether records must leave one another's gradients alone.
+        shapes: of physical batches in which records must leave one another's gradients alone;
+            none: without privacy.
         progress: is notified where the precision is not what was asked for.
     """
 
     def __init__(
-        self, base: BaseModel, config: RunConfig, private: bool, progress: Progress
+        self,
+        base: BaseModel,
+        config: RunConfig,
+        shapes: Sequence[BatchShape],
+        progress: Progress,
     ) -> None:
         self._name, self._config = base.name, config
         self._dtype, self.execution = frozen_dtype(config), execution(config)
         self._fallen_back = False
         self.model = trainable(fuse(base.model.to(self._dtype)), config.training)
         low, norm = self._is_low, config.privacy.max_grad_norm
-        if low and private and not is_batch_invariant(self.model, norm, self.execution):
+        if low and shapes and not is_batch_invariant(self.model, norm, self.execution, shapes):
             progress.warn(NOT_ISOLATED)
             self.fall_back()
 
@@ -88,6 +94,8 @@ class Trainer:
             "config": replace(config, speed=speed).to_dict(),
             "fallen_back": self._fallen_back,
             "tokens": str(context.records.folder),
+            "batch_size": context.shapes.batch_size,
+            "sequences": context.shapes.sequences,
             "max_grad_norm": norm if math.isfinite(norm) else None,
             "wrong": asdict(WrongPrompts.of(context.plan, context.training)),
         }

@@ -1,44 +1,84 @@
-"""Is a unit's clipped gradient the same alone and among others? Measured, on made-up tokens.
+"""Is a unit's gradient the same to the bit, whatever stands beside it? Measured on made-up tokens.
 
-In exact arithmetic it is, and in float32 to about 1e-5. In bfloat16 a kernel that blocks a larger
-batch in another way rounds each row in another way, and a layer later that is a difference of
-percents: one record more then moves every other's gradient, by far more than the bound C allows.
+A kernel chooses its blocks by the shape of what it multiplies, and rounds each row accordingly: in
+bfloat16, a record more in a physical batch would change every other's gradient by percents of C,
+which no theorem covers. At a constant shape it is the same arithmetic for each row, wherever it
+stands. So all physical batches of units of one size have one shape (filler makes up what is
+missing), and products over tokens of several units come in pieces of one size. This module holds
+the machine to it, shape by shape.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import torch
+from torch import Tensor
 
 from twinset.privacy.clipping.causal import ClippingEngine
 from twinset.privacy.clipping.sequences import Sequences
 
-TOLERANCE = 1e-3  # of C
-LENGTHS = (16, 32, 64)  # tokens; kernels choose their blocks by it
-UNITS = 16  # in the batch that a unit is compared in
+SUM_ROUNDING = 1e-4  # of C: sums are float32, and their order is the batch's
+LITTLE = 1e-9  # of C: what others may add where one unit's part of the sum is looked at
 
 
-def batch_interference(engine: ClippingEngine, vocabulary: int) -> float:
-    """Return the largest ‖S(all) - S(all but one) - S(that one)‖ / C found; 0 is none.
+class BatchShape(NamedTuple):
+    """B units of K rows of T tokens."""
+
+    units: int
+    per_unit: int
+    tokens: int
+
+
+def batch_interference(
+    engine: ClippingEngine, vocabulary: int, shapes: Sequence[BatchShape]
+) -> float:
+    """Return by how much others changed a unit's gradient, of C, at worst; 0 is not by a bit.
+
+    Each shape is computed twice: the second time the units stand elsewhere, a third of them are
+    others, and a third filler.
 
     Args:
         engine: over the model as it is to be trained, in its precision. Its sums are left at zero.
         vocabulary: number of token ids that may be drawn.
+        shapes: that physical batches will have.
     """
     generator = torch.Generator().manual_seed(0)
-    effects = []
-    for length in LENGTHS:
-        ids = torch.randint(vocabulary, (UNITS, length), generator=generator)
-        alone, others = _sum(engine, ids[:1]), _sum(engine, ids[1:])
-        together = _sum(engine, ids)
-        effects.append(float((together - others - alone).norm()) / engine.max_grad_norm)
+    found = [_interference(engine, vocabulary, shape, generator) for shape in shapes]
     engine.zero()
-    return max(effects)
+    return max(found, default=0.0)
 
 
-def _sum(engine: ClippingEngine, ids: torch.Tensor) -> torch.Tensor:
+def _interference(
+    engine: ClippingEngine, vocabulary: int, shape: BatchShape, generator: torch.Generator
+) -> float:
+    units, per_unit, tokens = shape
+    ids = torch.randint(vocabulary, (2 * units, per_unit, tokens), generator=generator)
+    filler = units // 3
+    order = torch.randperm(units, generator=generator)[: units - filler]  # who stays, and where
+    others = order[: units // 3]  # whose place a stranger takes
+    second = torch.where(torch.isin(order, others), order + units, order)
+    one = int(order[-1])  # stays, so its part of the sum does
+    norms, part = _clipped(engine, ids[:units], one, shape)
+    again, part_again = _clipped(engine, ids[second], len(order) - 1, shape)
+    stays = second < units
+    worst = (norms[order[stays]] - again[stays]).abs().max() / engine.max_grad_norm
+    moved = float((part - part_again).norm()) / engine.max_grad_norm
+    return max(float(worst), moved if moved > SUM_ROUNDING else 0.0)
+
+
+def _clipped(
+    engine: ClippingEngine, ids: Tensor, one: int, shape: BatchShape
+) -> tuple[Tensor, Tensor]:
+    """Return (B,) norms, and the sum to which all units but one add next to nothing."""
     mask = torch.ones_like(ids, dtype=torch.bool)
-    mask[:, : ids.shape[1] // 4] = False  # as behind a prompt
+    mask[:, :, : max(1, shape.tokens // 4)] = False  # as behind a prompt
+    limits = torch.full((len(ids),), LITTLE * engine.max_grad_norm)
+    limits[one] = engine.max_grad_norm
     engine.zero()
     device = engine.sums[0].device
-    engine.add(Sequences(ids.to(device), mask.to(device), 1), lambda means, counts: means[:, 0])
-    return torch.cat([total.flatten().double() for total in engine.sums])
+    rows = (x.flatten(0, 1).to(device) for x in (ids, mask))
+    batch = Sequences(*rows, shape.per_unit).filled(shape.units)
+    report = engine.add(batch, lambda means, counts: means.sum(1), limits.to(device))
+    return report.norms, torch.cat([total.flatten().double() for total in engine.sums])

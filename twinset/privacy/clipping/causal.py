@@ -7,11 +7,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from twinset.privacy.clipping.engine import UnitClipping, UnitReport
 from twinset.privacy.clipping.execution import FAST, Execution
 from twinset.privacy.clipping.hooks import UnsupportedModule
-from twinset.privacy.clipping.output_head import HeadUse, TokenNLL
+from twinset.privacy.clipping.output_head import HeadUse, TokenNLL, whole_pieces
 from twinset.privacy.clipping.sequences import Sequences
 
 UnitLoss = Callable[[Tensor, Tensor], Tensor]
@@ -55,7 +56,8 @@ class ClippingEngine(UnitClipping):
         def forward() -> Tensor:
             return unit_loss(*self._means(sequences))
 
-        return self._clip(sequences.units, sequences.input_ids.shape, forward, limits)
+        shape = sequences.input_ids.shape
+        return self._clip(sequences.units, shape, forward, limits, sequences.filler)
 
     def _means(self, sequences: Sequences) -> tuple[Tensor, Tensor]:
         """Return (B, K) mean token losses and (B, K) numbers of tokens with loss."""
@@ -68,20 +70,21 @@ class ClippingEngine(UnitClipping):
         return means.view(shape), counts.view(shape)
 
     def _token_losses(self, sequences: Sequences) -> Tensor:
-        ids = sequences.input_ids
-        hidden = self._hidden_states(ids).flatten(0, 1)  # (B·K·T, d)
-        hidden = hidden.index_select(0, sequences.predicting)  # (N, d)
+        predicting, targets = sequences.predicting, sequences.targets  # (N,)
+        filled = (0, whole_pieces(len(targets)) - len(targets))
+        hidden = self._hidden_states(sequences.input_ids).flatten(0, 1)  # (B·K·T, d)
+        hidden = hidden.index_select(0, pad(predicting, filled))  # (N, d), filled to whole pieces
         if not hidden.requires_grad:  # nothing below the output layer is trained
             hidden = hidden.detach().requires_grad_(True)
         weight, low = self._head.weight, self._execution.autocast
         assert isinstance(weight, Tensor)
         hidden, used = (x if low is None else x.to(low) for x in (hidden, weight))
-        head = self._head_use(sequences, hidden.detach(), weight, used)
-        loss: Tensor = TokenNLL.apply(hidden, used, head)
-        return loss
+        head = self._head_use(sequences, hidden.detach(), pad(targets, filled), weight, used)
+        losses: Tensor = TokenNLL.apply(hidden, used, head)
+        return losses[: len(targets)]
 
     def _head_use(
-        self, sequences: Sequences, hidden: Tensor, weight: Tensor, used: Tensor
+        self, sequences: Sequences, hidden: Tensor, targets: Tensor, weight: Tensor, used: Tensor
     ) -> HeadUse:
         """Return the use of `weight`, which the products see as `used`: cast, perhaps."""
         trained, units = self._capture.trains(weight), sequences.units
@@ -92,10 +95,11 @@ class ClippingEngine(UnitClipping):
         use = HeadUse(
             hidden,
             used,
-            sequences.targets,
+            targets,
             offsets,
             self._workspace,
             trained,
+            sequences.input_ids.numel(),
             ids,
             self._capture.scale_of(weight),
         )

@@ -126,28 +126,33 @@ class UnitClipping:
         shape: torch.Size,
         forward: Callable[[], Tensor],
         limits: Tensor | None = None,
+        filler: int = 0,
     ) -> UnitReport:
-        """Add the clipped gradients of `units` units, whose (B,) losses `forward` returns.
+        """Add the clipped gradients of a batch's units, whose (B,) losses `forward` returns.
 
         Args:
             units: B.
             shape: (B·K, T) of the rows that the model reads.
             forward: runs the model, under `casting`, and its loss outside of it.
-            limits: (B,) norms to clip to; `None`: C.
+            limits: norms to clip to, one for each unit that is not filler; `None`: C.
+            filler: how many units, the last ones, add nothing.
         """
-        limit = self.max_grad_norm if limits is None else self._checked(limits, units)
+        real = units - filler
+        limit = torch.full((units,), self.max_grad_norm, dtype=torch.float64)
+        if limits is not None:
+            limit[:real] = self._checked(limits, real)
         self._capture.begin(units, shape)
         try:
             with torch.enable_grad():
                 losses = forward()
-                losses.sum().backward()
+                losses[:real].sum().backward()  # so the filler's gradient is zero
             norms = self._norms(units)
-            scales = (limit / norms).clamp(max=1.0)
+            scales = (limit.to(norms.device) / norms).clamp(max=1.0)
             scales = torch.where(norms.isfinite(), scales, torch.zeros_like(scales))
             self._add_scaled(scales)
         finally:
             self._capture.end()
-        return UnitReport(losses.detach(), norms, scales)
+        return UnitReport(losses.detach()[:real], norms[:real], scales[:real])
 
     def _checked(self, limits: Tensor, units: int) -> Tensor:
         if limits.shape != (units,) or not bool(

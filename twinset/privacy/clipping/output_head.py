@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -20,16 +21,24 @@ from twinset.privacy.clipping.gradient_uses import EmbeddingUse, accumulation_dt
 from twinset.privacy.clipping.scales import PLAIN, Scale
 from twinset.privacy.clipping.weight_matrices import cancels
 
-CHUNK_TOKENS = 256  # 50 MB of float32 logits for a vocabulary of 49,152
+PIECE = 256  # tokens in one product: 50 MB of float32 logits for a vocabulary of 49,152
+
+
+def whole_pieces(tokens: int) -> int:
+    """Round a number of tokens up to whole pieces.
+
+    >>> whole_pieces(1), whole_pieces(256), whole_pieces(257)
+    (256, 256, 512)
+    """
+    return -(-tokens // PIECE) * PIECE
 
 
 def residuals(hidden: Tensor, weight: Tensor, targets: Tensor, out: Tensor) -> Tensor:
     """Write Q (N, V) into `out`; return the N losses. hidden (N, d), weight (V, d)."""
     if hidden.dtype is out.dtype:
         torch.mm(hidden, weight.t(), out=out)
-    else:  # one row alone is multiplied by another kernel, which rounds in another way
-        rows = hidden if len(hidden) > 1 else hidden.expand(2, -1)
-        out.copy_((rows @ weight.t())[: len(hidden)])
+    else:
+        out.copy_(hidden @ weight.t())
     target = targets[:, None]
     of_target = out.gather(1, target)
     largest, place = out.max(1, keepdim=True)
@@ -40,18 +49,22 @@ def residuals(hidden: Tensor, weight: Tensor, targets: Tensor, out: Tensor) -> T
 
 
 class TokenNLL(torch.autograd.Function):
-    """nll[n] = logsumexp(h[n] Wᵀ) - h[n] · W[target[n]], for N tokens."""
+    """nll[n] = logsumexp(h[n] Wᵀ) - h[n] · W[target[n]], for N tokens in whole pieces.
+
+    All products have PIECE rows: how a row is rounded then depends on that row alone.
+    """
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, head: HeadUse) -> Tensor:
         """Return (N,) losses; `hidden` is (N, d), `weight` (V, d)."""
         nll = torch.empty(len(hidden), dtype=accumulation_dtype(hidden), device=hidden.device)
         through = torch.empty_like(hidden)
-        for chunk, units in head.chunks():
-            q = head.residual_memory(chunk, weight)
-            nll[chunk] = residuals(hidden[chunk], weight, head.targets[chunk], q)
-            torch.mm(q.to(weight.dtype), weight, out=through[chunk])
-            head.keep(q, chunk, units)
+        for start in range(0, len(hidden), PIECE):
+            piece = slice(start, start + PIECE)
+            q = head.memory(piece)
+            nll[piece] = residuals(hidden[piece], weight, head.targets[piece], q)
+            torch.mm(q.to(weight.dtype), weight, out=through[piece])
+            head.keep(piece.stop)
         ctx.through, ctx.head = through, head
         return nll
 
@@ -67,12 +80,14 @@ class HeadUse:
     """The output layer's use of its weight (V, d). Unit i's tokens: offsets[i] … offsets[i+1].
 
     Args:
-        hidden: (N, d) inputs.
+        hidden: (N, d) inputs, in whole pieces; those behind the last unit's are nobody's.
         weight: (V, d).
         targets: (N,) tokens to be predicted.
         offsets: B + 1 token offsets.
         workspace: gives the memory of Q.
         trained: whether the weight is; if not, nothing is kept.
+        room: tokens to reserve memory for: those of the rows, whichever of them carry loss, so
+            that what is kept depends on the batch's shape alone.
         ids: (B, S) tokens of the units, where the weight is also their embedding.
         scale: what the weight's gradient is divided by.
         token_weights: (N,) gradient of the total loss with respect to each token's loss.
@@ -84,47 +99,46 @@ class HeadUse:
     offsets: list[int]
     workspace: Workspace
     trained: bool
+    room: int
     ids: Tensor | None = None
     scale: Scale = PLAIN
     token_weights: Tensor | None = None
-    _q: Tensor | None = None
     _grams: list[Tensor | None] = field(default_factory=list)
     _at_ids: list[Tensor] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Reserve memory for all of Q, if there is enough and somebody will ask for it."""
+        """Take memory for all of Q, if there is enough and somebody will ask; else for a window."""
         dtype = accumulation_dtype(self.hidden)
-        numbers = len(self.hidden) * len(self.weight)
-        if self.trained and self.workspace.reserve(numbers, dtype):
-            self._q = self._buffer("residuals", len(self.hidden))
+        self._whole = self.trained and self.workspace.reserve(self.room * len(self.weight), dtype)
+        longest = max(b - a for a, b in pairwise(self.offsets)) if self.trained else 0
+        window = whole_pieces(longest) + PIECE  # a unit may begin anywhere in a piece
+        self._q = self._buffer("residuals", len(self.hidden) if self._whole else window)
+        self._first = 0  # the token of Q's first row
 
-    def chunks(self) -> Iterator[tuple[slice, range]]:
-        """Yield tokens and units of pieces of about `CHUNK_TOKENS`; a unit is never cut."""
-        first, offsets = 0, self.offsets
-        while first < len(offsets) - 1:
-            last = first + 1
-            while last < len(offsets) - 1 and offsets[last + 1] - offsets[first] <= CHUNK_TOKENS:
-                last += 1
-            yield slice(offsets[first], offsets[last]), range(first, last)
-            first = last
+    def memory(self, piece: slice) -> Tensor:
+        """Return where Q of the next piece belongs; units that are not whole yet stay."""
+        if piece.stop - self._first > len(self._q):
+            first = self.offsets[len(self._grams)] // PIECE * PIECE if self.trained else piece.start
+            held = self._q[first - self._first : piece.start - self._first].clone()
+            self._q[: len(held)] = held
+            self._first = first
+        return self._q[piece.start - self._first : piece.stop - self._first]
 
-    def residual_memory(self, chunk: slice, weight: Tensor) -> Tensor:
-        """Return where Q of a chunk belongs."""
-        if self._q is not None:
-            return self._q[chunk]
-        return self._buffer("chunk of residuals", chunk.stop - chunk.start)
+    def keep(self, done: int) -> None:
+        """Keep what the norms need of the units that lie before token `done`."""
+        while self.trained and len(self._grams) < len(self.offsets) - 1:
+            unit = len(self._grams)
+            if self.offsets[unit + 1] > done:
+                return
+            a, b = (token - self._first for token in self._span(unit))
+            self._keep(unit, self._q[a:b])
 
-    def keep(self, q: Tensor, chunk: slice, units: range) -> None:
-        """Keep of a chunk's Q what the norms need."""
-        if not self.trained:
-            return
+    def _keep(self, unit: int, q: Tensor) -> None:
         self._divide(q)
-        for unit in units:
-            a, b = (self.offsets[unit + i] - chunk.start for i in (0, 1))
-            small = b - a <= self.hidden.shape[1]
-            self._grams.append(q[a:b] @ q[a:b].t() if small else None)
-            if self.ids is not None:
-                self._at_ids.append(q[a:b].index_select(1, self.ids[unit]))
+        small = len(q) <= self.hidden.shape[1]
+        self._grams.append(q @ q.t() if small else None)
+        if self.ids is not None:
+            self._at_ids.append(q.index_select(1, self.ids[unit]))
 
     def squared_norms(self) -> Tensor:
         """See `Use`."""
@@ -169,28 +183,36 @@ class HeadUse:
         """See `Use`."""
         assert self.token_weights is not None
         lengths = torch.tensor(self.offsets, device=weights.device).diff()
-        per_token = self.token_weights * weights.to(total.dtype).repeat_interleave(lengths)
-        all_count = bool((weights != 0).all())
-        if self._q is not None and all_count:
-            h = self._inputs(0, len(self.hidden), total.dtype) * per_token[:, None]
-            total.addmm_(self._q.t(), h, beta=beta)
+        per_token = self.token_weights[: self.offsets[-1]]
+        per_token = per_token * weights.to(total.dtype).repeat_interleave(lengths)
+        for a, b in self._spans(weights):
+            h = self._inputs(a, b, total.dtype) * per_token[a:b, None]
+            total.addmm_(self._residuals(slice(a, b)).t(), h, beta=beta)
+            beta = 1
+
+    def _spans(self, weights: Tensor) -> Iterator[tuple[int, int]]:
+        """Yield spans of tokens that cover all units whose weight is not zero, and no other."""
+        if not bool((weights != 0).all()):
+            yield from (self._span(unit) for unit in weights.nonzero().squeeze(1).tolist())
             return
-        for chunk, units in self.chunks():
-            counted = [i for i in units if all_count or weights[i]]
-            for a, b in [(chunk.start, chunk.stop)] if all_count else map(self._span, counted):
-                h = self._inputs(a, b, total.dtype) * per_token[a:b, None]
-                total.addmm_(self._residuals(slice(a, b)).t(), h, beta=beta)
-                beta = 1
+        last = self.offsets[-1]
+        step = last if self._whole else PIECE
+        yield from ((start, min(start + step, last)) for start in range(0, last, step))
 
     def _span(self, unit: int) -> tuple[int, int]:
         return self.offsets[unit], self.offsets[unit + 1]
 
     def _residuals(self, tokens: slice) -> Tensor:
-        """Return Q of some tokens: kept, or made again."""
-        if self._q is not None:
+        """Return Q of some tokens: kept, or made again by the very same products."""
+        if self._whole:
             return self._q[tokens]
-        q = self._buffer("chunk of residuals", tokens.stop - tokens.start)
-        residuals(self.hidden[tokens], self.weight, self.targets[tokens], q)
+        first = tokens.start // PIECE * PIECE
+        q = self._buffer("residuals again", whole_pieces(tokens.stop - first))
+        for start in range(first, tokens.stop, PIECE):
+            piece = slice(start, start + PIECE)
+            of_piece = q[start - first : piece.stop - first]
+            residuals(self.hidden[piece], self.weight, self.targets[piece], of_piece)
+        q = q[tokens.start - first : tokens.stop - first]
         self._divide(q)
         return q
 

@@ -17,11 +17,14 @@ class Sequences:
         loss_mask: (B·K, T) true where a token carries loss (text and end of text, never prompt or
             padding). Column 0 must be false: nothing predicts the first token.
         per_unit: K.
+        filler: how many of the units, the last ones, are nobody's. They take part in the products,
+            so that these always have one shape, and in nothing else; see `batch_invariance`.
     """
 
     input_ids: Tensor
     loss_mask: Tensor
     per_unit: int
+    filler: int = 0
 
     def __post_init__(self) -> None:
         """Refuse rows that cannot be grouped into units or that carry no loss."""
@@ -34,8 +37,23 @@ class Sequences:
 
     @property
     def units(self) -> int:
-        """B, the number of units."""
+        """B, the number of units, filler among them."""
         return self.input_ids.shape[0] // self.per_unit
+
+    def filled(self, units: int) -> Sequences:
+        """Return the same with filler behind, so that there are so many units.
+
+        Raises:
+            ValueError: there are more already.
+        """
+        more = units - self.units
+        if more < 0:
+            raise ValueError(f"{self.units} units do not fit into a batch of {units}")
+        ids = self.input_ids.new_zeros(more * self.per_unit, self.input_ids.shape[1])
+        mask = torch.zeros_like(ids, dtype=torch.bool)
+        mask[:, 1] = True
+        both = (torch.cat(pair) for pair in ((self.input_ids, ids), (self.loss_mask, mask)))
+        return Sequences(*both, self.per_unit, self.filler + more)
 
     @property
     def predicting(self) -> Tensor:

@@ -1,0 +1,47 @@
+"""How many units are computed at once: by public facts and a unit's own size, and nothing else.
+
+Were it the rest of the batch that decides, a record more would change how its neighbours are
+rounded; see `twinset.privacy.clipping.batch_invariance`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from twinset.config import SpeedConfig
+from twinset.privacy.clipping.batch_invariance import BatchShape
+
+# A step's records lie in some eight padded lengths, and half a physical batch of each is filler.
+# So many physical batches of its expected size keep the filler to about an eighth.
+FEWEST_BATCHES = 32
+
+
+@dataclass(frozen=True)
+class BatchShapes:
+    """The shape of a physical batch, for units of any size.
+
+    Args:
+        speed: tokens at once.
+        batch_size: units that a step is expected to have.
+        sequences: K, of a record.
+    """
+
+    speed: SpeedConfig
+    batch_size: int
+    sequences: int
+
+    def units(self, records: int, tokens: int) -> int:
+        """Return how many units of so many records, padded to so many tokens, are one batch."""
+        if self.speed.physical_batch:
+            return self.speed.physical_batch
+        fit = self.speed.units_at_once(self.sequences * records * tokens)
+        return max(1, min(fit, self.batch_size // FEWEST_BATCHES))
+
+    def all(self, padded_lengths: Iterable[int], most_records: int = 1) -> list[BatchShape]:
+        """Return every shape that can come, with units of up to so many records."""
+        return [
+            BatchShape(self.units(records, tokens), records * self.sequences, tokens)
+            for tokens in padded_lengths
+            for records in range(1, most_records + 1)
+        ]
