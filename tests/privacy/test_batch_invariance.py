@@ -1,6 +1,7 @@
 """One record more must not change another's gradient, rounding included; else no theorem holds."""
 
-import itertools
+import math
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -9,18 +10,23 @@ from transformers import AutoModelForCausalLM
 
 from tests.helpers.commands import texts
 from twinset import Twinset
+from twinset.config import SpeedConfig
 from twinset.data.tokenization import TokenisedRecords
 from twinset.models.lora import with_lora
 from twinset.models.precision import is_batch_invariant
 from twinset.privacy.clipping import ClippingEngine, Sequences
-from twinset.privacy.clipping.batch_invariance import TOLERANCE, batch_interference
-from twinset.privacy.clipping.execution import FAST
+from twinset.privacy.clipping.batch_invariance import BatchShape, batch_interference
+from twinset.privacy.clipping.execution import FAST, Execution
 from twinset.progress import Silent
 from twinset.training import loop as training
 from twinset.training import trainer as learner
-from twinset.training.mismatch_loss import MismatchLoss
+from twinset.training.batch_shapes import BatchShapes
+from twinset.training.clipped_sum import Batch, ClippedSum, WrongPrompts
 
 C = 1.0
+SHAPES = [BatchShape(12, 1, 16), BatchShape(5, 2, 32), BatchShape(1, 2, 48)]
+WRONG = WrongPrompts(2.0, "bounded", 1, 0)
+LOW = Execution(autocast=torch.bfloat16)
 
 
 @pytest.fixture
@@ -28,10 +34,10 @@ def model(tiny_base):
     return AutoModelForCausalLM.from_pretrained(tiny_base).eval()
 
 
-def effect(model) -> float:
-    clipping = ClippingEngine(model, C)
+def effect(model, how: Execution = FAST) -> float:
+    clipping = ClippingEngine(model, C, how)
     try:
-        found = batch_interference(clipping, model.config.vocab_size)
+        found = batch_interference(clipping, model.config.vocab_size, SHAPES)
         assert not any(total.any() for total in clipping.sums)
         return found
     finally:
@@ -39,21 +45,134 @@ def effect(model) -> float:
 
 
 def mix_rows(share: float):
+    """A layer that looks at other rows."""
+
     def hook(module, args, output):
         return output + share * output.mean(0, keepdim=True)
 
     return hook
 
 
-def test_float32_is_batch_invariant_to_rounding(model):
-    assert effect(model) < 1e-5
+def round_by_shape(module, args, output):
+    """A kernel that rounds by how many rows there are, as those for bfloat16 do."""
+    return output * (1 + 1e-3 * (output.shape[0] % 7))
 
 
-@pytest.mark.parametrize("share", [0.01, 0.1])
+# -- the measurement ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", [FAST, LOW], ids=["float32", "bfloat16"])
+def test_at_a_constant_shape_others_change_no_bit(model, how):
+    assert effect(model, how) == 0
+
+
+@pytest.mark.parametrize("share", [1e-6, 0.01])
 def test_a_layer_that_mixes_rows_is_found_out(model, share):
     model.transformer.h[0].mlp.register_forward_hook(mix_rows(share))
-    assert effect(model) > 2 * TOLERANCE
-    assert not is_batch_invariant(model, C, FAST)
+    assert effect(model) > 0
+    assert not is_batch_invariant(model, C, FAST, SHAPES)
+
+
+def test_a_unit_that_leaks_into_the_sum_alone_is_found_out(model, monkeypatch):
+    """Norms that are right do not do: what is added must be the same, too."""
+    original = ClippingEngine._add_scaled
+
+    def leak(self, scales):
+        original(self, scales + scales.mean() * 1e-2)
+
+    monkeypatch.setattr(ClippingEngine, "_add_scaled", leak)
+    assert effect(model) > 0
+
+
+# -- the sum of a batch ------------------------------------------------------------------------
+
+
+def records_of(lengths: list[int]) -> TokenisedRecords:
+    generator = torch.Generator().manual_seed(5)
+    texts = [torch.randint(5, 200, (n,), generator=generator).tolist() for n in lengths]
+    labels = [[("a",), ("b",)][i % 2] for i in range(len(lengths))]
+    return TokenisedRecords(texts, labels, {("a",): [5, 6, 7], ("b",): [8, 9]}, 0, 128)
+
+
+def norms(model, records, units: list[int], how: Execution) -> dict[int, float]:
+    """Each unit's norm before clipping, to the last bit, by its number."""
+    clipping = ClippingEngine(model, math.inf, how)
+    shapes = BatchShapes(SpeedConfig(physical_tokens=256), 10_000, 2)
+    clip_and_sum = ClippedSum(clipping, records, WRONG, shapes)
+    try:
+        cut = [[units[place] for place in some] for some in clip_and_sum._cut(of(units))]
+        report = clip_and_sum.over(of(units))
+        order = [unit for some in cut for unit in some]
+        return dict(zip(order, report.norms.tolist(), strict=True))
+    finally:
+        clipping.close()
+
+
+def of(units: list[int]) -> Batch:
+    return Batch(1, [[unit] for unit in units])
+
+
+LENGTHS = [4, 9, 9, 12, 14, 20, 25, 27, 30, 41, 44, 60, 70, 90, 100]
+COMPANY = {
+    "permuted": [*reversed(range(15))],
+    "fewer": [0, 3, 4, 7, 9, 14],
+    "alone": [3],
+}
+
+
+@pytest.mark.parametrize("how", [FAST, LOW], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("others", COMPANY.values(), ids=COMPANY)
+def test_a_units_norm_is_the_same_to_the_bit_whoever_is_in_the_batch(model, how, others):
+    model.transformer.h[0].mlp.register_forward_hook(round_by_shape)
+    records = records_of(LENGTHS)
+    everyone = norms(model, records, [*range(15)], how)
+    assert norms(model, records, others, how) == {unit: everyone[unit] for unit in others}
+
+
+def test_a_unit_may_be_replaced_by_another_of_any_length(model):
+    everyone = norms(model, records_of(LENGTHS), [*range(15)], LOW)
+    changed = norms(model, records_of([*LENGTHS[:-1], 5]), [*range(15)], LOW)
+    assert [unit for unit in range(15) if everyone[unit] != changed[unit]] == [14]
+
+
+def test_without_filler_the_shape_tells(model, monkeypatch):
+    """Negative control of the two above: physical batches as large as there are units."""
+    model.transformer.h[0].mlp.register_forward_hook(round_by_shape)
+    monkeypatch.setattr(Sequences, "filled", lambda self, units: self)
+    records = records_of(LENGTHS)
+    everyone = norms(model, records, [*range(15)], FAST)
+    assert norms(model, records, [3], FAST)[3] != everyone[3]
+
+
+def test_filler_adds_nothing(model):
+    records, clipping = records_of(LENGTHS[:3]), ClippingEngine(model, C)
+    made = records.sequences([0, 1, 2], 1, (0, 1))
+
+    def summed(batch: Sequences) -> list[torch.Tensor]:
+        clipping.zero()
+        report = clipping.add(batch, lambda means, counts: means.sum(1))
+        assert len(report.losses) == len(report.norms) == len(report.scales) == 3
+        return [total.clone() for total in clipping.sums]
+
+    plain, filled = summed(made), summed(made.filled(9))
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(plain, filled, strict=True))
+    with pytest.raises(ValueError, match="3 units do not fit into a batch of 2"):
+        made.filled(2)
+
+
+def test_every_shape_of_a_run_is_known_beforehand():
+    records = records_of(LENGTHS)
+    shapes = BatchShapes(SpeedConfig(), 512, records.sequences_per_record(1))
+    known = shapes.all(records.padded_lengths(100))
+    seen = {records.padded_length(i) for i in range(15)}
+    assert seen <= {shape.tokens for shape in known}
+    assert known[0] == BatchShape(16, 2, 16) and known[-1] == BatchShape(9, 2, 112)
+    assert len(shapes.all(records.padded_lengths(100), most_records=3)) == 3 * len(known)
+    assert replace(shapes, batch_size=8).units(1, 16) == 1
+    assert replace(shapes, speed=SpeedConfig(physical_batch=7)).units(1, 16) == 7
+
+
+# -- what a run does about it ------------------------------------------------------------------
 
 
 class Warnings(Silent):
@@ -65,19 +184,19 @@ class Warnings(Silent):
 
 
 @pytest.mark.parametrize("method", ["lora", "full"])
-@pytest.mark.parametrize("isolated", [True, False])
-def test_where_bfloat16_is_not_isolated_training_goes_on_in_float32(
-    tiny_base, monkeypatch, isolated, method
+@pytest.mark.parametrize("invariant", [True, False])
+def test_where_bfloat16_is_not_batch_invariant_training_goes_on_in_float32(
+    tiny_base, monkeypatch, invariant, method
 ):
-    seen = []
+    asked = []
     monkeypatch.setattr(
-        learner, "is_batch_invariant", lambda model, c, how: seen.append(c) or isolated
+        learner, "is_batch_invariant", lambda *given: asked.append(given) or invariant
     )
     engines = []
     monkeypatch.setattr(
         training, "ClippingEngine", lambda *a: engines.append(a) or ClippingEngine(*a)
     )
-    told = Warnings()
+    warnings = Warnings()
     frame = pd.DataFrame({"text": texts(), "label": ["good", "bad"] * 30})
     options = {
         "precision": "bfloat16",
@@ -86,10 +205,11 @@ def test_where_bfloat16_is_not_isolated_training_goes_on_in_float32(
         "epsilon": 50,
         "method": method,
     }
-    twinset = Twinset(str(tiny_base), progress=told, **options).fit(frame, "text", ["label"])
-    assert seen == [C]
-    assert any("float32 instead" in line for line in told.lines) != isolated
-    low = torch.bfloat16 if isolated else None
+    twinset = Twinset(str(tiny_base), progress=warnings, **options).fit(frame, "text", ["label"])
+    [(_, norm, _, shapes)] = asked
+    assert norm == C and {shape.per_unit for shape in shapes} == {2}
+    assert any("float32 instead" in line for line in warnings.lines) != invariant
+    low = torch.bfloat16 if invariant else None
     frozen, autocast = (low or torch.float32, None) if method == "lora" else (torch.float32, low)
     assert next(twinset.model.model.parameters()).dtype is frozen
     assert [how.autocast for _, _, how in engines] == [autocast]
@@ -98,48 +218,17 @@ def test_where_bfloat16_is_not_isolated_training_goes_on_in_float32(
 # -- the real base model -----------------------------------------------------------------------
 
 
-def _texts(count: int) -> list[list[int]]:
-    generator = torch.Generator().manual_seed(5)
-    lengths = torch.randint(6, 60, (count,), generator=generator).tolist()
-    return [torch.randint(49152, (n,), generator=generator).tolist() for n in lengths]
-
-
-def _sum(model, records: TokenisedRecords, indices, own_width: bool) -> torch.Tensor:
-    """Clip and add in physical batches of 16, padded to own widths or to the batch's longest."""
-    clipping = ClippingEngine(model, C)
-    key = records.padded_length if own_width else (lambda i: 0)
-    order = sorted(indices, key=lambda i: len(records.texts[i]))
-    for _, same in itertools.groupby(order, key):
-        same = list(same)
-        for start in range(0, len(same), 16):
-            chosen = same[start : start + 16]
-            made = records.sequences(chosen, 1, (0, 1))
-            if not own_width:
-                longest = int(made.loss_mask.nonzero()[:, 1].max()) + 1
-                cut = (made.input_ids[:, :longest], made.loss_mask[:, :longest])
-                made = Sequences(*cut, made.per_unit)
-            clipping.add(made, MismatchLoss(8.0, "bounded"))
-    clipping.close()
-    return torch.cat([total.flatten().double() for total in clipping.sums])
-
-
 @pytest.mark.slow
-@pytest.mark.skipif(not torch.cpu._is_avx512_bf16_supported(), reason="no bfloat16 arithmetic")
-def test_in_bfloat16_a_record_more_changes_the_sum_by_its_own_gradient():
-    """And negative control: padded to the longest of the batch, it changes its neighbours' too."""
+def test_in_bfloat16_the_default_base_model_is_batch_invariant(monkeypatch):
+    """And negative control where kernels for bfloat16 exist: batches without filler."""
     from twinset.models.base_model import load_base
 
     base = load_base("smollm2-135m")
     torch.manual_seed(0)
     model = with_lora(base.model.to(torch.bfloat16), 8)
-    labels = [("a",), ("b",)] * 20 + [("a",)]
-    prompts = {("a",): [100, 200, 300], ("b",): [100, 250, 300, 400]}
-    records = TokenisedRecords(_texts(41), labels, prompts, 0, 8192)
-
-    def rounding(own_width: bool) -> float:
-        everyone = _sum(model, records, range(41), own_width)
-        alone = _sum(model, records, [0], own_width)
-        return float((everyone - _sum(model, records, range(1, 41), own_width) - alone).norm())
-
-    assert rounding(own_width=True) < TOLERANCE * C
-    assert rounding(own_width=False) > 0.02 * C
+    shapes = BatchShapes(SpeedConfig(), 512, 2)
+    lengths = [16, 48, 128]
+    assert is_batch_invariant(model, C, FAST, shapes.all(lengths))
+    if torch.cpu._is_amx_tile_supported():
+        monkeypatch.setattr(Sequences, "filled", lambda self, units: self)
+        assert not is_batch_invariant(model, C, FAST, shapes.all(lengths))
