@@ -89,8 +89,9 @@ class InPlaceLoss(torch.autograd.Function):
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, q: Tensor) -> Tensor:
         """Return a scalar; hidden (N, d), weight (V, d), q (N, V) to be overwritten."""
         ctx.save_for_backward(hidden, weight)
-        losses = residuals(hidden, weight, targets, q)
-        ctx.q = q.to(weight.dtype)
+        low = q if q.dtype == hidden.dtype else q.to(hidden.dtype)
+        losses = residuals(hidden, weight, targets, q, low)
+        ctx.q = low
         return losses.sum()
 
     @staticmethod

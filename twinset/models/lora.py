@@ -5,9 +5,12 @@ The frozen rest may lie in memory in four bits a weight (QLoRA).
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.nn.functional import linear
 
 from twinset.config import TrainingConfig
 from twinset.models.hub import no_fetched_code
@@ -35,6 +38,7 @@ def with_lora(model: Any, rank: int) -> Any:
     A model whose attention goes by other names gets them on every linear layer but the output's.
     """
     from peft import LoraConfig, get_peft_model
+    from peft.tuners.lora import LoraLayer
     from transformers.pytorch_utils import Conv1D
 
     leaves = {name.rpartition(".")[2]: module for name, module in model.named_modules()}
@@ -46,7 +50,30 @@ def with_lora(model: Any, rank: int) -> Any:
         fan_in_fan_out=any(isinstance(leaves[name], Conv1D) for name in found),
         task_type="CAUSAL_LM",
     )
-    return get_peft_model(model, config)
+    adapted = get_peft_model(model, config)
+    for layer in adapted.modules():
+        if isinstance(layer, LoraLayer):
+            layer.forward = partial(_adapted, layer)
+            for adapter in (*layer.lora_A.values(), *layer.lora_B.values()):
+                adapter.forward = partial(_product, adapter)
+    return adapted
+
+
+def _adapted(layer: Any, x: Tensor) -> Tensor:
+    """Return layer(x) + B (α/r · A x), the products in the input's format.
+
+    peft casts x to the adapters' float32 and multiplies by α/r behind B, in passes over the widest
+    numbers there are.
+    """
+    y: Tensor = layer.base_layer(x)
+    for name in layer.active_adapters:
+        y = y + layer.lora_B[name](layer.lora_A[name](x) * layer.scaling[name])
+    return y
+
+
+def _product(adapter: Any, x: Tensor) -> Tensor:
+    """Return x Wᵀ in the format of x; W itself stays float32, where noise is added."""
+    return linear(x, adapter.weight.to(x.dtype))
 
 
 def merged(model: Any) -> Any:

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from twinset.config import RunConfig
+from twinset.models.fused_layers import fuse_llama
 from twinset.privacy.clipping import ClippingEngine, Execution
 from twinset.privacy.clipping.batch_invariance import BatchShape, batch_interference
 from twinset.privacy.clipping.execution import KEPT_BYTES
@@ -69,6 +70,7 @@ def fuse(model: Any) -> Any:
         for name, child in module.named_children():
             if type(child) is NewGELUActivation:
                 setattr(module, name, nn.GELU(approximate="tanh"))
+    fuse_llama(model)
     if model.dtype is torch.bfloat16 and model.device.type == "cpu":
         # Flash attention on a CPU is slow here: 31 ms against 6 ms forward and backward for 32 rows
         # of 48 tokens, nine heads; even at 256 tokens.

@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 from twinset.privacy.clipping.engine import UnitClipping, UnitReport
 from twinset.privacy.clipping.execution import FAST, Execution
 from twinset.privacy.clipping.hooks import UnsupportedModule
-from twinset.privacy.clipping.output_head import HeadUse, TokenNLL, whole_pieces
+from twinset.privacy.clipping.output_head import HeadUse, TokenNLL, piece_of, whole_pieces
 from twinset.privacy.clipping.sequences import Sequences
 
 UnitLoss = Callable[[Tensor, Tensor], Tensor]
@@ -71,7 +71,8 @@ class ClippingEngine(UnitClipping):
 
     def _token_losses(self, sequences: Sequences) -> Tensor:
         predicting, targets = sequences.predicting, sequences.targets  # (N,)
-        filled = (0, whole_pieces(len(targets)) - len(targets))
+        piece = piece_of(sequences.input_ids.numel())
+        filled = (0, whole_pieces(len(targets), piece) - len(targets))
         hidden = self._hidden_states(sequences.input_ids).flatten(0, 1)  # (B·K·T, d)
         hidden = hidden.index_select(0, pad(predicting, filled))  # (N, d), filled to whole pieces
         if not hidden.requires_grad:  # nothing below the output layer is trained

@@ -21,37 +21,65 @@ from twinset.privacy.clipping.gradient_uses import EmbeddingUse, accumulation_dt
 from twinset.privacy.clipping.scales import PLAIN, Scale
 from twinset.privacy.clipping.weight_matrices import cancels
 
-PIECE = 256  # tokens in one product: 50 MB of float32 logits for a vocabulary of 49,152
+# Tokens in one product: a library that packs a vocabulary's weights anew for each product, as those
+# for bfloat16 do, spends as long on it as on 512 rows of 576 numbers. Memory: 100 MB of float32
+# logits for a vocabulary of 49,152.
+PIECE = 512
+CACHED = 1 << 19  # float32 numbers that stay in a processor's cache from one pass to the next
 
 
-def whole_pieces(tokens: int) -> int:
+def piece_of(room: int) -> int:
+    """Return how many tokens one product has in a physical batch of so many, padding included."""
+    return min(PIECE, room)
+
+
+def whole_pieces(tokens: int, piece: int) -> int:
     """Round a number of tokens up to whole pieces.
 
-    >>> whole_pieces(1), whole_pieces(256), whole_pieces(257)
-    (256, 256, 512)
+    >>> whole_pieces(1, 512), whole_pieces(512, 512), whole_pieces(513, 512)
+    (512, 512, 1024)
     """
-    return -(-tokens // PIECE) * PIECE
+    return -(-tokens // piece) * piece
 
 
-def residuals(hidden: Tensor, weight: Tensor, targets: Tensor, out: Tensor) -> Tensor:
-    """Write Q (N, V) into `out`; return the N losses. hidden (N, d), weight (V, d)."""
-    if hidden.dtype is out.dtype:
-        torch.mm(hidden, weight.t(), out=out)
-    else:
-        out.copy_(hidden @ weight.t())
-    target = targets[:, None]
-    of_target = out.gather(1, target)
-    largest, place = out.max(1, keepdim=True)
-    torch.softmax(out, 1, out=out)
-    losses = largest - out.gather(1, place).log() - of_target
-    out.scatter_add_(1, target, torch.full_like(of_target, -1.0))
+def residuals(hidden: Tensor, weight: Tensor, targets: Tensor, q: Tensor, low: Tensor) -> Tensor:
+    """Write Q (N, V) into `q` and `low`; return the N losses. hidden (N, d), weight (V, d).
+
+    Args:
+        hidden: inputs.
+        weight: of the output layer, in the same format.
+        targets: (N,) tokens to be predicted.
+        q: (N, V) in the format of sums; or fewer rows, which are written over and over.
+        low: (N, V) in the format of the inputs; the same tensor as `q` where that is the same.
+    """
+    torch.mm(hidden, weight.t(), out=low)
+    losses = torch.empty(len(hidden), dtype=q.dtype, device=q.device)
+    step = max(1, CACHED // len(weight))
+    for start in range(0, len(hidden), step):
+        rows = slice(start, min(start + step, len(hidden)))
+        some = q[rows] if len(q) == len(hidden) else q[: rows.stop - start]
+        losses[rows] = _residuals(low[rows], targets[rows, None], some)
+    return losses
+
+
+def _residuals(logits: Tensor, targets: Tensor, q: Tensor) -> Tensor:
+    """Turn a few rows of logits into Q, in both formats, and return their losses."""
+    if q.dtype != logits.dtype:
+        q.copy_(logits)
+    of_target, largest = q.gather(1, targets), q.amax(1, keepdim=True)
+    torch.softmax(q, 1, out=q)
+    losses = largest - q.amax(1, keepdim=True).log() - of_target
+    q.scatter_add_(1, targets, torch.full_like(of_target, -1.0))
+    if q.dtype != logits.dtype:
+        logits.copy_(q)
     return losses.squeeze(1)
 
 
 class TokenNLL(torch.autograd.Function):
     """nll[n] = logsumexp(h[n] Wᵀ) - h[n] · W[target[n]], for N tokens in whole pieces.
 
-    All products have PIECE rows: how a row is rounded then depends on that row alone.
+    All products of a batch's shape have as many rows: how a row is rounded then depends on that row
+    alone.
     """
 
     @staticmethod
@@ -59,11 +87,9 @@ class TokenNLL(torch.autograd.Function):
         """Return (N,) losses; `hidden` is (N, d), `weight` (V, d)."""
         nll = torch.empty(len(hidden), dtype=accumulation_dtype(hidden), device=hidden.device)
         through = torch.empty_like(hidden)
-        for start in range(0, len(hidden), PIECE):
-            piece = slice(start, start + PIECE)
-            q = head.memory(piece)
-            nll[piece] = residuals(hidden[piece], weight, head.targets[piece], q)
-            torch.mm(q.to(weight.dtype), weight, out=through[piece])
+        for piece in head.pieces(0, len(hidden)):
+            nll[piece], low = head.look(piece)
+            torch.mm(low, weight, out=through[piece])
             head.keep(piece.stop)
         ctx.through, ctx.head = through, head
         return nll
@@ -111,14 +137,42 @@ class HeadUse:
         dtype = accumulation_dtype(self.hidden)
         self._whole = self.trained and self.workspace.reserve(self.room * len(self.weight), dtype)
         longest = max(b - a for a, b in pairwise(self.offsets)) if self.trained else 0
-        window = whole_pieces(longest) + PIECE  # a unit may begin anywhere in a piece
+        window = whole_pieces(longest, self.piece) + self.piece  # a unit may begin anywhere in one
+        if not self.trained:
+            same = dtype == self.hidden.dtype
+            window = self.piece if same else max(1, CACHED // len(self.weight))
         self._q = self._buffer("residuals", len(self.hidden) if self._whole else window)
         self._first = 0  # the token of Q's first row
 
-    def memory(self, piece: slice) -> Tensor:
+    @property
+    def piece(self) -> int:
+        """Tokens in one product."""
+        return piece_of(self.room)
+
+    def pieces(self, start: int, stop: int) -> Iterator[slice]:
+        """Yield the pieces in which tokens lie."""
+        for first in range(start // self.piece * self.piece, stop, self.piece):
+            yield slice(first, first + self.piece)
+
+    def look(self, piece: slice) -> tuple[Tensor, Tensor]:
+        """Return the losses of the next piece, and its Q in the format of products."""
+        q = self._memory(piece) if self.trained else self._q
+        return self._residuals(piece, q)
+
+    def _residuals(self, piece: slice, q: Tensor) -> tuple[Tensor, Tensor]:
+        low = self._low(q)
+        return residuals(self.hidden[piece], self.weight, self.targets[piece], q, low), low
+
+    def _low(self, q: Tensor) -> Tensor:
+        if self.hidden.dtype == q.dtype:
+            return q
+        shape = (self.piece, len(self.weight))
+        return self.workspace.take("piece of logits", shape, self.hidden)
+
+    def _memory(self, piece: slice) -> Tensor:
         """Return where Q of the next piece belongs; units that are not whole yet stay."""
         if piece.stop - self._first > len(self._q):
-            first = self.offsets[len(self._grams)] // PIECE * PIECE if self.trained else piece.start
+            first = self.offsets[len(self._grams)] // self.piece * self.piece
             held = self._q[first - self._first : piece.start - self._first].clone()
             self._q[: len(held)] = held
             self._first = first
@@ -175,8 +229,8 @@ class HeadUse:
         dtype = accumulation_dtype(self.hidden)
         out = torch.zeros(stop - start, *self.weight.shape, dtype=dtype, device=self.hidden.device)
         for total, unit in zip(out, range(start, stop), strict=True):
-            tokens = slice(self.offsets[unit], self.offsets[unit + 1])
-            torch.mm(self._residuals(tokens).t(), self._weighted_hidden(unit), out=total)
+            q = self._again(*self._span(unit))
+            torch.mm(q.t(), self._weighted_hidden(unit), out=total)
         return out
 
     def add_to(self, total: Tensor, weights: Tensor, beta: int = 1) -> None:
@@ -187,7 +241,7 @@ class HeadUse:
         per_token = per_token * weights.to(total.dtype).repeat_interleave(lengths)
         for a, b in self._spans(weights):
             h = self._inputs(a, b, total.dtype) * per_token[a:b, None]
-            total.addmm_(self._residuals(slice(a, b)).t(), h, beta=beta)
+            total.addmm_(self._again(a, b).t(), h, beta=beta)
             beta = 1
 
     def _spans(self, weights: Tensor) -> Iterator[tuple[int, int]]:
@@ -196,23 +250,22 @@ class HeadUse:
             yield from (self._span(unit) for unit in weights.nonzero().squeeze(1).tolist())
             return
         last = self.offsets[-1]
-        step = last if self._whole else PIECE
+        step = last if self._whole else self.piece
         yield from ((start, min(start + step, last)) for start in range(0, last, step))
 
     def _span(self, unit: int) -> tuple[int, int]:
         return self.offsets[unit], self.offsets[unit + 1]
 
-    def _residuals(self, tokens: slice) -> Tensor:
+    def _again(self, start: int, stop: int) -> Tensor:
         """Return Q of some tokens: kept, or made again by the very same products."""
         if self._whole:
-            return self._q[tokens]
-        first = tokens.start // PIECE * PIECE
-        q = self._buffer("residuals again", whole_pieces(tokens.stop - first))
-        for start in range(first, tokens.stop, PIECE):
-            piece = slice(start, start + PIECE)
-            of_piece = q[start - first : piece.stop - first]
-            residuals(self.hidden[piece], self.weight, self.targets[piece], of_piece)
-        q = q[tokens.start - first : tokens.stop - first]
+            return self._q[start:stop]
+        pieces = list(self.pieces(start, stop))
+        first = pieces[0].start
+        q = self._buffer("residuals again", pieces[-1].stop - first)
+        for piece in pieces:
+            self._residuals(piece, q[piece.start - first : piece.stop - first])
+        q = q[start - first : stop - first]
         self._divide(q)
         return q
 
