@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from evaluation.report.charts.intervals import Reference
@@ -23,20 +23,7 @@ _SPENT_AT = 6  # steps at which ε is computed: each costs about as long as it d
 _LEVELS = 3  # shades to each side of 1
 
 
-@dataclass(frozen=True)
-class Cell:
-    """A factor in words, and its shade: −3 (least noise) … 3 (most)."""
-
-    factor: str
-    level: int
-
-
-@dataclass(frozen=True)
-class NoiseMap:
-    """Factors of what `uniform` draws: a row a layer, a column a kind of weight."""
-
-    kinds: tuple[str, ...]
-    layers: tuple[tuple[str, tuple[Cell | None, ...]], ...]
+NoiseCell = tuple[str, int]  # a factor in words, and its shade: −3 (least noise) … 3 (most)
 
 
 def training_figures(steps: Sequence[Mapping[str, Any]], ledger: Ledger | None) -> Iterator[Figure]:
@@ -88,25 +75,21 @@ def spent_over_steps(ledger: Ledger) -> list[Point]:
     return points if len(points) == len(at) else []
 
 
-def noise_map(mean_noise: Mapping[str, float]) -> NoiseMap | None:
-    """Return where noise went; None where there is nothing to tell, or no number."""
-    known = {n: f for n, f in mean_noise.items() if math.isfinite(f) and f > 0}
-    if not known:
-        return None
-    cells = noise_cells(known)
-    most = max(0.1, max(abs(math.log2(factor)) for factor in cells.values()))
+def noise_map(mean_noise: Mapping[str, float]) -> dict[str, dict[str, NoiseCell | None]]:
+    """Return factors of what `uniform` draws, by layer and kind of weight; a layer has all kinds.
+
+    Empty where there is nothing to tell, or no number.
+    """
+    cells = noise_cells({n: f for n, f in mean_noise.items() if math.isfinite(f) and f > 0})
+    most = max([0.1, *(abs(math.log2(factor)) for factor in cells.values())])
     layers = sorted({layer for layer, _ in cells}, key=lambda x: (x == OUTSIDE, x.zfill(4)))
-    kinds = tuple(dict.fromkeys(kind for _, kind in cells))
-    return NoiseMap(
-        kinds,
-        tuple(
-            (
-                "outside the layers" if layer == OUTSIDE else layer,
-                tuple(_cell(cells.get((layer, kind)), most) for kind in kinds),
-            )
-            for layer in layers
-        ),
-    )
+    kinds = dict.fromkeys(kind for _, kind in cells)
+    return {
+        "outside the layers" if layer == OUTSIDE else layer: {
+            kind: _cell(cells.get((layer, kind)), most) for kind in kinds
+        }
+        for layer in layers
+    }
 
 
 _STEPS = (SubsampledGaussian, IndividualGaussian)
@@ -125,10 +108,10 @@ def _first(events: Sequence[Event], steps: int) -> list[Event]:
     return found
 
 
-def _cell(factor: float | None, most: float) -> Cell | None:
+def _cell(factor: float | None, most: float) -> NoiseCell | None:
     if factor is None:
         return None
-    return Cell(f"{factor:.2f}", round(_LEVELS * math.log2(factor) / most))
+    return f"{factor:.2f}", round(_LEVELS * math.log2(factor) / most)
 
 
 def _is_number(value: Any) -> bool:
