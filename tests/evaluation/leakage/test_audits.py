@@ -9,8 +9,8 @@ import pytest
 from evaluation.findings import Findings
 from evaluation.leakage import canary_audit as canaryaudit
 from evaluation.leakage.canaries import FORMATS, Canary, numbered
-from evaluation.leakage.coins import coin_canaries
 from evaluation.leakage.echo import Bigrams, echo
+from evaluation.leakage.planting import coin_canaries
 from tests.helpers.commands import run_twinset
 from tests.helpers.evaluated import OPTIONS, REDRAWS, reviews, tables_in, without_downloads
 from twinset.config import SamplingConfig, options
