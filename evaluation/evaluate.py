@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -162,11 +163,8 @@ def _dp_classifiers(
     budget = _budget(twin)
     if budget is None:
         return {}
-
-    def count(done: int, total: int) -> None:
-        progress.count("private steps", done, total)
-
     names, encoder = request.classifiers, request.encoder
+    count = partial(progress.count, "private steps")
     return make_dp_classifiers(names, budget, progress.say, encoder, embeddings, count)
 
 

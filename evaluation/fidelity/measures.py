@@ -11,9 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from evaluation.fidelity.diversity import Diversity, duplicate_rate
 from evaluation.fidelity.frechet import frechet_distance
@@ -27,7 +26,7 @@ from evaluation.fidelity.vocabulary import vocabulary_scores
 from evaluation.fidelity.words import words
 from evaluation.findings import Histogram, Measured
 from evaluation.scores import Score
-from evaluation.utility.embeddings import SentenceEncoder
+from evaluation.utility.embeddings import Encoder, encode_tables
 from twinset.data.columns import text_cells
 from twinset.errors import InputError
 
@@ -40,7 +39,6 @@ TWIN, TRAIN, SECOND = "twin", "train", "real, a second sample"
 DIVERSITY_ROWS = 2_000  # for distinct-n and self-BLEU
 VOCABULARY_ROWS = 10_000
 EMBEDDED_ROWS = 1_000
-_ENCODED_AT_ONCE = 256
 
 Texts = Mapping[str, Sequence[str]]  # by table: twin, train, second sample; in random order
 
@@ -51,7 +49,7 @@ def fidelity(
     heldout: DataFrame,
     text: str,
     attributes: Sequence[str],
-    encoder: SentenceEncoder | None,
+    encoder: Encoder | None,
     *,
     seed: int,
     progress: Progress,
@@ -137,11 +135,9 @@ def _vocabulary(texts: Texts) -> Iterator[Measured]:
         yield from (_place(score, name) for score in vocabulary_scores(rows[name], rows[TRAIN]))
 
 
-def _embedded(
-    texts: Texts, encoder: SentenceEncoder, seed: int, progress: Progress
-) -> Iterator[Measured]:
+def _embedded(texts: Texts, encoder: Encoder, seed: int, progress: Progress) -> Iterator[Measured]:
     some = _equally_many(texts, EMBEDDED_ROWS)
-    vectors = _encode(some, encoder, progress)
+    vectors = encode_tables(encoder, some, progress)
     real = vectors[TRAIN]
     for name in (TWIN, SECOND):
         ours = vectors[name]
@@ -149,26 +145,11 @@ def _embedded(
         yield from (_place(s, name) for s in [*scores, frechet_distance(ours, real)] if s)
 
 
-def _encode(texts: Texts, encoder: SentenceEncoder, progress: Progress) -> dict[str, np.ndarray]:
-    """Return the embeddings of each table's rows; those of one length are read together."""
-    everything = sorted({text for rows in texts.values() for text in rows}, key=len)
-    for start in range(0, len(everything), _ENCODED_AT_ONCE):
-        encoder.encode(everything[start : start + _ENCODED_AT_ONCE])
-        done = min(start + _ENCODED_AT_ONCE, len(everything))
-        progress.count("texts embedded", done, len(everything))
-    return {name: encoder.encode(rows) for name, rows in texts.items()}
-
-
 def _perplexities(
     texts: Texts, model: Any, tokenizer: Any, progress: Progress
 ) -> Iterator[Measured]:
     for name, rows in texts.items():
-
-        def on_progress(
-            done: int, total: int, what: str = f"texts read by a model: {name}"
-        ) -> None:
-            progress.count(what, done, total)
-
+        on_progress = partial(progress.count, f"texts read by a model: {name}")
         score = perplexity(rows[:PERPLEXITY_ROWS], model, tokenizer, on_progress)
         yield from [_alone(score, name)] if score else []
 

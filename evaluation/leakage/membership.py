@@ -11,6 +11,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -75,7 +76,9 @@ def model_attacks(
     """
     progress = progress or Silent()
     tokens = _tokens(twin, members, non_members)
-    losses = row_losses(twin.model, tokens, _counting(progress, "rows read by the twin's model"))
+    losses = row_losses(
+        twin.model, tokens, partial(progress.count, "rows read by the twin's model")
+    )
     found = {
         "loss": -losses.mean,
         "zlib ratio": -losses.total / _compressed(twin.tokenizer, tokens.texts),
@@ -83,7 +86,9 @@ def model_attacks(
     }
     notes: list[str] = []
     if base is not None and base.tokenizer.get_vocab() == twin.tokenizer.get_vocab():
-        before = row_losses(base.model, tokens, _counting(progress, "rows read by the base model"))
+        before = row_losses(
+            base.model, tokens, partial(progress.count, "rows read by the base model")
+        )
         found["calibrated loss"] = before.mean - losses.mean
     else:
         why = "is not at hand" if base is None else "has another vocabulary"
@@ -168,7 +173,3 @@ def _check(records: Records, schema: Schema, who: str) -> None:
         raise InputError(
             f"{who} have label values that the model was not trained with; leave these rows out"
         )
-
-
-def _counting(progress: Progress, what: str) -> Callable[[int, int], object]:
-    return lambda done, total: progress.count(what, done, total)
