@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evaluation.comparison.results import REAL_ROWS, Measure, PolicyResults, Row, exposed
+from evaluation.comparison.results import REAL_ROWS, Measure, PolicyResults, PolicyRun, exposed
 from evaluation.leakage.canaries import COPIES, EACH
 from evaluation.leakage.exposure import EXACT, UNKNOWN
 from evaluation.markdown import table
@@ -71,15 +71,15 @@ def as_markdown(results: PolicyResults) -> str:
             "",
             *bullets(_guarantees(results)),
             "",
-            *bullets(f"{plain(k)}: {plain(v)}" for k, v in results.store.settings["about"].items()),
-            *bullets(f"command: {code(command)}" for command in results.store.commands),
+            *bullets(f"{plain(k)}: {plain(v)}" for k, v in results.settings["about"].items()),
+            *bullets(f"command: {code(command)}" for command in results.commands),
             "",
         ]
     )
 
 
 def _title(results: PolicyResults) -> str:
-    facts = results.store.facts
+    facts = results.facts
     return (
         f"{facts['data']}: noise policies on {facts['train']} training rows, "
         f"{facts['held out']} held out"
@@ -107,7 +107,7 @@ def _digits(measure: Measure, score: Score) -> tuple[str, str]:
     return mean, "" if score.n == 1 else f"[{low}, {high}]"
 
 
-def _spent(runs: list[Row]) -> tuple[str, str]:
+def _spent(runs: list[PolicyRun]) -> tuple[str, str]:
     """Return ε, rounded up, and δ: the largest of the runs; nothing where none was trained."""
     if not any(run.guarantee for run in runs):
         return "", ""
@@ -118,13 +118,13 @@ def _spent(runs: list[Row]) -> tuple[str, str]:
     return up_decimals(epsilon), f"{delta:.3g}"
 
 
-def _mean_seconds(runs: list[Row], phase: str) -> float:
+def _mean_seconds(runs: list[PolicyRun], phase: str) -> float:
     taken = [run.seconds[phase] for run in runs if phase in run.seconds]
     return sum(taken) / len(taken) if taken else 0.0
 
 
 def _notes(results: PolicyResults) -> Iterator[str]:
-    facts = results.store.facts
+    facts = results.facts
     yield "Computed on private rows: stays with their owner. Only twins may be handed over."
     yield (
         "Mean and 95 % t interval over the seeds, which change training, noise, sampling and "

@@ -13,7 +13,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from evaluation.comparison.results import PERPLEXITY, REAL_ROWS, Row, accuracy, exposed, fidelity
+from evaluation.comparison.results import (
+    PERPLEXITY,
+    REAL_ROWS,
+    PolicyRun,
+    accuracy,
+    exposed,
+    fidelity,
+)
 from evaluation.leakage.canaries import COPIES, FORMATS, Canary, draw_canaries, plant
 from evaluation.leakage.exposure import Exposure, exposure
 from evaluation.policy_runs import ComparisonRequest, Data, read_data, table, take
@@ -77,7 +84,7 @@ class Bench:
         max_tokens = self._config.training.max_tokens
         return tokenise(probes, self._data.template, base.tokenizer, context, max_tokens)
 
-    def run(self, name: str, seed: int, config: RunConfig | None) -> Row:
+    def run(self, name: str, seed: int, config: RunConfig | None) -> PolicyRun:
         """Make one run and score it; `config` is that of a policy."""
         if name == REAL_ROWS:
             return self._real(seed)
@@ -85,14 +92,14 @@ class Bench:
             return self._untrained(seed)
         return self._policy(seed, seeded(config, seed))
 
-    def _real(self, seed: int) -> Row:
+    def _real(self, seed: int) -> PolicyRun:
         frame = self._train.sample(min(self._rows, len(self._train)), random_state=seed)
         seconds: Seconds = {}
         with timed(seconds, "classifiers"):
             values = self._accuracies(frame) | self._fidelities(self._heldout)
-        return Row(values, seconds)
+        return PolicyRun(values, seconds)
 
-    def _untrained(self, seed: int) -> Row:
+    def _untrained(self, seed: int) -> PolicyRun:
         config = seeded(self._config, seed)
         seconds: Seconds = {}
         with timed(seconds, "sampling"):
@@ -102,16 +109,16 @@ class Bench:
         dtype = frozen_dtype(config)
         base = load_base(config.training.base_model, dtype=dtype, say=self._progress.say)
         values, exposures = self._scores(frame, base, self._canaries(seed), seconds)
-        return Row(values, seconds, exposures=exposures)
+        return PolicyRun(values, seconds, exposures=exposures)
 
-    def _policy(self, seed: int, config: RunConfig) -> Row:
+    def _policy(self, seed: int, config: RunConfig) -> PolicyRun:
         data, canaries = self._data, self._canaries(seed)
         planted = plant(self._train, data.text, data.attributes, canaries)
         model, twin = data.train_twin(planted, config, self._rows, self._progress)
         seconds = dict(twin.seconds)
         values, exposures = self._scores(twin.frame, model, canaries, seconds)
         claim = model.guarantee
-        return Row(values, seconds, claim.epsilon, claim.delta, claim.sentence, exposures)
+        return PolicyRun(values, seconds, claim.epsilon, claim.delta, claim.sentence, exposures)
 
     def _canaries(self, seed: int) -> list[Canary]:
         return draw_canaries(self._data.train.schema.combinations, seed)
