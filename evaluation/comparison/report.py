@@ -58,24 +58,25 @@ def _headed(title: str, lines: list[list[str]]) -> list[list[str]]:
 
 def as_markdown(results: PolicyResults) -> str:
     """Return the same table in Markdown, with the guarantees and what made it."""
-    lines = table(_header(results), [_cells(results, name) for name in results.names])
-    return "\n".join(
+    header = ["policy", "seeds", "ε", "δ", *(m.name for m in results.measures), "training, s"]
+    stated = {
+        f"{plain(name)}: {plain(run.guarantee)}": None
+        for name in results.names
+        for run in results.runs(name)
+        if run.guarantee
+    }
+    parts = (
+        [f"**{plain(_title(results))}**"],
+        table(header, [_cells(results, name) for name in results.names]),
+        bullets(map(plain, _notes(results))),
+        ["Guarantees:"],
+        bullets(stated),
         [
-            f"**{plain(_title(results))}**",
-            "",
-            *lines,
-            "",
-            *bullets(map(plain, _notes(results))),
-            "",
-            "Guarantees:",
-            "",
-            *bullets(_guarantees(results)),
-            "",
             *bullets(f"{plain(k)}: {plain(v)}" for k, v in results.settings["about"].items()),
             *bullets(f"command: {code(command)}" for command in results.commands),
-            "",
-        ]
+        ],
     )
+    return "\n\n".join("\n".join(part) for part in parts) + "\n"
 
 
 def _title(results: PolicyResults) -> str:
@@ -86,19 +87,12 @@ def _title(results: PolicyResults) -> str:
     )
 
 
-def _header(results: PolicyResults) -> list[str]:
-    return ["policy", "seeds", "ε", "δ", *(m.name for m in results.measures), "training, s"]
-
-
 def _cells(results: PolicyResults, name: str) -> list[str]:
     runs = results.runs(name)
-    scores = (_cell(m, results.score(name, m)) for m in results.measures)
+    found = [(m, results.score(name, m)) for m in results.measures]
+    scores = (" ".join(_digits(m, score)).strip() if score else "" for m, score in found)
     seconds = _mean_seconds(runs, "fine-tuning")
     return [name, str(len(runs)), *_spent(runs), *scores, f"{seconds:.0f}" if seconds else ""]
-
-
-def _cell(measure: Measure, score: Score | None) -> str:
-    return " ".join(_digits(measure, score)).strip() if score else ""
 
 
 def _digits(measure: Measure, score: Score) -> tuple[str, str]:
@@ -156,13 +150,6 @@ def _phases(results: PolicyResults) -> Iterator[str]:
         phases = dict.fromkeys(phase for run in runs for phase in run.seconds)
         spent = ", ".join(f"{phase} {_mean_seconds(runs, phase):.0f}" for phase in phases)
         yield f"{name}: {spent}"
-
-
-def _guarantees(results: PolicyResults) -> Iterator[str]:
-    for name in results.names:
-        for sentence in dict.fromkeys(run.guarantee for run in results.runs(name)):
-            if sentence:
-                yield f"{plain(name)}: {plain(sentence)}"
 
 
 def write_figure(results: PolicyResults, path: Path) -> None:

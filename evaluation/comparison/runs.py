@@ -103,7 +103,9 @@ class Bench:
         config = seeded(self._config, seed)
         seconds: Seconds = {}
         with timed(seconds, "sampling"):
-            counts = proportional(self._label_counts(), self._rows)
+            labels = Counter(self._data.train.labels)
+            shares = {c: float(labels[c]) for c in self._data.train.schema.combinations}
+            counts = proportional(shares, self._rows)
             template, schema = self._data.template, self._data.train.schema
             frame = untrained_twin(config, schema, template, counts, self._progress)
         dtype = frozen_dtype(config)
@@ -122,10 +124,6 @@ class Bench:
 
     def _canaries(self, seed: int) -> list[Canary]:
         return draw_canaries(self._data.train.schema.combinations, seed)
-
-    def _label_counts(self) -> dict[Any, float]:
-        counts = Counter(self._data.train.labels)
-        return {c: float(counts[c]) for c in self._data.train.schema.combinations}
 
     def _scores(
         self,
@@ -182,17 +180,14 @@ def _plain(found: Exposure) -> dict[str, Any]:
 def _check_canaries(base: BaseModel, prompts: dict[Any, list[int]], max_tokens: int) -> None:
     """Refuse to train on canaries whose secret would be cut off."""
     budget = text_budget(prompts, context_length(base.model), max_tokens)
-    longest = max(_tokens(base, canary_format.candidates()) for canary_format in FORMATS)
+    spaced = [f" {text}" for canary_format in FORMATS for text in canary_format.candidates()]
+    encoded = base.tokenizer(spaced, add_special_tokens=False)["input_ids"]
+    longest = max(map(len, encoded))
     if longest >= budget:
         raise InputError(
             f"canaries have up to {longest} tokens and an end, but texts are cut after {budget}; "
             "raise --max-tokens, or shorten --prompt"
         )
-
-
-def _tokens(base: BaseModel, texts: list[str]) -> int:
-    spaced = [" " + text for text in texts]
-    return max(map(len, base.tokenizer(spaced, add_special_tokens=False)["input_ids"]))
 
 
 def seeded(config: RunConfig, seed: int) -> RunConfig:

@@ -183,15 +183,11 @@ def results(tmp_path):
     found.facts = {"data": "d|t.csv", "train": 8, "held out": 2, "planted": 55, "rows": 4}
     found.facts |= {"target": "mood", "coinciding": 0, "judge rows": 8}
     found.facts |= {"perplexity rows": 2, "space": 1000}
-    runs = {
-        ("uniform", seed): PolicyRun(
-            {exposed(10): bits}, {"fine-tuning": 60.0}, 7.991, 1e-5, "Is private."
-        )
-        for seed, bits in enumerate((1.0, 2.0, 6.0))
-    }
-    runs["none", 0] = PolicyRun({exposed(10): 9.97}, {"fine-tuning": 10.0}, guarantee="None.")
-    for key, run in runs.items():
-        found.add(key, asdict(run))
+    for seed, bits in enumerate((1.0, 2.0, 6.0)):
+        run = PolicyRun({exposed(10): bits}, {"fine-tuning": 60.0}, 7.991, 1e-5, "Is private.")
+        found.add(("uniform", seed), asdict(run))
+    none = PolicyRun({exposed(10): 9.97}, {"fine-tuning": 10.0}, guarantee="None.")
+    found.add(("none", 0), asdict(none))
     return found
 
 
