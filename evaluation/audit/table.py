@@ -47,13 +47,13 @@ class Effort:
 
 def audits(effort: Effort) -> dict[str, Callable[[], list[dict[str, Any]]]]:
     """Return what audits each case: policies in full, faults by a single step."""
-    policies = {f"{p.noise_policy}, {p.policy_form}": partial(_policy, p) for p in POLICIES}
-    faults = {f"fault: {name}": partial(_fault, kind) for name, kind in FAULTS.items()}
-    return {case: partial(_repeated, make, effort) for case, make in (policies | faults).items()}
-
-
-def _policy(policy: PolicyConfig, effort: Effort) -> list[Finding]:
-    return MechanismAudit(policy, trials=effort.trials, delta=effort.delta).run()
+    made: dict[str, Callable[[], list[Finding]]] = {}
+    for policy in POLICIES:
+        audit = MechanismAudit(policy, trials=effort.trials, delta=effort.delta)
+        made[f"{policy.noise_policy}, {policy.policy_form}"] = audit.run
+    for name, kind in FAULTS.items():
+        made[f"fault: {name}"] = partial(_fault, kind, effort)
+    return {case: partial(_repeated, make, effort.repetitions) for case, make in made.items()}
 
 
 def _fault(kind: type[Step], effort: Effort) -> list[Finding]:
@@ -64,12 +64,12 @@ def _fault(kind: type[Step], effort: Effort) -> list[Finding]:
         step.engine.close()
 
 
-def _repeated(make: Callable[[Effort], list[Finding]], effort: Effort) -> list[dict[str, Any]]:
+def _repeated(make: Callable[[], list[Finding]], repetitions: int) -> list[dict[str, Any]]:
     """Return each experiment of a case, with a lower bound for each repetition.
 
     Its `guaranteed` is ε of a theorem, where the claim is nominal; "none" where there is none.
     """
-    rounds = [make(effort) for _ in range(effort.repetitions)]
+    rounds = [make() for _ in range(repetitions)]
     return [
         {
             "what": found[0].what,
