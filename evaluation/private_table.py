@@ -149,8 +149,8 @@ def normalised(text: object) -> str:
 
     By these, rows count as the same.
 
-    >>> normalised("Good film!"), normalised(":-)")
-    ('goodfilm', ':-)')
+    >>> normalised("Good film!"), normalised("SO-SO"), normalised(3), normalised(":-)")
+    ('goodfilm', 'soso', '3', ':-)')
     """
     return _NEITHER.sub("", str(text).lower()) or str(text)
 

@@ -1,7 +1,5 @@
 """`twinset audit RUN|TWIN` and `twinset audit canaries`, on a tiny model."""
 
-from functools import partial
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,8 +10,7 @@ from evaluation.leakage.canaries import FORMATS, Canary, numbered
 from evaluation.leakage.echo import Bigrams, echo
 from evaluation.leakage.planting import coin_canaries
 from tests.helpers.commands import run_twinset
-from tests.helpers.evaluated import OPTIONS, REDRAWS, reviews, tables_in, without_downloads
-from twinset.config import SamplingConfig, options
+from tests.helpers.evaluated import OPTIONS, reviews, small_world_in, tables_in
 
 COLUMNS = ("--text", "text", "--attribute", "sentiment")
 TABLES = ("--members", "train.csv", "--non-members", "test.csv", "--quiet")
@@ -21,11 +18,7 @@ TABLES = ("--members", "train.csv", "--non-members", "test.csv", "--quiet")
 
 @pytest.fixture(autouse=True)
 def small_world(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    without_downloads(monkeypatch)
-    patient = partial(SamplingConfig, max_redraws=REDRAWS)
-    monkeypatch.setattr(options, "SamplingConfig", patient)
-    tables_in(tmp_path, train=80, test=80)
+    small_world_in(tmp_path, monkeypatch, test=80)
 
 
 def test_a_run_is_attacked_through_its_model_and_its_rows(tiny_base, tmp_path, capsys):

@@ -17,6 +17,7 @@ from evaluation.leakage.membership import find_base, model_attacks, row_losses
 from evaluation.leakage.roc import Attack, scores, separation
 from evaluation.leakage.shift import MARGIN, shift, without_shared
 from evaluation.leakage.text_membership import nearest_by_ngrams, text_attacks
+from tests.helpers.evaluated import token_nats
 from twinset.data.records import Records
 from twinset.data.schema import Attribute, Schema
 from twinset.data.templates import load_template
@@ -119,10 +120,7 @@ def test_losses_are_those_of_one_row_after_the_other(fresh, longest):
     tokens, calls = tokens_of(twin, made_up(15, 4), longest), []
     found = row_losses(fresh.model, tokens, lambda done, total: calls.append((done, total)))
     for row, (text, label) in enumerate(zip(tokens.texts, tokens.labels, strict=True)):
-        prompt = tokens.prompts[label]
-        with torch.inference_mode():
-            logits = fresh.model(torch.tensor([prompt + text])).logits[0, len(prompt) - 1 : -1]
-        nats = torch.nn.functional.cross_entropy(logits, torch.tensor(text), reduction="none")
+        nats = token_nats(fresh.model, tokens.prompts[label], text)
         hardest = sorted(nats.tolist())[-max(1, len(text) // 5) :]
         assert found.total[row] == pytest.approx(nats.sum().item(), rel=1e-5)
         assert found.mean[row] == pytest.approx(nats.mean().item(), rel=1e-5)

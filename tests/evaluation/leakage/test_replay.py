@@ -34,6 +34,7 @@ from evaluation.leakage.replay import (
     replay,
     replay_planted,
 )
+from tests.helpers.evaluated import overfit
 from twinset.detectors.entities import PIPELINE
 from twinset.errors import InputError
 from twinset.models.base_model import load_base
@@ -264,19 +265,6 @@ def test_the_control_fails_where_nothing_could_be_found():
 # --- what a model knows --------------------------------------------------------------------------
 
 
-def overfit(base, texts, prompt):
-    rows = [[*prompt, *base.tokenizer.encode(" " + text)] for text in texts]
-    optimizer = torch.optim.Adam(base.model.parameters(), 5e-3)
-    base.model.train()
-    for _ in range(60):
-        optimizer.zero_grad()
-        for row in rows:
-            ids = torch.tensor([row])
-            base.model(ids, labels=ids).loss.backward()
-        optimizer.step()
-    base.model.eval()
-
-
 SAID = ["The book by Ada Quill, was dull.", "A film by Otto Zeller, at last."]
 UNSAID = ["The film by Kurt Oakes, was great.", "A book by Vera Nettle, at last."]
 options = {"max_tokens": 100, "seed": 0, "progress": Silent()}
@@ -296,7 +284,7 @@ def rank(base, texts, **more):
 
 def test_the_rank_of_names_sees_what_was_learnt_by_heart_and_nothing_before(base):
     assert rank(base, SAID).score.value < 0.2
-    overfit(base, SAID, base.tokenizer.encode("Write:"))
+    overfit(base, SAID, base.tokenizer.encode("Write:"), 5e-3)
     known, unknown = rank(base, SAID), rank(base, UNSAID, rows="held-out")
     assert known.score.value > 0.95
     assert unknown.score.value < 0.3
@@ -341,7 +329,7 @@ def phones(base, texts, **more):
 
 
 def test_the_exposure_of_telephone_numbers_sees_what_was_learnt_by_heart(base):
-    overfit(base, NUMBERS, base.tokenizer.encode("Write:"))
+    overfit(base, NUMBERS, base.tokenizer.encode("Write:"), 5e-3)
     (known,), (unknown,) = phones(base, NUMBERS), phones(base, OTHERS, rows="held-out")
     assert known.place == {
         "rows": "train",
@@ -422,7 +410,7 @@ def test_a_canary_extrapolated_agrees_with_the_same_ranked(base):
     """On a model that learnt it, and for one that it never saw."""
     digits = Format("My ID is {}", (tuple(f"{n:03d}" for n in range(1000)),))
     known, unknown = (Canary(digits, secret, ("x",), 1) for secret in (731, 184))
-    overfit(base, [known.text], base.tokenizer.encode("Write:"))
+    overfit(base, [known.text], base.tokenizer.encode("Write:"), 5e-3)
     for canary in (known, unknown):
         where = base.model, base.tokenizer, base.tokenizer.encode("Write:"), canary
         exact, found = exposure(*where), extrapolated_exposure(*where, seed=0, candidates=200)

@@ -21,16 +21,6 @@ from twinset.privacy.statement.guarantee import guarantee
 EVIL = "<script>alert(1)</script>]]>\"'&<img src=x onerror=alert(1)></style></textarea>{{7*7}}"
 
 
-@pytest.fixture(scope="module")
-def html(tmp_path_factory):
-    return build_report(reported.everything_in(tmp_path_factory.mktemp("report")))
-
-
-@pytest.fixture(scope="module")
-def page(html):
-    return Page(html)
-
-
 def test_the_guarantee_stands_on_top_word_for_word(page):
     claim = guarantee(handover.ledger())
     main = one(page.root.find("main"))
