@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 
 from evaluation.fidelity import fidelity
-from evaluation.findings import Findings, Histogram, Measured
+from evaluation.findings import Findings
 from evaluation.limits import RUNS
 from evaluation.private_table import Tables, check_tables, without_overlap
 from evaluation.release import FinishedRun, Release
@@ -144,7 +144,8 @@ def evaluate(
         found = replace(found, curves=(*found.curves, *swept))
         keep(found)
     encoder = embeddings if request.embedded else None
-    faithful, histograms = _fidelity(tables, public, encoder, progress)
+    progress.say("comparing the twin's texts with real ones")
+    faithful, histograms = fidelity(tables, encoder, seed=0, progress=progress, public_model=public)
     found = replace(found, measured=(*found.measured, *faithful), histograms=tuple(histograms))
     keep(found)
     return found
@@ -227,23 +228,3 @@ def _baseline(run: FinishedRun, twin: pd.DataFrame, progress: Progress) -> pd.Da
     frame = untrained_twin(run.config, run.schema, run.template, counts, progress)
     write_frame(frame, path)
     return frame
-
-
-def _fidelity(
-    tables: Tables,
-    public: tuple[Any, Any] | None,
-    embeddings: SentenceEncoder | None,
-    progress: Progress,
-) -> tuple[list[Measured], list[Histogram]]:
-    progress.say("comparing the twin's texts with real ones")
-    return fidelity(
-        tables.twin,
-        tables.train,
-        tables.heldout,
-        tables.text,
-        tables.attributes,
-        embeddings,
-        seed=0,
-        progress=progress,
-        public_model=public,
-    )

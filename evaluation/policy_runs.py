@@ -80,7 +80,8 @@ class Data:
         self, frame: pd.DataFrame, config: RunConfig, rows: int, progress: Progress
     ) -> tuple[TwinModel, Twin]:
         """Fine-tune on a table of these columns, and write so many rows."""
-        return train_twin(frame, self.text, self.attributes, config, self.template, rows, progress)
+        source = Source(frame, self.text, self.attributes, prompt=self.template)
+        return train_twin(source, config, rows, progress)
 
     def settings(self, config: RunConfig) -> dict[str, Any]:
         """Return what every run depends on, but its policy; the tables by their hashes."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,7 +16,6 @@ from twinset.config import PrivacyConfig, RunConfig
 from twinset.data.columns import choose_columns, label_cells
 from twinset.data.formats import read_frame
 from twinset.data.schema import Combination, Schema
-from twinset.data.templates import Template
 from twinset.errors import InputError
 from twinset.files.atomic import sha256_file
 from twinset.pipeline.finetune import finetune
@@ -58,13 +57,7 @@ class Twin:
 
 
 def train_twin(
-    train: pd.DataFrame,
-    text: str,
-    attributes: Sequence[str],
-    config: RunConfig,
-    template: Template,
-    rows: int,
-    progress: Progress,
+    source: Source, config: RunConfig, rows: int, progress: Progress
 ) -> tuple[TwinModel, Twin]:
     """Fine-tune once and sample once, with the parts that `twinset generate` is made of.
 
@@ -77,7 +70,7 @@ def train_twin(
     if sampling != config.sampling:
         progress.say("of several models torch writes the rows, whatever --engine")
     seconds: Seconds = {}
-    prepared = prepare(Source(train, text, tuple(attributes), prompt=template), config)
+    prepared = prepare(source, config)
     with timed(seconds, "fine-tuning"):
         model = finetune(prepared, progress)
     with timed(seconds, "sampling"):

@@ -25,6 +25,7 @@ from evaluation.fidelity.surprise import PERPLEXITY_ROWS, perplexity
 from evaluation.fidelity.vocabulary import vocabulary_scores
 from evaluation.fidelity.words import words
 from evaluation.findings import Histogram, Measured
+from evaluation.private_table import TWIN, Tables
 from evaluation.scores import Score
 from evaluation.utility.embeddings import Encoder, encode_tables
 from twinset.data.columns import text_cells
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
     from twinset.progress import Progress
 
-TWIN, TRAIN, SECOND = "twin", "train", "real, a second sample"
+TRAIN, SECOND = "train", "real, a second sample"
 DIVERSITY_ROWS = 2_000  # for distinct-n and self-BLEU
 VOCABULARY_ROWS = 10_000
 EMBEDDED_ROWS = 1_000
@@ -44,11 +45,7 @@ Texts = Mapping[str, Sequence[str]]  # by table: twin, train, second sample; in 
 
 
 def fidelity(
-    twin: DataFrame,
-    train: DataFrame,
-    heldout: DataFrame,
-    text: str,
-    attributes: Sequence[str],
+    tables: Tables,
     encoder: Encoder | None,
     *,
     seed: int,
@@ -58,11 +55,7 @@ def fidelity(
     """Measure a twin against train, and held-out rows as a twin that cannot be bettered.
 
     Args:
-        twin: the twin.
-        train: the rows it was made from.
-        heldout: other rows from the same source.
-        text: name of the text column.
-        attributes: names of the label columns.
+        tables: the twin, the rows it was made from, and other rows from the same source.
         encoder: makes the embeddings; None leaves out what is measured by them.
         seed: draws rows and clusters.
         progress: is notified of the slow parts.
@@ -71,21 +64,21 @@ def fidelity(
     Raises:
         InputError: a table has no text.
     """
-    frames = {TWIN: twin, TRAIN: train, SECOND: heldout}
+    frames = {TWIN: tables.twin, TRAIN: tables.train, SECOND: tables.heldout}
     frames = {name: f.sample(frac=1, random_state=seed) for name, f in frames.items()}
-    texts = {name: _texts(frame, text, name) for name, frame in frames.items()}
+    texts = {name: _texts(frame, tables.text, name) for name, frame in frames.items()}
     counted = {name: lengths(rows) for name, rows in texts.items()}
     measured = [
         *(_alone(s, name) for name, each in counted.items() for s in length_scores(each)),
         *_repetition(texts, progress),
-        *_labels(frames, attributes),
+        *_labels(frames, tables.attributes),
         *_vocabulary(texts),
     ]
     if encoder is not None:
         measured += _embedded(texts, encoder, seed, progress)
     if public_model is not None:
         measured += _perplexities(texts, *public_model, progress)
-    histograms = [label_histogram(frames, attribute) for attribute in attributes]
+    histograms = [label_histogram(frames, attribute) for attribute in tables.attributes]
     return measured, [length_histogram(counted), *histograms]
 
 

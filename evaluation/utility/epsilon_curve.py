@@ -18,6 +18,7 @@ from evaluation.utility.classification import classification_scores
 from evaluation.utility.classifiers import Classifier
 from evaluation.utility.train_and_test import Target, predictions, targets, train_on
 from twinset.data.formats import read_frame, write_frame
+from twinset.pipeline.request import Source
 from twinset.progress import Progress
 
 
@@ -59,15 +60,8 @@ def _twin_at(epsilon: float, run: FinishedRun, tables: Tables, progress: Progres
         return known
     progress.say(f"a twin at ε = {epsilon:g}")
     config = replace(run.config, privacy=replace(run.config.privacy, target_epsilon=epsilon))
-    _, made = train_twin(
-        tables.train,
-        tables.text,
-        tables.attributes,
-        config,
-        run.template,
-        len(tables.twin),
-        progress,
-    )
+    source = Source(tables.train, tables.text, tables.attributes, prompt=run.template)
+    _, made = train_twin(source, config, len(tables.twin), progress)
     write_frame(made.frame, path)
     return made.frame
 
