@@ -48,9 +48,7 @@ class Tables:
     def training_tables(self, seed: int) -> dict[str, pd.DataFrame]:
         """Return the tables that classifiers learn from, by name; `seed` draws the small one."""
         small = self.train.sample(min(len(self.twin), len(self.train)), random_state=seed)
-        found = {REAL: self.train, REAL_SMALL: small, TWIN: self.twin}
-        found |= {} if self.non_private is None else {NON_PRIVATE: self.non_private}
-        return found | ({} if self.baseline is None else {BASELINE: self.baseline})
+        return {REAL: self.train, REAL_SMALL: small, **self.written}
 
     @property
     def rows(self) -> dict[str, int]:
@@ -72,11 +70,8 @@ def check_tables(tables: Tables) -> list[str]:
         InputError: a column is missing, no row can be used, or a table holds a label that the
             private one lacks.
     """
-    for name, frame in {
-        "--train": tables.train,
-        "--test": tables.heldout,
-        **tables.written,
-    }.items():
+    real = {"--train": tables.train, "--test": tables.heldout}
+    for name, frame in (real | tables.written).items():
         check_table(frame, name)
         choose_columns(frame, tables.text, list(tables.attributes), name, [])
         text_cells(frame[tables.text], f"{name}: column {tables.text!r}")

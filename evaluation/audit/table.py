@@ -20,7 +20,7 @@ from evaluation.audit.neighbours import worst_case
 from evaluation.audit.report import MechanismAudit, guaranteed_for_json
 from evaluation.markdown import table
 from evaluation.results_store import ResultsStore, about
-from evaluation.run_command import command_line, run_command
+from evaluation.run_command import command, command_line, run_command
 from twinset.config import PolicyConfig
 from twinset.files.atomic import write_text
 
@@ -111,10 +111,6 @@ def _theorem(case: str, line: dict[str, Any]) -> str:
     return "nothing" if case.startswith("fault") or stated == "none" else f"{stated:.2f}"
 
 
-app = typer.Typer(add_completion=False)
-
-
-@app.command()
 def main(
     repetitions: Annotated[int, typer.Option(min=1)] = 20,
     trials: Annotated[int, typer.Option(min=100)] = 3000,
@@ -134,4 +130,4 @@ def main(
 
 
 if __name__ == "__main__":
-    run_command(lambda: app(standalone_mode=False))
+    run_command(command(main))

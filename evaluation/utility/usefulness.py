@@ -15,7 +15,11 @@ import pandas as pd
 from evaluation.findings import Curve, Measured
 from evaluation.private_table import PRIVATE_CLASSIFIER, REAL, TWIN, Tables, names_of
 from evaluation.scores import Score
-from evaluation.utility.classification import classification_scores, scores_by_label
+from evaluation.utility.classification import (
+    Predictions,
+    classification_scores,
+    scores_by_label,
+)
 from evaluation.utility.classifiers import SLOW_CLASSIFIERS, Classifier
 from evaluation.utility.train_and_test import (
     Target,
@@ -56,11 +60,17 @@ class Usefulness:
                 done, total = number * len(self.makers) + nth, len(wanted) * len(self.makers)
                 self.progress.count("classifiers trained on each table", done, total)
                 for source, trained in models.items():
+                    found = predictions(trained, tables.heldout, tables.text, target)
                     place = _place(source, target, classifier)
-                    yield from _scored(trained, tables.heldout, tables.text, target, place)
+                    yield from (_utility(s, place) for s in classification_scores(found))
+                    yield from _by_label(found, "F1", place)
                 for source, frame in tables.written.items():
+                    # Judges err too: a perfect twin reaches their accuracy on real rows, not 1.
+                    found = predictions(models[REAL], frame, tables.text, target)
+                    agreed = replace(classification_scores(found)[0], name="label fidelity")
                     place = _place(source, target, classifier)
-                    yield from _fidelity(models[REAL], frame, tables.text, target, place)
+                    yield _utility(agreed, place)
+                    yield from _by_label(found, "label fidelity, F1", place)
             score = commonest_label(tables.train, tables.heldout, tables.text, target)
             yield _utility(score, _place("the commonest label", target, "none"))
 
@@ -115,27 +125,9 @@ def sizes(rows: int) -> list[int]:
     return [*found, rows]
 
 
-def _scored(
-    models: Sequence[Any], frame: pd.DataFrame, text: str, target: Target, place: dict[str, str]
-) -> Iterator[Measured]:
-    found = predictions(models, frame, text, target)
-    for score in classification_scores(found):
-        yield _utility(score, place)
+def _by_label(found: Predictions, name: str, place: dict[str, str]) -> Iterator[Measured]:
     for label, score in scores_by_label(found).items():
-        yield _utility(score, place | {"value": label})
-
-
-def _fidelity(
-    judges: Sequence[Any], frame: pd.DataFrame, text: str, target: Target, place: dict[str, str]
-) -> Iterator[Measured]:
-    """Yield how often classifiers of real rows find the labels that written rows bear.
-
-    They err too: a perfect twin reaches their accuracy on real rows, not 1.
-    """
-    found = predictions(judges, frame, text, target)
-    yield _utility(replace(classification_scores(found)[0], name="label fidelity"), place)
-    for label, score in scores_by_label(found).items():
-        yield _utility(replace(score, name="label fidelity, F1"), place | {"value": label})
+        yield _utility(replace(score, name=name), place | {"value": label})
 
 
 def _utility(score: Score, place: dict[str, str]) -> Measured:
