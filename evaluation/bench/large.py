@@ -135,10 +135,7 @@ def write_base(folder: Path) -> None:
     bpe.decoder = decoders.ByteLevel()
     printable = ["Ġ", *map(chr, range(33, 127))]
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY,
-        special_tokens=[end],
-        initial_alphabet=printable,
-        show_progress=False,
+        vocab_size=VOCABULARY, special_tokens=[end], initial_alphabet=printable, show_progress=False
     )
     bpe.train_from_iterator([f" {word}" for word in known_words()], trainer)
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token=end, bos_token=end)

@@ -189,8 +189,7 @@ def test_ngram_diversity_is_the_sum():
 
 
 @pytest.mark.parametrize(
-    ("texts", "rate"),
-    [(["A b.", "a, B", "c"], 1 / 3), (["a", "b"], 0), (["a"] * 4, 3 / 4)],
+    ("texts", "rate"), [(["A b.", "a, B", "c"], 1 / 3), (["a", "b"], 0), (["a"] * 4, 3 / 4)]
 )
 def test_duplicate_rate(texts, rate):
     assert duplicate_rate(texts).value == pytest.approx(rate)
