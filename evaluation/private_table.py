@@ -125,18 +125,14 @@ def labelled(frame: pd.DataFrame, text: str, target: Sequence[str]) -> tuple[lis
 
     Labels are written as strings, so that the same values agree whatever files they came from.
     """
-    rows = list(_labelled_rows(frame, text, target))
-    return [row for row, _ in rows], [label for _, label in rows]
-
-
-def _labelled_rows(
-    frame: pd.DataFrame, text: str, target: Sequence[str]
-) -> Iterator[tuple[str, str]]:
     columns = (label_cells(frame[name], f"column {name!r}") for name in target)
     texts = text_cells(frame[text], f"column {text!r}")
-    for row, *values in zip(texts, *columns, strict=True):
-        if row is not None and None not in values:
-            yield row, " | ".join(map(str, values))
+    rows = [
+        (row, " | ".join(map(str, values)))
+        for row, *values in zip(texts, *columns, strict=True)
+        if row is not None and None not in values
+    ]
+    return [row for row, _ in rows], [label for _, label in rows]
 
 
 def normalised(text: object) -> str:

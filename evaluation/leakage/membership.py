@@ -21,7 +21,6 @@ from torch import Tensor
 from evaluation.leakage.roc import Attack
 from evaluation.utility.heldout_loss import read
 from twinset.data.records import Records
-from twinset.data.schema import Schema
 from twinset.data.tokenization import TokenisedRecords, tokenise
 from twinset.errors import InputError
 from twinset.models.assets import Say, silent
@@ -153,8 +152,16 @@ def _compressed(tokenizer: Any, texts: Sequence[list[int]]) -> np.ndarray:
 
 
 def _tokens(twin: TwinModel, members: Records, non_members: Records) -> TokenisedRecords:
-    _check(members, twin.schema, "the members")
-    _check(non_members, twin.schema, "the non-members")
+    names = [attribute.name for attribute in twin.schema.attributes]
+    for records, who in ((members, "the members"), (non_members, "the non-members")):
+        if [attribute.name for attribute in records.schema.attributes] != names:
+            raise InputError(
+                f"{who}: the model was trained with the labels {', '.join(names)}; name these"
+            )
+        if not set(records.labels) <= set(twin.schema.combinations):
+            raise InputError(
+                f"{who} have label values that the model was not trained with; leave these rows out"
+            )
     rows = replace(
         members,
         texts=[*members.texts, *non_members.texts],
@@ -163,13 +170,3 @@ def _tokens(twin: TwinModel, members: Records, non_members: Records) -> Tokenise
     )
     context = context_length(twin.model)
     return tokenise(rows, twin.template, twin.tokenizer, context, twin.text_tokens)
-
-
-def _check(records: Records, schema: Schema, who: str) -> None:
-    if [a.name for a in records.schema.attributes] != [a.name for a in schema.attributes]:
-        names = ", ".join(attribute.name for attribute in schema.attributes)
-        raise InputError(f"{who}: the model was trained with the labels {names}; name these")
-    if not set(records.labels) <= set(schema.combinations):
-        raise InputError(
-            f"{who} have label values that the model was not trained with; leave these rows out"
-        )

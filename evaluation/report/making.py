@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from evaluation.report.charts.intervals import Reference
 from evaluation.report.charts.lines import Lines, Point, line_chart
 from evaluation.report.charts.numbers import number
-from evaluation.report.figures import Figure
+from evaluation.report.figures import Figure, of_one_picture
 from evaluation.report.tables import Table
 from twinset.privacy.accounting.events import Event, IndividualGaussian, SubsampledGaussian
 from twinset.privacy.statement.guarantee import guarantee
@@ -26,31 +26,25 @@ _LEVELS = 3  # shades to each side of 1
 NoiseCell = tuple[str, int]  # a factor in words, and its shade: −3 (least noise) … 3 (most)
 
 
-def training_figures(steps: Sequence[Mapping[str, Any]], ledger: Ledger | None) -> Iterator[Figure]:
+def training_figures(steps: Sequence[Mapping[str, Any]], ledger: Ledger | None) -> list[Figure]:
     """Draw loss and clipped share over steps, and the ε that they spent."""
-    drawn = (
-        ("Loss", "loss", "mean loss of the batch", None, "How surprised the model is by the "
-         "private texts; it should fall, and with privacy it falls slowly."),
-        ("Clipped share", "clipped", "share of records", 0.0, "Share of the batch whose gradient "
-         "was longer than the clipping norm and was cut to it."),
-    )  # fmt: skip
-    for title, figure, y, least, meaning in drawn:
-        points = {title.lower(): over_steps(steps, figure)}
-        picture = line_chart(Lines(title, "step", y, points, least=least))
-        if picture is not None:
-            yield Figure(f"{title} while training", meaning, (("", picture),))
-    spent = spent_over_steps(ledger) if ledger else []
-    asked = ledger.target_epsilon if ledger else None
-    marks = () if asked is None else (Reference(asked, f"asked for: {asked:g}"),)
-    picture = line_chart(Lines("ε spent", "step", "ε", {"ε": spent}, "", marks, 0.0))
-    if spent and picture is not None:
-        meaning = (
-            "What the steps cost together, by the ledger; the label counts are paid before the "
-            "first step."
+    loss = {"loss": over_steps(steps, "loss")}
+    clipped = {"clipped share": over_steps(steps, "clipped")}
+    drawn = [
+        of_one_picture(f"{lines.title} while training", line_chart(lines))
+        for lines in (
+            Lines("Loss", "step", "mean loss of the batch", loss),
+            Lines("Clipped share", "step", "share of records", clipped, least=0.0),
         )
+    ]
+    if ledger and (spent := spent_over_steps(ledger)):
+        asked = ledger.target_epsilon
+        marks = () if asked is None else (Reference(asked, f"asked for: {asked:g}"),)
+        picture = line_chart(Lines("ε spent", "step", "ε", {"ε": spent}, "", marks, 0.0))
         rows = tuple((f"{step:,.0f}", number(eps)) for step, eps in spent)
         table = Table("ε spent by step", ("step", "ε"), rows)
-        yield Figure("ε spent while training", meaning, (("", picture),), table)
+        drawn.append(of_one_picture("ε spent while training", picture, table))
+    return [figure for figure in drawn if figure is not None]
 
 
 def over_steps(steps: Sequence[Mapping[str, Any]], figure: str) -> list[Point]:

@@ -79,7 +79,7 @@ def build_report(run: Path, *, show_real: Mapping[str, DataFrame] | None = None)
         ],
         notes=[*map(STALE.format, found.stale), *found.notes],
         sections=list(sections(found)),
-        training=list(training_figures(found.steps, found.ledger)),
+        training=training_figures(found.steps, found.ledger),
         noise=noise_map(found.noise),
         samples=_samples(found, show_real or {}),
         scores=all_scores(m for f in found.findings.values() for m in f.measured),
