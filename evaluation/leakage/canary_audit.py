@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -74,23 +74,11 @@ def audit_canaries(
     return findings
 
 
-@dataclass
-class _RunResults:
-    """What one run showed."""
-
-    measured: list[Measured]
-    curves: list[Curve]
-    notes: list[str]
-    bound: dict[str, Any]  # how the lower bound came about
-
-
-def _joined(findings: Findings, name: str, found: _RunResults) -> Findings:
-    about = findings.about
-    about = {
-        **about,
-        "policies": [*about["policies"], name],
-        "bounds": {**about["bounds"], name: found.bound},
-    }
+def _joined(findings: Findings, name: str, found: Findings) -> Findings:
+    """Add what one run showed; its `about` is how the lower bound came about."""
+    about = dict(findings.about)
+    about |= {"policies": [*about["policies"], name]}
+    about |= {"bounds": about["bounds"] | {name: found.about}}
     joined = replace(
         findings,
         about=about,
@@ -124,25 +112,26 @@ class _Questions:
         """Refuse before anything is trained what would be refused."""
         make_plan(len(self._planted.frame), config)
 
-    def of(self, name: str, config: RunConfig) -> _RunResults:
+    def of(self, name: str, config: RunConfig) -> Findings:
         model, twin = self._data.train_twin(
             self._planted.frame, config, self._request.rows.rows, self._progress
         )
         self._progress.say("asking for the canaries")
         place = {"policy": name}
         texts = [str(cell) for cell in twin.frame[self._data.text].dropna()]
-        found = self._membership(model, texts, place)
-        found.measured += self._exposures(model, texts, place)
+        curve, measured, notes = self._membership(model, texts, place)
+        measured += self._exposures(model, texts, place)
+        bound: dict[str, Any] = {}
         if model.guarantee.unit == UNIT:
-            found.measured += self._lower_bound(model, place, config, found.bound)
+            measured += self._lower_bound(model, place, config, bound)
             if (claimed := twin.epsilon) is not None:
                 score = Score(CLAIM, claimed, claimed, claimed, "minimise", 0.0, math.inf, 1)
-                found.measured.append(Measured("leakage", score, place))
+                measured.append(Measured("leakage", score, place))
         else:
-            found.notes.append(
+            notes.append(
                 f"{name}: no lower bound; it protects {model.guarantee.unit}, which canaries lack"
             )
-        return found
+        return Findings("canaries", bound, tuple(measured), (curve,), notes=tuple(notes))
 
     def _exposures(
         self, model: TwinModel, texts: list[str], place: dict[str, str]
@@ -190,7 +179,9 @@ class _Questions:
         tokens = tokenise(self._planted.coins, template, writer.tokenizer, context, self._longest)
         return row_losses(writer.model, tokens).total
 
-    def _membership(self, model: TwinModel, texts: list[str], place: dict[str, str]) -> _RunResults:
+    def _membership(
+        self, model: TwinModel, texts: list[str], place: dict[str, str]
+    ) -> tuple[Curve, list[Measured], list[str]]:
         tried = self._sides
         members, others = tried.members, tried.non_members
         attacks, notes = model_attacks(model, self._base, members, others, self._progress)
@@ -198,7 +189,7 @@ class _Questions:
         judged = separation(attacks, self._seed, place)
         curve = replace(judged.curve, name=f"{judged.curve.name}, policy {place['policy']}")
         measured = [*judged.measured, *tried.measured]
-        return _RunResults(measured, [curve], [*tried.notes, *notes, *judged.notes], {})
+        return curve, measured, [*tried.notes, *notes, *judged.notes]
 
     @cached_property
     def _sides(self) -> Sides:
