@@ -12,7 +12,7 @@ from typing import Any
 
 from evaluation.comparison.report import as_markdown, write_figure
 from evaluation.comparison.results import REAL_ROWS, PolicyResults
-from evaluation.comparison.runs import JUDGE_ROWS, PERPLEXITY_ROWS, Bench
+from evaluation.comparison.runs import JUDGE_ROWS, PERPLEXITY_ROWS, PolicyTrials
 from evaluation.leakage.canaries import COPIES, EACH, FORMATS
 from evaluation.leakage.exposure import EXACT
 from evaluation.policy_runs import ComparisonRequest, Data, policy_config, read_data
@@ -46,11 +46,11 @@ def compare_policies(
     results = _open_results(request, data, config, output, command)
     seeds = range(config.training.seed, config.training.seed + request.seeds)
     keys = [(name, seed) for seed in seeds for name in (REAL_ROWS, BASELINE, *configs)]
-    bench: Bench | None = None
+    trials: PolicyTrials | None = None
     for turn, (name, seed) in results.missing(keys):
-        bench = bench or Bench(data, request, config, progress)
+        trials = trials or PolicyTrials(data, request, config, progress)
         progress.say(f"run {turn}: {name}, seed {seed}")
-        row = bench.run(str(name), int(seed), configs.get(str(name)))
+        row = trials.run(str(name), int(seed), configs.get(str(name)))
         results.add((name, seed), asdict(row))
     results.write(scores=results.scores)
     write_text(_beside(output, ".md"), as_markdown(results))

@@ -43,7 +43,7 @@ PERPLEXITY_ROWS = 250
 JUDGE_ROWS = 4000  # at most, that judges of label fidelity learn from
 
 
-class Bench:
+class PolicyTrials:
     """Makes runs and scores them, all against the same held-out rows.
 
     Args:

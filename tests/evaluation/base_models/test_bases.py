@@ -38,6 +38,6 @@ def test_the_table_says_what_the_evaluations_found(tmp_path):
     assert "twinset evaluate 7.991" in shown.stdout
 
 
-def test_an_empty_folder_is_told(tmp_path):
+def test_an_empty_folder_is_refused(tmp_path):
     with pytest.raises(InputError, match="holds no TABLE.BASE.json"):
         bases.bases(tmp_path)

@@ -12,7 +12,7 @@ from rich.console import Console
 import cli
 from evaluation.comparison.report import as_markdown, as_table
 from evaluation.comparison.results import REAL_ROWS, PolicyResults, PolicyRun, exposed, measures
-from evaluation.comparison.runs import Bench
+from evaluation.comparison.runs import PolicyTrials
 from evaluation.leakage.canaries import COPIES, EACH
 from evaluation.policy_runs import ComparisonRequest, policy_config, read_data
 from evaluation.private_table import BASELINE
@@ -77,8 +77,8 @@ def test_from_the_command_line_to_its_files(compare):
         assert text not in markdown + json.dumps(found)
 
 
-def test_the_same_command_goes_on_and_another_is_refused(compare, monkeypatch):
-    runs, real_run = [], Bench.run
+def test_the_same_command_resumes_and_another_is_refused(compare, monkeypatch):
+    runs, real_run = [], PolicyTrials.run
 
     def run(self, name, seed, config):
         if len(runs) == 3:
@@ -86,7 +86,7 @@ def test_the_same_command_goes_on_and_another_is_refused(compare, monkeypatch):
         runs.append((name, seed))
         return real_run(self, name, seed, config)
 
-    monkeypatch.setattr(Bench, "run", run)
+    monkeypatch.setattr(PolicyTrials, "run", run)
     given = ("--policies", "none", "--seeds", "2")
     assert compare(*given).code == STOPPED
     kept = stored()["rows"]

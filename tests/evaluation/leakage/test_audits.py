@@ -177,7 +177,7 @@ CONTROL = ("--copies", "0,20", "--coins", "80", "--mismatch-weight", "0", "--met
 def test_an_overtrained_model_without_privacy_is_caught_and_a_private_one_is_not(
     tiny_base, tmp_path, capsys, monkeypatch
 ):
-    """The audit's positive control: each of its measures finds what was learnt by heart."""
+    """The audit's positive control: each of its measures finds what was memorised."""
     coins = np.random.default_rng(0).integers(2, size=80).astype(bool)
     monkeypatch.setattr(canaryaudit, "include", lambda m: coins)
     tables_in(tmp_path, train=24, test=24)

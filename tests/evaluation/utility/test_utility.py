@@ -58,7 +58,7 @@ def test_no_proportion(hits, n):
 
 
 @pytest.mark.parametrize("target", targets(["mood", "product"]))
-def test_separable_rows_are_learnt(target):
+def test_separable_rows_are_learned(target):
     train, heldout = made_up(300, seed=0), made_up(200, seed=1)
     model = train_on(train, "text", target, tfidf)
     assert accuracy(model, heldout, "text", target).value > 0.95
