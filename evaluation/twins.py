@@ -19,15 +19,14 @@ from twinset.data.schema import Combination, Schema
 from twinset.errors import InputError
 from twinset.files.atomic import sha256_file
 from twinset.pipeline.finetune import finetune
-from twinset.pipeline.generate import generate
 from twinset.pipeline.prepare import prepare
-from twinset.pipeline.request import OutputPaths, Source
+from twinset.pipeline.request import Source
 from twinset.privacy.statement.guarantee import guarantee
 from twinset.privacy.statement.ledger import Ledger
 from twinset.progress import Progress
 from twinset.release.publish import beside
 from twinset.release.share import PRIVACY
-from twinset.sampling.allocation import RowsRequest, proportional
+from twinset.sampling.allocation import proportional
 from twinset.sampling.twin_model import TwinModel
 
 Seconds = dict[str, float]  # wall time by phase
@@ -44,7 +43,6 @@ class Twin:
         sentence: the guarantee in words.
         unit: whose presence it protects; "" without one.
         seconds: how long making it took.
-        run: its run folder, if any.
     """
 
     frame: pd.DataFrame
@@ -52,7 +50,6 @@ class Twin:
     delta: float | None = None
     sentence: str = "unknown: the twin came without its privacy.json"
     seconds: Seconds = field(default_factory=dict)
-    run: Path | None = None
     unit: str = ""
 
 
@@ -77,20 +74,6 @@ def train_twin(
         counts = proportional(model.label_counts, rows)
         frame = model.sample(counts, sampling, progress)
     return model, _twin(frame, model.ledger, seconds)
-
-
-def generate_twin(
-    source: Source, config: RunConfig, rows: RowsRequest, places: OutputPaths, progress: Progress
-) -> Twin:
-    """Make a twin with `twinset generate` itself, run folder and all."""
-    began = time.monotonic()
-    result = generate(source, config, rows, places, progress)
-    total = time.monotonic() - began
-    assert result.run is not None and result.twin is not None
-    *_, last = (result.run / "internal" / "metrics.jsonl").read_text("utf-8").splitlines()
-    training = json.loads(last)["seconds"]
-    seconds = {"fine-tuning": training, "sampling, loading and saving": total - training}
-    return replace(read_twin(result.twin), seconds=seconds, run=result.run)
 
 
 def read_twin(path: Path) -> Twin:

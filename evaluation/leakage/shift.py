@@ -52,11 +52,13 @@ def sides(members: Records, non_members: Records, most: int, seed: int) -> Sides
     Raises:
         InputError: nothing is left of one.
     """
-    *rest, shared = without_shared(members, non_members)
-    shifted, differ = shift(rest[0].texts, rest[1].texts, seed)
+    members, non_members, shared = without_shared(members, non_members)
+    shifted, differ = shift(members.texts, non_members.texts, seed)
     rng = np.random.default_rng(seed)
-    drawn = [take(rows, rng.permutation(len(rows))[:most]) for rows in rest]
-    return Sides(*drawn, () if shifted is None else (shifted,), (*shared, *differ))
+    known, unknown = (
+        take(rows, rng.permutation(len(rows))[:most]) for rows in (members, non_members)
+    )
+    return Sides(known, unknown, () if shifted is None else (shifted,), (*shared, *differ))
 
 
 def without_shared(
