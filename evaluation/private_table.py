@@ -79,7 +79,7 @@ def check_tables(tables: Tables) -> list[str]:
             raise InputError(f"{name}: no row has both a text and all labels; give another table")
         for attribute in tables.attributes:
             _check_labels(name, frame, tables, attribute)
-    return [*_untested(tables), *_few(tables), *_of_one_label(tables)]
+    return [*_untested(tables), *_too_few(tables)]
 
 
 def _check_labels(name: str, frame: pd.DataFrame, tables: Tables, attribute: str) -> None:
@@ -103,13 +103,10 @@ def _untested(tables: Tables) -> Iterator[str]:
             )
 
 
-def _few(tables: Tables) -> Iterator[str]:
+def _too_few(tables: Tables) -> Iterator[str]:
     for name, frame in tables.written.items():
         if len(frame) < FEW_ROWS:
             yield f"{name} has {len(frame)} rows only: nothing can be concluded from so few"
-
-
-def _of_one_label(tables: Tables) -> Iterator[str]:
     for name, frame in tables.written.items():
         for attribute in tables.attributes:
             if len(_labels(frame, tables.text, attribute)) < 2:

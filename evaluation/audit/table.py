@@ -86,7 +86,7 @@ def as_markdown(store: ResultsStore) -> str:
     effort = store.settings
     header = "step | experiment | claimed ε | shown: median, most | claim held | a theorem covers"
     rows = [
-        [str(case), *_cells(line), _theorem(str(case), line)]
+        _cells(str(case), line)
         for (case,), row in store.rows.items()
         for line in row["experiments"]
     ]
@@ -99,16 +99,14 @@ def as_markdown(store: ResultsStore) -> str:
     return "\n".join([*table(header.split(" | "), rows, 2), "", made, "", *commands, ""])
 
 
-def _cells(line: dict[str, Any]) -> list[str]:
-    bounds, claimed = line["bounds"], line["claimed"]
+def _cells(case: str, line: dict[str, Any]) -> list[str]:
+    bounds, claimed, guaranteed = line["bounds"], line["claimed"], line["guaranteed"]
     held = sum(bound <= claimed for bound in bounds)
     shown = f"{median(bounds):.2f}, {max(bounds):.2f}"
-    return [line["what"], f"{claimed:.2f}", shown, f"{held} of {len(bounds)}"]
-
-
-def _theorem(case: str, line: dict[str, Any]) -> str:
-    stated = line["claimed"] if line["guaranteed"] is None else line["guaranteed"]
-    return "nothing" if case.startswith("fault") or stated == "none" else f"{stated:.2f}"
+    covered = claimed if guaranteed is None else guaranteed
+    unknown = case.startswith("fault") or covered == "none"
+    theorem = "nothing" if unknown else f"{covered:.2f}"
+    return [case, line["what"], f"{claimed:.2f}", shown, f"{held} of {len(bounds)}", theorem]
 
 
 def main(

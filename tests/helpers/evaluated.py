@@ -12,6 +12,7 @@ from torch.nn.functional import cross_entropy
 
 from evaluation.demo import demos
 from evaluation.utility.embeddings import SentenceEncoder
+from tests.helpers.commands import run_twinset
 from twinset.config import SamplingConfig, options
 
 MOODS = {"positive": ["great", "good", "lovely"], "negative": ["dull", "poor", "grim"]}
@@ -52,6 +53,14 @@ def small_world_in(folder, monkeypatch, **tables) -> None:
     without_downloads(monkeypatch)
     monkeypatch.setattr(options, "SamplingConfig", partial(SamplingConfig, max_redraws=REDRAWS))
     tables_in(folder, **tables)
+
+
+def small_run(capsys, base, *columns) -> str:
+    """Make a twin of `train.csv`, and return its run folder."""
+    given = ("train.csv", *columns, "--base-model", base, "--run", "run", "--rows", "40")
+    made = run_twinset(capsys, "generate", *given, *OPTIONS)
+    assert made.code == 0, made.err
+    return "run"
 
 
 def token_nats(model, prompt, text) -> torch.Tensor:

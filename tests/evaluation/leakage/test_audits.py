@@ -10,7 +10,7 @@ from evaluation.leakage.canaries import FORMATS, Canary, numbered
 from evaluation.leakage.echo import Bigrams, echo
 from evaluation.leakage.planting import coin_canaries
 from tests.helpers.commands import run_twinset
-from tests.helpers.evaluated import OPTIONS, reviews, small_world_in, tables_in
+from tests.helpers.evaluated import reviews, small_run, small_world_in, tables_in
 
 COLUMNS = ("--text", "text", "--attribute", "sentiment")
 TABLES = ("--members", "train.csv", "--non-members", "test.csv", "--quiet")
@@ -22,11 +22,8 @@ def small_world(tmp_path, monkeypatch):
 
 
 def test_a_run_is_attacked_through_its_model_and_its_rows(tiny_base, tmp_path, capsys):
-    run_twinset(
-        capsys, "generate", "train.csv", *COLUMNS, "--base-model", tiny_base, "--run", "run",
-        "--rows", "40", *OPTIONS
-    )  # fmt: skip
-    ended = run_twinset(capsys, "audit", "run", *TABLES)
+    run = small_run(capsys, tiny_base, *COLUMNS)
+    ended = run_twinset(capsys, "audit", run, *TABLES)
     assert ended.code == 0, ended.err
     found = Findings.load(tmp_path / "run" / "internal" / "audit.json")
     for sees in ("model", "released rows"):

@@ -9,7 +9,7 @@ from evaluation.findings import Findings
 from evaluation.private_table import BASELINE, PRIVATE_CLASSIFIER, REAL, REAL_SMALL, TWIN
 from evaluation.twins import read_twin, rows_per_label
 from tests.helpers.commands import run_twinset
-from tests.helpers.evaluated import OPTIONS, reviews, small_world_in
+from tests.helpers.evaluated import reviews, small_run, small_world_in
 from twinset.data.records import records_from_frame
 from twinset.errors import InputError
 
@@ -25,12 +25,7 @@ def small_world(tmp_path, monkeypatch):
 
 @pytest.fixture
 def run(tiny_base, capsys):
-    made = run_twinset(
-        capsys, "generate", "train.csv", *COLUMNS, "--base-model", tiny_base, "--run", "run",
-        "--rows", "40", *OPTIONS
-    )  # fmt: skip
-    assert made.code == 0, made.err
-    return "run"
+    return small_run(capsys, tiny_base, *COLUMNS)
 
 
 def test_a_run_is_measured_against_every_baseline(run, tmp_path, capsys):
