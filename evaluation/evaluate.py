@@ -29,7 +29,7 @@ from evaluation.utility.classifiers import (
 )
 from evaluation.utility.dp_fitting import Budget
 from evaluation.utility.embeddings import SentenceEncoder
-from evaluation.utility.epsilon_curve import epsilon_curves
+from evaluation.utility.epsilon_curve import twins_by_epsilon
 from evaluation.utility.train_and_test import targets
 from evaluation.utility.usefulness import Usefulness
 from twinset.config import PrivacyConfig
@@ -140,8 +140,8 @@ def evaluate(
     found = replace(found, curves=tuple(usefulness.curves()))
     keep(found)
     if run is not None and request.sweep:
-        swept = epsilon_curves(request.sweep, run, tables, makers, twin, progress)
-        found = replace(found, curves=(*found.curves, *swept))
+        twins = twins_by_epsilon(request.sweep, run, tables, twin, progress)
+        found = replace(found, curves=(*found.curves, *usefulness.by_epsilon(twins)))
         keep(found)
     encoder = embeddings if request.embedded else None
     progress.say("comparing the twin's texts with real ones")

@@ -82,15 +82,28 @@ class Usefulness:
             title = f"accuracy by rows of the twin: {names_of(target)}"
             yield Curve("utility", title, "rows", "accuracy", series, log="x")
 
+    def by_epsilon(self, twins: Mapping[float, pd.DataFrame]) -> Iterator[Curve]:
+        """Yield accuracy by ε, given a twin of each."""
+        for target in targets(self.tables.attributes):
+            series: dict[str, list[tuple[float, ...]]] = {
+                name: [
+                    (epsilon, *self._accuracy([self._trained(twin, target, maker)], target))
+                    for epsilon, twin in sorted(twins.items())
+                ]
+                for name, maker in self.makers.items()
+            }
+            title = f"accuracy by epsilon: {names_of(target)}"
+            yield Curve("utility", title, "epsilon", "accuracy", series, log="x")
+
     def _models(self, target: Target, classifier: str) -> dict[str, list[Any]]:
         """Return by source the classifiers trained on it, one a seed."""
         models: dict[str, list[Any]] = {}
-        maker, text = self.makers[classifier], self.tables.text
+        maker = self.makers[classifier]
         for seed in self.seeds:
             for source, frame in self.tables.training_tables(seed).items():
-                models.setdefault(source, []).append(train_on(frame, text, target, maker, seed))
+                models.setdefault(source, []).append(self._trained(frame, target, maker, seed))
             if private_maker := self.dp_classifiers.get(classifier):
-                private = train_on(self.tables.train, text, target, private_maker, seed)
+                private = self._trained(self.tables.train, target, private_maker, seed)
                 models.setdefault(PRIVATE_CLASSIFIER, []).append(private)
         return models
 
@@ -98,13 +111,21 @@ class Usefulness:
         self, frame: pd.DataFrame, target: Target, maker: Classifier
     ) -> list[tuple[float, ...]]:
         points: list[tuple[float, ...]] = []
-        text, heldout = self.tables.text, self.tables.heldout
         for rows in sizes(min(len(frame), len(self.tables.twin))):
             some = (frame.sample(rows, random_state=seed) for seed in self.seeds)
-            models = [train_on(f, text, target, maker) for f in some]
-            score = classification_scores(predictions(models, heldout, text, target))[0]
-            points.append((rows, score.value, score.low, score.high))
+            models = [self._trained(drawn, target, maker) for drawn in some]
+            points.append((rows, *self._accuracy(models, target)))
         return points
+
+    def _trained(
+        self, frame: pd.DataFrame, target: Target, maker: Classifier, seed: int = 0
+    ) -> Any:
+        return train_on(frame, self.tables.text, target, maker, seed)
+
+    def _accuracy(self, models: Sequence[Any], target: Target) -> tuple[float, float, float]:
+        found = predictions(models, self.tables.heldout, self.tables.text, target)
+        score = classification_scores(found)[0]
+        return score.value, score.low, score.high
 
 
 def sizes(rows: int) -> list[int]:
