@@ -37,23 +37,20 @@ def as_table(results: PolicyResults) -> Table:
         table.add_column(name, no_wrap=True)
     for name in ("mean", "95 % interval", "seeds"):
         table.add_column(name, justify="right", no_wrap=True)
-    for block in _blocks(results):
-        for cells in block:
-            table.add_row(*cells, end_section=cells is block[-1])
+    for title, block in _blocks(results):
+        for left, cells in enumerate(block, start=1 - len(block)):
+            table.add_row(title, *cells, end_section=left == 0)
+            title = ""  # stands once, above its block
     return table
 
 
-def _blocks(results: PolicyResults) -> Iterator[list[list[str]]]:
+def _blocks(results: PolicyResults) -> Iterator[tuple[str, list[list[str]]]]:
     for measure in results.measures:
         scores = ((name, results.score(name, measure)) for name in results.names)
         taken = [[name, *_digits(measure, s), str(s.n)] for name, s in scores if s]
-        yield _headed(measure.name, taken)
+        yield measure.name, taken
     spent = ((name, *_spent(results.runs(name))) for name in results.names)
-    yield _headed("ε", [[name, epsilon, "", ""] for name, epsilon, _ in spent if epsilon])
-
-
-def _headed(title: str, lines: list[list[str]]) -> list[list[str]]:
-    return [["" if place else title, *line] for place, line in enumerate(lines)]
+    yield "ε", [[name, epsilon, "", ""] for name, epsilon, _ in spent if epsilon]
 
 
 def as_markdown(results: PolicyResults) -> str:
