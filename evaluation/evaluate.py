@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from evaluation.fidelity import fidelity
-from evaluation.findings import Findings, Histogram, Measured
+from evaluation.findings import Findings
 from evaluation.limits import RUNS
 from evaluation.private_table import Tables, check_tables, without_overlap
 from evaluation.release import FinishedRun, Release
@@ -28,7 +29,7 @@ from evaluation.utility.classifiers import (
 )
 from evaluation.utility.dp_fitting import Budget
 from evaluation.utility.embeddings import SentenceEncoder
-from evaluation.utility.epsilon_curve import epsilon_curves
+from evaluation.utility.epsilon_curve import twins_by_epsilon
 from evaluation.utility.train_and_test import targets
 from evaluation.utility.usefulness import Usefulness
 from twinset.config import PrivacyConfig
@@ -139,11 +140,12 @@ def evaluate(
     found = replace(found, curves=tuple(usefulness.curves()))
     keep(found)
     if run is not None and request.sweep:
-        swept = epsilon_curves(request.sweep, run, tables, makers, twin, progress)
-        found = replace(found, curves=(*found.curves, *swept))
+        twins = twins_by_epsilon(request.sweep, run, tables, twin, progress)
+        found = replace(found, curves=(*found.curves, *usefulness.by_epsilon(twins)))
         keep(found)
     encoder = embeddings if request.embedded else None
-    faithful, histograms = _fidelity(tables, public, encoder, progress)
+    progress.say("comparing the twin's texts with real ones")
+    faithful, histograms = fidelity(tables, encoder, seed=0, progress=progress, public_model=public)
     found = replace(found, measured=(*found.measured, *faithful), histograms=tuple(histograms))
     keep(found)
     return found
@@ -162,11 +164,8 @@ def _dp_classifiers(
     budget = _budget(twin)
     if budget is None:
         return {}
-
-    def count(done: int, total: int) -> None:
-        progress.count("private steps", done, total)
-
     names, encoder = request.classifiers, request.encoder
+    count = partial(progress.count, "private steps")
     return make_dp_classifiers(names, budget, progress.say, encoder, embeddings, count)
 
 
@@ -229,23 +228,3 @@ def _baseline(run: FinishedRun, twin: pd.DataFrame, progress: Progress) -> pd.Da
     frame = untrained_twin(run.config, run.schema, run.template, counts, progress)
     write_frame(frame, path)
     return frame
-
-
-def _fidelity(
-    tables: Tables,
-    public: tuple[Any, Any] | None,
-    embeddings: SentenceEncoder | None,
-    progress: Progress,
-) -> tuple[list[Measured], list[Histogram]]:
-    progress.say("comparing the twin's texts with real ones")
-    return fidelity(
-        tables.twin,
-        tables.train,
-        tables.heldout,
-        tables.text,
-        tables.attributes,
-        embeddings,
-        seed=0,
-        progress=progress,
-        public_model=public,
-    )

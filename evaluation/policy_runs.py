@@ -80,7 +80,8 @@ class Data:
         self, frame: pd.DataFrame, config: RunConfig, rows: int, progress: Progress
     ) -> tuple[TwinModel, Twin]:
         """Fine-tune on a table of these columns, and write so many rows."""
-        return train_twin(frame, self.text, self.attributes, config, self.template, rows, progress)
+        source = Source(frame, self.text, self.attributes, prompt=self.template)
+        return train_twin(source, config, rows, progress)
 
     def settings(self, config: RunConfig) -> dict[str, Any]:
         """Return what every run depends on, but its policy; the tables by their hashes."""
@@ -107,7 +108,10 @@ def read_data(
     template = template_of(source, records.schema)
     rng = np.random.default_rng(seed)
     if request.test is None:
-        order, held_out = rng.permutation(len(records)), _held_out(len(records), source.name)
+        if len(records) < HELD_OUT_SHARE:
+            raise InputError(f"{source.name}: too few rows to hold some out; give others by --test")
+        held_out = min(len(records) // HELD_OUT_SHARE, HELD_OUT_ROWS)
+        order = rng.permutation(len(records))
         return Data(take(records, order[held_out:]), take(records, order[:held_out]), template)
     schema = records.schema
     names = [attribute.name for attribute in schema.attributes]
@@ -135,12 +139,6 @@ def policy_config(config: RunConfig, name: str) -> RunConfig:
         known = ", ".join((*POLICIES, NO_PRIVACY))
         raise InputError(f"--policies: there is no policy {name!r}; there are {known}")
     return replace(config, policy=replace(config.policy, noise_policy=policy))
-
-
-def _held_out(rows: int, source: str) -> int:
-    if rows < HELD_OUT_SHARE:
-        raise InputError(f"{source}: too few rows to hold some out; give others by --test")
-    return min(rows // HELD_OUT_SHARE, HELD_OUT_ROWS)
 
 
 def take(records: Records, places: np.ndarray) -> Records:

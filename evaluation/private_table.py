@@ -48,9 +48,7 @@ class Tables:
     def training_tables(self, seed: int) -> dict[str, pd.DataFrame]:
         """Return the tables that classifiers learn from, by name; `seed` draws the small one."""
         small = self.train.sample(min(len(self.twin), len(self.train)), random_state=seed)
-        found = {REAL: self.train, REAL_SMALL: small, TWIN: self.twin}
-        found |= {} if self.non_private is None else {NON_PRIVATE: self.non_private}
-        return found | ({} if self.baseline is None else {BASELINE: self.baseline})
+        return {REAL: self.train, REAL_SMALL: small, **self.written}
 
     @property
     def rows(self) -> dict[str, int]:
@@ -72,11 +70,8 @@ def check_tables(tables: Tables) -> list[str]:
         InputError: a column is missing, no row can be used, or a table holds a label that the
             private one lacks.
     """
-    for name, frame in {
-        "--train": tables.train,
-        "--test": tables.heldout,
-        **tables.written,
-    }.items():
+    real = {"--train": tables.train, "--test": tables.heldout}
+    for name, frame in (real | tables.written).items():
         check_table(frame, name)
         choose_columns(frame, tables.text, list(tables.attributes), name, [])
         text_cells(frame[tables.text], f"{name}: column {tables.text!r}")
@@ -84,7 +79,7 @@ def check_tables(tables: Tables) -> list[str]:
             raise InputError(f"{name}: no row has both a text and all labels; give another table")
         for attribute in tables.attributes:
             _check_labels(name, frame, tables, attribute)
-    return [*_untested(tables), *_few(tables), *_of_one_label(tables)]
+    return [*_untested(tables), *_too_few(tables)]
 
 
 def _check_labels(name: str, frame: pd.DataFrame, tables: Tables, attribute: str) -> None:
@@ -108,13 +103,10 @@ def _untested(tables: Tables) -> Iterator[str]:
             )
 
 
-def _few(tables: Tables) -> Iterator[str]:
+def _too_few(tables: Tables) -> Iterator[str]:
     for name, frame in tables.written.items():
         if len(frame) < FEW_ROWS:
             yield f"{name} has {len(frame)} rows only: nothing can be concluded from so few"
-
-
-def _of_one_label(tables: Tables) -> Iterator[str]:
     for name, frame in tables.written.items():
         for attribute in tables.attributes:
             if len(_labels(frame, tables.text, attribute)) < 2:
@@ -130,18 +122,14 @@ def labelled(frame: pd.DataFrame, text: str, target: Sequence[str]) -> tuple[lis
 
     Labels are written as strings, so that the same values agree whatever files they came from.
     """
-    rows = list(_labelled_rows(frame, text, target))
-    return [row for row, _ in rows], [label for _, label in rows]
-
-
-def _labelled_rows(
-    frame: pd.DataFrame, text: str, target: Sequence[str]
-) -> Iterator[tuple[str, str]]:
     columns = (label_cells(frame[name], f"column {name!r}") for name in target)
     texts = text_cells(frame[text], f"column {text!r}")
-    for row, *values in zip(texts, *columns, strict=True):
-        if row is not None and None not in values:
-            yield row, " | ".join(map(str, values))
+    rows = [
+        (row, " | ".join(map(str, values)))
+        for row, *values in zip(texts, *columns, strict=True)
+        if row is not None and None not in values
+    ]
+    return [row for row, _ in rows], [label for _, label in rows]
 
 
 def normalised(text: object) -> str:
@@ -149,8 +137,8 @@ def normalised(text: object) -> str:
 
     By these, rows count as the same.
 
-    >>> normalised("Good film!"), normalised(":-)")
-    ('goodfilm', ':-)')
+    >>> normalised("Good film!"), normalised("SO-SO"), normalised(3), normalised(":-)")
+    ('goodfilm', 'soso', '3', ':-)')
     """
     return _NEITHER.sub("", str(text).lower()) or str(text)
 

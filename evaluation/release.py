@@ -25,8 +25,6 @@ from twinset.files.environment import machine, versions
 from twinset.files.limits import read_text
 from twinset.sampling.twin_model import DESCRIPTION
 
-TWIN = "twin"
-
 
 @dataclass(frozen=True)
 class FinishedRun:
@@ -77,13 +75,9 @@ class FinishedRun:
             InputError: there is none yet.
         """
         for ending in FORMATS:
-            if (path := self.root / "share" / f"{TWIN}{ending}").is_file():
+            if (path := self.root / "share" / f"twin{ending}").is_file():
                 return path
         raise InputError(f"{self.root}/share holds no twin yet; run `twinset sample {self.root}`")
-
-    def twin(self) -> Twin:
-        """Read the twin."""
-        return read_twin(self.twin_path)
 
 
 @dataclass(frozen=True)
@@ -92,11 +86,13 @@ class Release:
 
     Args:
         path: the twin's file, or the run folder.
+        file: the file of the twin's rows.
         twin: its rows, and what is guaranteed of them.
         run: the run folder.
     """
 
     path: Path
+    file: Path
     twin: Twin
     run: FinishedRun | None
 
@@ -112,15 +108,11 @@ class Release:
             raise InputError(f"{path} is a run folder; --run is for a twin given as a file")
         root = run or (path if is_run else None)
         finished = None if root is None else FinishedRun.read(root)
-        twin = finished.twin() if finished is not None and is_run else read_twin(path)
+        file = finished.twin_path if finished is not None and is_run else path
+        twin = read_twin(file)
         if finished is not None:
             twin = replace(twin, frame=_unguarded(twin.frame, finished.schema))
-        return cls(path, twin, finished)
-
-    @property
-    def file(self) -> Path:
-        """The file of the twin's rows."""
-        return self.run.twin_path if self.run is not None and self.path.is_dir() else self.path
+        return cls(path, file, twin, finished)
 
     def columns(
         self, text: str | None, attributes: Sequence[str], notes: list[str]

@@ -13,6 +13,13 @@ from twinset.errors import InputError
 from twinset.files.environment import shell_line
 
 
+def command(function: Callable[..., None]) -> typer.Typer:
+    """Return a function as a command line: its parameters are the options."""
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(function)
+    return app
+
+
 def run_command(app: Callable[[], object]) -> None:
     """Run a command; bad input ends it with one line and exit code 2."""
     if not sys.warnoptions:

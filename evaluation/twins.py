@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,19 +16,17 @@ from twinset.config import PrivacyConfig, RunConfig
 from twinset.data.columns import choose_columns, label_cells
 from twinset.data.formats import read_frame
 from twinset.data.schema import Combination, Schema
-from twinset.data.templates import Template
 from twinset.errors import InputError
 from twinset.files.atomic import sha256_file
 from twinset.pipeline.finetune import finetune
-from twinset.pipeline.generate import generate
 from twinset.pipeline.prepare import prepare
-from twinset.pipeline.request import OutputPaths, Source
+from twinset.pipeline.request import Source
 from twinset.privacy.statement.guarantee import guarantee
 from twinset.privacy.statement.ledger import Ledger
 from twinset.progress import Progress
 from twinset.release.publish import beside
 from twinset.release.share import PRIVACY
-from twinset.sampling.allocation import RowsRequest, proportional
+from twinset.sampling.allocation import proportional
 from twinset.sampling.twin_model import TwinModel
 
 Seconds = dict[str, float]  # wall time by phase
@@ -45,7 +43,6 @@ class Twin:
         sentence: the guarantee in words.
         unit: whose presence it protects; "" without one.
         seconds: how long making it took.
-        run: its run folder, if any.
     """
 
     frame: pd.DataFrame
@@ -53,18 +50,11 @@ class Twin:
     delta: float | None = None
     sentence: str = "unknown: the twin came without its privacy.json"
     seconds: Seconds = field(default_factory=dict)
-    run: Path | None = None
     unit: str = ""
 
 
 def train_twin(
-    train: pd.DataFrame,
-    text: str,
-    attributes: Sequence[str],
-    config: RunConfig,
-    template: Template,
-    rows: int,
-    progress: Progress,
+    source: Source, config: RunConfig, rows: int, progress: Progress
 ) -> tuple[TwinModel, Twin]:
     """Fine-tune once and sample once, with the parts that `twinset generate` is made of.
 
@@ -77,27 +67,13 @@ def train_twin(
     if sampling != config.sampling:
         progress.say("of several models torch writes the rows, whatever --engine")
     seconds: Seconds = {}
-    prepared = prepare(Source(train, text, tuple(attributes), prompt=template), config)
+    prepared = prepare(source, config)
     with timed(seconds, "fine-tuning"):
         model = finetune(prepared, progress)
     with timed(seconds, "sampling"):
         counts = proportional(model.label_counts, rows)
         frame = model.sample(counts, sampling, progress)
     return model, _twin(frame, model.ledger, seconds)
-
-
-def generate_twin(
-    source: Source, config: RunConfig, rows: RowsRequest, places: OutputPaths, progress: Progress
-) -> Twin:
-    """Make a twin with `twinset generate` itself, run folder and all."""
-    began = time.monotonic()
-    result = generate(source, config, rows, places, progress)
-    total = time.monotonic() - began
-    assert result.run is not None and result.twin is not None
-    *_, last = (result.run / "internal" / "metrics.jsonl").read_text("utf-8").splitlines()
-    training = json.loads(last)["seconds"]
-    seconds = {"fine-tuning": training, "sampling, loading and saving": total - training}
-    return replace(read_twin(result.twin), seconds=seconds, run=result.run)
 
 
 def read_twin(path: Path) -> Twin:

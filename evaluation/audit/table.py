@@ -20,7 +20,7 @@ from evaluation.audit.neighbours import worst_case
 from evaluation.audit.report import MechanismAudit, guaranteed_for_json
 from evaluation.markdown import table
 from evaluation.results_store import ResultsStore, about
-from evaluation.run_command import command_line, run_command
+from evaluation.run_command import command, command_line, run_command
 from twinset.config import PolicyConfig
 from twinset.files.atomic import write_text
 
@@ -47,13 +47,13 @@ class Effort:
 
 def audits(effort: Effort) -> dict[str, Callable[[], list[dict[str, Any]]]]:
     """Return what audits each case: policies in full, faults by a single step."""
-    policies = {f"{p.noise_policy}, {p.policy_form}": partial(_policy, p) for p in POLICIES}
-    faults = {f"fault: {name}": partial(_fault, kind) for name, kind in FAULTS.items()}
-    return {case: partial(_repeated, make, effort) for case, make in (policies | faults).items()}
-
-
-def _policy(policy: PolicyConfig, effort: Effort) -> list[Finding]:
-    return MechanismAudit(policy, trials=effort.trials, delta=effort.delta).run()
+    made: dict[str, Callable[[], list[Finding]]] = {}
+    for policy in POLICIES:
+        audit = MechanismAudit(policy, trials=effort.trials, delta=effort.delta)
+        made[f"{policy.noise_policy}, {policy.policy_form}"] = audit.run
+    for name, kind in FAULTS.items():
+        made[f"fault: {name}"] = partial(_fault, kind, effort)
+    return {case: partial(_repeated, make, effort.repetitions) for case, make in made.items()}
 
 
 def _fault(kind: type[Step], effort: Effort) -> list[Finding]:
@@ -64,12 +64,12 @@ def _fault(kind: type[Step], effort: Effort) -> list[Finding]:
         step.engine.close()
 
 
-def _repeated(make: Callable[[Effort], list[Finding]], effort: Effort) -> list[dict[str, Any]]:
+def _repeated(make: Callable[[], list[Finding]], repetitions: int) -> list[dict[str, Any]]:
     """Return each experiment of a case, with a lower bound for each repetition.
 
     Its `guaranteed` is ε of a theorem, where the claim is nominal; "none" where there is none.
     """
-    rounds = [make(effort) for _ in range(effort.repetitions)]
+    rounds = [make() for _ in range(repetitions)]
     return [
         {
             "what": found[0].what,
@@ -86,7 +86,7 @@ def as_markdown(store: ResultsStore) -> str:
     effort = store.settings
     header = "step | experiment | claimed ε | shown: median, most | claim held | a theorem covers"
     rows = [
-        [str(case), *_cells(line), _theorem(str(case), line)]
+        _cells(str(case), line)
         for (case,), row in store.rows.items()
         for line in row["experiments"]
     ]
@@ -99,22 +99,16 @@ def as_markdown(store: ResultsStore) -> str:
     return "\n".join([*table(header.split(" | "), rows, 2), "", made, "", *commands, ""])
 
 
-def _cells(line: dict[str, Any]) -> list[str]:
-    bounds, claimed = line["bounds"], line["claimed"]
+def _cells(case: str, line: dict[str, Any]) -> list[str]:
+    bounds, claimed, guaranteed = line["bounds"], line["claimed"], line["guaranteed"]
     held = sum(bound <= claimed for bound in bounds)
     shown = f"{median(bounds):.2f}, {max(bounds):.2f}"
-    return [line["what"], f"{claimed:.2f}", shown, f"{held} of {len(bounds)}"]
+    covered = claimed if guaranteed is None else guaranteed
+    unknown = case.startswith("fault") or covered == "none"
+    theorem = "nothing" if unknown else f"{covered:.2f}"
+    return [case, line["what"], f"{claimed:.2f}", shown, f"{held} of {len(bounds)}", theorem]
 
 
-def _theorem(case: str, line: dict[str, Any]) -> str:
-    stated = line["claimed"] if line["guaranteed"] is None else line["guaranteed"]
-    return "nothing" if case.startswith("fault") or stated == "none" else f"{stated:.2f}"
-
-
-app = typer.Typer(add_completion=False)
-
-
-@app.command()
 def main(
     repetitions: Annotated[int, typer.Option(min=1)] = 20,
     trials: Annotated[int, typer.Option(min=100)] = 3000,
@@ -134,4 +128,4 @@ def main(
 
 
 if __name__ == "__main__":
-    run_command(lambda: app(standalone_mode=False))
+    run_command(command(main))

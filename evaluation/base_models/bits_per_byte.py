@@ -21,15 +21,13 @@ import typer
 from evaluation.base_models.kneser_ney import ORDER, KneserNey
 from evaluation.markdown import publish, table
 from evaluation.results_store import about
-from evaluation.run_command import command_line, run_command
+from evaluation.run_command import command, command_line, run_command
 from twinset.commandline.console import Console
 from twinset.errors import InputError
 from twinset.models.base_model import BaseModel, context_length, load_base
 from twinset.pretraining.bits_per_byte import bits_per_byte
 from twinset.pretraining.corpus import read_corpus, size_of
 from twinset.pretraining.packing import Blocks, read_tokens, write_tokens
-
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
 @dataclass(frozen=True)
@@ -49,7 +47,6 @@ class BitsPerByte:
     vocabulary: int
 
 
-@app.command()
 def compare(
     models: Annotated[list[str], typer.Argument(help="Assets, folders or hub names.")],
     corpus: Annotated[list[Path], typer.Option(help="Public text; repeat it.")],
@@ -156,4 +153,4 @@ def as_markdown(rows: Sequence[BitsPerByte], facts: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    run_command(app)
+    run_command(command(compare))

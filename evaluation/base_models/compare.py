@@ -16,7 +16,7 @@ import typer
 from evaluation.findings import Findings
 from evaluation.markdown import table
 from evaluation.private_table import BASELINE, REAL, TWIN
-from evaluation.run_command import run_command
+from evaluation.run_command import command, run_command
 from twinset.errors import InputError
 from twinset.privacy.accounting.rounding import up_decimals
 from twinset.release.markdown import plain
@@ -24,10 +24,7 @@ from twinset.release.markdown import plain
 HEADER = ("table", "label", "classifier", "base model", "ε", "real", "twin", "no private data")
 FIDELITY = "label fidelity"
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
-
-@app.command()
 def bases(
     folder: Annotated[Path, typer.Argument(help="Of TABLE.BASE.json, as `evaluate` writes them.")],
 ) -> None:
@@ -76,4 +73,4 @@ def _found(folder: Path) -> Iterator[tuple[str, str, Findings]]:
 
 
 if __name__ == "__main__":
-    run_command(app)
+    run_command(command(bases))

@@ -22,7 +22,7 @@ import torch
 import typer
 
 from evaluation.bench import runner
-from evaluation.bench.measure import peak_bytes
+from evaluation.bench.measure import peak_bytes, seconds_of
 from evaluation.bench.runner import RESULTS, Output
 from evaluation.markdown import facts, page, table
 from evaluation.results_store import ResultsStore, about
@@ -135,10 +135,7 @@ def write_base(folder: Path) -> None:
     bpe.decoder = decoders.ByteLevel()
     printable = ["Ġ", *map(chr, range(33, 127))]
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY,
-        special_tokens=[end],
-        initial_alphabet=printable,
-        show_progress=False,
+        vocab_size=VOCABULARY, special_tokens=[end], initial_alphabet=printable, show_progress=False
     )
     bpe.train_from_iterator([f" {word}" for word in known_words()], trainer)
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token=end, bos_token=end)
@@ -154,13 +151,7 @@ def write_base(folder: Path) -> None:
 def draw_seconds(records: int, sample_rate: float) -> float:
     """Return the median time of drawing a batch."""
     batches = poisson_batches(records, sample_rate, DRAWS, Randomness.from_os())
-    return median(_seconds(lambda: next(batches)) for _ in range(DRAWS))
-
-
-def _seconds(do: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    do()
-    return time.perf_counter() - began
+    return median(seconds_of(lambda: next(batches)) for _ in range(DRAWS))
 
 
 # --- in a process of its own ---------------------------------------------------------------------
@@ -308,11 +299,6 @@ def _seconds_of(found: list[float]) -> str:
     return f"{found[0]:.2f} s ({found[1]:.2f} s)"
 
 
-def _rows_a_second(size: dict[str, Any]) -> str:
-    wall, processor = (size["rows"] / s for s in size["resumed"]["seconds"]["_write_twin"])
-    return f"{wall:.0f} ({processor:.0f})"
-
-
 _ROWS: dict[str, Callable[[dict[str, Any]], str]] = {
     "the table": lambda size: _megabytes(size["table_bytes"]),
     "**peak memory, first start to step 2**": lambda s: _megabytes(s["first"]["bytes"]),
@@ -326,7 +312,9 @@ _ROWS: dict[str, Callable[[dict[str, Any]], str]] = {
     "drawing a batch": lambda s: f"{1000 * s['draw_seconds']:.2f} ms",
     "steps": lambda s: str(s["steps"]),
     "rows of the twin": lambda s: f"{s['rows']:,}",
-    "rows a second": _rows_a_second,
+    "rows a second": lambda s: "{:.0f} ({:.0f})".format(
+        *(s["rows"] / seconds for seconds in s["resumed"]["seconds"]["_write_twin"])
+    ),
     "files of tokens at the end": lambda s: str(len(s["resumed"]["left"])),
 }
 

@@ -5,6 +5,8 @@ Without dropout, which would be counted against some engines and not others.
 
 from __future__ import annotations
 
+import tomllib
+from pathlib import Path
 from typing import Any
 
 from evaluation.bench.cases import StepCase
@@ -14,39 +16,8 @@ _LORA_RANK = 8
 
 # name → (family, what differs from the family's default configuration)
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
-    "gpt2-toy": (
-        "GPT2",
-        {"n_layer": 2, "n_embd": 32, "n_head": 2, "vocab_size": 97, "n_positions": 64},
-    ),
-    "llama-toy": (
-        "Llama",
-        {
-            "num_hidden_layers": 2,
-            "hidden_size": 32,
-            "intermediate_size": 48,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 2,
-            "vocab_size": 97,
-            "max_position_embeddings": 64,
-            "tie_word_embeddings": True,
-        },
-    ),
-    "gpt2-14m": ("GPT2", {"n_layer": 6, "n_embd": 384, "n_head": 6, "vocab_size": 8192}),
-    "gpt2-124m": ("GPT2", {}),
-    "smollm2-135m": (
-        "Llama",
-        {
-            "num_hidden_layers": 30,
-            "hidden_size": 576,
-            "intermediate_size": 1536,
-            "num_attention_heads": 9,
-            "num_key_value_heads": 3,
-            "vocab_size": 49_152,
-            "max_position_embeddings": 8192,
-            "rope_theta": 100_000.0,
-            "tie_word_embeddings": True,
-        },
-    ),
+    name: (model.pop("family"), model)
+    for name, model in tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8")).items()
 }
 
 

@@ -80,10 +80,7 @@ def _refuse_unknown(model: nn.Module, known: Iterable[type]) -> None:
 
 
 def _conv1d_gradients(layer: Conv1D, inputs: list[Tensor], b: Tensor) -> dict[Any, Tensor]:
-    return {
-        layer.weight: torch.einsum("nti,ntj->nij", inputs[0], b),
-        layer.bias: b.sum(1),
-    }
+    return {layer.weight: torch.einsum("nti,ntj->nij", inputs[0], b), layer.bias: b.sum(1)}
 
 
 def _conv1d_norms(layer: Conv1D, inputs: list[Tensor], b: Tensor) -> dict[Any, Tensor]:

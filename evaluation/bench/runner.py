@@ -17,7 +17,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from evaluation.results_store import about
-from evaluation.run_command import command_line, run_command
+from evaluation.run_command import command, command_line, run_command
 from twinset.errors import InputError
 from twinset.files.import_path import worker_environment
 
@@ -28,13 +28,6 @@ Result = TypeVar("Result")
 Output = Annotated[Path, typer.Option(help="This .json; .md beside it.")]
 Rounds = Annotated[int, typer.Option(min=1, help="Turns of each.")]
 Threads = Annotated[int, typer.Option(min=1, help="Threads.")]
-
-
-def command(bench: Callable[..., None]) -> typer.Typer:
-    """Return a function as a command line."""
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command()(bench)
-    return app
 
 
 def run(bench: Callable[..., None], in_process: Callable[..., Any] | None = None) -> None:

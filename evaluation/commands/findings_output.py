@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from evaluation.commands.findings_table import FindingsTable
-from evaluation.findings import Findings
+from evaluation.findings import Findings, Measured, Question
 from evaluation.release import FinishedRun, Release
+from evaluation.scores import Score
 from twinset.commandline.common import show
 from twinset.errors import InputError
 from twinset.release.share import PRIVACY
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
 
 SHARE = "share"
 WHY = (
@@ -18,6 +25,18 @@ WHY = (
     "differentially private, and cost no further privacy. All others were computed on private rows."
 )
 NOT_PRIVATE = "this twin has no guarantee, so nothing measured of it may be published"
+TITLES: dict[Question, str] = {
+    "utility": "Is it useful? Classifiers tested on real held-out rows",
+    "fidelity": "Is it faithful? The twin's texts beside a second real sample's",
+    "leakage": "Does it leak?",
+}
+_ACROSS: dict[Question, str] = {  # the dimension of places that becomes columns
+    "utility": "classifier",
+    "fidelity": "rows",
+    "leakage": "",
+}
+_LONG = ("method", "candidates")  # dimensions that the JSON and the report show
+_DETAIL = "value"  # a dimension that is for the report alone: F1 of each label
 
 
 def place_of(run: FinishedRun | None, output: Path | None, name: str) -> Path | None:
@@ -73,7 +92,54 @@ def show_findings(findings: Findings, as_json: bool) -> None:
     if as_json:
         show(findings.to_dict(), (), as_json)
     else:
-        Console(highlight=False).print(FindingsTable(findings))
+        console = Console(highlight=False)
+        for part in as_tables(findings):
+            console.print(part)
+
+
+def as_tables(findings: Findings) -> Iterator[Text | Table]:
+    """Yield notes for the terminal, and a short table for each question that was asked."""
+    from rich.text import Text
+
+    for note in findings.notes:
+        yield Text(f"note: {note}")
+    for question in TITLES:
+        if found := [m for m in findings.of(question) if _DETAIL not in m.place]:
+            yield _table(question, found)
+
+
+def _table(question: Question, found: list[Measured]) -> Table:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    across = _ACROSS[question]
+    columns = list(dict.fromkeys(m.place.get(across, "") for m in found))
+    cells: dict[tuple[str, ...], dict[str, Score]] = {}
+    for m in found:
+        of = tuple(_named(k, v) for k, v in m.place.items() if k not in (across, *_LONG))
+        cells.setdefault((m.score.name, *of), {})[m.place.get(across, "")] = m.score
+    table = Table(title=TITLES[question], box=box.SIMPLE_HEAD, title_justify="left")
+    table.pad_edge = False
+    for name in ("measure", "of"):
+        table.add_column(name)
+    for name in columns:
+        table.add_column(Text(name or "value"), justify="right", no_wrap=not across)
+    for (name, *rest), row in cells.items():
+        digits = (_short(row[column]) if column in row else "" for column in columns)
+        table.add_row(*map(Text, (name, ", ".join(rest), *digits)))
+    return table
+
+
+def _named(dimension: str, value: str) -> str:
+    """A number alone says nothing."""
+    return f"{value} {dimension}" if value.isdecimal() else value
+
+
+def _short(score: Score) -> str:
+    """Return "0.71 ±0.03", the longer half of the interval, or the value alone without one."""
+    half = max(score.high - score.value, score.value - score.low)
+    return f"{score.value:.2f} ±{half:.2f}" if math.isfinite(half) else f"{score.value:.2f} or more"
 
 
 def show_place(place: Path | None) -> None:

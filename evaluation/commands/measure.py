@@ -91,7 +91,7 @@ def compare(
             progress,
         )
     if as_json:
-        show(results.to_dict(), (), as_json)
+        show(results.to_dict() | {"scores": results.scores}, (), as_json)
     else:
         Stdout(highlight=False).print(as_table(results))
 

@@ -6,17 +6,18 @@ classifier accuracy of the twins, perplexity and canary exposure of the models t
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from evaluation.comparison.report import as_markdown, write_figure
 from evaluation.comparison.results import REAL_ROWS, PolicyResults
-from evaluation.comparison.runs import JUDGE_ROWS, PERPLEXITY_ROWS, Bench
+from evaluation.comparison.runs import JUDGE_ROWS, PERPLEXITY_ROWS, PolicyTrials
 from evaluation.leakage.canaries import COPIES, EACH, FORMATS
 from evaluation.leakage.exposure import EXACT
 from evaluation.policy_runs import ComparisonRequest, Data, policy_config, read_data
 from evaluation.private_table import BASELINE, coinciding_rows
-from evaluation.results_store import ResultsStore, about
+from evaluation.results_store import about
 from twinset.config import RunConfig
 from twinset.errors import InputError
 from twinset.files.atomic import write_text
@@ -45,13 +46,13 @@ def compare_policies(
     results = _open_results(request, data, config, output, command)
     seeds = range(config.training.seed, config.training.seed + request.seeds)
     keys = [(name, seed) for seed in seeds for name in (REAL_ROWS, BASELINE, *configs)]
-    bench: Bench | None = None
-    for turn, (name, seed) in results.store.missing(keys):
-        bench = bench or Bench(data, request, config, progress)
+    trials: PolicyTrials | None = None
+    for turn, (name, seed) in results.missing(keys):
+        trials = trials or PolicyTrials(data, request, config, progress)
         progress.say(f"run {turn}: {name}, seed {seed}")
-        row = bench.run(str(name), int(seed), configs.get(str(name)))
-        results.add(str(name), int(seed), row)
-    results.store.write(scores=results.scores)
+        row = trials.run(str(name), int(seed), configs.get(str(name)))
+        results.add((name, seed), asdict(row))
+    results.write(scores=results.scores)
     write_text(_beside(output, ".md"), as_markdown(results))
     write_figure(results, _beside(output, ".png"))
     return results
@@ -60,8 +61,9 @@ def compare_policies(
 def _open_results(
     request: ComparisonRequest, data: Data, config: RunConfig, output: Path, command: str
 ) -> PolicyResults:
-    space = max(canary_format.space for canary_format in FORMATS)
-    facts = {
+    settings = _settings(request, data, config)
+    results = PolicyResults.open(_beside(output, ".json"), settings, command)
+    results.facts = {
         "data": "/".join(Path(request.source.name).parts[-2:]),
         "train": len(data.train),
         "held out": len(data.heldout),
@@ -71,11 +73,9 @@ def _open_results(
         "coinciding": coinciding_rows(data.train.texts, data.heldout.texts),
         "judge rows": min(JUDGE_ROWS, len(data.train)),
         "perplexity rows": min(PERPLEXITY_ROWS, len(data.heldout)),
-        "space": space,
+        "space": max(canary_format.space for canary_format in FORMATS),
     }
-    store = ResultsStore.open(_beside(output, ".json"), _settings(request, data, config), command)
-    store.facts = facts
-    return PolicyResults(store)
+    return results
 
 
 def _settings(request: ComparisonRequest, data: Data, config: RunConfig) -> dict[str, Any]:

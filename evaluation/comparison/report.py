@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evaluation.comparison.results import REAL_ROWS, Measure, PolicyResults, Row, exposed
+from evaluation.comparison.results import REAL_ROWS, Measure, PolicyResults, PolicyRun, exposed
 from evaluation.leakage.canaries import COPIES, EACH
 from evaluation.leakage.exposure import EXACT, UNKNOWN
 from evaluation.markdown import table
@@ -37,68 +37,59 @@ def as_table(results: PolicyResults) -> Table:
         table.add_column(name, no_wrap=True)
     for name in ("mean", "95 % interval", "seeds"):
         table.add_column(name, justify="right", no_wrap=True)
-    for block in _blocks(results):
-        for cells in block:
-            table.add_row(*cells, end_section=cells is block[-1])
+    for title, block in _blocks(results):
+        for left, cells in enumerate(block, start=1 - len(block)):
+            table.add_row(title, *cells, end_section=left == 0)
+            title = ""  # stands once, above its block
     return table
 
 
-def _blocks(results: PolicyResults) -> Iterator[list[list[str]]]:
+def _blocks(results: PolicyResults) -> Iterator[tuple[str, list[list[str]]]]:
     for measure in results.measures:
         scores = ((name, results.score(name, measure)) for name in results.names)
         taken = [[name, *_digits(measure, s), str(s.n)] for name, s in scores if s]
-        yield _headed(measure.name, taken)
+        yield measure.name, taken
     spent = ((name, *_spent(results.runs(name))) for name in results.names)
-    yield _headed("ε", [[name, epsilon, "", ""] for name, epsilon, _ in spent if epsilon])
-
-
-def _headed(title: str, lines: list[list[str]]) -> list[list[str]]:
-    return [["" if place else title, *line] for place, line in enumerate(lines)]
+    yield "ε", [[name, epsilon, "", ""] for name, epsilon, _ in spent if epsilon]
 
 
 def as_markdown(results: PolicyResults) -> str:
     """Return the same table in Markdown, with the guarantees and what made it."""
-    lines = table(_header(results), [_cells(results, name) for name in results.names])
-    return "\n".join(
+    header = ["policy", "seeds", "ε", "δ", *(m.name for m in results.measures), "training, s"]
+    stated = {
+        f"{plain(name)}: {plain(run.guarantee)}": None
+        for name in results.names
+        for run in results.runs(name)
+        if run.guarantee
+    }
+    parts = (
+        [f"**{plain(_title(results))}**"],
+        table(header, [_cells(results, name) for name in results.names]),
+        bullets(map(plain, _notes(results))),
+        ["Guarantees:"],
+        bullets(stated),
         [
-            f"**{plain(_title(results))}**",
-            "",
-            *lines,
-            "",
-            *bullets(map(plain, _notes(results))),
-            "",
-            "Guarantees:",
-            "",
-            *bullets(_guarantees(results)),
-            "",
-            *bullets(f"{plain(k)}: {plain(v)}" for k, v in results.store.settings["about"].items()),
-            *bullets(f"command: {code(command)}" for command in results.store.commands),
-            "",
-        ]
+            *bullets(f"{plain(k)}: {plain(v)}" for k, v in results.settings["about"].items()),
+            *bullets(f"command: {code(command)}" for command in results.commands),
+        ],
     )
+    return "\n\n".join("\n".join(part) for part in parts) + "\n"
 
 
 def _title(results: PolicyResults) -> str:
-    facts = results.store.facts
+    facts = results.facts
     return (
         f"{facts['data']}: noise policies on {facts['train']} training rows, "
         f"{facts['held out']} held out"
     )
 
 
-def _header(results: PolicyResults) -> list[str]:
-    return ["policy", "seeds", "ε", "δ", *(m.name for m in results.measures), "training, s"]
-
-
 def _cells(results: PolicyResults, name: str) -> list[str]:
     runs = results.runs(name)
-    scores = (_cell(m, results.score(name, m)) for m in results.measures)
+    found = [(m, results.score(name, m)) for m in results.measures]
+    scores = (" ".join(_digits(m, score)).strip() if score else "" for m, score in found)
     seconds = _mean_seconds(runs, "fine-tuning")
     return [name, str(len(runs)), *_spent(runs), *scores, f"{seconds:.0f}" if seconds else ""]
-
-
-def _cell(measure: Measure, score: Score | None) -> str:
-    return " ".join(_digits(measure, score)).strip() if score else ""
 
 
 def _digits(measure: Measure, score: Score) -> tuple[str, str]:
@@ -107,7 +98,7 @@ def _digits(measure: Measure, score: Score) -> tuple[str, str]:
     return mean, "" if score.n == 1 else f"[{low}, {high}]"
 
 
-def _spent(runs: list[Row]) -> tuple[str, str]:
+def _spent(runs: list[PolicyRun]) -> tuple[str, str]:
     """Return ε, rounded up, and δ: the largest of the runs; nothing where none was trained."""
     if not any(run.guarantee for run in runs):
         return "", ""
@@ -118,13 +109,13 @@ def _spent(runs: list[Row]) -> tuple[str, str]:
     return up_decimals(epsilon), f"{delta:.3g}"
 
 
-def _mean_seconds(runs: list[Row], phase: str) -> float:
+def _mean_seconds(runs: list[PolicyRun], phase: str) -> float:
     taken = [run.seconds[phase] for run in runs if phase in run.seconds]
     return sum(taken) / len(taken) if taken else 0.0
 
 
 def _notes(results: PolicyResults) -> Iterator[str]:
-    facts = results.store.facts
+    facts = results.facts
     yield "Computed on private rows: stays with their owner. Only twins may be handed over."
     yield (
         "Mean and 95 % t interval over the seeds, which change training, noise, sampling and "
@@ -156,13 +147,6 @@ def _phases(results: PolicyResults) -> Iterator[str]:
         phases = dict.fromkeys(phase for run in runs for phase in run.seconds)
         spent = ", ".join(f"{phase} {_mean_seconds(runs, phase):.0f}" for phase in phases)
         yield f"{name}: {spent}"
-
-
-def _guarantees(results: PolicyResults) -> Iterator[str]:
-    for name in results.names:
-        for sentence in dict.fromkeys(run.guarantee for run in results.runs(name)):
-            if sentence:
-                yield f"{plain(name)}: {plain(sentence)}"
 
 
 def write_figure(results: PolicyResults, path: Path) -> None:

@@ -60,7 +60,7 @@ def measures(classifiers: Sequence[str], space: int) -> list[Measure]:
 
 
 @dataclass(frozen=True)
-class Row:
+class PolicyRun:
     """One run with one seed.
 
     Args:
@@ -80,29 +80,25 @@ class Row:
     exposures: list[dict[str, Any]] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class PolicyResults:
-    """All runs made under the same settings.
+class PolicyResults(ResultsStore):
+    """All runs made under the same settings: rows by policy or what it is set beside, and seed.
 
-    Args:
-        store: rows by policy, `REAL_ROWS` or `evaluation.private_table.BASELINE`, and seed.
+    What policies are set beside is `REAL_ROWS` and `evaluation.private_table.BASELINE`.
     """
-
-    store: ResultsStore
 
     @property
     def measures(self) -> list[Measure]:
         """The columns."""
-        return measures(self.store.settings["classifiers"], self.store.facts["space"])
+        return measures(self.settings["classifiers"], self.facts["space"])
 
     @property
     def names(self) -> list[str]:
         """Policies and what they are set beside, in the order of their first runs."""
-        return list(dict.fromkeys(str(name) for name, _ in self.store.rows))
+        return list(dict.fromkeys(str(name) for name, _ in self.rows))
 
-    def runs(self, name: str) -> list[Row]:
+    def runs(self, name: str) -> list[PolicyRun]:
         """Return the runs of one name."""
-        return [Row(**row) for row in self.store.by_seed(name).values()]
+        return [PolicyRun(**row) for row in self.by_seed(name).values()]
 
     def values(self, name: str, measure: Measure) -> list[float]:
         """Return one measure of one name, a value for each seed; none where it was not taken."""
@@ -113,14 +109,6 @@ class PolicyResults:
         if not (values := self.values(name, measure)):
             return None
         return mean(measure.name, values, measure.goal, measure.minimum, measure.maximum)
-
-    def add(self, name: str, seed: int, row: Row) -> None:
-        """Add a run, and write the file."""
-        self.store.add((name, seed), asdict(row))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON."""
-        return self.store.to_dict() | {"scores": self.scores}
 
     @property
     def scores(self) -> list[dict[str, Any]]:

@@ -13,7 +13,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from evaluation.comparison.results import PERPLEXITY, REAL_ROWS, Row, accuracy, exposed, fidelity
+from evaluation.comparison.results import (
+    PERPLEXITY,
+    REAL_ROWS,
+    PolicyRun,
+    accuracy,
+    exposed,
+    fidelity,
+)
 from evaluation.leakage.canaries import COPIES, FORMATS, Canary, draw_canaries, plant
 from evaluation.leakage.exposure import Exposure, exposure
 from evaluation.policy_runs import ComparisonRequest, Data, read_data, table, take
@@ -36,7 +43,7 @@ PERPLEXITY_ROWS = 250
 JUDGE_ROWS = 4000  # at most, that judges of label fidelity learn from
 
 
-class Bench:
+class PolicyTrials:
     """Makes runs and scores them, all against the same held-out rows.
 
     Args:
@@ -77,7 +84,7 @@ class Bench:
         max_tokens = self._config.training.max_tokens
         return tokenise(probes, self._data.template, base.tokenizer, context, max_tokens)
 
-    def run(self, name: str, seed: int, config: RunConfig | None) -> Row:
+    def run(self, name: str, seed: int, config: RunConfig | None) -> PolicyRun:
         """Make one run and score it; `config` is that of a policy."""
         if name == REAL_ROWS:
             return self._real(seed)
@@ -85,40 +92,38 @@ class Bench:
             return self._untrained(seed)
         return self._policy(seed, seeded(config, seed))
 
-    def _real(self, seed: int) -> Row:
+    def _real(self, seed: int) -> PolicyRun:
         frame = self._train.sample(min(self._rows, len(self._train)), random_state=seed)
         seconds: Seconds = {}
         with timed(seconds, "classifiers"):
             values = self._accuracies(frame) | self._fidelities(self._heldout)
-        return Row(values, seconds)
+        return PolicyRun(values, seconds)
 
-    def _untrained(self, seed: int) -> Row:
+    def _untrained(self, seed: int) -> PolicyRun:
         config = seeded(self._config, seed)
         seconds: Seconds = {}
         with timed(seconds, "sampling"):
-            counts = proportional(self._label_counts(), self._rows)
+            labels = Counter(self._data.train.labels)
+            shares = {c: float(labels[c]) for c in self._data.train.schema.combinations}
+            counts = proportional(shares, self._rows)
             template, schema = self._data.template, self._data.train.schema
             frame = untrained_twin(config, schema, template, counts, self._progress)
         dtype = frozen_dtype(config)
         base = load_base(config.training.base_model, dtype=dtype, say=self._progress.say)
         values, exposures = self._scores(frame, base, self._canaries(seed), seconds)
-        return Row(values, seconds, exposures=exposures)
+        return PolicyRun(values, seconds, exposures=exposures)
 
-    def _policy(self, seed: int, config: RunConfig) -> Row:
+    def _policy(self, seed: int, config: RunConfig) -> PolicyRun:
         data, canaries = self._data, self._canaries(seed)
         planted = plant(self._train, data.text, data.attributes, canaries)
         model, twin = data.train_twin(planted, config, self._rows, self._progress)
         seconds = dict(twin.seconds)
         values, exposures = self._scores(twin.frame, model, canaries, seconds)
         claim = model.guarantee
-        return Row(values, seconds, claim.epsilon, claim.delta, claim.sentence, exposures)
+        return PolicyRun(values, seconds, claim.epsilon, claim.delta, claim.sentence, exposures)
 
     def _canaries(self, seed: int) -> list[Canary]:
         return draw_canaries(self._data.train.schema.combinations, seed)
-
-    def _label_counts(self) -> dict[Any, float]:
-        counts = Counter(self._data.train.labels)
-        return {c: float(counts[c]) for c in self._data.train.schema.combinations}
 
     def _scores(
         self,
@@ -175,17 +180,14 @@ def _plain(found: Exposure) -> dict[str, Any]:
 def _check_canaries(base: BaseModel, prompts: dict[Any, list[int]], max_tokens: int) -> None:
     """Refuse to train on canaries whose secret would be cut off."""
     budget = text_budget(prompts, context_length(base.model), max_tokens)
-    longest = max(_tokens(base, canary_format.candidates()) for canary_format in FORMATS)
+    spaced = [f" {text}" for canary_format in FORMATS for text in canary_format.candidates()]
+    encoded = base.tokenizer(spaced, add_special_tokens=False)["input_ids"]
+    longest = max(map(len, encoded))
     if longest >= budget:
         raise InputError(
             f"canaries have up to {longest} tokens and an end, but texts are cut after {budget}; "
             "raise --max-tokens, or shorten --prompt"
         )
-
-
-def _tokens(base: BaseModel, texts: list[str]) -> int:
-    spaced = [" " + text for text in texts]
-    return max(map(len, base.tokenizer(spaced, add_special_tokens=False)["input_ids"]))
 
 
 def seeded(config: RunConfig, seed: int) -> RunConfig:

@@ -20,12 +20,12 @@ from evaluation.findings import Findings
 from evaluation.leakage.replay import replay_planted
 from evaluation.release import Release
 from evaluation.report.page import write_report
-from evaluation.twins import generate_twin
 from evaluation.utility.embeddings import SentenceEncoder
 from twinset.config import RunConfig
 from twinset.data.formats import write_frame
 from twinset.models.base_model import load_base
 from twinset.pipeline.estimate import measure, usual_tokens
+from twinset.pipeline.generate import generate
 from twinset.pipeline.prepare import prepare
 from twinset.pipeline.request import OutputPaths, Source
 from twinset.progress import Progress, Silent
@@ -72,17 +72,19 @@ def run_demo(
         minutes = math.ceil(_seconds_ahead(demo, source, train, config, progress) / 60)
         progress.say(f"the demo takes about {minutes} min on this machine (measured just now)")
         places = OutputPaths(run, overwrite=overwrite)
-        twin = generate_twin(source, config, _rows(demo), places, progress)
-        assert twin.run is not None
+        made = generate(source, config, _rows(demo), places, progress).run
+        assert made is not None
         request = EvaluationRequest(
             known, tested, classifiers=demo.classifiers, embedded=demo.embedded
         )
         command = f"twinset demo --data {demo.name}"
-        findings = evaluate(Release.read(twin.run), request, command, progress)
-    findings = _with_secrets(findings, demo, twin.frame, train, heldout)
-    findings.save(twin.run / "internal" / FILE)
-    write_report(twin.run)
-    return DemoReport(demo, findings, twin.frame.head(SAMPLES), twin.run)
+        release = Release.read(made)
+        findings = evaluate(release, request, command, progress)
+    twin = release.twin.frame
+    findings = _with_secrets(findings, demo, twin, train, heldout)
+    findings.save(made / "internal" / FILE)
+    write_report(made)
+    return DemoReport(demo, findings, twin.head(SAMPLES), made)
 
 
 def _rows(demo: Demo) -> RowsRequest:

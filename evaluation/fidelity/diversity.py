@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from evaluation.fidelity.intervals import jackknife, leaving_out
-from evaluation.fidelity.words import Grams, Row, ngrams, numbering
+from evaluation.fidelity.words import Row, ngram_counts
 from evaluation.private_table import normalised
 from evaluation.scores import Score, proportion
 
@@ -31,12 +32,12 @@ class Diversity:
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self._rows = len(rows)
-        self._grams = list(ngrams(rows, LONGEST, numbering(rows)))
+        self._grams = [ngram_counts(rows, n) for n in range(1, LONGEST + 1)]
 
-    def _counts(self, grams: Grams) -> Iterator[np.ndarray]:
+    def _counts(self, grams: csr_array) -> Iterator[np.ndarray]:
         """Yield the counts on all rows, and leaving out each block of rows."""
-        yield grams.count()
-        yield from (grams.count(kept) for kept in leaving_out(self._rows, grams.rows))
+        yield grams.sum(axis=0)
+        yield from (grams[kept].sum(axis=0) for kept in leaving_out(self._rows))
 
     def drawn(self) -> tuple[int, ...]:
         """Return, for n = 1 … 4, how many n-grams can be drawn, whatever block is left out."""

@@ -17,19 +17,14 @@ from evaluation.scores import Goal, Score
 BLOCKS = 10
 
 
-def leaving_out(number: int, rows: np.ndarray | None = None) -> Iterator[np.ndarray]:
-    """Yield what is kept (T,) when each block of rows is left out; of one row, nothing.
+def leaving_out(number: int) -> Iterator[np.ndarray]:
+    """Yield which rows (N,) are kept when each block of them is left out; of one row, nothing.
 
     Rows must be in random order.
-
-    Args:
-        number: of rows.
-        rows: (T,) the row that each thing belongs to; by default, things are the rows.
     """
-    rows = np.arange(number) if rows is None else rows
     blocks = min(BLOCKS, number)
     for block in range(blocks) if blocks > 1 else ():
-        yield rows % BLOCKS != block
+        yield np.arange(number) % BLOCKS != block
 
 
 def jackknife(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -26,10 +27,10 @@ def label_histogram(tables: Mapping[str, DataFrame], attribute: str) -> Histogra
     """Return the share of each label in each table; labels are in the order of their names."""
     found = {name: label_values(frame[attribute]) for name, frame in tables.items()}
     bins = sorted(set().union(*found.values()), key=_by_number)
-    places = {label: place for place, label in enumerate(bins)}
+    counted = {name: Counter(labels) for name, labels in found.items()}
     series = {
-        name: (_counted(labels, places) / max(1, len(labels))).tolist()
-        for name, labels in found.items()
+        name: [often[label] / max(1, often.total()) for label in bins]
+        for name, often in counted.items()
     }
     return Histogram("fidelity", f"labels: {attribute}", attribute, bins, series)
 
@@ -60,10 +61,6 @@ def label_distance(labels: list[str], train: list[str]) -> Score:
         1.0,
         min(len(ours), len(real)),
     )
-
-
-def _counted(labels: list[str], places: Mapping[str, int]) -> np.ndarray:
-    return np.bincount([places[label] for label in labels], minlength=len(places))
 
 
 def _by_number(label: str) -> tuple[float, str]:

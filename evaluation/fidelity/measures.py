@@ -11,9 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from evaluation.fidelity.diversity import Diversity, duplicate_rate
 from evaluation.fidelity.frechet import frechet_distance
@@ -26,8 +25,9 @@ from evaluation.fidelity.surprise import PERPLEXITY_ROWS, perplexity
 from evaluation.fidelity.vocabulary import vocabulary_scores
 from evaluation.fidelity.words import words
 from evaluation.findings import Histogram, Measured
+from evaluation.private_table import TWIN, Tables
 from evaluation.scores import Score
-from evaluation.utility.embeddings import SentenceEncoder
+from evaluation.utility.embeddings import Encoder, encode_tables
 from twinset.data.columns import text_cells
 from twinset.errors import InputError
 
@@ -36,22 +36,17 @@ if TYPE_CHECKING:
 
     from twinset.progress import Progress
 
-TWIN, TRAIN, SECOND = "twin", "train", "real, a second sample"
+TRAIN, SECOND = "train", "real, a second sample"
 DIVERSITY_ROWS = 2_000  # for distinct-n and self-BLEU
 VOCABULARY_ROWS = 10_000
 EMBEDDED_ROWS = 1_000
-_ENCODED_AT_ONCE = 256
 
 Texts = Mapping[str, Sequence[str]]  # by table: twin, train, second sample; in random order
 
 
 def fidelity(
-    twin: DataFrame,
-    train: DataFrame,
-    heldout: DataFrame,
-    text: str,
-    attributes: Sequence[str],
-    encoder: SentenceEncoder | None,
+    tables: Tables,
+    encoder: Encoder | None,
     *,
     seed: int,
     progress: Progress,
@@ -60,11 +55,7 @@ def fidelity(
     """Measure a twin against train, and held-out rows as a twin that cannot be bettered.
 
     Args:
-        twin: the twin.
-        train: the rows it was made from.
-        heldout: other rows from the same source.
-        text: name of the text column.
-        attributes: names of the label columns.
+        tables: the twin, the rows it was made from, and other rows from the same source.
         encoder: makes the embeddings; None leaves out what is measured by them.
         seed: draws rows and clusters.
         progress: is notified of the slow parts.
@@ -73,21 +64,21 @@ def fidelity(
     Raises:
         InputError: a table has no text.
     """
-    frames = {TWIN: twin, TRAIN: train, SECOND: heldout}
+    frames = {TWIN: tables.twin, TRAIN: tables.train, SECOND: tables.heldout}
     frames = {name: f.sample(frac=1, random_state=seed) for name, f in frames.items()}
-    texts = {name: _texts(frame, text, name) for name, frame in frames.items()}
+    texts = {name: _texts(frame, tables.text, name) for name, frame in frames.items()}
     counted = {name: lengths(rows) for name, rows in texts.items()}
     measured = [
         *(_alone(s, name) for name, each in counted.items() for s in length_scores(each)),
         *_repetition(texts, progress),
-        *_labels(frames, attributes),
+        *_labels(frames, tables.attributes),
         *_vocabulary(texts),
     ]
     if encoder is not None:
         measured += _embedded(texts, encoder, seed, progress)
     if public_model is not None:
         measured += _perplexities(texts, *public_model, progress)
-    histograms = [label_histogram(frames, attribute) for attribute in attributes]
+    histograms = [label_histogram(frames, attribute) for attribute in tables.attributes]
     return measured, [length_histogram(counted), *histograms]
 
 
@@ -137,11 +128,9 @@ def _vocabulary(texts: Texts) -> Iterator[Measured]:
         yield from (_place(score, name) for score in vocabulary_scores(rows[name], rows[TRAIN]))
 
 
-def _embedded(
-    texts: Texts, encoder: SentenceEncoder, seed: int, progress: Progress
-) -> Iterator[Measured]:
+def _embedded(texts: Texts, encoder: Encoder, seed: int, progress: Progress) -> Iterator[Measured]:
     some = _equally_many(texts, EMBEDDED_ROWS)
-    vectors = _encode(some, encoder, progress)
+    vectors = encode_tables(encoder, some, progress)
     real = vectors[TRAIN]
     for name in (TWIN, SECOND):
         ours = vectors[name]
@@ -149,26 +138,11 @@ def _embedded(
         yield from (_place(s, name) for s in [*scores, frechet_distance(ours, real)] if s)
 
 
-def _encode(texts: Texts, encoder: SentenceEncoder, progress: Progress) -> dict[str, np.ndarray]:
-    """Return the embeddings of each table's rows; those of one length are read together."""
-    everything = sorted({text for rows in texts.values() for text in rows}, key=len)
-    for start in range(0, len(everything), _ENCODED_AT_ONCE):
-        encoder.encode(everything[start : start + _ENCODED_AT_ONCE])
-        done = min(start + _ENCODED_AT_ONCE, len(everything))
-        progress.count("texts embedded", done, len(everything))
-    return {name: encoder.encode(rows) for name, rows in texts.items()}
-
-
 def _perplexities(
     texts: Texts, model: Any, tokenizer: Any, progress: Progress
 ) -> Iterator[Measured]:
     for name, rows in texts.items():
-
-        def on_progress(
-            done: int, total: int, what: str = f"texts read by a model: {name}"
-        ) -> None:
-            progress.count(what, done, total)
-
+        on_progress = partial(progress.count, f"texts read by a model: {name}")
         score = perplexity(rows[:PERPLEXITY_ROWS], model, tokenizer, on_progress)
         yield from [_alone(score, name)] if score else []
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from evaluation.fidelity.intervals import jackknife, leaving_out
-from evaluation.fidelity.words import Row, ngrams, numbering
+from evaluation.fidelity.words import Row, ngram_counts
 from evaluation.scores import Goal, Score
 
 Statistic = Callable[[np.ndarray, np.ndarray], float]  # of the counts of words in two tables
@@ -47,13 +47,13 @@ def vocabulary_scores(rows: Sequence[Row], train: Sequence[Row]) -> list[Score]:
     All three depend on the number of rows: compare scores of the same number only. Rows are in
     random order. The intervals are the jackknife's, over rows of both tables.
     """
-    numbers = numbering(rows, train)
-    ours, real = (next(ngrams(table, 1, numbers)) for table in (rows, train))
-    whole = ours.count(), real.count()
+    both = ngram_counts([*rows, *train], 1)
+    ours, real = both[: len(rows)], both[len(rows) :]
+    whole = ours.sum(axis=0), real.sum(axis=0)
     if not (whole[0].any() and whole[1].any()):
         return []
-    kept = zip(leaving_out(len(rows), ours.rows), leaving_out(len(train), real.rows), strict=False)
-    parts = [(ours.count(a), real.count(b)) for a, b in kept]
+    kept = zip(leaving_out(len(rows)), leaving_out(len(train)), strict=False)
+    parts = [(ours[a].sum(axis=0), real[b].sum(axis=0)) for a, b in kept]
     parts = [part for part in parts if part[0].any() and part[1].any()]
     return [
         jackknife(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -27,15 +27,13 @@ from evaluation.leakage.membership import model_attacks, row_losses
 from evaluation.leakage.one_run import include, one_run_audit
 from evaluation.leakage.planting import CanaryRequest, planted
 from evaluation.leakage.roc import separation
-from evaluation.leakage.shift import shift, without_shared
+from evaluation.leakage.shift import Sides, sides
 from evaluation.leakage.text_membership import text_attacks
-from evaluation.policy_runs import Data, policy_config, read_data, take
+from evaluation.policy_runs import Data, policy_config, read_data
 from evaluation.results_store import check_settings
 from evaluation.scores import Score, mean
-from evaluation.twins import Twin
 from twinset.config import RunConfig
 from twinset.config.plan import default_delta, make_plan
-from twinset.data.records import Records
 from twinset.data.tokenization import prompt_tokens, tokenise
 from twinset.errors import InputError
 from twinset.files.environment import machine, versions
@@ -76,23 +74,11 @@ def audit_canaries(
     return findings
 
 
-@dataclass
-class _RunResults:
-    """What one run showed."""
-
-    measured: list[Measured]
-    curves: list[Curve]
-    notes: list[str]
-    bound: dict[str, Any]  # how the lower bound came about
-
-
-def _joined(findings: Findings, name: str, found: _RunResults) -> Findings:
-    about = findings.about
-    about = {
-        **about,
-        "policies": [*about["policies"], name],
-        "bounds": {**about["bounds"], name: found.bound},
-    }
+def _joined(findings: Findings, name: str, found: Findings) -> Findings:
+    """Add what one run showed; its `about` is how the lower bound came about."""
+    about = dict(findings.about)
+    about |= {"policies": [*about["policies"], name]}
+    about |= {"bounds": about["bounds"] | {name: found.about}}
     joined = replace(
         findings,
         about=about,
@@ -126,29 +112,26 @@ class _Questions:
         """Refuse before anything is trained what would be refused."""
         make_plan(len(self._planted.frame), config)
 
-    def of(self, name: str, config: RunConfig) -> _RunResults:
+    def of(self, name: str, config: RunConfig) -> Findings:
         model, twin = self._data.train_twin(
             self._planted.frame, config, self._request.rows.rows, self._progress
         )
         self._progress.say("asking for the canaries")
         place = {"policy": name}
         texts = [str(cell) for cell in twin.frame[self._data.text].dropna()]
-        found = self._membership(model, texts, place)
-        found.measured += self._exposures(model, texts, place)
+        curve, measured, notes = self._membership(model, texts, place)
+        measured += self._exposures(model, texts, place)
+        bound: dict[str, Any] = {}
         if model.guarantee.unit == UNIT:
-            delta = self._delta(config)
-            found.measured += [*self._lower_bound(model, place, delta, found.bound)]
-            found.measured += _claim(twin, place)
+            measured += self._lower_bound(model, place, config, bound)
+            if (claimed := twin.epsilon) is not None:
+                score = Score(CLAIM, claimed, claimed, claimed, "minimise", 0.0, math.inf, 1)
+                measured.append(Measured("leakage", score, place))
         else:
-            found.notes.append(
+            notes.append(
                 f"{name}: no lower bound; it protects {model.guarantee.unit}, which canaries lack"
             )
-        return found
-
-    def _delta(self, config: RunConfig) -> float:
-        """Return one δ for all policies: that of the claims."""
-        delta = config.privacy.target_delta
-        return default_delta(len(self._planted.frame)) if delta is None else delta
+        return Findings("canaries", bound, tuple(measured), (curve,), notes=tuple(notes))
 
     def _exposures(
         self, model: TwinModel, texts: list[str], place: dict[str, str]
@@ -164,7 +147,9 @@ class _Questions:
                 how = {"candidates": str(some[0].space), "method": some[0].method}
                 where = {**place, "copies": str(copies), "sees": sees, **how}
                 most = min(some[0].space, ECHOED) if sees == RELEASED else some[0].space
-                yield Measured("leakage", _mean_exposure(some, most), where)
+                bits = [e.bits for e in some]
+                score = mean("exposure", bits, "minimise", 0.0, float(np.log2(most)))
+                yield Measured("leakage", score, where)
 
     def _exposure(self, model: TwinModel, secret: Canary) -> Exposure:
         asked = model.model, model.tokenizer, self._prompts[secret.label], secret
@@ -173,10 +158,12 @@ class _Questions:
         return extrapolated_exposure(*asked, seed=self._seed)
 
     def _lower_bound(
-        self, model: TwinModel, place: dict[str, str], delta: float, found: dict[str, Any]
+        self, model: TwinModel, place: dict[str, str], config: RunConfig, found: dict[str, Any]
     ) -> Iterator[Measured]:
         if not self._request.coins:
             return
+        stated = config.privacy.target_delta  # one δ for all policies: that of the claims
+        delta = default_delta(len(self._planted.frame)) if stated is None else stated
         gained = self._before - self._losses(model)
         audit = one_run_audit(gained, self._planted.included, delta)
         found.update(asdict(audit))
@@ -192,38 +179,21 @@ class _Questions:
         tokens = tokenise(self._planted.coins, template, writer.tokenizer, context, self._longest)
         return row_losses(writer.model, tokens).total
 
-    def _membership(self, model: TwinModel, texts: list[str], place: dict[str, str]) -> _RunResults:
-        members, others, shifted, known = self._sides
+    def _membership(
+        self, model: TwinModel, texts: list[str], place: dict[str, str]
+    ) -> tuple[Curve, list[Measured], list[str]]:
+        tried = self._sides
+        members, others = tried.members, tried.non_members
         attacks, notes = model_attacks(model, self._base, members, others, self._progress)
         attacks += text_attacks(texts, members.texts, others.texts, None, self._progress)
         judged = separation(attacks, self._seed, place)
         curve = replace(judged.curve, name=f"{judged.curve.name}, policy {place['policy']}")
-        return _RunResults(
-            [*judged.measured, *shifted], [curve], [*known, *notes, *judged.notes], {}
-        )
+        measured = [*judged.measured, *tried.measured]
+        return curve, measured, [*tried.notes, *notes, *judged.notes]
 
     @cached_property
-    def _sides(self) -> tuple[Records, Records, list[Measured], list[str]]:
-        """Training rows, held-out rows, and what the two tables show without any model."""
-        members, others, shared = without_shared(self._data.train, self._data.heldout)
-        shifted, differ = shift(members.texts, others.texts, self._seed)
-        rng, most = np.random.default_rng(self._seed), self._request.members
-        members, others = (
-            take(rows, rng.permutation(len(rows))[:most]) for rows in (members, others)
-        )
-        return members, others, [] if shifted is None else [shifted], [*shared, *differ]
-
-
-def _claim(twin: Twin, place: dict[str, str]) -> Iterator[Measured]:
-    """Yield the ε that was claimed, if one was."""
-    if (epsilon := twin.epsilon) is not None:
-        score = Score(CLAIM, epsilon, epsilon, epsilon, "minimise", 0.0, math.inf, 1)
-        yield Measured("leakage", score, place)
-
-
-def _mean_exposure(found: Sequence[Exposure], most: int) -> Score:
-    """Return the mean, of `log2 most` bits at best."""
-    return mean("exposure", [e.bits for e in found], "minimise", 0.0, float(np.log2(most)))
+    def _sides(self) -> Sides:
+        return sides(self._data.train, self._data.heldout, self._request.members, self._seed)
 
 
 def _curves(findings: Findings) -> Iterator[Curve]:

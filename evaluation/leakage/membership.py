@@ -11,6 +11,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,6 @@ from torch import Tensor
 from evaluation.leakage.roc import Attack
 from evaluation.utility.heldout_loss import read
 from twinset.data.records import Records
-from twinset.data.schema import Schema
 from twinset.data.tokenization import TokenisedRecords, tokenise
 from twinset.errors import InputError
 from twinset.models.assets import Say, silent
@@ -75,7 +75,9 @@ def model_attacks(
     """
     progress = progress or Silent()
     tokens = _tokens(twin, members, non_members)
-    losses = row_losses(twin.model, tokens, _counting(progress, "rows read by the twin's model"))
+    losses = row_losses(
+        twin.model, tokens, partial(progress.count, "rows read by the twin's model")
+    )
     found = {
         "loss": -losses.mean,
         "zlib ratio": -losses.total / _compressed(twin.tokenizer, tokens.texts),
@@ -83,7 +85,9 @@ def model_attacks(
     }
     notes: list[str] = []
     if base is not None and base.tokenizer.get_vocab() == twin.tokenizer.get_vocab():
-        before = row_losses(base.model, tokens, _counting(progress, "rows read by the base model"))
+        before = row_losses(
+            base.model, tokens, partial(progress.count, "rows read by the base model")
+        )
         found["calibrated loss"] = before.mean - losses.mean
     else:
         why = "is not at hand" if base is None else "has another vocabulary"
@@ -148,8 +152,16 @@ def _compressed(tokenizer: Any, texts: Sequence[list[int]]) -> np.ndarray:
 
 
 def _tokens(twin: TwinModel, members: Records, non_members: Records) -> TokenisedRecords:
-    _check(members, twin.schema, "the members")
-    _check(non_members, twin.schema, "the non-members")
+    names = [attribute.name for attribute in twin.schema.attributes]
+    for records, who in ((members, "the members"), (non_members, "the non-members")):
+        if [attribute.name for attribute in records.schema.attributes] != names:
+            raise InputError(
+                f"{who}: the model was trained with the labels {', '.join(names)}; name these"
+            )
+        if not set(records.labels) <= set(twin.schema.combinations):
+            raise InputError(
+                f"{who} have label values that the model was not trained with; leave these rows out"
+            )
     rows = replace(
         members,
         texts=[*members.texts, *non_members.texts],
@@ -158,17 +170,3 @@ def _tokens(twin: TwinModel, members: Records, non_members: Records) -> Tokenise
     )
     context = context_length(twin.model)
     return tokenise(rows, twin.template, twin.tokenizer, context, twin.text_tokens)
-
-
-def _check(records: Records, schema: Schema, who: str) -> None:
-    if [a.name for a in records.schema.attributes] != [a.name for a in schema.attributes]:
-        names = ", ".join(attribute.name for attribute in schema.attributes)
-        raise InputError(f"{who}: the model was trained with the labels {names}; name these")
-    if not set(records.labels) <= set(schema.combinations):
-        raise InputError(
-            f"{who} have label values that the model was not trained with; leave these rows out"
-        )
-
-
-def _counting(progress: Progress, what: str) -> Callable[[int, int], object]:
-    return lambda done, total: progress.count(what, done, total)

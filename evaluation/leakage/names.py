@@ -19,7 +19,7 @@ import torch
 from evaluation.findings import Measured
 from evaluation.leakage.exposure import candidate_losses
 from evaluation.leakage.exposure_extrapolation import extrapolated_rank
-from evaluation.scores import Goal, Score
+from evaluation.scores import Score
 from twinset.detectors.entities import PIPELINE
 from twinset.detectors.spans import Span
 from twinset.errors import InputError
@@ -128,7 +128,7 @@ def mean_reciprocal_rank(
     name = "mean reciprocal rank of names"
     if not any(ranks):
         return None
-    return Measured("leakage", _over_texts(name, ranks, "minimise", 1.0, seed), {"rows": rows})
+    return Measured("leakage", _over_texts(name, ranks, 1.0, seed), {"rows": rows})
 
 
 def _reciprocal_ranks(
@@ -140,9 +140,7 @@ def _reciprocal_ranks(
     encoded = tokenizer(" " + text, add_special_tokens=False, return_offsets_mapping=True)
     offsets = np.array(encoded["offset_mapping"][:budget]) - 1  # of the space
     tokens = [np.flatnonzero((offsets[:, 0] < e) & (offsets[:, 1] > s)) for s, e in names]
-    tokens = [
-        places for places, (_, end) in zip(tokens, names, strict=True) if end <= offsets.max()
-    ]
+    tokens = [t for t, (_, end) in zip(tokens, names, strict=True) if end <= offsets.max()]
     if not tokens:
         return []
     wanted = torch.tensor(np.unique(np.concatenate(tokens)))
@@ -205,20 +203,13 @@ def phone_exposure(
             same = bits.setdefault((digits, method), {})
             same.setdefault(row, []).append(float(digits * np.log2(10) - np.log2(rank)))
         progress.count("telephone numbers scored", done, len(chosen))
-    return [
-        Measured(
-            "leakage",
-            _over_texts(
-                "exposure of telephone numbers",
-                list(by_text.values()),
-                "minimise",
-                float(digits * np.log2(10)),
-                seed,
-            ),
-            {"rows": rows, "candidates": f"10^{digits}", "method": method},
-        )
-        for (digits, method), by_text in sorted(bits.items())
-    ]
+    measured = []
+    for (digits, method), by_text in sorted(bits.items()):
+        most_bits, values = float(digits * np.log2(10)), list(by_text.values())
+        score = _over_texts("exposure of telephone numbers", values, most_bits, seed)
+        place = {"rows": rows, "candidates": f"10^{digits}", "method": method}
+        measured.append(Measured("leakage", score, place))
+    return measured
 
 
 def _others(number: str, many: int, rng: np.random.Generator) -> list[str]:
@@ -229,9 +220,7 @@ def _others(number: str, many: int, rng: np.random.Generator) -> list[str]:
     return ["".join(row) for row in signs.tolist()]
 
 
-def _over_texts(
-    name: str, by_text: list[list[float]], goal: Goal, maximum: float, seed: int
-) -> Score:
+def _over_texts(name: str, by_text: list[list[float]], maximum: float, seed: int) -> Score:
     """Return the mean of all values, its interval by a bootstrap over texts, for one text's agree.
 
     One text has none: it is the whole range.
@@ -244,4 +233,4 @@ def _over_texts(
         drawn = (rng.integers(len(sums), size=len(sums)) for _ in range(_RESAMPLES))
         low, high = np.quantile([sums[i].sum() / counts[i].sum() for i in drawn], [0.025, 0.975])
     value, n = float(sums.sum() / counts.sum()), int(counts.sum())
-    return Score(name, value, float(low), float(high), goal, 0.0, maximum, n)
+    return Score(name, value, float(low), float(high), "minimise", 0.0, maximum, n)

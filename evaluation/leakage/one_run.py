@@ -183,7 +183,4 @@ def _halves(m: int) -> list[int]:
     >>> _halves(100)
     [100, 50, 25, 12]
     """
-    numbers = [m]
-    while numbers[-1] // 2 >= _FEWEST:
-        numbers.append(numbers[-1] // 2)
-    return numbers
+    return [m, *(m >> k for k in range(1, m.bit_length()) if m >> k >= _FEWEST)]

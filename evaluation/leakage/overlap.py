@@ -11,7 +11,6 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import Protocol
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from evaluation.findings import Measured
 from evaluation.leakage.distances import nearest, ratio_percentile, share_nearer
 from evaluation.leakage.near_duplicates import near_duplicates
 from evaluation.scores import Score, proportion
+from evaluation.utility.embeddings import Encoder, encode_tables
 from twinset.data.ngrams import Vocabulary, Words, rows_sharing_a_run
 from twinset.errors import InputError
 from twinset.progress import Progress
@@ -26,15 +26,6 @@ from twinset.progress import Progress
 RUN = 8  # words of a run that is hardly shared by chance
 TRAIN, HELDOUT = "train", "held-out"
 SAMPLE = "train, as many rows as held-out"
-_ENCODED = 1024  # texts between two reports
-
-
-class Encoder(Protocol):
-    """Embeds texts."""
-
-    def encode(self, texts: Sequence[str]) -> np.ndarray:
-        """Return unit vectors (N, d)."""
-        ...
 
 
 def overlap(
@@ -70,7 +61,7 @@ def overlap(
     measured = list(_shared(twin_texts, tables, progress))
     equal = SAMPLE if SAMPLE in tables else TRAIN
     wanted = {"twin": twin_texts, equal: tables[equal], HELDOUT: tables[HELDOUT]}
-    measured += _distances(_encoded(encoder, wanted, progress), equal)
+    measured += _distances(encode_tables(encoder, wanted, progress), equal)
     return measured
 
 
@@ -124,20 +115,6 @@ def verbatim(twin: Words, other: Words) -> tuple[Score, Score]:
     low = float(longest(min(n, missed + 1)))
     run = Score("longest verbatim run", longest(1), low, math.inf, "minimise", 0.0, math.inf, n)
     return run, proportion(f"rows with a run of {RUN} words", sharing(RUN), n, "minimise")
-
-
-def _encoded(
-    encoder: Encoder, tables: dict[str, Sequence[str]], progress: Progress
-) -> dict[str, np.ndarray]:
-    total, done, vectors = sum(map(len, tables.values())), 0, {}
-    for name, texts in tables.items():
-        blocks = []
-        for start in range(0, len(texts), _ENCODED):
-            blocks.append(encoder.encode(texts[start : start + _ENCODED]))
-            done += len(blocks[-1])
-            progress.count("texts embedded", done, total)
-        vectors[name] = np.concatenate(blocks)
-    return vectors
 
 
 def _distances(vectors: dict[str, np.ndarray], equal: str) -> Iterator[Measured]:

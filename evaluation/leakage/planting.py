@@ -1,19 +1,21 @@
 """What an audit of canaries trains on: the private table with secrets, and with coins' canaries.
 
 Everything is drawn by the training seed but the coins, which an audit of one run must not be able
-to repeat.
+to repeat. Each canary of a coin is a record of its own: the table's own beginning of a sentence,
+which a twin's prompt leads to, and an end that no one would write (Meeus et al. 2025, "The Canary's
+Echo", section 4). Beginnings are public: the base model writes them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from evaluation.leakage.canaries import MORE_FORMATS, Canary, Format, draw_canaries, numbered, plant
-from evaluation.leakage.coins import coin_canaries
 from evaluation.limits import CANARIES, LENGTHS, SECRETS
 from evaluation.policy_runs import ComparisonRequest, Data, table, take
 from evaluation.untrained_baseline import untrained_twin
@@ -30,6 +32,8 @@ EACH = 3  # canaries of each number of copies
 COINS = 200  # canaries for the lower bound, half of them planted
 DIGITS = 3  # of a secret number: names have a space of the same size
 OPENINGS = 32  # rows of the base model whose beginnings coins' canaries share
+PREFIX_WORDS = 8
+SUFFIX_TOKENS = 12
 
 
 @dataclass(frozen=True)
@@ -134,3 +138,28 @@ def _coin_records(
     texts = coin_canaries(openings, base.tokenizer, many, seed)
     drawn = np.random.default_rng(seed).integers(len(schema.combinations), size=many)
     return Records(texts, [schema.combinations[i] for i in drawn], schema)
+
+
+def coin_canaries(openings: Sequence[str], tokenizer: Any, many: int, seed: int) -> list[str]:
+    """Return distinct texts.
+
+    Args:
+        openings: texts whose first words begin the canaries.
+        tokenizer: its words, of letters alone, end them.
+        many: how many.
+        seed: of the draw.
+    """
+    rng = np.random.default_rng(seed)
+    words = _words(tokenizer)
+    found = []
+    for number in range(many):
+        opening = openings[number % len(openings)].split()[:PREFIX_WORDS]
+        found.append(" ".join([*opening, *rng.choice(words, SUFFIX_TOKENS)]))
+    return found
+
+
+def _words(tokenizer: Any) -> np.ndarray:
+    """Return words of at least four letters that are one token."""
+    decoded = (tokenizer.decode([token]).strip() for token in range(len(tokenizer)))
+    known = {word for word in decoded if word.isascii() and word.isalpha() and len(word) > 3}
+    return np.array(sorted(known))

@@ -161,35 +161,20 @@ def numbers_in(text: str) -> Iterator[tuple[str, str]]:
     >>> list(numbers_in("Ann@X.org paid with 4111-1111-1111-1111 on 2001-05-14, case A-955320"))
     [('e-mail address', 'ann@x.org'), ('card number', '4111111111111111'), ('id number', 'A955320')]
     """
-    for kind, find in _FINDERS:
+    for kind, find, written in _FINDERS:
         rest: list[str] = []
         end = 0
         for start, stop in find(text):
-            yield kind, _WRITTEN.get(kind, _capitals)(text[start:stop])
+            yield kind, written(text[start:stop])
             rest.append(text[end:start])
             end = stop
         text = "|".join([*rest, text[end:]])
 
 
-def _spans(pattern: re.Pattern[str]) -> Callable[[str], list[Span]]:
-    return lambda text: [match.span() for match in pattern.finditer(text)]
-
-
-def _cards(text: str) -> list[Span]:
-    return [m.span() for m in _CARD.finditer(text) if luhn(digits_of(m.group()))]
-
-
-def _ids(text: str) -> list[Span]:
-    return [m.span() for m in _ID.finditer(text) if not _DATE.fullmatch(m.group())]
-
-
-_FINDERS: tuple[tuple[str, Callable[[str], list[Span]]], ...] = (
-    (EMAIL, _spans(_EMAIL)),
-    (CARD, _cards),
-    (ID, _spans(_IBAN)),
-    (PHONE, phones_in),
-    (ID, _ids),
-)
+def _spans(
+    pattern: re.Pattern[str], wanted: Callable[[str], bool] = lambda found: True
+) -> Callable[[str], list[Span]]:
+    return lambda text: [m.span() for m in pattern.finditer(text) if wanted(m.group())]
 
 
 def _phone(text: str) -> str:
@@ -202,9 +187,6 @@ def _capitals(text: str) -> str:
     return "".join(filter(str.isalnum, text)).upper()
 
 
-_WRITTEN: dict[str, Callable[[str], str]] = {EMAIL: str.casefold, PHONE: _phone}
-
-
 def luhn(digits: str) -> bool:
     """Return whether the last digit is the check digit of the others, as in card numbers.
 
@@ -213,6 +195,16 @@ def luhn(digits: str) -> bool:
     """
     doubled = (sum(divmod(2 * int(d), 10)) for d in digits[-2::-2])
     return (sum(map(int, digits[::-2])) + sum(doubled)) % 10 == 0
+
+
+# In the order in which they are looked for: a kind, how it is found, and its one way of writing.
+_FINDERS: tuple[tuple[str, Callable[[str], list[Span]], Callable[[str], str]], ...] = (
+    (EMAIL, _spans(_EMAIL), str.casefold),
+    (CARD, _spans(_CARD, lambda found: luhn(digits_of(found))), _capitals),
+    (ID, _spans(_IBAN), _capitals),
+    (PHONE, phones_in, _phone),
+    (ID, _spans(_ID, lambda found: not _DATE.fullmatch(found)), _capitals),
+)
 
 
 def _names(texts: Sequence[str], progress: Progress) -> list[set[str]]:

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from evaluation.findings import Measured
 from evaluation.leakage.roc import AUROC, Attack, scores
+from evaluation.policy_runs import take
 from evaluation.private_table import normalised
 from evaluation.scores import Score
 from twinset.data.records import Records
@@ -26,6 +27,38 @@ FOLDS = 5
 ROWS = 10_000  # of either side, at most: more would not move the interval's verdict
 MARGIN = 0.02  # of AUROC above guessing
 PLACE = {"attack": "words of the row", "sees": "neither model nor released rows"}
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Rows that attacks have to tell apart, and what tells them apart without any model or twin.
+
+    Args:
+        members: rows that were trained on.
+        non_members: rows that were not.
+        measured: what `shift` found.
+        notes: on rows left out, and on the shift.
+    """
+
+    members: Records
+    non_members: Records
+    measured: tuple[Measured, ...]
+    notes: tuple[str, ...]
+
+
+def sides(members: Records, non_members: Records, most: int, seed: int) -> Sides:
+    """Draw at most so many rows of either side, of those whose text is on one side only.
+
+    Raises:
+        InputError: nothing is left of one.
+    """
+    members, non_members, shared = without_shared(members, non_members)
+    shifted, differ = shift(members.texts, non_members.texts, seed)
+    rng = np.random.default_rng(seed)
+    known, unknown = (
+        take(rows, rng.permutation(len(rows))[:most]) for rows in (members, non_members)
+    )
+    return Sides(known, unknown, () if shifted is None else (shifted,), (*shared, *differ))
 
 
 def without_shared(
@@ -42,17 +75,20 @@ def without_shared(
     Raises:
         InputError: nothing is left of one.
     """
-    sides = (members, non_members)
-    texts = [[normalised(text) for text in side.texts] for side in sides]
+    both = (members, non_members)
+    texts = [[normalised(text) for text in side.texts] for side in both]
     shared = set(texts[0]) & set(texts[1])
     if not shared:
         return members, non_members, ()
-    kept = [_rows_outside(side, keys, shared) for side, keys in zip(sides, texts, strict=True)]
+    kept = [
+        take(side, np.flatnonzero([key not in shared for key in keys]))
+        for side, keys in zip(both, texts, strict=True)
+    ]
     if not all(map(len, kept)):
         raise InputError(
             "every row is a member and a non-member; name rows that the twin was not trained on"
         )
-    out = [len(side) - len(rest) for side, rest in zip(sides, kept, strict=True)]
+    out = [len(side) - len(rest) for side, rest in zip(both, kept, strict=True)]
     note = (
         f"{out[0]} of {len(members)} members and {out[1]} of {len(non_members)} non-members have "
         "a text that is on both sides; they are left out of membership inference"
@@ -78,14 +114,14 @@ def shift(
         The AUROC, None where there are too few rows; and notes.
     """
     rng = np.random.default_rng(seed)
-    sides = [_sample(texts, rng) for texts in (members, non_members)]
-    if min(map(len, sides)) < FOLDS:
+    known, others = (_sample(texts, rng) for texts in (members, non_members))
+    if min(len(known), len(others)) < FOLDS:
         return None, (
             f"whether members and non-members differ without the twin was not tested: {FOLDS} "
             "different texts of each are needed",
         )
-    values = _judged(sides[0] + sides[1], len(sides[0]), seed)
-    attack = Attack(PLACE["attack"], PLACE["sees"], *np.split(values, [len(sides[0])]))
+    values = _judged(known + others, len(known), seed)
+    attack = Attack(PLACE["attack"], PLACE["sees"], *np.split(values, [len(known)]))
     area = _widened(scores(attack, seed)[0])
     if area.low <= 0.5 + MARGIN:
         return Measured("leakage", area, PLACE), ()
@@ -131,9 +167,3 @@ def _classifier() -> Any:
 def _sample(texts: Sequence[str], rng: np.random.Generator) -> list[str]:
     distinct = list({normalised(text): text for text in texts}.values())
     return [distinct[i] for i in rng.permutation(len(distinct))[:ROWS]]
-
-
-def _rows_outside(records: Records, keys: list[str], shared: set[str]) -> Records:
-    rows = [row for row, key in enumerate(keys) if key not in shared]
-    texts, labels = records.texts, records.labels
-    return Records([texts[row] for row in rows], [labels[row] for row in rows], records.schema)

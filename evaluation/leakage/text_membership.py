@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -44,12 +45,12 @@ def text_attacks(
     rows, released = [*members, *non_members], list(dict.fromkeys(twin))
     found = {
         f"nearest twin row by {WORDS}-grams": nearest_by_ngrams(
-            rows, released, lambda n, of: progress.count("rows compared by words", n, of)
+            rows, released, partial(progress.count, "rows compared by words")
         )
     }
     if encode is not None:
         found["nearest twin row by embedding"] = nearest_by_embedding(
-            rows, released, encode, lambda n, of: progress.count("rows compared by meaning", n, of)
+            rows, released, encode, partial(progress.count, "rows compared by meaning")
         )
     scored = {name: np.split(values, [len(members)]) for name, values in found.items()}
     return [Attack(name, SEES, of, not_of) for name, (of, not_of) in scored.items()]

@@ -79,19 +79,23 @@ def curve_figure(curve: Curve) -> Figure | None:
         if not (is_roc and name == _DIAGONAL)  # drawn on every such picture
     }
     picture = line_chart(Lines(curve.name, curve.x, curve.y, series, curve.log, is_roc=is_roc))
-    if picture is None:
-        return None
-    explained = meaning("ROC" if is_roc else curve.name)
-    return Figure(capital(curve.name), explained, (("", picture),), of_curve(curve))
+    measure = "ROC" if is_roc else curve.name
+    return of_one_picture(capital(curve.name), picture, of_curve(curve), measure)
 
 
 def histogram_figure(histogram: Histogram) -> Figure | None:
     """Draw a histogram with its numbers; None where it is empty."""
-    picture = histogram_chart(histogram)
+    name, picture = histogram.name, histogram_chart(histogram)
+    return of_one_picture(capital(name), picture, of_histogram(histogram), name)
+
+
+def of_one_picture(
+    title: str, picture: Markup | None, table: Table | None = None, measure: str = ""
+) -> Figure | None:
+    """Return a figure that is explained as its measure, or by its title; None without a picture."""
     if picture is None:
         return None
-    name = histogram.name
-    return Figure(capital(name), meaning(name), (("", picture),), of_histogram(histogram))
+    return Figure(title, meaning(measure or title), (("", picture),), table)
 
 
 def capital(title: str) -> str:

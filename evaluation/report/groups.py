@@ -34,7 +34,7 @@ class Group:
 
     name: str
     place: Mapping[str, str]
-    members: Mapping[str, Measured]
+    members: dict[str, Measured]
 
     @property
     def scores(self) -> dict[str, Score]:
@@ -60,7 +60,7 @@ def groups(measured: Iterable[Measured]) -> list[Group]:
         rest = {k: v for k, v in m.place.items() if k != compared}
         key = (m.score.name, compared, *sorted(rest.items()))
         group = found.setdefault(key, Group(m.score.name, rest, {}))
-        found[key] = Group(m.score.name, rest, {**group.members, m.place.get(compared, ""): m})
+        group.members[m.place.get(compared, "")] = m
     return list(found.values())
 
 

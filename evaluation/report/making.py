@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from evaluation.report.charts.intervals import Reference
 from evaluation.report.charts.lines import Lines, Point, line_chart
 from evaluation.report.charts.numbers import number
-from evaluation.report.figures import Figure
+from evaluation.report.figures import Figure, of_one_picture
 from evaluation.report.tables import Table
 from twinset.privacy.accounting.events import Event, IndividualGaussian, SubsampledGaussian
 from twinset.privacy.statement.guarantee import guarantee
@@ -23,47 +23,28 @@ _SPENT_AT = 6  # steps at which ε is computed: each costs about as long as it d
 _LEVELS = 3  # shades to each side of 1
 
 
-@dataclass(frozen=True)
-class Cell:
-    """A factor in words, and its shade: −3 (least noise) … 3 (most)."""
-
-    factor: str
-    level: int
+NoiseCell = tuple[str, int]  # a factor in words, and its shade: −3 (least noise) … 3 (most)
 
 
-@dataclass(frozen=True)
-class NoiseMap:
-    """Factors of what `uniform` draws: a row a layer, a column a kind of weight."""
-
-    kinds: tuple[str, ...]
-    layers: tuple[tuple[str, tuple[Cell | None, ...]], ...]
-
-
-def training_figures(steps: Sequence[Mapping[str, Any]], ledger: Ledger | None) -> Iterator[Figure]:
+def training_figures(steps: Sequence[Mapping[str, Any]], ledger: Ledger | None) -> list[Figure]:
     """Draw loss and clipped share over steps, and the ε that they spent."""
-    drawn = (
-        ("Loss", "loss", "mean loss of the batch", None, "How surprised the model is by the "
-         "private texts; it should fall, and with privacy it falls slowly."),
-        ("Clipped share", "clipped", "share of records", 0.0, "Share of the batch whose gradient "
-         "was longer than the clipping norm and was cut to it."),
-    )  # fmt: skip
-    for title, figure, y, least, meaning in drawn:
-        points = {title.lower(): over_steps(steps, figure)}
-        picture = line_chart(Lines(title, "step", y, points, least=least))
-        if picture is not None:
-            yield Figure(f"{title} while training", meaning, (("", picture),))
-    spent = spent_over_steps(ledger) if ledger else []
-    asked = ledger.target_epsilon if ledger else None
-    marks = () if asked is None else (Reference(asked, f"asked for: {asked:g}"),)
-    picture = line_chart(Lines("ε spent", "step", "ε", {"ε": spent}, "", marks, 0.0))
-    if spent and picture is not None:
-        meaning = (
-            "What the steps cost together, by the ledger; the label counts are paid before the "
-            "first step."
+    loss = {"loss": over_steps(steps, "loss")}
+    clipped = {"clipped share": over_steps(steps, "clipped")}
+    drawn = [
+        of_one_picture(f"{lines.title} while training", line_chart(lines))
+        for lines in (
+            Lines("Loss", "step", "mean loss of the batch", loss),
+            Lines("Clipped share", "step", "share of records", clipped, least=0.0),
         )
+    ]
+    if ledger and (spent := spent_over_steps(ledger)):
+        asked = ledger.target_epsilon
+        marks = () if asked is None else (Reference(asked, f"asked for: {asked:g}"),)
+        picture = line_chart(Lines("ε spent", "step", "ε", {"ε": spent}, "", marks, 0.0))
         rows = tuple((f"{step:,.0f}", number(eps)) for step, eps in spent)
         table = Table("ε spent by step", ("step", "ε"), rows)
-        yield Figure("ε spent while training", meaning, (("", picture),), table)
+        drawn.append(of_one_picture("ε spent while training", picture, table))
+    return [figure for figure in drawn if figure is not None]
 
 
 def over_steps(steps: Sequence[Mapping[str, Any]], figure: str) -> list[Point]:
@@ -88,25 +69,21 @@ def spent_over_steps(ledger: Ledger) -> list[Point]:
     return points if len(points) == len(at) else []
 
 
-def noise_map(mean_noise: Mapping[str, float]) -> NoiseMap | None:
-    """Return where noise went; None where there is nothing to tell, or no number."""
-    known = {n: f for n, f in mean_noise.items() if math.isfinite(f) and f > 0}
-    if not known:
-        return None
-    cells = noise_cells(known)
-    most = max(0.1, max(abs(math.log2(factor)) for factor in cells.values()))
+def noise_map(mean_noise: Mapping[str, float]) -> dict[str, dict[str, NoiseCell | None]]:
+    """Return factors of what `uniform` draws, by layer and kind of weight; a layer has all kinds.
+
+    Empty where there is nothing to tell, or no number.
+    """
+    cells = noise_cells({n: f for n, f in mean_noise.items() if math.isfinite(f) and f > 0})
+    most = max([0.1, *(abs(math.log2(factor)) for factor in cells.values())])
     layers = sorted({layer for layer, _ in cells}, key=lambda x: (x == OUTSIDE, x.zfill(4)))
-    kinds = tuple(dict.fromkeys(kind for _, kind in cells))
-    return NoiseMap(
-        kinds,
-        tuple(
-            (
-                "outside the layers" if layer == OUTSIDE else layer,
-                tuple(_cell(cells.get((layer, kind)), most) for kind in kinds),
-            )
-            for layer in layers
-        ),
-    )
+    kinds = dict.fromkeys(kind for _, kind in cells)
+    return {
+        "outside the layers" if layer == OUTSIDE else layer: {
+            kind: _cell(cells.get((layer, kind)), most) for kind in kinds
+        }
+        for layer in layers
+    }
 
 
 _STEPS = (SubsampledGaussian, IndividualGaussian)
@@ -125,10 +102,10 @@ def _first(events: Sequence[Event], steps: int) -> list[Event]:
     return found
 
 
-def _cell(factor: float | None, most: float) -> Cell | None:
+def _cell(factor: float | None, most: float) -> NoiseCell | None:
     if factor is None:
         return None
-    return Cell(f"{factor:.2f}", round(_LEVELS * math.log2(factor) / most))
+    return f"{factor:.2f}", round(_LEVELS * math.log2(factor) / most)
 
 
 def _is_number(value: Any) -> bool:

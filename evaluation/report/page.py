@@ -13,17 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
+from evaluation.report.charts.numbers import power
 from evaluation.report.charts.svg import visible
 from evaluation.report.making import noise_map, training_figures
 from evaluation.report.reading import Run, read_run
 from evaluation.report.rows import Sample, longest_column, sample_rows
-from evaluation.report.sections import about, claim_of, sections
+from evaluation.report.sections import about, sections
 from evaluation.report.tables import all_scores
 from evaluation.report.verdicts import faithful, leaking, useful
 from twinset.data.formats import read_frame
 from twinset.errors import InputError
 from twinset.files.atomic import write_text, writing
 from twinset.pipeline.run_folder import is_run
+from twinset.privacy.accounting.rounding import up_decimals, up_digits
 from twinset.privacy.statement.guarantee import guarantee
 
 if TYPE_CHECKING:
@@ -69,15 +71,15 @@ def build_report(run: Path, *, show_real: Mapping[str, DataFrame] | None = None)
     return _template().render(
         css=Markup(_resource("page.css")),
         run=found,
-        claim=claim_of(guarantee(found.ledger) if found.ledger else None),
+        claim=guarantee(found.ledger) if found.ledger else None,
         verdicts=[
             useful(found.measured("utility")),
             faithful(found.measured("fidelity")),
             leaking(found.measured("leakage")),
         ],
         notes=[*map(STALE.format, found.stale), *found.notes],
-        sections=sections(found),
-        training=list(training_figures(found.steps, found.ledger)),
+        sections=list(sections(found)),
+        training=training_figures(found.steps, found.ledger),
         noise=noise_map(found.noise),
         samples=_samples(found, show_real or {}),
         scores=all_scores(m for f in found.findings.values() for m in f.measured),
@@ -105,6 +107,7 @@ def _template() -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters |= {"decimals": up_decimals, "scientific": lambda x: power(up_digits(x))}
     return environment.from_string(_resource("page.html.jinja"))
 
 

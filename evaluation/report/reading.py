@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -66,22 +66,21 @@ def read_run(path: Path) -> Run:
     internal = path / "internal"
     files = {kind: internal / f"{kind}.json" for kind in KINDS}
     findings = {kind: Findings.load(file) for kind, file in files.items() if file.is_file()}
-    twin = _twin_file(path / "share")
+    twin = next((file for file in sorted(path.glob("share/twin.*")) if format_of(file)), None)
+    digest = None if twin is None else sha256_file(twin)
     return Run(
         name=path.resolve().name,
-        ledger=_read(path / "share" / PRIVACY, _ledger),
+        ledger=_read(path / "share" / PRIVACY, lambda t: Ledger.from_dict(json.loads(t)["ledger"])),
         steps=_read(internal / "metrics.jsonl", _steps) or (),
         noise=_read(internal / "noise.json", _noise) or {},
         twin=None if twin is None else read_frame(twin),
         findings=findings,
-        stale=() if twin is None else tuple(_stale(findings, sha256_file(twin))),
+        stale=tuple(
+            kind
+            for kind, found in findings.items()
+            if digest and found.about.get("twin_sha256", digest) != digest
+        ),
     )
-
-
-def _stale(findings: Mapping[str, Findings], digest: str) -> Iterator[str]:
-    for kind, found in findings.items():
-        if found.about.get("twin_sha256", digest) != digest:
-            yield kind
 
 
 def _read(path: Path, parse: Callable[[str], Read]) -> Read | None:
@@ -95,18 +94,9 @@ def _read(path: Path, parse: Callable[[str], Read]) -> Read | None:
         ) from error
 
 
-def _ledger(text: str) -> Ledger:
-    return Ledger.from_dict(json.loads(text)["ledger"])
-
-
 def _steps(text: str) -> tuple[dict[str, Any], ...]:
     return tuple(dict(json.loads(line)) for line in text.splitlines() if line.strip())
 
 
 def _noise(text: str) -> dict[str, float]:
     return {name: float(factor) for name, factor in json.loads(text).items()}
-
-
-def _twin_file(share: Path) -> Path | None:
-    files = sorted(share.glob("twin.*")) if share.is_dir() else []
-    return next((file for file in files if format_of(file)), None)

@@ -12,26 +12,18 @@ MOST_ROWS, MOST_LETTERS = 8, 700
 
 
 @dataclass(frozen=True)
-class Row:
-    """A row: its short cells by column, and its longest text."""
-
-    cells: tuple[tuple[str, str], ...]
-    text: str
-
-
-@dataclass(frozen=True)
 class Sample:
     """Some rows of a table.
 
     Args:
         name: of the table.
-        rows: drawn by a fixed seed.
+        rows: drawn by a fixed seed: short cells by column, and the longest text.
         total: how many the table has.
         is_private: they are real.
     """
 
     name: str
-    rows: tuple[Row, ...]
+    rows: list[tuple[dict[str, str], str]]
     total: int
     is_private: bool = False
 
@@ -47,14 +39,9 @@ def sample_rows(name: str, frame: DataFrame, text: str | None, is_private: bool 
     """
     drawn = frame.sample(min(MOST_ROWS, len(frame)), random_state=0).sort_index()
     column = text if text in frame.columns else longest_column(drawn)
-    rows = (
-        Row(
-            tuple((str(k), _cut(v)) for k, v in cells.items() if k != column),
-            _cut(cells.get(column, "")),
-        )
-        for cells in drawn.to_dict("records")
-    )
-    return Sample(name, tuple(rows), len(frame), is_private)
+    rows = [{str(k): _cut(v) for k, v in row.items()} for row in drawn.to_dict("records")]
+    split = [(row, row.pop(str(column), "")) for row in rows]
+    return Sample(name, split, len(frame), is_private)
 
 
 def longest_column(frame: DataFrame) -> str | None:

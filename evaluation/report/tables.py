@@ -79,9 +79,14 @@ def _of_values(caption: str, cells: Mapping[str, Mapping[str, Score]]) -> Table:
 def of_curve(curve: Curve) -> Table:
     """Return a curve's points."""
     rows = (
-        (name, _round(point[0]), number(point[1]), _ends(point))
+        (
+            name,
+            number(x) if x is None or not math.isfinite(x) else short(x),
+            number(y),
+            _range(ends),
+        )
         for name in in_order(curve.series)
-        for point in _thinned(curve.series[name])
+        for x, y, *ends in _thinned(curve.series[name])
     )
     return Table(curve.name, ("line", curve.x, curve.y, "95 % interval"), tuple(rows))
 
@@ -103,10 +108,6 @@ def _thinned(points: Sequence[Point]) -> Sequence[Point]:
     return [*points[:: math.ceil(len(points) / (_MOST_POINTS - 1))], points[-1]]
 
 
-def _round(value: float | None) -> str:
-    return number(value) if value is None or not math.isfinite(value) else short(value)
-
-
-def _ends(point: Point) -> str:
-    known = len(point) == 4 and all(v is not None for v in point)
-    return f"[{number(point[2])}, {number(point[3])}]" if known else ""
+def _range(ends: Sequence[float | None]) -> str:
+    low, high = ends or (None, None)
+    return "" if low is None or high is None else f"[{number(low)}, {number(high)}]"

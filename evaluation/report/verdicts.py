@@ -17,14 +17,8 @@ from evaluation.leakage.shift import MARGIN, PLACE
 from evaluation.private_table import BASELINE, PRIVATE_CLASSIFIER, REAL, TWIN
 from evaluation.report.charts.numbers import number, with_interval
 from evaluation.report.charts.styles import HELD_OUT, TRAIN_SAMPLE
-from evaluation.report.groups import (
-    GUESSING,
-    NEARER,
-    Group,
-    claimed,
-    groups,
-    words,
-)
+from evaluation.report.groups import GUESSING, NEARER, Group, claimed, groups, words
+from evaluation.report.meanings import RULES
 from evaluation.scores import Score
 
 Tone = Literal["good", "mixed", "bad", "unknown"]
@@ -34,24 +28,6 @@ _COUNTED = ("AUROC", "TPR at 1 % FPR", NEARER)
 # (with what it was made from, the reference), the fairest pair first.
 _PAIRS = ((TRAIN_SAMPLE, HELD_OUT), (TRAIN, HELD_OUT), ("train only", "held-out only"))
 _ANSWERS: tuple[tuple[str, Tone], ...] = (("No", "bad"), ("In part", "mixed"), ("Yes", "good"))
-
-USEFUL_RULE = (
-    "Yes, where for every label and classifier the interval of the accuracy that the twin gives "
-    "lies above that of text made with no private data; in part, where it does for some; no, "
-    "where it does for none."
-)
-FAITHFUL_RULE = (
-    "Yes, where in every measure the twin’s interval meets that of a second real sample, or lies "
-    "on its better side; in part, where it does in some; no, where it does in none. Few rows make "
-    "wide intervals, which meet easily."
-)
-LEAK_RULE = (
-    "A sign of a leak is an attack whose interval lies above guessing (AUROC, members found at 1 % "
-    "false alarms, share of rows nearer to training rows), or something of training rows that is "
-    "found in the twin more than the same of held-out rows, intervals apart. A lower bound of ε "
-    "above the ε claimed refutes the claim. About one interval in forty lies above by chance. "
-    "Attacks can find a leak; that none was found proves nothing: what holds is the guarantee."
-)
 
 
 @dataclass(frozen=True)
@@ -91,7 +67,7 @@ def useful(measured: Sequence[Measured]) -> Verdict:
         [c for group in groups(accuracies) for c in _beats_baseline(group)],
         "the twin beats text made with no private data in {} of {} comparisons of accuracy",
         "no accuracy of a classifier trained on the twin beside one trained on no private data",
-        USEFUL_RULE,
+        RULES["useful"],
     )
 
 
@@ -102,7 +78,7 @@ def faithful(measured: Sequence[Measured]) -> Verdict:
         [c for group in groups(measured) for c in _is_as_real(group)],
         "the twin is as a second real sample in {} of {} measures",
         "no measure of the twin beside the same of a second real sample",
-        FAITHFUL_RULE,
+        RULES["faithful"],
     )
 
 
@@ -120,7 +96,7 @@ def leaking(measured: Sequence[Measured]) -> Verdict:
         all(c.is_well for c in bounds), len(tried), sum(not c.is_well for c in tried)
     )
     blind = tuple(_blind(own))
-    return Verdict("Does it leak?", answer, line, tone, (*blind, *reasons), LEAK_RULE)
+    return Verdict("Does it leak?", answer, line, tone, (*blind, *reasons), RULES["leaking"])
 
 
 def _leak_answer(bounds_hold: bool, tried: int, found: int) -> tuple[str, str, Tone]:

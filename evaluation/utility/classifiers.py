@@ -12,6 +12,8 @@ from typing import Any
 
 from evaluation.utility.dp_fitting import Budget, Count, no_op
 from evaluation.utility.embeddings import SentenceEncoder
+from evaluation.utility.encoder_classifier import EncoderClassifier
+from evaluation.utility.private_regression import PrivateRegression
 from twinset.errors import InputError
 from twinset.models.assets import Say, silent
 
@@ -47,7 +49,7 @@ def make_classifiers(
         "tfidf": tfidf,
         "svm": svm,
         "minilm": partial(minilm, embeddings),
-        "encoder": partial(_encoder, encoder, say),
+        "encoder": lambda seed: EncoderClassifier(encoder, seed=seed, say=say),
     }
     if unknown := [name for name in names if name not in makers]:
         raise InputError(f"there is no classifier {unknown[0]!r}; there are {', '.join(makers)}")
@@ -72,9 +74,6 @@ def make_dp_classifiers(
         embeddings: as in `make_classifiers`.
         count: is notified of each step.
     """
-    from evaluation.utility.encoder_classifier import EncoderClassifier
-    from evaluation.utility.private_regression import PrivateRegression
-
     vectors = embeddings or SentenceEncoder(say)
     dp_classifiers: dict[str, Classifier] = {
         "minilm": lambda seed: PrivateRegression(vectors, budget, count=count),
@@ -119,9 +118,3 @@ def _regression(inverse_penalty: float) -> Any:
     from sklearn.linear_model import LogisticRegression
 
     return LogisticRegression(C=inverse_penalty, max_iter=1000)
-
-
-def _encoder(name: str | None, say: Say, seed: int) -> Any:
-    from evaluation.utility.encoder_classifier import EncoderClassifier
-
-    return EncoderClassifier(name, seed=seed, say=say)

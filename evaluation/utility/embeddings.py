@@ -2,18 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
 from twinset.models.assets import Say, asset_path, silent
 from twinset.models.hub import no_fetched_code, quiet
 from twinset.models.model_files import ModelFiles
+from twinset.progress import Progress
 
 ASSET = "minilm"
 MAX_TOKENS = 128
 BATCH_SIZE = 64
+REPORTED = 256  # texts between two reports
+
+
+class Encoder(Protocol):
+    """Embeds texts."""
+
+    def encode(self, texts: Sequence[str]) -> np.ndarray:
+        """Return unit vectors (N, d)."""
+        ...
+
+
+def encode_tables(
+    encoder: Encoder, tables: Mapping[str, Sequence[str]], progress: Progress
+) -> dict[str, np.ndarray]:
+    """Return the embeddings of each table's rows; texts of one length are read together."""
+    everything = sorted({text for rows in tables.values() for text in rows}, key=len)
+    vectors: list[np.ndarray] = []
+    for start in range(0, len(everything), REPORTED):
+        vectors.extend(encoder.encode(everything[start : start + REPORTED]))
+        progress.count("texts embedded", len(vectors), len(everything))
+    known = dict(zip(everything, vectors, strict=True))
+    return {name: np.stack([known[text] for text in rows]) for name, rows in tables.items()}
 
 
 class SentenceEncoder:

@@ -155,21 +155,21 @@ class EncoderClassifier(PrivatelyFitted):
         return ids
 
     def _cut(self, rows: list[list[int]], members: Sequence[int]) -> Iterator[list[int]]:
-        def width(i: int) -> int:
+        def length(i: int) -> int:
             return padded(len(rows[i]), self._max_tokens)
 
-        def at_once(width: int) -> int:
-            return max(1, TOKENS_AT_ONCE // width)
+        def at_once(padded_length: int) -> int:
+            return max(1, TOKENS_AT_ONCE // padded_length)
 
-        return (some for _, some in batches_of_one_length(members, width, at_once))
+        return (some for _, some in batches_of_one_length(members, length, at_once))
 
     def _labelled(
         self, rows: list[list[int]], members: list[int], classes: list[int]
     ) -> LabelledRows:
-        """Return rows of one width, padded to it."""
-        width = padded(len(rows[members[0]]), self._max_tokens)
-        ids = torch.full((len(members), width), int(self._tokenizer.pad_token_id or 0))
-        mask = torch.zeros((len(members), width), dtype=torch.bool)
+        """Return rows of one padded length."""
+        length = padded(len(rows[members[0]]), self._max_tokens)
+        ids = torch.full((len(members), length), int(self._tokenizer.pad_token_id or 0))
+        mask = torch.zeros((len(members), length), dtype=torch.bool)
         for place, row in enumerate(rows[i] for i in members):
             ids[place, : len(row)] = torch.tensor(row)
             mask[place, : len(row)] = True

@@ -34,7 +34,7 @@ def perplexity(model: Any, texts: TokenisedRecords) -> float:
 
 
 def read(model: Any, texts: TokenisedRecords) -> Iterator[tuple[list[int], Tensor, Tensor]]:
-    """Read every text once behind its own prompt, in batches of one width.
+    """Read every text once behind its own prompt, in batches of one padded length.
 
     Args:
         model: causal LM in evaluation mode.
@@ -53,5 +53,5 @@ def read(model: Any, texts: TokenisedRecords) -> Iterator[tuple[list[int], Tenso
         yield batch, nats, mask
 
 
-def _rows_at_once(width: int) -> int:
-    return max(1, TOKENS_AT_ONCE // width)
+def _rows_at_once(padded_length: int) -> int:
+    return max(1, TOKENS_AT_ONCE // padded_length)

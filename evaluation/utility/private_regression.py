@@ -14,14 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from evaluation.utility.dp_fitting import (
-    Budget,
-    Count,
-    Fitting,
-    PrivatelyFitted,
-    Recipe,
-    no_op,
-)
+from evaluation.utility.dp_fitting import Budget, Count, Fitting, PrivatelyFitted, Recipe, no_op
 from evaluation.utility.embeddings import SentenceEncoder
 from twinset.privacy.clipping import LabelledRows
 

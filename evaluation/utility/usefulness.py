@@ -15,7 +15,7 @@ import pandas as pd
 from evaluation.findings import Curve, Measured
 from evaluation.private_table import PRIVATE_CLASSIFIER, REAL, TWIN, Tables, names_of
 from evaluation.scores import Score
-from evaluation.utility.classification import classification_scores, scores_by_label
+from evaluation.utility.classification import Predictions, classification_scores, scores_by_label
 from evaluation.utility.classifiers import SLOW_CLASSIFIERS, Classifier
 from evaluation.utility.train_and_test import (
     Target,
@@ -56,11 +56,17 @@ class Usefulness:
                 done, total = number * len(self.makers) + nth, len(wanted) * len(self.makers)
                 self.progress.count("classifiers trained on each table", done, total)
                 for source, trained in models.items():
+                    found = predictions(trained, tables.heldout, tables.text, target)
                     place = _place(source, target, classifier)
-                    yield from _scored(trained, tables.heldout, tables.text, target, place)
+                    yield from (_utility(s, place) for s in classification_scores(found))
+                    yield from _by_label(found, "F1", place)
                 for source, frame in tables.written.items():
+                    # Judges err too: a perfect twin reaches their accuracy on real rows, not 1.
+                    found = predictions(models[REAL], frame, tables.text, target)
+                    agreed = replace(classification_scores(found)[0], name="label fidelity")
                     place = _place(source, target, classifier)
-                    yield from _fidelity(models[REAL], frame, tables.text, target, place)
+                    yield _utility(agreed, place)
+                    yield from _by_label(found, "label fidelity, F1", place)
             score = commonest_label(tables.train, tables.heldout, tables.text, target)
             yield _utility(score, _place("the commonest label", target, "none"))
 
@@ -76,15 +82,28 @@ class Usefulness:
             title = f"accuracy by rows of the twin: {names_of(target)}"
             yield Curve("utility", title, "rows", "accuracy", series, log="x")
 
+    def by_epsilon(self, twins: Mapping[float, pd.DataFrame]) -> Iterator[Curve]:
+        """Yield accuracy by ε, given a twin of each."""
+        for target in targets(self.tables.attributes):
+            series: dict[str, list[tuple[float, ...]]] = {
+                name: [
+                    (epsilon, *self._accuracy([self._trained(twin, target, maker)], target))
+                    for epsilon, twin in sorted(twins.items())
+                ]
+                for name, maker in self.makers.items()
+            }
+            title = f"accuracy by epsilon: {names_of(target)}"
+            yield Curve("utility", title, "epsilon", "accuracy", series, log="x")
+
     def _models(self, target: Target, classifier: str) -> dict[str, list[Any]]:
         """Return by source the classifiers trained on it, one a seed."""
         models: dict[str, list[Any]] = {}
-        maker, text = self.makers[classifier], self.tables.text
+        maker = self.makers[classifier]
         for seed in self.seeds:
             for source, frame in self.tables.training_tables(seed).items():
-                models.setdefault(source, []).append(train_on(frame, text, target, maker, seed))
+                models.setdefault(source, []).append(self._trained(frame, target, maker, seed))
             if private_maker := self.dp_classifiers.get(classifier):
-                private = train_on(self.tables.train, text, target, private_maker, seed)
+                private = self._trained(self.tables.train, target, private_maker, seed)
                 models.setdefault(PRIVATE_CLASSIFIER, []).append(private)
         return models
 
@@ -92,13 +111,21 @@ class Usefulness:
         self, frame: pd.DataFrame, target: Target, maker: Classifier
     ) -> list[tuple[float, ...]]:
         points: list[tuple[float, ...]] = []
-        text, heldout = self.tables.text, self.tables.heldout
         for rows in sizes(min(len(frame), len(self.tables.twin))):
             some = (frame.sample(rows, random_state=seed) for seed in self.seeds)
-            models = [train_on(f, text, target, maker) for f in some]
-            score = classification_scores(predictions(models, heldout, text, target))[0]
-            points.append((rows, score.value, score.low, score.high))
+            models = [self._trained(drawn, target, maker) for drawn in some]
+            points.append((rows, *self._accuracy(models, target)))
         return points
+
+    def _trained(
+        self, frame: pd.DataFrame, target: Target, maker: Classifier, seed: int = 0
+    ) -> Any:
+        return train_on(frame, self.tables.text, target, maker, seed)
+
+    def _accuracy(self, models: Sequence[Any], target: Target) -> tuple[float, float, float]:
+        found = predictions(models, self.tables.heldout, self.tables.text, target)
+        score = classification_scores(found)[0]
+        return score.value, score.low, score.high
 
 
 def sizes(rows: int) -> list[int]:
@@ -115,27 +142,9 @@ def sizes(rows: int) -> list[int]:
     return [*found, rows]
 
 
-def _scored(
-    models: Sequence[Any], frame: pd.DataFrame, text: str, target: Target, place: dict[str, str]
-) -> Iterator[Measured]:
-    found = predictions(models, frame, text, target)
-    for score in classification_scores(found):
-        yield _utility(score, place)
+def _by_label(found: Predictions, name: str, place: dict[str, str]) -> Iterator[Measured]:
     for label, score in scores_by_label(found).items():
-        yield _utility(score, place | {"value": label})
-
-
-def _fidelity(
-    judges: Sequence[Any], frame: pd.DataFrame, text: str, target: Target, place: dict[str, str]
-) -> Iterator[Measured]:
-    """Yield how often classifiers of real rows find the labels that written rows bear.
-
-    They err too: a perfect twin reaches their accuracy on real rows, not 1.
-    """
-    found = predictions(judges, frame, text, target)
-    yield _utility(replace(classification_scores(found)[0], name="label fidelity"), place)
-    for label, score in scores_by_label(found).items():
-        yield _utility(replace(score, name="label fidelity, F1"), place | {"value": label})
+        yield _utility(replace(score, name=name), place | {"value": label})
 
 
 def _utility(score: Score, place: dict[str, str]) -> Measured:

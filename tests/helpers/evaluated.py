@@ -2,14 +2,18 @@
 
 import random
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pandas as pd
+import torch
 from sklearn.feature_extraction.text import HashingVectorizer
+from torch.nn.functional import cross_entropy
 
 from evaluation.demo import demos
 from evaluation.utility.embeddings import SentenceEncoder
-from twinset.config import SamplingConfig
+from tests.helpers.commands import run_twinset
+from twinset.config import SamplingConfig, options
 
 MOODS = {"positive": ["great", "good", "lovely"], "negative": ["dull", "poor", "grim"]}
 ENDS = "of wood and iron;under the old bridge;for my sister;near the sea;at noon".split(";")
@@ -41,6 +45,42 @@ def hashed(self, texts) -> np.ndarray:
 
 def without_downloads(monkeypatch) -> None:
     monkeypatch.setattr(SentenceEncoder, "encode", hashed)
+
+
+def small_world_in(folder, monkeypatch, **tables) -> None:
+    """Work in a folder with two tables, without downloads, and with patience for random models."""
+    monkeypatch.chdir(folder)
+    without_downloads(monkeypatch)
+    monkeypatch.setattr(options, "SamplingConfig", partial(SamplingConfig, max_redraws=REDRAWS))
+    tables_in(folder, **tables)
+
+
+def small_run(capsys, base, *columns) -> str:
+    """Make a twin of `train.csv`, and return its run folder."""
+    given = ("train.csv", *columns, "--base-model", base, "--run", "run", "--rows", "40")
+    made = run_twinset(capsys, "generate", *given, *OPTIONS)
+    assert made.code == 0, made.err
+    return "run"
+
+
+def token_nats(model, prompt, text) -> torch.Tensor:
+    """What each token of a text costs behind its prompt, by one plain pass."""
+    with torch.inference_mode():
+        logits = model(torch.tensor([[*prompt, *text]])).logits[0, len(prompt) - 1 : -1]
+    return cross_entropy(logits, torch.tensor(text), reduction="none")
+
+
+def overfit(base, texts, prompt, rate) -> None:
+    """Let a model learn texts by heart."""
+    rows = [torch.tensor([[*prompt, *base.tokenizer.encode(" " + text)]]) for text in texts]
+    optimizer = torch.optim.Adam(base.model.parameters(), rate)
+    base.model.train()
+    for _ in range(60):
+        optimizer.zero_grad()
+        for row in rows:
+            base.model(row, labels=row).loss.backward()
+        optimizer.step()
+    base.model.eval()
 
 
 def little(demo: demos.Demo, rows_per_label: int) -> demos.Demo:

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from evaluation.findings import Histogram
 from evaluation.report.charts.axes import Scale, round_above
-from evaluation.report.charts.legends import bar_legend, line_legend, strong
+from evaluation.report.charts.legends import bar_legend, line_legend
 from evaluation.report.charts.numbers import number, short
 from evaluation.report.charts.styles import Style, in_order, styles
 from evaluation.report.charts.svg import WIDTH, drawing, line, shortened, tag, text
@@ -22,7 +22,10 @@ _ORDERED = re.compile(r"^\W*\d")  # "10–19", "≥ 200", "< 5"
 
 def histogram_chart(histogram: Histogram) -> Markup | None:
     """Draw it; None where it has no bin or no table."""
-    series = {name: _shares(histogram.series[name]) for name in in_order(histogram.series)}
+    series = {
+        name: [v if v is not None and math.isfinite(v) else 0.0 for v in histogram.series[name]]
+        for name in in_order(histogram.series)
+    }
     bins = [str(name) for name in histogram.bins]
     if not bins or not series:
         return None
@@ -50,10 +53,6 @@ def commonest(
         [*(bins[place] for place in kept), f"{len(rest)} others"],
         {n: [*(s[p] for p in kept), sum(s[p] for p in rest)] for n, s in series.items()},
     )
-
-
-def _shares(values: Sequence[float | None]) -> list[float]:
-    return [v if v is not None and math.isfinite(v) else 0.0 for v in values]
 
 
 def _describe(bins: Sequence[str], series: Mapping[str, list[float]]) -> str:
@@ -85,12 +84,8 @@ def _outline(shares: list[float], look: Style, across: Scale, up: Scale) -> Mark
     path = f"M{across(0):.1f} {up.start:.1f}" + "".join(
         f"V{up(share):.1f}H{across(place + 1):.1f}" for place, share in enumerate(shares)
     )
-    return tag("path", d=f"{path}V{up.start:.1f}Z", class_=f"band {look.name}") + tag(
-        "path",
-        d=f"{path}V{up.start:.1f}",
-        class_=f"line {look.name}",
-        stroke_dasharray=look.dash or "none",
-    )
+    band = tag("path", d=f"{path}V{up.start:.1f}Z", class_=f"band {look.name}")
+    return band + look.line(f"{path}V{up.start:.1f}")
 
 
 def _step_frame(x: str, bins: Sequence[str], across: Scale, up: Scale) -> Iterator[Markup]:
@@ -102,15 +97,12 @@ def _step_frame(x: str, bins: Sequence[str], across: Scale, up: Scale) -> Iterat
     every = max(1, math.ceil(wide * len(bins) / (across.end - across.start)))
     for place in range(0, len(bins), every):
         label = shortened(bins[place], across.end - across.start)
-        at = across(place + 0.5)
-        is_last = at + 3 * len(label) > across.end
-        yield text(label, across.end if is_last else at, up.start + 16, "tick", _anchor(is_last))
+        at, anchor = across(place + 0.5), "middle"
+        if at + 3 * len(label) > across.end:  # the last one
+            at, anchor = across.end, "end"
+        yield text(label, at, up.start + 16, "tick", anchor)
     yield text("share of rows", 0, up.end - 10, "name")
     yield text(shortened(x, WIDTH - _LEFT), across.end, up.start + 34, "name", "end")
-
-
-def _anchor(is_last: bool) -> str:
-    return "end" if is_last else "middle"
 
 
 def _bars(histogram: Histogram, bins: Sequence[str], series: Mapping[str, list[float]]) -> Markup:
@@ -123,10 +115,8 @@ def _bars(histogram: Histogram, bins: Sequence[str], series: Mapping[str, list[f
         parts.append(text(shortened(name, WIDTH - 50), 0, y + 11, "label"))
         y += 16
         for table, shares in series.items():
-            look = looks[table]
             width = max(across(shares[place]) - 1, 0.5)
-            where = {"x": 1.0, "y": y, "width": width, "height": 7.0}
-            parts.append(tag("rect", class_=f"bar {look.name}{strong(table)}", **where))
+            parts.append(looks[table].bar(table, 1, y, width, 7))
             parts.append(text(number(shares[place]), width + 6, y + 7.5, "tick"))
             y += 11
         y += 6

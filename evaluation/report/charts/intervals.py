@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from evaluation.report.charts.axes import Scale, round_above, spanning
-from evaluation.report.charts.legends import strong
 from evaluation.report.charts.numbers import has_interval, interval, number, short, with_interval
-from evaluation.report.charts.styles import PLAIN, ROWS, Style, in_order, styles
+from evaluation.report.charts.styles import PLAIN, ROWS, Style, in_order, strong, styles
 from evaluation.report.charts.svg import WIDTH, drawing, line, shortened, tag, text
 from evaluation.scores import Score
 
@@ -95,23 +94,12 @@ def _row(name: str, score: Score, look: Style, scale: Scale, y: float) -> Iterat
         return
     at, is_bar = scale(score.value), score.minimum == scale.low
     if is_bar:
-        yield tag(
-            "rect",
-            x=scale.start,
-            y=y + 15,
-            width=max(at - scale.start, 0.5),
-            height=_BAR,
-            class_=f"bar {look.name}{strong(name)}",
-        )
+        yield look.bar(name, scale.start, y + 15, max(at - scale.start, 0.5), _BAR)
     if has_interval(score):
-        yield _whisker(scale(score.low), scale(score.high), middle)
+        ends = f"M{scale(score.low):.1f} {middle - 3:.1f}v6m0 -3H{scale(score.high):.1f}m0 -3v6"
+        yield tag("path", d=ends, class_="halo") + tag("path", d=ends, class_="whisker")
     if not is_bar:
         yield look.marker(at, middle)
-
-
-def _whisker(low: float, high: float, y: float) -> Markup:
-    path = f"M{low:.1f} {y - 3:.1f}v6m0 -3H{high:.1f}m0 -3v6"
-    return tag("path", d=path, class_="halo") + tag("path", d=path, class_="whisker")
 
 
 def _axis(scale: Scale, y: float) -> Iterator[Markup]:

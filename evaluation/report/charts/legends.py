@@ -29,8 +29,7 @@ def _sample(look: Style | None, x: float, y: float, marked: bool) -> Markup:
     path = f"M{x:.1f} {y:.1f}h24"
     if look is None:
         return tag("path", d=path, class_="reference")
-    dash = look.dash or "none"
-    line = tag("path", d=path, class_=f"line {look.name}", stroke_dasharray=dash)
+    line = look.line(path)
     return line + look.marker(x + 12, y) if marked else line
 
 
@@ -38,12 +37,6 @@ def bar_legend(looks: Mapping[str, Style]) -> tuple[list[Markup], float]:
     """Return samples of bars, one a row, and where they end."""
     parts: list[Markup] = []
     for place, (name, look) in enumerate(looks.items()):
-        where = {"x": 1.0, "y": 18.0 * place + 3, "width": 18.0, "height": 7.0}
-        parts.append(tag("rect", class_=f"bar {look.name}{strong(name)}", **where))
+        parts.append(look.bar(name, 1, 18 * place + 3, 18, 7))
         parts.append(text(shortened(name, WIDTH - 34), 26, 18 * place + 11, "label"))
     return parts, 18.0 * len(looks) + 6
-
-
-def strong(name: str) -> str:
-    """Return the class by which the twin, which the page is about, stands out without colour."""
-    return " strong" if name == "twin" else ""

@@ -152,6 +152,6 @@ def _series(
         yield tag("path", d=f"M{path}Z", class_=f"band {look.name}")
     places = list(dict.fromkeys((round(across(p[0]), 1), round(up(p[1]), 1)) for p in points))
     path = "M" + "L".join(f"{x} {y}" for x, y in places)
-    yield tag("path", d=path, class_=f"line {look.name}", stroke_dasharray=look.dash or "none")
+    yield look.line(path)
     for x, y in places if few else places[:: max(1, len(places) // 4)] if is_one_of_many else ():
         yield look.marker(x, y)

@@ -59,11 +59,18 @@ class Style:
 
     def marker(self, x: float, y: float) -> Markup:
         """Draw its marker."""
-        return tag(
-            "path",
-            d=f"M{x:.1f} {y:.1f}{_MARKERS[self.order % len(_MARKERS)]}",
-            class_=f"mark {self.name}",
-        )
+        path = f"M{x:.1f} {y:.1f}{_MARKERS[self.order % len(_MARKERS)]}"
+        return tag("path", d=path, class_=f"mark {self.name}")
+
+    def line(self, path: str) -> Markup:
+        """Draw a line of its own along a path."""
+        dash = self.dash or "none"
+        return tag("path", d=path, class_=f"line {self.name}", stroke_dasharray=dash)
+
+    def bar(self, name: str, x: float, y: float, width: float, height: float) -> Markup:
+        """Draw a bar; that of the twin stands out."""
+        shown = f"bar {self.name}{strong(name)}"
+        return tag("rect", class_=shown, x=x, y=y, width=width, height=height)
 
 
 PLAIN = Style(1, 0)  # where rows are told apart by their names alone
@@ -83,7 +90,7 @@ def styles(names: Iterable[str]) -> dict[str, Style]:
     >>> [style.name for style in styles(["twin, tfidf", "uniform", "none"]).values()]
     ['c0', 'c1', 'c2']
     """
-    known = {name: _colour(name) for name in names}
+    known = {name: ROWS.get(name, ROWS.get(name.partition(", ")[0])) for name in names}
     free = cycle([c for c in range(_COLOURS) if c not in known.values()] or range(_COLOURS))
     return {
         name: Style(next(free) if colour is None else colour, order)
@@ -98,6 +105,6 @@ def in_order(names: Iterable[str]) -> list[str]:
     return sorted(listed, key=lambda n: known.index(n) if n in ROWS else len(known))
 
 
-def _colour(name: str) -> int | None:
-    """Return the colour of known rows, also of "twin, tfidf"."""
-    return ROWS.get(name, ROWS.get(name.partition(", ")[0]))
+def strong(name: str) -> str:
+    """Return the class by which the twin, which the page is about, stands out without colour."""
+    return " strong" if name == TWIN else ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 WIDTH = 340
 LETTER = 5.9  # mean width of a letter of the 11.5 units that labels have
@@ -34,7 +34,7 @@ def tag(name: str, *children: str, **attributes: str | float) -> Markup:
         Markup(' {}="{}"').format(_attribute(key), _short(value))
         for key, value in attributes.items()
     )
-    inner = Markup("").join(_escaped(child) for child in children)
+    inner = Markup("").join(map(visible, children))  # escapes what is no markup
     return Markup("<{0}{1}>{2}</{0}>").format(Markup(name), written, inner)
 
 
@@ -77,7 +77,3 @@ def _attribute(key: str) -> str:
 
 def _short(value: str | float) -> str:
     return visible(value) if isinstance(value, str) else f"{value:.2f}".rstrip("0").rstrip(".")
-
-
-def _escaped(child: str) -> Markup:
-    return child if isinstance(child, Markup) else escape(visible(child))

@@ -6,6 +6,7 @@ from typer.testing import CliRunner
 from evaluation.base_models import compare as bases
 from evaluation.findings import Findings, Measured
 from evaluation.private_table import BASELINE, REAL, TWIN
+from evaluation.run_command import command
 from evaluation.scores import proportion
 from twinset.errors import InputError
 
@@ -25,7 +26,7 @@ def found(epsilon: float | None) -> Findings:
 def test_the_table_says_what_the_evaluations_found(tmp_path):
     found(7.991).save(tmp_path / "my_table.gpt2-mini.json")
     found(None).save(tmp_path / "my_table.untrained.json")
-    shown = CliRunner().invoke(bases.app, [str(tmp_path)])
+    shown = CliRunner().invoke(command(bases.bases), [str(tmp_path)])
     assert shown.exit_code == 0
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in shown.stdout.splitlines()]
     cells = {row[3]: row for row in rows if len(row) == 9}
@@ -37,6 +38,6 @@ def test_the_table_says_what_the_evaluations_found(tmp_path):
     assert "twinset evaluate 7.991" in shown.stdout
 
 
-def test_an_empty_folder_is_told(tmp_path):
+def test_an_empty_folder_is_refused(tmp_path):
     with pytest.raises(InputError, match="holds no TABLE.BASE.json"):
         bases.bases(tmp_path)

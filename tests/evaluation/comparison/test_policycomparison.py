@@ -3,7 +3,7 @@
 import io
 import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -11,12 +11,11 @@ from rich.console import Console
 
 import cli
 from evaluation.comparison.report import as_markdown, as_table
-from evaluation.comparison.results import REAL_ROWS, PolicyResults, Row, exposed, measures
-from evaluation.comparison.runs import Bench
+from evaluation.comparison.results import REAL_ROWS, PolicyResults, PolicyRun, exposed, measures
+from evaluation.comparison.runs import PolicyTrials
 from evaluation.leakage.canaries import COPIES, EACH
 from evaluation.policy_runs import ComparisonRequest, policy_config, read_data
 from evaluation.private_table import BASELINE
-from evaluation.results_store import ResultsStore
 from evaluation.scores import mean
 from tests.helpers.commands import run_twinset
 from tests.helpers.evaluated import REDRAWS, reviews
@@ -78,8 +77,8 @@ def test_from_the_command_line_to_its_files(compare):
         assert text not in markdown + json.dumps(found)
 
 
-def test_the_same_command_goes_on_and_another_is_refused(compare, monkeypatch):
-    runs, real_run = [], Bench.run
+def test_the_same_command_resumes_and_another_is_refused(compare, monkeypatch):
+    runs, real_run = [], PolicyTrials.run
 
     def run(self, name, seed, config):
         if len(runs) == 3:
@@ -87,7 +86,7 @@ def test_the_same_command_goes_on_and_another_is_refused(compare, monkeypatch):
         runs.append((name, seed))
         return real_run(self, name, seed, config)
 
-    monkeypatch.setattr(Bench, "run", run)
+    monkeypatch.setattr(PolicyTrials, "run", run)
     given = ("--policies", "none", "--seeds", "2")
     assert compare(*given).code == STOPPED
     kept = stored()["rows"]
@@ -179,22 +178,16 @@ def test_t_interval_by_hand():
 
 @pytest.fixture
 def results(tmp_path):
-    facts = {"data": "d|t.csv", "train": 8, "held out": 2, "planted": 55, "rows": 4}
-    facts |= {
-        "target": "mood",
-        "coinciding": 0,
-        "judge rows": 8,
-        "perplexity rows": 2,
-        "space": 1000,
-    }
     settings = {"classifiers": ["tfidf"], "about": {"machine": "a"}}
-    store = ResultsStore.open(tmp_path / "r.json", settings, "twinset compare x")
-    store.facts = facts
-    found = PolicyResults(store)
+    found = PolicyResults.open(tmp_path / "r.json", settings, "twinset compare x")
+    found.facts = {"data": "d|t.csv", "train": 8, "held out": 2, "planted": 55, "rows": 4}
+    found.facts |= {"target": "mood", "coinciding": 0, "judge rows": 8}
+    found.facts |= {"perplexity rows": 2, "space": 1000}
     for seed, bits in enumerate((1.0, 2.0, 6.0)):
-        row = Row({exposed(10): bits}, {"fine-tuning": 60.0}, 7.991, 1e-5, "Is private.")
-        found.add("uniform", seed, row)
-    found.add("none", 0, Row({exposed(10): 9.97}, {"fine-tuning": 10.0}, guarantee="None."))
+        run = PolicyRun({exposed(10): bits}, {"fine-tuning": 60.0}, 7.991, 1e-5, "Is private.")
+        found.add(("uniform", seed), asdict(run))
+    none = PolicyRun({exposed(10): 9.97}, {"fine-tuning": 10.0}, guarantee="None.")
+    found.add(("none", 0), asdict(none))
     return found
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from evaluation.fidelity import fidelity
 from evaluation.findings import Findings
+from evaluation.private_table import Tables
 from twinset.errors import InputError
 from twinset.progress import Silent
 
@@ -97,10 +98,8 @@ TRAIN, HELD_OUT = made_up(400, seed=1), made_up(300, seed=2)
 
 def measure(twin, train=TRAIN, heldout=HELD_OUT, **options):
     options = {"seed": 0, "progress": Silent()} | options
-    attributes = ["mood", "product"]
-    measured, histograms = fidelity(
-        twin, train, heldout, "text", attributes, WordEncoder(), **options
-    )
+    tables = Tables(train, heldout, twin, "text", ("mood", "product"))
+    measured, histograms = fidelity(tables, WordEncoder(), **options)
     return Findings("evaluation", {}, tuple(measured), histograms=tuple(histograms))
 
 

@@ -1,7 +1,5 @@
 """`twinset audit RUN|TWIN` and `twinset audit canaries`, on a tiny model."""
 
-from functools import partial
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,11 +7,10 @@ import pytest
 from evaluation.findings import Findings
 from evaluation.leakage import canary_audit as canaryaudit
 from evaluation.leakage.canaries import FORMATS, Canary, numbered
-from evaluation.leakage.coins import coin_canaries
 from evaluation.leakage.echo import Bigrams, echo
+from evaluation.leakage.planting import coin_canaries
 from tests.helpers.commands import run_twinset
-from tests.helpers.evaluated import OPTIONS, REDRAWS, reviews, tables_in, without_downloads
-from twinset.config import SamplingConfig, options
+from tests.helpers.evaluated import reviews, small_run, small_world_in, tables_in
 
 COLUMNS = ("--text", "text", "--attribute", "sentiment")
 TABLES = ("--members", "train.csv", "--non-members", "test.csv", "--quiet")
@@ -21,19 +18,12 @@ TABLES = ("--members", "train.csv", "--non-members", "test.csv", "--quiet")
 
 @pytest.fixture(autouse=True)
 def small_world(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    without_downloads(monkeypatch)
-    patient = partial(SamplingConfig, max_redraws=REDRAWS)
-    monkeypatch.setattr(options, "SamplingConfig", patient)
-    tables_in(tmp_path, train=80, test=80)
+    small_world_in(tmp_path, monkeypatch, test=80)
 
 
 def test_a_run_is_attacked_through_its_model_and_its_rows(tiny_base, tmp_path, capsys):
-    run_twinset(
-        capsys, "generate", "train.csv", *COLUMNS, "--base-model", tiny_base, "--run", "run",
-        "--rows", "40", *OPTIONS
-    )  # fmt: skip
-    ended = run_twinset(capsys, "audit", "run", *TABLES)
+    run = small_run(capsys, tiny_base, *COLUMNS)
+    ended = run_twinset(capsys, "audit", run, *TABLES)
     assert ended.code == 0, ended.err
     found = Findings.load(tmp_path / "run" / "internal" / "audit.json")
     for sees in ("model", "released rows"):
@@ -184,7 +174,7 @@ CONTROL = ("--copies", "0,20", "--coins", "80", "--mismatch-weight", "0", "--met
 def test_an_overtrained_model_without_privacy_is_caught_and_a_private_one_is_not(
     tiny_base, tmp_path, capsys, monkeypatch
 ):
-    """The audit's positive control: each of its measures finds what was learnt by heart."""
+    """The audit's positive control: each of its measures finds what was memorised."""
     coins = np.random.default_rng(0).integers(2, size=80).astype(bool)
     monkeypatch.setattr(canaryaudit, "include", lambda m: coins)
     tables_in(tmp_path, train=24, test=24)

@@ -6,8 +6,6 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 import pytest
-import torch
-from torch.nn.functional import cross_entropy
 
 from evaluation.leakage.canaries import COPIES, EACH, FORMATS, Canary, Format, draw_canaries, plant
 from evaluation.leakage.exposure import (
@@ -17,6 +15,7 @@ from evaluation.leakage.exposure import (
     expected_rank,
     exposure,
 )
+from tests.helpers.evaluated import overfit, token_nats
 from twinset.errors import InputError
 from twinset.models.base_model import load_base
 
@@ -31,18 +30,6 @@ def base(tiny_base):
 
 def prompt_of(base):
     return base.tokenizer.encode("Write a positive review:")
-
-
-def overfit(base, text):
-    ids = [*prompt_of(base), *base.tokenizer.encode(" " + text), base.tokenizer.eos_token_id]
-    batch = torch.tensor([ids])
-    optimizer = torch.optim.Adam(base.model.parameters(), 3e-3)
-    base.model.train()
-    for _ in range(60):
-        optimizer.zero_grad()
-        base.model(batch, labels=batch).loss.backward()
-        optimizer.step()
-    base.model.eval()
 
 
 def test_every_sentence_has_a_thousand_distinct_candidates():
@@ -106,16 +93,13 @@ def test_losses_are_those_of_whole_sequences(model, sentence, request):
     found = candidate_losses(base.model, base.tokenizer, prompt, texts)
     plain = []
     for text in texts:
-        tail = torch.tensor(base.tokenizer.encode(" " + text))
-        with torch.inference_mode():
-            logits = base.model(torch.tensor([[*prompt, *tail]])).logits[0, len(prompt) - 1 : -1]
-        plain.append(float(cross_entropy(logits, tail, reduction="sum")))
+        plain.append(float(token_nats(base.model, prompt, base.tokenizer.encode(" " + text)).sum()))
     assert found - found[0] == pytest.approx(np.array(plain) - plain[0], abs=1e-4)
 
 
 def test_a_model_that_knows_the_secret_exposes_all_of_it(base):
     canary = Canary(DIGITS, 73, LABELS[0], 10)
-    overfit(base, canary.text)
+    overfit(base, [canary.text], prompt_of(base), 3e-3)
     known = exposure(base.model, base.tokenizer, prompt_of(base), canary)
     other = exposure(base.model, base.tokenizer, prompt_of(base), Canary(DIGITS, 18, LABELS[0], 1))
     assert (known.rank, known.space, known.method) == (1.0, 100, "exact rank")

@@ -34,6 +34,7 @@ from evaluation.leakage.replay import (
     replay,
     replay_planted,
 )
+from tests.helpers.evaluated import overfit
 from twinset.detectors.entities import PIPELINE
 from twinset.errors import InputError
 from twinset.models.base_model import load_base
@@ -202,7 +203,7 @@ def test_notes_tell_of_kinds_that_train_lacks_and_of_unequal_tables(names_behind
 
 
 @with_pii
-def test_no_value_is_told(capsys, caplog):
+def test_no_value_is_shown(capsys, caplog):
     train = ["Ada Lovelace of London wrote to zq@secret.org, 713-555-0199, AB777777"] * 3
     measured, notes = replay(train, train, ["Kenneth Branagh met nobody."], progress=Silent())
     assert {m.place["kind"] for m in measured if m.score.value == 1} >= {NAME, EMAIL, PHONE, ID}
@@ -264,19 +265,6 @@ def test_the_control_fails_where_nothing_could_be_found():
 # --- what a model knows --------------------------------------------------------------------------
 
 
-def overfit(base, texts, prompt):
-    rows = [[*prompt, *base.tokenizer.encode(" " + text)] for text in texts]
-    optimizer = torch.optim.Adam(base.model.parameters(), 5e-3)
-    base.model.train()
-    for _ in range(60):
-        optimizer.zero_grad()
-        for row in rows:
-            ids = torch.tensor([row])
-            base.model(ids, labels=ids).loss.backward()
-        optimizer.step()
-    base.model.eval()
-
-
 SAID = ["The book by Ada Quill, was dull.", "A film by Otto Zeller, at last."]
 UNSAID = ["The film by Kurt Oakes, was great.", "A book by Vera Nettle, at last."]
 options = {"max_tokens": 100, "seed": 0, "progress": Silent()}
@@ -294,9 +282,9 @@ def rank(base, texts, **more):
     )
 
 
-def test_the_rank_of_names_sees_what_was_learnt_by_heart_and_nothing_before(base):
+def test_the_rank_of_names_sees_what_was_memorised_and_nothing_before(base):
     assert rank(base, SAID).score.value < 0.2
-    overfit(base, SAID, base.tokenizer.encode("Write:"))
+    overfit(base, SAID, base.tokenizer.encode("Write:"), 5e-3)
     known, unknown = rank(base, SAID), rank(base, UNSAID, rows="held-out")
     assert known.score.value > 0.95
     assert unknown.score.value < 0.3
@@ -340,8 +328,8 @@ def phones(base, texts, **more):
     )
 
 
-def test_the_exposure_of_telephone_numbers_sees_what_was_learnt_by_heart(base):
-    overfit(base, NUMBERS, base.tokenizer.encode("Write:"))
+def test_the_exposure_of_telephone_numbers_sees_what_was_memorised(base):
+    overfit(base, NUMBERS, base.tokenizer.encode("Write:"), 5e-3)
     (known,), (unknown,) = phones(base, NUMBERS), phones(base, OTHERS, rows="held-out")
     assert known.place == {
         "rows": "train",
@@ -419,10 +407,10 @@ def test_a_sample_without_a_curve_gives_its_own_rank(sample, loss, rank):
 
 
 def test_a_canary_extrapolated_agrees_with_the_same_ranked(base):
-    """On a model that learnt it, and for one that it never saw."""
+    """On a model that learned it, and for one that it never saw."""
     digits = Format("My ID is {}", (tuple(f"{n:03d}" for n in range(1000)),))
     known, unknown = (Canary(digits, secret, ("x",), 1) for secret in (731, 184))
-    overfit(base, [known.text], base.tokenizer.encode("Write:"))
+    overfit(base, [known.text], base.tokenizer.encode("Write:"), 5e-3)
     for canary in (known, unknown):
         where = base.model, base.tokenizer, base.tokenizer.encode("Write:"), canary
         exact, found = exposure(*where), extrapolated_exposure(*where, seed=0, candidates=200)

@@ -21,16 +21,6 @@ from twinset.privacy.statement.guarantee import guarantee
 EVIL = "<script>alert(1)</script>]]>\"'&<img src=x onerror=alert(1)></style></textarea>{{7*7}}"
 
 
-@pytest.fixture(scope="module")
-def html(tmp_path_factory):
-    return build_report(reported.everything_in(tmp_path_factory.mktemp("report")))
-
-
-@pytest.fixture(scope="module")
-def page(html):
-    return Page(html)
-
-
 def test_the_guarantee_stands_on_top_word_for_word(page):
     claim = guarantee(handover.ledger())
     main = one(page.root.find("main"))
@@ -43,7 +33,7 @@ def test_the_guarantee_stands_on_top_word_for_word(page):
     assert "No guarantee" not in first.text
 
 
-def test_epsilon_of_each_privacy_weight_is_told(tmp_path):
+def test_epsilon_of_each_privacy_weight_is_shown(tmp_path):
     scale = WeightScale("base", 2.0, 5.0, "public texts", (0.2,) * 5)
     trained = (IndividualGaussian(9.0, 1.0, 20, 0.5),)
     ledger = handover.ledger(trained, policy="adaptive", weight_scale=scale, sample_rate=1.0)
@@ -107,7 +97,7 @@ def test_every_score_is_in_the_last_table(page):
     ]
 
 
-def test_notes_and_how_it_was_made_are_told(page):
+def test_notes_and_how_it_was_made_are_shown(page):
     text = page.root.text
     assert "12 test rows occur in train too" in text
     assert "twinset evaluate runs/reviews-1 --train train.csv --test test.csv" in text

@@ -10,20 +10,9 @@ import pytest
 
 from evaluation.fidelity.measures import SECOND
 from evaluation.leakage.overlap import HELDOUT, SAMPLE, TRAIN
-from evaluation.report import build_report, groups
+from evaluation.report import groups
 from evaluation.report.charts import styles
-from tests.helpers import reported
-from tests.helpers.pages import Page, all_elements, one
-
-
-@pytest.fixture(scope="module")
-def html(tmp_path_factory):
-    return build_report(reported.everything_in(tmp_path_factory.mktemp("report")))
-
-
-@pytest.fixture(scope="module")
-def page(html):
-    return Page(html)
+from tests.helpers.pages import all_elements, one
 
 
 def test_headings_are_in_order_and_links_lead_somewhere(page):

@@ -148,7 +148,7 @@ def test_attacks_that_need_no_model_are_named_first():
     assert "without model and twin" in verdict.reasons[0]
 
 
-def test_an_overtrained_run_is_told_from_a_private_one(tmp_path):
+def test_an_overtrained_run_is_distinguished_from_a_private_one(tmp_path):
     loud = attack(0.85, 0.95), *beside("minimise", (0.5, 0.6), (0.0, 0.1))
     html = build_report(bare(tmp_path, reported.audit(measured=loud)))
     assert answers(html)[2] == "Signs of a leak"

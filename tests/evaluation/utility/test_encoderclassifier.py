@@ -121,7 +121,7 @@ def test_noise_is_not_seeded(tiny_encoder):
     assert not torch.equal(weights(first), weights(again))
 
 
-def test_a_small_budget_drowns_what_is_learnt(tiny_encoder):
+def test_a_small_budget_drowns_what_is_learned(tiny_encoder):
     """A negative control: the noise is there, and so large as the budget says."""
     assert accuracy(fitted(tiny_encoder, budget=Budget(0.01, 1e-3))) < 0.75
 

@@ -1,24 +1,15 @@
 import json
 import re
 import shutil
-from functools import partial
 
 import pandas as pd
 import pytest
 
 from evaluation.findings import Findings
-from evaluation.private_table import (
-    BASELINE,
-    PRIVATE_CLASSIFIER,
-    REAL,
-    REAL_SMALL,
-    TWIN,
-    normalised,
-)
+from evaluation.private_table import BASELINE, PRIVATE_CLASSIFIER, REAL, REAL_SMALL, TWIN
 from evaluation.twins import read_twin, rows_per_label
 from tests.helpers.commands import run_twinset
-from tests.helpers.evaluated import OPTIONS, REDRAWS, reviews, tables_in, without_downloads
-from twinset.config import SamplingConfig, options
+from tests.helpers.evaluated import reviews, small_run, small_world_in
 from twinset.data.records import records_from_frame
 from twinset.errors import InputError
 
@@ -29,31 +20,18 @@ QUICKLY = (*TABLES, "--classifier", "tfidf", "--quiet")
 
 @pytest.fixture(autouse=True)
 def small_world(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    without_downloads(monkeypatch)
-    patient = partial(SamplingConfig, max_redraws=REDRAWS)
-    monkeypatch.setattr(options, "SamplingConfig", patient)
-    tables_in(tmp_path)
+    small_world_in(tmp_path, monkeypatch)
 
 
 @pytest.fixture
 def run(tiny_base, capsys):
-    made = run_twinset(
-        capsys, "generate", "train.csv", *COLUMNS, "--base-model", tiny_base, "--run", "run",
-        "--rows", "40", *OPTIONS
-    )  # fmt: skip
-    assert made.code == 0, made.err
-    return "run"
-
-
-def found_in(path) -> Findings:
-    return Findings.load(path)
+    return small_run(capsys, tiny_base, *COLUMNS)
 
 
 def test_a_run_is_measured_against_every_baseline(run, tmp_path, capsys):
     ended = run_twinset(capsys, "evaluate", run, *QUICKLY)
     assert ended.code == 0, ended.err
-    found = found_in(tmp_path / "run" / "internal" / "evaluation.json")
+    found = Findings.load(tmp_path / "run" / "internal" / "evaluation.json")
     for label in ("sentiment", "product", "sentiment × product"):
         for source in (REAL, REAL_SMALL, TWIN, BASELINE):
             assert found.find("accuracy", rows=source, label=label, classifier="tfidf").n == 40
@@ -72,7 +50,7 @@ def test_a_run_is_measured_against_every_baseline(run, tmp_path, capsys):
 
 def test_a_dp_classifier_learns_from_the_real_rows_at_the_twins_budget(run, tmp_path, capsys):
     assert run_twinset(capsys, "evaluate", run, *QUICKLY, "--classifier", "minilm").code == 0
-    found = found_in(tmp_path / "run" / "internal" / "evaluation.json")
+    found = Findings.load(tmp_path / "run" / "internal" / "evaluation.json")
     assert found.find("accuracy", rows=PRIVATE_CLASSIFIER, label="product", classifier="minilm")
     assert not found.find("accuracy", rows=PRIVATE_CLASSIFIER, classifier="tfidf")
     assert any("spends the twin's whole ε on one target" in note for note in found.notes)
@@ -94,7 +72,7 @@ def test_right_and_swapped_labels_are_told_apart(tmp_path, capsys):
     twin.assign(sentiment=twin["sentiment"].map(swapped)).to_csv("wrong.csv", index=False)
     files = ("--baseline", "wrong.csv", "--output", "found.json")
     assert run_twinset(capsys, "evaluate", "twin.csv", *QUICKLY, *files).code == 0
-    found = found_in(tmp_path / "found.json")
+    found = Findings.load(tmp_path / "found.json")
     for name in ("accuracy", "label fidelity"):
         assert found.find(name, rows=TWIN).value == 1.0
         assert found.find(name, rows=BASELINE).value == 0.0
@@ -124,11 +102,11 @@ def test_overlapping_rows_are_counted_and_left_out_on_request(tmp_path, capsys):
     reviews(40, seed=2).to_csv("twin.csv", index=False)
     more = (*COLUMNS, "--output", "found.json")
     run_twinset(capsys, "evaluate", "twin.csv", *QUICKLY, *more)
-    found = found_in(tmp_path / "found.json")
+    found = Findings.load(tmp_path / "found.json")
     assert "7 held-out rows are training rows too" in found.notes[0]
     assert found.about["rows"]["held out"] == 47
     run_twinset(capsys, "evaluate", "twin.csv", *QUICKLY, *more, "--exclude-overlap")
-    assert found_in(tmp_path / "found.json").about["rows"]["held out"] == 40
+    assert Findings.load(tmp_path / "found.json").about["rows"]["held out"] == 40
 
 
 def test_few_rows_and_untested_labels_are_said(tmp_path, capsys):
@@ -137,7 +115,7 @@ def test_few_rows_and_untested_labels_are_said(tmp_path, capsys):
     reviews(5, seed=2).to_csv("twin.csv", index=False)
     more = (*COLUMNS, "--output", "found.json")
     assert run_twinset(capsys, "evaluate", "twin.csv", *QUICKLY, *more).code == 0
-    notes = " ".join(found_in(tmp_path / "found.json").notes)
+    notes = " ".join(Findings.load(tmp_path / "found.json").notes)
     assert "product: 1 of 2 labels have no row in --test" in notes and "'pan'" in notes
     assert "twin has 5 rows only" in notes
 
@@ -147,7 +125,7 @@ def test_a_twin_of_one_label_teaches_that_label_and_it_is_said(tmp_path, capsys)
     twin[twin["sentiment"] == "positive"].to_csv("twin.csv", index=False)
     more = (*COLUMNS[:4], "--output", "found.json")
     assert run_twinset(capsys, "evaluate", "twin.csv", *QUICKLY, *more).code == 0
-    found = found_in(tmp_path / "found.json")
+    found = Findings.load(tmp_path / "found.json")
     commonest = found.find("accuracy", rows="the commonest label", label="sentiment")
     assert found.find("accuracy", rows=TWIN).value == pytest.approx(commonest.value, abs=0.1)
     assert found.find("accuracy", rows=REAL).value == 1.0
@@ -197,12 +175,12 @@ def test_an_edited_twin_inherits_no_guarantee(run, tmp_path, capsys):
     shutil.copytree(tmp_path / "run" / "share", tmp_path / "copy")
     more = (*QUICKLY, *COLUMNS, "--output", "found.json")
     assert run_twinset(capsys, "evaluate", "copy/twin.csv", *more).code == 0
-    assert found_in(tmp_path / "found.json").about["epsilon"] is not None
+    assert Findings.load(tmp_path / "found.json").about["epsilon"] is not None
     with open(tmp_path / "copy" / "twin.csv", "a") as file:
         file.write("pan,It was fine.,positive\n")
     ended = run_twinset(capsys, "evaluate", "copy/twin.csv", *more)
     assert ended.code == 0, ended.err
-    found = found_in(tmp_path / "found.json")
+    found = Findings.load(tmp_path / "found.json")
     assert found.about["epsilon"] is None and "another file" in found.about["guarantee"]
 
 
@@ -248,16 +226,9 @@ def test_findings_survive_their_file(run, tmp_path, capsys):
     assert not re.search(r"number \d", first)  # no text of any row
 
 
-@pytest.mark.parametrize(
-    ("cell", "kept"), [("Good film!", "goodfilm"), ("SO-SO", "soso"), (3, "3")]
-)
-def test_normalised(cell, kept):
-    assert normalised(cell) == kept
-
-
 def test_an_epsilon_curve_trains_further_twins(run, tmp_path, capsys):
     assert run_twinset(capsys, "evaluate", run, *QUICKLY, "--sweep-epsilon", "4").code == 0
-    found = found_in(tmp_path / "run" / "internal" / "evaluation.json")
+    found = Findings.load(tmp_path / "run" / "internal" / "evaluation.json")
     curve = next(c for c in found.curves if c.name == "accuracy by epsilon: sentiment")
     assert [round(x) for x, *_ in curve.series["tfidf"]] == [4, 8]
 

@@ -2,9 +2,9 @@ import math
 
 import pytest
 import torch
-from torch.nn.functional import cross_entropy
 
 from evaluation.utility.heldout_loss import perplexity
+from tests.helpers.evaluated import token_nats
 from twinset.data.records import Records
 from twinset.data.schema import Attribute, Schema
 from twinset.data.templates import load_template
@@ -28,10 +28,7 @@ def test_perplexity_is_that_of_one_text_after_the_other(model, max_tokens, reque
     tokens = tokenised(base, max_tokens)
     nats = count = 0
     for text, label in zip(tokens.texts, tokens.labels, strict=True):
-        prompt = tokens.prompts[label]
-        with torch.inference_mode():
-            logits = base.model(torch.tensor([prompt + text])).logits[0, len(prompt) - 1 : -1]
-        nats += float(cross_entropy(logits, torch.tensor(text), reduction="sum"))
+        nats += float(token_nats(base.model, tokens.prompts[label], text).sum())
         count += len(text)
     assert bool(tokens.truncated) == (max_tokens == 6)
     assert perplexity(base.model, tokens) == pytest.approx(math.exp(nats / count))

@@ -31,7 +31,7 @@ def test_it_learns_within_its_budget():
     assert 7.9 < model.epsilon <= 8.0
 
 
-def test_a_small_budget_drowns_what_is_learnt():
+def test_a_small_budget_drowns_what_is_learned():
     """A negative control: the noise is there, and so large as the budget says."""
     found = [accuracy(fitted(Budget(0.01, 1e-5))) for _ in range(5)]
     assert np.mean(found) < 0.8
