@@ -17,7 +17,7 @@ def test_logits_stay(request, folder, dtype):
     with torch.no_grad():
         expected = plain(input_ids=IDS).logits
         fused = fuse(plain)
-        rounding = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 3e-2}[dtype]
+        rounding = {torch.float64: 1e-6, torch.float32: 1e-5, torch.bfloat16: 3e-2}[dtype]
         torch.testing.assert_close(fused(input_ids=IDS).logits, expected, rtol=0, atol=rounding)
     assert fused is plain
     assert (fused.config._attn_implementation == "eager") == (dtype is torch.bfloat16)

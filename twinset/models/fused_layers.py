@@ -7,23 +7,29 @@ float32 and back, and in copies of keys and values for the query heads that shar
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import Function, once_differentiable
+from torch.nn.functional import scaled_dot_product_attention
+
+_LLAMA = "transformers.models.llama.modeling_llama"
 
 
 def fuse_llama(model: nn.Module) -> None:
     """Give the norms and attention layers of a Llama (and no subclass) forward passes from here."""
-    from transformers.models.llama.modeling_llama import LlamaAttention, LlamaRMSNorm
-
+    passes: dict[str, Callable[..., Any]] = {
+        f"{_LLAMA}.LlamaRMSNorm": _rms_norm,
+        f"{_LLAMA}.LlamaAttention": _attention,
+    }
     for module in model.modules():
-        if type(module) is LlamaRMSNorm:
-            module.forward = partial(_rms_norm, module)
-        elif type(module) is LlamaAttention:
-            module.forward = partial(_attention, module)
+        kind = type(module)  # known by name: other models are not to wait for this import
+        forward = passes.get(f"{kind.__module__}.{kind.__qualname__}")
+        if forward is not None:
+            module.forward = partial(forward, module)
 
 
 class RmsNorm(Function):
@@ -66,7 +72,8 @@ class Rotation(Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         """Turn the gradient back."""
-        return _turned(grads[0], *ctx.saved_tensors, -1), None, None
+        cos, sin = ctx.saved_tensors
+        return _turned(grads[0], cos, sin, -1), None, None
 
 
 def _turned(x: Tensor, cos: Tensor, sin: Tensor, direction: int) -> Tensor:
@@ -96,7 +103,7 @@ def _attention(
     of (G·T, d) with (d, W) for each of H groups, and nothing is copied G times.
     """
     batch, tokens, _ = hidden_states.shape
-    size, groups = layer.head_dim, layer.config.num_key_value_heads
+    size = layer.head_dim
     cos, sin = (x[:, :, None] for x in position_embeddings)
 
     def heads(projected: Tensor) -> Tensor:
@@ -107,12 +114,30 @@ def _attention(
     values = heads(layer.v_proj(hidden_states)).transpose(1, 2)
     if past_key_values is not None:
         keys, values = past_key_values.update(keys, values, layer.layer_idx)
+    if attention_mask is None and tokens > 1:  # causal, to all whose kernel knows what that is
+        seen = scaled_dot_product_attention(
+            query.transpose(1, 2),
+            keys,
+            values,
+            is_causal=True,
+            scale=layer.scaling,
+            enable_gqa=True,
+        ).transpose(1, 2)
+    else:
+        seen = _grouped(query, keys, values, attention_mask, layer.scaling)
+    return layer.o_proj(seen.reshape(batch, tokens, -1)), None
+
+
+def _grouped(
+    query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scaling: float
+) -> Tensor:
+    """Return what (B, T, H·G, d) queries see of (B, H, W, d); mask (B or 1, 1, T, W) is added."""
+    (batch, tokens, _, size), (_, groups, width, _) = query.shape, keys.shape
     query = query.view(batch, tokens, groups, -1, size).permute(0, 2, 3, 1, 4)  # (B, H, G, T, d)
     query = query.reshape(batch * groups, -1, size)
-    keys, values = (x.flatten(0, 1) for x in (keys, values))  # (B·H, W, d)
-    scores = torch.bmm(query, keys.transpose(1, 2)).mul_(layer.scaling)
-    if attention_mask is not None:
-        scores.view(batch, groups, -1, tokens, keys.shape[1]).add_(attention_mask[:, :, None])
+    keys, values = (x.flatten(0, 1) for x in (keys, values))
+    scores = torch.bmm(query, keys.transpose(1, 2)).mul_(scaling)
+    if mask is not None:
+        scores.view(batch, groups, -1, tokens, width).add_(mask[:, :, None])
     seen = torch.bmm(scores.softmax(-1), values)  # a softmax in bfloat16 adds in float32
-    seen = seen.view(batch, groups, -1, tokens, size).permute(0, 3, 1, 2, 4)
-    return layer.o_proj(seen.reshape(batch, tokens, -1)), None
+    return seen.view(batch, groups, -1, tokens, size).permute(0, 3, 1, 2, 4)

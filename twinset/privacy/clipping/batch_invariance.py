@@ -78,7 +78,7 @@ def _clipped(
     limits[one] = engine.max_grad_norm
     engine.zero()
     device = engine.sums[0].device
-    rows = (x.flatten(0, 1).to(device) for x in (ids, mask))
-    batch = Sequences(*rows, shape.per_unit).filled(shape.units)
+    rows, mask = (x.flatten(0, 1).to(device) for x in (ids, mask))
+    batch = Sequences(rows, mask, shape.per_unit).filled(shape.units)
     report = engine.add(batch, lambda means, counts: means.sum(1), limits.to(device))
     return report.norms, torch.cat([total.flatten().double() for total in engine.sums])

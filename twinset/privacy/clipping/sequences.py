@@ -52,8 +52,8 @@ class Sequences:
         ids = self.input_ids.new_zeros(more * self.per_unit, self.input_ids.shape[1])
         mask = torch.zeros_like(ids, dtype=torch.bool)
         mask[:, 1] = True
-        both = (torch.cat(pair) for pair in ((self.input_ids, ids), (self.loss_mask, mask)))
-        return Sequences(*both, self.per_unit, self.filler + more)
+        ids, mask = torch.cat([self.input_ids, ids]), torch.cat([self.loss_mask, mask])
+        return Sequences(ids, mask, self.per_unit, self.filler + more)
 
     @property
     def predicting(self) -> Tensor:
