@@ -10,6 +10,7 @@ from torch import Tensor
 from twinset.config import SamplingConfig
 from twinset.errors import InputError
 from twinset.models.base_model import context_length
+from twinset.models.precision import fuse
 from twinset.sampling import decoding
 from twinset.sampling import kv_cache as kvcache
 from twinset.sampling.decoding import Request, attention_span, decode, generate
@@ -37,7 +38,7 @@ def _load(folder):
 
 @pytest.fixture(scope="module", params=["tiny_base", "tiny_llama"])
 def model(request):
-    return _load(request.getfixturevalue(request.param))
+    return fuse(_load(request.getfixturevalue(request.param)))
 
 
 @torch.no_grad()
@@ -84,12 +85,12 @@ def read(monkeypatch):
     batches: list[list[tuple[int, int]]] = []
     original = decoding._Batch.logits
 
-    def logits(self) -> Tensor:
-        found = original(self)
+    def logits(self) -> tuple[Tensor, Tensor | None]:
+        own, wrong = original(self)
         batches.append([(row.key, len(row.ids)) for row in self.rows])
-        for row, values in zip(self.rows, found, strict=True):
+        for row, values in zip(self.rows, own, strict=True):
             seen.setdefault(row.key, []).append(values.float().clone())
-        return found
+        return own, wrong
 
     monkeypatch.setattr(decoding._Batch, "logits", logits)
     return seen, batches
@@ -127,7 +128,7 @@ def test_every_token_is_drawn_from_what_a_plain_forward_says(model, read):
     assert any(len({done for _, done in batch}) > 1 for batch in batches)  # entered later
     assert any(len(b) == 3 for b in batches) and all(len(b) <= 3 for b in batches)
     longest = max(len(p) + len(ids) for p, ids in zip(prompts, written, strict=True))
-    assert longest > kvcache.COLUMNS  # the cache grew under way
+    assert longest > kvcache.COLUMNS_TOGETHER  # the cache grew under way
 
 
 def _damaged_move(self, source: int, target: int, length: int) -> None:

@@ -19,7 +19,7 @@ from twinset.config.plan import Plan
 from twinset.models.base_model import BaseModel, context_length
 from twinset.models.lora import trainable
 from twinset.models.perplexity import TOKENS_AT_ONCE, nats_per_token
-from twinset.models.precision import execution, frozen_dtype, fuse
+from twinset.models.precision import execution, fastest, frozen_dtype, fuse
 from twinset.policies import MechanismParams, make_policy
 from twinset.privacy.clipping import ClippingEngine, Sequences
 from twinset.privacy.mechanism.randomness import Randomness
@@ -60,8 +60,8 @@ def measure(base: BaseModel, config: RunConfig, plan: Plan, tokens: int, rows: i
         rows: of the twin.
     """
     tokens = max(4, min(tokens, context_length(base.model) - PROBE_TOKENS))
-    fuse(base.model.to(frozen_dtype(config)))  # rows too are written in this precision
-    row_seconds = _row_seconds(base.model, config, tokens)
+    row_seconds = _row_seconds(fastest(base.model), config, tokens)
+    fuse(base.model.to(frozen_dtype(config)))
     adaptive = config.policy.noise_policy == "adaptive"
     weigh_seconds = _weigh_seconds(base.model, tokens) if adaptive else 0.0
     model = trainable(base.model, config.training)

@@ -20,7 +20,7 @@ from torch import Tensor
 from twinset.config import SamplingConfig
 from twinset.models.base_model import context_length
 from twinset.sampling.kv_cache import SLOTS_TOGETHER, SlotCache, States, rounded
-from twinset.sampling.token_sampling import guided, next_tokens
+from twinset.sampling.token_sampling import drawn_tokens
 
 PROMPTS_KEPT = 256  # whose keys and values stay in memory
 WINDOWS = ("sliding_window", "window_size")  # as configurations call it
@@ -97,7 +97,7 @@ def decode(
     while waiting or batch.rows:
         while waiting and len(batch.rows) < config.batch_size:
             batch.add(waiting.popleft())
-        tokens = next_tokens(batch.logits(), config, generator)
+        tokens = drawn_tokens(*batch.logits(), config, generator)
         for row in batch.advance(tokens.tolist(), end, max_new_tokens):
             yield row.key, row.ids
 
@@ -132,7 +132,7 @@ class _Batch:
     """The rows being written. Row i has the slots i·K … i·K + K - 1, K = prompts of a row."""
 
     def __init__(self, model: Any, config: SamplingConfig, first: Request) -> None:
-        self._model, self._guidance = model, config.guidance
+        self._model = model
         self._per_row = len(first.prompts) if config.guidance else 1
         self._states = lru_cache(PROMPTS_KEPT)(self._read)
         like = self._states(first.prompts[0])
@@ -156,8 +156,8 @@ class _Batch:
         self._model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
         return [(layer.keys, layer.values) for layer in cache.layers]
 
-    def logits(self) -> Tensor:
-        """(R, V) for the next token of each row."""
+    def logits(self) -> tuple[Tensor, Tensor | None]:
+        """(R, V) for the next token of each row, and under guidance those of the wrong prompt."""
         device, used = self._model.device, len(self._slots)
         read = self._slots + [_Slot(0, 0)] * (rounded(used, SLOTS_TOGETHER) - used)
         positions = [slot.position for slot in read]
@@ -173,9 +173,7 @@ class _Batch:
             use_cache=True,
             logits_to_keep=1,
         ).logits[:used, -1]
-        if self._per_row == 1:
-            return logits
-        return guided(logits[0::2], logits[1::2], self._guidance)
+        return (logits, None) if self._per_row == 1 else (logits[0::2], logits[1::2])
 
     def advance(self, tokens: list[int], end: int, max_new_tokens: int) -> list[_Row]:
         """Append one token a row; return the rows that have ended, which leave the batch."""

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-COLUMNS = 32  # at first; doubled when a row outgrows them
 # Rows and columns of a forward are multiples of these: for each new shape of a product in bfloat16
 # the processor's library writes code, 0.7 MB that stay in memory.
 SLOTS_TOGETHER, COLUMNS_TOGETHER = 8, 16
+UNUSED = 32  # columns that are read for nothing before memory is made narrower
 
 # keys and values of every layer for one prompt, (1, H, T, d) each
 States = list[tuple[Tensor, Tensor]]
@@ -31,7 +31,9 @@ def rounded(number: int, step: int) -> int:
 
 
 class SlotLayer(CacheLayerMixin):
-    """Keys and values of one layer: (slots, H, columns, d), of which (used, H, width, d) are read.
+    """Keys and values of one layer: (slots, H, columns, d); the slots in use are read.
+
+    All columns are: a product with some of them would first copy these, at every token.
 
     Args:
         keys: of any prompt, for its shape.
@@ -44,19 +46,26 @@ class SlotLayer(CacheLayerMixin):
     def __init__(self, keys: Tensor, values: Tensor, slots: int) -> None:
         super().__init__()
         # Zeros: a masked column has no weight, but no weight times not-a-number is not a number.
-        self.kept = [x.new_zeros(slots, x.shape[1], COLUMNS, x.shape[3]) for x in (keys, values)]
-        self.used, self.width, self.places = 0, 0, torch.empty(0)
+        first = COLUMNS_TOGETHER
+        self.kept = [x.new_zeros(slots, x.shape[1], first, x.shape[3]) for x in (keys, values)]
+        self.used, self.places = 0, torch.empty(0)
         self.is_initialized = True
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Do nothing: all was made at once."""
 
-    def grow(self, columns: int) -> None:
-        """Make room for so many columns."""
+    @property
+    def columns(self) -> int:
+        """How many tokens a row may have."""
+        return self.kept[0].shape[2]
+
+    def resize(self, columns: int) -> None:
+        """Have so many columns; what stood in others is lost."""
         for i, old in enumerate(self.kept):
             slots, heads, width, size = old.shape
             self.kept[i] = old.new_zeros(slots, heads, columns, size)
-            self.kept[i][:, :, :width] = old
+            both = min(width, columns)
+            self.kept[i][:, :, :both] = old[:, :, :both]
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
@@ -65,16 +74,16 @@ class SlotLayer(CacheLayerMixin):
         for kept, new in zip(self.kept, (key_states, value_states), strict=True):
             size = kept.shape[3]
             kept.view(-1, size).index_copy_(0, self.places, new.reshape(-1, size))
-        keys, values = (x[: self.used, :, : self.width] for x in self.kept)
+        keys, values = (x[: self.used] for x in self.kept)
         return keys, values
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Return width and offset."""
-        return self.width, 0
+        """Return columns and offset."""
+        return self.columns, 0
 
     def get_seq_length(self) -> int:
         """Return how many columns were written before."""
-        return self.width - 1
+        return self.columns - 1
 
     def get_max_length(self) -> int:
         """Return that there is no longest row."""
@@ -99,8 +108,7 @@ class SlotCache(Cache):
         Returns:
             How many columns it reads: all up to the last of these, and a few behind it.
         """
-        width = rounded(max(positions) + 1, COLUMNS_TOGETHER)
-        self._reserve(width)
+        self._fit(max(positions) + 1)
         places: dict[int, Tensor] = {}  # by number of heads, which is nearly always the same
         for layer in self._made:
             _, heads, columns, _ = layer.kept[0].shape
@@ -108,18 +116,20 @@ class SlotCache(Cache):
                 at = torch.tensor(positions, device=layer.kept[0].device)[:, None]
                 blocks = torch.arange(len(positions) * heads, device=at.device).view(-1, heads)
                 places[heads] = (blocks * columns + at).flatten()
-            layer.used, layer.width, layer.places = len(positions), width, places[heads]
-        return width
+            layer.used, layer.places = len(positions), places[heads]
+        return self._made[0].columns
 
-    def _reserve(self, width: int) -> None:
-        columns = self._made[0].kept[0].shape[2]
-        if width > columns:
+    def _fit(self, tokens: int) -> None:
+        """Have columns for rows of so many tokens, and not many more."""
+        columns, wanted = self._made[0].columns, rounded(tokens, COLUMNS_TOGETHER)
+        if not wanted <= columns <= wanted + UNUSED:
             for layer in self._made:
-                layer.grow(max(width, 2 * columns))
+                layer.resize(wanted)
 
     def put(self, slot: int, states: States, length: int) -> None:
         """Copy the first `length` tokens of a prompt into a slot."""
-        self._reserve(length)
+        if length > self._made[0].columns:
+            self._fit(length)
         for layer, pair in zip(self._made, states, strict=True):
             for kept, new in zip(layer.kept, pair, strict=True):
                 kept[slot, :, :length] = new[0, :, :length]

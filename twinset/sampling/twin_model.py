@@ -93,8 +93,14 @@ class TwinModel:
         prompts = prompt_tokens(self.template, self.schema.combinations, self.tokenizer)
         engine = self._vllm.decode if sampling.engine == "vllm" else None
         return Sampler(
-            self.model, self.tokenizer, prompts, sampling, self.text_tokens, stream, engine
+            self._fastest, self.tokenizer, prompts, sampling, self.text_tokens, stream, engine
         )
+
+    @cached_property
+    def _fastest(self) -> Any:
+        from twinset.models.precision import fastest
+
+        return fastest(self.model)
 
     @cached_property
     def _vllm(self) -> VllmEngine:
