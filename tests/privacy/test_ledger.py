@@ -128,7 +128,7 @@ def test_every_field_is_needed_and_typed(name):
         ("events", {}), ("events", [{"kind": "laplace"}]), ("events", ["noise"]),
         ("public_inputs", "text"), ("caveats", [1]),
         ("library_versions", {"torch": 2}), ("library_versions", []),
-        ("format_version", 2), ("format_version", True),
+        ("format_version", 1), ("format_version", 3), ("format_version", True),
         ("surprise", 1),
     ],
 )  # fmt: skip

@@ -41,6 +41,7 @@ from twinset.privacy.statement.wording import SPENT
 from twinset.progress import Progress
 from twinset.release.card import TwinDescription
 from twinset.release.publish import check_output, publish
+from twinset.release.run_format import LEDGER, check_file_format
 from twinset.release.share import PRIVACY, write_share
 from twinset.sampling.allocation import RowsRequest, explicit, proportional
 from twinset.sampling.row_shards import RowGroups, draw_groups
@@ -48,7 +49,7 @@ from twinset.sampling.sampler import check_decoding
 from twinset.sampling.twin_model import DESCRIPTION, TwinModel
 from twinset.sampling.vllm_engine import check_engine
 from twinset.training.metrics_log import MetricsLog
-from twinset.training.resume import Resumption, RunContext
+from twinset.training.resume import CHECKPOINTS, Resumption, RunContext
 
 UNFINISHED = "unfinished"  # part of `internal/` while a run is being made
 FREE = (
@@ -337,11 +338,19 @@ def _run_folder(source: Source, paths: OutputPaths, progress: Progress) -> Itera
         with RunFolder.create(path, paths.overwrite, paths.resume) as run:
             for older in replaced:
                 progress.warn(f"{older}: --overwrite will delete its trained model, and {SPENT}")
+            _check_resumed(run)
             yield run
     except KeyboardInterrupt:
         if run is not None and run.is_kept and is_unfinished(path):
             raise Stopped("stopped; the same command with --resume goes on") from None
         raise
+
+
+def _check_resumed(run: RunFolder) -> None:
+    """Refuse to resume what was begun in another format."""
+    states = sorted((run.internal / UNFINISHED / CHECKPOINTS).glob(f"*/{LEDGER}"))
+    for ledger in (run.model / LEDGER, *states):
+        check_file_format(ledger)
 
 
 @contextmanager

@@ -28,9 +28,10 @@ from twinset.privacy.accounting.events import Event
 from twinset.privacy.statement.ledger import Ledger
 from twinset.privacy.statement.wording import SPENT
 from twinset.progress import Progress
+from twinset.release.run_format import LEDGER
 from twinset.training.step_log import FILE, StepLog, StepRange
 
-CHECKPOINTS, STATE, LEDGER, FACTS = "checkpoints", "state.pt", "ledger.json", "facts.json"
+CHECKPOINTS, STATE, FACTS = "checkpoints", "state.pt", "facts.json"
 CHECKPOINT_SECONDS = 180.0
 ANEW = f"--overwrite deletes the run and starts anew, and {SPENT}"
 
@@ -133,8 +134,6 @@ class Resumption:
         import torch
 
         facts = json.loads((checkpoint.folder / FACTS).read_text("utf-8"))
-        if "counted" not in facts:
-            raise InputError(f"its checkpoints are those of an older twinset; {ANEW}")
         self._counted = facts["counted"]
         self._others()
         return ResumeState(

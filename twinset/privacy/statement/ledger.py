@@ -19,7 +19,7 @@ from twinset.privacy.accounting.accountant import compose
 from twinset.privacy.accounting.events import Event, event_from_dict, event_to_dict
 from twinset.privacy.mechanism.privacy_weight import WeightScale
 from twinset.privacy.mechanism.randomness import Randomness
-from twinset.privacy.statement.ledger_schema import CHECKS, FORMAT_VERSION
+from twinset.privacy.statement.ledger_schema import CHECKS, FORMAT_VERSION, format_fault
 
 UNIT = "record"
 NEIGHBOURING = "add or remove one record"
@@ -177,10 +177,13 @@ class Ledger:
         """Rebuild a ledger from `to_dict`'s output. Nothing is guessed or ignored.
 
         Raises:
-            ValueError: a field is missing, unknown, of the wrong type or out of range.
+            ValueError: it is of another format, or a field is missing, unknown, of the wrong type
+                or out of range.
         """
         if not isinstance(data, dict):
             raise ValueError("a ledger must be a JSON object")
+        if wrong := format_fault(data.get("format_version")):
+            raise ValueError(f"a ledger that {wrong}")
         known = {f.name for f in fields(cls)}
         if data.get("group_size") is None:
             known -= {"group_size"}
