@@ -31,7 +31,7 @@ from twinset.commandline.common import (
     show_result,
     source_of,
 )
-from twinset.commandline.entry_point import keep_freed_memory
+from twinset.commandline.entry_point import keep_freed_memory, with_flags
 from twinset.commandline.flags import takes
 from twinset.commandline.pretrain import pretrain
 from twinset.config import RECORDS
@@ -169,7 +169,7 @@ def plan(
     config, rows = run_config(run_options(given), any_policy=True), rows_of(given).rows
     with Console(quiet) as progress:
         found = forecast(source, records, config, rows, progress)
-    show(found.to_dict(), found.lines(), as_json)
+    show(found.to_dict(), map(with_flags, found.lines()), as_json)
 
 
 @app.command()

@@ -78,7 +78,7 @@ def test_generate_makes_what_the_command_makes(frame, tiny_base, tmp_path):
     assert (made.run, made.rows, made.twin) == (folder, 8, folder / "share" / "twin.parquet")
     assert list(pd.read_parquet(made.twin).columns) == ["review", "sentiment"]
     assert verify(folder).guarantee == made.guarantee
-    with pytest.raises(InputError, match=r"with a trained model; .* overwrite=True deletes it"):
+    with pytest.raises(InputError, match=r"with a trained model; .* `overwrite=True` deletes it"):
         twinset.generate(frame, "review", "sentiment", run=folder, **private)
 
 
@@ -100,13 +100,16 @@ def test_a_file_and_a_frame_make_the_same_model(frame, tiny_base, tmp_path):
         (lambda f: Twinset(epsilon=0), "`epsilon` must be a number from"),
         (lambda f: Twinset(epsilom=1), "did you mean epsilon"),
         (lambda f: Twinset(detector="entities"), "`detector.*` does nothing without `noise_policy"),
-        (lambda f: Twinset(max_records_per_owner=2).fit(f, "review"), "nothing without owner"),
-        (lambda f: Twinset().fit(f, "review", split="test"), "^split: a table in memory"),
+        (lambda f: Twinset(max_records_per_owner=2).fit(f, "review"), "nothing without `owner`"),
+        (lambda f: Twinset().fit(f, "review", split="test"), "^`split`: a table in memory"),
         (lambda f: Twinset().fit(f, "review", "sentiment", "nobody"), "check `owner`$"),
         (lambda f: Twinset().fit("none.csv"), "none.csv: no such file"),
         (lambda f: Twinset().sample(3), "nothing has been fitted yet"),
         (lambda f: generate(f, rows=0), "^`rows` must be a whole number"),
-        (lambda f: generate(f, output="twin.doc"), "^output twin.doc: unknown ending; give format"),
+        (
+            lambda f: generate(f, output="twin.doc"),
+            "^`output=twin.doc`: unknown ending; give `format`",
+        ),
         (
             lambda f: Twinset().fit(f.replace(f.review[0], ""), "review", "sentiment"),
             "`drop_empty`$",

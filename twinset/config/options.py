@@ -98,7 +98,7 @@ PRIVACY = (
     Option("delta", float, "δ; left out: min(1e-5, 0.01/N^1.1)."),
     Option("no_privacy", bool, "Train without noise, for comparison. Nothing is guaranteed."),
     Option("max_grad_norm", float, "C, to which each record's gradient is clipped."),
-    Option("max_records_per_owner", int, "--owner: m, records of an owner in a step."),
+    Option("max_records_per_owner", int, "`owner`: m, records of an owner in a step."),
     Option("group_size", int, "State what holds for any so many records together, too."),
     Option("label_count_share", float, "Share of ε for the noisy label counts."),
 )
@@ -139,7 +139,7 @@ TRAINING = (
     Option("lora_rank", int, "Rank of the adapters."),
     Option("steps", int, "Training steps; left out: chosen from N."),
     Option("batch_size", int, "Expected records a step; left out: chosen from N."),
-    Option("learning_rate", float, "Adam's, at its peak; left out: by --method."),
+    Option("learning_rate", float, "Adam's, at its peak; left out: by `method`."),
     Option("max_tokens", int, "Longest text kept, in tokens."),
     Option("mismatch_weight", float, "λ of the prompt-mismatch loss; 0 switches it off."),
     Option("mismatch_prompts", int, "Wrong prompts a record is set against."),
@@ -169,7 +169,7 @@ DECODING = (
 )
 TWIN_FILE = (
     Option("output", str, "The twin beside your other files; card and ledger too.", "FILE"),
-    Option("format", str, "Where the ending of --output does not say.", "parquet|csv|tsv|jsonl"),
+    Option("format", str, "Where the ending of `output` does not say.", "parquet|csv|tsv|jsonl"),
     Option("no_formula_guard", bool, "CSV: leave cells that a spreadsheet would run as they are."),
 )
 RUN = (
@@ -220,7 +220,7 @@ def merge(given: Mapping[str, Any], file: str | Path | None) -> dict[str, Any]:
     merged = {**stored, **given}
     if merged.pop("no_privacy", False):
         if "epsilon" in merged:
-            raise InputError("--epsilon and --no-privacy contradict each other; give one of them")
+            raise InputError("`epsilon` and `no_privacy` contradict each other; give one of them")
         merged["epsilon"] = None
     return merged
 
@@ -234,15 +234,15 @@ def read_options(path: Path) -> dict[str, Any]:
     try:
         data = tomllib.loads(read_text(path, SMALL))
     except InputError as error:
-        raise InputError(f"--config {error}") from None
+        raise InputError(f"`config` {error}") from None
     except OSError as error:
-        raise InputError(f"--config {path}: cannot be read ({error.strerror})") from None
+        raise InputError(f"`config={path}`: cannot be read ({error.strerror})") from None
     except (ValueError, RecursionError) as error:
-        raise InputError(f"--config {path}: not valid TOML ({error})") from None
+        raise InputError(f"`config={path}`: not valid TOML ({error})") from None
     named = {key.replace("-", "_"): value for key, value in data.items()}
     if unknown := [name for name in named if name not in OPTIONS]:
-        raise InputError(_unknown(unknown[0], f"--config {path}: "))
-    return {name: OPTIONS[name].read(value, f"--config {path}") for name, value in named.items()}
+        raise InputError(_unknown(unknown[0], f"`config={path}`: "))
+    return {name: OPTIONS[name].read(value, f"`config={path}`") for name, value in named.items()}
 
 
 def run_config(options: Mapping[str, Any], any_policy: bool = False) -> RunConfig:

@@ -147,9 +147,11 @@ def sample_only(
     if paths.output is not None:
         check_output(paths.output, paths.overwrite)
     elif not (folder / "model" / DESCRIPTION).is_file():
-        raise InputError(f"{folder} is no run folder: say with --output where the twin goes")
+        raise InputError(f"{folder} is no run folder: say with `output` where the twin goes")
     elif (folder / "share" / PRIVACY).exists() and not paths.overwrite:
-        raise InputError(f"{folder}/share holds a twin; --overwrite to replace it, or --output")
+        raise InputError(
+            f"{folder}/share holds a twin; `overwrite=True` to replace it, or `output`"
+        )
     model = TwinModel.load(folder)
     counts = _counts(model, asked, explicit(model.schema, asked))
     with _share_folder(folder, paths) as share:
@@ -225,8 +227,8 @@ def _check_same(prepared: Prepared, run: RunFolder, asked: RowsRequest) -> None:
         sample = f"{sampling_command(run.root)} writes rows from its model, " if trained else ""
         raise InputError(
             f"{run.final}: was begun with other settings ({', '.join(other)}); repeat the command "
-            f"that began it, with --resume (only rows, decoding and speed may differ); {sample}"
-            f"--overwrite without --resume deletes it and starts anew, and {SPENT}"
+            "that began it, with `resume=True` (only rows, decoding and speed may differ); "
+            f"{sample}`overwrite=True` without `resume` deletes it and starts anew, and {SPENT}"
         )
     write_json(path, plain)
 
@@ -240,9 +242,9 @@ def _check_decoding(prepared: Prepared) -> None:
 def _model_is_safe(run: RunFolder, progress: Progress) -> Iterator[None]:
     """Say, whatever ends the block early, that the model need not be trained and paid for again."""
     how = (
-        "the trained model is safe and need not be paid for again: the same command with --resume, "
-        "and with other rows or decoding settings where these were the trouble, goes on; so does "
-        f"{sampling_command(run.root)}"
+        "the trained model is safe and need not be paid for again: the same command with "
+        "`resume=True`, and with other rows or decoding settings where these were the trouble, "
+        f"goes on; so does {sampling_command(run.root)}"
     )
     try:
         yield
@@ -322,7 +324,7 @@ def _check_output(source: Source, paths: OutputPaths) -> None:
     if output is None:
         return
     if output.exists() and data.exists() and output.samefile(data):
-        raise InputError(f"--output {output}: is the private table itself; name another file")
+        raise InputError(f"`output={output}`: is the private table itself; name another file")
     check_output(output, paths.overwrite)
 
 
@@ -337,12 +339,14 @@ def _run_folder(source: Source, paths: OutputPaths, progress: Progress) -> Itera
     try:
         with RunFolder.create(path, paths.overwrite, paths.resume) as run:
             for older in replaced:
-                progress.warn(f"{older}: --overwrite will delete its trained model, and {SPENT}")
+                progress.warn(
+                    f"{older}: `overwrite=True` will delete its trained model, and {SPENT}"
+                )
             _check_resumed(run)
             yield run
     except KeyboardInterrupt:
         if run is not None and run.is_kept and is_unfinished(path):
-            raise Stopped("stopped; the same command with --resume goes on") from None
+            raise Stopped("stopped; the same command with `resume=True` goes on") from None
         raise
 
 

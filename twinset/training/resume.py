@@ -33,7 +33,7 @@ from twinset.training.step_log import FILE, StepLog, StepRange
 
 CHECKPOINTS, STATE, FACTS = "checkpoints", "state.pt", "facts.json"
 CHECKPOINT_SECONDS = 180.0
-ANEW = f"--overwrite deletes the run and starts anew, and {SPENT}"
+ANEW = f"`overwrite=True` deletes the run and starts anew, and {SPENT}"
 
 State = Callable[[], dict[str, Any]]
 
@@ -169,7 +169,8 @@ class Resumption:
             first, last = min(s.first for s in found), max(s.last for s in found)
             raise InputError(
                 f"another process took the run from step {first} to step {last}: taking these "
-                "steps again is another release; --resume --accept-spend goes on and counts both"
+                "steps again is another release; `resume=True` `accept_spend=True` goes on and "
+                "counts both"
             )
         return found
 

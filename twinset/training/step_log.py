@@ -84,8 +84,8 @@ class StepLog:
         except Timeout:
             raise InputError(
                 "another process is training this run now, in a copy of its folder: taking its "
-                "steps here too is another release; wait until it has ended, then --resume "
-                "--accept-spend goes on here and counts both"
+                "steps here too is another release; wait until it has ended, then `resume=True` "
+                "`accept_spend=True` goes on here and counts both"
             ) from None
         except (OSError, InputError, NotImplementedError):  # a file system may have no locks
             self.sees_copies = False
