@@ -156,7 +156,7 @@ SPEED = (
 ROWS = (
     Option("rows", int, "Rows in total; left out: as many as the table has."),
     Option("rows_per_label", str, "500 for each label, or positive=500.", "[LABEL=]N", True),
-    Option("plan_file", str, "Table of labels with a column `rows`.", "FILE"),
+    Option("plan_file", str, "Table of labels with a column named rows.", "FILE"),
 )
 DECODING = (
     Option("top_p", float, "Draw from the likeliest tokens up to this probability."),

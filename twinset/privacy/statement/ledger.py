@@ -182,8 +182,8 @@ class Ledger:
         """
         if not isinstance(data, dict):
             raise ValueError("a ledger must be a JSON object")
-        if wrong := format_fault(data.get("format_version")):
-            raise ValueError(f"a ledger that {wrong}")
+        if fault := format_fault(data.get("format_version")):
+            raise ValueError(f"a ledger that {fault}")
         known = {f.name for f in fields(cls)}
         if data.get("group_size") is None:
             known -= {"group_size"}
