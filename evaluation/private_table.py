@@ -73,8 +73,8 @@ def check_tables(tables: Tables) -> list[str]:
             private one lacks.
     """
     for name, frame in {
-        "--train": tables.train,
-        "--test": tables.heldout,
+        "`train`": tables.train,
+        "`test`": tables.heldout,
         **tables.written,
     }.items():
         check_table(frame, name)
@@ -91,7 +91,7 @@ def _check_labels(name: str, frame: pd.DataFrame, tables: Tables, attribute: str
     known, found = (_labels(f, tables.text, attribute) for f in (tables.train, frame))
     if unknown := found - known:
         raise InputError(
-            f"{name}: column {attribute!r} has {len(unknown)} labels that --train lacks; "
+            f"{name}: column {attribute!r} has {len(unknown)} labels that `train` lacks; "
             "give tables of the same kind"
         )
 

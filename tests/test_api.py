@@ -4,7 +4,9 @@ import inspect
 import re
 import subprocess
 import sys
+import tomllib
 from functools import partial
+from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 
 import pandas as pd
@@ -12,6 +14,8 @@ import pytest
 
 import twinset
 from tests.helpers.commands import texts
+from tests.helpers.evaluated import without_downloads
+from twinset import api
 from twinset.api import Twinset, generate
 from twinset.config.options import OPTIONS
 from twinset.errors import InputError
@@ -47,6 +51,7 @@ EXAMPLES = {
     "Twinset": (Twinset, {"twin": 1000}),
     "fit": (Twinset.fit, {}),
     "sample": (Twinset.sample, {"more": 2000}),
+    "evaluate": (Twinset.evaluate, {}),
     "generate": (generate, {}),
 }
 
@@ -60,6 +65,7 @@ def test_the_examples_run(frame, tiny_base, tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Quick, "base", str(tiny_base))
     frame.to_csv("reviews.csv", index=False)
+    frame.assign(review=frame.review + " It was late.").to_csv("heldout.csv", index=False)
     if "load" in code:
         Quick().fit(frame, "review", "sentiment").save("model")
     quick = partial(generate, base_model=str(tiny_base), **QUICK)
@@ -67,8 +73,29 @@ def test_the_examples_run(frame, tiny_base, tmp_path, monkeypatch, name):
     exec(compile(code.replace("rows=500", "rows=5"), name, "exec"), names)
     for variable, rows in sizes.items():
         assert len(names[variable]) == rows // 100
+    if name == "evaluate":
+        scores = names["scores"]
+        assert {"real", "twin"} <= set(scores[scores.name == "accuracy"].rows)
+        assert set(scores.question) == {"utility", "fidelity"}
     if name == "generate":
         assert names["made"].rows == 5 and Path("twin.csv").is_file()
+
+
+@pytest.fixture(autouse=True)
+def provided(monkeypatch):
+    """What pyproject.toml says is provided, whatever was installed when; no download."""
+    stated = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    points = [EntryPoint(n, v, group) for group, each in stated.items() for n, v in each.items()]
+    found = EntryPoints(points)
+    monkeypatch.setattr(api, "entry_points", found.select)
+    without_downloads(monkeypatch)
+    return monkeypatch
+
+
+def test_without_the_evaluation_one_line_says_so(frame, provided):
+    provided.setattr(api, "entry_points", EntryPoints().select)
+    with pytest.raises(InputError, match="nothing that is installed provides `twinset.evaluation`"):
+        Twinset().evaluate(frame, frame, frame)
 
 
 def test_generate_makes_what_the_command_makes(frame, tiny_base, tmp_path):

@@ -39,7 +39,7 @@ ROOMS = {
         accounting
     """,
     "evaluation": """
-        commands papers bench
+        commands papers bench from_python
         demo
         report evaluate base_models
         comparison audit

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from importlib.metadata import entry_points
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Self
@@ -27,6 +28,7 @@ from twinset.sampling.vllm_engine import check_engine
 from twinset.training.resume import RunContext
 
 BASE_MODEL = TrainingConfig.base_model
+EVALUATION = "twinset.evaluation"  # group of entry points
 
 
 class Twinset:
@@ -120,6 +122,59 @@ class Twinset:
         counts = proportional(self.model.label_counts, rows)
         return self.model.sample(counts, self.config.sampling, self._progress)
 
+    def evaluate(
+        self,
+        twin: pd.DataFrame,
+        train: pd.DataFrame | str | Path,
+        test: pd.DataFrame | str | Path,
+        *,
+        classifiers: Sequence[str] | None = None,
+        seeds: int = 1,
+        exclude_overlap: bool = False,
+        embedded: bool = True,
+    ) -> pd.DataFrame:
+        """Say whether a twin is useful and faithful: what `twinset evaluate` measures.
+
+        The scores are computed on private rows and stay with their owner, but for those whose
+        `where` is "release alone".
+
+        Example:
+            How well classifiers do on real rows when they learn from the twin, and from real ones:
+
+                model = Twinset.load("model")
+                scores = model.evaluate(model.sample(1000), "reviews.csv", "heldout.csv")
+                print(scores[scores.name == "accuracy"][["rows", "label", "classifier", "value"]])
+
+        Args:
+            twin: rows that `sample` returned.
+            train: the private table that the model was fitted to, or its file.
+            test: real rows that nobody learnt from, or their file.
+            classifiers: of "tfidf", "svm", "minilm" and "encoder"; None: all but the last.
+            seeds: how many times each classifier is trained.
+            exclude_overlap: leave out rows of `test` whose text is in `train` too.
+            embedded: compare texts by embeddings too; that downloads an encoder, once.
+
+        Returns:
+            One row a score: `question`, `name`, `value`, `low` and `high` (95 %), `goal`, `where`,
+            and what it is of, such as `rows`, `label` and `classifier`.
+
+        Raises:
+            InputError: a table cannot be used, or the evaluation is not installed.
+        """
+        measure = _installed("evaluate")
+        found: pd.DataFrame = measure(
+            self.model,
+            twin,
+            train,
+            test,
+            self._progress,
+            classifiers=classifiers,
+            seeds=seeds,
+            exclude_overlap=exclude_overlap,
+            embedded=embedded,
+        )
+        return found
+
     @property
     def model(self) -> TwinModel:
         """The fitted model."""
@@ -205,6 +260,22 @@ def generate(
         _path(run), _path(output), format, overwrite, resume=resume, accept_spend=accept_spend
     )
     return run_generate(source, config, RowsRequest(rows), paths, progress or Silent())
+
+
+def _installed(name: str) -> Callable[..., Any]:
+    """Return a function of the evaluation, which stands above this package.
+
+    Raises:
+        InputError: nothing that is installed provides it.
+    """
+    found = list(entry_points(group=EVALUATION, name=name))
+    if not found:
+        raise InputError(
+            f"nothing that is installed provides `{EVALUATION}`, which measures twins; install "
+            "twinset anew, with all its packages"
+        )
+    function: Callable[..., Any] = found[0].load()
+    return function
 
 
 def _several(names: str | Sequence[str]) -> tuple[str, ...]:
