@@ -148,7 +148,7 @@ class Twinset:
         Args:
             twin: rows that `sample` returned.
             train: the private table that the model was fitted to, or its file.
-            test: real rows that nobody learnt from, or their file.
+            test: real rows that nothing was trained on, or their file.
             classifiers: of "tfidf", "svm", "minilm" and "encoder"; None: all but the last.
             seeds: how many times each classifier is trained.
             exclude_overlap: leave out rows of `test` whose text is in `train` too.

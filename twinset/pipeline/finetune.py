@@ -88,8 +88,8 @@ def finetune(
 
     Raises:
         InputError: what was kept cannot be resumed.
-        RuntimeError: a model was fine-tuned from `prepared` before, so that this one would begin
-            with what it learnt, and its ledger would not say so.
+        RuntimeError: a model was fine-tuned from `prepared` before, so that this one would start
+            from its weights, and its ledger would not say so.
     """
     prepared.use()
     run = _begin(prepared, progress or Silent(), context or RunContext())

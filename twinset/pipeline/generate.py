@@ -212,7 +212,7 @@ def _finetune(
 
 
 def _check_same(prepared: Prepared, run: RunFolder, asked: RowsRequest) -> None:
-    """Write what a run is made from; a resumed one must train as it was begun."""
+    """Write what a run is made from; a resumed one must train as before."""
     made_from = {
         **prepared.config.to_dict(),
         "plan": asdict(prepared.plan),
@@ -351,7 +351,7 @@ def _run_folder(source: Source, paths: OutputPaths, progress: Progress) -> Itera
 
 
 def _check_resumed(run: RunFolder) -> None:
-    """Refuse to resume what was begun in another format."""
+    """Refuse to resume what was written in another format."""
     states = sorted((run.internal / UNFINISHED / CHECKPOINTS).glob(f"*/{LEDGER}"))
     for ledger in (run.model / LEDGER, *states):
         check_file_format(ledger)

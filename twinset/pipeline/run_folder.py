@@ -30,11 +30,11 @@ def default_run_path(source_name: str, resume: bool = False) -> Path:
 
     Args:
         source_name: path or hub name.
-        resume: take the last n that was begun, if there is one; else the first that is free.
+        resume: take the last n that is unfinished, if there is one; else the first that is free.
     """
     table = re.sub(r"[^\w.-]", "-", Path(source_name).name.split(".")[0]) or "table"
-    begun = [n for n in range(1, 1 + _first_free(table)) if is_unfinished(_run(table, n))]
-    return _run(table, begun[-1] if resume and begun else _first_free(table))
+    unfinished = [n for n in range(1, 1 + _first_free(table)) if is_unfinished(_run(table, n))]
+    return _run(table, unfinished[-1] if resume and unfinished else _first_free(table))
 
 
 def _run(table: str, n: int) -> Path:
@@ -79,7 +79,7 @@ class RunFolder:
     Attributes:
         final: where the finished folder stands.
         root: where it stands now: a hidden folder beside `final`, then `final` itself.
-        is_resumed: whether it was begun before.
+        is_resumed: whether it existed before, unfinished.
         is_kept: whether it stays if it ends early.
     """
 

@@ -24,7 +24,7 @@ from twinset.progress import Progress
 from twinset.training.clipped_sum import WrongPrompts
 from twinset.training.loop import StepContext, train
 
-NOT_ISOLATED = (
+NOT_BATCH_INVARIANT = (
     "in bfloat16 this machine rounds a record's gradient by the records computed beside it, which "
     "no theorem covers; training in float32 instead"
 )
@@ -49,7 +49,7 @@ class Trainer:
         self.model = trainable(fuse(base.model.to(self._dtype)), config.training)
         low, norm = self._is_low, config.privacy.max_grad_norm
         if low and private and not is_batch_invariant(self.model, norm, self.execution):
-            progress.warn(NOT_ISOLATED)
+            progress.warn(NOT_BATCH_INVARIANT)
             self.fall_back()
 
     @property
