@@ -81,26 +81,8 @@ class Progress(Protocol):
         ...
 
 
-class Silent:
+class Silent(Progress):
     """Shows nothing."""
-
-    def say(self, line: str) -> None:
-        """See `Progress`."""
-
-    def warn(self, line: str) -> None:
-        """See `Progress`."""
-
-    def step(self, report: StepReport, plan: Plan) -> None:
-        """See `Progress`."""
-
-    def pretraining_step(self, report: PretrainingReport) -> None:
-        """See `Progress`."""
-
-    def count(self, what: str, done: int, total: int) -> None:
-        """See `Progress`."""
-
-    def noise(self, mean_noise: Mapping[str, float]) -> None:
-        """See `Progress`."""
 
 
 def clock(seconds: float) -> str:

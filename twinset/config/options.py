@@ -12,28 +12,11 @@ from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from twinset.config import (
-    ROWS as ROWS_BOUNDS,
-)
-from twinset.config import (
-    PolicyConfig,
-    PrivacyConfig,
-    RunConfig,
-    SamplingConfig,
-    SpeedConfig,
-    TrainingConfig,
-)
 from twinset.config.bounds import Bounds, bounds_in, option_name
+from twinset.config.run_config import GROUPS, PolicyConfig, RunConfig
+from twinset.config.run_config import ROWS as ROWS_BOUNDS
 from twinset.errors import InputError
 from twinset.files.limits import SMALL, read_text
-
-_GROUPS: dict[str, type[Any]] = {
-    "privacy": PrivacyConfig,
-    "policy": PolicyConfig,
-    "training": TrainingConfig,
-    "speed": SpeedConfig,
-    "sampling": SamplingConfig,
-}
 
 
 @dataclass(frozen=True)
@@ -260,7 +243,7 @@ def run_config(options: Mapping[str, Any], any_policy: bool = False) -> RunConfi
     7
     """
     config, known = RunConfig(), set()
-    for group, kind in _GROUPS.items():
+    for group, kind in GROUPS.items():
         names = {f.name: option_name(f) for f in fields(kind)}  # a `seed` goes to two groups
         known |= set(names.values())
         values = {field: options[name] for field, name in names.items() if name in options}
@@ -301,7 +284,7 @@ def default_of(name: str) -> Any:
     >>> default_of("epsilon"), default_of("steps"), default_of("rows")
     (8.0, None, None)
     """
-    for kind in _GROUPS.values():
+    for kind in GROUPS.values():
         for field in fields(kind):
             if option_name(field) == name and field.default is not MISSING:
                 return field.default
@@ -314,7 +297,7 @@ def bounds_of(name: str) -> Bounds | None:
     >>> str(bounds_of("top_p")), bounds_of("text")
     ('from 0.001 to 1', None)
     """
-    found = {n: bounds for kind in _GROUPS.values() for n, bounds in bounds_in(kind).items()}
+    found = {n: bounds for kind in GROUPS.values() for n, bounds in bounds_in(kind).items()}
     return (found | {"rows": ROWS_BOUNDS}).get(name)
 
 

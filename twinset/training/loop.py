@@ -50,14 +50,8 @@ class CheckpointCallback(Protocol):
         ...
 
 
-class NothingKept:
+class NothingKept(CheckpointCallback):
     """Keeps nothing."""
-
-    def on_step(self, step: int, state: Callable[[], dict[str, Any]]) -> None:
-        """See `CheckpointCallback`."""
-
-    def on_end(self, step: int, state: Callable[[], dict[str, Any]]) -> None:
-        """See `CheckpointCallback`."""
 
 
 def no_report(report: StepReport) -> None:

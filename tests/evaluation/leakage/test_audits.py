@@ -1,7 +1,5 @@
 """`twinset audit RUN|TWIN` and `twinset audit canaries`, on a tiny model."""
 
-from functools import partial
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,8 +10,7 @@ from evaluation.leakage.canaries import FORMATS, Canary, numbered
 from evaluation.leakage.coins import coin_canaries
 from evaluation.leakage.echo import Bigrams, echo
 from tests.helpers.commands import run_twinset
-from tests.helpers.evaluated import OPTIONS, REDRAWS, reviews, tables_in, without_downloads
-from twinset.config import SamplingConfig, options
+from tests.helpers.evaluated import OPTIONS, reviews, tables_in, without_downloads
 
 COLUMNS = ("--text", "text", "--attribute", "sentiment")
 TABLES = ("--members", "train.csv", "--non-members", "test.csv", "--quiet")
@@ -23,8 +20,6 @@ TABLES = ("--members", "train.csv", "--non-members", "test.csv", "--quiet")
 def small_world(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     without_downloads(monkeypatch)
-    patient = partial(SamplingConfig, max_redraws=REDRAWS)
-    monkeypatch.setattr(options, "SamplingConfig", patient)
     tables_in(tmp_path, train=80, test=80)
 
 

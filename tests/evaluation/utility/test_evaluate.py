@@ -1,7 +1,6 @@
 import json
 import re
 import shutil
-from functools import partial
 
 import pandas as pd
 import pytest
@@ -17,8 +16,7 @@ from evaluation.private_table import (
 )
 from evaluation.twins import read_twin, rows_per_label
 from tests.helpers.commands import run_twinset
-from tests.helpers.evaluated import OPTIONS, REDRAWS, reviews, tables_in, without_downloads
-from twinset.config import SamplingConfig, options
+from tests.helpers.evaluated import OPTIONS, reviews, tables_in, without_downloads
 from twinset.data.records import records_from_frame
 from twinset.errors import InputError
 
@@ -31,8 +29,6 @@ QUICKLY = (*TABLES, "--classifier", "tfidf", "--quiet")
 def small_world(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     without_downloads(monkeypatch)
-    patient = partial(SamplingConfig, max_redraws=REDRAWS)
-    monkeypatch.setattr(options, "SamplingConfig", patient)
     tables_in(tmp_path)
 
 
