@@ -43,11 +43,11 @@ class CheckpointCallback(Protocol):
 
     def on_step(self, step: int, state: Callable[[], dict[str, Any]]) -> None:
         """Be notified of a step that is done; `state` returns all that the next one needs."""
-        ...
+        return
 
     def on_end(self, step: int, state: Callable[[], dict[str, Any]]) -> None:
         """Be notified that no step follows: all are done, or somebody stopped the run."""
-        ...
+        return
 
 
 class NothingKept(CheckpointCallback):
