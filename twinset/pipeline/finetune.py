@@ -39,7 +39,7 @@ from twinset.privacy.mechanism.units import Units
 from twinset.privacy.statement.ledger import Ledger
 from twinset.progress import Progress, Silent
 from twinset.sampling.twin_model import TwinModel
-from twinset.training.loop import NothingKept, StepContext
+from twinset.training.loop import NothingKept, StepContext, run_training
 from twinset.training.record_weights import text_nats, weight_scale
 from twinset.training.resume import ResumeState, RunContext
 from twinset.training.trainer import Trainer
@@ -195,7 +195,7 @@ def _train_masked(
     run.progress.say("phase 1 of 2: masked texts, without noise")
     plan = without_noise(run.prepared.plan)
     policy = MaskedPhase(_params(run, plan))
-    trainer.train(_batches(run, 0), _step_context(run, 0, tokens, plan, policy, counts))
+    run_training(trainer, _batches(run, 0), _step_context(run, 0, tokens, plan, policy, counts))
     run.progress.say("phase 2 of 2: texts as they are")
 
 
@@ -207,7 +207,7 @@ def _train_private(
     batches = _batches(run, phase)
     policy = make_policy(_params(run, plan, _weights(run, trainer, tokens, batches)))
     _count_others(run, policy)
-    trainer.train(batches, _step_context(run, phase, tokens, plan, policy, counts))
+    run_training(trainer, batches, _step_context(run, phase, tokens, plan, policy, counts))
     _count_others(run, policy)  # who trained meanwhile; the model is not written yet
     _report_noise(run, policy, trainer)
 

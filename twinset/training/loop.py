@@ -7,9 +7,10 @@ whose output stays in `internal/`.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,14 +19,18 @@ import torch
 from twinset.config import SpeedConfig, TrainingConfig
 from twinset.config.plan import Plan
 from twinset.data.tokenization import TokenisedRecords
+from twinset.distributed import END
+from twinset.errors import InputError
 from twinset.policies import NoisePolicy
 from twinset.privacy.accounting.events import Event
 from twinset.privacy.clipping import ClippingEngine, Execution, UnitReport
 from twinset.privacy.clipping.execution import FAST
+from twinset.privacy.clipping.hooks import UnsupportedModule
 from twinset.progress import StepReport
 from twinset.training.clipped_sum import Batch, ClippedSum, WrongPrompts
 from twinset.training.distributed_sum import DistributedSum, ProcessGroup
 from twinset.training.private_optimizer import PrivateOptimizer
+from twinset.training.trainer import Trainer
 
 WARM_UP = 0.05  # share of steps over which the learning rate rises
 
@@ -89,6 +94,35 @@ class StepContext:
     resume_state: dict[str, Any] | None = None
     checkpoints: CheckpointCallback = NothingKept()
     group: ProcessGroup | None = None
+
+
+def run_training(trainer: Trainer, batches: Sequence[np.ndarray], context: StepContext) -> None:
+    """Train a model for one step a batch; with a group, its processes form each sum together.
+
+    Raises:
+        InputError: the model holds a layer whose gradients cannot be clipped.
+    """
+    group = context.group
+    if group:
+        group.broadcast_message(opening_message(trainer, context))
+    try:
+        train(trainer.model, batches, context, trainer.execution)
+    except UnsupportedModule as error:
+        raise InputError(f"{trainer.name}: {error}") from error
+    if group:
+        group.broadcast_message(END)
+
+
+def opening_message(trainer: Trainer, context: StepContext) -> dict[str, Any]:
+    """Return what other ranks need to form parts of the sums, of records that lie in a folder."""
+    norm = context.max_grad_norm
+    return {
+        "task": "train",
+        **trainer.worker_options(),
+        "tokens": str(context.records.folder),
+        "max_grad_norm": norm if math.isfinite(norm) else None,
+        "wrong": asdict(WrongPrompts.of(context.plan, context.training)),
+    }
 
 
 def train(
