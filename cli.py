@@ -31,7 +31,7 @@ from twinset.commandline.common import (
     show_result,
     source_of,
 )
-from twinset.commandline.entry_point import keep_freed_memory
+from twinset.commandline.entry_point import keep_freed_memory, with_flags
 from twinset.commandline.flags import takes
 from twinset.commandline.pretrain import pretrain
 from twinset.config import RECORDS
@@ -85,20 +85,7 @@ def generate(
     as_json: Json = False,
 ) -> None:
     """Fine-tune on a private table and write its twin: everything in one go."""
-    from twinset.commandline.console import Console
-    from twinset.distributed import is_worker
-    from twinset.pipeline import generate as runs
-    from twinset.pipeline.worker import run_launched_worker
-
-    if is_worker():
-        return run_launched_worker()
-    config = run_config(run_options(given))
-    request = source_of(data, given), config, rows_of(given), places_of(given)
-    with Console(quiet) as progress:
-        if dry_run:
-            return show_plan(runs.dry_run(*request, progress), as_json)
-        result = runs.generate(*request, progress)
-    show_result(result, as_json)
+    _make(data, given, dry_run, quiet, as_json)
 
 
 @app.command()
@@ -112,21 +99,34 @@ def finetune(
     as_json: Json = False,
 ) -> None:
     """Fine-tune on a private table: the first half of `generate`."""
+    _make(data, given, dry_run, quiet, as_json, model_only=True)
+
+
+def _make(
+    data: str,
+    given: dict[str, Any],
+    dry_run: bool,
+    quiet: bool,
+    as_json: bool,
+    model_only: bool = False,
+) -> None:
+    """Make a run, or plan it; another rank than 0 of a launcher's does what rank 0 asks for."""
     from twinset.commandline.console import Console
     from twinset.distributed import is_worker
     from twinset.pipeline import generate as runs
     from twinset.pipeline.worker import run_launched_worker
-    from twinset.sampling.allocation import RowsRequest
 
     if is_worker():
         return run_launched_worker()
-    source, places = source_of(data, given), places_of(given)
-    config = run_config(run_options(given))
+    source, config = source_of(data, given), run_config(run_options(given))
+    rows, places = rows_of(given), places_of(given)
     with Console(quiet) as progress:
         if dry_run:
-            plan = runs.dry_run(source, config, RowsRequest(), places, progress)
-            return show_plan(plan, as_json)
-        result = runs.finetune_only(source, config, places, progress)
+            return show_plan(runs.dry_run(source, config, rows, places, progress), as_json)
+        if model_only:
+            result = runs.finetune_only(source, config, places, progress)
+        else:
+            result = runs.generate(source, config, rows, places, progress)
     show_result(result, as_json)
 
 
@@ -169,7 +169,7 @@ def plan(
     config, rows = run_config(run_options(given), any_policy=True), rows_of(given).rows
     with Console(quiet) as progress:
         found = forecast(source, records, config, rows, progress)
-    show(found.to_dict(), found.lines(), as_json)
+    show(found.to_dict(), map(with_flags, found.lines()), as_json)
 
 
 @app.command()

@@ -18,6 +18,7 @@ import typer
 from typer.models import ArgumentInfo, OptionInfo
 
 import cli
+from twinset.commandline.entry_point import with_flags
 from twinset.config.options import PANELS, Option, default_of, run_config, run_options
 from twinset.errors import InputError
 
@@ -175,7 +176,8 @@ def _shared() -> str:
 def _shared_row(option: Option) -> list[str]:
     values = option.values or _kind(option.kind)
     values += ", repeatable" * option.repeatable
-    return [f"`{option.flag}`", values, _rule(option), _shown(default_of(option.name)), option.help]
+    rule, default = _rule(option), _shown(default_of(option.name))
+    return [f"`{option.flag}`", values, rule, default, with_flags(option.help)]
 
 
 def _rule(option: Option) -> str:

@@ -1,20 +1,21 @@
 """List the functions that a record passes on its way to the twin: `python -m docs.make_trip`.
 
-Runs `twinset generate` on a made-up table whose texts hold a mark, and notes each function of
-twinset that is passed the mark, as text or as tokens, or, within the training loop, a tensor of
-floating-point numbers, which is computed from records there. After the loop the record is in the
-weights alone; what is noted then is passed the rows of the twin. The list replaces the one between
-the two comments in docs/architecture.md.
+Runs `generate` twice, with the same noise, on tables that differ in one record's text alone. A
+function is on the way where it is passed, or returns, text, token ids or floating-point tensors
+that are not the same in both runs; the last of these up to the first step's noisy sum. Behind it
+the record is in the weights alone. From then on the two runs differ in the seed of sampling, so
+that what differs there, as text or token ids, is rows of the twin. Scalars and hashes do not count.
+The list replaces the one between the two comments in docs/architecture.md.
 """
 
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import chdir, contextmanager, redirect_stdout
-from dataclasses import dataclass, field
-from io import StringIO
+from contextlib import chdir, contextmanager
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,53 +26,47 @@ import numpy as np
 import pandas as pd
 import torch
 
-import cli
 import twinset
-from twinset.models.base_model import load_base
+from twinset.config.options import run_config
+from twinset.pipeline.generate import generate
+from twinset.pipeline.request import OutputPaths, Source
+from twinset.progress import Silent
+from twinset.sampling.allocation import RowsRequest
 
 PAGE = Path(__file__).with_name("architecture.md")
 BEGIN, END = "<!-- trip: made by `make docs` -->\n", "<!-- trip: end -->\n"
 HOME = f"{Path(twinset.__file__).parent}/"
 LOOP = ("training/loop.py", "train")
-BASE, MARK = "gpt2-mini", "Zanzibar quixotic"
-RUN = """generate table.csv --text text --attribute label --steps 2 --batch-size 16
-    --max-tokens 16 --rows 12 --quiet --run run --output twin.csv"""
+STEP = ("training/private_optimizer.py", "PrivateOptimizer.step")
+BASE = "gpt2-mini"
+OPTIONS = {"steps": 2, "batch_size": 60, "max_tokens": 16, "epsilon": 50, "insecure_noise_seed": 1}
+TEXTS = "It was a good and bad film.", "It was a bad and good film."  # of as many tokens
 PHASES = {
     "table": "From the table to tokens",
     "loop": "In the training loop",
     "twin": "From the model to the twin",
 }
-DEPTH = {"table": 4, "loop": 4, "twin": 1}  # of objects in objects that are looked into
-LONGEST = 10_000  # numbers in a row that are looked at
-MANY = 100  # values of a list
+DEPTH = 4  # of objects in objects that are looked into
+MANY = 1000  # values of a list
 NAMED = 3  # functions of a file that the page names
+NUMBER = re.compile(r"\b[0-9a-f]{16,}\b|\d+")  # hashes too
+
+Seen = dict[tuple[str, str], dict[str, set[int]]]  # phase and file → function → values
 
 
 @dataclass
 class Trip:
-    """Where records were seen.
+    """What each function of one run was passed and returned.
 
     Attributes:
-        key: tokens of the mark.
-        phase: of the run: a key of `PHASES`.
-        seen: phase and file → functions, in the order of the first visit.
+        phase: of the run: a key of `PHASES`; "" from the first noisy sum to the end of training.
+        seen: values by function, in the order of the first visit.
         loop: the frame of the training loop, while it is entered.
     """
 
-    key: np.ndarray
     phase: str = "table"
-    seen: dict[tuple[str, str], list[str]] = field(default_factory=dict)
+    seen: Seen = field(default_factory=dict)
     loop: FrameType | None = None
-
-    @property
-    def files(self) -> set[str]:
-        """All files that a record, or a row of the twin, passed."""
-        return {file for _, file in self.seen}
-
-    @property
-    def folders(self) -> set[str]:
-        """The folders of these files."""
-        return {str(Path(file).parent) for file in self.files}
 
     def visit(self, frame: FrameType, event: str, value: Any) -> Any:
         """Look at one call or return of twinset; for `sys.settrace`."""
@@ -79,57 +74,50 @@ class Trip:
         if not code.co_filename.startswith(HOME):
             return None
         frame.f_trace_lines = False
-        file = code.co_filename.removeprefix(HOME)
-        if event == "call" and (file, code.co_name) == LOOP:
+        place = code.co_filename.removeprefix(HOME), code.co_qualname.partition(".<locals>")[0]
+        if event == "call" and place == LOOP:
             self.phase, self.loop = "loop", frame
+        if event == "return" and place == STEP:
+            self.phase = ""
         if event == "return" and frame is self.loop:
             self.phase = "twin"
-        if self._is_on_the_way(frame, event, value):
-            functions = self.seen.setdefault((self.phase, file), [])
-            name = code.co_qualname.partition(".<locals>")[0]
-            functions += [name] if name not in functions else []
+        if self.phase:
+            functions = self.seen.setdefault((self.phase, place[0]), {})
+            functions.setdefault(place[1], set()).update(self._values(frame, event, value))
         return self.visit
 
-    def _is_on_the_way(self, frame: FrameType, event: str, value: Any) -> bool:
-        """Tell whether a function was passed a record, or read one that it returns."""
+    def values(self, place: tuple[str, str], name: str) -> set[int]:
+        """Return what a function was passed and returned."""
+        return self.seen.get(place, {}).get(name, set())
+
+    def _values(self, frame: FrameType, event: str, value: Any) -> Iterator[int]:
+        """Yield numbers of what a function is passed, or of what it returns."""
+        if event == "return":
+            yield from self.values_in(value)
         if event == "call":
             code = frame.f_code
-            names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-            return any(self.holds(frame.f_locals.get(name)) for name in names)
-        return event == "return" and self.phase != "loop" and self.holds(value)
+            for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
+                yield from self.values_in(frame.f_locals.get(name))
 
-    def holds(self, value: Any, depth: int = 0) -> bool:
-        """Tell whether a value holds text or tokens of a record, or follows from them."""
+    def values_in(self, value: Any, depth: int = DEPTH) -> Iterator[int]:
+        """Yield a number for each text, each row of whole numbers and each tensor in a value."""
         match value:
             case None | bool() | int() | float() | type() | torch.nn.Module():
-                return False
-            case str():
-                return MARK in value
+                return
+            case str() | bytes() | bytearray():
+                text = value if isinstance(value, str) else bytes(value).decode(errors="replace")
+                yield hash(NUMBER.sub("", text))
             case torch.Tensor():
-                whole = value.dtype in (torch.int32, torch.int64)
-                return self._is_computed(value) or (whole and self._has_key(value.numpy()))
-            case np.ndarray():
-                return value.dtype.kind in "iu" and self._has_key(value)
-            case pd.DataFrame():
-                return self.phase == "twin" or self.holds([*value.to_numpy().flat], depth)
-            case pd.Series():
-                return self.holds([*value], depth)
+                yield from self.values_in(value.detach().float().numpy() if value.ndim else None)
+            case np.ndarray() if value.dtype.kind in "iu" or self.phase == "loop":
+                yield hash(value.tobytes())
+            case pd.DataFrame() | pd.Series():
+                yield hash(value.to_csv())
             case list() | tuple() if value and all(type(v) is int for v in value[:MANY]):
-                return self._has_key(np.array(value[:MANY]))
-        return depth < DEPTH[self.phase] and any(self.holds(v, depth + 1) for v in _parts(value))
-
-    def _is_computed(self, value: torch.Tensor) -> bool:
-        if value.ndim == 0:
-            return False
-        return self.phase == "twin" or (self.phase == "loop" and value.is_floating_point())
-
-    def _has_key(self, numbers: np.ndarray) -> bool:
-        """Tell whether the tokens of the mark stand somewhere in a row."""
-        row, length = numbers.reshape(-1)[:LONGEST], len(self.key)
-        if len(row) < length:
-            return False
-        windows = np.lib.stride_tricks.sliding_window_view(row, length)
-        return bool((windows == self.key).all(1).any())
+                yield hash(tuple(value))
+            case _ if depth:
+                for part in _parts(value):
+                    yield from self.values_in(part, depth - 1)
 
 
 def _parts(value: Any) -> Iterator[Any]:
@@ -148,21 +136,24 @@ def _parts(value: Any) -> Iterator[Any]:
         ).values()
 
 
-def trace(base: str = BASE) -> Trip:
-    """Make a twin of a small table, and return what its records passed.
+def trace(text: str, seed: int, base: str = BASE) -> Trip:
+    """Make a twin of a small table whose first record says `text`; `seed` is the sampler's.
+
+    The working folder is to be empty, and of the same name whenever trips are compared.
 
     Raises:
-        RuntimeError: the run failed, or a phase was not seen.
+        RuntimeError: a phase was not seen.
     """
-    tokens = load_base(base).tokenizer(MARK)["input_ids"]
-    trip = Trip(np.array(tokens[1:-1]))  # the outer ones may join with their neighbours
-    rows = [(f"It was {MARK} and {('good', 'bad')[i % 2]}, {i}.", i % 2) for i in range(60)]
-    with TemporaryDirectory() as folder, chdir(folder), redirect_stdout(StringIO()):
-        pd.DataFrame(rows, columns=["text", "label"]).to_csv("table.csv", index=False)
-        with _traced(trip):
-            code = cli.main([*RUN.split(), "--base-model", base])
-    if code or set(PHASES) != {phase for phase, _ in trip.seen}:
-        raise RuntimeError(f"the run was not followed to its end (exit code {code}); see LOOP")
+    texts = [text, *(f"It was a film of number {i}." for i in range(59))]
+    pd.DataFrame({"text": texts, "label": [0, 1] * 30}).to_csv("table.csv", index=False)
+    config = run_config({**OPTIONS, "base_model": base})
+    config = replace(config, sampling=replace(config.sampling, seed=seed))
+    source, paths = Source("table.csv", "text", ("label",)), OutputPaths(Path("run"))
+    trip = Trip()
+    with _traced(trip):
+        generate(source, config, RowsRequest(12), paths, Silent())
+    if not set(PHASES) <= {phase for phase, _ in trip.seen}:
+        raise RuntimeError("the run was not followed to its end; see LOOP and STEP")
     return trip
 
 
@@ -176,14 +167,61 @@ def _traced(trip: Trip) -> Iterator[None]:
         sys.settrace(before)
 
 
-def listing(trip: Trip) -> str:
+@dataclass(frozen=True)
+class Way:
+    """What a record passes, and what a row of the twin passes.
+
+    Args:
+        functions: by phase and file, in the order of the first visit.
+    """
+
+    functions: dict[tuple[str, str], list[str]]
+
+    @classmethod
+    def between(cls, trip: Trip, other_text: Trip, other_seed: Trip) -> Way:
+        """Compare a run with one on another text, and with one that draws other rows.
+
+        Up to the noisy sum what counts must be there again with another seed: what memory held
+        before, and what is drawn anew in each process, is neither a record nor computed from one.
+        """
+        found: dict[tuple[str, str], list[str]] = {}
+        for place, functions in trip.seen.items():
+            for name, values in functions.items():
+                same, text = other_seed.values(place, name), other_text.values(place, name)
+                if values - same if place[0] == "twin" else (values & same) - text:
+                    found.setdefault(place, []).append(name)
+        return cls(found)
+
+    @property
+    def files(self) -> set[str]:
+        """All files that a record, or a row of the twin, passed."""
+        return {file for _, file in self.functions}
+
+    @property
+    def folders(self) -> set[str]:
+        """The folders of these files."""
+        return {str(Path(file).parent) for file in self.files}
+
+
+def trips(base: str = BASE) -> Iterator[Trip]:
+    """Yield what `Way.between` compares, and the first trip once more."""
+    with TemporaryDirectory() as folder:
+        for text, seed in ((TEXTS[0], 0), (TEXTS[1], 0), (TEXTS[0], 1), (TEXTS[0], 0)):
+            place = Path(folder, "table")
+            place.mkdir()
+            with chdir(place):
+                yield trace(text, seed, base)
+            shutil.rmtree(place)
+
+
+def listing(way: Way) -> str:
     """Return the list in Markdown, with the counts."""
-    lines = [f"**{len(trip.files)} files in {len(trip.folders)} folders of `twinset/`.**", ""]
+    lines = [f"**{len(way.files)} files in {len(way.folders)} folders of `twinset/`.**", ""]
     for phase, title in PHASES.items():
         lines += [f"### {title}", "", "| file | functions |", "|---|---|"]
         lines += [
             f"| [{file}](../twinset/{file}) | {_named(functions)} |"
-            for (where, file), functions in trip.seen.items()
+            for (where, file), functions in way.functions.items()
             if where == phase
         ]
         lines.append("")
@@ -216,4 +254,4 @@ def counts(text: str) -> tuple[int, int]:
 
 if __name__ == "__main__":
     head, _, tail = parts_of(PAGE.read_text("utf-8"))
-    PAGE.write_text(f"{head}\n{listing(trace())}\n{tail}", "utf-8")
+    PAGE.write_text(f"{head}\n{listing(Way.between(*islice(trips(), 3)))}\n{tail}", "utf-8")

@@ -94,7 +94,7 @@ def budgets(text: str | None) -> tuple[float, ...]:
         found = (0.0,)
     bounds = bounds_in(PrivacyConfig)["epsilon"]
     if not all(epsilon in bounds for epsilon in found):
-        raise InputError(f"--sweep-epsilon takes numbers {bounds} with commas between: 1,2,4")
+        raise InputError(f"`sweep_epsilon` takes numbers {bounds} with commas between: 1,2,4")
     return found
 
 
@@ -121,7 +121,7 @@ def evaluate(
     makers = make_classifiers(request.classifiers, progress.say, request.encoder, embeddings)
     run, twin = release.run, release.twin
     if request.sweep and run is None:
-        raise InputError("--sweep-epsilon trains as a run did; name the run with --run")
+        raise InputError("`sweep_epsilon` trains as a run did; name the run with `run`")
     if "encoder" in makers:
         makers["encoder"](0).check()
     tables, notes = _tables(release, request)
@@ -201,7 +201,7 @@ def _tables(release: Release, request: EvaluationRequest) -> tuple[Tables, list[
     train, heldout = read_frame(request.train), read_frame(request.test)
     notes: list[str] = []
     text, attributes = release.columns(request.text, request.attributes, notes)
-    for name, frame in (("--train", train), ("--test", heldout)):
+    for name, frame in (("`train`", train), ("`test`", heldout)):
         check_table(frame, name)
         choose_columns(frame, text, attributes, name, notes)
     rest, overlap = without_overlap(heldout, train, text)

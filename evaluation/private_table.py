@@ -70,7 +70,7 @@ def check_tables(tables: Tables) -> list[str]:
         InputError: a column is missing, no row can be used, or a table holds a label that the
             private one lacks.
     """
-    real = {"--train": tables.train, "--test": tables.heldout}
+    real = {"`train`": tables.train, "`test`": tables.heldout}
     for name, frame in (real | tables.written).items():
         check_table(frame, name)
         choose_columns(frame, tables.text, list(tables.attributes), name, [])
@@ -86,7 +86,7 @@ def _check_labels(name: str, frame: pd.DataFrame, tables: Tables, attribute: str
     known, found = (_labels(f, tables.text, attribute) for f in (tables.train, frame))
     if unknown := found - known:
         raise InputError(
-            f"{name}: column {attribute!r} has {len(unknown)} labels that --train lacks; "
+            f"{name}: column {attribute!r} has {len(unknown)} labels that `train` lacks; "
             "give tables of the same kind"
         )
 

@@ -23,6 +23,7 @@ from twinset.errors import DAMAGED, InputError
 from twinset.files.atomic import sha256_file
 from twinset.files.environment import machine, versions
 from twinset.files.limits import read_text
+from twinset.release.run_format import LEDGER, check_file_format
 from twinset.sampling.twin_model import DESCRIPTION
 
 
@@ -47,8 +48,9 @@ class FinishedRun:
         """Read a run folder.
 
         Raises:
-            InputError: the folder is none, or is damaged.
+            InputError: the folder is none, is damaged, or is of another format.
         """
+        check_file_format(root / "model" / LEDGER)
         try:
             config = RunConfig.from_dict(_json(root / "internal" / "config.json"))
             described = _json(root / "model" / DESCRIPTION)

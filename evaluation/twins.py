@@ -25,6 +25,7 @@ from twinset.privacy.statement.guarantee import guarantee
 from twinset.privacy.statement.ledger import Ledger
 from twinset.progress import Progress
 from twinset.release.publish import beside
+from twinset.release.run_format import check_format
 from twinset.release.share import PRIVACY
 from twinset.sampling.allocation import proportional
 from twinset.sampling.twin_model import TwinModel
@@ -88,9 +89,12 @@ def read_twin(path: Path) -> Twin:
         return Twin(frame)
     try:
         described = json.loads(file.read_text("utf-8"))
+        check_format(file, described["format_version"])
         if described["files"]["twin"]["sha256"] != sha256_file(path):
             return Twin(frame, sentence=f"unknown: {file.name} describes another file")
         return _twin(frame, Ledger.from_dict(described["ledger"]))
+    except InputError:
+        raise
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{file}: holds no ledger; restore it, or take it away") from error
 

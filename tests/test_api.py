@@ -4,7 +4,9 @@ import inspect
 import re
 import subprocess
 import sys
+import tomllib
 from functools import partial
+from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 
 import pandas as pd
@@ -12,6 +14,8 @@ import pytest
 
 import twinset
 from tests.helpers.commands import texts
+from tests.helpers.evaluated import without_downloads
+from twinset import api
 from twinset.api import Twinset, generate
 from twinset.config.options import OPTIONS
 from twinset.errors import InputError
@@ -47,6 +51,7 @@ EXAMPLES = {
     "Twinset": (Twinset, {"twin": 1000}),
     "fit": (Twinset.fit, {}),
     "sample": (Twinset.sample, {"more": 2000}),
+    "evaluate": (Twinset.evaluate, {}),
     "generate": (generate, {}),
 }
 
@@ -60,6 +65,7 @@ def test_the_examples_run(frame, tiny_base, tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Quick, "base", str(tiny_base))
     frame.to_csv("reviews.csv", index=False)
+    frame.assign(review=frame.review + " It was late.").to_csv("heldout.csv", index=False)
     if "load" in code:
         Quick().fit(frame, "review", "sentiment").save("model")
     quick = partial(generate, base_model=str(tiny_base), **QUICK)
@@ -67,8 +73,29 @@ def test_the_examples_run(frame, tiny_base, tmp_path, monkeypatch, name):
     exec(compile(code.replace("rows=500", "rows=5"), name, "exec"), names)
     for variable, rows in sizes.items():
         assert len(names[variable]) == rows // 100
+    if name == "evaluate":
+        scores = names["scores"]
+        assert {"real", "twin"} <= set(scores[scores.name == "accuracy"].rows)
+        assert set(scores.question) == {"utility", "fidelity"}
     if name == "generate":
         assert names["made"].rows == 5 and Path("twin.csv").is_file()
+
+
+@pytest.fixture(autouse=True)
+def provided(monkeypatch):
+    """What pyproject.toml says is provided, whatever was installed when; no download."""
+    stated = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    points = [EntryPoint(n, v, group) for group, each in stated.items() for n, v in each.items()]
+    found = EntryPoints(points)
+    monkeypatch.setattr(api, "entry_points", found.select)
+    without_downloads(monkeypatch)
+    return monkeypatch
+
+
+def test_without_the_evaluation_one_line_says_so(frame, provided):
+    provided.setattr(api, "entry_points", EntryPoints().select)
+    with pytest.raises(InputError, match="nothing that is installed provides `twinset.evaluation`"):
+        Twinset().evaluate(frame, frame, frame)
 
 
 def test_generate_makes_what_the_command_makes(frame, tiny_base, tmp_path):
@@ -78,7 +105,7 @@ def test_generate_makes_what_the_command_makes(frame, tiny_base, tmp_path):
     assert (made.run, made.rows, made.twin) == (folder, 8, folder / "share" / "twin.parquet")
     assert list(pd.read_parquet(made.twin).columns) == ["review", "sentiment"]
     assert verify(folder).guarantee == made.guarantee
-    with pytest.raises(InputError, match=r"with a trained model; .* overwrite=True deletes it"):
+    with pytest.raises(InputError, match=r"with a trained model; .* `overwrite=True` deletes it"):
         twinset.generate(frame, "review", "sentiment", run=folder, **private)
 
 
@@ -100,13 +127,16 @@ def test_a_file_and_a_frame_make_the_same_model(frame, tiny_base, tmp_path):
         (lambda f: Twinset(epsilon=0), "`epsilon` must be a number from"),
         (lambda f: Twinset(epsilom=1), "did you mean epsilon"),
         (lambda f: Twinset(detector="entities"), "`detector.*` does nothing without `noise_policy"),
-        (lambda f: Twinset(max_records_per_owner=2).fit(f, "review"), "nothing without owner"),
-        (lambda f: Twinset().fit(f, "review", split="test"), "^split: a table in memory"),
+        (lambda f: Twinset(max_records_per_owner=2).fit(f, "review"), "nothing without `owner`"),
+        (lambda f: Twinset().fit(f, "review", split="test"), "^`split`: a table in memory"),
         (lambda f: Twinset().fit(f, "review", "sentiment", "nobody"), "check `owner`$"),
         (lambda f: Twinset().fit("none.csv"), "none.csv: no such file"),
         (lambda f: Twinset().sample(3), "nothing has been fitted yet"),
         (lambda f: generate(f, rows=0), "^`rows` must be a whole number"),
-        (lambda f: generate(f, output="twin.doc"), "^output twin.doc: unknown ending; give format"),
+        (
+            lambda f: generate(f, output="twin.doc"),
+            "^`output=twin.doc`: unknown ending; give `format`",
+        ),
         (
             lambda f: Twinset().fit(f.replace(f.review[0], ""), "review", "sentiment"),
             "`drop_empty`$",

@@ -39,7 +39,7 @@ ROOMS = {
         accounting
     """,
     "evaluation": """
-        commands papers bench
+        commands papers bench from_python
         demo
         report evaluate base_models
         comparison audit
@@ -220,24 +220,24 @@ def test_privacy_knows_nothing_else_of_twinset():
     assert {other for _, other in leaving} <= {"twinset.privacy"}
 
 
-SPEAKS_FLAGS = (  # what may name a flag in a string, and whose
-    "twinset.commandline",
-    "twinset.config.options",  # reads the file that --config names
-    "twinset.models.assets",  # pip's
-    "twinset.data.templates",  # where a template came from
-    "twinset.api",  # turns those that are left into parameters
-    "twinset.pipeline",  # still
-    "twinset.training",  # still
-    "twinset.privacy.clipping.hooks",  # still
-)
+SPEAKS_FLAGS = ("twinset.commandline", "twinset.models.assets")  # the second one pip's
+COMMAND = re.compile(r"`\w[\w.-]* [^`]*`")  # to be typed into a shell: a program's name goes first
 
 
 def flags_in(source: str) -> list[str]:
-    """Return the strings of a source that name a flag; docstrings may."""
+    """Return the strings of a source that name a flag; docstrings and whole commands may."""
     tree = ast.parse(source)
     documents = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr)}
-    strings = (n for n in ast.walk(tree) if isinstance(n, ast.Constant) and id(n) not in documents)
-    return [n.value for n in strings if re.search(r"(?<!\S)\W?--[a-z]", str(n.value))]
+    parts = {id(part) for n in ast.walk(tree) if isinstance(n, ast.JoinedStr) for part in n.values}
+    strings = [text_of(n) for n in ast.walk(tree) if id(n) not in documents | parts]
+    return [text for text in strings if re.search(r"(?<!\S)\W?--[a-z]", COMMAND.sub("", text))]
+
+
+def text_of(node: ast.AST) -> str:
+    """Return what a string says, with {} where something is put in."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(text_of(part) or "{}" for part in node.values)
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 
 def test_the_library_names_parameters_and_the_command_line_makes_flags_of_them():
@@ -246,9 +246,12 @@ def test_the_library_names_parameters_and_the_command_line_makes_flags_of_them()
 
 
 def test_a_flag_in_a_message_is_found():
-    assert flags_in('"""--rows."""\nraise InputError(f"raise --rows above {n}")') == [
-        "raise --rows above "
-    ]
+    source = """'''--rows.'''
+raise InputError(f"raise --rows above {n}")
+raise InputError(f"`{name}`: is too few; `twinset sample {run} --rows 5` writes more")
+raise InputError("--rows" + "; or (--no-privacy)")
+"""
+    assert flags_in(source) == ["raise --rows above {}", "--rows", "; or (--no-privacy)"]
 
 
 def test_a_newcomer_can_overlook_the_top():

@@ -20,7 +20,9 @@ def twin_of(table: Path, model: Path, rows: int) -> pd.DataFrame | None:
     except InputError:
         return None
     fitted.save(model)
-    return Twinset.load(model, temperature=0.8).sample(rows)
+    twin = Twinset.load(model, temperature=0.8).sample(rows)
+    scores = fitted.evaluate(twin, table, pd.DataFrame(), classifiers=["tfidf"], seeds=2)
+    return twin if len(scores) else None
 
 
 def run_of(table: str) -> Path | None:
@@ -32,3 +34,4 @@ def run_of(table: str) -> Path | None:
 def wrong() -> None:
     Twinset().sample("many")  # type: ignore[arg-type]
     generate("table.csv", rows="many")  # type: ignore[arg-type]
+    Twinset().evaluate(pd.DataFrame(), "a.csv", "b.csv", seeds="many")  # type: ignore[arg-type]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from importlib.metadata import entry_points
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Self
@@ -12,7 +11,7 @@ from typing import Any, Self
 import pandas as pd
 
 from twinset.config import TrainingConfig
-from twinset.config.options import OPTIONS, run_config
+from twinset.config.options import run_config
 from twinset.data.templates import Template
 from twinset.distributed import process_group
 from twinset.errors import InputError
@@ -29,22 +28,7 @@ from twinset.sampling.vllm_engine import check_engine
 from twinset.training.resume import RunContext
 
 BASE_MODEL = TrainingConfig.base_model
-_FLAG = re.compile(r"--[a-z][a-z0-9-]*")
-_PARAMETERS = {  # what a flag of the command line is called here
-    **{o.flag: f"{o.name}=True" if o.kind is bool else o.name for o in OPTIONS.values()},
-    "--attribute": "attributes",
-    "--no-privacy": "epsilon=None",
-}
-
-
-@contextmanager
-def parameters_by_name() -> Iterator[None]:
-    """Have messages name parameters, where they name flags of the command line."""
-    try:
-        yield
-    except InputError as error:
-        error.args = (_FLAG.sub(lambda found: _PARAMETERS.get(found[0], found[0]), str(error)),)
-        raise
+EVALUATION = "twinset.evaluation"  # group of entry points
 
 
 class Twinset:
@@ -68,7 +52,6 @@ class Twinset:
         InputError: there is no such option, or its value is out of range.
     """
 
-    @parameters_by_name()
     def __init__(
         self,
         base_model: str = BASE_MODEL,
@@ -81,7 +64,6 @@ class Twinset:
         self._prompt, self._progress = prompt, progress or Silent()
         self._model: TwinModel | None = None
 
-    @parameters_by_name()
     def fit(
         self,
         data: pd.DataFrame | str | Path,
@@ -126,7 +108,6 @@ class Twinset:
                 self._model = finetune(prepared, self._progress, context)
         return self
 
-    @parameters_by_name()
     def sample(self, rows: int) -> pd.DataFrame:
         """Return a twin of `rows` rows in the proportions of the noisy label counts.
 
@@ -140,6 +121,59 @@ class Twinset:
         """
         counts = proportional(self.model.label_counts, rows)
         return self.model.sample(counts, self.config.sampling, self._progress)
+
+    def evaluate(
+        self,
+        twin: pd.DataFrame,
+        train: pd.DataFrame | str | Path,
+        test: pd.DataFrame | str | Path,
+        *,
+        classifiers: Sequence[str] | None = None,
+        seeds: int = 1,
+        exclude_overlap: bool = False,
+        embedded: bool = True,
+    ) -> pd.DataFrame:
+        """Say whether a twin is useful and faithful: what `twinset evaluate` measures.
+
+        The scores are computed on private rows and stay with their owner, but for those whose
+        `where` is "release alone".
+
+        Example:
+            How well classifiers do on real rows when they learn from the twin, and from real ones:
+
+                model = Twinset.load("model")
+                scores = model.evaluate(model.sample(1000), "reviews.csv", "heldout.csv")
+                print(scores[scores.name == "accuracy"][["rows", "label", "classifier", "value"]])
+
+        Args:
+            twin: rows that `sample` returned.
+            train: the private table that the model was fitted to, or its file.
+            test: real rows that nothing was trained on, or their file.
+            classifiers: of "tfidf", "svm", "minilm" and "encoder"; None: all but the last.
+            seeds: how many times each classifier is trained.
+            exclude_overlap: leave out rows of `test` whose text is in `train` too.
+            embedded: compare texts by embeddings too; that downloads an encoder, once.
+
+        Returns:
+            One row a score: `question`, `name`, `value`, `low` and `high` (95 %), `goal`, `where`,
+            and what it is of, such as `rows`, `label` and `classifier`.
+
+        Raises:
+            InputError: a table cannot be used, or the evaluation is not installed.
+        """
+        measure = _installed("evaluate")
+        found: pd.DataFrame = measure(
+            self.model,
+            twin,
+            train,
+            test,
+            self._progress,
+            classifiers=classifiers,
+            seeds=seeds,
+            exclude_overlap=exclude_overlap,
+            embedded=embedded,
+        )
+        return found
 
     @property
     def model(self) -> TwinModel:
@@ -167,7 +201,6 @@ class Twinset:
         return twinset
 
 
-@parameters_by_name()
 def generate(
     data: pd.DataFrame | str | Path,
     text: str | None = None,
@@ -177,10 +210,12 @@ def generate(
     rows: int | None = None,
     run: str | Path | None = None,
     output: str | Path | None = None,
+    format: str | None = None,
     split: str | None = None,
     drop_empty: bool = False,
     overwrite: bool = False,
     resume: bool = False,
+    accept_spend: bool = False,
     prompt: Template | str | Path | None = None,
     base_model: str = BASE_MODEL,
     progress: Progress | None = None,
@@ -202,10 +237,12 @@ def generate(
         rows: of the twin; None: as many as the table has.
         run: the run folder; None takes the first free `runs/<table>-<n>`.
         output: file of the twin, beside which card and ledger stand too; None: in the run alone.
+        format: of the twin; None takes it from `output`'s ending, else from the table's.
         split: of a folder or hub data set.
         drop_empty: leave rows without text or label out instead of refusing them.
         overwrite: whether an existing run or file may be replaced.
         resume: whether to resume a run that was killed or stopped.
+        accept_spend: whether to resume from where it was resumed before, and count both.
         prompt: see `Twinset`.
         base_model: asset, local folder or hub name.
         progress: is notified of what happens; silent by default.
@@ -219,8 +256,26 @@ def generate(
     """
     config = run_config({"base_model": base_model, **options})
     source = Source(data, text, _several(attributes), split, drop_empty, prompt, owner)
-    paths = OutputPaths(_path(run), _path(output), overwrite=overwrite, resume=resume)
+    paths = OutputPaths(
+        _path(run), _path(output), format, overwrite, resume=resume, accept_spend=accept_spend
+    )
     return run_generate(source, config, RowsRequest(rows), paths, progress or Silent())
+
+
+def _installed(name: str) -> Callable[..., Any]:
+    """Return a function of the evaluation, which stands above this package.
+
+    Raises:
+        InputError: nothing that is installed provides it.
+    """
+    found = list(entry_points(group=EVALUATION, name=name))
+    if not found:
+        raise InputError(
+            f"nothing that is installed provides `{EVALUATION}`, which measures twins; install "
+            "twinset anew, with all its packages"
+        )
+    function: Callable[..., Any] = found[0].load()
+    return function
 
 
 def _several(names: str | Sequence[str]) -> tuple[str, ...]:

@@ -167,7 +167,7 @@ def _start(meeting: str, rank: int, count: int, threads: int) -> subprocess.Pope
         str(count),
     ]
     more = {"OMP_NUM_THREADS": str(threads), "GLOO_SOCKET_IFNAME": LOOPBACK}
-    silent = subprocess.DEVNULL  # what goes wrong there is told here
+    silent = subprocess.DEVNULL  # what goes wrong there is reported here
     return subprocess.Popen(
         command, env=worker_environment() | more, stdin=silent, stdout=silent, stderr=silent
     )

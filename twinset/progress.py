@@ -54,53 +54,38 @@ class PretrainingReport:
 
 
 class Progress(Protocol):
-    """Listens to a run. Steps carry private figures: show them to the owner alone."""
+    """Listens to a run. Steps carry private figures: show them to the owner alone.
+
+    What inherits from this need only define what it shows.
+    """
 
     def say(self, line: str) -> None:
         """Show one line: a guess, what happens next."""
-        ...
+        return
 
     def warn(self, line: str) -> None:
         """Show what nobody should miss."""
-        ...
+        return
 
     def step(self, report: StepReport, plan: Plan) -> None:
         """Report one training step."""
-        ...
+        return
 
     def pretraining_step(self, report: PretrainingReport) -> None:
         """Report one step on public text."""
-        ...
+        return
 
     def count(self, what: str, done: int, total: int) -> None:
         """Report how many are done of `what`: rows written, texts masked."""
-        ...
+        return
 
     def noise(self, mean_noise: Mapping[str, float]) -> None:
         """Report where noise went: by parameter, the mean factor of what `uniform` draws."""
-        ...
+        return
 
 
-class Silent:
+class Silent(Progress):
     """Shows nothing."""
-
-    def say(self, line: str) -> None:
-        """See `Progress`."""
-
-    def warn(self, line: str) -> None:
-        """See `Progress`."""
-
-    def step(self, report: StepReport, plan: Plan) -> None:
-        """See `Progress`."""
-
-    def pretraining_step(self, report: PretrainingReport) -> None:
-        """See `Progress`."""
-
-    def count(self, what: str, done: int, total: int) -> None:
-        """See `Progress`."""
-
-    def noise(self, mean_noise: Mapping[str, float]) -> None:
-        """See `Progress`."""
 
 
 def clock(seconds: float) -> str:

@@ -20,7 +20,7 @@ from evaluation.demo_tables.support_dialogues import (
 )
 from twinset.config import PrivacyConfig, RunConfig, SamplingConfig, TrainingConfig
 from twinset.errors import InputError
-from twinset.models.assets import GPT2_MINI, SMOLLM2, Say
+from twinset.models.assets import GPT2_MINI, Say
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -93,7 +93,7 @@ REVIEWS = Demo(
     text="review",
     attributes=("verdict",),
     prompt="film-verdict",
-    base_model=SMOLLM2.name,
+    base_model="smollm2-135m",
     training=_REVIEWS,
     mini=replace(_REVIEWS, steps=10, batch_size=1008, learning_rate=0.008),
     rows_per_label=300,  # as many of either: how they are mixed differs from film to film

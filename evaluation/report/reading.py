@@ -14,6 +14,7 @@ from twinset.errors import DAMAGED, InputError
 from twinset.files.atomic import sha256_file
 from twinset.files.limits import read_text
 from twinset.privacy.statement.ledger import Ledger
+from twinset.release.run_format import LEDGER, check_file_format
 from twinset.release.share import PRIVACY
 
 if TYPE_CHECKING:
@@ -63,6 +64,8 @@ def read_run(path: Path) -> Run:
     """
     if not path.is_dir():
         raise InputError(f"{path}: no such run folder; give one that `twinset generate` made")
+    for file in (path / "model" / LEDGER, path / "share" / PRIVACY):
+        check_file_format(file)
     internal = path / "internal"
     files = {kind: internal / f"{kind}.json" for kind in KINDS}
     findings = {kind: Findings.load(file) for kind, file in files.items() if file.is_file()}

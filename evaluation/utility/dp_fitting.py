@@ -19,7 +19,7 @@ from twinset.privacy.clipping import ClassifierClipping, LabelledRows
 from twinset.privacy.mechanism.poisson import poisson_batches
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.privacy.statement.guarantee import Guarantee, guarantee
-from twinset.privacy.statement.ledger import Ledger
+from twinset.privacy.statement.ledger import Ledger, MechanismRun
 from twinset.privacy.statement.wording import CLASSIFIER, caveats
 from twinset.training.private_optimizer import PrivateOptimizer
 
@@ -148,7 +148,7 @@ class Fitting:
 
 
 def _opened(budget: Budget, policy: NoisePolicy, params: MechanismParams, rows: int) -> Ledger:
-    return Ledger.open(
+    run = MechanismRun(
         delta=budget.delta,
         target_epsilon=budget.epsilon,
         records=rows,
@@ -157,9 +157,8 @@ def _opened(budget: Budget, policy: NoisePolicy, params: MechanismParams, rows: 
         randomness=params.randomness,
         policy=policy.name,
         policy_form=policy.form,
-        public_inputs=PUBLIC_INPUTS,
-        caveats=caveats(policy.name, policy.form),
     )
+    return Ledger.open(run, PUBLIC_INPUTS, caveats(policy.name, policy.form))
 
 
 def _sum(

@@ -54,12 +54,12 @@ def test_guesses_are_noted_and_leave_room_for_doubt() -> None:
     records, notes = records_from_frame(table(), None, [])
     assert records.schema.columns == ("mood", "review")
     assert notes[0] == "reading texts from column 'review' (guessed; `text` to change)"
-    assert notes[1] == "reading labels from column 'mood' (guessed; `attribute` to change)"
+    assert notes[1] == "reading labels from column 'mood' (guessed; `attributes` to change)"
     two = table(title=[f"a title of words {i}" for i in range(6)], stars=[1, 1, 2, 2, 2, 1])
     assert "columns 'review', 'title' may each be a column of texts; choose with `text`" in refusal(
         two, None, ["mood"]
     )
-    assert "'mood', 'stars' may each be a column of labels; choose with `attribute`" in refusal(
+    assert "'mood', 'stars' may each be a column of labels; choose with `attributes`" in refusal(
         two, "review", []
     )
     assert "nothing looks like a column of texts" in refusal(table()[["id", "mood"]], None, [])
@@ -85,7 +85,7 @@ def test_no_guess_where_the_header_may_be_a_record() -> None:
         ("Review", ["mood"], ["did you mean column 'review'"]),
         ("review", ["mod"], ["no column 'mod'", "column 'mood'"]),
         ("review", ["mood", "mood"], ["given twice", "once"]),
-        ("mood", ["mood"], ["both `text` and `attribute`"]),
+        ("mood", ["mood"], ["both `text` and `attributes`"]),
         ("id", ["mood"], ["column 'id' holds no text", "choose another with `text`"]),
         ("mood", ["review"], ["6 distinct values in 6 rows", "bin it first"]),
     ],
@@ -212,7 +212,7 @@ def test_a_key_that_some_rows_lack_is_data(tmp_path: Path) -> None:
     rows = [row | ({"mood": "ab"[i % 2 > 0]} if i else {}) for i, row in enumerate(PLAIN)]
     path = tmp_path / "t.jsonl"
     path.write_text("".join(json.dumps(row | {"stars": i}) + "\n" for i, row in enumerate(rows)))
-    with pytest.raises(InputError, match="'mood'.* not every row has this key.*`attribute`"):
+    with pytest.raises(InputError, match="'mood'.* not every row has this key.*`attributes`"):
         read_records(path, "review", [], drop_empty=True)
     with pytest.raises(InputError, match="'mood' is missing"):
         read_records(path, "review", ["mood"])

@@ -76,18 +76,18 @@ def test_a_combination_becomes_its_prompt(source, table, combination, prompt):
     ("source", "table", "parts"),
     [
         ("no-such", REVIEWS, ["no-such", "film-review", "generic", "product-review"]),
-        ("{sentiment}", REVIEWS, ["lacks the attribute {product}", "--prompt"]),
+        ("{sentiment}", REVIEWS, ["lacks the attribute {product}", "`prompt`"]),
         (
             "{sentiment} {product} {tone}",
             REVIEWS,
-            ["{tone}", "sentiment, product", "`attribute`"],
+            ["{tone}", "sentiment, product", "`attributes`"],
         ),
         (
             "film-review",
             schema(label=["a", "b"]),
             ["film-review", "{sentiment}", '`prompt="Write a text with label: {label}:"`'],
         ),
-        ("{sentiment} {product} {", REVIEWS, ["--prompt", "brace"]),
+        ("{sentiment} {product} {", REVIEWS, ["`prompt`", "brace"]),
         ("{sentiment} {product} }", REVIEWS, ["brace"]),
         ("{sentiment} {product} {}", REVIEWS, ["brace"]),
         ("{{sentiment}} {product}", REVIEWS, ["brace"]),

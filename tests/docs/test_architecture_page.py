@@ -2,25 +2,29 @@
 
 import re
 
-import numpy as np
 import pytest
 
-from docs import make_trip
+from docs.make_trip import PAGE, Trip, Way, counts, parts_of, trips
 from tests.helpers.documents import PAGES, ROOT
 
 SLACK = 3  # files that come or go before the page must be made again
 
 
 @pytest.fixture(scope="module")
-def trip(tiny_base):
-    return make_trip.trace(str(tiny_base))
+def runs(tiny_base) -> list[Trip]:
+    return list(trips(str(tiny_base)))
 
 
-def test_the_count_on_the_page_is_that_of_a_run(trip):
-    _, listing, _ = make_trip.parts_of(make_trip.PAGE.read_text("utf-8"))
-    files, folders = make_trip.counts(listing)
-    assert abs(files - len(trip.files)) <= SLACK, "the way has changed: run `make docs`"
-    assert abs(folders - len(trip.folders)) <= 1, "the way has changed: run `make docs`"
+@pytest.fixture(scope="module")
+def way(runs) -> Way:
+    return Way.between(*runs[:3])
+
+
+def test_the_count_on_the_page_is_that_of_a_run(way):
+    _, listing, _ = parts_of(PAGE.read_text("utf-8"))
+    files, folders = counts(listing)
+    assert abs(files - len(way.files)) <= SLACK, "the way has changed: run `make docs`"
+    assert abs(folders - len(way.folders)) <= 1, "the way has changed: run `make docs`"
 
 
 @pytest.mark.parametrize(
@@ -33,22 +37,37 @@ def test_the_count_on_the_page_is_that_of_a_run(trip):
         ("twin", "release/share.py"),
     ],
 )
-def test_a_record_passes_what_it_must(trip, phase, file):
-    assert (phase, file) in trip.seen
+def test_a_record_passes_what_it_must(way, phase, file):
+    assert (phase, file) in way.functions
 
 
-def test_what_sees_no_record_is_not_listed(trip):
+def test_what_sees_no_record_is_not_listed(way):
     others = {"privacy/mechanism/poisson.py", "privacy/statement/ledger.py", "config/options.py"}
-    assert not trip.files & others
+    others |= {"files/checkpoints.py", "policies/mechanism_params.py", "sampling/token_sampling.py"}
+    assert not way.files & others
+
+
+def test_a_run_on_the_same_text_with_the_same_seed_differs_nowhere(runs):
+    first, _, other_seed, again = runs
+    assert Way.between(first, again, other_seed).functions.keys() <= {
+        place for place in first.seen if place[0] == "twin"
+    }
+    assert not Way.between(first, first, again).functions
 
 
 @pytest.mark.parametrize(
-    ("numbers", "found"), [([1, 2, 3, 4], True), ([2, 3], True), ([2, 4, 3], False), ([3], False)]
+    ("one", "other", "differs"),
+    [
+        ("good", "bad", True),
+        ({"rows": [[1, 2]]}, {"rows": [[2, 1]]}, True),
+        (3, 4, False),
+        (0.5, 0.25, False),
+        ("hash 0123456789abcdef", "hash fedcba9876543210", False),
+    ],
 )
-def test_tokens_of_the_mark_are_found(numbers, found):
-    trip = make_trip.Trip(np.array([2, 3]))
-    assert trip.holds(numbers) is found
-    assert trip.holds({"rows": [np.array([numbers])]}) is found
+def test_texts_and_tokens_differ_and_scalars_and_hashes_do_not(one, other, differs):
+    first, second = (set(Trip().values_in(value)) for value in (one, other))
+    assert (first != second) is differs
 
 
 @pytest.mark.parametrize("page", [*PAGES, "SECURITY.md", "CONTRIBUTING.md"])

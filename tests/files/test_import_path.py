@@ -114,6 +114,6 @@ def test_pip_runs_no_file_of_the_working_folder(planted, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", f"{os.pathsep}{ROOT}")
     with monkeypatch.context() as patched, pytest.raises(assets.InputError):
         patched.setattr(assets.subprocess, "run", run)
-        assets._download(assets.SMOLLM2, Path())
+        assets._download(assets.ASSETS["smollm2-135m"], Path())
     told = subprocess.run([*seen["command"][:4], "--version"], env=seen["env"], capture_output=True)
     assert not planted.exists() and told.stdout.startswith(b"pip ")

@@ -2,7 +2,6 @@
 
 import random
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -13,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from evaluation.demo import demos
 from evaluation.utility.embeddings import SentenceEncoder
 from tests.helpers.commands import run_twinset
-from twinset.config import SamplingConfig, options
+from twinset.config import SamplingConfig
 
 MOODS = {"positive": ["great", "good", "lovely"], "negative": ["dull", "poor", "grim"]}
 ENDS = "of wood and iron;under the old bridge;for my sister;near the sea;at noon".split(";")
@@ -48,10 +47,9 @@ def without_downloads(monkeypatch) -> None:
 
 
 def small_world_in(folder, monkeypatch, **tables) -> None:
-    """Work in a folder with two tables, without downloads, and with patience for random models."""
+    """Work in a folder with two tables, without downloads."""
     monkeypatch.chdir(folder)
     without_downloads(monkeypatch)
-    monkeypatch.setattr(options, "SamplingConfig", partial(SamplingConfig, max_redraws=REDRAWS))
     tables_in(folder, **tables)
 
 

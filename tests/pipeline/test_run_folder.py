@@ -103,7 +103,7 @@ def test_an_older_run_is_replaced_whole(tmp_path):
 
 def test_an_older_run_is_kept_without_overwrite(tmp_path):
     make(tmp_path / "run")
-    with pytest.raises(InputError, match="--overwrite to replace it, or another --run"):
+    with pytest.raises(InputError, match="`overwrite=True` to replace it, or another `run`"):
         make(tmp_path / "run", "second")
     assert tree(tmp_path)["run/share/privacy.json"] == "first"
 
@@ -232,7 +232,7 @@ def test_what_a_killed_run_left_is_taken_over_and_cleared(tmp_path):
 def test_a_run_moved_aside_by_a_killed_one_comes_back(tmp_path):
     make(tmp_path / "run")
     (tmp_path / "run").rename(tmp_path / ".run.replaced")
-    with pytest.raises(InputError, match="--overwrite"):
+    with pytest.raises(InputError, match="`overwrite=True`"):
         make(tmp_path / "run", "second")
     assert tree(tmp_path)["run/share/privacy.json"] == "first"
     shutil.copytree(tmp_path / "run", tmp_path / ".run.replaced")
@@ -277,7 +277,7 @@ def test_what_can_be_gone_on_with_stays_and_is_taken_up(tmp_path):
 def test_an_unfinished_run_is_not_lost_by_accident(tmp_path):
     unfinished(tmp_path / "run")
     before = tree(tmp_path)
-    with pytest.raises(InputError, match="--resume"):
+    with pytest.raises(InputError, match="`resume=True`"):
         make(tmp_path / "run")
     assert tree(tmp_path) == before
     make(tmp_path / "run", "second", overwrite=True)

@@ -215,18 +215,18 @@ def test_phase_one_does_not_depend_on_what_was_masked(tiny_base, table):
         from twinset.pipeline import finetune
 
         phases = []
-        original = finetune.Trainer.train
+        original = finetune.run_training
 
-        def first_only(self, batches, context):
+        def first_only(trainer, batches, context):
             if isinstance(context.policy, MaskedPhase):
-                original(self, batches, context)
-            phases.append([p.detach().clone() for p in self.model.parameters()])
+                original(trainer, batches, context)
+            phases.append([p.detach().clone() for p in trainer.model.parameters()])
 
-        finetune.Trainer.train = first_only
+        finetune.run_training = first_only
         try:
             Twinset(str(tiny_base), **options).fit(private, "review", ["verdict"])
         finally:
-            finetune.Trainer.train = original
+            finetune.run_training = original
         return phases[0]
 
     first = weights(frame)

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.helpers.handover import open_ledger
 from twinset.config.plan import default_delta
 from twinset.files.atomic import write_json
 from twinset.privacy.accounting.accountant import epsilon
@@ -203,7 +204,7 @@ def test_a_ledger_read_back_gives_the_same_guarantee(tmp_path):
 
 
 def test_an_opened_ledger_is_covered_once_it_has_spent():
-    ledger = Ledger.open(
+    ledger = open_ledger(
         delta=1e-5,
         target_epsilon=8.0,
         records=1000,

@@ -90,7 +90,7 @@ def test_any_altered_digit_of_privacy_json_is_caught(tmp_path):
     for place in places:
         digit = str((int(original[place]) + 1) % 10)
         path.write_text(original[:place] + digit + original[place + 1 :], "utf-8")
-        with pytest.raises(VerificationError):
+        with pytest.raises((VerificationError, InputError)):  # of another format
             verify(tmp_path)
 
 
@@ -141,7 +141,8 @@ def set_ledger(name, value):
         (lambda d: d["files"]["twin"].update(columns=["review"]), "other columns than stated"),
         (lambda d: d["files"]["twin"].update(columns=None), "does not list"),
         (lambda d: d["files"].update(more={}), "'files' must have the fields"),
-        (lambda d: d.update(format_version=2), "has a format that is not 1"),
+        (lambda d: d.update(format_version="2"), "no format_version that is a number"),
+        (set_ledger("format_version", 1), "a ledger that has format_version 1"),
         (lambda d: d.update(note="x"), "the file must have the fields"),
     ],
 )

@@ -35,7 +35,7 @@ from twinset.training import distributed_sum
 from twinset.training.batch_shapes import BatchShapes
 from twinset.training.clipped_sum import Batch, ClippedSum, WrongPrompts
 from twinset.training.distributed_sum import DistributedSum
-from twinset.training.loop import StepContext
+from twinset.training.loop import StepContext, opening_message, run_training
 from twinset.training.trainer import Trainer
 
 ROOT = Path(__file__).parents[2]
@@ -87,7 +87,7 @@ def context(config, tokens, policy=None, record_event=lambda event: None, group=
 def message(config, tokens, norm=NORM):
     config = replace(config, privacy=replace(config.privacy, max_grad_norm=norm))
     trainer = Trainer(load_base(config.training.base_model), config, [], Silent())
-    return trainer.message(context(config, tokens))
+    return opening_message(trainer, context(config, tokens))
 
 
 def alone_each(records) -> list[list[int]]:
@@ -135,7 +135,7 @@ def test_others_begin_with_the_leaders_weights(config, tokens, monkeypatch, meth
     training = replace(config.training, method=method)
     low = replace(config, training=training, speed=SpeedConfig(precision="bfloat16"))
     rank_zero = Trainer(load_base(training.base_model), low, [BatchShape(2, 1, 16)], Silent())
-    message_sent = rank_zero.message(context(low, tokens))
+    message_sent = opening_message(rank_zero, context(low, tokens))
     follower = trainer_of(message_sent)
     assert rank_zero.execution == follower.execution
     pairs = list(zip(weights_of(rank_zero), weights_of(follower), strict=True))
@@ -239,7 +239,9 @@ def test_noise_is_added_once_with_the_whole_sigma(config, tokens, monkeypatch):
     steps, events = [np.arange(12), np.arange(0), np.arange(24)], []
     with process_group(2) as group:
         trainer = Trainer(load_base(config.training.base_model), config, [], Silent())
-        trainer.train(steps, context(config, tokens, Watched(setting), events.append, group))
+        run_training(
+            trainer, steps, context(config, tokens, Watched(setting), events.append, group)
+        )
     draws = torch.cat([noise.flatten() for noise in Watched.drawn])
     assert len(events) == 3 and draws.numel() > 10_000
     assert spread_fits(draws, SIGMA * NORM)
@@ -288,7 +290,7 @@ def test_weights_are_equal_on_all_processes_in_each_step(config, tokens, tmp_pat
     with subprocess.Popen(command, env=environment), joined(f"file://{meeting}", 0, 2) as group:
         trainer = Trainer(load_base(config.training.base_model), config, [], Silent())
         steps = [np.arange(12)] * 3
-        trainer.train(steps, context(config, tokens, make_policy(setting), group=group))
+        run_training(trainer, steps, context(config, tokens, make_policy(setting), group=group))
     assert theirs.read_text().split() == seen and len(set(seen)) == 3
 
 

@@ -22,6 +22,7 @@ STOPPED = 130  # exit code
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 _MOST = 2**31 - 1
 _OPTION = re.compile(r"`([a-z][a-z0-9_]*)(?:=([^`]*))?`")  # in a message of the library
+_OTHERWISE = {"attributes": "--attribute", "epsilon=None": "--no-privacy"}
 HOME = Path(__file__).resolve().parent.parent.parent
 
 
@@ -69,17 +70,20 @@ def _stop(number: int, frame: object) -> NoReturn:
 
 
 def with_flags(line: str) -> str:
-    """Return a line of the library's with options as they are given here.
+    """Return a line of the library's with its parameters as they are given here.
 
     >>> with_flags("`top_p` must be above 0; take `engine=torch`, or run `pip install vllm`")
     '--top-p must be above 0; take --engine torch, or run `pip install vllm`'
+    >>> with_flags("`overwrite=True` replaces it; name `attributes`; or train with `epsilon=None`")
+    '--overwrite replaces it; name --attribute; or train with --no-privacy'
     """
-    return _OPTION.sub(lambda found: _flag(found[1], found[2]), line)
+    return _OPTION.sub(_flag, line)
 
 
-def _flag(name: str, value: str | None) -> str:
-    flag = f"--{name.replace('_', '-')}"
-    return flag if value is None else f"{flag} {value}"
+def _flag(found: re.Match[str]) -> str:
+    name, value = found.groups()
+    flag = _OTHERWISE.get(found[0].strip("`")) or f"--{name.replace('_', '-')}"
+    return flag if value in (None, "True", "None") else f"{flag} {value}"
 
 
 def _failed(error: BaseException) -> int:

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from twinset.commandline.entry_point import with_flags
 from twinset.config.options import PANELS, Option, bounds_of, default_of, merge
 
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY
@@ -67,7 +68,7 @@ def _parameter(option: Option) -> inspect.Parameter:
     shown = f" ({'; '.join(parts)})" if parts else ""
     info = typer.Option(
         option.flag,
-        help=option.help + shown,
+        help=with_flags(option.help) + shown,
         metavar=option.values,
         rich_help_panel=next(title for title, panel in PANELS.items() if option in panel),
     )

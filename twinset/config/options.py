@@ -12,28 +12,11 @@ from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from twinset.config import (
-    ROWS as ROWS_BOUNDS,
-)
-from twinset.config import (
-    PolicyConfig,
-    PrivacyConfig,
-    RunConfig,
-    SamplingConfig,
-    SpeedConfig,
-    TrainingConfig,
-)
 from twinset.config.bounds import Bounds, bounds_in, option_name
+from twinset.config.run_config import GROUPS, PolicyConfig, RunConfig
+from twinset.config.run_config import ROWS as ROWS_BOUNDS
 from twinset.errors import InputError
 from twinset.files.limits import SMALL, read_text
-
-_GROUPS: dict[str, type[Any]] = {
-    "privacy": PrivacyConfig,
-    "policy": PolicyConfig,
-    "training": TrainingConfig,
-    "speed": SpeedConfig,
-    "sampling": SamplingConfig,
-}
 
 
 @dataclass(frozen=True)
@@ -98,7 +81,7 @@ PRIVACY = (
     Option("delta", float, "δ; left out: min(1e-5, 0.01/N^1.1)."),
     Option("no_privacy", bool, "Train without noise, for comparison. Nothing is guaranteed."),
     Option("max_grad_norm", float, "C, to which each record's gradient is clipped."),
-    Option("max_records_per_owner", int, "--owner: m, records of an owner in a step."),
+    Option("max_records_per_owner", int, "`owner`: m, records of an owner in a step."),
     Option("group_size", int, "State what holds for any so many records together, too."),
     Option("label_count_share", float, "Share of ε for the noisy label counts."),
 )
@@ -139,7 +122,7 @@ TRAINING = (
     Option("lora_rank", int, "Rank of the adapters."),
     Option("steps", int, "Training steps; left out: chosen from N."),
     Option("batch_size", int, "Expected records a step; left out: chosen from N."),
-    Option("learning_rate", float, "Adam's, at its peak; left out: by --method."),
+    Option("learning_rate", float, "Adam's, at its peak; left out: by `method`."),
     Option("max_tokens", int, "Longest text kept, in tokens."),
     Option("mismatch_weight", float, "λ of the prompt-mismatch loss; 0 switches it off."),
     Option("mismatch_prompts", int, "Wrong prompts a record is set against."),
@@ -156,7 +139,7 @@ SPEED = (
 ROWS = (
     Option("rows", int, "Rows in total; left out: as many as the table has."),
     Option("rows_per_label", str, "500 for each label, or positive=500.", "[LABEL=]N", True),
-    Option("plan_file", str, "Table of labels with a column `rows`.", "FILE"),
+    Option("plan_file", str, "Table of labels with a column named rows.", "FILE"),
 )
 DECODING = (
     Option("top_p", float, "Draw from the likeliest tokens up to this probability."),
@@ -169,7 +152,7 @@ DECODING = (
 )
 TWIN_FILE = (
     Option("output", str, "The twin beside your other files; card and ledger too.", "FILE"),
-    Option("format", str, "Where the ending of --output does not say.", "parquet|csv|tsv|jsonl"),
+    Option("format", str, "Where the ending of `output` does not say.", "parquet|csv|tsv|jsonl"),
     Option("no_formula_guard", bool, "CSV: leave cells that a spreadsheet would run as they are."),
 )
 RUN = (
@@ -220,7 +203,7 @@ def merge(given: Mapping[str, Any], file: str | Path | None) -> dict[str, Any]:
     merged = {**stored, **given}
     if merged.pop("no_privacy", False):
         if "epsilon" in merged:
-            raise InputError("--epsilon and --no-privacy contradict each other; give one of them")
+            raise InputError("`epsilon` and `no_privacy` contradict each other; give one of them")
         merged["epsilon"] = None
     return merged
 
@@ -234,15 +217,15 @@ def read_options(path: Path) -> dict[str, Any]:
     try:
         data = tomllib.loads(read_text(path, SMALL))
     except InputError as error:
-        raise InputError(f"--config {error}") from None
+        raise InputError(f"`config` {error}") from None
     except OSError as error:
-        raise InputError(f"--config {path}: cannot be read ({error.strerror})") from None
+        raise InputError(f"`config={path}`: cannot be read ({error.strerror})") from None
     except (ValueError, RecursionError) as error:
-        raise InputError(f"--config {path}: not valid TOML ({error})") from None
+        raise InputError(f"`config={path}`: not valid TOML ({error})") from None
     named = {key.replace("-", "_"): value for key, value in data.items()}
     if unknown := [name for name in named if name not in OPTIONS]:
-        raise InputError(_unknown(unknown[0], f"--config {path}: "))
-    return {name: OPTIONS[name].read(value, f"--config {path}") for name, value in named.items()}
+        raise InputError(_unknown(unknown[0], f"`config={path}`: "))
+    return {name: OPTIONS[name].read(value, f"`config={path}`") for name, value in named.items()}
 
 
 def run_config(options: Mapping[str, Any], any_policy: bool = False) -> RunConfig:
@@ -260,7 +243,7 @@ def run_config(options: Mapping[str, Any], any_policy: bool = False) -> RunConfi
     7
     """
     config, known = RunConfig(), set()
-    for group, kind in _GROUPS.items():
+    for group, kind in GROUPS.items():
         names = {f.name: option_name(f) for f in fields(kind)}  # a `seed` goes to two groups
         known |= set(names.values())
         values = {field: options[name] for field, name in names.items() if name in options}
@@ -301,7 +284,7 @@ def default_of(name: str) -> Any:
     >>> default_of("epsilon"), default_of("steps"), default_of("rows")
     (8.0, None, None)
     """
-    for kind in _GROUPS.values():
+    for kind in GROUPS.values():
         for field in fields(kind):
             if option_name(field) == name and field.default is not MISSING:
                 return field.default
@@ -314,7 +297,7 @@ def bounds_of(name: str) -> Bounds | None:
     >>> str(bounds_of("top_p")), bounds_of("text")
     ('from 0.001 to 1', None)
     """
-    found = {n: bounds for kind in _GROUPS.values() for n, bounds in bounds_in(kind).items()}
+    found = {n: bounds for kind in GROUPS.values() for n, bounds in bounds_in(kind).items()}
     return (found | {"rows": ROWS_BOUNDS}).get(name)
 
 

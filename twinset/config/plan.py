@@ -169,8 +169,8 @@ def make_plan(records: int, config: RunConfig) -> Plan:
     """Choose sample rate, steps, σ and learning rate for N records.
 
     Raises:
-        InputError: δ ≥ 1, a highest ε below ε, or the noise needed is so large that nothing could
-            be learnt; the message says what ε is attainable.
+        InputError: δ ≥ 1, a highest ε below ε, or the noise needed is so large that it would drown
+            the records; the message says what ε is attainable.
     """
     privacy, training, policy = config.privacy, config.training, config.policy
     delta = privacy.target_delta if privacy.target_delta is not None else default_delta(records)

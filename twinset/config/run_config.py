@@ -8,7 +8,7 @@ Privacy knobs (`PrivacyConfig`, `PolicyConfig`), knobs that change what is train
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from twinset.config.bounds import SEEDS, Bounds, bounded, check_options, within
@@ -221,8 +221,6 @@ class RunConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Return nested plain values, ready for JSON."""
-        from dataclasses import asdict
-
         return asdict(self)
 
     @classmethod
@@ -232,14 +230,10 @@ class RunConfig:
         Raises:
             InputError: a group is missing, or an option is unknown or not what it may be.
         """
-        groups: dict[str, Any] = {
-            "privacy": PrivacyConfig,
-            "policy": PolicyConfig,
-            "training": TrainingConfig,
-            "speed": SpeedConfig,
-            "sampling": SamplingConfig,
-        }
         try:
-            return cls(**{name: group(**data[name]) for name, group in groups.items()})
+            return cls(**{name: group(**data[name]) for name, group in GROUPS.items()})
         except (LookupError, TypeError, AttributeError) as error:
             raise InputError(f"these are no options of a run ({type(error).__name__})") from None
+
+
+GROUPS: dict[str, type[Any]] = {one.name: type(one.default) for one in fields(RunConfig)}

@@ -73,17 +73,19 @@ def choose_columns(
     if len(set(attributes)) < len(attributes):
         raise InputError(f"{source}: an attribute is given twice; give each `attribute` once")
     if text in attributes:
-        raise InputError(f"{source}: {text!r} is both `text` and `attribute`; choose one of them")
+        raise InputError(f"{source}: {text!r} is both `text` and `attributes`; choose one of them")
     if text is None:
         rest = [name for name in frame.columns if name not in attributes]
         text = _guess(frame, rest, _looks_like_text, "a column of texts", "`text`", source)
         notes.append(f"reading texts from {show([text], frame)} (guessed; `text` to change)")
     if not attributes:
         rest = [name for name in frame.columns if name != text]
-        label = _guess(frame, rest, _looks_like_label, "a column of labels", "`attribute`", source)
+        label = _guess(frame, rest, _looks_like_label, "a column of labels", "`attributes`", source)
         _check_header(frame, label, source)
         attributes = [label]
-        notes.append(f"reading labels from {show([label], frame)} (guessed; `attribute` to change)")
+        notes.append(
+            f"reading labels from {show([label], frame)} (guessed; `attributes` to change)"
+        )
     return text, attributes
 
 
@@ -93,7 +95,7 @@ def _check_header(frame: pd.DataFrame, label: str, source: str) -> None:
         place = frame.columns.get_loc(label) + 1
         raise InputError(
             f"{source}: the name of column number {place} is also one of its values: is the header "
-            "row missing? Add one, or name the column with `attribute`"
+            "row missing? Add one, or name the column with `attributes`"
         )
 
 

@@ -60,7 +60,7 @@ class Schema:
             names = ", ".join(attribute.name for attribute in self.attributes[:10])
             raise InputError(
                 f"the labels {names} have more than {MOST_COMBINATIONS} combinations; name fewer "
-                "with `attribute`, or merge rare values"
+                "with `attributes`, or merge rare values"
             )
         return tuple(product(*(a.values for a in self.attributes)))
 

@@ -38,7 +38,7 @@ class PromptFile:
     """A template as written, before it meets a table.
 
     Args:
-        name: the built-in's name, the file, or "--prompt".
+        name: the built-in's name, the file, or "`prompt`".
         pattern: the prompt, with `{column}` where a value goes.
         description: one line for `twinset prompts`.
         wording: by attribute, either the words for single values (each value must exist in the
@@ -168,7 +168,7 @@ def _find(source: str | Path | None) -> PromptFile:
     if name.endswith(".toml"):
         return _read(Path(source))
     if "{" in name:
-        return PromptFile("--prompt", name)
+        return PromptFile("`prompt`", name)
     shown = " ".join(name.split())[:60]
     raise InputError(
         f"`prompt={shown}`: neither a built-in template ({', '.join(builtins)}) nor a .toml file "
@@ -238,7 +238,7 @@ def _check_pattern(name: str, pattern: str, schema: Schema) -> None:
     for unknown in (column for column in named if column not in columns):
         raise InputError(
             f"{name}: the prompt names {{{unknown}}}, which is no attribute of the table (it has:"
-            f" {', '.join(columns) or 'none'}); add `attribute`, or {own}"
+            f" {', '.join(columns) or 'none'}); add `attributes`, or {own}"
         )
     for missing in (column for column in columns if column not in named):
         raise InputError(f"{name}: the prompt lacks the attribute {{{missing}}}; {own}")

@@ -8,8 +8,8 @@ how spans are found.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import overload
 
+from twinset.data.lazy_columns import LazySequence
 from twinset.detectors.spans import Detector, Span, joined
 
 PLACEHOLDER = "___"
@@ -54,7 +54,7 @@ def detect(
         on_progress(done, len(texts))
 
 
-class Masked(Sequence[str]):
+class Masked(LazySequence[str]):
     """Texts masked, each when it is asked for.
 
     Args:
@@ -73,14 +73,10 @@ class Masked(Sequence[str]):
         found = detect(self._texts, self._detector, self._on_progress)
         return (mask(text, spans) for text, spans in found)
 
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[str]: ...
-    def __getitem__(self, index: int | slice) -> str | list[str]:
-        if isinstance(index, slice):
-            return masked(self._texts[index], self._detector, lambda done, total: None)
-        return mask(self._texts[index], next(iter(self._detector.spans([self._texts[index]]))))
+    def cell(self, index: int) -> str:
+        """Return one text, masked."""
+        text = self._texts[index]
+        return mask(text, next(iter(self._detector.spans([text]))))
 
 
 def masked(texts: Sequence[str], detector: Detector, on_progress: OnProgress) -> list[str]:

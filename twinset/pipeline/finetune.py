@@ -41,7 +41,7 @@ from twinset.progress import Progress, Silent
 from twinset.sampling.twin_model import TwinModel
 from twinset.training.batch_shapes import BatchShapes
 from twinset.training.clipped_sum import WrongPrompts
-from twinset.training.loop import NothingKept, StepContext
+from twinset.training.loop import NothingKept, StepContext, run_training
 from twinset.training.record_weights import text_nats, weight_scale
 from twinset.training.resume import ResumeState, RunContext
 from twinset.training.trainer import Trainer
@@ -90,8 +90,8 @@ def finetune(
 
     Raises:
         InputError: what was kept cannot be resumed.
-        RuntimeError: a model was fine-tuned from `prepared` before, so that this one would begin
-            with what it learnt, and its ledger would not say so.
+        RuntimeError: a model was fine-tuned from `prepared` before, so that this one would start
+            from its weights, and its ledger would not say so.
     """
     prepared.use()
     run = _begin(prepared, progress or Silent(), context or RunContext())
@@ -205,7 +205,7 @@ def _train_masked(
     run.progress.say("phase 1 of 2: masked texts, without noise")
     plan = without_noise(run.prepared.plan)
     policy = MaskedPhase(_params(run, plan))
-    trainer.train(_batches(run, 0), _step_context(run, 0, tokens, plan, policy, counts))
+    run_training(trainer, _batches(run, 0), _step_context(run, 0, tokens, plan, policy, counts))
     run.progress.say("phase 2 of 2: texts as they are")
 
 
@@ -217,7 +217,7 @@ def _train_private(
     batches = _batches(run, phase)
     policy = make_policy(_params(run, plan, _weights(run, trainer, tokens, batches)))
     _count_others(run, policy)
-    trainer.train(batches, _step_context(run, phase, tokens, plan, policy, counts))
+    run_training(trainer, batches, _step_context(run, phase, tokens, plan, policy, counts))
     _count_others(run, policy)  # who trained meanwhile; the model is not written yet
     _report_noise(run, policy, trainer)
 

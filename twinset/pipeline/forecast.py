@@ -62,7 +62,10 @@ class Forecast:
                 else f"ε = {epsilon:g} would need     more records"
                 for epsilon, sigma in self.noise_by_epsilon.items()
             ),
-            *(f"--noise-policy {name:<12}{policy_line(p)}" for name, p in self.policies.items()),
+            *(
+                f"{f'`noise_policy={name}`':<27}{policy_line(p)}"
+                for name, p in self.policies.items()
+            ),
         ]
 
     def to_dict(self) -> dict[str, Any]:
@@ -109,8 +112,8 @@ def _planned(
         prepared = prepare(source, config, RowsRequest(rows), progress)
         return prepared.plan, prepared.base, _usual_tokens(prepared)
     if records is None:
-        raise InputError("give a table, or --records with a number")
-    check_number("--records", records, RECORDS, is_whole=True)
+        raise InputError("give a table, or `records` with a number")
+    check_number("`records`", records, RECORDS, is_whole=True)
     plan = make_plan(records, config)
     return plan, load_base(config.training.base_model, say=progress.say), USUAL_TOKENS
 

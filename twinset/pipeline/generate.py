@@ -41,6 +41,7 @@ from twinset.privacy.statement.wording import SPENT
 from twinset.progress import Progress
 from twinset.release.card import TwinDescription
 from twinset.release.publish import check_output, publish
+from twinset.release.run_format import LEDGER, check_file_format
 from twinset.release.share import PRIVACY, write_share
 from twinset.sampling.allocation import RowsRequest, explicit, proportional
 from twinset.sampling.row_shards import RowGroups, draw_groups
@@ -48,7 +49,7 @@ from twinset.sampling.sampler import check_decoding
 from twinset.sampling.twin_model import DESCRIPTION, TwinModel
 from twinset.sampling.vllm_engine import check_engine
 from twinset.training.metrics_log import MetricsLog
-from twinset.training.resume import Resumption, RunContext
+from twinset.training.resume import CHECKPOINTS, Resumption, RunContext
 
 UNFINISHED = "unfinished"  # part of `internal/` while a run is being made
 FREE = (
@@ -146,9 +147,11 @@ def sample_only(
     if paths.output is not None:
         check_output(paths.output, paths.overwrite)
     elif not (folder / "model" / DESCRIPTION).is_file():
-        raise InputError(f"{folder} is no run folder: say with --output where the twin goes")
+        raise InputError(f"{folder} is no run folder: say with `output` where the twin goes")
     elif (folder / "share" / PRIVACY).exists() and not paths.overwrite:
-        raise InputError(f"{folder}/share holds a twin; --overwrite to replace it, or --output")
+        raise InputError(
+            f"{folder}/share holds a twin; `overwrite=True` to replace it, or `output`"
+        )
     model = TwinModel.load(folder)
     counts = _counts(model, asked, explicit(model.schema, asked))
     with _share_folder(folder, paths) as share:
@@ -209,7 +212,7 @@ def _finetune(
 
 
 def _check_same(prepared: Prepared, run: RunFolder, asked: RowsRequest) -> None:
-    """Write what a run is made from; a resumed one must train as it was begun."""
+    """Write what a run is made from; a resumed one must train as before."""
     made_from = {
         **prepared.config.to_dict(),
         "plan": asdict(prepared.plan),
@@ -224,8 +227,8 @@ def _check_same(prepared: Prepared, run: RunFolder, asked: RowsRequest) -> None:
         sample = f"{sampling_command(run.root)} writes rows from its model, " if trained else ""
         raise InputError(
             f"{run.final}: was begun with other settings ({', '.join(other)}); repeat the command "
-            f"that began it, with --resume (only rows, decoding and speed may differ); {sample}"
-            f"--overwrite without --resume deletes it and starts anew, and {SPENT}"
+            "that began it, with `resume=True` (only rows, decoding and speed may differ); "
+            f"{sample}`overwrite=True` without `resume` deletes it and starts anew, and {SPENT}"
         )
     write_json(path, plain)
 
@@ -239,9 +242,9 @@ def _check_decoding(prepared: Prepared) -> None:
 def _model_is_safe(run: RunFolder, progress: Progress) -> Iterator[None]:
     """Say, whatever ends the block early, that the model need not be trained and paid for again."""
     how = (
-        "the trained model is safe and need not be paid for again: the same command with --resume, "
-        "and with other rows or decoding settings where these were the trouble, goes on; so does "
-        f"{sampling_command(run.root)}"
+        "the trained model is safe and need not be paid for again: the same command with "
+        "`resume=True`, and with other rows or decoding settings where these were the trouble, "
+        f"goes on; so does {sampling_command(run.root)}"
     )
     try:
         yield
@@ -321,7 +324,7 @@ def _check_output(source: Source, paths: OutputPaths) -> None:
     if output is None:
         return
     if output.exists() and data.exists() and output.samefile(data):
-        raise InputError(f"--output {output}: is the private table itself; name another file")
+        raise InputError(f"`output={output}`: is the private table itself; name another file")
     check_output(output, paths.overwrite)
 
 
@@ -336,12 +339,22 @@ def _run_folder(source: Source, paths: OutputPaths, progress: Progress) -> Itera
     try:
         with RunFolder.create(path, paths.overwrite, paths.resume) as run:
             for older in replaced:
-                progress.warn(f"{older}: --overwrite will delete its trained model, and {SPENT}")
+                progress.warn(
+                    f"{older}: `overwrite=True` will delete its trained model, and {SPENT}"
+                )
+            _check_resumed(run)
             yield run
     except KeyboardInterrupt:
         if run is not None and run.is_kept and is_unfinished(path):
-            raise Stopped("stopped; the same command with --resume goes on") from None
+            raise Stopped("stopped; the same command with `resume=True` goes on") from None
         raise
+
+
+def _check_resumed(run: RunFolder) -> None:
+    """Refuse to resume what was written in another format."""
+    states = sorted((run.internal / UNFINISHED / CHECKPOINTS).glob(f"*/{LEDGER}"))
+    for ledger in (run.model / LEDGER, *states):
+        check_file_format(ledger)
 
 
 @contextmanager

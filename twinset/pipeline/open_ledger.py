@@ -10,7 +10,7 @@ from twinset.data.templates import Template
 from twinset.policies import POLICIES
 from twinset.privacy.mechanism.privacy_weight import WeightScale
 from twinset.privacy.mechanism.randomness import Randomness
-from twinset.privacy.statement.ledger import Ledger
+from twinset.privacy.statement.ledger import Ledger, MechanismRun
 from twinset.privacy.statement.wording import caveats
 
 
@@ -35,21 +35,20 @@ def open_ledger(
         weight_scale: of privacy weights, where records have them.
     """
     noise = POLICIES[config.policy.key]
-    return Ledger.open(
-        records=plan.records,
-        target_epsilon=plan.target_epsilon,
+    run = MechanismRun(
         delta=plan.target_delta,
+        target_epsilon=plan.target_epsilon,
+        records=plan.records,
         sample_rate=plan.sample_rate,
         max_grad_norm=config.privacy.max_grad_norm,
+        randomness=randomness,
         policy=noise.name,
         policy_form=noise.form,
-        randomness=randomness,
-        public_inputs=tuple(_public_inputs(template, config, base_origin, by_owner)),
-        caveats=caveats(noise.name, noise.form),
-        weight_scale=weight_scale,
-        owners=by_owner,
+        by_owner=by_owner,
         group_size=config.privacy.group_size,
     )
+    public = tuple(_public_inputs(template, config, base_origin, by_owner))
+    return Ledger.open(run, public, caveats(noise.name, noise.form), weight_scale)
 
 
 def _public_inputs(

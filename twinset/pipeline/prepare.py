@@ -179,12 +179,12 @@ def _check_owner(source: Source, privacy: PrivacyConfig) -> None:
     """Refuse what would do nothing with an owner, or without one."""
     if source.owner is not None and privacy.group_size is not None:
         raise InputError(
-            "--group-size is of records that are protected one by one, and with --owner all of an "
+            "`group_size` is of records that are protected one by one, and with `owner` all of an "
             "owner are one; leave one of them out"
         )
     usual = PrivacyConfig().max_records_per_owner
     if source.owner is None and privacy.max_records_per_owner != usual:
-        raise InputError("--max-records-per-owner does nothing without --owner; name the column")
+        raise InputError("`max_records_per_owner` does nothing without `owner`; name the column")
 
 
 def _check_policy(config: RunConfig, base: BaseModel, records: Records) -> None:
@@ -197,8 +197,8 @@ def _check_policy(config: RunConfig, base: BaseModel, records: Records) -> None:
     policy = config.policy
     if records.owners is not None and policy.noise_policy in ("adaptive", "selective"):
         raise InputError(
-            f"--noise-policy {policy.noise_policy} treats records by what they say, and no theorem "
-            "here makes that a guarantee for owners; take uniform or importance with --owner"
+            f"`noise_policy={policy.noise_policy}` treats records by what they say, and no theorem "
+            "here makes that a guarantee for owners; take uniform or importance with `owner`"
         )
     if policy.masks:
         detector_named(policy.detector)

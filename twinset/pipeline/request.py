@@ -41,7 +41,7 @@ class Source:
     def __post_init__(self) -> None:
         """Refuse a split of what has none."""
         if isinstance(self.data, pd.DataFrame) and self.split is not None:
-            raise InputError("--split: a table in memory has none; leave it out")
+            raise InputError("`split`: a table in memory has none; leave it out")
 
     @property
     def name(self) -> str:
@@ -74,17 +74,17 @@ class OutputPaths:
     def __post_init__(self) -> None:
         """Refuse an unknown format and an ending that says another."""
         if self.accept_spend and not self.resume:
-            raise InputError("--accept-spend does nothing without --resume; leave it out")
+            raise InputError("`accept_spend` does nothing without `resume`; leave it out")
         named = ending_of(self.output) if self.output else None
         if self.format is not None and f".{self.format}" not in FORMATS:
-            raise InputError(f"--format {self.format}: unknown; choose one of {_known()}")
+            raise InputError(f"`format={self.format}`: unknown; choose one of {_known()}")
         if self.output and named is None and self.format is None:
             raise InputError(
-                f"--output {self.output}: unknown ending; give --format, or end it in {_known()}"
+                f"`output={self.output}`: unknown ending; give `format`, or end it in {_known()}"
             )
         if self.format is not None and named not in (None, self.format):
             raise InputError(
-                f"--output {self.output} ends in .{named}, but --format is {self.format}; "
+                f"`output={self.output}` ends in .{named}, but `format` is {self.format}; "
                 "leave one of them out"
             )
 

@@ -30,11 +30,11 @@ def default_run_path(source_name: str, resume: bool = False) -> Path:
 
     Args:
         source_name: path or hub name.
-        resume: take the last n that was begun, if there is one; else the first that is free.
+        resume: take the last n that is unfinished, if there is one; else the first that is free.
     """
     table = re.sub(r"[^\w.-]", "-", Path(source_name).name.split(".")[0]) or "table"
-    begun = [n for n in range(1, 1 + _first_free(table)) if is_unfinished(_run(table, n))]
-    return _run(table, begun[-1] if resume and begun else _first_free(table))
+    unfinished = [n for n in range(1, 1 + _first_free(table)) if is_unfinished(_run(table, n))]
+    return _run(table, unfinished[-1] if resume and unfinished else _first_free(table))
 
 
 def _run(table: str, n: int) -> Path:
@@ -79,7 +79,7 @@ class RunFolder:
     Attributes:
         final: where the finished folder stands.
         root: where it stands now: a hidden folder beside `final`, then `final` itself.
-        is_resumed: whether it was begun before.
+        is_resumed: whether it existed before, unfinished.
         is_kept: whether it stays if it ends early.
     """
 
@@ -183,25 +183,25 @@ def check_free(final: Path, overwrite: bool = False, resume: bool = False) -> No
             is an unfinished run that is not to be resumed, or none that could be.
     """
     if os.path.ismount(final):
-        raise InputError(f"{final}: is a mount point; give a folder inside it as --run")
+        raise InputError(f"{final}: is a mount point; give a folder inside it as `run`")
     if resume and not is_unfinished(final):
-        raise InputError(f"{final}: there is no unfinished run to go on with; leave --resume out")
+        raise InputError(f"{final}: there is no unfinished run to go on with; leave `resume` out")
     if is_unfinished(final) and not (resume or overwrite):
         raise InputError(
-            f"{final}: an unfinished run waits there; --resume goes on with it{_or_sample(final)}, "
-            f"--overwrite deletes it and starts anew, and {SPENT}"
+            f"{final}: an unfinished run waits there; `resume=True` goes on with it"
+            f"{_or_sample(final)}, `overwrite=True` deletes it and starts anew, and {SPENT}"
         )
     if not final.exists() or (final.is_dir() and not any(final.iterdir())):
         return
     if not is_run(final):
-        raise InputError(f"{final}: exists and is not a twinset run; choose another --run")
+        raise InputError(f"{final}: exists and is not a twinset run; choose another `run`")
     if overwrite:
         return
     if not has_checksums(final / "model"):
-        raise InputError(f"{final}: exists; --overwrite to replace it, or another --run")
+        raise InputError(f"{final}: exists; `overwrite=True` to replace it, or another `run`")
     raise InputError(
         f"{final}: exists, with a trained model; {sampling_command(final)} writes more rows from "
-        f"it, --overwrite deletes it, and {SPENT}; or choose another --run"
+        f"it, `overwrite=True` deletes it, and {SPENT}; or choose another `run`"
     )
 
 
@@ -282,7 +282,7 @@ def _locked(final: Path) -> Iterator[None]:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise InputError(
-                    f"{final}: another run is writing it; wait for it, or choose another --run"
+                    f"{final}: another run is writing it; wait for it, or choose another `run`"
                 ) from None
             if not _is_at(path, file.fileno()):
                 continue  # its last holder removed the file between our open and our lock

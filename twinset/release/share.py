@@ -21,9 +21,9 @@ from twinset.errors import InputError
 from twinset.files.atomic import open_as_folder, sha256_file, write_text
 from twinset.privacy.statement.guarantee import Guarantee, guarantee
 from twinset.privacy.statement.ledger import Ledger
+from twinset.privacy.statement.ledger_schema import FORMAT_VERSION
 from twinset.release.card import TwinContents, TwinDescription, render_card
 
-FORMAT_VERSION = 1
 CARD, PRIVACY = "README.md", "privacy.json"
 
 

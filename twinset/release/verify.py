@@ -26,7 +26,8 @@ from twinset.release.card import stated_lines
 from twinset.release.card_header import data_file, read_header, stated_numbers
 from twinset.release.markdown import one_line
 from twinset.release.publish import beside
-from twinset.release.share import CARD, FORMAT_VERSION, PRIVACY, claim_to_dict, statement_text
+from twinset.release.run_format import check_format
+from twinset.release.share import CARD, PRIVACY, claim_to_dict, statement_text
 
 TOLERANCE = 1e-4  # relative; ε on another machine, with another release of the accountant
 
@@ -77,7 +78,7 @@ def verify(path: str | Path) -> VerificationReport:
     """Check a run folder, its `share/`, or a twin with its two companions beside it.
 
     Raises:
-        InputError: a file is missing or cannot be read.
+        InputError: a file is missing, cannot be read, or is of another format.
         VerificationError: something is not as stated; one line says what.
     """
     try:
@@ -147,13 +148,11 @@ def _statement(path: Path) -> dict[str, Any]:
         as_written = statement_text(data)
     except (ValueError, RecursionError):
         raise VerificationError(f"{path}: is not valid JSON, so it was altered") from None
+    if isinstance(data, dict):
+        check_format(path, data.get("format_version"))
     _expect(text == as_written, path, "is not laid out as it was written, so it was altered")
     _expect_fields(data, {"format_version", "guarantee", "ledger", "files"}, path, "the file")
-    _expect(
-        data["format_version"] == FORMAT_VERSION,
-        path,
-        f"has a format that is not {FORMAT_VERSION}; a newer twinset may read it",
-    )
+    _expect(type(data["format_version"]) is int, path, "has no format_version that is a number")
     events = data["ledger"].get("events") if isinstance(data["ledger"], dict) else None
     most = len(events) if isinstance(events, list) else 0
     _expect(most <= MOST_EVENTS, path, f"has more than {MOST_EVENTS} events, too many to compose")

@@ -29,11 +29,12 @@ from twinset.models.hub import quiet
 from twinset.privacy.statement.guarantee import Guarantee, guarantee
 from twinset.privacy.statement.ledger import Ledger
 from twinset.progress import Progress, Silent
+from twinset.release.run_format import LEDGER, check_file_format
 from twinset.sampling.row_shards import RowGroups, sample_groups
 from twinset.sampling.sampler import Sampler
 from twinset.sampling.vllm_engine import VllmEngine
 
-DESCRIPTION, LEDGER = "twinset.json", "ledger.json"
+DESCRIPTION = "twinset.json"
 
 
 @dataclass
@@ -131,12 +132,13 @@ class TwinModel:
         """Read what `save` wrote; a run folder is taken for its `model/`.
 
         Raises:
-            InputError: the folder holds no such model.
+            InputError: the folder holds no such model, or one of another format.
         """
         folder = Path(folder)
         folder = folder / "model" if (folder / "model" / DESCRIPTION).exists() else folder
         if not (folder / DESCRIPTION).exists():
             raise InputError(f"{folder} is no run and no model folder of twinset")
+        check_file_format(folder / LEDGER)
         if damage := fault(folder):
             raise InputError(f"the model folder is damaged: {damage}; copy it again")
         try:

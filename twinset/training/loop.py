@@ -7,9 +7,10 @@ whose output stays in `internal/`.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,15 +19,19 @@ import torch
 from twinset.config import SpeedConfig, TrainingConfig
 from twinset.config.plan import Plan
 from twinset.data.tokenization import TokenisedRecords
+from twinset.distributed import END
+from twinset.errors import InputError
 from twinset.policies import NoisePolicy
 from twinset.privacy.accounting.events import Event
 from twinset.privacy.clipping import ClippingEngine, Execution, UnitReport
 from twinset.privacy.clipping.execution import FAST
+from twinset.privacy.clipping.hooks import UnsupportedModule
 from twinset.progress import StepReport
 from twinset.training.batch_shapes import BatchShapes
 from twinset.training.clipped_sum import Batch, ClippedSum, WrongPrompts
 from twinset.training.distributed_sum import DistributedSum, ProcessGroup
 from twinset.training.private_optimizer import PrivateOptimizer
+from twinset.training.trainer import Trainer
 
 WARM_UP = 0.05  # share of steps over which the learning rate rises
 
@@ -44,21 +49,15 @@ class CheckpointCallback(Protocol):
 
     def on_step(self, step: int, state: Callable[[], dict[str, Any]]) -> None:
         """Be notified of a step that is done; `state` returns all that the next one needs."""
-        ...
+        return
 
     def on_end(self, step: int, state: Callable[[], dict[str, Any]]) -> None:
         """Be notified that no step follows: all are done, or somebody stopped the run."""
-        ...
+        return
 
 
-class NothingKept:
+class NothingKept(CheckpointCallback):
     """Keeps nothing."""
-
-    def on_step(self, step: int, state: Callable[[], dict[str, Any]]) -> None:
-        """See `CheckpointCallback`."""
-
-    def on_end(self, step: int, state: Callable[[], dict[str, Any]]) -> None:
-        """See `CheckpointCallback`."""
 
 
 def no_report(report: StepReport) -> None:
@@ -103,6 +102,37 @@ class StepContext:
         wrong = WrongPrompts.of(self.plan, self.training).count
         sequences = self.records.sequences_per_record(wrong)
         return BatchShapes(self.speed, self.plan.batch_size, sequences)
+
+
+def run_training(trainer: Trainer, batches: Sequence[np.ndarray], context: StepContext) -> None:
+    """Train a model for one step a batch; with a group, its processes form each sum together.
+
+    Raises:
+        InputError: the model holds a layer whose gradients cannot be clipped.
+    """
+    group = context.group
+    if group:
+        group.broadcast_message(opening_message(trainer, context))
+    try:
+        train(trainer.model, batches, context, trainer.execution)
+    except UnsupportedModule as error:
+        raise InputError(f"{trainer.name}: {error}") from error
+    if group:
+        group.broadcast_message(END)
+
+
+def opening_message(trainer: Trainer, context: StepContext) -> dict[str, Any]:
+    """Return what other ranks need to form parts of the sums, of records that lie in a folder."""
+    norm = context.max_grad_norm
+    return {
+        "task": "train",
+        **trainer.worker_options(),
+        "tokens": str(context.records.folder),
+        "batch_size": context.shapes.batch_size,
+        "sequences": context.shapes.sequences,
+        "max_grad_norm": norm if math.isfinite(norm) else None,
+        "wrong": asdict(WrongPrompts.of(context.plan, context.training)),
+    }
 
 
 def train(

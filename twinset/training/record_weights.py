@@ -60,18 +60,18 @@ def weight_scale(base: BaseModel, file: str | None) -> WeightScale:
         if base.origin in SCALES:
             return SCALES[base.origin]
         raise InputError(
-            f"--noise-policy adaptive needs constants for the base model {base.name}; fit them on "
-            "public texts with `twinset weights`, and give the file as --weight-scale"
+            f"`noise_policy=adaptive` needs constants for the base model {base.name}; fit them on "
+            "public texts with `twinset weights`, and give the file as `weight_scale`"
         )
     try:
         scale = WeightScale.from_dict(json.loads(read_text(Path(file), SMALL)))
     except OSError as error:
-        raise InputError(f"--weight-scale {file}: cannot be read ({error.strerror})") from None
+        raise InputError(f"`weight_scale={file}`: cannot be read ({error.strerror})") from None
     except (ValueError, RecursionError) as error:
-        raise InputError(f"--weight-scale {file}: {error}") from None
+        raise InputError(f"`weight_scale={file}`: {error}") from None
     if scale.base_model != base.origin:
         raise InputError(
-            f"--weight-scale {file}: was fitted for another base model than {base.name}; fit it "
+            f"`weight_scale={file}`: was fitted for another base model than {base.name}; fit it "
             "again with `twinset weights`"
         )
     return scale
@@ -118,9 +118,9 @@ def check_new(output: Path) -> None:
         InputError: either is so.
     """
     if output.exists():
-        raise InputError(f"--output {output}: exists; name another file")
+        raise InputError(f"`output={output}`: exists; name another file")
     if not output.absolute().parent.is_dir():
-        raise InputError(f"--output {output}: its folder does not exist; make it first")
+        raise InputError(f"`output={output}`: its folder does not exist; make it first")
 
 
 def fit_scale_on_tables(
@@ -158,7 +158,7 @@ def fit_scale_on_tables(
 def _some_texts(table: str, text: str, rows: int, seed: int) -> list[str]:
     frame = read_frame(table)
     if text not in frame.columns:
-        raise InputError(f"{table}: no column {text!r}; name the column of texts with --text")
+        raise InputError(f"{table}: no column {text!r}; name the column of texts with `text`")
     cells = [cell for cell in text_cells(frame[text], f"{table}: column {text!r}") if cell]
     if len(cells) < FEWEST:
         raise InputError(f"{table}: column {text!r} has {len(cells)} texts; {FEWEST} are needed")

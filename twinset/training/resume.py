@@ -28,11 +28,12 @@ from twinset.privacy.accounting.events import Event
 from twinset.privacy.statement.ledger import Ledger
 from twinset.privacy.statement.wording import SPENT
 from twinset.progress import Progress
+from twinset.release.run_format import LEDGER
 from twinset.training.step_log import FILE, StepLog, StepRange
 
-CHECKPOINTS, STATE, LEDGER, FACTS = "checkpoints", "state.pt", "ledger.json", "facts.json"
+CHECKPOINTS, STATE, FACTS = "checkpoints", "state.pt", "facts.json"
 CHECKPOINT_SECONDS = 180.0
-ANEW = f"--overwrite deletes the run and starts anew, and {SPENT}"
+ANEW = f"`overwrite=True` deletes the run and starts anew, and {SPENT}"
 
 State = Callable[[], dict[str, Any]]
 
@@ -133,8 +134,6 @@ class Resumption:
         import torch
 
         facts = json.loads((checkpoint.folder / FACTS).read_text("utf-8"))
-        if "counted" not in facts:
-            raise InputError(f"its checkpoints are those of an older twinset; {ANEW}")
         self._counted = facts["counted"]
         self._others()
         return ResumeState(
@@ -170,7 +169,8 @@ class Resumption:
             first, last = min(s.first for s in found), max(s.last for s in found)
             raise InputError(
                 f"another process took the run from step {first} to step {last}: taking these "
-                "steps again is another release; --resume --accept-spend goes on and counts both"
+                "steps again is another release; `resume=True` `accept_spend=True` goes on and "
+                "counts both"
             )
         return found
 

@@ -65,7 +65,7 @@ class StepLog:
         if not lines:
             JsonLines(self._own).append({"run": self._run})
         self._mirror = elsewhere / f"{self._run}.jsonl"
-        self._begun = 0
+        self._first = 0
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -84,8 +84,8 @@ class StepLog:
         except Timeout:
             raise InputError(
                 "another process is training this run now, in a copy of its folder: taking its "
-                "steps here too is another release; wait until it has ended, then --resume "
-                "--accept-spend goes on here and counts both"
+                "steps here too is another release; wait until it has ended, then `resume=True` "
+                "`accept_spend=True` goes on here and counts both"
             ) from None
         except (OSError, InputError, NotImplementedError):  # a file system may have no locks
             self.sees_copies = False
@@ -101,15 +101,15 @@ class StepLog:
             step: of the state.
             counted: what the state holds of each process: its last step.
         """
-        self._begun = step
-        for process, (begun, last) in self._others().items():
+        self._first = step
+        for process, (first, last) in self._others().items():
             if counted.get(process, 0) > last:  # it was killed between its state and its line
-                self._append(process, begun, counted[process])
+                self._append(process, first, counted[process])
         self.reach(step)
 
     def reach(self, step: int) -> None:
         """Write down that this process left a state, or a model, of so many steps."""
-        self._append(self.process, self._begun, step)
+        self._append(self.process, self._first, step)
 
     def uncounted(self, counted: Mapping[str, int]) -> list[StepRange]:
         """Return what others released that a state does not hold.
@@ -118,8 +118,8 @@ class StepLog:
             counted: what the state holds of each process: its last step.
         """
         found = [
-            StepRange(process, counted.get(process, begun), last)
-            for process, (begun, last) in self._others().items()
+            StepRange(process, counted.get(process, first), last)
+            for process, (first, last) in self._others().items()
         ]
         return [one for one in found if one.last > one.first]
 
@@ -128,8 +128,8 @@ class StepLog:
         reached: dict[str, tuple[int, int]] = {}
         for line in [*_read(self._own), *self._copied()]:
             if "process" in line and line["process"] != self.process:
-                begun, last = reached.get(line["process"], (line["begun"], 0))
-                reached[line["process"]] = begun, max(last, line["reached"])
+                first, last = reached.get(line["process"], (line["begun"], 0))
+                reached[line["process"]] = first, max(last, line["reached"])
         return reached
 
     def _copied(self) -> list[dict[str, Any]]:
@@ -139,8 +139,8 @@ class StepLog:
             self.sees_copies = False
             return []
 
-    def _append(self, process: str, begun: int, reached: int) -> None:
-        line = {"process": process, "begun": begun, "reached": reached}
+    def _append(self, process: str, first: int, reached: int) -> None:
+        line = {"process": process, "begun": first, "reached": reached}
         JsonLines(self._own).append(line)
         try:
             JsonLines(self._mirror).append(line)

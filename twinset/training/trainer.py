@@ -1,31 +1,24 @@
-"""The base model made ready to learn: its precision, kernels and adapters, and the loop run on it.
+"""The base model made ready to train: its precision, kernels and adapters.
 
-Knows no private record beyond passing them on, and nothing of what a run spends.
+Knows no private record, and nothing of what a run spends.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 
 from twinset.config import RunConfig
-from twinset.distributed import END
-from twinset.errors import InputError
 from twinset.models.base_model import BaseModel
 from twinset.models.lora import merged, trainable
 from twinset.models.precision import execution, frozen_dtype, fuse, is_batch_invariant
 from twinset.privacy.clipping.batch_invariance import BatchShape
-from twinset.privacy.clipping.hooks import UnsupportedModule
 from twinset.progress import Progress
-from twinset.training.clipped_sum import WrongPrompts
-from twinset.training.loop import StepContext, train
 
-NOT_ISOLATED = (
+NOT_BATCH_INVARIANT = (
     "in bfloat16 this machine rounds a record's gradient by the records computed beside it, which "
     "no theorem covers; training in float32 instead"
 )
@@ -40,6 +33,11 @@ class Trainer:
         shapes: of physical batches in which records must leave one another's gradients alone;
             none: without privacy.
         progress: is notified where the precision is not what was asked for.
+
+    Attributes:
+        name: of the base model.
+        model: what is trained.
+        execution: memory against time, and number formats.
     """
 
     def __init__(
@@ -49,13 +47,13 @@ class Trainer:
         shapes: Sequence[BatchShape],
         progress: Progress,
     ) -> None:
-        self._name, self._config = base.name, config
+        self.name, self._config = base.name, config
         self._dtype, self.execution = frozen_dtype(config), execution(config)
         self._fallen_back = False
         self.model = trainable(fuse(base.model.to(self._dtype)), config.training)
         low, norm = self._is_low, config.privacy.max_grad_norm
         if low and shapes and not is_batch_invariant(self.model, norm, self.execution, shapes):
-            progress.warn(NOT_ISOLATED)
+            progress.warn(NOT_BATCH_INVARIANT)
             self.fall_back()
 
     @property
@@ -68,37 +66,12 @@ class Trainer:
         self.execution = replace(self.execution, autocast=None)
         self._fallen_back = True
 
-    def train(self, batches: Sequence[np.ndarray], context: StepContext) -> None:
-        """Train for one step a batch; with a group, the records must lie in a folder.
-
-        Raises:
-            InputError: the model holds a layer whose gradients cannot be clipped.
-        """
-        group = context.group
-        if group:
-            group.broadcast_message(self.message(context))
-        try:
-            train(self.model, batches, context, self.execution)
-        except UnsupportedModule as error:
-            raise InputError(f"{self._name}: {error}") from error
-        if group:
-            group.broadcast_message(END)
-
-    def message(self, context: StepContext) -> dict[str, Any]:
-        """Return what other ranks need to form parts of the sums, with the very same weights."""
-        config, low = self._config, self._fallen_back or self._is_low
-        speed = replace(config.speed, precision="bfloat16" if low else "float32")
-        norm = context.max_grad_norm
-        return {
-            "task": "train",
-            "config": replace(config, speed=speed).to_dict(),
-            "fallen_back": self._fallen_back,
-            "tokens": str(context.records.folder),
-            "batch_size": context.shapes.batch_size,
-            "sequences": context.shapes.sequences,
-            "max_grad_norm": norm if math.isfinite(norm) else None,
-            "wrong": asdict(WrongPrompts.of(context.plan, context.training)),
-        }
+    def worker_options(self) -> dict[str, Any]:
+        """Return what other ranks need to make a trainer with the very same weights."""
+        low = self._fallen_back or self._is_low
+        speed = replace(self._config.speed, precision="bfloat16" if low else "float32")
+        config = replace(self._config, speed=speed).to_dict()
+        return {"config": config, "fallen_back": self._fallen_back}
 
     @property
     def trained(self) -> list[str]:

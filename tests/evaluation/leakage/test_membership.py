@@ -17,6 +17,7 @@ from evaluation.leakage.roc import Attack, scores, separation
 from evaluation.leakage.shift import MARGIN, shift, without_shared
 from evaluation.leakage.text_membership import nearest_by_ngrams, text_attacks
 from tests.helpers.evaluated import token_nats
+from tests.helpers.handover import open_ledger
 from twinset.data.records import Records
 from twinset.data.schema import Attribute, Schema
 from twinset.data.templates import load_template
@@ -24,7 +25,6 @@ from twinset.data.tokenization import tokenise
 from twinset.errors import InputError
 from twinset.models.base_model import load_base
 from twinset.privacy.mechanism.randomness import Randomness
-from twinset.privacy.statement.ledger import Ledger
 from twinset.progress import Silent
 from twinset.sampling.twin_model import TwinModel
 
@@ -48,7 +48,7 @@ MEMBERS, OTHERS = made_up(60, 1), made_up(60, 2)
 
 
 def twin_of(base) -> TwinModel:
-    ledger = Ledger.open(
+    ledger = open_ledger(
         delta=1e-5,
         target_epsilon=None,
         records=60,

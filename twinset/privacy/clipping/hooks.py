@@ -176,11 +176,11 @@ class Capture:
         except UnsupportedModule as error:
             raise UnsupportedModule(
                 f"{name} is a {error}, whose per-record gradient is not known; train with LoRA "
-                "(--method lora), which leaves it unchanged"
+                "(`method=lora`), which leaves it unchanged"
             ) from None
         unknown = [n for n in owned if n not in known]
         if unknown:
-            raise UnsupportedModule(f"{name} has unknown parameters {unknown}; use --method lora")
+            raise UnsupportedModule(f"{name} has unknown parameters {unknown}; use `method=lora`")
         return {n: known[n] for n in owned}
 
     def _hook(self, rules: dict[str, Rule]) -> Callable[..., Tensor | None]:
@@ -211,6 +211,6 @@ class Capture:
         if x.shape[:2] != self._shape:
             raise UnsupportedModule(
                 "a trained layer sees its rows shared or in another order (as experts do), so "
-                "its per-record gradient is not known; train with LoRA (--method lora)"
+                "its per-record gradient is not known; train with LoRA (`method=lora`)"
             )
         return x.reshape(self.units, -1, *x.shape[2:][-1:])

@@ -19,7 +19,7 @@ from twinset.privacy.accounting.accountant import compose
 from twinset.privacy.accounting.events import Event, event_from_dict, event_to_dict
 from twinset.privacy.mechanism.privacy_weight import WeightScale
 from twinset.privacy.mechanism.randomness import Randomness
-from twinset.privacy.statement.ledger_schema import CHECKS, FORMAT_VERSION
+from twinset.privacy.statement.ledger_schema import CHECKS, FORMAT_VERSION, format_fault
 
 UNIT = "record"
 NEIGHBOURING = "add or remove one record"
@@ -43,6 +43,48 @@ PUBLIC_INPUTS = (
     "hyper-parameters, chosen without the private records",
 )
 _LIBRARIES = ("twinset", "torch", "opacus", "transformers", "numpy")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MechanismRun:
+    """What a mechanism is to do with the records, chosen before any of them is read.
+
+    Args:
+        delta: δ.
+        target_epsilon: ε that was asked for, or None where privacy was switched off.
+        records: N, the number of units: of owners, where `by_owner`.
+        sample_rate: q, the probability with which each unit enters a step.
+        max_grad_norm: C, the norm to which one unit's whole gradient is clipped.
+        randomness: of Poisson draws and noise.
+        policy: name of the noise policy.
+        policy_form: "sound" or "published".
+        by_owner: whether all records of an owner are one unit.
+        group_size: m; None: nothing is stated of several units together.
+    """
+
+    delta: float
+    target_epsilon: float | None
+    records: int
+    sample_rate: float
+    max_grad_norm: float
+    randomness: Randomness
+    policy: str
+    policy_form: str = "sound"
+    by_owner: bool = False
+    group_size: int | None = None
+
+    @property
+    def unit(self) -> str:
+        """Whose presence is protected."""
+        if self.policy == "selective":
+            return FLAGGED_UNIT
+        return OWNER_UNIT if self.by_owner else UNIT
+
+    @property
+    def neighbouring(self) -> str:
+        """The change against which it is protected."""
+        neighbours = {OWNER_UNIT: OWNER_NEIGHBOURING, FLAGGED_UNIT: FLAGGED_NEIGHBOURING}
+        return neighbours.get(self.unit, NEIGHBOURING)
 
 
 @dataclass(frozen=True)
@@ -112,46 +154,37 @@ class Ledger:
     @classmethod
     def open(
         cls,
-        *,
-        delta: float,
-        target_epsilon: float | None,
-        records: int,
-        sample_rate: float,
-        max_grad_norm: float,
-        randomness: Randomness,
-        policy: str,
-        policy_form: str = "sound",
+        run: MechanismRun,
         public_inputs: tuple[str, ...] = PUBLIC_INPUTS,
         caveats: tuple[str, ...] = (),
         weight_scale: WeightScale | None = None,
-        owners: bool = False,
-        group_size: int | None = None,
     ) -> Ledger:
         """Open the ledger of a run that has spent nothing yet; notes the library versions.
 
-        With `owners` all records of an owner are one unit, and `records` counts owners.
+        Args:
+            run: what it does with the records.
+            public_inputs: see `Ledger`.
+            caveats: see `Ledger`.
+            weight_scale: see `Ledger`.
         """
-        unit, neighbouring = (OWNER_UNIT, OWNER_NEIGHBOURING) if owners else (UNIT, NEIGHBOURING)
-        if policy == "selective":
-            unit, neighbouring = FLAGGED_UNIT, FLAGGED_NEIGHBOURING
         return cls(
-            delta=delta,
-            target_epsilon=target_epsilon,
-            records=records,
-            sample_rate=sample_rate,
-            max_grad_norm=max_grad_norm,
-            randomness=randomness.description,
-            randomness_is_private=randomness.is_private,
-            policy=policy,
-            policy_form=policy_form,
+            delta=run.delta,
+            target_epsilon=run.target_epsilon,
+            records=run.records,
+            sample_rate=run.sample_rate,
+            max_grad_norm=run.max_grad_norm,
+            randomness=run.randomness.description,
+            randomness_is_private=run.randomness.is_private,
+            policy=run.policy,
+            policy_form=run.policy_form,
             public_inputs=public_inputs,
             caveats=caveats,
             library_versions=library_versions(),
-            unit=unit,
-            neighbouring=neighbouring,
-            clipping=OWNER_CLIPPING if owners else CLIPPING,
+            unit=run.unit,
+            neighbouring=run.neighbouring,
+            clipping=OWNER_CLIPPING if run.by_owner else CLIPPING,
             weight_scale=weight_scale,
-            group_size=group_size,
+            group_size=run.group_size,
         )
 
     def record(self, event: Event) -> None:
@@ -177,10 +210,13 @@ class Ledger:
         """Rebuild a ledger from `to_dict`'s output. Nothing is guessed or ignored.
 
         Raises:
-            ValueError: a field is missing, unknown, of the wrong type or out of range.
+            ValueError: it is of another format, or a field is missing, unknown, of the wrong type
+                or out of range.
         """
         if not isinstance(data, dict):
             raise ValueError("a ledger must be a JSON object")
+        if fault := format_fault(data.get("format_version")):
+            raise ValueError(f"a ledger that {fault}")
         known = {f.name for f in fields(cls)}
         if data.get("group_size") is None:
             known -= {"group_size"}

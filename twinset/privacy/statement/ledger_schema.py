@@ -8,7 +8,7 @@ from typing import Any
 
 from twinset.privacy.mechanism.privacy_weight import WeightScale
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # of ledgers, and so of run folders, model folders and shares, which hold one
 MOST = 2**63 - 1  # of whole numbers: arithmetic with floats fails on a JSON number that is larger
 
 
@@ -35,6 +35,20 @@ def _flag(value: Any) -> bool:
 
 def _pairs(value: Any) -> bool:
     return isinstance(value, tuple) and all(_texts(pair) and len(pair) == 2 for pair in value)
+
+
+def format_fault(stated: object) -> str | None:
+    """Return why a file of this format cannot be read here, None where it can.
+
+    What is no whole number is for the reader that expects one.
+    """
+    if not _whole(stated) or stated == FORMAT_VERSION:
+        return None
+    older = isinstance(stated, int) and stated < FORMAT_VERSION
+    remedy = (
+        "use the older twinset that wrote it, or make the run anew" if older else "upgrade twinset"
+    )
+    return f"has format_version {stated}, and this twinset reads {FORMAT_VERSION}; {remedy}"
 
 
 CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
