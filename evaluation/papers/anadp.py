@@ -8,11 +8,10 @@ and telephone numbers of e-mails.
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean, geometric_mean
@@ -22,9 +21,7 @@ import numpy as np
 from torch import Tensor, nn
 from torch.nn.functional import gelu
 
-from evaluation.audit.report import MechanismAudit, guaranteed_for_json
 from evaluation.papers.email_leakage import (
-    DIGITS,
     MEASURES,
     PARTS,
     Passages,
@@ -33,23 +30,23 @@ from evaluation.papers.email_leakage import (
 )
 from evaluation.papers.intervals import Interval, difference, mean_of
 from evaluation.papers.language_model import plan_of, train_model
-from evaluation.papers.page import Section
+from evaluation.papers.noise import ATTACK, PolicyMaker, attack_lines, attack_row
 from evaluation.papers.plots import name_ticks, seed_line
-from evaluation.papers.results_store import Results
+from evaluation.papers.results_store import Results, finite
 from evaluation.papers.run_context import RunContext
 from evaluation.papers.study import Study, main
 from evaluation.papers.texts import LINES
+from evaluation.results_store import Key
 from evaluation.utility.dp_fitting import Budget, Recipe
 from evaluation.utility.encoder_classifier import EncoderClassifier
 from twinset.config import PolicyConfig
 from twinset.data.formats import read_frame
 from twinset.errors import InputError
 from twinset.models.hub import no_fetched_code
-from twinset.policies import MechanismParams, NoisePolicy, make_policy
+from twinset.policies import NoisePolicy
 from twinset.policies.importance import Importance
 from twinset.privacy.accounting.accountant import epsilon
 from twinset.privacy.accounting.calibration import calibrate_noise_multiplier
-from twinset.privacy.accounting.rounding import up_decimals
 from twinset.training.noise_plot import OUTSIDE, draw_cells, noise_cells
 
 if TYPE_CHECKING:
@@ -57,16 +54,6 @@ if TYPE_CHECKING:
 
 # Appendix A, "Training Details". δ is that of SST-2 and QNLI, the smaller sets.
 EPSILON, DELTA, RANK = 8.0, 1e-5, 16
-# The numbers of Table 1 and of the figures were not part of the text at hand: what it says of them.
-OUTCOME = (  # "Accuracy Results", of Table 1
-    "“ANADP consistently outperforms” DP-SGD: RoBERTa base and large, three methods, four sets of "
-    "GLUE (the numbers of Table 1 were not at hand)"
-)
-PROTECTION = (  # "Exposure Risks Results", of figure 1
-    "“ANADP maintains the same level of privacy protection as the conventional DP methods”, "
-    "“without statistically significant difference”, and a “substantial reduction” against none"
-)
-LAYERS = "“the lower and final layers of the model often receive reduced noise”"  # of figure 2
 
 FULL, LORA, ADAPTERS = "full fine-tuning", "LoRA", "adapters"
 METHODS = (FULL, LORA, ADAPTERS)
@@ -83,7 +70,7 @@ POLICIES = {
     PUBLISHED: PolicyConfig("importance", "published"),
     SOUND: PolicyConfig("importance", "sound"),
 }
-LEAKAGE, ATTACK = "e-mails", "attack"
+LEAKAGE = "e-mails"
 ATTACKED_SIGMA = 1.0
 
 
@@ -265,46 +252,24 @@ def _head(model: Any) -> list[str]:
     return ["classifier", *(["pooler"] if has_pooler else [])]
 
 
-@dataclass
-class PolicyMaker:
-    """Makes the policy of one way of training, and keeps it.
-
-    All private ones draw noise of the same σ, which gives uniform noise the stated ε.
+def mean_noise(policy: NoisePolicy, names: Sequence[str]) -> dict[str, float]:
+    """Return by parameter where noise went: 1 is as much as `uniform` draws; else nothing.
 
     Args:
-        form: the way of training.
+        policy: that drew it.
+        names: of the trained parameters, in their order.
     """
-
-    form: str
-    policy: NoisePolicy = field(init=False)
-    setting: MechanismParams = field(init=False)
-
-    def __call__(self, setting: MechanismParams) -> NoisePolicy:
-        """See `evaluation.utility.dp_fitting.MakePolicy`."""
-        self.setting = replace(setting, options=POLICIES.get(self.form, PolicyConfig()))
-        self.policy = make_policy(self.setting)
-        return self.policy
-
-    def nominal(self, delta: float) -> float | None:
-        """Return the ε that the paper would state for the noise so far; None but of its form."""
-        return epsilon(spent, delta) if (spent := self.policy.nominal) else None
-
-    def mean_noise(self, names: Sequence[str]) -> dict[str, float]:
-        """Return by parameter where noise went: 1 is as much as `uniform` draws; else nothing.
-
-        Args:
-            names: of the trained parameters, in their order.
-        """
-        if not isinstance(self.policy, Importance):
-            return {}
-        return dict(zip(names, self.policy.mean_noise, strict=True))
+    if not isinstance(policy, Importance):
+        return {}
+    return dict(zip(names, policy.mean_noise, strict=True))
 
 
 def classify(
     key: Classifier, corpus: Corpus, size: Mapping[str, Any], run: RunContext
 ) -> dict[str, Any]:
     """Return an encoder's accuracy on test rows, what it spent, and where noise went."""
-    maker, trained, private = PolicyMaker(key.form), dict[str, int](), key.form != NO_DP
+    trained, private = dict[str, int](), key.form != NO_DP
+    maker = PolicyMaker(POLICIES.get(key.form))
     recipe = Recipe(**size["recipes"][key.method]["private" if private else "open"])
 
     def adapt(model: Any) -> Any:
@@ -328,13 +293,13 @@ def classify(
     classifier.fit(corpus.train.texts, corpus.train.labels)
     seconds = time.monotonic() - started
     right = classifier.predict(corpus.test.texts) == np.array(corpus.test.labels)
-    cells = noise_cells(maker.mean_noise(list(trained)))
+    cells = noise_cells(mean_noise(maker.policy, list(trained)))
     return {
         "accuracy": float(right.mean()),
         "trained": sum(trained.values()),
-        "noise_multiplier": maker.setting.noise_multiplier,
-        "epsilon": _finite(classifier.epsilon),
-        "epsilon_nominal": _finite(maker.nominal(DELTA)),
+        "noise_multiplier": maker.params.noise_multiplier,
+        "epsilon": finite(classifier.epsilon),
+        "epsilon_nominal": finite(maker.nominal(DELTA)),
         "noise": [[*place, factor] for place, factor in cells.items()],
         "rows_per_second": round(recipe.epochs * len(corpus.train.texts) / seconds, 1),
     }
@@ -342,7 +307,7 @@ def classify(
 
 def leak(key: Leakage, passages: Passages, run: RunContext) -> dict[str, Any]:
     """Return how well a language model knows names and numbers of passages, trained on or not."""
-    size, maker, sigma = passages.size, PolicyMaker(key.form), 0.0
+    size, maker, sigma = passages.size, PolicyMaker(POLICIES.get(key.form)), 0.0
     model = public_model(key.seed, passages, run)
     records, recipe = passages.records(passages.train), Recipe(**size["private"])
     if key.form != NO_DP:
@@ -353,40 +318,19 @@ def leak(key: Leakage, passages: Passages, run: RunContext) -> dict[str, Any]:
     return {
         "known": known_by(model, passages, run),
         "noise_multiplier": sigma,
-        "epsilon": _finite(epsilon(events, DELTA)),
-        "epsilon_nominal": _finite(maker.nominal(DELTA)),
+        "epsilon": finite(epsilon(events, DELTA)),
+        "epsilon_nominal": finite(maker.nominal(DELTA)),
     }
 
 
-def attack_row(key: Attack, trials: int) -> dict[str, Any]:
-    """Return what an attack on a single step, and on a few, showed of ε; made-up records only."""
-    audit = MechanismAudit(POLICIES[key.form], noise_multiplier=ATTACKED_SIGMA, trials=trials)
-    return {
-        "findings": [
-            asdict(found) | {"guaranteed": guaranteed_for_json(found.guaranteed)}
-            for found in audit.run()
-        ]
-    }
-
-
-def _finite(value: float | None) -> float | None:
-    """Return a value, None for infinity, which JSON does not know."""
-    return None if value is None or math.isinf(value) else value
-
-
-def gain(results: Results, dataset: str, method: str, form: str) -> Interval:
-    """Return the accuracy less that under uniform noise, seed by seed."""
-    return difference(*(results.values((dataset, method, f), "accuracy") for f in (form, UNIFORM)))
-
-
-def mean_gain(results: Results, method: str, form: str, than: str = UNIFORM) -> Interval:
-    """Return the mean accuracy over the sets less that of another form, seed by seed."""
-    return difference(*(_mean_accuracies(results, method, f) for f in (form, than)))
+def mean_gain(results: Results, method: str, form: str) -> Interval:
+    """Return the mean accuracy over the sets less that under uniform noise, seed by seed."""
+    return difference(*(_mean_accuracies(results, method, f) for f in (form, UNIFORM)))
 
 
 def _mean_accuracies(results: Results, method: str, form: str) -> dict[int, float]:
     each = [results.values((dataset, method, form), "accuracy") for dataset in SETS]
-    return {seed: fmean(found[seed] for found in each) for seed in each[0]}
+    return {seed: fmean(values[seed] for values in each) for seed in each[0]}
 
 
 def share_won_back(results: Results, method: str, form: str) -> float | None:
@@ -424,82 +368,45 @@ def noise_of(
     return {place: geometric_mean(values) for place, values in factors.items()}
 
 
-def accuracies(results: Results, dataset: str) -> Section:
-    """Return accuracies and ε on one set."""
-    facts = results.facts["sets"][dataset]
-    note = (
-        f"{facts['train']:,} rows to train on, {facts['test']:,} to test on, {facts['classes']} "
-        f"labels; a guess is right in {facts['guess']:.1%}. δ = {DELTA:g}."
-    )
-    rows = [_accuracy(results, dataset, method, form) for method in METHODS for form in FORMS]
-    return Section(f"Accuracy on {dataset}", rows, [note], 2)
-
-
-def _accuracy(results: Results, dataset: str, method: str, form: str) -> dict[str, str]:
-    rows = list(results.by_seed(dataset, method, form).values())
+def accuracy(results: Results, *level: str) -> dict[str, object]:
+    """Return accuracy and ε of one set, method and form: a line of a table."""
+    (dataset, method, form), row = level, results.first(level)
+    uniform = (dataset, method, UNIFORM)
     return {
         "method": method,
         "noise": form,
-        "accuracy, test": str(mean_of([row["accuracy"] for row in rows], 0.0, 1.0)),
-        "less uniform": "" if form == UNIFORM else str(gain(results, dataset, method, form)),
-        **_epsilons(form, rows),
-        "σ": f"{rows[0]['noise_multiplier']:.3f}",
-        "numbers trained": f"{rows[0]['trained']:,}",
-        "seeds": str(len(rows)),
-        "rows/s": f"{fmean(row['rows_per_second'] for row in rows):.0f}",
+        "accuracy, test": results.mean(level, "accuracy", least=0.0, most=1.0),
+        "less uniform": results.difference(level, uniform, "accuracy") if form != UNIFORM else None,
+        **_epsilons(results, level),
+        "σ": f"{row['noise_multiplier']:.3f}",
+        "numbers trained": f"{row['trained']:,}",
+        **results.effort(level, "rows_per_second", "rows/s"),
     }
 
 
-def _epsilons(form: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+def _epsilons(results: Results, level: Key) -> dict[str, str | None]:
     """Return the ε of the paper's accounting, and that of a theorem; one but of published noise."""
-    guaranteed = _largest(rows, "epsilon")
-    stated = _largest(rows, "epsilon_nominal") if form == PUBLISHED else guaranteed
-    return {"ε stated": "" if form == NO_DP else stated, "ε guaranteed": guaranteed}
+    guaranteed = results.largest(level, "epsilon")
+    nominal = results.largest(level, "epsilon_nominal")
+    stated = {NO_DP: None, PUBLISHED: nominal}.get(str(level[-1]), guaranteed)
+    return {"ε stated": stated, "ε guaranteed": guaranteed}
 
 
-def _largest(rows: Sequence[Mapping[str, Any]], which: str) -> str:
-    """Return the largest ε of some rows, rounded up; "none" where one has none."""
-    values = [row[which] for row in rows]
-    return "none" if None in values else up_decimals(max(values))
-
-
-def won_back(results: Results) -> Section:
-    """Return what importance gains over uniform noise, over all sets."""
-    rows = [_won_back(results, method, form) for method in METHODS for form in IMPORTANCE]
-    title = "What importance wins back, over the three sets"
-    return Section(title, rows, [f"Paper: {OUTCOME}."], 2)
-
-
-def _won_back(results: Results, method: str, form: str) -> dict[str, str]:
+def won_back(results: Results, method: str, form: str) -> dict[str, object]:
+    """Return what importance gains over uniform noise, over all sets: a line of a table."""
     share = share_won_back(results, method, form)
     return {
         "method": method,
         "noise": form,
-        "mean accuracy less uniform": str(mean_gain(results, method, form)),
+        "mean accuracy less uniform": mean_gain(results, method, form),
         "of the gap to no privacy, won back": (
             "uniform noise cost nothing" if share is None else f"{share:.0%}"
         ),
     }
 
 
-def leakage(results: Results) -> Section:
-    """Return how well names and numbers are known."""
-    facts, one = results.facts[LEAKAGE], next(iter(results.by_seed(LEAKAGE, NO_DP).values()))
-    scored = ", ".join(f"{one['known'][part]['numbers']} ({part})" for part in PARTS)
-    passages, names = facts["passages"], facts["names"]
-    notes = (
-        f"Passages that end with a telephone number: {passages['train']:,} to train on, "
-        f"{passages['held-out']:,} with other numbers held out; names in them: "
-        f"{names['train']:,} and {names['held-out']:,}; cut: {facts['cut']:,}.",
-        f"Exposures are of numbers of {DIGITS} digits, scored: {scored}. ε = {EPSILON:g} at δ = "
-        f"{DELTA:g} for one passage; a number in k passages is k of them.",
-        f"Paper: {PROTECTION}.",
-    )
-    return Section("Leakage from e-mails", [_leakage(results, form) for form in FORMS], notes)
-
-
-def _leakage(results: Results, form: str) -> dict[str, str]:
-    rows = list(results.by_seed(LEAKAGE, form).values())
+def leakage(results: Results, form: str) -> dict[str, object]:
+    """Return how well names and numbers are known: a line of a table."""
     return {
         "noise": form,
         **{
@@ -507,27 +414,18 @@ def _leakage(results: Results, form: str) -> dict[str, str]:
             for measure, name in MEASURES.items()
             for part in PARTS
         },
-        **_epsilons(form, rows),
-        "seeds": str(len(rows)),
+        **_epsilons(results, (LEAKAGE, form)),
+        "seeds": len(results.by_seed(LEAKAGE, form)),
     }
 
 
-def hidden(results: Results) -> Section:
+def hidden(results: Results, measure: str, form: str) -> dict[str, object]:
     """Return how much more is known of what was trained on, and of that how much noise hides."""
-    rows = [_hidden(results, measure, form) for measure in MEASURES for form in FORMS]
-    note = (
-        "Differences seed by seed; an interval that includes 0 tells nothing. A measure is judged "
-        f"only where training with {NO_DP} is shown to leak: its “train less held-out” is above 0."
-    )
-    return Section("What noise hides", rows, [note], 2)
-
-
-def _hidden(results: Results, measure: str, form: str) -> dict[str, str]:
     ours = more_known(results, measure, form)
 
-    def less(than: str) -> str:
-        theirs = more_known(results, measure, than)
-        return "" if than == form or not ours else str(difference(ours, theirs))
+    def less(than: str) -> Interval | None:
+        known_then = more_known(results, measure, than)
+        return difference(ours, known_then) if ours and than != form else None
 
     return {
         "measure": MEASURES[measure],
@@ -538,35 +436,11 @@ def _hidden(results: Results, measure: str, form: str) -> dict[str, str]:
     }
 
 
-def _mean(values: Mapping[int, float]) -> str:
-    return str(mean_of(list(values.values()))) if values else ""
+def _mean(values: Mapping[int, float]) -> Interval | None:
+    return mean_of(list(values.values())) if values else None
 
 
-def attacked(results: Results) -> Section:
-    """Return the lower bounds of ε that attacks on the noise itself show."""
-    found = {f: results.values((ATTACK, f), "findings")[0] for f in IMPORTANCE}
-    first = found[PUBLISHED][0]
-    note = (
-        "The project's own noise step on made-up records, seen by somebody who knows all records "
-        f"but one: lower bounds of ε at 95 % confidence and δ = {first['delta']:g}, from "
-        f"{first['trials']:,} outputs with the record and as many without. The record stands where "
-        "released gradients said that parameters matter: there the published form has least noise."
-    )
-    rows = [
-        {
-            "attack on": form,
-            "experiment": one["what"],
-            "claimed ε": f"{one['claimed']:.2f}",
-            "shown, at least": f"{one['lower_bound']:.2f}",
-            "ε of a theorem": f"{one['guaranteed'] or one['claimed']:.2f}",
-        }
-        for form, findings in found.items()
-        for one in findings
-    ]
-    return Section("What the noise gives away", rows, [note], 2)
-
-
-def layers(results: Results) -> Section:
+def layers(results: Results) -> list[dict[str, str]]:
     """Return the noise of each layer over that of uniform noise: mean over its kinds of weights."""
     maps = {
         f"{form.split(', ')[1]}: {method}": _by_layer(noise_of(results, SST2, method, form))
@@ -574,16 +448,11 @@ def layers(results: Results) -> Section:
         for method in METHODS
     }
     known = {layer for one in maps.values() for layer in one}
-    rows = [
+    return [
         {"layer": "outside" if layer == OUTSIDE else layer}
         | {name: f"{one[layer]:.2f}" if layer in one else "" for name, one in maps.items()}
         for layer in sorted(known, key=lambda name: (name == OUTSIDE, name.zfill(4)))
     ]
-    note = (
-        "Standard deviation over that of uniform noise, mean over releases, parameters and seeds; "
-        f"1 is as much. Paper: {LAYERS}."
-    )
-    return Section(f"Where noise went, on {SST2}", rows, [note])
 
 
 def _by_layer(cells: Mapping[tuple[str, str], float]) -> dict[str, float]:
@@ -597,31 +466,10 @@ _COLOURS = {NO_DP: "0.4", UNIFORM: "C3", PUBLISHED: "C1", SOUND: "C0"}
 _MARKS = dict(zip(PARTS, ("o", "x"), strict=True))
 
 
-def draw(results: Results) -> Figure:
-    """Draw every seed and the means: accuracies, leakage, and where noise went."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(12, 7.5), layout="constrained")
-    halves: Any = figure.subfigures(2, 1)
-    panels = halves[0].subplots(1, len(SETS) + len(MEASURES))
-    for panel, dataset in zip(panels, SETS, strict=False):
-        _draw_accuracies(panel, results, dataset)
-    for panel, measure in zip(panels[len(SETS) :], MEASURES, strict=True):
-        _draw_leakage(panel, results, measure)
-    panels[0].legend(fontsize=6)
-    for panel, form in zip(halves[1].subplots(1, len(IMPORTANCE)), IMPORTANCE, strict=True):
-        draw_cells(panel, noise_of(results, SST2, LORA, form))
-        panel.set_title(f"noise ÷ uniform, {SST2}, {LORA}: {form}", fontsize=8)
-        panel.tick_params(labelsize=6)
-    figure.suptitle(f"Noise by importance ({results.settings['size']})", fontsize=10)
-    return figure
-
-
 def _draw_accuracies(panel: Any, results: Results, dataset: str) -> None:
     for shift, form in enumerate(FORMS):
         places = [place + 0.15 * (shift - 1.5) for place in range(len(METHODS))]
-        found = (results.values((dataset, method, form), "accuracy") for method in METHODS)
-        seeds = [list(values.values()) for values in found]
+        seeds = [results.values((dataset, method, form), "accuracy") for method in METHODS]
         style: dict[str, Any] = {"color": _COLOURS[form], "label": form, "markersize": 4}
         seed_line(panel, seeds, places=places, form="o", **style)
     guess = results.facts["sets"][dataset]["guess"]
@@ -682,23 +530,48 @@ class Anadp(Study):
     def row(self, key: Classifier | Leakage | Attack, run: RunContext) -> Mapping[str, Any]:
         """See `Study`."""
         if isinstance(key, Attack):
-            return attack_row(key, self.size["trials"])
+            return attack_row(POLICIES[key.form], ATTACKED_SIGMA, self.size["trials"])
         if isinstance(key, Classifier):
             return classify(key, self._corpora[key.dataset], self.size, run)
         return leak(key, self._passages, run)
 
-    def sections(self, results: Results) -> Iterator[Section]:
+    def tables(self, results: Results) -> Mapping[str, Any]:
         """See `Study`."""
-        yield from (accuracies(results, dataset) for dataset in SETS)
-        yield won_back(results)
-        yield leakage(results)
-        yield hidden(results)
-        yield attacked(results)
-        yield layers(results)
+        ways = [(method, form) for method in METHODS for form in FORMS]
+        attacks = {form: results.first((ATTACK, form))["findings"] for form in IMPORTANCE}
+        return {
+            "accuracies": {s: [accuracy(results, s, *way) for way in ways] for s in SETS},
+            "won_back": [won_back(results, *way) for way in ways if way[1] in IMPORTANCE],
+            "leakage": [leakage(results, form) for form in FORMS],
+            "scored": results.first((LEAKAGE, NO_DP))["known"],
+            "hidden": [hidden(results, measure, form) for measure in MEASURES for form in FORMS],
+            "attacked": [
+                line
+                for form, findings in attacks.items()
+                for line in attack_lines({"attack on": form}, findings)
+            ],
+            "attack": attacks[PUBLISHED][0],
+            "layers": layers(results),
+        }
 
     def figure(self, results: Results) -> Figure:
-        """See `Study`."""
-        return draw(results)
+        """Draw every seed and the means: accuracies, leakage, and where noise went."""
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(12, 7.5), layout="constrained")
+        halves: Any = figure.subfigures(2, 1)
+        panels = halves[0].subplots(1, len(SETS) + len(MEASURES))
+        for panel, dataset in zip(panels, SETS, strict=False):
+            _draw_accuracies(panel, results, dataset)
+        for panel, measure in zip(panels[len(SETS) :], MEASURES, strict=True):
+            _draw_leakage(panel, results, measure)
+        panels[0].legend(fontsize=6)
+        for panel, form in zip(halves[1].subplots(1, len(IMPORTANCE)), IMPORTANCE, strict=True):
+            draw_cells(panel, noise_of(results, SST2, LORA, form))
+            panel.set_title(f"noise ÷ uniform, {SST2}, {LORA}: {form}", fontsize=8)
+            panel.tick_params(labelsize=6)
+        figure.suptitle(f"Noise by importance ({results.settings['size']})", fontsize=10)
+        return figure
 
     @cached_property
     def _corpora(self) -> dict[str, Corpus]:

@@ -7,7 +7,7 @@ text and for private text, with noise and without. Knows no table and no paper.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,14 +15,15 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from evaluation.papers.results_store import finite
 from evaluation.papers.texts import Tokens
 from evaluation.utility.dp_fitting import Count, MakePolicy, Recipe, no_op
 from twinset.config.plan import Plan
 from twinset.data.tokenization import TokenisedRecords
 from twinset.models.perplexity import nats_per_token
 from twinset.policies import MechanismParams, make_policy
-from twinset.privacy.accounting.accountant import compose
-from twinset.privacy.accounting.events import Event
+from twinset.privacy.accounting.accountant import compose, epsilon
+from twinset.privacy.accounting.events import Event, event_to_dict
 from twinset.privacy.clipping import Execution
 from twinset.privacy.mechanism.poisson import poisson_batches
 from twinset.privacy.mechanism.randomness import Randomness
@@ -181,6 +182,14 @@ def train_model(
     )
     train(model, batches, context, Execution())
     return list(compose(spent))
+
+
+def spending(events: Sequence[Event], delta: float) -> dict[str, Any]:
+    """Return the values of a row that say what a training spent: ε, None where it has none."""
+    return {
+        "epsilon": finite(epsilon(events, delta)),
+        "events": [event_to_dict(event) for event in events],
+    }
 
 
 def nats_of_groups(

@@ -8,11 +8,30 @@ from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def make_panels(
+    title: str, rows: int, columns: int, size: tuple[float, float]
+) -> tuple[Figure, Any]:
+    """Return a figure, and its panels in an array (rows, columns).
+
+    Args:
+        title: above all panels.
+        rows: of panels.
+        columns: of panels.
+        size: width and height of the figure, in inches.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, layout="constrained")
+    figure.suptitle(title, fontsize=10)
+    return figure, figure.subplots(rows, columns, squeeze=False)
 
 
 def seed_line(
     panel: Axes,
-    seeds: Sequence[Sequence[float]],
+    seeds: Sequence[Mapping[int, float]],
     *,
     middle: Callable[[Sequence[float]], float] = fmean,
     places: Sequence[float] | None = None,
@@ -23,16 +42,17 @@ def seed_line(
 
     Args:
         panel: drawn in.
-        seeds: the values at each place, one for each seed.
+        seeds: at each place the values by seed.
         middle: of the values at a place; the geometric mean for perplexities.
         places: on the x-axis; 0, 1, … where left out.
         form: of the line, in matplotlib's words; "o" leaves the line out.
         style: of the line; it must name a colour.
     """
     at = range(len(seeds)) if places is None else places
-    panel.plot(at, [middle(values) for values in seeds], form, **style)
+    panel.plot(at, [middle(list(values.values())) for values in seeds], form, **style)
     for place, values in zip(at, seeds, strict=True):
-        panel.plot([place] * len(values), values, "_", color=style["color"], markersize=8)
+        dashes = [place] * len(values)
+        panel.plot(dashes, list(values.values()), "_", color=style["color"], markersize=8)
 
 
 def name_ticks(panel: Axes, names: Sequence[str], **style: Any) -> None:

@@ -32,7 +32,7 @@ from evaluation.papers.flagged_text import (
     scored,
     wikitext,
 )
-from evaluation.papers.intervals import Interval, difference, geometric_mean, mean_of, ratio
+from evaluation.papers.intervals import Interval, difference, ratio
 from evaluation.papers.language_model import (
     FolderShape,
     Gpt2Shape,
@@ -40,15 +40,22 @@ from evaluation.papers.language_model import (
     perplexity,
     plan_of,
     seeded,
+    spending,
     train_model,
 )
 from evaluation.papers.lstm import Lstm, SelectiveDpsgd
-from evaluation.papers.page import Section
-from evaluation.papers.plots import legend_beside, logarithmic, name_rows, seed_bars
-from evaluation.papers.results_store import Results
+from evaluation.papers.plots import (
+    legend_beside,
+    logarithmic,
+    make_panels,
+    name_rows,
+    seed_bars,
+)
+from evaluation.papers.results_store import Results, finite
 from evaluation.papers.run_context import RunContext
-from evaluation.papers.study import Study, main
+from evaluation.papers.study import Study, main, reported
 from evaluation.papers.texts import LINES
+from evaluation.results_store import Key
 from evaluation.utility.dp_fitting import Count, MakePolicy, Recipe
 from twinset.config import PolicyConfig
 from twinset.detectors import detector_named
@@ -57,10 +64,8 @@ from twinset.models.base_model import BaseModel, context_length, load_base
 from twinset.policies import make_policy
 from twinset.policies.selective import MaskedPhase, PublishedSelective
 from twinset.pretraining.tokenizer import train_tokenizer
-from twinset.privacy.accounting.accountant import epsilon
 from twinset.privacy.accounting.calibration import calibrate_noise_multiplier
 from twinset.privacy.accounting.events import Event, MaskedAccess, event_to_dict
-from twinset.privacy.accounting.rounding import up_decimals
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -79,50 +84,9 @@ POLICIES = (ENTITIES, CONTEXTUAL)
 TRANSFORMER, REDACTED, SDP = "transformer", "redacted", "S-DP"
 TRANSFORMER_NO_DP, TRANSFORMER_DPSGD = f"{TRANSFORMER}, no DP", f"{TRANSFORMER}, DPSGD"
 DELTA = 8e-5
-
-
-class Reported(NamedTuple):
-    """A line of Table 2: perplexity, its spread over five runs, and top-1 accuracy."""
-
-    perplexity: float
-    spread: float
-    accuracy: float
-
-
-class ReportedNoise(NamedTuple):
-    """The noise of a line of Table 2: σ, C and ε."""
-
-    noise_multiplier: float
-    max_grad_norm: float
-    epsilon: float
-
-
-TABLE_2 = {
-    (WIKITEXT, NO_DP): Reported(60.98, 0.48, 0.36),
-    (WIKITEXT, DPSGD): Reported(305.86, 3.00, 0.27),
-    (WIKITEXT, SDPSGD): Reported(160.04, 4.86, 0.31),
-    (DIALOGUES, NO_DP): Reported(3.06, 0.01, 0.75),
-    (DIALOGUES, DPSGD): Reported(11.82, 0.76, 0.70),
-    (DIALOGUES, SDPSGD): Reported(10.42, 0.91, 0.69),
-}
-NOISE = {
-    (WIKITEXT, DPSGD): ReportedNoise(0.50, 0.10, 4.89),
-    (WIKITEXT, SDPSGD): ReportedNoise(0.50, 1e-3, 4.91),
-    (DIALOGUES, DPSGD): ReportedNoise(0.60, 0.01, 2.51),
-    (DIALOGUES, SDPSGD): ReportedNoise(0.70, 5e-3, 2.74),
-}
-FLAGGED = {WIKITEXT: 0.028, DIALOGUES: 0.183}  # section 5.3: share of sensitive tokens
-# Table 3: (model, policy function) → perplexity, ε.
-TABLE_3: dict[tuple[str, str], tuple[float, float | None]] = {
-    ("no DP", ""): (20.47, None),
-    ("DPSGD", ""): (27.05, 2.58),
-    (REDACTED, ENTITIES): (24.30, None),
-    (SDP, ENTITIES): (22.56, 2.58),
-    (REDACTED, CONTEXTUAL): (38.66, None),
-    (SDP, CONTEXTUAL): (25.61, 2.48),
-}
-# Of the text; one row of the table says 10.40 % instead of 16.4 %.
-TABLE_3_FLAGGED = {ENTITIES: 0.164, CONTEXTUAL: 0.348}
+# Tables 2 and 3, and section 5.3, by text set and model: perplexity with its spread over five runs,
+# top-1 accuracy, σ, C, ε, and the share of flagged tokens.
+REPORTED = reported("sdp", "text", "model")
 TRANSFORMER_EPSILON, TRANSFORMER_NORM = 2.58, 1.0  # the paper does not state the C of Table 3
 
 MADE = "dialogues made by evaluation.demo_tables.support_dialogues, in the manner of CustomerSim"
@@ -134,6 +98,8 @@ NOMINAL, NONE = "nominal, no guarantee", "none"
 GUARANTEED = "guaranteed, the tokens taken as public"
 FLAGGED_ONLY = "guaranteed for what is flagged, all else and the tokens taken as public"
 LARGE_DELTA = f"{NOMINAL}: δ is not below 1/N"
+UNEQUAL = "perplexities never met"
+NO_NOISE = {"noise_multiplier": 0.0, "says": NONE, "epsilon": None}  # of a row
 
 
 def redacted(policy: str) -> str:
@@ -209,25 +175,24 @@ class LstmRow:
             return self._uniform(model, flagged, count)
         recipe = Recipe(**self.size["open"])
         train_model(model, flagged.records, recipe, 0.0, self.key.seed, count)
-        return _no_noise()
+        return dict(NO_NOISE)
 
     def _uniform(self, model: Lstm, flagged: Flagged, count: Count) -> dict[str, Any]:
-        reported, records = NOISE[self.key.text, DPSGD], flagged.records
-        recipe = Recipe(**self.size["noisy"], max_grad_norm=reported.max_grad_norm)
-        sigma = noise_for(len(records), recipe, reported.epsilon)
+        known, records = REPORTED[self.key.text, DPSGD], flagged.records
+        recipe = Recipe(**self.size["noisy"], max_grad_norm=known["max_grad_norm"])
+        sigma = noise_for(len(records), recipe, known["epsilon"])
         events = train_model(model, records, recipe, sigma, self.key.seed, count)
         says = covered(GUARANTEED, len(records))
-        return _noise(sigma, recipe.max_grad_norm, says, epsilon(events, DELTA), events)
+        return _noise(sigma, recipe.max_grad_norm, says) | spending(events, DELTA)
 
     def _selective(self, model: Lstm, flagged: Flagged, count: Count) -> dict[str, Any]:
-        reported, rate = NOISE[self.key.text, SDPSGD], self.size["open"]["learning_rate"]
-        norm, step = reported.max_grad_norm, self.size["step"]
+        known, rate = REPORTED[self.key.text, SDPSGD], self.size["open"]["learning_rate"]
+        norm, step = known["max_grad_norm"], self.size["step"]
         recipe = Recipe(**self.size["noisy"] | {"learning_rate": rate, "max_grad_norm": norm})
-        texts = flagged.records, flagged.flags
-        spent = SelectiveDpsgd(model, *texts, recipe, step, reported.epsilon, DELTA, count).train()
-        sigma, nominal = spent.noise_multiplier, spent.nominal(DELTA)
-        noise = _noise(sigma, norm, NOMINAL, nominal, spent.events)
-        return noise | {"proved": _finite(spent.proved(DELTA)), "releases": spent.releases}
+        texts, target = (flagged.records, flagged.flags), known["epsilon"]
+        spent = SelectiveDpsgd(model, *texts, recipe, step, target, DELTA, count).train()
+        noise = _noise(spent.noise_multiplier, norm, NOMINAL) | spending(spent.events, DELTA)
+        return noise | {"proved": finite(spent.proved(DELTA)), "releases": spent.releases}
 
     def _looking(self, look: Callable[[], object]) -> Count:
         """Return a progress callback that looks at the model after all, half, … of the steps."""
@@ -290,13 +255,13 @@ class TransformerRow:
         name = self.key.model
         if name == TRANSFORMER_NO_DP:
             self._without_noise(model, self.corpus.train)
-            return _no_noise()
+            return dict(NO_NOISE)
         if name == TRANSFORMER_DPSGD:
             return self._with_noise(model, GUARANTEED)
         (policy,) = (p for p in POLICIES if name in (redacted(p), selective(p)))
         self._on_redacted(model, policy)
         if name == redacted(policy):
-            noise = _no_noise()
+            noise = dict(NO_NOISE)
         else:
             make, before = _phase(PublishedSelective, policy), [MaskedAccess(policy)]
             noise = self._with_noise(model, FLAGGED_ONLY, before, make)
@@ -330,8 +295,10 @@ class TransformerRow:
         recipe = Recipe(**self.size["private"], max_grad_norm=norm)
         sigma = noise_for(len(records), recipe, TRANSFORMER_EPSILON)
         events = train_model(model, records, recipe, sigma, self.key.seed, self._count, make)
-        says = covered(says, len(records))
-        return _noise(sigma, norm, says, epsilon(events, DELTA), [*before, *events])
+        noise = _noise(sigma, norm, covered(says, len(records)))
+        shown = [event_to_dict(event) for event in before]
+        spent = spending(events, DELTA)
+        return noise | spent | {"events": [*shown, *spent["events"]]}
 
     @property
     def _count(self) -> Count:
@@ -359,24 +326,8 @@ def _phase(kind: type[MaskedPhase | PublishedSelective], policy: str) -> MakePol
     return lambda setting: kind(replace(setting, options=options))
 
 
-def _no_noise() -> dict[str, Any]:
-    return {"noise_multiplier": 0.0, "says": NONE, "epsilon": None}
-
-
-def _noise(
-    sigma: float, norm: float, says: str, spent: float, events: Sequence[Event]
-) -> dict[str, Any]:
-    return {
-        "noise_multiplier": sigma,
-        "max_grad_norm": norm,
-        "says": says,
-        "epsilon": _finite(spent),
-        "events": [event_to_dict(event) for event in events],
-    }
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def _noise(sigma: float, norm: float, says: str) -> dict[str, Any]:
+    return {"noise_multiplier": sigma, "max_grad_norm": norm, "says": says}
 
 
 def perplexity_ratio(
@@ -414,183 +365,130 @@ def _exposure_when(row: Mapping[str, Any], perplexity: float) -> float | None:
     return float(np.interp(place, places, bits)) if places[0] <= place <= places[-1] else None
 
 
-def accuracy_difference(results: Results, text: str, side: str) -> Interval:
-    """Return the accuracy of membership inference on S-DPSGD less that without DP."""
-    path = ("membership", side, "accuracy")
-    return difference(*(results.values((text, model), *path) for model in (SDPSGD, NO_DP)))
-
-
-def comparisons(results: Results) -> Section:
+def comparisons(results: Results) -> list[dict[str, object]]:
     """Return what the verdict rests on."""
     lines = [
         *(line for text in LSTMS for line in _lstm_comparisons(results, text)),
         *_anonymisation_comparisons(results),
         *(line for policy in POLICIES for line in _transformer_comparisons(results, policy)),
     ]
-    names = ("comparison", "found", "the claim needs", "paper")
-    rows = [dict(zip(names, line, strict=True)) for line in lines]
-    note = (
-        "Taken seed by seed; an interval that reaches across its bound tells nothing. "
-        "Perplexities are of the same held-out tokens; exposures, in bits, are compared at equal "
-        "perplexity; membership inference by its accuracy."
-    )
-    return Section("What the verdict rests on", rows, [note])
+    names = ("comparison", "result", "the claim needs", "paper")
+    return [dict(zip(names, line, strict=True)) for line in lines]
 
 
-def _lstm_comparisons(results: Results, text: str) -> Iterator[tuple[str, ...]]:
-    ours, theirs = TABLE_2[text, SDPSGD].perplexity, TABLE_2[text, DPSGD].perplexity
-    found = str(perplexity_ratio(results, text, SDPSGD, DPSGD))
-    yield f"{text}: perplexity, S-DPSGD ÷ DPSGD", found, "below 1", f"{ours / theirs:.3f}"
+Line = tuple[str, object, str, object]  # of the table above
+
+
+def _lstm_comparisons(results: Results, text: str) -> Iterator[Line]:
+    known = (REPORTED[text, model]["perplexity"] for model in (SDPSGD, DPSGD))
+    found = perplexity_ratio(results, text, SDPSGD, DPSGD)
+    yield f"{text}: perplexity, S-DPSGD ÷ DPSGD", found, "below 1", _quotient(*known)
     bits = exposure_at_equal_perplexity(results, text, SDPSGD, NO_DP)
-    yield f"{text}: exposure, S-DPSGD less no DP", _bits(bits), "below 0", ""
+    yield f"{text}: exposure, S-DPSGD less no DP", bits or UNEQUAL, "below 0", None
     for side in (SWAPPED, HELD_OUT):
-        found = str(accuracy_difference(results, text, side))
-        yield f"{text}: accuracy, {side}, S-DPSGD less no DP", found, "below 0", ""
+        models = (text, SDPSGD), (text, NO_DP)
+        found = results.difference(*models, "membership", side, "accuracy")
+        yield f"{text}: accuracy, {side}, S-DPSGD less no DP", found, "below 0", None
 
 
-def _anonymisation_comparisons(results: Results) -> Iterator[tuple[str, ...]]:
+def _anonymisation_comparisons(results: Results) -> Iterator[Line]:
     guess = results.facts["texts"][WIKITEXT]["vocabulary"]
     private = f"{WIKITEXT}: perplexity of private tokens"
     found = perplexity_ratio(results, WIKITEXT, SDPSGD, ANONYMISED, "private_groups")
-    yield f"{private}, S-DPSGD ÷ anonymised", str(found), "below 1", ""
-    values = results.values((WIKITEXT, SDPSGD), "private_perplexity").values()
-    blind = f"below {guess:,}, a blind guess"
-    yield f"{private}, S-DPSGD", geometric_mean(list(values)).text(1), blind, ""
+    yield f"{private}, S-DPSGD ÷ anonymised", found, "below 1", None
+    mean = results.geometric((WIKITEXT, SDPSGD), "private_perplexity").text(1)
+    yield f"{private}, S-DPSGD", mean, f"below {guess:,}, a blind guess", None
     bits = exposure_at_equal_perplexity(results, WIKITEXT, SDPSGD_MISSED, ANONYMISED_MISSED)
     what = "exposure, canary missed, S-DPSGD less anonymised"
-    yield f"{WIKITEXT}: {what}", _bits(bits), "below 0", ""
+    yield f"{WIKITEXT}: {what}", bits or UNEQUAL, "below 0", None
 
 
-def _transformer_comparisons(results: Results, policy: str) -> Iterator[tuple[str, ...]]:
-    ours, _ = TABLE_3[SDP, policy]
-    against = {"DPSGD": (TRANSFORMER_DPSGD, ""), REDACTED: (redacted(policy), policy)}
-    for name, (model, of) in against.items():
-        found = str(perplexity_ratio(results, WIKITEXT, selective(policy), model))
-        theirs, _ = TABLE_3[name, of]
+def _transformer_comparisons(results: Results, policy: str) -> Iterator[Line]:
+    ours = selective(policy)
+    for name, theirs in (("DPSGD", TRANSFORMER_DPSGD), (REDACTED, redacted(policy))):
+        found = perplexity_ratio(results, WIKITEXT, ours, theirs)
+        known = (REPORTED[WIKITEXT, model]["perplexity"] for model in (ours, theirs))
         what = f"transformer, {policy}: perplexity, S-DP ÷ {name}"
-        yield what, found, "below 1", f"{ours / theirs:.3f}"
+        yield what, found, "below 1", _quotient(*known)
 
 
-def _bits(found: Interval | None) -> str:
-    return "perplexities never met" if found is None else str(found)
+def _quotient(ours: float, theirs: float) -> str:
+    return f"{ours / theirs:.3f}"
 
 
-def utility(results: Results, text: str) -> Section:
-    """Return perplexity, accuracy and ε of one text set, beside the paper's."""
-    facts = results.facts["texts"][text]
-    notes = [
-        f"Training rows: {facts['rows']:,}, as {facts['records']:,} records with the canaries; "
-        f"held-out rows: {facts['heldout']:,} with {facts['tokens']:,} tokens; vocabulary: "
-        f"{facts['vocabulary']:,}.",
-        f"Private tokens: {facts['share']:.1%} of the training tokens; paper: {FLAGGED[text]:.1%}.",
-    ]
-    notes += [facts["source"]] if facts["source"] else []
-    rows = [_utility_line(results, text, model) for model in LSTMS[text]]
-    return Section(f"{text}: utility, δ = {DELTA:g}", rows, notes)
-
-
-def _utility_line(results: Results, text: str, model: str) -> dict[str, str]:
-    rows = list(results.by_seed(text, model).values())
-    known, noise = TABLE_2.get((text, model)), NOISE.get((text, model))
-    private = geometric_mean([row["private_perplexity"] for row in rows])
+def utility(results: Results, text: str, model: str) -> dict[str, object]:
+    """Return perplexity, accuracy and ε of an LSTM, beside the paper's: a line of a table."""
+    level, known = (text, model), REPORTED.get((text, model), {})
+    row = results.first(level)
     return {
         "model": model,
-        "perplexity": geometric_mean([row["perplexity"] for row in rows]).text(2),
-        "top-1": mean_of([row["accuracy"] for row in rows], 0.0, 1.0).text(3),
-        "private tokens: perplexity": private.text(1),
-        "σ": _sigma(rows),
-        "C": f"{rows[0]['max_grad_norm']:g}" if "max_grad_norm" in rows[0] else "",
-        "ε": _largest(rows, "epsilon"),
-        "what ε is": rows[0]["says"],
-        "paper: perplexity": f"{known.perplexity:.2f} ± {known.spread:.2f}" if known else "",
-        "paper: top-1": f"{known.accuracy:.2f}" if known else "",
-        "paper: σ": f"{noise.noise_multiplier:g}" if noise else "",
-        "paper: ε": f"{noise.epsilon:g}" if noise else "",
-        "seeds": str(len(rows)),
+        "perplexity": results.geometric(level, "perplexity").text(2),
+        "top-1": results.mean(level, "accuracy", least=0.0, most=1.0),
+        "private tokens: perplexity": results.geometric(level, "private_perplexity").text(1),
+        "σ": _sigma(results, level),
+        "C": row.get("max_grad_norm"),
+        "ε": results.largest(level, "epsilon"),
+        "what ε is": row["says"],
+        "paper: perplexity": "{perplexity:.2f} ± {spread:.2f}".format(**known) if known else None,
+        "paper: top-1": "{accuracy:.2f}".format(**known) if known else None,
+        "paper: σ": known.get("noise_multiplier"),
+        "paper: ε": known.get("epsilon"),
+        "seeds": len(results.by_seed(*level)),
     }
 
 
-def _sigma(rows: Sequence[Mapping[str, Any]]) -> str:
+def _sigma(results: Results, level: Key) -> str:
     """Return σ, from the least to the largest where seeds differ."""
-    values = sorted(row["noise_multiplier"] for row in rows)
-    ends = dict.fromkeys(f"{value:.3f}" for value in (values[0], values[-1]))
-    return " to ".join(ends) if values[-1] else ""
+    values = results.values(level, "noise_multiplier").values()
+    ends = dict.fromkeys(f"{value:.3f}" for value in (min(values), max(values)))
+    return " to ".join(ends) if max(values) else ""
 
 
-def _largest(rows: Sequence[Mapping[str, Any]], name: str) -> str:
-    """Return the largest ε over seeds, rounded up; "none" where one has none."""
-    values = [row[name] for row in rows]
-    return "none" if None in values else up_decimals(max(values))
-
-
-def attacks(results: Results, text: str) -> Section:
-    """Return what canaries and membership inference found in one text set."""
-    rows = [_attack_line(results, text, model) for model in LSTMS[text]]
-    return Section(f"{text}: attacks", rows)
-
-
-def _attack_line(results: Results, text: str, model: str) -> dict[str, str]:
-    rows = list(results.by_seed(text, model).values())
-    most = math.log2(rows[0]["candidates"])
-    found = {
-        f"{what}: {side}": mean_of([r["membership"][side][name] for r in rows], 0.0, 1.0).text(3)
+def attacks(results: Results, text: str, model: str) -> dict[str, object]:
+    """Return what canaries and membership inference showed of an LSTM: a line of a table."""
+    level, row = (text, model), results.first((text, model))
+    most = math.log2(row["candidates"])
+    return {
+        "model": model,
+        "exposure, bits": results.mean(level, "exposure", least=0.0, most=most).text(2),
+        "how": row["method"],
+    } | {
+        f"{what}: {side}": results.mean(level, "membership", side, name, least=0.0, most=1.0)
         for side in (SWAPPED, HELD_OUT)
         for what, name in (("accuracy", "accuracy"), ("AUROC", "value"))
     }
-    return {
-        "model": model,
-        "exposure, bits": mean_of([row["exposure"] for row in rows], 0.0, most).text(2),
-        "how found": rows[0]["method"],
-    } | found
 
 
-def proved(results: Results) -> Section:
+def proved(results: Results) -> list[dict[str, object]]:
     """Return the nominal ε of S-DPSGD beside what can be proved."""
-    note = (
-        "No theorem covers the nominal ε of S-DPSGD. What can be proved is of changing what is "
-        "flagged in one record, with as many tokens in the same places, to who knows everything "
-        "else; see “Noisy states” and “What is missing” below."
-    )
-    rows = [
-        _proved_line(f"{text}: {model}", list(results.by_seed(text, model).values()))
-        for text, models in LSTMS.items()
-        for model in models
-        if model.startswith(SDPSGD)
+    levels = [(text, m) for text in LSTMS for m in LSTMS[text] if m.startswith(SDPSGD)]
+    return [
+        {
+            "model": ": ".join(level),
+            "σ": _sigma(results, level),
+            "nominal ε": results.largest(level, "epsilon"),
+            "private segments of one record": max(results.values(level, "releases").values()),
+            "ε that can be proved": results.largest(level, "proved"),
+        }
+        for level in levels
     ]
-    return Section("What ε of S-DPSGD is worth", rows, [note])
 
 
-def _proved_line(name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+def two_phases(results: Results, model: str) -> dict[str, object]:
+    """Return perplexity and ε of a transformer, beside the paper's: a line of a table."""
+    level, known = (WIKITEXT, model), REPORTED[WIKITEXT, model]
+    row = results.first(level)
     return {
-        "model": name,
-        "σ": _sigma(rows),
-        "nominal ε": _largest(rows, "epsilon"),
-        "private segments of one record": str(max(row["releases"] for row in rows)),
-        "ε that can be proved": _largest(rows, "proved"),
-    }
-
-
-def two_phases(results: Results) -> Section:
-    """Return perplexity and ε of the transformers, beside the paper's."""
-    rows = [_transformer_line(results, model) for model in TRANSFORMERS]
-    return Section("Transformers with two phases", rows, [results.facts["transformer"]])
-
-
-def _transformer_line(results: Results, model: str) -> dict[str, str]:
-    rows, name = list(results.by_seed(WIKITEXT, model).values()), _short(model)
-    kind, _, policy = name.partition(", ")
-    reported, spent = TABLE_3[kind, policy]
-    return {
-        "model": name,
-        "flagged": f"{rows[0]['share']:.1%}" if policy else "",
-        "perplexity": geometric_mean([row["perplexity"] for row in rows]).text(2),
-        "σ": _sigma(rows),
-        "ε": _largest(rows, "epsilon"),
-        "what ε is": rows[0]["says"],
-        "paper: flagged": f"{TABLE_3_FLAGGED[policy]:.1%}" if policy else "",
-        "paper: perplexity": f"{reported:.2f}",
-        "paper: ε": "" if spent is None else f"{spent:g}",
-        "seeds": str(len(rows)),
+        "model": _short(model),
+        "flagged": f"{row['share']:.1%}" if "share" in row else None,
+        "perplexity": results.geometric(level, "perplexity").text(2),
+        "σ": _sigma(results, level),
+        "ε": results.largest(level, "epsilon"),
+        "what ε is": row["says"],
+        "paper: flagged": f"{known['flagged']:.1%}" if "flagged" in known else None,
+        "paper: perplexity": f"{known['perplexity']:.2f}",
+        "paper: ε": known.get("epsilon"),
+        "seeds": len(results.by_seed(*level)),
     }
 
 
@@ -598,39 +496,14 @@ def _short(model: str) -> str:
     return model.removeprefix(f"{TRANSFORMER}, ")
 
 
-def draw(results: Results) -> Figure:
-    """Draw a row of panels for each text set, and one for transformers."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(14, 3.4 * (len(LSTMS) + 1)), layout="constrained")
-    panels = figure.subplots(len(LSTMS) + 1, 3)
-    for line, (text, models) in zip(panels, LSTMS.items(), strict=False):
-        reported = {m: TABLE_2[text, m].perplexity for m in models if (text, m) in TABLE_2}
-        _draw_perplexities(line[0], text, _perplexities(results, text, models), reported)
-        _draw_exposures(line[1], results, text)
-        _draw_memberships(line[2], results, text)
-    found = _perplexities(results, WIKITEXT, TRANSFORMERS)
-    reported = {", ".join(filter(None, key)): value for key, (value, _) in TABLE_3.items()}
-    ours = {_short(model): values for model, values in found.items()}
-    _draw_perplexities(panels[-1][0], f"{TRANSFORMER}s", ours, reported)
-    for empty, drawn in zip(panels[-1][1:], panels[0][1:], strict=True):
-        legend_beside(empty, drawn)
-    size = results.settings["size"]
-    figure.suptitle(f"Selective DP, δ = {DELTA:g} ({size}); ε of S-DPSGD is nominal", fontsize=10)
-    return figure
-
-
-def _perplexities(results: Results, text: str, models: Sequence[str]) -> dict[str, list[float]]:
-    return {m: list(results.values((text, m), "perplexity").values()) for m in models}
-
-
 def _draw_perplexities(
-    panel: Any, title: str, found: Mapping[str, list[float]], reported: Mapping[str, float]
+    panel: Any, results: Results, title: str, text: str, models: Sequence[str]
 ) -> None:
-    seed_bars(panel, found)
-    for place, name in enumerate(found):
-        if name in reported:
-            panel.plot([reported[name]], [place], "rx")
+    seeds = {_short(m): list(results.values((text, m), "perplexity").values()) for m in models}
+    seed_bars(panel, seeds)
+    for place, model in enumerate(models):
+        if known := REPORTED.get((text, model)):
+            panel.plot([known["perplexity"]], [place], "rx")
     logarithmic(panel, "x")
     panel.set_title(f"{title}: perplexity (x: paper, other tokens)", fontsize=9)
 
@@ -728,18 +601,30 @@ class Sdp(Study):
         corpus = self._transformer_corpus
         return TransformerRow(key, corpus, self.size, shape, flagged_by, run).row()
 
-    def sections(self, results: Results) -> Iterator[Section]:
+    def tables(self, results: Results) -> Mapping[str, Any]:
         """See `Study`."""
-        yield comparisons(results)
-        for text in LSTMS:
-            yield utility(results, text)
-            yield attacks(results, text)
-        yield proved(results)
-        yield two_phases(results)
+        return {
+            "comparisons": comparisons(results),
+            "utility": {t: [utility(results, t, m) for m in LSTMS[t]] for t in LSTMS},
+            "attacks": {t: [attacks(results, t, m) for m in LSTMS[t]] for t in LSTMS},
+            "proved": proved(results),
+            "two_phases": [two_phases(results, model) for model in TRANSFORMERS],
+            "flagged": {t: REPORTED[t, SDPSGD]["flagged"] for t in LSTMS},
+        }
 
     def figure(self, results: Results) -> Figure:
-        """See `Study`."""
-        return draw(results)
+        """Draw a row of panels for each text set, and one for transformers."""
+        title = f"Selective DP, δ = {DELTA:g} ({results.settings['size']}); ε of S-DPSGD is nominal"
+        rows = len(LSTMS) + 1
+        figure, panels = make_panels(title, rows, 3, (14, 3.4 * rows))
+        for line, (text, models) in zip(panels, LSTMS.items(), strict=False):
+            _draw_perplexities(line[0], results, text, text, models)
+            _draw_exposures(line[1], results, text)
+            _draw_memberships(line[2], results, text)
+        _draw_perplexities(panels[-1][0], results, f"{TRANSFORMER}s", WIKITEXT, TRANSFORMERS)
+        for empty, drawn in zip(panels[-1][1:], panels[0][1:], strict=True):
+            legend_beside(empty, drawn)
+        return figure
 
     @cached_property
     def _base(self) -> BaseModel | None:

@@ -4,15 +4,16 @@ How a paper is written, `NAME` being one short word:
 
 1. `NAME.toml`: a table for each of the sizes `tiny` (minutes), `cpu` (two cores, about an hour) and
    `full` (as published), with a comment on each number. Nothing else depends on the size. What is
-   left out of a table is unlimited (`size.get("private_lines")`).
-2. `NAME.py`, from top to bottom: what the paper reports, as constants; a `NamedTuple` for each kind
-   of row, seed last, which is the key of the row; data, models and training, down to a row of
-   plain values; intervals over seeds, taken with `Results.values` and `intervals`; the sections of
-   the page and the figure, from the results alone; the `Study`; and `if __name__ == "__main__":
+   left out of a table is unlimited (`size.get("private_lines")`). `[[reported]]` are the lines of
+   the paper's own tables.
+2. `NAME.py`, from top to bottom: a `NamedTuple` for each kind of row, seed last, which is the key
+   of the row; data, models and training, down to a row of plain values; the tables of the page,
+   made of `Results` alone, and the figure; the `Study`; and `if __name__ == "__main__":
    main(TheStudy)`. What is long and stands for itself, such as a model, is a module of its own.
 3. `NAME.md`: prose by hand. Title and claim; `## Verdict`, what the published rows say of the
-   claim; the line `<!-- results -->`; `## How the paper was read`. Each decimal number of the
-   verdict must stand in a table of the page, so what the verdict rests on gets a table.
+   claim; the line `<!-- results -->`; the page's headings and notes, with `{{ tables.name }}` where
+   a table belongs; `## How the paper was read`. Each decimal number of the verdict must stand in a
+   table of the page, so what the verdict rests on gets a table.
 4. `results/NAME.json`, `.md`, `.png`: the published rows. After a change of prose or tables
    `python -m evaluation.papers.NAME --page --output evaluation/papers/results` writes the page
    again; it needs no data. `test_study.py` checks that page against rows and prose.
@@ -35,7 +36,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import typer
 
-from evaluation.papers.page import Prose, Section, write_page
+from evaluation.papers.page import Prose
 from evaluation.papers.results_store import Results
 from evaluation.papers.run_context import RunContext
 from evaluation.results_store import Key
@@ -56,7 +57,7 @@ SIZES = ("tiny", "cpu", "full")
 class Study(ABC):
     """A paper's main experiment, of one size, on some files.
 
-    `keys` must do without files; `sections` and `figure` without anything but the results.
+    `keys` must do without files; `tables` and `figure` without anything but the results.
 
     Args:
         size_name: tiny, cpu or full.
@@ -91,8 +92,11 @@ class Study(ABC):
         """Make one row: plain values, ready for JSON."""
 
     @abstractmethod
-    def sections(self, results: Results) -> Iterable[Section]:
-        """Yield the tables of the page; every row is there."""
+    def tables(self, results: Results) -> Mapping[str, Any]:
+        """Return what the page's template calls `tables`; every row is there.
+
+        A table is a list of rows, each from column name to cell; there may be several by name.
+        """
 
     @abstractmethod
     def figure(self, results: Results) -> Figure:
@@ -144,8 +148,17 @@ def run(study: type[Study], arguments: Sequence[str] | None = None) -> None:
 
 def read_size(name: str, size_name: str) -> dict[str, Any]:
     """Return the numbers of a size of a study."""
-    sizes: dict[str, dict[str, Any]] = tomllib.loads((HERE / f"{name}.toml").read_text("utf-8"))
-    return sizes[size_name]
+    return dict(_read_toml(name)[size_name])
+
+
+def reported(name: str, *columns: str) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """Return the lines of a paper's own tables, by the values of some of their columns."""
+    lines = _read_toml(name)["reported"]
+    return {tuple(line[c] for c in columns): line for line in lines if set(columns) <= line.keys()}
+
+
+def _read_toml(name: str) -> dict[str, Any]:
+    return tomllib.loads((HERE / f"{name}.toml").read_text("utf-8"))
 
 
 def dry_run(study: Study, seeds: int) -> Iterator[str]:
@@ -178,7 +191,7 @@ def page_of(study: Study, results: Results) -> str:
     """Return the page; the verdict stands in that of the published rows alone."""
     prose, figure = Prose.read(HERE / f"{study.name}.md"), f"{study.name}.png"
     published = results.path.resolve().parent == PUBLISHED.resolve()
-    return write_page(prose, study.sections(results), results, figure, published)
+    return prose.page(study.tables(results), results, figure, published)
 
 
 def fingerprint(path: Path) -> str:
@@ -258,10 +271,8 @@ def _results(study: Study, output: Path) -> Results:
 
 def _make_rows(study: Study, seeds: int, results: Results, progress: Progress) -> None:
     """Make every row that is missing; the weight cache is removed once none is."""
-    digest = hashlib.sha256(json.dumps(results.settings).encode()).hexdigest()[:16]
-    context = RunContext(progress, results.path.with_name(f".{study.name}-{digest}"))
-    todo = [key for key in study.keys(seeds) if tuple(key) not in results.rows]
-    for number, key in enumerate(todo, start=1):
-        progress.say(f"row {number} of {len(todo)}:{_words(key)[1:]}, seed {key[-1]}")
+    context = RunContext(progress, results.path.with_name(f".{study.name}-{results.digest}"))
+    for turn, key in results.missing(study.keys(seeds)):
+        progress.say(f"row {turn}:{_words(key)[1:]}, seed {key[-1]}")
         results.add(key, study.row(key, context))
     shutil.rmtree(context.folder, ignore_errors=True)

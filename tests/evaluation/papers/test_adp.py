@@ -12,7 +12,6 @@ from evaluation.papers import adp
 from evaluation.papers.adp import (
     ADAPTIVE,
     ADP,
-    ATTACK,
     ATTACKED,
     DELTA,
     DP_SGD,
@@ -27,12 +26,14 @@ from evaluation.papers.adp import (
     TABLE_1,
     Adp,
     Corpora,
-    PolicyMaker,
     canary,
     less_exposed,
+    mean_noise,
     multiplier_of,
+    policy_maker,
     weights_of,
 )
+from evaluation.papers.noise import ATTACK
 from evaluation.papers.page import Prose
 from evaluation.papers.results_store import Results
 from evaluation.papers.study import HERE, read_size
@@ -82,13 +83,14 @@ def test_the_full_size_is_the_papers():
 
 def test_the_notes_say_what_the_accountant_says_of_the_paper():
     """Of 1,165,029 lines, 20 epochs of batches of 4,096."""
-    notes, lines = " ".join(Prose.read(HERE / "adp.md").notes.split()), 1_165_029
+    notes, lines = " ".join(Prose.read(HERE / "adp.md").template.split()), 1_165_029
     for sigma in SIGMAS:
         event = SubsampledGaussian(sigma, 4096 / lines, round(20 * lines / 4096))
         assert f"{up_decimals(epsilon([event], DELTA))} at σ = {sigma:g}" in notes
         for model in (DP_SGD, ADP):
-            assert f"{TABLE_1[model, sigma].epsilon:g} at σ = {sigma:g}" in notes
-    for loss, perplexity, _ in TABLE_1.values():
+            assert f"{TABLE_1[model, sigma]['epsilon']:g} at σ = {sigma:g}" in notes
+    for line in TABLE_1.values():
+        loss, perplexity = line["loss"], line["perplexity"]
         if perplexity < 20_000:
             base = math.exp(math.log(perplexity) / loss)
             assert f"{perplexity:.2f} = {base:.2f} to the {loss:.2f}" in notes
@@ -118,7 +120,7 @@ def test_each_form_weighs_in_its_own_way():
 @pytest.mark.parametrize("form", [form for form, _ in MODELS[1:5]])
 def test_a_text_of_weight_1_has_the_stated_noise_in_every_form(form):
     weights = torch.tensor([1.0, 1.0, 0.0]).double() if form in ADAPTIVE else None
-    maker, sigma = PolicyMaker(form, weights), 2.0
+    maker, sigma = policy_maker(form, weights), 2.0
     norm, randomness = 3.0, Randomness.from_os()
     policy = maker(MechanismParams(multiplier_of(form, sigma), norm, 0.1, randomness))
     zeros = [torch.zeros(40_000)]
@@ -126,7 +128,7 @@ def test_a_text_of_weight_1_has_the_stated_noise_in_every_form(form):
     limits = policy.limits([0, 1, 2])
     most, least = (norm, norm) if limits is None else (limits[0].item(), limits[2].item())
     assert noisy.std().item() / most == pytest.approx(sigma, rel=0.03)
-    assert noisy.std().item() / least == pytest.approx(maker.mean_noise() * sigma, rel=0.03)
+    assert noisy.std().item() / least == pytest.approx(mean_noise(form, policy) * sigma, rel=0.03)
     guaranteed = [epsilon([event], DELTA, weight) for weight in (1.0, 0.0)]
     alone = [SubsampledGaussian(s * sigma, 0.1, 1) for s in (1, LEAST_SHARE)]
     expected = {
@@ -147,7 +149,7 @@ def test_protection_is_measured_only_where_the_secret_is_known(tmp_path, bare, c
             for seed in range(3):
                 shown = bits + seed / 10 - (3.0 if form == SOUND else 0.0)
                 results.rows[form, sigma, copies, seed] = {"exposure": max(0.0, shown)}
-    rows = less_exposed(results).rows
+    rows = less_exposed(results)
     assert sum(bits > UNKNOWN for bits in bare) == compared
     assert len(rows) == len(ADAPTIVE) * compared * len(SIGMAS)
     for row in rows:

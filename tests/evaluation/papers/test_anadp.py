@@ -14,7 +14,6 @@ from evaluation.papers import anadp
 from evaluation.papers.anadp import (
     ADAPTERS,
     AG_NEWS,
-    ATTACK,
     DELTA,
     EPSILON,
     FORMS,
@@ -24,6 +23,7 @@ from evaluation.papers.anadp import (
     LORA,
     METHODS,
     NO_DP,
+    POLICIES,
     PUBLISHED,
     RANK,
     SETS,
@@ -33,10 +33,10 @@ from evaluation.papers.anadp import (
     YELP,
     Anadp,
     Labels,
-    PolicyMaker,
     Rows,
     Tuning,
     hidden,
+    mean_noise,
     noise_of,
     share_won_back,
 )
@@ -49,6 +49,7 @@ from evaluation.papers.email_leakage import (
     apart,
     passage,
 )
+from evaluation.papers.noise import ATTACK, PolicyMaker
 from evaluation.papers.page import Prose
 from evaluation.papers.results_store import Results
 from evaluation.papers.study import HERE, read_size
@@ -141,7 +142,7 @@ def test_the_full_size_is_the_papers():
 
 
 def test_the_notes_say_the_policys_own_constants():
-    notes, options = " ".join(Prose.read(HERE / "anadp.md").notes.split()), PolicyConfig()
+    notes, options = " ".join(Prose.read(HERE / "anadp.md").template.split()), PolicyConfig()
     assert f"β₁ = {options.importance_beta1:g}, β₂ = {options.importance_beta2:g}" in notes
     high, low = options.importance_high, options.importance_low
     assert f"α = {options.importance_alpha:g}, quantiles {high:g} and {low:g}" in notes
@@ -271,7 +272,7 @@ def test_a_method_begins_with_the_model_as_it_was(method):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_each_form_spends_what_it_says(form):
-    maker, private = PolicyMaker(form), form != NO_DP
+    maker, private = PolicyMaker(POLICIES.get(form)), form != NO_DP
     norm = 1.0 if private else math.inf
     policy = maker(MechanismParams(1.2 if private else 0.0, norm, 0.1, Randomness.from_os()))
     weights = [torch.linspace(-1, 1, 40).reshape(4, 10)]
@@ -284,7 +285,7 @@ def test_each_form_spends_what_it_says(form):
     spent = epsilon([event] * 3, DELTA)
     expected = {NO_DP: math.inf, UNIFORM: stated, SOUND: stated, PUBLISHED: least}
     assert spent == pytest.approx(expected[form])
-    noise = maker.mean_noise(["h.0.q.weight"])
+    noise = mean_noise(policy, ["h.0.q.weight"])
     assert set(noise) == ({"h.0.q.weight"} if form in IMPORTANCE else set())
 
 
@@ -325,12 +326,12 @@ def test_leakage_is_of_numbers_trained_on_less_held_out_ones(tmp_path):
             known = zip(PARTS, pair, strict=True)
             parts = {part: {EXPOSURE: value + seed, RANKS: None} for part, value in known}
             results.rows[LEAKAGE, form, seed] = {"known": parts}
-    rows = {row["noise"]: row for row in hidden(results).rows if "exposure" in row["measure"]}
-    shown = {form: row["train less held-out"].split()[0] for form, row in rows.items()}
-    assert shown == {NO_DP: "3.000", UNIFORM: "0.000", PUBLISHED: "0.000", SOUND: "0.500"}
-    assert rows[SOUND]["less no privacy"].startswith("-2.500")
-    assert rows[SOUND]["less uniform"].startswith("0.500") and not rows[UNIFORM]["less uniform"]
-    nobody = [row for row in hidden(results).rows if "names" in row["measure"]]
+    rows = {form: hidden(results, EXPOSURE, form) for form in FORMS}
+    shown = {form: row["train less held-out"].value for form, row in rows.items()}
+    assert shown == {NO_DP: 3.0, UNIFORM: 0.0, PUBLISHED: 0.0, SOUND: 0.5}
+    assert rows[SOUND]["less no privacy"].value == -2.5
+    assert rows[SOUND]["less uniform"].value == 0.5 and rows[UNIFORM]["less uniform"] is None
+    nobody = [hidden(results, RANKS, form) for form in FORMS]
     assert not any(row["train less held-out"] for row in nobody)  # no name was found at all
 
 

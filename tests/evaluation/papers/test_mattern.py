@@ -10,9 +10,9 @@ from evaluation.papers.mattern import (
     ALL,
     APART,
     BASELINE,
-    COMPARED,
     EPSILONS,
     FEW,
+    MAIN,
     TWIN,
     UNLIMITED,
     Level,
@@ -139,7 +139,7 @@ def test_the_published_rows_are_those_of_the_size_cpu():
 
 def test_the_notes_say_what_the_scripts_noise_is_worth():
     """Noise is set for 1,000 records; the steps are those of 3 passes in batches of 8."""
-    notes, delta = " ".join(Prose.read(HERE / "mattern.md").notes.split()), 1000**-1.1
+    notes, delta = " ".join(Prose.read(HERE / "mattern.md").template.split()), 1000**-1.1
 
     def spent(nominal, records):
         sigma = calibrate_noise_multiplier(nominal, delta, 8 / 1000, 3 * 1000 // 8)
@@ -156,12 +156,12 @@ def test_the_notes_say_what_the_scripts_noise_is_worth():
 
 def test_models_of_one_label_see_that_label_alone(size):
     writer = Writer(table_of(AMAZON), size, Silent())
-    models = writer.train(None, float(COMPARED), NO_LOSS, 0, apart=True)
+    models = writer.train(None, float(MAIN), NO_LOSS, 0, apart=True)
     moods = [(m, p) for m in ("negative", "positive") for p in ("film", "pan")]
     assert [one.combinations for one in models] == [(one,) for one in moods]
     for one in models:
         assert one.model.ledger.records == 20
-        assert one.model.guarantee.epsilon <= float(COMPARED)
+        assert one.model.guarantee.epsilon <= float(MAIN)
     written = writer.written(models, NUCLEUS, 0)
     assert written.groupby(["sentiment", "product"]).size().tolist() == [3, 3, 3, 3]
 
@@ -176,7 +176,7 @@ def test_a_model_that_writes_nothing_is_worth_a_guess(size, monkeypatch):
     monkeypatch.setattr(Writer, "written", broken)
     context = RunContext(Silent(), Path("unused"))
     scorer = Scorer(table, size, SentenceEncoder())
-    row = make_row(Run(*Level(IMDB, TWIN, ALL, COMPARED), 0), size, scorer, context)
+    row = make_row(Run(*Level(IMDB, TWIN, ALL, MAIN), 0), size, scorer, context)
     assert row["rows"] == 0
     assert row[ACCURACY]["sentiment"]["tfidf"] == table.guesses()["sentiment"] == 0.5
     with pytest.raises(InputError, match="no usable rows"):  # of the main table it may not be
