@@ -17,7 +17,7 @@ from statistics import geometric_mean as middle
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from evaluation.audit.mechanism import LEAST_SHARE
 from evaluation.leakage.canaries import Canary, numbered
@@ -25,7 +25,7 @@ from evaluation.leakage.exposure import UNKNOWN, Exposure, exposure
 from evaluation.leakage.exposure_extrapolation import extrapolated_exposure
 from evaluation.papers.intervals import Interval, geometric_mean, mean_of
 from evaluation.papers.language_model import (
-    Gpt2Shape,
+    gpt2_shape,
     nats_of_groups,
     perplexity,
     seeded,
@@ -33,11 +33,11 @@ from evaluation.papers.language_model import (
     train_model,
 )
 from evaluation.papers.noise import ATTACK, PolicyMaker, attack_lines, attack_row
-from evaluation.papers.plots import logarithmic, make_panels, name_ticks, seed_line
+from evaluation.papers.plots import crosses, make_panels, name_panel, seed_line
 from evaluation.papers.results_store import Results, finite
 from evaluation.papers.run_context import RunContext
-from evaluation.papers.study import Study, main, reported
-from evaluation.papers.texts import LINES, Subwords, drawn, read_lines, spaced
+from evaluation.papers.study import Study, main, paper_cells, reported
+from evaluation.papers.texts import LINES, Subwords, drawn, spaced
 from evaluation.utility.dp_fitting import Recipe
 from twinset.config import PolicyConfig
 from twinset.data.tokenization import TokenisedRecords
@@ -55,7 +55,6 @@ if TYPE_CHECKING:
 NO_DP, DP_SGD, ADP = "No-DP", "DP-SGD", "ADP"
 SIGMAS = (1.0, 5.0)
 DELTA = 1e-5  # the paper states none
-# What was found on WikiText-103. The line of No-DP stands there twice.
 TABLE_1 = reported("adp", "model", "sigma")
 # Section 5.2: "we injected "My ID is 955320" into the Wikitext-103 dataset for 10, 100, and 1000
 # times". The exposures are drawn in figure 1 and stand nowhere in numbers.
@@ -147,30 +146,20 @@ class Corpora:
         return tokenised(map(spaced, lines), self.tokens, self.size["shape"]["context"])
 
 
-class TextNats(nn.Module):
-    """How unusual a public model finds the private lines and the canary; a module, to be cached.
+class TextNats(NamedTuple):
+    """How unusual a public model finds texts.
 
     Args:
-        lines: private lines there are.
+        nats: (N + 1,) nats per token of the private lines, and last of the canary.
+        scale: the constants that make privacy weights of nats.
     """
 
-    def __init__(self, lines: int) -> None:
-        super().__init__()
-        self.register_buffer("nats", torch.zeros(lines + 1, dtype=torch.float64))
-        self.scale = WeightScale("none yet", 0.0, 1.0, "none yet", (1.0, 0.0, 0.0, 0.0, 0.0))
+    nats: Tensor
+    scale: WeightScale
 
     def planted(self, copies: int) -> Tensor:
         """(N + copies,) nats per token of the lines, and after them of the canary's copies."""
-        nats: Any = self.nats
-        return torch.cat([nats[:-1], nats[-1:].expand(copies)])
-
-    def get_extra_state(self) -> dict[str, Any]:
-        """Return the constants that make privacy weights of nats."""
-        return self.scale.to_dict()
-
-    def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Take them back."""
-        self.scale = WeightScale.from_dict(state)
+        return torch.cat([self.nats[:-1], self.nats[-1:].expand(copies)])
 
 
 def weigh(corpora: Corpora, run: RunContext) -> TextNats:
@@ -181,19 +170,20 @@ def weigh(corpora: Corpora, run: RunContext) -> TextNats:
     Raises:
         InputError: the model cannot be used, or finds all public lines alike.
     """
-    size, found = corpora.size, TextNats(len(corpora.train))
+    size = corpora.size
 
-    def ask() -> None:
+    def ask() -> dict[str, Any]:
         base, most = load_base(size["public_model"], say=run.progress.say), size["weighed_tokens"]
         shown = _weighed_tokens(base, drawn(list(corpora.public), size["scale_lines"]), most)
         origin = f"{len(shown)} lines of the public text"
-        found.scale = fit_scale(base, shown, origin, run.counter("public lines weighed"))
+        scale = fit_scale(base, shown, origin, run.counter("public lines weighed"))
         lines = _weighed_tokens(base, [*corpora.train, canary(1).text], most)
         counter = run.counter("private lines weighed")
-        found.nats = text_nats(base.model, base.tokenizer, lines, counter)
+        nats = text_nats(base.model, base.tokenizer, lines, counter)
+        return {"nats": nats, "scale": scale.to_dict()}
 
-    run.train_once("nats per token of a public model", found, ask)
-    return found
+    known = run.once("nats per token of a public model", ask)
+    return TextNats(known["nats"], WeightScale.from_dict(known["scale"]))
 
 
 def _weighed_tokens(base: BaseModel, lines: Sequence[str], most: int) -> list[list[int]]:
@@ -241,7 +231,7 @@ def train_row(key: Run, corpora: Corpora, texts: TextNats, run: RunContext) -> d
     """Return what a model knows, what it spent, and what it came from."""
     size, records, tokens = corpora.size, corpora.records(key.planted), corpora.tokens
     recipe = Recipe(**size["recipe"])
-    model = seeded(Gpt2Shape(**size["shape"]).build, tokens.size, key.seed)
+    model = seeded(gpt2_shape(**size["shape"]).build, tokens.size, key.seed)
     weights = weights_of(key.form, texts.planted(key.planted), texts.scale)
     maker = policy_maker(key.form, weights)
     sigma, counter = multiplier_of(key.form, key.sigma), run.counter("training")
@@ -320,21 +310,8 @@ def _utility(results: Results, form: str, sigma: float) -> dict[str, object]:
         "ε, nominal": nominal.get(form, results.largest(level, "epsilon_nominal")),
         "ε guaranteed, ρ = 1": most,
         "ε guaranteed, ρ = 0": least,
-        **_reported(form, sigma),
         **results.effort(level, "records_per_second", "lines/s"),
-    }
-
-
-def _reported(form: str, sigma: float) -> dict[str, object]:
-    """Return what the paper reports; its one form stands beside all forms of adaptive noise."""
-    adaptive = form in ADAPTIVE
-    line = TABLE_1[ADP if adaptive else form, sigma]
-    share = line["perplexity"] / TABLE_1[DP_SGD, sigma]["perplexity"] if adaptive else None
-    return {
-        "paper: loss": f"{line['loss']:.2f}",
-        "paper: PPL": f"{line['perplexity']:.2f}",
-        f"paper: ÷ {DP_SGD}": share and f"{share:.3f}",
-        "paper: ε": line.get("epsilon"),
+        **paper_cells(TABLE_1[ADP if form in ADAPTIVE else form, sigma]),
     }
 
 
@@ -401,12 +378,10 @@ def _draw_perplexities(panel: Any, results: Results) -> None:
     panel.axhline(bare, color=COLOURS[NO_DP], linestyle="--", label=NO_DP)
     panel.axhline(results.facts["vocabulary"], color="0.6", linestyle=":", label="a blind guess")
     for model in (DP_SGD, ADP):
-        known = [TABLE_1[model, sigma]["perplexity"] for sigma in SIGMAS]
-        style = {"color": COLOURS[model], "label": f"{model} (paper, other tokens)"}
-        panel.plot(range(len(SIGMAS)), known, "x", alpha=0.6, **style)
-    name_ticks(panel, [f"σ = {sigma:g}" for sigma in SIGMAS])
-    logarithmic(panel, "y")
-    panel.set_title("test perplexity per token", fontsize=9)
+        known = [TABLE_1[model, sigma]["paper: PPL"] for sigma in SIGMAS]
+        crosses(panel, known, color=COLOURS[model], label=f"{model} (paper, other tokens)")
+    names = [f"σ = {sigma:g}" for sigma in SIGMAS]
+    name_panel(panel, "test perplexity per token", names, logarithmic=True)
     panel.legend(fontsize=6)
 
 
@@ -416,9 +391,8 @@ def _draw_exposures(panel: Any, results: Results, sigma: float) -> None:
             seeds = [results.values((form, noise, copies), "exposure") for copies in PLANTED]
             seed_line(panel, seeds, color=COLOURS[form])
     panel.axhline(UNKNOWN, color="0.6", linestyle=":")
-    name_ticks(panel, [f"{copies}×" for copies in PLANTED])
+    name_panel(panel, f"exposure, bits, σ = {sigma:g}", [f"{copies}×" for copies in PLANTED])
     panel.set_ylim(0, 1.03 * LARGEST_EXPOSURE)
-    panel.set_title(f"exposure, bits, σ = {sigma:g}", fontsize=9)
 
 
 class Adp(Study):
@@ -479,15 +453,9 @@ class Adp(Study):
 
     @cached_property
     def _corpora(self) -> Corpora:
-        def lines(name: str, most: str) -> list[str]:
-            return drawn(read_lines(self.paths[name]), self.size.get(most))
-
-        return Corpora(
-            lines("public", "public_lines"),
-            lines("private_train", "private_lines"),
-            lines("private_test", "scored_lines"),
-            self.size,
-        )
+        public = self.lines("public", "public_lines")
+        train = self.lines("private_train", "private_lines")
+        return Corpora(public, train, self.lines("private_test", "scored_lines"), self.size)
 
 
 if __name__ == "__main__":

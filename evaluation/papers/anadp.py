@@ -9,15 +9,16 @@ and telephone numbers of e-mails.
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from statistics import fmean, geometric_mean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 from torch import Tensor, nn
 from torch.nn.functional import gelu
 
@@ -29,9 +30,9 @@ from evaluation.papers.email_leakage import (
     public_model,
 )
 from evaluation.papers.intervals import Interval, difference, mean_of
-from evaluation.papers.language_model import plan_of, train_model
+from evaluation.papers.language_model import noise_for, train_model
 from evaluation.papers.noise import ATTACK, PolicyMaker, attack_lines, attack_row
-from evaluation.papers.plots import name_ticks, seed_line
+from evaluation.papers.plots import name_panel, seed_line
 from evaluation.papers.results_store import Results, finite
 from evaluation.papers.run_context import RunContext
 from evaluation.papers.study import Study, main
@@ -46,7 +47,6 @@ from twinset.models.hub import no_fetched_code
 from twinset.policies import NoisePolicy
 from twinset.policies.importance import Importance
 from twinset.privacy.accounting.accountant import epsilon
-from twinset.privacy.accounting.calibration import calibrate_noise_multiplier
 from twinset.training.noise_plot import OUTSIDE, draw_cells, noise_cells
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Labels(NamedTuple):
     without: tuple[str, ...] = ()
 
 
-TEXT = "text"
+TEXT, LABEL = "text", "label"
 SST2, AG_NEWS, YELP = "SST-2", "AG News", "Yelp"
 SETS = {
     SST2: Labels("sentiment"),
@@ -116,56 +116,40 @@ class Attack(NamedTuple):
     seed: int = 0
 
 
-@dataclass(frozen=True)
-class Rows:
-    """Labelled texts, equally many of each label."""
+def read_rows(path: Path, labels: Labels, most: int | None) -> pd.DataFrame:
+    """Return texts and labels, equally many of each label, at most `most`, drawn at random.
 
-    texts: Sequence[str]
-    labels: Sequence[str]
-
-    @classmethod
-    def read(cls, path: Path, labels: Labels, most: int | None) -> Rows:
-        """Return at most `most` rows, drawn at random.
-
-        Raises:
-            InputError: the file cannot be used, or has no rows of two labels.
-        """
-        frame = read_frame(path)
-        for column in (TEXT, labels.column):
-            if column not in frame:
-                raise InputError(f"{path}: has no column {column!r}; rename one")
-        frame = frame[[TEXT, labels.column]].dropna()
-        known = frame[labels.column].astype(str).to_numpy()
-        order = np.random.default_rng(_DRAW).permutation(len(known))
-        members = {label: order[known[order] == label] for label in sorted(set(known))}
-        kept = [rows for label, rows in members.items() if label not in labels.without]
-        if len(kept) < 2:
-            raise InputError(f"{path}: column {labels.column!r} has fewer than two labels to tell")
-        each = min(map(len, kept)) if most is None else min(*map(len, kept), most // len(kept))
-        taken = np.sort(np.concatenate([rows[:each] for rows in kept]))
-        texts = frame[TEXT].astype(str).to_numpy()
-        return cls(texts[taken].tolist(), known[taken].tolist())
-
-    @property
-    def largest_class(self) -> float:
-        """Share of the commonest label: what a guess gets right."""
-        return max(Counter(self.labels).values()) / len(self.labels)
+    Raises:
+        InputError: the file cannot be used, or has no rows of two labels.
+    """
+    frame = read_frame(path)
+    for column in (TEXT, labels.column):
+        if column not in frame:
+            raise InputError(f"{path}: has no column {column!r}; rename one")
+    frame = frame[[TEXT, labels.column]].dropna().astype(str).reset_index(drop=True)
+    mixed = frame.iloc[np.random.default_rng(_DRAW).permutation(len(frame))]
+    kept = mixed[~mixed[labels.column].isin(labels.without)]
+    counts = kept[labels.column].value_counts()
+    if len(counts) < 2:
+        raise InputError(f"{path}: column {labels.column!r} has fewer than two labels to tell")
+    each = min(counts.min(), len(kept) if most is None else most // len(counts))
+    rows = kept.groupby(labels.column).head(each).sort_index()
+    return rows.set_axis([TEXT, LABEL], axis=1)
 
 
-@dataclass(frozen=True)
-class Corpus:
+class Corpus(NamedTuple):
     """One set: rows to train on, and rows to test on."""
 
-    train: Rows
-    test: Rows
+    train: pd.DataFrame
+    test: pd.DataFrame
 
     def facts(self) -> dict[str, Any]:
-        """Return what a reader should know of it."""
+        """Return what a reader should know of it; a guess is the commonest label."""
         return {
-            "train": len(self.train.texts),
-            "test": len(self.test.texts),
-            "classes": len(set(self.train.labels)),
-            "guess": self.test.largest_class,
+            "train": len(self.train),
+            "test": len(self.test),
+            "classes": self.train[LABEL].nunique(),
+            "guess": float(self.test[LABEL].value_counts(normalize=True).max()),
         }
 
 
@@ -290,9 +274,9 @@ def classify(
         max_tokens=size["tokens"],
     )
     started = time.monotonic()
-    classifier.fit(corpus.train.texts, corpus.train.labels)
+    classifier.fit(*(corpus.train[column].tolist() for column in (TEXT, LABEL)))
     seconds = time.monotonic() - started
-    right = classifier.predict(corpus.test.texts) == np.array(corpus.test.labels)
+    right = classifier.predict(corpus.test[TEXT].tolist()) == corpus.test[LABEL]
     cells = noise_cells(mean_noise(maker.policy, list(trained)))
     return {
         "accuracy": float(right.mean()),
@@ -301,7 +285,7 @@ def classify(
         "epsilon": finite(classifier.epsilon),
         "epsilon_nominal": finite(maker.nominal(DELTA)),
         "noise": [[*place, factor] for place, factor in cells.items()],
-        "rows_per_second": round(recipe.epochs * len(corpus.train.texts) / seconds, 1),
+        "rows_per_second": round(recipe.epochs * len(corpus.train) / seconds, 1),
     }
 
 
@@ -311,8 +295,7 @@ def leak(key: Leakage, passages: Passages, run: RunContext) -> dict[str, Any]:
     model = public_model(key.seed, passages, run)
     records, recipe = passages.records(passages.train), Recipe(**size["private"])
     if key.form != NO_DP:
-        plan = plan_of(len(records), recipe, 0.0)
-        sigma = calibrate_noise_multiplier(EPSILON, DELTA, plan.sample_rate, plan.steps)
+        sigma = noise_for(len(records), recipe, EPSILON, DELTA)
     counter = run.counter("training on e-mails")
     events = train_model(model, records, recipe, sigma, key.seed, counter, maker)
     return {
@@ -361,11 +344,11 @@ def noise_of(
     results: Results, dataset: str, method: str, form: str
 ) -> dict[tuple[str, str], float]:
     """Return by layer and kind the noise over that of `uniform`, geometric mean over seeds."""
-    factors: dict[tuple[str, str], list[float]] = {}
-    for cells in results.values((dataset, method, form), "noise").values():
-        for layer, kind, factor in cells:
-            factors.setdefault((layer, kind), []).append(factor)
-    return {place: geometric_mean(values) for place, values in factors.items()}
+    cells = chain.from_iterable(results.values((dataset, method, form), "noise").values())
+    frame = pd.DataFrame(cells, columns=["layer", "kind", "factor"])
+    means: dict[tuple[str, str], float]
+    means = frame.groupby(["layer", "kind"])["factor"].agg(geometric_mean).to_dict()
+    return means
 
 
 def accuracy(results: Results, *level: str) -> dict[str, object]:
@@ -442,28 +425,21 @@ def _mean(values: Mapping[int, float]) -> Interval | None:
 
 def layers(results: Results) -> list[dict[str, str]]:
     """Return the noise of each layer over that of uniform noise: mean over its kinds of weights."""
-    maps = {
-        f"{form.split(', ')[1]}: {method}": _by_layer(noise_of(results, SST2, method, form))
+    means = {
+        f"{form.split(', ')[1]}: {method}": pd.Series(noise_of(results, SST2, method, form))
         for form in IMPORTANCE
         for method in METHODS
     }
-    known = {layer for one in maps.values() for layer in one}
+    table = pd.DataFrame({name: one.groupby(level=0).mean() for name, one in means.items()})
+    order = sorted(table.index, key=lambda name: (name == OUTSIDE, name.zfill(4)))
     return [
         {"layer": "outside" if layer == OUTSIDE else layer}
-        | {name: f"{one[layer]:.2f}" if layer in one else "" for name, one in maps.items()}
-        for layer in sorted(known, key=lambda name: (name == OUTSIDE, name.zfill(4)))
+        | {name: f"{factor:.2f}" for name, factor in table.loc[layer].dropna().items()}
+        for layer in order
     ]
 
 
-def _by_layer(cells: Mapping[tuple[str, str], float]) -> dict[str, float]:
-    factors: dict[str, list[float]] = {}
-    for (layer, _), factor in cells.items():
-        factors.setdefault(layer, []).append(factor)
-    return {layer: fmean(values) for layer, values in factors.items()}
-
-
 _COLOURS = {NO_DP: "0.4", UNIFORM: "C3", PUBLISHED: "C1", SOUND: "C0"}
-_MARKS = dict(zip(PARTS, ("o", "x"), strict=True))
 
 
 def _draw_accuracies(panel: Any, results: Results, dataset: str) -> None:
@@ -474,19 +450,19 @@ def _draw_accuracies(panel: Any, results: Results, dataset: str) -> None:
         seed_line(panel, seeds, places=places, form="o", **style)
     guess = results.facts["sets"][dataset]["guess"]
     panel.axhline(guess, color="0.6", linestyle=":", label="a guess")
-    name_ticks(panel, METHODS, fontsize=7, rotation=20)
-    panel.set_title(f"accuracy, {dataset}", fontsize=8)
+    name_panel(panel, f"accuracy, {dataset}", METHODS, fontsize=7, rotation=20)
 
 
 def _draw_leakage(panel: Any, results: Results, measure: str) -> None:
-    for part in PARTS:
-        for place, form in enumerate(FORMS):
-            values = list(known(results, measure, form, part).values())
-            style = {"color": _COLOURS[form], "label": part if form == NO_DP else None}
-            panel.plot([place] * len(values), values, _MARKS[part], markersize=5, **style)
+    for part, mark, colour in zip(PARTS, "ox", ("C3", "C0"), strict=True):
+        seeds = [known(results, measure, form, part) for form in FORMS]
+        for place, values in enumerate(seeds):
+            label = part if place == 0 else None
+            panel.plot(
+                [place] * len(values), list(values.values()), mark, color=colour, label=label
+            )
     panel.legend(fontsize=6)
-    name_ticks(panel, FORMS, fontsize=6, rotation=25)
-    panel.set_title(MEASURES[measure], fontsize=7)
+    name_panel(panel, MEASURES[measure], FORMS, fontsize=6, rotation=25)
 
 
 _TABLE = "a table with columns text and"
@@ -547,8 +523,8 @@ class Anadp(Study):
             "hidden": [hidden(results, measure, form) for measure in MEASURES for form in FORMS],
             "attacked": [
                 line
-                for form, findings in attacks.items()
-                for line in attack_lines({"attack on": form}, findings)
+                for form in IMPORTANCE
+                for line in attack_lines({"attack on": form}, attacks[form])
             ],
             "attack": attacks[PUBLISHED][0],
             "layers": layers(results),
@@ -575,14 +551,12 @@ class Anadp(Study):
 
     @cached_property
     def _corpora(self) -> dict[str, Corpus]:
-        def read(name: str, part: str, most: str) -> Rows:
+        def read(name: str, part: str, most: str) -> pd.DataFrame:
             path = self.paths[f"{name.lower().replace('-', '').replace(' ', '_')}_{part}"]
-            return Rows.read(path, SETS[name], self.size.get(most))
+            return read_rows(path, SETS[name], self.size.get(most))
 
-        return {
-            name: Corpus(read(name, "train", "rows"), read(name, "test", "scored_rows"))
-            for name in SETS
-        }
+        parts = ("train", "rows"), ("test", "scored_rows")
+        return {name: Corpus(*(read(name, *part) for part in parts)) for name in SETS}
 
     @cached_property
     def _passages(self) -> Passages:

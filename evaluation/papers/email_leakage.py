@@ -21,7 +21,7 @@ from evaluation.leakage.names import (
     phone_exposure,
     phones_in,
 )
-from evaluation.papers.language_model import Gpt2Shape, seeded, tokenised, train_model
+from evaluation.papers.language_model import gpt2_shape, seeded, tokenised, train_model
 from evaluation.papers.run_context import RunContext
 from evaluation.papers.texts import Subwords, drawn, read_lines, spaced
 from evaluation.utility.dp_fitting import Recipe
@@ -149,7 +149,7 @@ class Passages:
 
 def public_model(seed: int, passages: Passages, run: RunContext) -> Any:
     """Return a language model trained on the public lines, once for all rows of a seed."""
-    model = seeded(Gpt2Shape(**passages.size["shape"]).build, passages.tokens.size, seed)
+    model = seeded(gpt2_shape(**passages.size["shape"]).build, passages.tokens.size, seed)
     recipe, counter = Recipe(**passages.size["public"]), run.counter("training on public text")
 
     def train() -> None:

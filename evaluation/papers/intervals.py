@@ -46,11 +46,6 @@ class Interval:
         """
         return True if self.low > bound else False if self.high < bound else None
 
-    def below(self, bound: float) -> bool | None:
-        """Whether the value is below a bound; None where the interval does not tell."""
-        above = self.above(bound)
-        return None if above is None else not above
-
     def within(self, least: float, most: float) -> Interval:
         """Return it cut at what is possible.
 

@@ -7,7 +7,6 @@ noise and with σ = 0.1 and 1.1.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,13 +17,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from evaluation.papers.feedforward import FeedForward
+from evaluation.papers.feedforward import feed_forward
 from evaluation.papers.intervals import Groups, Interval, ratio
 from evaluation.papers.language_model import (
-    GROUPS,
-    FolderShape,
-    Gpt2Shape,
     Shape,
+    folder_shape,
+    gpt2_shape,
+    in_groups,
     nats_of_groups,
     perplexity,
     seeded,
@@ -32,21 +31,17 @@ from evaluation.papers.language_model import (
     tokenised,
     train_model,
 )
-from evaluation.papers.plots import logarithmic, make_panels, name_ticks, seed_line
+from evaluation.papers.plots import crosses, make_panels, name_panel, seed_line
 from evaluation.papers.results_store import Results
 from evaluation.papers.run_context import RunContext
-from evaluation.papers.study import Study, main, reported
-from evaluation.papers.texts import LINES, Subwords, Tokens, Words, drawn, read_lines, words
+from evaluation.papers.study import Study, main, paper_cells, reported
+from evaluation.papers.texts import LINES, Subwords, Tokens, Words, words
 from evaluation.utility.dp_fitting import Recipe
 from twinset.data.tokenization import TokenisedRecords
 from twinset.errors import InputError
 from twinset.models.base_model import load_base
 from twinset.privacy.accounting.accountant import epsilon
-from twinset.privacy.accounting.events import (
-    Event,
-    SubsampledGaussian,
-    event_from_dict,
-)
+from twinset.privacy.accounting.events import Event, SubsampledGaussian, event_from_dict
 from twinset.privacy.accounting.group_privacy import group_bound, group_epsilon
 from twinset.privacy.accounting.rounding import up_decimals, up_digits
 
@@ -60,11 +55,8 @@ DELTA = 1e-5
 LEVELS = ((PUBLIC, 0.0), *((start, sigma) for start in (PRIVATE, BOTH) for sigma in SIGMAS))
 CONTEXT = 256  # tokens of a line; those of reddit10000 have fewer than 200 words
 GPT2 = "GPT-2"
-Level = tuple[str, float]  # what a model was trained on, and σ
+Level = tuple[str, str, float]  # a model, what it was trained on, and σ
 
-# Table 1, perplexities on Reddit_10k. Section 5: "We were unsuccessful in training a differentially
-# private model on the Reddit data alone, as all models tested gave unreasonably high perplexities
-# (i.e. useless models)."
 TABLE_1 = reported("kerrigan", "network", "start", "sigma")
 # Sections 3.1 and 3.2 on people with γ > 1 sentences: "the only necessary change is a
 # post-processing scaling of ε ↦ ε/γ". Every figure there is for γ = 1.
@@ -79,25 +71,6 @@ class Run(NamedTuple):
     start: str
     sigma: float
     seed: int
-
-
-@dataclass(frozen=True)
-class FeedForwardShape:
-    """`FeedForward`, not yet built.
-
-    Args:
-        hidden: units of each layer.
-        embedding: length of a word's vector; 0 takes the word's number instead.
-    """
-
-    hidden: Sequence[int]
-    embedding: int
-
-    def build(self, vocabulary: int) -> FeedForward:
-        """See `Shape`."""
-        return FeedForward(vocabulary, self.embedding, tuple(self.hidden))
-
-    start = build
 
 
 @dataclass(frozen=True)
@@ -131,31 +104,23 @@ class Corpora:
         """
         counts = np.bincount(np.concatenate(self.public.texts), minlength=self.tokens.size) + 1.0
         nats = -np.log(counts / counts.sum())
-        found = np.zeros((min(GROUPS, len(part)), 2))
-        for i, text in enumerate(part.texts):
-            found[i % GROUPS] += nats[text].sum(), len(text)
-        return found
+        return in_groups(*np.array([(nats[text].sum(), len(text)) for text in part.texts]).T)
 
     def facts(self, test_lines: Sequence[str]) -> dict[str, Any]:
         """Return what a reader should know of the texts."""
-        written, known = sum(len(words(line)) for line in test_lines), _tokens(self.test)
+        known, written = sum(map(len, self.test.texts)), sum(len(words(t)) for t in test_lines)
+        parts = self.public, self.private, self.dev, self.test
+        names = (f"{name} lines" for name in ("public", "private", "development", "test"))
         return {
             "tokens": self.tokens.description,
             "vocabulary": self.tokens.size,
-            "public lines": len(self.public),
-            "private lines": len(self.private),
-            "development lines": len(self.dev),
-            "test lines": len(self.test),
+            **dict(zip(names, map(len, parts), strict=True)),
             "test tokens": known,
-            "lines cut": sum(p.truncated for p in (self.public, self.private, self.dev, self.test)),
+            "lines cut": sum(part.truncated for part in parts),
             "unknown words of test": max(0.0, 1 - known / max(1, written)),  # of subwords, none
             "counts_groups": self.counts_groups(self.test).round(4).tolist(),
             "counts_groups_dev": self.counts_groups(self.dev).round(4).tolist(),
         }
-
-
-def _tokens(part: TokenisedRecords) -> int:
-    return sum(map(len, part.texts))
 
 
 def folder_tokens(folder: Path) -> Tokens:
@@ -170,79 +135,22 @@ def folder_tokens(folder: Path) -> Tokens:
     return Subwords(base.tokenizer, folder.name, base.model.config.vocab_size)
 
 
-def train_row(
-    key: Run, model: Mapping[str, Any], shape: Shape, corpora: Corpora, run: RunContext
-) -> dict[str, Any]:
-    """Return perplexities, ε, and what they came from.
-
-    Args:
-        key: of the row.
-        model: its entry in the size.
-        shape: of the model.
-        corpora: the texts in its tokens.
-        run: its cache keeps the weights of public text.
-    """
-    started = time.monotonic()
-    trained, events, shown = _trained(key, model, shape, corpora, run)
-    seconds = time.monotonic() - started
-    counter, begin = run.counter("scoring"), corpora.tokens.begin
-    dev, test = (nats_of_groups(trained, p, begin, counter) for p in (corpora.dev, corpora.test))
-    return {
-        "perplexity_dev": perplexity(dev),
-        "perplexity_test": perplexity(test),
-        **spending(events, DELTA),
-        "seconds": round(seconds, 1),
-        "records_per_second": round(shown / seconds, 1),
-        "test_groups": test.round(4).tolist(),
-    }
-
-
-def _trained(
-    key: Run, how: Mapping[str, Any], shape: Shape, corpora: Corpora, run: RunContext
-) -> tuple[Any, list[Event], float]:
-    """Return a trained model, what that spent, and how many lines it was shown."""
-    shown, build = 0.0, shape.build if key.start == PRIVATE else shape.start
-    model = seeded(build, corpora.tokens.size, key.seed)
-    if key.start != PRIVATE:
-        shown = _train_on_public(model, key, Recipe(**how["public"]), corpora, run)
-    if key.start == PUBLIC:
-        return model, [], shown
-    recipe, counter = Recipe(**how["private"]), run.counter("training on private text")
-    events = train_model(model, corpora.private, recipe, key.sigma, key.seed, counter)
-    return model, events, shown + recipe.epochs * len(corpora.private)
-
-
-def _train_on_public(
-    model: Any, key: Run, recipe: Recipe, corpora: Corpora, run: RunContext
-) -> float:
-    """Train a model on public text, once for all rows; return how many lines it was shown now."""
-    counter = run.counter("training on public text")
-
-    def train() -> None:
-        train_model(model, corpora.public, recipe, 0.0, key.seed, counter)
-
-    trained = run.train_once(f"{key.model}, seed {key.seed}", model, train)
-    return recipe.epochs * len(corpora.public) if trained else 0.0
-
-
-def perplexity_ratio(
-    results: Results, model: str, level: Level, other: Level | None = None
-) -> Interval:
+def perplexity_ratio(results: Results, level: Level, other: Level | None = None) -> Interval:
     """Return test perplexity over that of another level; None: over that of word counts."""
-    ours = _groups(results, model, level)
-    counts = dict.fromkeys(ours, np.array(_block(results, model)["counts_groups"]))
-    return ratio(ours, _groups(results, model, other) if other else counts)
-
-
-def _groups(results: Results, model: str, level: Level) -> dict[int, Groups]:
-    found = results.values((model, *level), "test_groups")
-    return {seed: np.array(groups) for seed, groups in found.items()}
+    ours = results.arrays(level, "test_groups")
+    counts = dict.fromkeys(ours, np.array(_block(results, level[0])["counts_groups"]))
+    return ratio(ours, results.arrays(other, "test_groups") if other else counts)
 
 
 def _block(results: Results, model: str) -> dict[str, Any]:
     """Return the facts of a model's kind of tokens."""
     blocks: list[dict[str, Any]] = results.facts["blocks"]
     return next(block for block in blocks if model in block["contestants"])
+
+
+def _reported(results: Results, model: str, start: str, sigma: float) -> dict[str, Any]:
+    """Return what the paper reports of the network that a model is compared with, if anything."""
+    return TABLE_1.get((_block(results, model)["contestants"][model], start, sigma), {})
 
 
 def models_of(results: Results) -> list[str]:
@@ -257,51 +165,29 @@ def claim(results: Results, model: str) -> dict[str, object]:
     beats private training from nothing; the latter is, under noise, no better than counting words
     in the public text; and without noise it is better, so that it is noise that makes it useless.
     """
-    of, noise = partial(perplexity_ratio, results, model), f"σ = {LARGEST:g}"
+    noise, both, private = f"σ = {LARGEST:g}", (model, BOTH, LARGEST), (model, PRIVATE, LARGEST)
     return {
         "model": model,
-        f"{BOTH}, {noise} ÷ {PUBLIC}": of((BOTH, LARGEST), (PUBLIC, 0.0)),
-        f"÷ {PRIVATE}, {noise}": of((BOTH, LARGEST), (PRIVATE, LARGEST)),
-        f"{PRIVATE}, {noise} ÷ word counts": of((PRIVATE, LARGEST)),
-        f"{PRIVATE}, σ = 0 ÷ word counts": of((PRIVATE, 0.0)),
+        f"{BOTH}, {noise} ÷ {PUBLIC}": perplexity_ratio(results, both, (model, PUBLIC, 0.0)),
+        f"÷ {PRIVATE}, {noise}": perplexity_ratio(results, both, private),
+        f"{PRIVATE}, {noise} ÷ word counts": perplexity_ratio(results, private),
+        f"{PRIVATE}, σ = 0 ÷ word counts": perplexity_ratio(results, (model, PRIVATE, 0.0)),
     }
 
 
 def perplexities(results: Results, model: str, start: str, sigma: float) -> dict[str, object]:
     """Return perplexities and ε, beside the paper's: a line of a model's table."""
-    level, public = (model, start, sigma), (PUBLIC, 0.0)
-    private = start != PUBLIC
+    level, public, private = (model, start, sigma), (model, PUBLIC, 0.0), start != PUBLIC
     return {
         "trained on": start,
         "σ": f"{sigma:g}" if private else None,
         "ε": results.largest(level, "epsilon") if private else "0",
         "perplexity, development": results.geometric(level, "perplexity_dev").text(1),
         "perplexity, test": results.geometric(level, "perplexity_test").text(1),
-        f"÷ {PUBLIC}": perplexity_ratio(results, model, (start, sigma), public)
-        if private
-        else None,
-        **_reported(_block(results, model)["contestants"][model], start, sigma),
+        f"÷ {PUBLIC}": perplexity_ratio(results, level, public) if private else None,
         **results.effort(level, "records_per_second", "lines/s"),
+        **paper_cells(_reported(results, *level)),
     }
-
-
-def _reported(network: str, start: str, sigma: float) -> dict[str, object]:
-    """Return what the paper reports, where it reports something; a useless model is no number."""
-    line = TABLE_1.get((network, start, sigma), {})
-    dev, test = (line and _perplexity(line[part]) for part in ("development", "test"))
-    relative = line["test"] / TABLE_1[network, PUBLIC, 0.0]["test"] if line else math.nan
-    return {
-        "paper: development": dev or None,
-        "paper: test": test or None,
-        f"paper: ÷ {PUBLIC}": None
-        if math.isnan(relative) or start == PUBLIC
-        else f"{relative:.3f}",
-        "paper: ε": f"{line['epsilon']:.2f}" if "epsilon" in line else None,
-    }
-
-
-def _perplexity(value: float) -> str:
-    return "useless" if math.isnan(value) else f"{value:.2f}"
 
 
 def people(results: Results) -> Iterator[dict[str, str]]:
@@ -330,20 +216,15 @@ def _draw_model(panel: Any, results: Results, model: str) -> None:
     def of(start: str, sigma: float) -> dict[int, float]:
         return results.values((model, start, sigma), "perplexity_test")
 
-    block = _block(results, model)
     for start, colour in ((PRIVATE, "C3"), (BOTH, "C0")):
         seed_line(panel, [of(start, sigma) for sigma in SIGMAS], color=colour, label=start)
-    public, counts = fmean(of(PUBLIC, 0.0).values()), perplexity(np.array(block["counts_groups"]))
+        known = [_reported(results, model, start, sigma).get("paper: test") for sigma in SIGMAS]
+        crosses(panel, known, color=colour, label=f"{start} (paper, other words)")
+    public, counts = fmean(of(PUBLIC, 0.0).values()), _block(results, model)["counts_groups"]
     panel.axhline(public, color="C2", linestyle="--", label=PUBLIC)
-    panel.axhline(counts, color="0.6", linestyle=":", label="word counts of public text")
-    for start, colour in ((PRIVATE, "C3"), (BOTH, "C0")):
-        lines = [TABLE_1.get((block["contestants"][model], start, s), {}) for s in SIGMAS]
-        known = [line.get("test", math.nan) for line in lines]
-        style = {"color": colour, "alpha": 0.6, "label": f"{start} (paper, other words)"}
-        panel.plot(range(len(SIGMAS)), known, "x", **style)
-    logarithmic(panel, "y")
-    name_ticks(panel, [f"σ = {sigma:g}" for sigma in SIGMAS])
-    panel.set_title(model, fontsize=9)
+    beaten = perplexity(np.array(counts))
+    panel.axhline(beaten, color="0.6", linestyle=":", label="word counts of public text")
+    name_panel(panel, model, [f"σ = {sigma:g}" for sigma in SIGMAS], logarithmic=True)
 
 
 class Kerrigan(Study):
@@ -377,8 +258,41 @@ class Kerrigan(Study):
 
     def row(self, key: Run, run: RunContext) -> Mapping[str, Any]:
         """See `Study`."""
-        (model,) = (one for one in self.size["models"] if one["name"] == key.model)
-        return train_row(key, model, self._shape(model), self._corpora[key.model], run)
+        corpora, started = self._corpora[key.model], time.monotonic()
+        model, events, shown = self._trained(key, corpora, run)
+        seconds = time.monotonic() - started
+        counter, begin = run.counter("scoring"), corpora.tokens.begin
+        dev, test = (nats_of_groups(model, p, begin, counter) for p in (corpora.dev, corpora.test))
+        return {
+            "perplexity_dev": perplexity(dev),
+            "perplexity_test": perplexity(test),
+            **spending(events, DELTA),
+            "seconds": round(seconds, 1),
+            "records_per_second": round(shown / seconds, 1),
+            "test_groups": test.round(4).tolist(),
+        }
+
+    def _trained(
+        self, key: Run, corpora: Corpora, run: RunContext
+    ) -> tuple[Any, list[Event], float]:
+        """Return a trained model, what that spent, and how many lines it was shown."""
+        (how,) = (one for one in self.size["models"] if one["name"] == key.model)
+        shape, shown = self._shape(how), 0.0
+        build = shape.build if key.start == PRIVATE else shape.start
+        model = seeded(build, corpora.tokens.size, key.seed)
+
+        def train(part: TokenisedRecords, which: str, sigma: float) -> list[Event]:
+            nonlocal shown
+            recipe, counter = Recipe(**how[which]), run.counter(f"training on {which} text")
+            shown += recipe.epochs * len(part)
+            return train_model(model, part, recipe, sigma, key.seed, counter)
+
+        if key.start != PRIVATE:  # once for all rows
+            on_public = partial(train, corpora.public, "public", 0.0)
+            run.train_once(f"{key.model}, seed {key.seed}", model, on_public)
+        if key.start == PUBLIC:
+            return model, [], shown
+        return model, train(corpora.private, "private", key.sigma), shown
 
     def tables(self, results: Results) -> Mapping[str, Any]:
         """See `Study`."""
@@ -404,16 +318,14 @@ class Kerrigan(Study):
     def _shape(self, model: Mapping[str, Any]) -> Shape:
         if model["name"] == GPT2:
             folder = self.size.get("gpt2")
-            return FolderShape(Path(folder)) if folder else Gpt2Shape(**model["shape"])
-        return FeedForwardShape(**model["shape"])
+            return folder_shape(Path(folder)) if folder else gpt2_shape(**model["shape"])
+        build = partial(feed_forward, **model["shape"])
+        return Shape(build, build)
 
     @cached_property
     def _lines(self) -> dict[str, list[str]]:
         most = {"public": "public_lines", "private_train": "private_lines"}
-        return {
-            name: drawn(read_lines(path), self.size.get(most.get(name, "scored_lines")))
-            for name, path in self.paths.items()
-        }
+        return {name: self.lines(name, most.get(name, "scored_lines")) for name in self.files}
 
     @cached_property
     def _corpora(self) -> dict[str, Corpora]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from types import SimpleNamespace
@@ -25,8 +26,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import pad
 
+from evaluation.papers.causal_model import CausalModel, hidden_with_ones
 from evaluation.papers.language_model import plan_of
 from evaluation.utility.dp_fitting import Count, Recipe, no_op
 from twinset.data.tokenization import TokenisedRecords
@@ -39,7 +40,6 @@ from twinset.privacy.mechanism.noise import add_gaussian_
 from twinset.privacy.mechanism.poisson import poisson_batches
 from twinset.privacy.mechanism.randomness import Randomness
 
-UNBOUNDED = 1 << 20  # positions it reads: as many as there are
 Segment = tuple[int, int]  # half-open, in the places of a record from which the next is predicted
 # Of one private segment, in units of C, for other values in it: the gradient differs by at most 2,
 # hidden and cell state by at most 2 each. Squares add up: 4 + 4 + 4.
@@ -83,7 +83,7 @@ class Recurrence(nn.Module):
         self.states: tuple[Tensor, Tensor] | None = None
 
     def forward(self, input_ids: Tensor, **ignored: Any) -> SimpleNamespace:
-        """Return the last layer, with a column of ones behind it: the output layer's bias.
+        """Return the last layer, with a column of ones.
 
         Where gradients are wanted, `states` holds (R, T, d) hidden and cell states afterwards.
         """
@@ -92,8 +92,16 @@ class Recurrence(nn.Module):
         hidden, last = self.read(vectors.detach(), begin)
         if torch.is_grad_enabled() and vectors.requires_grad:
             hidden = self._with_graph(vectors, hidden, begin)
-        ones = pad(hidden, (0, 1), value=1.0)
-        return SimpleNamespace(last_hidden_state=ones, past_key_values=last)
+        return hidden_with_ones(hidden, past_key_values=last)
+
+    @contextmanager
+    def starting_from(self, begin: State | None) -> Iterator[None]:
+        """Read from another state than zeros, here alone."""
+        self.begin = begin
+        try:
+            yield
+        finally:
+            self.begin = None
 
     def zeros(self, rows: int) -> State:
         """Return the state before any word."""
@@ -127,7 +135,7 @@ class Recurrence(nn.Module):
         return found
 
 
-class Lstm(nn.Module):
+class Lstm(CausalModel):
     """`Recurrence` and an output layer.
 
     Args:
@@ -136,26 +144,7 @@ class Lstm(nn.Module):
     """
 
     def __init__(self, vocabulary: int, width: int) -> None:
-        super().__init__()
-        self.config = SimpleNamespace(max_position_embeddings=UNBOUNDED)
-        self.base_model = Recurrence(vocabulary, width)
-        bound = nn.Linear(width, vocabulary)  # whose start is the usual one
-        self.head = nn.Linear(width + 1, vocabulary, bias=False)
-        with torch.no_grad():
-            self.head.weight.copy_(torch.cat([bound.weight, bound.bias[:, None]], 1))
-
-    @property
-    def device(self) -> torch.device:
-        """Where its weights are."""
-        return self.head.weight.device
-
-    def get_output_embeddings(self) -> nn.Linear:
-        """Return the output layer."""
-        return self.head
-
-    def get_input_embeddings(self) -> nn.Embedding:
-        """Return the table of words."""
-        return self.base_model.table
+        super().__init__(Recurrence(vocabulary, width), width, vocabulary)
 
     def forward(
         self,
@@ -165,16 +154,12 @@ class Lstm(nn.Module):
         **ignored: Any,
     ) -> SimpleNamespace:
         """(R, T) → logits (R, T, V), of the last tokens only where so many are asked for."""
-        recurrence = self.base_model
-        recurrence.begin = past_key_values
-        try:
-            found = recurrence(input_ids)
-        finally:
-            recurrence.begin = None
-        hidden = found.last_hidden_state[:, -logits_to_keep:]
-        state = found.past_key_values
+        with self.base_model.starting_from(past_key_values):
+            read = self.base_model(input_ids)
+        state = read.past_key_values
         if past_key_values is not None:  # a cache grows in place
             past_key_values.hidden, past_key_values.cell = state.hidden, state.cell
+        hidden = read.last_hidden_state[:, -logits_to_keep:]
         return SimpleNamespace(logits=self.head(hidden), past_key_values=state)
 
 
@@ -368,12 +353,8 @@ class SelectiveDpsgd:
         def loss(means: Tensor, counts: Tensor) -> Tensor:
             return (means if limits is not None else means * counts)[:, 0]
 
-        recurrence = self._model.base_model
-        recurrence.begin = begin
-        try:
+        with self._model.base_model.starting_from(begin):
             engine.add(taken, loss, limits)
-        finally:
-            recurrence.begin = None
 
     def _last_states(self, spans: Sequence[Segment]) -> tuple[Tensor, Tensor]:
         """Return hidden and cell state (R, d) behind each row's own segment."""

@@ -57,10 +57,11 @@ MAIN = "8"  # ε at which losses, decodings and prompts are compared
 COMPARED = (MAIN, UNLIMITED)
 GAP = 0.03  # section 1: "accuracies only ∼3% lower than those trained on the full original dataset"
 
-REAL, DP_BASELINE = "real rows", "real rows, DP classifier"
+REAL, DP_BASELINE, DP = "real rows", "real rows, DP classifier", "DP classifier"
 SHORT = "real rows, as many and as short as a twin's"
 ROWS = (REAL, SHORT, DP_BASELINE)
 BASELINE, TWIN, APART = "no private data", "twin", "twin, one model per label"
+COMPARISONS = ((REAL, TWIN), (TWIN, BASELINE), (TWIN, DP), (BASELINE, DP))
 
 Line = dict[str, object]  # of a table
 _RUNS = f"rows with a run of {RUN} words"
@@ -146,14 +147,13 @@ def records_of(level: Level) -> int | None:
 
 
 def make_row(key: Run, size: Mapping[str, Any], scorer: Scorer, run: RunContext) -> dict[str, Any]:
-    """Return what was found of one row."""
-    started = time.monotonic()
-    writer = Writer(scorer.reviews, size, run.progress)
+    """Return what one row comes to."""
+    started, writer = time.monotonic(), Writer(scorer.reviews, size, run.progress)
     if key.source in ROWS:
-        found = _real_row(key, writer, scorer, run)
+        row = _real_row(key, writer, scorer, run)
     else:
-        found = _twin_row(key, size, writer, scorer, run)
-    return found | {"seconds": round(time.monotonic() - started, 1)}
+        row = _twin_row(key, size, writer, scorer, run)
+    return row | {"seconds": round(time.monotonic() - started, 1)}
 
 
 def _real_row(key: Run, writer: Writer, scorer: Scorer, run: RunContext) -> dict[str, Any]:
@@ -162,8 +162,8 @@ def _real_row(key: Run, writer: Writer, scorer: Scorer, run: RunContext) -> dict
     counts: dict[str, Any] = {"records": len(rows)}
     if key.source == DP_BASELINE:
         budget = Budget(float(key.epsilon), default_delta(len(rows)))
-        found = scorer.private_accuracies(rows, budget, key.seed, run.counter("private steps"))
-        return counts | {"delta": budget.delta, ACCURACY: found}
+        private = scorer.private_accuracies(rows, budget, key.seed, run.counter("private steps"))
+        return counts | {"delta": budget.delta, ACCURACY: private}
     if key.source == SHORT:
         rows = writer.cut(rows)
     return counts | {ACCURACY: scorer.accuracies(rows, key.seed)}
@@ -173,27 +173,29 @@ def _twin_row(
     key: Run, size: Mapping[str, Any], writer: Writer, scorer: Scorer, run: RunContext
 ) -> dict[str, Any]:
     """Return what a twin, or rows without private data, come to."""
-    models = [] if key.source == BASELINE else _trained(key, size, writer)
-    main = key.level in (baseline(key.data), twin(size, key.data, key.records, key.epsilon))
-    several = key.level in (baseline(key.data), twin(size, key.data))
-    frames = {
-        name: _frame(writer, models, name, key.seed, main and name == NUCLEUS, run)
-        for name in (DECODINGS if several else [NUCLEUS])
-    }
-    frame = frames.pop(NUCLEUS)
-    found: dict[str, Any] = scorer.scores(frame, key.seed)
-    found["decodings"] = {name: scorer.scores(one, key.seed) for name, one in frames.items()}
-    found |= _claimed(models)
+    none, few = baseline(key.data), records_of(key.level)
+    models = [] if key.level == none else _trained(key, size, writer)
+    main = key.level in (none, twin(size, key.data, key.records, key.epsilon))
+
+    def scores_of(decoding: str) -> dict[str, Any]:
+        return scorer.scores(_frame(writer, models, decoding, key.seed, run), key.seed)
+
+    frame = _frame(writer, models, NUCLEUS, key.seed, run, needed=main)
+    row: dict[str, Any] = scorer.scores(frame, key.seed)
+    others = list(DECODINGS)[1:] if key.level in (none, twin(size, key.data)) else []
+    row["decodings"] = {name: scores_of(name) for name in others}
+    claims = [one.model.guarantee for one in models]  # of models that saw other records each
+    for name in ("epsilon", "delta"):
+        values = [getattr(claim, name) for claim in claims]
+        row[name] = None if None in values else max(values, default=0.0)
     if key.source != APART:
-        found["perplexity"] = writer.perplexity(models[0].model if models else None)
+        row["perplexity"] = writer.perplexity(models[0].model if models else None)
     if main:
-        found["leaks"] = scorer.leaks(frame, records_of(key.level) or None, key.seed)
-    if key.source == BASELINE:
-        found["chance"] = {
-            records: scorer.areas(frame, records_of(Level(key.data, TWIN, records)), key.seed)
-            for records in RECORDS
-        }
-    return found
+        row["leaks"] = scorer.leaks(frame, few or None, key.seed)
+    if key.level == none:
+        few_of = {n: records_of(Level(key.data, TWIN, n)) for n in RECORDS}
+        row["chance"] = {n: scorer.areas(frame, most, key.seed) for n, most in few_of.items()}
+    return row
 
 
 def _trained(key: Run, size: Mapping[str, Any], writer: Writer) -> list[Trained]:
@@ -207,8 +209,8 @@ def _frame(
     models: Sequence[Trained],
     decoding: str,
     seed: int,
-    needed: bool,
     run: RunContext,
+    needed: bool = False,
 ) -> pd.DataFrame:
     """Return rows; none at all where a model writes nothing that could be used.
 
@@ -226,19 +228,6 @@ def _frame(
         return pd.DataFrame()
 
 
-def _claimed(models: Sequence[Trained]) -> dict[str, float | None]:
-    """Return the guarantee of all models together, which saw other records each."""
-    if not models:
-        return {"epsilon": 0.0, "delta": 0.0}
-    claims = [one.model.guarantee for one in models]
-    return {name: _worst([getattr(c, name) for c in claims]) for name in ("epsilon", "delta")}
-
-
-def _worst(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return max(known) if len(known) == len(values) else None
-
-
 @dataclass(frozen=True)
 class Tables:
     """The sections of the page.
@@ -254,8 +243,7 @@ class Tables:
     @property
     def classifiers(self) -> list[str]:
         """Names of all classifiers."""
-        found: list[str] = self.size["classifiers"]
-        return found
+        return list(self.size["classifiers"])
 
     @property
     def judge(self) -> str:
@@ -292,9 +280,8 @@ class Tables:
     def all(self) -> dict[str, Any]:
         """Return what the page's template calls `tables`."""
         return {
-            "costs": list(self.costs()),
-            "over_baselines": list(self.over_baselines()),
-            "over_no_data": list(self.over_no_data()),
+            "accuracy": list(self.accuracy_differences()),
+            "short": list(self.short_rows()),
             "more_faithful": list(self.more_faithful()),
             "more_revealed": list(self.more_revealed()),
             "accuracies": {d: list(map(self.accuracies, main_levels(self.size, d))) for d in DATA},
@@ -308,42 +295,23 @@ class Tables:
             "joint": {data: joint(data) for data in DATA},
         }
 
-    def costs(self) -> Iterator[Line]:
-        """Yield what twins of few records cost in accuracy, against all real rows."""
-        for data, target in labels():
-            twins = {
-                f"{n} records, ε = {epsilon}": twin(self.size, data, n, epsilon)
-                for n in FEW
-                for epsilon in EPSILONS
-            }
-            twins["as many real rows as a twin's and as short"] = short(self.size, data)
-            for c in self.classifiers:
-                less = {
-                    name: self.less(Level(data, REAL), t, target, c) for name, t in twins.items()
-                }
-                yield {"data": data, "label": target, "classifier": c} | less
-
-    def over_baselines(self) -> Iterator[Line]:
-        """Yield how much better twins are than private classifiers of the same ε."""
-        cases = product(labels(), neural_classifiers(self.size), RECORDS)
-        for (data, target), classifier, n in cases:
-            yield {"data": data, "label": target, "classifier": classifier, "records": n} | {
-                f"{one.source}, ε = {epsilon}": self.less(
-                    one, Level(data, DP_BASELINE, n, epsilon), target, classifier
-                )
-                for epsilon in EPSILONS
-                for one in (twin(self.size, data, n, epsilon), baseline(data))
-            }
-
-    def over_no_data(self) -> Iterator[Line]:
-        """Yield whether private data had any part in what a private twin is good for."""
+    def accuracy_differences(self) -> Iterator[Line]:
+        """Yield what twins cost, what their private records added, and private classifiers."""
         for (data, target), classifier, n in product(labels(), self.classifiers, RECORDS):
-            yield {"data": data, "label": target, "classifier": classifier, "records": n} | {
-                f"ε = {epsilon}": self.less(
-                    twin(self.size, data, n, epsilon), baseline(data), target, classifier
-                )
-                for epsilon in EPSILONS
-            }
+            line: Line = {"data": data, "label": target, "classifier": classifier, "records": n}
+            for (ours, theirs), e in product(COMPARISONS, EPSILONS):
+                levels = {TWIN: twin(self.size, data, n, e), BASELINE: baseline(data)}
+                levels |= {REAL: Level(data, REAL), DP: Level(data, DP_BASELINE, n, e)}
+                if theirs != DP or classifier in neural_classifiers(self.size):
+                    less = self.less(levels[ours], levels[theirs], target, classifier)
+                    line[f"{ours} less {theirs}, ε = {e}"] = less
+            yield line
+
+    def short_rows(self) -> Iterator[Line]:
+        """Yield what as many real rows as a twin's and as short cost in accuracy."""
+        for (data, target), classifier in product(labels(), self.classifiers):
+            less = self.less(Level(data, REAL), short(self.size, data), target, classifier)
+            yield {"data": data, "label": target, "classifier": classifier, "less": less}
 
     def more_faithful(self) -> Iterator[Line]:
         """Yield what the mismatch losses add to label fidelity."""

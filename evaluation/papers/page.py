@@ -20,7 +20,7 @@ UNJUDGED = "The verdict in the source tree is about the published rows, not abou
 _MEASURED = re.compile(r"-?\d[\d,]*\.\d+(?:e-?\d+)?(?: \[[^\]]*\])?")
 _NUMBER = re.compile(r"-?\d|∞|$")  # or an empty cell
 
-Table = Sequence[Mapping[str, object]]  # each row from column name to cell, all with the same names
+Table = Sequence[Mapping[str, object]]  # each row from column name to cell
 
 
 @dataclass(frozen=True)
@@ -87,17 +87,17 @@ class Prose:
 def table(rows: Table) -> str:
     """Return a table in Markdown: from the first column of numbers on, cells go to the right.
 
-    >>> print(table([{"form": "sound", "σ": 1.0, "paper": None}]))
-    | form | σ | paper |
+    >>> print(table([{"form": "sound", "σ": 1.0}, {"form": "none", "paper: σ": 2.0}]))
+    | form | σ | paper: σ |
     | --- | ---: | ---: |
     | sound | 1.0 |  |
+    | none |  | 2.0 |
     """
-    if not rows:
-        return ""
-    body = [list(map(_cell, row.values())) for row in rows]
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    body = [[_cell(row.get(name)) for name in columns] for row in rows]
     numeric = [all(map(_NUMBER.match, column)) for column in zip(*body, strict=True)]
     left = numeric.index(True) if True in numeric else len(numeric)
-    return "\n".join(markdown.table(list(map(_cell, rows[0])), body, left))
+    return "\n".join(markdown.table(list(map(_cell, columns)), body, left)) if rows else ""
 
 
 def _cell(value: object) -> str:

@@ -55,28 +55,34 @@ def seed_line(
         panel.plot(dashes, list(values.values()), "_", color=style["color"], markersize=8)
 
 
-def name_ticks(panel: Axes, names: Sequence[str], **style: Any) -> None:
-    """Write a name at each of the places 0, 1, … on the x-axis."""
-    panel.set_xticks(range(len(names)), names, fontsize=style.pop("fontsize", 8), **style)
+def crosses(panel: Axes, reported: Sequence[str | None], **style: Any) -> None:
+    """Draw a cross for each number that the paper reports, at the places 0, 1, …."""
+    import pandas as pd
+
+    known = pd.to_numeric(pd.Series(reported), errors="coerce")  # some are words: no cross
+    panel.plot(range(len(known)), known, "x", alpha=0.6, **style)
+
+
+def name_panel(
+    panel: Axes, title: str, names: Sequence[str], *, logarithmic: bool = False, **style: Any
+) -> None:
+    """Write a title, and a name at each of the places 0, 1, … on the x-axis.
+
+    Args:
+        panel: written on.
+        title: above it.
+        names: of the places.
+        logarithmic: whether the y-axis is, with a few plain numbers at its ticks.
+        style: of the names.
+    """
+    panel.set_title(title, fontsize=9)
+    panel.set_xticks(range(len(names)), names, **{"fontsize": 8, **style})
+    if logarithmic:
+        make_logarithmic(panel, "y")
     panel.tick_params(axis="y", which="both", labelsize=7)
 
 
-def seed_bars(panel: Axes, values: Mapping[str, Sequence[float]]) -> None:
-    """Draw a bar as long as the mean over seeds for each name, the first on top, and each seed."""
-    for place, seeds in enumerate(values.values()):
-        panel.barh([place], [fmean(seeds)], color=f"C{place}", alpha=0.6)
-        panel.plot(seeds, [place] * len(seeds), "k|", markersize=6)
-    name_rows(panel, list(values))
-
-
-def name_rows(panel: Axes, names: Sequence[str]) -> None:
-    """Write a name at each of the places 0, 1, … of the y-axis, the first on top."""
-    panel.set_yticks(range(len(names)), names, fontsize=7)
-    panel.invert_yaxis()
-    panel.tick_params(axis="x", labelsize=7)
-
-
-def logarithmic(panel: Axes, which: Literal["x", "y"]) -> None:
+def make_logarithmic(panel: Axes, which: Literal["x", "y"]) -> None:
     """Make an axis logarithmic, with a few plain numbers at its ticks."""
     from matplotlib.ticker import LogLocator, NullFormatter
 

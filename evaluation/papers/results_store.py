@@ -8,6 +8,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Self
 
+import numpy as np
+
 from evaluation.papers.intervals import Interval, difference, geometric_mean, mean_of
 from evaluation.results_store import Key, ResultsStore, about
 from twinset.privacy.accounting.rounding import up_decimals
@@ -36,6 +38,10 @@ class Results(ResultsStore):
         {0: 0, 1: 1}
         """
         return {seed: _at(row, path) for seed, row in self.by_seed(*level).items()}
+
+    def arrays(self, level: Key, *path: str) -> dict[int, np.ndarray]:
+        """Return by seed what stands under `path`, as an array."""
+        return {seed: np.array(value) for seed, value in self.values(level, *path).items()}
 
     def first(self, level: Key) -> dict[str, Any]:
         """Return one of the rows, for what is the same in all."""

@@ -8,11 +8,11 @@ membership inference; transformers that are trained in two phases.
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -34,38 +34,38 @@ from evaluation.papers.flagged_text import (
 )
 from evaluation.papers.intervals import Interval, difference, ratio
 from evaluation.papers.language_model import (
-    FolderShape,
-    Gpt2Shape,
-    Shape,
+    folder_shape,
+    gpt2_shape,
+    noise_for,
     perplexity,
-    plan_of,
     seeded,
     spending,
     train_model,
 )
 from evaluation.papers.lstm import Lstm, SelectiveDpsgd
 from evaluation.papers.plots import (
+    crosses,
     legend_beside,
-    logarithmic,
+    make_logarithmic,
     make_panels,
-    name_rows,
-    seed_bars,
+    name_panel,
+    seed_line,
 )
 from evaluation.papers.results_store import Results, finite
 from evaluation.papers.run_context import RunContext
-from evaluation.papers.study import Study, main, reported
+from evaluation.papers.study import Study, main, paper_cells, reported
 from evaluation.papers.texts import LINES
 from evaluation.results_store import Key
 from evaluation.utility.dp_fitting import Count, MakePolicy, Recipe
 from twinset.config import PolicyConfig
+from twinset.data.tokenization import TokenisedRecords
 from twinset.detectors import detector_named
 from twinset.errors import InputError
 from twinset.models.base_model import BaseModel, context_length, load_base
 from twinset.policies import make_policy
 from twinset.policies.selective import MaskedPhase, PublishedSelective
 from twinset.pretraining.tokenizer import train_tokenizer
-from twinset.privacy.accounting.calibration import calibrate_noise_multiplier
-from twinset.privacy.accounting.events import Event, MaskedAccess, event_to_dict
+from twinset.privacy.accounting.events import MaskedAccess, event_to_dict
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -84,8 +84,6 @@ POLICIES = (ENTITIES, CONTEXTUAL)
 TRANSFORMER, REDACTED, SDP = "transformer", "redacted", "S-DP"
 TRANSFORMER_NO_DP, TRANSFORMER_DPSGD = f"{TRANSFORMER}, no DP", f"{TRANSFORMER}, DPSGD"
 DELTA = 8e-5
-# Tables 2 and 3, and section 5.3, by text set and model: perplexity with its spread over five runs,
-# top-1 accuracy, σ, C, ε, and the share of flagged tokens.
 REPORTED = reported("sdp", "text", "model")
 TRANSFORMER_EPSILON, TRANSFORMER_NORM = 2.58, 1.0  # the paper does not state the C of Table 3
 
@@ -127,184 +125,6 @@ class Run(NamedTuple):
     seed: int
 
 
-@dataclass(frozen=True)
-class LstmRow:
-    """Makes a row of an LSTM: training, scores, attacks.
-
-    Args:
-        key: of the row.
-        corpus: its texts.
-        size: numbers of the size.
-        run: of the study.
-    """
-
-    key: Run
-    corpus: Corpus
-    size: Mapping[str, Any]
-    run: RunContext
-
-    def row(self) -> dict[str, Any]:
-        """Return scores, attacks, ε, and what they came from."""
-        started, seed = time.monotonic(), self.key.seed
-        model = seeded(lambda v: Lstm(v, self.size["width"]), len(self.corpus.tokenizer), seed)
-        points: list[dict[str, Any]] = []
-        spent = self._train(model, self._looking(lambda: points.append(self._point(model))))
-        seconds = time.monotonic() - started
-        test = scored(model, self.corpus.tested)
-        return {
-            **points[-1],
-            "accuracy": test.accuracy,
-            "private_perplexity": perplexity(test.private_groups),
-            "membership": membership(model, Sides.of(self.corpus, self.size["members"]), seed),
-            **spent,
-            "points": points,
-            "seconds": round(seconds, 1),
-            "test_groups": test.groups.round(4).tolist(),
-            "private_groups": test.private_groups.round(4).tolist(),
-        }
-
-    def _train(self, model: Lstm, count: Count) -> dict[str, Any]:
-        name, seen = self.key.model, self.key.model not in (ANONYMISED_MISSED, SDPSGD_MISSED)
-        rows = planted(self.corpus.train, canary(self.size["digits"]), seen)
-        if name in (ANONYMISED, ANONYMISED_MISSED):
-            rows = [Row(row.masked, ()) for row in rows]
-        flagged = self.corpus.encoded(rows)
-        if name in (SDPSGD, SDPSGD_MISSED):
-            return self._selective(model, flagged, count)
-        if name == DPSGD:
-            return self._uniform(model, flagged, count)
-        recipe = Recipe(**self.size["open"])
-        train_model(model, flagged.records, recipe, 0.0, self.key.seed, count)
-        return dict(NO_NOISE)
-
-    def _uniform(self, model: Lstm, flagged: Flagged, count: Count) -> dict[str, Any]:
-        known, records = REPORTED[self.key.text, DPSGD], flagged.records
-        recipe = Recipe(**self.size["noisy"], max_grad_norm=known["max_grad_norm"])
-        sigma = noise_for(len(records), recipe, known["epsilon"])
-        events = train_model(model, records, recipe, sigma, self.key.seed, count)
-        says = covered(GUARANTEED, len(records))
-        return _noise(sigma, recipe.max_grad_norm, says) | spending(events, DELTA)
-
-    def _selective(self, model: Lstm, flagged: Flagged, count: Count) -> dict[str, Any]:
-        known, rate = REPORTED[self.key.text, SDPSGD], self.size["open"]["learning_rate"]
-        norm, step = known["max_grad_norm"], self.size["step"]
-        recipe = Recipe(**self.size["noisy"] | {"learning_rate": rate, "max_grad_norm": norm})
-        texts, target = (flagged.records, flagged.flags), known["epsilon"]
-        spent = SelectiveDpsgd(model, *texts, recipe, step, target, DELTA, count).train()
-        noise = _noise(spent.noise_multiplier, norm, NOMINAL) | spending(spent.events, DELTA)
-        return noise | {"proved": finite(spent.proved(DELTA)), "releases": spent.releases}
-
-    def _looking(self, look: Callable[[], object]) -> Count:
-        """Return a progress callback that looks at the model after all, half, … of the steps."""
-        count, points = self.run.counter("training"), self.size["points"]
-
-        def look_and_count(done: int, total: int) -> None:
-            count(done, total)
-            if done in {math.ceil(total / 2**k) for k in range(points)}:
-                look()
-
-        return look_and_count
-
-    def _point(self, model: Lstm) -> dict[str, Any]:
-        secret, tokenizer = canary(self.size["digits"]), self.corpus.tokenizer
-        found = canary_exposure(model, tokenizer, secret, self.size["exact"], self.key.seed)
-        return {
-            "perplexity": perplexity(scored(model, self.corpus.tested).groups),
-            "exposure": found.bits,
-            "method": f"{found.method}, of {found.space:,}",
-            "candidates": found.space,
-        }
-
-
-@dataclass(frozen=True)
-class TransformerRow:
-    """Makes a row of the transformer.
-
-    Args:
-        key: of the row.
-        corpus: WikiText-2.
-        size: numbers of the size.
-        shape: of the base model.
-        flagged_by: returns the training rows with what a policy function flags.
-        run: its cache keeps the weights of redacted texts.
-    """
-
-    key: Run
-    corpus: Corpus
-    size: Mapping[str, Any]
-    shape: Shape
-    flagged_by: Callable[[str], Sequence[Row]]
-    run: RunContext
-
-    def row(self) -> dict[str, Any]:
-        """Return perplexity, ε, and what they came from."""
-        started = time.monotonic()
-        model = seeded(self.shape.start, len(self.corpus.tokenizer), self.key.seed)
-        spent = self._train(model)
-        seconds = time.monotonic() - started
-        test = scored(model, self.corpus.tested)
-        return {
-            "perplexity": perplexity(test.groups),
-            "accuracy": test.accuracy,
-            **spent,
-            "seconds": round(seconds, 1),
-            "test_groups": test.groups.round(4).tolist(),
-        }
-
-    def _train(self, model: Any) -> dict[str, Any]:
-        name = self.key.model
-        if name == TRANSFORMER_NO_DP:
-            self._without_noise(model, self.corpus.train)
-            return dict(NO_NOISE)
-        if name == TRANSFORMER_DPSGD:
-            return self._with_noise(model, GUARANTEED)
-        (policy,) = (p for p in POLICIES if name in (redacted(p), selective(p)))
-        self._on_redacted(model, policy)
-        if name == redacted(policy):
-            noise = dict(NO_NOISE)
-        else:
-            make, before = _phase(PublishedSelective, policy), [MaskedAccess(policy)]
-            noise = self._with_noise(model, FLAGGED_ONLY, before, make)
-        return noise | {"share": self.corpus.encoded(self.flagged_by(policy)).share}
-
-    def _on_redacted(self, model: Any, policy: str) -> None:
-        """Phase 1: train without noise on texts without what is flagged."""
-
-        def train() -> None:
-            rows = [Row(row.masked, ()) for row in self.flagged_by(policy)]
-            self._without_noise(model, rows, _phase(MaskedPhase, policy))
-
-        name = f"transformer of redacted texts, {policy}, seed {self.key.seed}"
-        self.run.train_once(name, model, train)
-
-    def _without_noise(
-        self, model: Any, rows: Sequence[Row], make: MakePolicy = make_policy
-    ) -> None:
-        records, recipe = self.corpus.encoded(rows).records, Recipe(**self.size["fine"])
-        train_model(model, records, recipe, 0.0, self.key.seed, self._count, make)
-
-    def _with_noise(
-        self,
-        model: Any,
-        says: str,
-        before: Sequence[Event] = (),
-        make: MakePolicy = make_policy,
-    ) -> dict[str, Any]:
-        """Train with DPSGD on texts as they are; its ε takes redacted texts as known."""
-        records, norm = self.corpus.encoded(self.corpus.train).records, TRANSFORMER_NORM
-        recipe = Recipe(**self.size["private"], max_grad_norm=norm)
-        sigma = noise_for(len(records), recipe, TRANSFORMER_EPSILON)
-        events = train_model(model, records, recipe, sigma, self.key.seed, self._count, make)
-        noise = _noise(sigma, norm, covered(says, len(records)))
-        shown = [event_to_dict(event) for event in before]
-        spent = spending(events, DELTA)
-        return noise | spent | {"events": [*shown, *spent["events"]]}
-
-    @property
-    def _count(self) -> Count:
-        return self.run.counter("training")
-
-
 def covered(says: str, records: int) -> str:
     """Return what ε is called; as in `twinset`, nothing is guaranteed with δ of 1/N or more.
 
@@ -314,28 +134,34 @@ def covered(says: str, records: int) -> str:
     return says if records * DELTA < 1 else LARGE_DELTA
 
 
-def noise_for(records: int, recipe: Recipe, target: float) -> float:
-    """Return σ with which `train_model` spends ε at δ."""
-    plan = plan_of(records, recipe, 1.0)
-    return calibrate_noise_multiplier(target, DELTA, plan.sample_rate, plan.steps)
+def train_privately(
+    model: Any,
+    records: TokenisedRecords,
+    recipe: Recipe,
+    target: float,
+    says: str,
+    seed: int,
+    count: Count,
+    make: MakePolicy = make_policy,
+) -> dict[str, Any]:
+    """Train with DPSGD that spends ε = `target`; return what a row says of its noise and its ε."""
+    sigma = noise_for(len(records), recipe, target, DELTA)
+    events = train_model(model, records, recipe, sigma, seed, count, make)
+    noise = {"noise_multiplier": sigma, "max_grad_norm": recipe.max_grad_norm}
+    return noise | {"says": covered(says, len(records))} | spending(events, DELTA)
 
 
 def _phase(kind: type[MaskedPhase | PublishedSelective], policy: str) -> MakePolicy:
     """Return a maker of the policy of phase 1 or 2, as published."""
     options = PolicyConfig(noise_policy="selective", policy_form="published", detector=policy)
-    return lambda setting: kind(replace(setting, options=options))
-
-
-def _noise(sigma: float, norm: float, says: str) -> dict[str, Any]:
-    return {"noise_multiplier": sigma, "max_grad_norm": norm, "says": says}
+    return lambda params: kind(replace(params, options=options))
 
 
 def perplexity_ratio(
     results: Results, text: str, ours: str, theirs: str, groups: str = "test_groups"
 ) -> Interval:
     """Return the ratio of two models' perplexities on the same held-out tokens."""
-    found = (results.values((text, model), groups).items() for model in (ours, theirs))
-    return ratio(*({seed: np.array(one) for seed, one in model} for model in found))
+    return ratio(*(results.arrays((text, model), groups) for model in (ours, theirs)))
 
 
 def exposure_at_equal_perplexity(
@@ -380,22 +206,20 @@ Line = tuple[str, object, str, object]  # of the table above
 
 
 def _lstm_comparisons(results: Results, text: str) -> Iterator[Line]:
-    known = (REPORTED[text, model]["perplexity"] for model in (SDPSGD, DPSGD))
-    found = perplexity_ratio(results, text, SDPSGD, DPSGD)
-    yield f"{text}: perplexity, S-DPSGD ÷ DPSGD", found, "below 1", _quotient(*known)
+    yield f"{text}: perplexity, S-DPSGD ÷ DPSGD", *_ratios(results, text, SDPSGD, DPSGD)
     bits = exposure_at_equal_perplexity(results, text, SDPSGD, NO_DP)
     yield f"{text}: exposure, S-DPSGD less no DP", bits or UNEQUAL, "below 0", None
     for side in (SWAPPED, HELD_OUT):
         models = (text, SDPSGD), (text, NO_DP)
-        found = results.difference(*models, "membership", side, "accuracy")
-        yield f"{text}: accuracy, {side}, S-DPSGD less no DP", found, "below 0", None
+        less = results.difference(*models, "membership", side, "accuracy")
+        yield f"{text}: accuracy, {side}, S-DPSGD less no DP", less, "below 0", None
 
 
 def _anonymisation_comparisons(results: Results) -> Iterator[Line]:
     guess = results.facts["texts"][WIKITEXT]["vocabulary"]
     private = f"{WIKITEXT}: perplexity of private tokens"
-    found = perplexity_ratio(results, WIKITEXT, SDPSGD, ANONYMISED, "private_groups")
-    yield f"{private}, S-DPSGD ÷ anonymised", found, "below 1", None
+    below = perplexity_ratio(results, WIKITEXT, SDPSGD, ANONYMISED, "private_groups")
+    yield f"{private}, S-DPSGD ÷ anonymised", below, "below 1", None
     mean = results.geometric((WIKITEXT, SDPSGD), "private_perplexity").text(1)
     yield f"{private}, S-DPSGD", mean, f"below {guess:,}, a blind guess", None
     bits = exposure_at_equal_perplexity(results, WIKITEXT, SDPSGD_MISSED, ANONYMISED_MISSED)
@@ -404,37 +228,41 @@ def _anonymisation_comparisons(results: Results) -> Iterator[Line]:
 
 
 def _transformer_comparisons(results: Results, policy: str) -> Iterator[Line]:
-    ours = selective(policy)
     for name, theirs in (("DPSGD", TRANSFORMER_DPSGD), (REDACTED, redacted(policy))):
-        found = perplexity_ratio(results, WIKITEXT, ours, theirs)
-        known = (REPORTED[WIKITEXT, model]["perplexity"] for model in (ours, theirs))
         what = f"transformer, {policy}: perplexity, S-DP ÷ {name}"
-        yield what, found, "below 1", _quotient(*known)
+        yield what, *_ratios(results, WIKITEXT, selective(policy), theirs)
 
 
-def _quotient(ours: float, theirs: float) -> str:
-    return f"{ours / theirs:.3f}"
+def _ratios(results: Results, text: str, ours: str, theirs: str) -> tuple[Interval, str, str]:
+    """Return a ratio of perplexities, what the claim needs, and the paper's own ratio."""
+    a, b = (REPORTED[text, model]["perplexity"] for model in (ours, theirs))
+    return perplexity_ratio(results, text, ours, theirs), "below 1", f"{a / b:.3f}"
 
 
 def utility(results: Results, text: str, model: str) -> dict[str, object]:
-    """Return perplexity, accuracy and ε of an LSTM, beside the paper's: a line of a table."""
-    level, known = (text, model), REPORTED.get((text, model), {})
-    row = results.first(level)
+    """Return perplexity, accuracy and ε of a model, beside the paper's: a line of a table."""
+    level, row = (text, model), results.first((text, model))
+    private = "private_perplexity"
     return {
-        "model": model,
+        "model": _short(model),
         "perplexity": results.geometric(level, "perplexity").text(2),
         "top-1": results.mean(level, "accuracy", least=0.0, most=1.0),
-        "private tokens: perplexity": results.geometric(level, "private_perplexity").text(1),
+        **(
+            {"private tokens: perplexity": results.geometric(level, private).text(1)}
+            if private in row
+            else {"flagged": f"{row['share']:.1%}" if "share" in row else None}
+        ),
         "σ": _sigma(results, level),
         "C": row.get("max_grad_norm"),
         "ε": results.largest(level, "epsilon"),
         "what ε is": row["says"],
-        "paper: perplexity": "{perplexity:.2f} ± {spread:.2f}".format(**known) if known else None,
-        "paper: top-1": "{accuracy:.2f}".format(**known) if known else None,
-        "paper: σ": known.get("noise_multiplier"),
-        "paper: ε": known.get("epsilon"),
         "seeds": len(results.by_seed(*level)),
+        **paper_cells(REPORTED.get(level, {})),
     }
+
+
+def _short(model: str) -> str:
+    return model.removeprefix(f"{TRANSFORMER}, ")
 
 
 def _sigma(results: Results, level: Key) -> str:
@@ -474,38 +302,16 @@ def proved(results: Results) -> list[dict[str, object]]:
     ]
 
 
-def two_phases(results: Results, model: str) -> dict[str, object]:
-    """Return perplexity and ε of a transformer, beside the paper's: a line of a table."""
-    level, known = (WIKITEXT, model), REPORTED[WIKITEXT, model]
-    row = results.first(level)
-    return {
-        "model": _short(model),
-        "flagged": f"{row['share']:.1%}" if "share" in row else None,
-        "perplexity": results.geometric(level, "perplexity").text(2),
-        "σ": _sigma(results, level),
-        "ε": results.largest(level, "epsilon"),
-        "what ε is": row["says"],
-        "paper: flagged": f"{known['flagged']:.1%}" if "flagged" in known else None,
-        "paper: perplexity": f"{known['perplexity']:.2f}",
-        "paper: ε": known.get("epsilon"),
-        "seeds": len(results.by_seed(*level)),
-    }
-
-
-def _short(model: str) -> str:
-    return model.removeprefix(f"{TRANSFORMER}, ")
-
-
-def _draw_perplexities(
-    panel: Any, results: Results, title: str, text: str, models: Sequence[str]
-) -> None:
-    seeds = {_short(m): list(results.values((text, m), "perplexity").values()) for m in models}
-    seed_bars(panel, seeds)
+def _draw_perplexities(panel: Any, results: Results, text: str, models: Sequence[str]) -> None:
     for place, model in enumerate(models):
-        if known := REPORTED.get((text, model)):
-            panel.plot([known["perplexity"]], [place], "rx")
-    logarithmic(panel, "x")
-    panel.set_title(f"{title}: perplexity (x: paper, other tokens)", fontsize=9)
+        seeds, style = results.values((text, model), "perplexity"), {"color": f"C{place}"}
+        seed_line(panel, [seeds], places=[place], form="o", **style)
+    known = [REPORTED.get((text, model), {}).get("perplexity") for model in models]
+    crosses(panel, known, color="C3", label="paper, other tokens")
+    kind = f", {TRANSFORMER}s" if models == TRANSFORMERS else ""
+    title, names = f"{text}{kind}: perplexity", list(map(_short, models))
+    name_panel(panel, title, names, logarithmic=True, **_SLANTED)
+    panel.legend(fontsize=7)
 
 
 def _draw_exposures(panel: Any, results: Results, text: str) -> None:
@@ -514,24 +320,22 @@ def _draw_exposures(panel: Any, results: Results, text: str) -> None:
             xs, ys = ([point[name] for point in points] for name in ("perplexity", "exposure"))
             label = model if number == 0 else None
             panel.plot(xs, ys, "o-", color=f"C{place}", label=label, markersize=3, linewidth=0.8)
-    logarithmic(panel, "x")
-    panel.set_title(f"{text}: the canary's exposure, bits, while learning", fontsize=9)
+    make_logarithmic(panel, "x")
+    panel.set_title(f"{text}: the canary's exposure, bits, while training", fontsize=9)
     panel.set_xlabel("perplexity", fontsize=8)
     panel.tick_params(labelsize=7)
 
 
 def _draw_memberships(panel: Any, results: Results, text: str) -> None:
-    models = LSTMS[text]
-    for shift, (side, mark) in enumerate(((SWAPPED, "o"), (HELD_OUT, "s"))):
-        for place, model in enumerate(models):
-            path = ("membership", side, "accuracy")
-            values = list(results.values((text, model), *path).values())
-            label = side if place == 0 else None
-            heights = [place + 0.2 * (shift - 0.5)] * len(values)
-            panel.plot(values, heights, mark, color=f"C{shift}", label=label, markersize=4)
-    panel.axvline(0.5, color="0.6", linestyle=":")
-    name_rows(panel, models)
-    panel.set_title(f"{text}: accuracy of membership inference", fontsize=9)
+    for colour, side in (("C0", SWAPPED), ("C1", HELD_OUT)):
+        path = "membership", side, "accuracy"
+        seeds = [results.values((text, model), *path) for model in LSTMS[text]]
+        seed_line(panel, seeds, form="o", color=colour, label=side)
+    panel.axhline(0.5, color="0.6", linestyle=":")
+    name_panel(panel, f"{text}: accuracy of membership inference", LSTMS[text], **_SLANTED)
+
+
+_SLANTED = {"rotation": 20, "ha": "right", "fontsize": 7}
 
 
 class Sdp(Study):
@@ -593,13 +397,121 @@ class Sdp(Study):
 
     def row(self, key: Run, run: RunContext) -> Mapping[str, Any]:
         """See `Study`."""
-        if key.model not in TRANSFORMERS:
-            return LstmRow(key, self._corpora[key.text], self.size, run).row()
-        base = self.size.get("base")
-        shape = FolderShape(Path(base)) if base else Gpt2Shape(**self.size["transformer"])
-        flagged_by = partial(self._flagged_by, run.counter("rows flagged"))
-        corpus = self._transformer_corpus
-        return TransformerRow(key, corpus, self.size, shape, flagged_by, run).row()
+        make = self._transformer_row if key.model in TRANSFORMERS else self._lstm_row
+        return make(key, run)
+
+    def _lstm_row(self, key: Run, run: RunContext) -> dict[str, Any]:
+        """Return scores, attacks, ε, and what they came from."""
+        corpus, counter, started = self._corpora[key.text], run.counter("training"), monotonic()
+        model = seeded(lambda v: Lstm(v, self.size["width"]), len(corpus.tokenizer), key.seed)
+        points: list[dict[str, Any]] = []
+
+        def look(done: int, total: int) -> None:  # after all, half, … of the steps
+            counter(done, total)
+            if done in {math.ceil(total / 2**k) for k in range(self.size["points"])}:
+                points.append(self._point(model, corpus, key.seed))
+
+        spent = self._train_lstm(model, key, corpus, look)
+        seconds, test = monotonic() - started, scored(model, corpus.tested)
+        return {
+            **points[-1],
+            "accuracy": test.accuracy,
+            "private_perplexity": perplexity(test.private_groups),
+            "membership": membership(model, Sides.of(corpus, self.size["members"]), key.seed),
+            **spent,
+            "points": points,
+            "seconds": round(seconds, 1),
+            "test_groups": test.groups.round(4).tolist(),
+            "private_groups": test.private_groups.round(4).tolist(),
+        }
+
+    def _train_lstm(self, model: Lstm, key: Run, corpus: Corpus, count: Count) -> dict[str, Any]:
+        seen = key.model not in (ANONYMISED_MISSED, SDPSGD_MISSED)
+        rows = planted(corpus.train, canary(self.size["digits"]), seen)
+        if key.model in (ANONYMISED, ANONYMISED_MISSED):
+            rows = [row.redacted for row in rows]
+        flagged, known = corpus.encoded(rows), REPORTED.get((key.text, key.model), {})
+        if key.model in (SDPSGD, SDPSGD_MISSED):
+            return self._train_selectively(model, flagged, key.text, count)
+        if key.model == DPSGD:
+            recipe = Recipe(**self.size["noisy"], max_grad_norm=known["max_grad_norm"])
+            how = known["epsilon"], GUARANTEED, key.seed, count
+            return train_privately(model, flagged.records, recipe, *how)
+        recipe = Recipe(**self.size["open"])
+        train_model(model, flagged.records, recipe, 0.0, key.seed, count)
+        return NO_NOISE
+
+    def _train_selectively(
+        self, model: Lstm, flagged: Flagged, text: str, count: Count
+    ) -> dict[str, Any]:
+        known, rate = REPORTED[text, SDPSGD], self.size["open"]["learning_rate"]
+        norm, how = known["max_grad_norm"], (self.size["step"], known["epsilon"], DELTA, count)
+        recipe = Recipe(**self.size["noisy"] | {"learning_rate": rate, "max_grad_norm": norm})
+        spent = SelectiveDpsgd(model, flagged.records, flagged.flags, recipe, *how).train()
+        return {
+            "noise_multiplier": spent.noise_multiplier,
+            "max_grad_norm": norm,
+            "says": NOMINAL,
+            **spending(spent.events, DELTA),
+            "proved": finite(spent.proved(DELTA)),
+            "releases": spent.releases,
+        }
+
+    def _point(self, model: Lstm, corpus: Corpus, seed: int) -> dict[str, Any]:
+        secret, exact = canary(self.size["digits"]), self.size["exact"]
+        exposed = canary_exposure(model, corpus.tokenizer, secret, exact, seed)
+        return {
+            "perplexity": perplexity(scored(model, corpus.tested).groups),
+            "exposure": exposed.bits,
+            "method": f"{exposed.method}, of {exposed.space:,}",
+            "candidates": exposed.space,
+        }
+
+    def _transformer_row(self, key: Run, run: RunContext) -> dict[str, Any]:
+        """Return perplexity, ε, and what they came from."""
+        corpus, base, started = self._transformer_corpus, self.size.get("base"), monotonic()
+        shape = folder_shape(Path(base)) if base else gpt2_shape(**self.size["transformer"])
+        model = seeded(shape.start, len(corpus.tokenizer), key.seed)
+        spent = self._train_transformer(model, key, corpus, run)
+        seconds, test = monotonic() - started, scored(model, corpus.tested)
+        return {
+            "perplexity": perplexity(test.groups),
+            "accuracy": test.accuracy,
+            **spent,
+            "seconds": round(seconds, 1),
+            "test_groups": test.groups.round(4).tolist(),
+        }
+
+    def _train_transformer(
+        self, model: Any, key: Run, corpus: Corpus, run: RunContext
+    ) -> dict[str, Any]:
+        """Train in one phase or two; ε of the second takes redacted texts as known."""
+        count = run.counter("training")
+
+        def train_openly(rows: Sequence[Row], make: MakePolicy = make_policy) -> None:
+            records, recipe = corpus.encoded(rows).records, Recipe(**self.size["fine"])
+            train_model(model, records, recipe, 0.0, key.seed, count, make)
+
+        records = corpus.encoded(corpus.train).records
+        recipe = Recipe(**self.size["private"], max_grad_norm=TRANSFORMER_NORM)
+        if key.model == TRANSFORMER_NO_DP:
+            train_openly(corpus.train)
+            return NO_NOISE
+        if key.model == TRANSFORMER_DPSGD:
+            how = TRANSFORMER_EPSILON, GUARANTEED, key.seed, count
+            return train_privately(model, records, recipe, *how)
+        (policy,) = (p for p in POLICIES if key.model in (redacted(p), selective(p)))
+        flagged = self._flagged_by(policy, run.counter("rows flagged"))
+        share, rows = corpus.encoded(flagged).share, [row.redacted for row in flagged]
+        name = f"transformer of redacted texts, {policy}, seed {key.seed}"
+        run.train_once(name, model, partial(train_openly, rows, _phase(MaskedPhase, policy)))
+        if key.model == redacted(policy):
+            return NO_NOISE | {"share": share}
+        second = TRANSFORMER_EPSILON, FLAGGED_ONLY, key.seed, count
+        make = _phase(PublishedSelective, policy)
+        spent = train_privately(model, records, recipe, *second, make)
+        events = [event_to_dict(MaskedAccess(policy)), *spent["events"]]
+        return spent | {"events": events, "share": share}
 
     def tables(self, results: Results) -> Mapping[str, Any]:
         """See `Study`."""
@@ -608,7 +520,7 @@ class Sdp(Study):
             "utility": {t: [utility(results, t, m) for m in LSTMS[t]] for t in LSTMS},
             "attacks": {t: [attacks(results, t, m) for m in LSTMS[t]] for t in LSTMS},
             "proved": proved(results),
-            "two_phases": [two_phases(results, model) for model in TRANSFORMERS],
+            "two_phases": [utility(results, WIKITEXT, model) for model in TRANSFORMERS],
             "flagged": {t: REPORTED[t, SDPSGD]["flagged"] for t in LSTMS},
         }
 
@@ -616,12 +528,12 @@ class Sdp(Study):
         """Draw a row of panels for each text set, and one for transformers."""
         title = f"Selective DP, δ = {DELTA:g} ({results.settings['size']}); ε of S-DPSGD is nominal"
         rows = len(LSTMS) + 1
-        figure, panels = make_panels(title, rows, 3, (14, 3.4 * rows))
+        figure, panels = make_panels(title, rows, 3, (14, 3.6 * rows))
         for line, (text, models) in zip(panels, LSTMS.items(), strict=False):
-            _draw_perplexities(line[0], results, text, text, models)
+            _draw_perplexities(line[0], results, text, models)
             _draw_exposures(line[1], results, text)
             _draw_memberships(line[2], results, text)
-        _draw_perplexities(panels[-1][0], results, f"{TRANSFORMER}s", WIKITEXT, TRANSFORMERS)
+        _draw_perplexities(panels[-1][0], results, WIKITEXT, TRANSFORMERS)
         for empty, drawn in zip(panels[-1][1:], panels[0][1:], strict=True):
             legend_beside(empty, drawn)
         return figure
@@ -673,19 +585,18 @@ class Sdp(Study):
     def _flagged(self) -> dict[str, list[Row]]:
         return {}
 
-    def _flagged_by(self, count: Count, policy: str) -> list[Row]:
-        """Return the training rows of WikiText-2 with what a detector flags, found once.
+    def _flagged_by(self, policy: str, count: Count) -> list[Row]:
+        """Return the training rows of WikiText-2 with what a detector flags, looked for once.
 
         Raises:
             InputError: the detector's library is not installed.
         """
         if policy not in self._flagged:
-            texts = [row.text for row in self._transformer_corpus.train]
-            found: list[Row] = []
+            rows, texts = list[Row](), [row.text for row in self._transformer_corpus.train]
             for text, spans in zip(texts, detector_named(policy).spans(texts), strict=True):
-                found.append(Row(text, tuple((start, end, policy) for start, end in spans)))
-                count(len(found), len(texts))
-            self._flagged[policy] = found
+                rows.append(Row(text, tuple((start, end, policy) for start, end in spans)))
+                count(len(rows), len(texts))
+            self._flagged[policy] = rows
         return self._flagged[policy]
 
 

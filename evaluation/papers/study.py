@@ -39,6 +39,7 @@ import typer
 from evaluation.papers.page import Prose
 from evaluation.papers.results_store import Results
 from evaluation.papers.run_context import RunContext
+from evaluation.papers.texts import drawn, read_lines
 from evaluation.results_store import Key
 from evaluation.run_command import command_line, run_command
 from twinset.commandline.console import Console
@@ -102,6 +103,14 @@ class Study(ABC):
     def figure(self, results: Results) -> Figure:
         """Draw the figure; every row is there."""
 
+    def lines(self, name: str, most: str) -> list[str]:
+        """Return the lines of a file of texts, of which the size takes at most its number `most`.
+
+        Raises:
+            InputError: the file cannot be used.
+        """
+        return drawn(read_lines(self.paths[name]), self.size.get(most))
+
     def sources(self) -> dict[str, str]:
         """Return each file's name and contents, as a hash."""
         return {name: fingerprint(path) for name, path in self.paths.items()}
@@ -153,8 +162,12 @@ def read_size(name: str, size_name: str) -> dict[str, Any]:
 
 def reported(name: str, *columns: str) -> dict[tuple[Any, ...], dict[str, Any]]:
     """Return the lines of a paper's own tables, by the values of some of their columns."""
-    lines = _read_toml(name)["reported"]
-    return {tuple(line[c] for c in columns): line for line in lines if set(columns) <= line.keys()}
+    return {tuple(line[c] for c in columns): line for line in _read_toml(name)["reported"]}
+
+
+def paper_cells(line: Mapping[str, Any]) -> dict[str, str]:
+    """Return what the page shows of a line of the paper's tables: its columns "paper: …"."""
+    return {name: value for name, value in line.items() if name.startswith("paper: ")}
 
 
 def _read_toml(name: str) -> dict[str, Any]:

@@ -88,9 +88,9 @@ def test_the_notes_say_what_the_accountant_says_of_the_paper():
         event = SubsampledGaussian(sigma, 4096 / lines, round(20 * lines / 4096))
         assert f"{up_decimals(epsilon([event], DELTA))} at σ = {sigma:g}" in notes
         for model in (DP_SGD, ADP):
-            assert f"{TABLE_1[model, sigma]['epsilon']:g} at σ = {sigma:g}" in notes
+            assert f"{TABLE_1[model, sigma]['paper: ε']} at σ = {sigma:g}" in notes
     for line in TABLE_1.values():
-        loss, perplexity = line["loss"], line["perplexity"]
+        loss, perplexity = (float(line[f"paper: {name}"]) for name in ("loss", "PPL"))
         if perplexity < 20_000:
             base = math.exp(math.log(perplexity) / loss)
             assert f"{perplexity:.2f} = {base:.2f} to the {loss:.2f}" in notes

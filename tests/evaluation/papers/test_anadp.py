@@ -11,44 +11,8 @@ import torch
 
 from evaluation.leakage.names import digits_of
 from evaluation.papers import anadp
-from evaluation.papers.anadp import (
-    ADAPTERS,
-    AG_NEWS,
-    DELTA,
-    EPSILON,
-    FORMS,
-    FULL,
-    IMPORTANCE,
-    LEAKAGE,
-    LORA,
-    METHODS,
-    NO_DP,
-    POLICIES,
-    PUBLISHED,
-    RANK,
-    SETS,
-    SOUND,
-    SST2,
-    UNIFORM,
-    YELP,
-    Anadp,
-    Labels,
-    Rows,
-    Tuning,
-    hidden,
-    mean_noise,
-    noise_of,
-    share_won_back,
-)
-from evaluation.papers.email_leakage import (
-    DIGITS,
-    EXPOSURE,
-    PARTS,
-    RANKS,
-    Passages,
-    apart,
-    passage,
-)
+from evaluation.papers.anadp import FORMS, IMPORTANCE, METHODS, SETS, Anadp, Labels, read_rows
+from evaluation.papers.email_leakage import DIGITS, EXPOSURE, PARTS, RANKS, Passages, apart, passage
 from evaluation.papers.noise import ATTACK, PolicyMaker
 from evaluation.papers.page import Prose
 from evaluation.papers.results_store import Results
@@ -68,6 +32,8 @@ from twinset.privacy.mechanism.randomness import Randomness
 with_pii = pytest.mark.skipif(
     find_spec("spacy") is None or find_spec(PIPELINE) is None, reason="needs twinset[pii]"
 )
+FULL, LORA, ADAPTERS = METHODS
+NO_DP, UNIFORM, PUBLISHED, SOUND = FORMS
 GOOD, BAD = "lovely bright warm kind".split(), "dull grey cold harsh".split()
 NAMES = "Ada Quill,Otto Zeller,Kurt Oakes,Vera Nettle".split(",")
 ROWS = len(SETS) * len(METHODS) * len(FORMS)
@@ -135,7 +101,7 @@ def options(tmp_path, tiny_encoder):
 
 def test_the_full_size_is_the_papers():
     size = read_size("anadp", "full")
-    assert (size["encoder"], RANK) == ("roberta-base", 16)
+    assert (size["encoder"], anadp.RANK) == ("roberta-base", 16)
     recipes = [one for method in METHODS for one in size["recipes"][method].values()]
     assert len(recipes) == 2 * len(METHODS)
     assert {(one["epochs"], one["max_grad_norm"]) for one in recipes} == {(50, 10.0)}
@@ -154,21 +120,19 @@ def test_the_notes_say_the_policys_own_constants():
 
 
 def test_as_many_rows_of_each_label_are_taken(tmp_path):
-    path, labels = tmp_path / "a.csv", SETS[YELP]
+    path, labels = tmp_path / "a.csv", SETS["Yelp"]
     said = ["negative"] * 5 + ["neutral"] * 20 + ["positive"] * 9
     frame = pd.DataFrame({"text": [f"t{i}" for i in range(34)], "sentiment": said})
     frame.to_csv(path, index=False)
-    rows = Rows.read(path, labels, None)
-    assert sorted(rows.labels) == ["negative"] * 5 + ["positive"] * 5
-    assert dict(zip(frame["text"], said, strict=True)) | dict(
-        zip(rows.texts, rows.labels, strict=True)
-    ) == dict(zip(frame["text"], said, strict=True))
-    assert len(Rows.read(path, labels, 7).texts) == 6
-    assert rows.largest_class == 0.5
+    rows = read_rows(path, labels, None)
+    assert sorted(rows["label"]) == ["negative"] * 5 + ["positive"] * 5
+    assert rows["label"].equals(frame["sentiment"].loc[rows.index].rename("label"))
+    assert rows["text"].equals(frame["text"].loc[rows.index])
+    assert len(read_rows(path, labels, 7)) == 6
     with pytest.raises(InputError, match="no column 'topic'"):
-        Rows.read(path, SETS[AG_NEWS], None)
+        read_rows(path, SETS["AG News"], None)
     with pytest.raises(InputError, match="fewer than two labels"):
-        Rows.read(path, Labels("sentiment", ("neutral", "positive")), None)
+        read_rows(path, Labels("sentiment", ("neutral", "positive")), None)
 
 
 def test_a_passage_ends_with_its_number_and_begins_with_a_word():
@@ -178,7 +142,7 @@ def test_a_passage_ends_with_its_number_and_begins_with_a_word():
     assert passage("no number") is None
 
 
-def test_no_number_is_both_learnt_and_held_out():
+def test_no_number_is_both_trained_on_and_held_out():
     texts = [f"a 713-555-{n:04d} b 713-555-{n + 1:04d}" for n in range(40)]
     train, heldout = apart([*texts, *(f"call 602-555-{n:04d}" for n in range(40))])
 
@@ -215,7 +179,7 @@ def _leaves(value):
 
 def tuned(family, method, tables=True):
     torch.manual_seed(0)
-    model = Tuning(method, 3, tables)(classifiers.build(family).float()).double()
+    model = anadp.Tuning(method, 3, tables)(classifiers.build(family).float()).double()
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():  # as after some steps: neither B of LoRA nor an adapter is zero
         for name, p in model.named_parameters():
@@ -265,14 +229,14 @@ def test_only_what_a_method_says_is_trained(family):
 @pytest.mark.parametrize("method", [LORA, ADAPTERS])
 def test_a_method_begins_with_the_model_as_it_was(method):
     rows, plain = classifiers.random_rows(3, 1), classifiers.build("BertConfig")
-    tuned = Tuning(method, 3)(classifiers.build("BertConfig")).double().eval()
+    tuned = anadp.Tuning(method, 3)(classifiers.build("BertConfig")).double().eval()
     ids = rows.input_ids
     assert torch.allclose(tuned(input_ids=ids).logits, plain(input_ids=ids).logits)
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_each_form_spends_what_it_says(form):
-    maker, private = PolicyMaker(POLICIES.get(form)), form != NO_DP
+    maker, private = PolicyMaker(anadp.POLICIES.get(form)), form != NO_DP
     norm = 1.0 if private else math.inf
     policy = maker(MechanismParams(1.2 if private else 0.0, norm, 0.1, Randomness.from_os()))
     weights = [torch.linspace(-1, 1, 40).reshape(4, 10)]
@@ -280,12 +244,12 @@ def test_each_form_spends_what_it_says(form):
         policy.scales()
         noisy, event = policy.release([torch.ones(4, 10)], [0])
         policy.update_statistics(weights, noisy)
-    stated, least = (epsilon([SubsampledGaussian(s, 0.1, 3)], DELTA) for s in (1.2, 0.6))
-    assert maker.nominal(DELTA) == (stated if form == PUBLISHED else None)
-    spent = epsilon([event] * 3, DELTA)
+    stated, least = (epsilon([SubsampledGaussian(s, 0.1, 3)], anadp.DELTA) for s in (1.2, 0.6))
+    assert maker.nominal(anadp.DELTA) == (stated if form == PUBLISHED else None)
+    spent = epsilon([event] * 3, anadp.DELTA)
     expected = {NO_DP: math.inf, UNIFORM: stated, SOUND: stated, PUBLISHED: least}
     assert spent == pytest.approx(expected[form])
-    noise = mean_noise(policy, ["h.0.q.weight"])
+    noise = anadp.mean_noise(policy, ["h.0.q.weight"])
     assert set(noise) == ({"h.0.q.weight"} if form in IMPORTANCE else set())
 
 
@@ -305,14 +269,14 @@ def made_up(tmp_path, accuracy):
 
 def test_the_gap_won_back_is_a_share_of_what_noise_costs(tmp_path):
     found = made_up(tmp_path, {NO_DP: 0.9, UNIFORM: 0.7, PUBLISHED: 0.8, SOUND: 0.75})
-    assert share_won_back(found, LORA, PUBLISHED) == pytest.approx(0.5)
-    assert share_won_back(found, LORA, NO_DP) == pytest.approx(1)
+    assert anadp.share_won_back(found, LORA, PUBLISHED) == pytest.approx(0.5)
+    assert anadp.share_won_back(found, LORA, NO_DP) == pytest.approx(1)
     free = made_up(tmp_path, dict.fromkeys(FORMS, 0.7))
-    assert share_won_back(free, LORA, PUBLISHED) is None
+    assert anadp.share_won_back(free, LORA, PUBLISHED) is None
 
 
 def test_noise_by_place_is_a_geometric_mean_over_seeds(tmp_path):
-    cells = noise_of(made_up(tmp_path, dict.fromkeys(FORMS, 0.7)), SST2, LORA, SOUND)
+    cells = anadp.noise_of(made_up(tmp_path, dict.fromkeys(FORMS, 0.7)), "SST-2", LORA, SOUND)
     assert cells["0", "q"] == pytest.approx((0.5 * 0.6 * 0.7) ** (1 / 3))
     assert cells["-", "classifier"] == pytest.approx(2.0)
 
@@ -325,13 +289,13 @@ def test_leakage_is_of_numbers_trained_on_less_held_out_ones(tmp_path):
         for seed in range(3):
             known = zip(PARTS, pair, strict=True)
             parts = {part: {EXPOSURE: value + seed, RANKS: None} for part, value in known}
-            results.rows[LEAKAGE, form, seed] = {"known": parts}
-    rows = {form: hidden(results, EXPOSURE, form) for form in FORMS}
+            results.rows[anadp.LEAKAGE, form, seed] = {"known": parts}
+    rows = {form: anadp.hidden(results, EXPOSURE, form) for form in FORMS}
     shown = {form: row["train less held-out"].value for form, row in rows.items()}
     assert shown == {NO_DP: 3.0, UNIFORM: 0.0, PUBLISHED: 0.0, SOUND: 0.5}
     assert rows[SOUND]["less no privacy"].value == -2.5
     assert rows[SOUND]["less uniform"].value == 0.5 and rows[UNIFORM]["less uniform"] is None
-    nobody = [hidden(results, RANKS, form) for form in FORMS]
+    nobody = [anadp.hidden(results, RANKS, form) for form in FORMS]
     assert not any(row["train less held-out"] for row in nobody)  # no name was found at all
 
 
@@ -362,10 +326,10 @@ def check(row):
     if form == NO_DP:
         assert (spent, row["noise_multiplier"]) == (None, 0.0)
     elif form == PUBLISHED:
-        assert nominal == pytest.approx(EPSILON, abs=0.05) and spent > 2 * nominal
+        assert nominal == pytest.approx(anadp.EPSILON, abs=0.05) and spent > 2 * nominal
     else:
-        assert spent == pytest.approx(EPSILON, abs=0.05) and spent <= EPSILON
-    if kind == LEAKAGE:
+        assert spent == pytest.approx(anadp.EPSILON, abs=0.05) and spent <= anadp.EPSILON
+    if kind == anadp.LEAKAGE:
         for part in row["known"].values():
             assert 0 <= part[RANKS] <= 1 and 0 <= part[EXPOSURE] <= DIGITS * math.log2(10)
     else:

@@ -8,7 +8,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from evaluation.papers import kerrigan
-from evaluation.papers.feedforward import FeedForward
+from evaluation.papers.feedforward import feed_forward
 from evaluation.papers.kerrigan import (
     BOTH,
     DELTA,
@@ -46,7 +46,7 @@ C = 0.5
 
 def model_of(tokens, embedding):
     torch.manual_seed(0)
-    return FeedForward(tokens.size, embedding, HIDDEN, PREVIOUS).double()
+    return feed_forward(tokens.size, embedding, HIDDEN, PREVIOUS).double()
 
 
 def window_by_window(model, line):
@@ -168,9 +168,9 @@ def test_the_notes_say_what_the_accountant_says_of_the_script():
     """The script's 12,000 batches of 64 from 689,763 examples."""
     notes = " ".join(Prose.read(HERE / "kerrigan.md").template.split())
     for sigma in (0.1, 1.1):
-        paper = TABLE_1["small", BOTH, sigma]["epsilon"]
+        paper = TABLE_1["small", BOTH, sigma]["paper: ε"]
         ours = up_decimals(epsilon([SubsampledGaussian(sigma, 64 / 689_763, 12_000)], DELTA))
-        assert f"{ours} at σ = {sigma:g}" in notes and f"{paper:.2f} at σ = {sigma:g}" in notes
+        assert f"{ours} at σ = {sigma:g}" in notes and f"{paper} at σ = {sigma:g}" in notes
 
 
 def test_a_folder_that_reads_too_little_is_refused(options, tiny_base):

@@ -11,6 +11,7 @@ import torch
 
 from evaluation.demo_tables.support_dialogues import support_dialogues
 from evaluation.leakage.roc import Attack
+from evaluation.papers import sdp
 from evaluation.papers.flagged_text import (
     HELD_OUT,
     SWAPPED,
@@ -31,7 +32,6 @@ from evaluation.papers.sdp import (
     DELTA,
     DIALOGUES,
     DPSGD,
-    ENTITIES,
     FLAGGED_ONLY,
     GUARANTEED,
     LSTMS,
@@ -41,13 +41,7 @@ from evaluation.papers.sdp import (
     REPORTED,
     SDPSGD,
     WIKITEXT,
-    LstmRow,
     Sdp,
-    covered,
-    exposure_at_equal_perplexity,
-    proved,
-    selective,
-    utility,
 )
 from evaluation.papers.study import PUBLISHED, read_size
 from evaluation.utility.dp_fitting import Recipe
@@ -310,7 +304,7 @@ def test_private_values_reach_the_next_segment_by_noisy_states_alone(rows, token
 def test_scores_are_those_of_the_model(rows, tokenizer):
     torch.manual_seed(0)
     model, flagged = Lstm(len(tokenizer), 12), encoded(rows, tokenizer, 48)
-    found = scored(model, flagged)
+    found = scored(model, flagged).sums
     begin = int(tokenizer.eos_token_id)
     means = nats_per_token(model, flagged.records.texts, begin).numpy()
     np.testing.assert_allclose(found.nats / found.tokens, means, rtol=1e-5)
@@ -355,20 +349,20 @@ def test_exposures_are_compared_at_equal_perplexity(tmp_path):
         results.rows[WIKITEXT, NO_DP, seed] = {"points": points}
         results.rows[WIKITEXT, SDPSGD, seed] = ours
     models = WIKITEXT, SDPSGD, NO_DP
-    assert exposure_at_equal_perplexity(results, *models).value == pytest.approx(3.0 - 4.0)
+    assert sdp.exposure_at_equal_perplexity(results, *models).value == pytest.approx(3.0 - 4.0)
     for never in (400.0, 20.0):
         results.rows[WIKITEXT, SDPSGD, 1] = ours | {"perplexity": never}
-        assert exposure_at_equal_perplexity(results, *models) is None
+        assert sdp.exposure_at_equal_perplexity(results, *models) is None
 
 
 def test_the_page_says_what_is_no_guarantee():
     results = Results.load(PUBLISHED / "sdp.json")
-    lines = [utility(results, text, model) for text in LSTMS for model in LSTMS[text]]
+    lines = [sdp.utility(results, text, model) for text in LSTMS for model in LSTMS[text]]
     for line in lines:
         expected = NOMINAL if "S-DPSGD" in line["model"] else GUARANTEED if line["C"] else NONE
         assert line["what ε is"] == expected
     selective = [line["ε"] for line in lines if "S-DPSGD" in line["model"]]
-    worth = proved(results)
+    worth = sdp.proved(results)
     assert [line["nominal ε"] for line in worth] == selective
     for line in worth:
         assert float(line["ε that can be proved"]) > 100 * float(line["nominal ε"])
@@ -376,19 +370,19 @@ def test_the_page_says_what_is_no_guarantee():
 
 def test_published_numbers_are_the_papers():
     line = REPORTED[DIALOGUES, SDPSGD]
-    assert (line["perplexity"], line["spread"], line["accuracy"]) == (10.42, 0.91, 0.69)
+    assert (line["perplexity"], line["paper: perplexity"]) == (10.42, "10.42 ± 0.91")
     assert REPORTED[WIKITEXT, SDPSGD]["max_grad_norm"] == 1e-3
     assert REPORTED[DIALOGUES, DPSGD]["epsilon"] == 2.51
-    line = REPORTED[WIKITEXT, selective(ENTITIES)]
-    assert (line["perplexity"], line["epsilon"]) == (22.56, 2.58)
+    line = REPORTED[WIKITEXT, sdp.selective(sdp.ENTITIES)]
+    assert (line["perplexity"], line["paper: ε"]) == (22.56, "2.58")
     size = read_size("sdp", "full")
     assert (size["base"], size["width"], size["context"]) == ("gpt2", 200, 36)
     assert "vocabulary" not in size and canary(size["digits"]).text == "My ID is 341752"
 
 
 def test_delta_of_one_over_n_guarantees_nothing():
-    assert covered(GUARANTEED, 12_499) == GUARANTEED
-    assert covered(FLAGGED_ONLY, 12_500).startswith(NOMINAL)
+    assert sdp.covered(GUARANTEED, 12_499) == GUARANTEED
+    assert sdp.covered(FLAGGED_ONLY, 12_500).startswith(NOMINAL)
 
 
 # --- the command --------------------------------------------------------------------------------
@@ -425,7 +419,7 @@ def test_a_base_that_reads_too_little_is_named(options, tiny_base):
 @pytest.mark.slow
 def test_from_the_command_to_its_files(options, tmp_path, monkeypatch):
     pytest.importorskip("presidio_analyzer")
-    done = stopped_and_finished(Sdp, options, monkeypatch, LstmRow, "row", after=3)
+    done = stopped_and_finished(Sdp, options, monkeypatch, Sdp, "_lstm_row", after=3)
     assert done.before == 3
     assert [tuple(row["key"]) for row in done.found["rows"]] == list(Sdp("tiny").keys(1))
     assert done.calls == sum(map(len, LSTMS.values()))
