@@ -8,12 +8,11 @@ model finds each text.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
 from statistics import geometric_mean as middle
+from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -98,100 +97,6 @@ def canary(copies: int) -> Canary:
     return Canary(sentence, SECRET, (), copies)
 
 
-@dataclass(frozen=True)
-class Corpora:
-    """The texts.
-
-    Args:
-        public: lines that anyone may have: vocabulary, and constants of privacy weights.
-        train: private lines to train on.
-        test: private lines, read for the table alone.
-        size: numbers of the size.
-    """
-
-    public: Sequence[str]
-    train: Sequence[str]
-    test: Sequence[str]
-    size: Mapping[str, Any]
-
-    @cached_property
-    def tokens(self) -> Subwords:
-        """Those of a tokenizer trained on the public lines."""
-        return Subwords.of(self.public, self.size["vocabulary"])
-
-    def records(self, copies: int) -> TokenisedRecords:
-        """Return the lines to train on, and after them the canary's copies."""
-        return self._tokenised([*self.train, *[canary(copies).text] * copies])
-
-    @cached_property
-    def tested(self) -> TokenisedRecords:
-        """The lines of the test part."""
-        return self._tokenised(self.test)
-
-    def facts(self) -> dict[str, Any]:
-        """Return what a reader should know of the texts."""
-        train = self.records(0)
-        return {
-            "tokens": self.tokens.description,
-            "vocabulary": self.tokens.size,
-            "private lines": len(train),
-            "private tokens": sum(map(len, train.texts)),
-            "private lines cut": train.truncated,
-            "test lines": len(self.tested),
-            "test tokens": sum(map(len, self.tested.texts)),
-            "context": self.size["shape"]["context"],
-        }
-
-    def _tokenised(self, lines: Sequence[str]) -> TokenisedRecords:
-        return tokenised(map(spaced, lines), self.tokens, self.size["shape"]["context"])
-
-
-class TextNats(NamedTuple):
-    """How unusual a public model finds texts.
-
-    Args:
-        nats: (N + 1,) nats per token of the private lines, and last of the canary.
-        scale: the constants that make privacy weights of nats.
-    """
-
-    nats: Tensor
-    scale: WeightScale
-
-    def planted(self, copies: int) -> Tensor:
-        """(N + copies,) nats per token of the lines, and after them of the canary's copies."""
-        return torch.cat([self.nats[:-1], self.nats[-1:].expand(copies)])
-
-
-def weigh(corpora: Corpora, run: RunContext) -> TextNats:
-    """Return how unusual a public model finds the texts, asked once for all rows.
-
-    The constants of privacy weights are fitted on public lines of the same length.
-
-    Raises:
-        InputError: the model cannot be used, or finds all public lines alike.
-    """
-    size = corpora.size
-
-    def ask() -> dict[str, Any]:
-        base, most = load_base(size["public_model"], say=run.progress.say), size["weighed_tokens"]
-        shown = _weighed_tokens(base, drawn(list(corpora.public), size["scale_lines"]), most)
-        origin = f"{len(shown)} lines of the public text"
-        scale = fit_scale(base, shown, origin, run.counter("public lines weighed"))
-        lines = _weighed_tokens(base, [*corpora.train, canary(1).text], most)
-        counter = run.counter("private lines weighed")
-        nats = text_nats(base.model, base.tokenizer, lines, counter)
-        return {"nats": nats, "scale": scale.to_dict()}
-
-    known = run.once("nats per token of a public model", ask)
-    return TextNats(known["nats"], WeightScale.from_dict(known["scale"]))
-
-
-def _weighed_tokens(base: BaseModel, lines: Sequence[str], most: int) -> list[list[int]]:
-    """Return the public model's tokens of each line with its end, cut at so many."""
-    ids = base.tokenizer(list(map(spaced, lines)), add_special_tokens=False)["input_ids"]
-    return [[*row, base.tokenizer.eos_token_id][:most] for row in ids]
-
-
 def weights_of(form: str, nats: Tensor, scale: WeightScale) -> Tensor | None:
     """(N,) nats per token → (N,) privacy weights, where noise is adaptive.
 
@@ -225,44 +130,6 @@ def mean_noise(form: str, policy: NoisePolicy) -> float:
     """Return the mean standard deviation of the noise so far, over σC."""
     scales: list[float] = policy.state().get("scales", [])
     return fmean(scales) if scales else multiplier_of(form, 1.0)
-
-
-def train_row(key: Run, corpora: Corpora, texts: TextNats, run: RunContext) -> dict[str, Any]:
-    """Return what a model knows, what it spent, and what it came from."""
-    size, records, tokens = corpora.size, corpora.records(key.planted), corpora.tokens
-    recipe = Recipe(**size["recipe"])
-    model = seeded(gpt2_shape(**size["shape"]).build, tokens.size, key.seed)
-    weights = weights_of(key.form, texts.planted(key.planted), texts.scale)
-    maker = policy_maker(key.form, weights)
-    sigma, counter = multiplier_of(key.form, key.sigma), run.counter("training")
-    started = time.monotonic()
-    events = train_model(model, records, recipe, sigma, key.seed, counter, maker)
-    seconds = time.monotonic() - started
-    groups = nats_of_groups(model, corpora.tested, tokens.begin, run.counter("scoring"))
-    known = _exposure(model, corpora, key)
-    return {
-        "perplexity_test": perplexity(groups),
-        "exposure": known.bits,
-        "rank": known.rank,
-        "method": known.method,
-        "epsilon_most_protected": finite(epsilon(events, DELTA, 1.0)),
-        "epsilon_least_protected": finite(epsilon(events, DELTA)),
-        "epsilon_nominal": finite(maker.nominal(DELTA)),
-        "mean_noise": mean_noise(key.form, maker.policy),
-        "events": [event_to_dict(event) for event in events],
-        "weights": _weight_quantiles(weights, len(corpora.train)),
-        "seconds": round(seconds, 1),
-        "records_per_second": round(recipe.epochs * len(records) / seconds, 1),
-    }
-
-
-def _exposure(model: Any, corpora: Corpora, key: Run) -> Exposure:
-    tokens, planted, many = corpora.tokens, canary(key.planted), corpora.size.get("candidates")
-    if many is None:
-        return exposure(model, tokens.tokenizer, [tokens.begin], planted)
-    return extrapolated_exposure(
-        model, tokens.tokenizer, [tokens.begin], planted, seed=key.seed, candidates=many
-    )
 
 
 def _weight_quantiles(weights: Tensor | None, lines: int) -> dict[str, float] | None:
@@ -419,14 +286,111 @@ class Adp(Study):
 
     def facts(self) -> Mapping[str, Any]:
         """See `Study`."""
-        return self._corpora.facts()
+        train = self.records(0)
+        return {
+            "tokens": self.tokens.description,
+            "vocabulary": self.tokens.size,
+            "private lines": len(train),
+            "private tokens": sum(map(len, train.texts)),
+            "private lines cut": train.truncated,
+            "test lines": len(self._tested),
+            "test tokens": sum(map(len, self._tested.texts)),
+            "context": self.size["shape"]["context"],
+        }
+
+    @cached_property
+    def tokens(self) -> Subwords:
+        """Those of a tokenizer trained on the public lines."""
+        return Subwords.of(self.lines("public", "public_lines"), self.size["vocabulary"])
+
+    @cached_property
+    def _train(self) -> list[str]:
+        return self.lines("private_train", "private_lines")
+
+    @cached_property
+    def _tested(self) -> TokenisedRecords:
+        return self._records(self.lines("private_test", "scored_lines"))
+
+    def records(self, copies: int) -> TokenisedRecords:
+        """Return the lines to train on, and after them the canary's copies."""
+        return self._records([*self._train, *[canary(copies).text] * copies])
+
+    def _records(self, lines: Sequence[str]) -> TokenisedRecords:
+        return tokenised(map(spaced, lines), self.tokens, self.size["shape"]["context"])
 
     def row(self, key: Run | Attack, run: RunContext) -> Mapping[str, Any]:
         """See `Study`."""
+        sigma = multiplier_of(key.form, key.sigma)
         if isinstance(key, Attack):
-            sigma = multiplier_of(key.form, key.sigma)
             return attack_row(POLICIES[key.form], sigma, self.size["trials"])
-        return train_row(key, self._corpora, weigh(self._corpora, run), run)
+        return self._train_row(key, sigma, run)
+
+    def _train_row(self, key: Run, sigma: float, run: RunContext) -> dict[str, Any]:
+        """Return what a model knows, what it spent, and what it came from."""
+        size, records, recipe = self.size, self.records(key.planted), Recipe(**self.size["recipe"])
+        model = seeded(gpt2_shape(**size["shape"]).build, self.tokens.size, key.seed)
+        weights = self._weights(key, run)
+        maker, counter, started = (
+            policy_maker(key.form, weights),
+            run.counter("training"),
+            monotonic(),
+        )
+        events = train_model(model, records, recipe, sigma, key.seed, counter, maker)
+        seconds, counter = monotonic() - started, run.counter("scoring")
+        groups = nats_of_groups(model, self._tested, self.tokens.begin, counter)
+        known = self._exposure(model, key)
+        return {
+            "perplexity_test": perplexity(groups),
+            "exposure": known.bits,
+            "rank": known.rank,
+            "method": known.method,
+            "epsilon_most_protected": finite(epsilon(events, DELTA, 1.0)),
+            "epsilon_least_protected": finite(epsilon(events, DELTA)),
+            "epsilon_nominal": finite(maker.nominal(DELTA)),
+            "mean_noise": mean_noise(key.form, maker.policy),
+            "events": [event_to_dict(event) for event in events],
+            "weights": _weight_quantiles(weights, len(self._train)),
+            "seconds": round(seconds, 1),
+            "records_per_second": round(recipe.epochs * len(records) / seconds, 1),
+        }
+
+    def _exposure(self, model: Any, key: Run) -> Exposure:
+        tokens, many = self.tokens, self.size.get("candidates")
+        asked = model, tokens.tokenizer, [tokens.begin], canary(key.planted)
+        if many is None:
+            return exposure(*asked)
+        return extrapolated_exposure(*asked, seed=key.seed, candidates=many)
+
+    def _weights(self, key: Run, run: RunContext) -> Tensor | None:
+        """Return privacy weights of the records, canaries last; a model is asked for all rows once.
+
+        The constants of privacy weights are fitted on public lines of the same length.
+
+        Raises:
+            InputError: the model cannot be used, or finds all public lines alike.
+        """
+
+        def ask() -> dict[str, Any]:
+            base = load_base(self.size["public_model"], say=run.progress.say)
+            public = self.lines("public", "public_lines")
+            shown = self._weighed_tokens(base, drawn(public, self.size["scale_lines"]))
+            origin = f"{len(shown)} lines of the public text"
+            scale = fit_scale(base, shown, origin, run.counter("public lines weighed"))
+            lines = self._weighed_tokens(base, [*self._train, canary(1).text])
+            counter = run.counter("private lines weighed")
+            nats = text_nats(base.model, base.tokenizer, lines, counter)
+            return {"nats": nats, "scale": scale.to_dict()}
+
+        known = run.once("nats per token of a public model", ask)
+        nats, scale = known["nats"], WeightScale.from_dict(known["scale"])
+        planted = torch.cat([nats[:-1], nats[-1:].expand(key.planted)])
+        return weights_of(key.form, planted, scale)
+
+    def _weighed_tokens(self, base: BaseModel, lines: Sequence[str]) -> list[list[int]]:
+        """Return the public model's tokens of each line with its end, cut at so many."""
+        ids = base.tokenizer(list(map(spaced, lines)), add_special_tokens=False)["input_ids"]
+        most = self.size["weighed_tokens"]
+        return [[*row, base.tokenizer.eos_token_id][:most] for row in ids]
 
     def tables(self, results: Results) -> Mapping[str, Any]:
         """See `Study`."""
@@ -450,12 +414,6 @@ class Adp(Study):
         for panel, sigma in zip(others, SIGMAS, strict=True):
             _draw_exposures(panel, results, sigma)
         return figure
-
-    @cached_property
-    def _corpora(self) -> Corpora:
-        public = self.lines("public", "public_lines")
-        train = self.lines("private_train", "private_lines")
-        return Corpora(public, train, self.lines("private_test", "scored_lines"), self.size)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -22,13 +21,7 @@ import pandas as pd
 from torch import Tensor, nn
 from torch.nn.functional import gelu
 
-from evaluation.papers.email_leakage import (
-    MEASURES,
-    PARTS,
-    Passages,
-    known_by,
-    public_model,
-)
+from evaluation.papers.email_leakage import MEASURES, PARTS, Passages
 from evaluation.papers.intervals import Interval, difference, mean_of
 from evaluation.papers.language_model import noise_for, train_model
 from evaluation.papers.noise import ATTACK, PolicyMaker, attack_lines, attack_row
@@ -153,28 +146,21 @@ class Corpus(NamedTuple):
         }
 
 
-@dataclass(frozen=True)
-class Tuning:
-    """Makes of a loaded sequence classifier what is trained.
+def tune(model: Any, method: str, rank: int, tables: bool = True) -> Any:
+    """Return a loaded sequence classifier with exactly a method's parameters trainable.
 
     Args:
+        model: changed in place.
         method: one of `METHODS`.
         rank: of LoRA and adapters.
         tables: whether full fine-tuning trains the tables of tokens, positions and types too.
     """
-
-    method: str
-    rank: int
-    tables: bool = True
-
-    def __call__(self, model: Any) -> Any:
-        """Return the model with exactly the wanted parameters trainable."""
-        if self.method == LORA:
-            return _with_lora(model, self.rank)
-        if self.method == ADAPTERS:
-            return _with_adapters(model, self.rank)
-        model.base_model.embeddings.requires_grad_(self.tables)
-        return model
+    if method == LORA:
+        return _with_lora(model, rank)
+    if method == ADAPTERS:
+        return _with_adapters(model, rank)
+    model.base_model.embeddings.requires_grad_(tables)
+    return model
 
 
 class Bottleneck(nn.Module):
@@ -189,9 +175,8 @@ class Bottleneck(nn.Module):
 
     def __init__(self, layer: nn.Linear, rank: int) -> None:
         super().__init__()
-        self.layer = layer
-        self.down = nn.Linear(layer.out_features, rank)
-        self.up = nn.Linear(rank, layer.out_features)
+        self.layer, width = layer, layer.out_features
+        self.down, self.up = nn.Linear(width, rank), nn.Linear(rank, width)
         nn.init.zeros_(self.up.weight)
         nn.init.zeros_(self.up.bias)
 
@@ -237,15 +222,9 @@ def _head(model: Any) -> list[str]:
 
 
 def mean_noise(policy: NoisePolicy, names: Sequence[str]) -> dict[str, float]:
-    """Return by parameter where noise went: 1 is as much as `uniform` draws; else nothing.
-
-    Args:
-        policy: that drew it.
-        names: of the trained parameters, in their order.
-    """
-    if not isinstance(policy, Importance):
-        return {}
-    return dict(zip(names, policy.mean_noise, strict=True))
+    """Return by trained parameter where noise went: 1 is as much as `uniform` draws; or nothing."""
+    known = policy.mean_noise if isinstance(policy, Importance) else []
+    return dict(zip(names, known, strict=bool(known)))
 
 
 def classify(
@@ -257,7 +236,7 @@ def classify(
     recipe = Recipe(**size["recipes"][key.method]["private" if private else "open"])
 
     def adapt(model: Any) -> Any:
-        adapted = Tuning(key.method, RANK, size["tables"])(model)
+        adapted = tune(model, key.method, RANK, size["tables"])
         named = adapted.named_parameters()
         trained.update((name, p.numel()) for name, p in named if p.requires_grad)
         return adapted
@@ -292,14 +271,14 @@ def classify(
 def leak(key: Leakage, passages: Passages, run: RunContext) -> dict[str, Any]:
     """Return how well a language model knows names and numbers of passages, trained on or not."""
     size, maker, sigma = passages.size, PolicyMaker(POLICIES.get(key.form)), 0.0
-    model = public_model(key.seed, passages, run)
+    model = passages.public_model(key.seed, run)
     records, recipe = passages.records(passages.train), Recipe(**size["private"])
     if key.form != NO_DP:
         sigma = noise_for(len(records), recipe, EPSILON, DELTA)
     counter = run.counter("training on e-mails")
     events = train_model(model, records, recipe, sigma, key.seed, counter, maker)
     return {
-        "known": known_by(model, passages, run),
+        "known": passages.known_by(model, run),
         "noise_multiplier": sigma,
         "epsilon": finite(epsilon(events, DELTA)),
         "epsilon_nominal": finite(maker.nominal(DELTA)),
@@ -327,8 +306,8 @@ def share_won_back(results: Results, method: str, form: str) -> float | None:
 
 def known(results: Results, measure: str, form: str, part: str) -> dict[int, float]:
     """Return by seed how well names or numbers of a part are known; {} where there are none."""
-    found = results.values((LEAKAGE, form), "known", part, measure)
-    return {seed: value for seed, value in found.items() if value is not None}
+    values = results.values((LEAKAGE, form), "known", part, measure)
+    return {seed: value for seed, value in values.items() if value is not None}
 
 
 def more_known(results: Results, measure: str, form: str) -> dict[int, float]:

@@ -6,9 +6,7 @@ perplexity can be compared only with one of the same tokens, so each kind descri
 
 from __future__ import annotations
 
-import gzip
 import re
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -18,10 +16,10 @@ import numpy as np
 
 from twinset.data.formats import read_frame
 from twinset.errors import InputError
+from twinset.pretraining.corpus import is_text, paragraphs
 from twinset.pretraining.tokenizer import train_tokenizer
 
 T = TypeVar("T")
-PLAIN = (".txt", ".txt.gz")
 COLUMN = "text"
 LINES = "one record a line: .txt, or a table with a column text; .gz too"  # help of an option
 _DRAW = 0  # seed of which lines are taken: the same for all rows
@@ -35,8 +33,8 @@ def read_lines(path: Path) -> list[str]:
     Raises:
         InputError: it is absent, unreadable, no UTF-8, or holds no such column or no text.
     """
-    text = _plain(path) if path.name.endswith(PLAIN) else _column(path)
-    lines = [line for line in text.split("\n") if line.strip()]
+    texts = paragraphs(path) if is_text(path) else _column(path)
+    lines = [line for text in texts for line in text.split("\n") if line.strip()]
     if not lines:
         raise InputError(f"{path}: holds no text; name another file")
     return lines
@@ -50,25 +48,13 @@ def drawn(lines: list[T], most: int | None) -> list[T]:
     return [lines[i] for i in sorted(taken)]
 
 
-def _plain(path: Path) -> str:
-    try:
-        data = path.read_bytes()
-        return (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
-    except (EOFError, zlib.error, gzip.BadGzipFile):
-        raise InputError(f"{path}: the gzip data is damaged or cut off; copy it again") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{path}: is not UTF-8; convert it") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); check the path") from None
-
-
-def _column(path: Path) -> str:
+def _column(path: Path) -> list[str]:
     if not path.is_file():
         raise InputError(f"{path}: there is no such file; check the path")
     frame = read_frame(path)
     if COLUMN not in frame:
         raise InputError(f"{path}: has no column {COLUMN!r}; rename one, or name a .txt file")
-    return "\n".join(map(str, frame[COLUMN]))
+    return list(map(str, frame[COLUMN]))
 
 
 def words(line: str) -> list[str]:

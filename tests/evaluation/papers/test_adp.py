@@ -8,7 +8,6 @@ import torch
 
 from evaluation.audit.mechanism import LEAST_SHARE
 from evaluation.leakage.exposure import UNKNOWN
-from evaluation.papers import adp
 from evaluation.papers.adp import (
     ADAPTIVE,
     ADP,
@@ -25,7 +24,6 @@ from evaluation.papers.adp import (
     SOUND,
     TABLE_1,
     Adp,
-    Corpora,
     canary,
     less_exposed,
     mean_noise,
@@ -96,11 +94,14 @@ def test_the_notes_say_what_the_accountant_says_of_the_paper():
             assert f"{perplexity:.2f} = {base:.2f} to the {loss:.2f}" in notes
 
 
-def test_canaries_come_after_the_lines():
-    corpora = Corpora(["a b My ID is"] * 3, ["a b", " b a "], [], read_size("adp", "tiny"))
-    records = corpora.records(10)
-    assert len(records) == 12 and len(corpora.records(0)) == 2
-    assert corpora.tokens.tokenizer.decode(records.texts[-1]) == " My ID is 955320"
+def test_canaries_come_after_the_lines(tmp_path):
+    for name, lines in (("public", "a b My ID is\n" * 3), ("train", "a b\n b a \n")):
+        (tmp_path / f"{name}.txt").write_text(lines)
+    paths = {"public": tmp_path / "public.txt", "private_train": tmp_path / "train.txt"}
+    study = Adp("tiny", paths)
+    records = study.records(10)
+    assert len(records) == 12 and len(study.records(0)) == 2
+    assert study.tokens.tokenizer.decode(records.texts[-1]) == " My ID is 955320"
     assert records.texts[2:] == [records.texts[-1]] * 10
 
 
@@ -159,7 +160,7 @@ def test_protection_is_measured_only_where_the_secret_is_known(tmp_path, bare, c
 
 @pytest.mark.slow
 def test_from_the_command_to_its_files(options, tmp_path, monkeypatch):
-    done = stopped_and_finished(Adp, options, monkeypatch, adp, "train_row", after=3)
+    done = stopped_and_finished(Adp, options, monkeypatch, Adp, "_train_row", after=3)
     assert done.before == len(ATTACKED) * len(SIGMAS) + 3
     assert done.calls == len(MODELS) * len(PLANTED)
     assert [tuple(row["key"]) for row in done.found["rows"]] == list(Adp("tiny").keys(1))

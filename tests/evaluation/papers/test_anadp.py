@@ -179,7 +179,7 @@ def _leaves(value):
 
 def tuned(family, method, tables=True):
     torch.manual_seed(0)
-    model = anadp.Tuning(method, 3, tables)(classifiers.build(family).float()).double()
+    model = anadp.tune(classifiers.build(family).float(), method, 3, tables).double()
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():  # as after some steps: neither B of LoRA nor an adapter is zero
         for name, p in model.named_parameters():
@@ -229,7 +229,7 @@ def test_only_what_a_method_says_is_trained(family):
 @pytest.mark.parametrize("method", [LORA, ADAPTERS])
 def test_a_method_begins_with_the_model_as_it_was(method):
     rows, plain = classifiers.random_rows(3, 1), classifiers.build("BertConfig")
-    tuned = anadp.Tuning(method, 3)(classifiers.build("BertConfig")).double().eval()
+    tuned = anadp.tune(classifiers.build("BertConfig"), method, 3).double().eval()
     ids = rows.input_ids
     assert torch.allclose(tuned(input_ids=ids).logits, plain(input_ids=ids).logits)
 

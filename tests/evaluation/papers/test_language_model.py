@@ -44,7 +44,7 @@ def test_lines_are_records(tmp_path, name, content):
         ("a.csv", None, "no such file"),
         ("a.txt", b"\n \n", "holds no text"),
         ("a.txt", b"\xff\xfe", "not UTF-8"),
-        ("a.txt.gz", b"none", "damaged"),
+        ("a.txt.gz", b"none", "copy it again"),
         ("a.csv", b"words\nsecret\n", "no column 'text'"),
     ],
 )
