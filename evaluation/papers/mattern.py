@@ -162,7 +162,7 @@ def _real_row(key: Run, writer: Writer, scorer: Scorer, run: RunContext) -> dict
     counts: dict[str, Any] = {"records": len(rows)}
     if key.source == DP_BASELINE:
         budget = Budget(float(key.epsilon), default_delta(len(rows)))
-        private = scorer.private_accuracies(rows, budget, key.seed, run.counter("private steps"))
+        private = scorer.accuracies(rows, key.seed, budget, run.counter("private steps"))
         return counts | {"delta": budget.delta, ACCURACY: private}
     if key.source == SHORT:
         rows = writer.cut(rows)
@@ -282,8 +282,6 @@ class Tables:
         return {
             "accuracy": list(self.accuracy_differences()),
             "short": list(self.short_rows()),
-            "more_faithful": list(self.more_faithful()),
-            "more_revealed": list(self.more_revealed()),
             "accuracies": {d: list(map(self.accuracies, main_levels(self.size, d))) for d in DATA},
             "losses": {d: list(self.by_losses(d)) for d in DATA},
             "decodings": list(self.decodings()),
@@ -313,25 +311,6 @@ class Tables:
             less = self.less(Level(data, REAL), short(self.size, data), target, classifier)
             yield {"data": data, "label": target, "classifier": classifier, "less": less}
 
-    def more_faithful(self) -> Iterator[Line]:
-        """Yield what the mismatch losses add to label fidelity."""
-        for data, loss in product(DATA, losses(self.size)[1:]):
-            levels = {f"ε = {e}": Level(data, TWIN, ALL, e, str(loss)) for e in COMPARED}
-            yield {"data": data, "loss": str(loss)} | {
-                name: self.less(
-                    level, level._replace(loss=str(NO_LOSS)), joint(data), self.judge, FIDELITY
-                )
-                for name, level in levels.items()
-            }
-
-    def more_revealed(self) -> Iterator[Line]:
-        """Yield what attacks see in the released texts, above chance."""
-        for data, attack, n in product(DATA, self.attacks, RECORDS):
-            yield {"data": data, "attack": attack, "records": n} | {
-                f"ε = {epsilon}": self.revealed(twin(self.size, data, n, epsilon), attack)
-                for epsilon in BUDGETS
-            }
-
     def accuracies(self, level: Level) -> Line:
         """Return a line of the main table of a data set."""
         row = self.results.first(level)
@@ -359,12 +338,15 @@ class Tables:
         return self.results.geometric(level, "perplexity").text(1)
 
     def by_losses(self, data: str) -> Iterator[Line]:
-        """Yield label fidelity and accuracy by loss."""
+        """Yield label fidelity and accuracy by loss, and what the loss adds to fidelity."""
         for epsilon in COMPARED:
-            for level in by_loss(self.size, data, epsilon):
+            none, *others = by_loss(self.size, data, epsilon)
+            for level in (none, *others):
+                less = self.less(level, none, joint(data), self.judge, FIDELITY)
                 yield {
                     "loss": level.loss,
-                    "asked ε": level.epsilon,
+                    "asked ε": epsilon,
+                    f"{FIDELITY} less without, {self.judge}": less if level != none else None,
                     **self._means(level, (FIDELITY, ACCURACY)),
                     "perplexity": self._perplexity(level),
                 }
@@ -409,11 +391,12 @@ class Tables:
             level = baseline(data)._replace(records=n)
             areas = {f"AUROC, {a}": mean_share(self.chance(data, n, a)) for a in self.attacks}
             runs = self._runs(baseline(data))
-            yield _written(level) | areas | (runs if n == ALL else dict.fromkeys(runs))
+            yield _written(level) | areas | (runs if n == ALL else {})
         for n, epsilon in product(RECORDS, BUDGETS):
             level = twin(self.size, data, n, epsilon)
             areas = {f"AUROC, {a}": self.mean(level, "leaks", "AUROC", a) for a in self.attacks}
-            yield _written(level) | areas | self._runs(level)
+            above = {f"above chance, {a}": self.revealed(level, a) for a in self.attacks}
+            yield _written(level) | areas | above | self._runs(level)
 
     def _runs(self, level: Level) -> dict[str, object]:
         """Return shared runs of words, with rows trained on and with others."""
