@@ -10,10 +10,10 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -158,32 +158,6 @@ def _known(text: str, secrets: dict[str, Any]) -> tuple[tuple[int, int, str], ..
     return tuple(spans)
 
 
-def encoded(rows: Sequence[Row], tokenizer: Any, context: int) -> Flagged:
-    """Return rows as records of at most `context` tokens, the begin included.
-
-    A space stands before each text, as before the candidates that exposure ranks.
-
-    Raises:
-        InputError: no row has a token.
-    """
-    texts, flags, owners = list[list[int]](), list[np.ndarray](), list[int]()
-    found = tokenizer(
-        [f" {row.text}" for row in rows], add_special_tokens=False, return_offsets_mapping=True
-    )
-    pairs = zip(found["input_ids"], found["offset_mapping"], strict=True)
-    for owner, (row, (ids, offsets)) in enumerate(zip(rows, pairs, strict=True)):
-        private = _private_tokens(row, offsets)
-        for start in range(0, len(ids), context - 1):
-            texts.append(ids[start : start + context - 1])
-            flags.append(private[start : start + context - 1])
-            owners.append(owner)
-    if not texts:
-        raise InputError("a text set has no tokens; name another file")
-    begin: dict[Combination, list[int]] = {(): [int(tokenizer.eos_token_id)]}
-    records = TokenisedRecords(texts, [()] * len(texts), begin, 0, context)
-    return Flagged(records, flags, np.array(owners))
-
-
 def _private_tokens(row: Row, offsets: Sequence[tuple[int, int]]) -> np.ndarray:
     """Return which tokens touch a private span; offsets count the space before the text."""
     private = np.zeros(len(row.text) + 1, dtype=bool)
@@ -209,8 +183,29 @@ class Corpus:
     context: int
 
     def encoded(self, rows: Sequence[Row]) -> Flagged:
-        """Return rows as records of tokens."""
-        return encoded(rows, self.tokenizer, self.context)
+        """Return rows as records of tokens.
+
+        A space stands before each text, as before the candidates that exposure ranks.
+
+        Raises:
+            InputError: no row has a token.
+        """
+        texts, flags, owners = list[list[int]](), list[np.ndarray](), list[int]()
+        read = self.tokenizer(
+            [f" {row.text}" for row in rows], add_special_tokens=False, return_offsets_mapping=True
+        )
+        tokens = zip(rows, read["input_ids"], read["offset_mapping"], strict=True)
+        for owner, (row, ids, offsets) in enumerate(tokens):
+            private = _private_tokens(row, offsets)
+            for start in range(0, len(ids), self.context - 1):
+                texts.append(ids[start : start + self.context - 1])
+                flags.append(private[start : start + self.context - 1])
+                owners.append(owner)
+        if not texts:
+            raise InputError("a text set has no tokens; name another file")
+        begin: dict[Combination, list[int]] = {(): [int(self.tokenizer.eos_token_id)]}
+        records = TokenisedRecords(texts, [()] * len(texts), begin, 0, self.context)
+        return Flagged(records, flags, np.array(owners))
 
     @cached_property
     def tested(self) -> Flagged:
@@ -280,14 +275,13 @@ def canary_exposure(model: Any, tokenizer: Any, secret: Canary, exact: bool, see
     return extrapolated_exposure(model.eval(), tokenizer, prompt, secret, seed=seed)
 
 
-@dataclass(frozen=True)
-class Sides:
+class Sides(NamedTuple):
     """Rows for membership inference, as many of each.
 
     Args:
         members: training rows with secrets.
-        swapped: the same with other secrets in their place: the paper's non-members. They can be
-            told from members by what secrets look like, whatever was learned of members.
+        swapped: the same with other secrets in their place: the paper's non-members. What secrets
+            look like tells them from members, whatever was learned of members.
         heldout: other rows of the same kind, with their own secrets.
     """
 
@@ -303,8 +297,7 @@ class Sides:
             [rows[i] for i in rng.permutation(len(rows)).tolist() if rows[i].spans]
             for rows in (corpus.train, corpus.test)
         )
-        many = min(most, len(members), len(others))
-        other = _other_secrets(others, rng)
+        many, other = min(most, len(members), len(others)), _other_secrets(others, rng)
         swapped = [row.swapped(other) for row in members[:many]]
         return cls(*map(corpus.encoded, (members[:many], swapped, others[:many])))
 
@@ -332,13 +325,16 @@ def membership(model: Any, sides: Sides, seed: int) -> dict[str, dict[str, float
     The score is the mean loss of a row's private tokens; the half of the rows with the least are
     called members.
     """
-    members = -_private_loss(model, sides.members)
-    found = {}
-    for name, side in ((SWAPPED, sides.swapped), (HELD_OUT, sides.heldout)):
-        attack = Attack("loss", "model", members, -_private_loss(model, side))
-        area = asdict(scores(attack, seed)[0])
-        found[name] = {"accuracy": halves(attack)} | {n: area[n] for n in ("value", "low", "high")}
-    return found
+    members, swapped, heldout = (-_private_loss(model, side) for side in sides)
+    attacks = {
+        name: Attack("loss", "model", members, others)
+        for name, others in ((SWAPPED, swapped), (HELD_OUT, heldout))
+    }
+    areas = {name: scores(attack, seed)[0] for name, attack in attacks.items()}
+    return {
+        name: {"accuracy": halves(attacks[name]), "value": a.value, "low": a.low, "high": a.high}
+        for name, a in areas.items()
+    }
 
 
 def halves(attack: Attack) -> float:

@@ -142,17 +142,16 @@ def run(study: type[Study], arguments: Sequence[str] | None = None) -> None:
     )
     if options.dry_run:
         typer.echo("\n".join(dry_run(made, options.seeds)))
-    elif options.page:
-        typer.echo(publish(made, Results.load(options.output / f"{study.name}.json")), nl=False)
+        return
+    if options.page:
+        results = Results.load(options.output / f"{study.name}.json")
     else:
-        results = _results(made, options.output)
-        results.facts = dict(made.facts())
         try:
             with Console() as progress:
-                _make_rows(made, options.seeds, results, progress)
+                results = _make_rows(made, options.seeds, options.output, progress)
         except KeyboardInterrupt:
             raise SystemExit(130) from None
-        typer.echo(publish(made, results), nl=False)
+    typer.echo(publish(made, results), nl=False)
 
 
 def read_size(name: str, size_name: str) -> dict[str, Any]:
@@ -180,7 +179,7 @@ def dry_run(study: Study, seeds: int) -> Iterator[str]:
         several = value if isinstance(value, list) else [value]
         yield from (f"{name} = {json.dumps(one, ensure_ascii=False)}" for one in several)
     keys = list(study.keys(seeds))
-    yield from (_words(key) for key in keys if key[-1] == 0)
+    yield from (f"  {_words(key)}" for key in keys if key[-1] == 0)
     yield f"{len(keys)} rows with {seeds} seeds"
 
 
@@ -254,38 +253,30 @@ def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _words(key: Key) -> str:
-    """Return a key, but for its seed, as words."""
-    names = getattr(key, "_fields", [""] * len(key))[:-1]
-    pairs = zip(names, key[:-1], strict=True)
-    return "  " + ", ".join(f"{name} {_word(part)}".strip() for name, part in pairs)
+def _words(key: Any) -> str:
+    """Return a key, a named tuple, but for its seed, as words."""
+    return ", ".join(f"{n} {v}" for n, v in key._asdict().items() if n != "seed")
 
 
-def _word(part: str | float) -> str:
-    return f"{part:g}" if isinstance(part, float) else str(part)
-
-
-def _results(study: Study, output: Path) -> Results:
-    """Return the rows there are, of the same settings.
+def _make_rows(study: Study, seeds: int, output: Path, progress: Progress) -> Results:
+    """Make every row that is missing; the weight cache is removed once none is.
 
     Raises:
-        InputError: a file is not named, or the rows are of other settings.
+        InputError: a file is not named, or the rows there are were made under other settings.
     """
-    for name in study.files:
-        if name not in study.paths:
-            raise InputError(f"{_option(name)}: name a file; only --dry-run and --page need none")
+    if missing := [name for name in study.files if name not in study.paths]:
+        option = _option(missing[0])
+        raise InputError(f"{option}: name a file; only --dry-run and --page need none")
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"--output {output}: no folder ({error.strerror})") from None
-    command = command_line(f"evaluation.papers.{study.name}")
-    return Results.resume(output / f"{study.name}.json", study.settings(), command)
-
-
-def _make_rows(study: Study, seeds: int, results: Results, progress: Progress) -> None:
-    """Make every row that is missing; the weight cache is removed once none is."""
-    context = RunContext(progress, results.path.with_name(f".{study.name}-{results.digest}"))
+    path, command = output / f"{study.name}.json", command_line(f"evaluation.papers.{study.name}")
+    results = Results.resume(path, study.settings(), command)
+    results.facts = dict(study.facts())
+    context = RunContext(progress, path.with_name(f".{study.name}-{results.digest}"))
     for turn, key in results.missing(study.keys(seeds)):
-        progress.say(f"row {turn}:{_words(key)[1:]}, seed {key[-1]}")
+        progress.say(f"row {turn}: {_words(key)}, seed {key[-1]}")
         results.add(key, study.row(key, context))
     shutil.rmtree(context.folder, ignore_errors=True)
+    return results

@@ -20,7 +20,6 @@ from evaluation.papers.flagged_text import (
     Sides,
     canary,
     dialogues,
-    encoded,
     halves,
     planted,
     scored,
@@ -178,7 +177,7 @@ def test_a_table_that_cannot_be_used_is_named(tmp_path, content, said):
 
 
 def test_tokens_that_touch_a_private_span_are_flagged(rows, tokenizer):
-    found = encoded(rows, tokenizer, 48)
+    found = Corpus([], [], tokenizer, 48).encoded(rows)
     for owner, row in enumerate(rows):
         mine = np.flatnonzero(found.owners == owner)
         ids = np.concatenate([found.records.texts[i] for i in mine])
@@ -214,7 +213,7 @@ def test_segments_leave_nothing_private_to_regular_updates(seed):
 
 
 def training(rows, tokenizer, **change):
-    flagged = encoded(rows, tokenizer, 48)
+    flagged = Corpus([], [], tokenizer, 48).encoded(rows)
     torch.manual_seed(0)
     model = Lstm(len(tokenizer), 12)
     recipe = Recipe(32, 1, 1e-2, 0.005)
@@ -303,7 +302,7 @@ def test_private_values_reach_the_next_segment_by_noisy_states_alone(rows, token
 
 def test_scores_are_those_of_the_model(rows, tokenizer):
     torch.manual_seed(0)
-    model, flagged = Lstm(len(tokenizer), 12), encoded(rows, tokenizer, 48)
+    model, flagged = Lstm(len(tokenizer), 12), Corpus([], [], tokenizer, 48).encoded(rows)
     found = scored(model, flagged).sums
     begin = int(tokenizer.eos_token_id)
     means = nats_per_token(model, flagged.records.texts, begin).numpy()
