@@ -165,7 +165,7 @@ class Lstm(CausalModel):
 
 @dataclass(frozen=True)
 class Spent:
-    """What a run did, and two ε of it, neither of which is a guarantee of `twinset`.
+    """What a run did; neither the ε of `events` nor `proved` is a guarantee of `twinset`.
 
     Args:
         noise_multiplier: σ.
@@ -176,10 +176,6 @@ class Spent:
     noise_multiplier: float
     events: tuple[Event, ...]
     releases: int
-
-    def nominal(self, delta: float) -> float:
-        """Return the ε of `events`: by the paper's accounting, and no theorem."""
-        return epsilon(self.events, delta)
 
     def proved(self, delta: float) -> float:
         """Return an upper bound of ε by an argument made here; `twinset` states none of it.

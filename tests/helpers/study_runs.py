@@ -52,6 +52,8 @@ def stopped_and_finished(
     assert path.with_suffix(".png").stat().st_size > 10_000
     assert "## Verdict" not in page  # it is about other rows
     assert not list(out.glob(".*"))  # the weight cache is gone
+    assert str(out.parent) not in page.split("command")[0]
+    assert [tuple(row["key"]) for row in found["rows"]] == list(study("tiny").keys(1))
     calls.most = calls.made
     assert run_study(study, *options) == page  # without one more call
     assert run_study(study, "--page", "--size", "tiny", "--output", out) == page

@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 
@@ -43,28 +42,14 @@ from twinset.privacy.accounting.rounding import up_decimals
 from twinset.privacy.mechanism.privacy_weight import WeightScale
 from twinset.privacy.mechanism.randomness import Randomness
 
-SUBJECTS = "dogs cats birds boats trains people children teachers".split()
-VERBS = "like chase watch hear follow draw paint love".split()
-PLACES = "here there everywhere outside inside downtown".split()
 SCALE = WeightScale("made up", 2.0, 4.0, "made up", (0.2,) * 5)
 
 
-def sentences(count, seed):
-    rng = np.random.default_rng(seed)
-    parts = (SUBJECTS, VERBS, SUBJECTS, PLACES)
-    lines = [" ".join(part[rng.integers(len(part))] for part in parts) for _ in range(count)]
-    return "\n".join([*lines, f"no. {rng.integers(10**9)}"])
-
-
 @pytest.fixture
-def options(tmp_path, tiny_base):
-    found = []
-    for seed, name in enumerate(("public", "private-train", "private-test")):
-        path = tmp_path / f"{name}.txt"
-        path.write_text(sentences(100, seed))
-        found += [f"--{name}", str(path)]
-    found += ["--public-model", str(tiny_base), "--size", "tiny", "--seeds", "1"]
-    return [*found, "--output", str(tmp_path / "out")]
+def options(options_of, sentences, tiny_base):
+    names = ("public", "private-train", "private-test")
+    files = {name: f"{sentences(100, seed)}\nno. {seed}" for seed, name in enumerate(names)}
+    return options_of(files, "--public-model", tiny_base)
 
 
 def test_the_full_size_is_the_papers():
@@ -159,14 +144,12 @@ def test_protection_is_measured_only_where_the_secret_is_known(tmp_path, bare, c
 
 
 @pytest.mark.slow
-def test_from_the_command_to_its_files(options, tmp_path, monkeypatch):
+def test_from_the_command_to_its_files(options, monkeypatch):
     done = stopped_and_finished(Adp, options, monkeypatch, Adp, "_train_row", after=3)
     assert done.before == len(ATTACKED) * len(SIGMAS) + 3
     assert done.calls == len(MODELS) * len(PLANTED)
-    assert [tuple(row["key"]) for row in done.found["rows"]] == list(Adp("tiny").keys(1))
     for row in done.found["rows"]:
         (check_attack if row["key"][0] == ATTACK else check_spending)(row)
-    assert str(tmp_path) not in done.page.split("command")[0]
 
 
 def check_attack(row):

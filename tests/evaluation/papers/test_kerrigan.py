@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
@@ -36,9 +35,6 @@ from twinset.privacy.accounting.rounding import up_decimals
 from twinset.privacy.clipping import ClippingEngine
 from twinset.training.mismatch_loss import MismatchLoss
 
-SUBJECTS = "dogs cats birds boats trains people children teachers".split()
-VERBS = "like chase watch hear follow draw paint love".split()
-PLACES = "here there everywhere outside inside downtown".split()
 PREVIOUS, HIDDEN = 4, (7, 6, 5)
 LINES = ["so it goes so it goes so", "it it it it it it it it", "and so on", "on"]  # with ties
 C = 0.5
@@ -137,22 +133,11 @@ def test_the_output_layer_has_a_bias():
     assert torch.equal(logits, model.head.weight[:, -1].expand(2, -1))
 
 
-def sentences(count, seed, ending):
-    rng = np.random.default_rng(seed)
-    parts = (SUBJECTS, VERBS, SUBJECTS, PLACES, [ending])
-    lines = [" ".join(part[rng.integers(len(part))] for part in parts) for _ in range(count)]
-    return "\n".join(lines)
-
-
 @pytest.fixture
-def options(tmp_path):
-    found = []
-    names = ("public", "private-train", "private-dev", "private-test")
-    for seed, (name, ending) in enumerate(zip(names, ["indeed", "lol", "lol", ""], strict=True)):
-        path = tmp_path / f"{name}.txt"
-        path.write_text(sentences(120, seed, ending))
-        found += [f"--{name}", str(path)]
-    return [*found, "--size", "tiny", "--seeds", "1", "--output", str(tmp_path / "out")]
+def options(options_of, sentences):
+    endings = {"public": "indeed", "private-train": "lol", "private-dev": "lol", "private-test": ""}
+    numbered = enumerate(endings.items())
+    return options_of({name: sentences(120, seed, end) for seed, (name, end) in numbered})
 
 
 def test_the_full_size_has_the_papers_networks():
@@ -209,9 +194,7 @@ def test_people_with_several_lines_are_less_safe_than_one(tmp_path):
 @pytest.mark.slow
 def test_from_the_command_to_its_files(options, monkeypatch):
     done = stopped_and_finished(Kerrigan, options, monkeypatch, kerrigan, "train_model", after=9)
-    keys = [tuple(row["key"]) for row in done.found["rows"]]
-    assert keys == list(Kerrigan("tiny").keys(1))
-    assert done.calls == len(keys) == 3 * len(LEVELS)  # public text once a model
+    assert done.calls == len(done.found["rows"]) == 3 * len(LEVELS)  # public text once a model
     for row in done.found["rows"]:
         check_epsilon(row)
     for said in ("3787.68", "1473.48", "9.75", "words as numbers", "SHA-256", "lines of a person"):
