@@ -7,29 +7,8 @@ import torch
 
 from evaluation.audit.mechanism import LEAST_SHARE
 from evaluation.leakage.exposure import UNKNOWN
-from evaluation.papers.adp import (
-    ADAPTIVE,
-    ADP,
-    ATTACKED,
-    DELTA,
-    DP_SGD,
-    LARGEST_EXPOSURE,
-    LOGARITHMIC,
-    MODELS,
-    NO_DP,
-    PLANTED,
-    PUBLISHED,
-    SIGMAS,
-    SOUND,
-    TABLE_1,
-    Adp,
-    canary,
-    less_exposed,
-    mean_noise,
-    multiplier_of,
-    policy_maker,
-    weights_of,
-)
+from evaluation.papers import adp
+from evaluation.papers.adp import ADAPTIVE, MODELS, PLANTED, PUBLISHED, SIGMAS, SOUND
 from evaluation.papers.noise import ATTACK
 from evaluation.papers.page import Prose
 from evaluation.papers.results_store import Results
@@ -61,7 +40,7 @@ def test_the_full_size_is_the_papers():
         "learning_rate": 5e-5,
         "max_grad_norm": 1e-3,
     }
-    assert canary(1).text == "My ID is 955320"
+    assert adp.canary(1).text == "My ID is 955320"
 
 
 def test_the_notes_say_what_the_accountant_says_of_the_paper():
@@ -69,10 +48,10 @@ def test_the_notes_say_what_the_accountant_says_of_the_paper():
     notes, lines = " ".join(Prose.read(HERE / "adp.md").template.split()), 1_165_029
     for sigma in SIGMAS:
         event = SubsampledGaussian(sigma, 4096 / lines, round(20 * lines / 4096))
-        assert f"{up_decimals(epsilon([event], DELTA))} at σ = {sigma:g}" in notes
-        for model in (DP_SGD, ADP):
-            assert f"{TABLE_1[model, sigma]['paper: ε']} at σ = {sigma:g}" in notes
-    for line in TABLE_1.values():
+        assert f"{up_decimals(epsilon([event], adp.DELTA))} at σ = {sigma:g}" in notes
+        for model in (adp.DP_SGD, adp.ADP):
+            assert f"{adp.TABLE_1[model, sigma]['paper: ε']} at σ = {sigma:g}" in notes
+    for line in adp.TABLE_1.values():
         loss, perplexity = (float(line[f"paper: {name}"]) for name in ("loss", "PPL"))
         if perplexity < 20_000:
             base = math.exp(math.log(perplexity) / loss)
@@ -83,7 +62,7 @@ def test_canaries_come_after_the_lines(tmp_path):
     for name, lines in (("public", "a b My ID is\n" * 3), ("train", "a b\n b a \n")):
         (tmp_path / f"{name}.txt").write_text(lines)
     paths = {"public": tmp_path / "public.txt", "private_train": tmp_path / "train.txt"}
-    study = Adp("tiny", paths)
+    study = adp.Adp("tiny", paths)
     records = study.records(10)
     assert len(records) == 12 and len(study.records(0)) == 2
     assert study.tokens.tokenizer.decode(records.texts[-1]) == " My ID is 955320"
@@ -92,38 +71,39 @@ def test_canaries_come_after_the_lines(tmp_path):
 
 def test_each_form_weighs_in_its_own_way():
     nats = torch.tensor([1.0, 3.0, 5.0], dtype=torch.float64)
-    weights = {form: weights_of(form, nats, SCALE) for form, _ in MODELS}
-    assert weights[NO_DP] is None and weights[DP_SGD] is None
-    assert weights[LOGARITHMIC].tolist() == [0, 0.5, 1] == weights[SOUND].tolist()
+    weights = {form: adp.weights_of(form, nats, SCALE) for form, _ in MODELS}
+    assert weights[adp.NO_DP] is None and weights[adp.DP_SGD] is None
+    assert weights[adp.LOGARITHMIC].tolist() == [0, 0.5, 1] == weights[SOUND].tolist()
     middle = (math.e**3 - math.e) / (math.e**5 - math.e)
     assert weights[PUBLISHED].tolist() == pytest.approx([0, middle, 1])
     # the sound form's weights do not depend on who else is there; the published ones do
     alone, scale = nats[:2], SCALE
-    assert torch.equal(weights_of(SOUND, alone, scale), weights[SOUND][:2])
-    assert not torch.equal(weights_of(PUBLISHED, alone, scale), weights[PUBLISHED][:2])
+    assert torch.equal(adp.weights_of(SOUND, alone, scale), weights[SOUND][:2])
+    assert not torch.equal(adp.weights_of(PUBLISHED, alone, scale), weights[PUBLISHED][:2])
 
 
 @pytest.mark.parametrize("form", [form for form, _ in MODELS[1:5]])
 def test_a_text_of_weight_1_has_the_stated_noise_in_every_form(form):
     weights = torch.tensor([1.0, 1.0, 0.0]).double() if form in ADAPTIVE else None
-    maker, sigma = policy_maker(form, weights), 2.0
+    maker, sigma = adp.policy_maker(form, weights), 2.0
     norm, randomness = 3.0, Randomness.from_os()
-    policy = maker(MechanismParams(multiplier_of(form, sigma), norm, 0.1, randomness))
+    policy = maker(MechanismParams(adp.multiplier_of(form, sigma), norm, 0.1, randomness))
     zeros = [torch.zeros(40_000)]
     (noisy,), event = policy.release(zeros, [0, 1])
     limits = policy.limits([0, 1, 2])
     most, least = (norm, norm) if limits is None else (limits[0].item(), limits[2].item())
     assert noisy.std().item() / most == pytest.approx(sigma, rel=0.03)
-    assert noisy.std().item() / least == pytest.approx(mean_noise(form, policy) * sigma, rel=0.03)
-    guaranteed = [epsilon([event], DELTA, weight) for weight in (1.0, 0.0)]
+    mean = adp.mean_noise(form, policy) * sigma
+    assert noisy.std().item() / least == pytest.approx(mean, rel=0.03)
+    guaranteed = [epsilon([event], adp.DELTA, weight) for weight in (1.0, 0.0)]
     alone = [SubsampledGaussian(s * sigma, 0.1, 1) for s in (1, LEAST_SHARE)]
     expected = {
-        DP_SGD: [epsilon(alone[:1], DELTA)] * 2,
-        SOUND: [epsilon([one], DELTA) for one in alone],
+        adp.DP_SGD: [epsilon(alone[:1], adp.DELTA)] * 2,
+        SOUND: [epsilon([one], adp.DELTA) for one in alone],
     }
     assert guaranteed == expected.get(form, [math.inf] * 2)
-    published = form in (PUBLISHED, LOGARITHMIC)
-    assert maker.nominal(DELTA) == (epsilon(alone[:1], DELTA) if published else None)
+    published = form in (PUBLISHED, adp.LOGARITHMIC)
+    assert maker.nominal(adp.DELTA) == (epsilon(alone[:1], adp.DELTA) if published else None)
 
 
 @pytest.mark.parametrize(("bare", "compared"), [((1.0, 5.0, 12.0), 2), ((0.5, 0.9, 1.0), 0)])
@@ -135,7 +115,7 @@ def test_protection_is_measured_only_where_the_secret_is_known(tmp_path, bare, c
             for seed in range(3):
                 shown = bits + seed / 10 - (3.0 if form == SOUND else 0.0)
                 results.rows[form, sigma, copies, seed] = {"exposure": max(0.0, shown)}
-    rows = less_exposed(results)
+    rows = adp.less_exposed(results)
     assert sum(bits > UNKNOWN for bits in bare) == compared
     assert len(rows) == len(ADAPTIVE) * compared * len(SIGMAS)
     for row in rows:
@@ -145,8 +125,8 @@ def test_protection_is_measured_only_where_the_secret_is_known(tmp_path, bare, c
 
 @pytest.mark.slow
 def test_from_the_command_to_its_files(options, monkeypatch):
-    done = stopped_and_finished(Adp, options, monkeypatch, Adp, "_train_row", after=3)
-    assert done.before == len(ATTACKED) * len(SIGMAS) + 3
+    done = stopped_and_finished(adp.Adp, options, monkeypatch, adp.Adp, "_train_row", after=3)
+    assert done.before == len(adp.ATTACKED) * len(SIGMAS) + 3
     assert done.calls == len(MODELS) * len(PLANTED)
     for row in done.found["rows"]:
         (check_attack if row["key"][0] == ATTACK else check_spending)(row)
@@ -170,17 +150,17 @@ def check_spending(row):
     form, sigma, copies, _ = row["key"]
     (event,) = [event_from_dict(event) for event in row["events"]]
     lines = 101 + copies
-    assert 0 <= row["exposure"] <= LARGEST_EXPOSURE
-    if form in (DP_SGD, SOUND):
+    assert 0 <= row["exposure"] <= adp.LARGEST_EXPOSURE
+    if form in (adp.DP_SGD, SOUND):
         assert event.steps == round(2 * lines / 64)
         assert event.sample_rate == pytest.approx(64 / lines)
-        assert event.noise_multiplier == multiplier_of(form, sigma)
+        assert event.noise_multiplier == adp.multiplier_of(form, sigma)
         same = SubsampledGaussian(sigma, event.sample_rate, event.steps)
-        assert row["epsilon_most_protected"] == epsilon([same], DELTA)
-        assert row["epsilon_least_protected"] == epsilon([event], DELTA)
+        assert row["epsilon_most_protected"] == epsilon([same], adp.DELTA)
+        assert row["epsilon_least_protected"] == epsilon([event], adp.DELTA)
     else:
         assert row["epsilon_most_protected"] is row["epsilon_least_protected"] is None
-    assert (row["epsilon_nominal"] is not None) == (form in (PUBLISHED, LOGARITHMIC))
+    assert (row["epsilon_nominal"] is not None) == (form in (PUBLISHED, adp.LOGARITHMIC))
     assert (row["weights"] is not None) == (form in ADAPTIVE)
     if form in ADAPTIVE:
         assert ("canary" in row["weights"]) == (copies > 0)

@@ -8,18 +8,7 @@ from torch.nn.functional import cross_entropy
 
 from evaluation.papers import kerrigan
 from evaluation.papers.feedforward import feed_forward
-from evaluation.papers.kerrigan import (
-    BOTH,
-    DELTA,
-    GROUP_SIZES,
-    LEVELS,
-    PUBLIC,
-    TABLE_1,
-    Corpora,
-    Kerrigan,
-    Run,
-    people,
-)
+from evaluation.papers.kerrigan import BOTH, DELTA, GROUP_SIZES, LEVELS, Corpora, Kerrigan, Run
 from evaluation.papers.language_model import perplexity, tokenised
 from evaluation.papers.page import Prose
 from evaluation.papers.results_store import Results
@@ -153,7 +142,7 @@ def test_the_notes_say_what_the_accountant_says_of_the_script():
     """The script's 12,000 batches of 64 from 689,763 examples."""
     notes = " ".join(Prose.read(HERE / "kerrigan.md").template.split())
     for sigma in (0.1, 1.1):
-        paper = TABLE_1["small", BOTH, sigma]["paper: ε"]
+        paper = kerrigan.TABLE_1["small", BOTH, sigma]["paper: ε"]
         ours = up_decimals(epsilon([SubsampledGaussian(sigma, 64 / 689_763, 12_000)], DELTA))
         assert f"{ours} at σ = {sigma:g}" in notes and f"{paper} at σ = {sigma:g}" in notes
 
@@ -181,9 +170,11 @@ def test_word_counts_are_the_texts_own():
 
 def test_people_with_several_lines_are_less_safe_than_one(tmp_path):
     step = SubsampledGaussian(1.1, 0.01, 50)  # the same training twice: one block
-    rows = {Run("model", BOTH, 1.1, seed): {"events": [event_to_dict(step)]} for seed in range(2)}
-    table, alone = list(people(Results(tmp_path / "a.json", {}, rows=rows))), epsilon([step], DELTA)
-    assert [row["lines of a person, γ"] for row in table] == [str(size) for size in GROUP_SIZES]
+    row = {"events": [event_to_dict(step)]}
+    rows = {Run("model", BOTH, 1.1, seed): row for seed in range(2)}
+    table = list(kerrigan.people(Results(tmp_path / "a.json", {}, rows=rows)))
+    alone = epsilon([step], DELTA)
+    assert [row["lines of a person, γ"] for row in table] == list(map(str, GROUP_SIZES))
     for size, row in zip(GROUP_SIZES, table, strict=True):
         theirs, ours = row["paper: ε ÷ γ"], row["ε at δ = 1e-05"]
         assert theirs == up_decimals(alone / size)
@@ -205,7 +196,7 @@ def check_epsilon(row):
     """ε is the accountant's, of exactly the steps that the row took."""
     _, start, sigma, _ = row["key"]
     events = [event_from_dict(event) for event in row["events"]]
-    if start == PUBLIC:
+    if start == kerrigan.PUBLIC:
         assert (row["epsilon"], events) == (0.0, [])
     elif not sigma:
         assert row["epsilon"] is None

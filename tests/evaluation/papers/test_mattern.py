@@ -5,39 +5,21 @@ from pathlib import Path
 
 import pytest
 
-from evaluation.papers import mattern
+from evaluation.papers import mattern, review_twins
 from evaluation.papers.mattern import (
     ALL,
-    APART,
-    BASELINE,
-    EPSILONS,
-    FEW,
     MAIN,
     TWIN,
     UNLIMITED,
     Level,
     Mattern,
-    Run,
     Tables,
     baseline,
-    levels,
-    make_row,
     twin,
 )
 from evaluation.papers.page import Prose
 from evaluation.papers.results_store import Results
-from evaluation.papers.review_twins import (
-    ACCURACY,
-    AMAZON,
-    DATA,
-    FEWEST,
-    IMDB,
-    NO_LOSS,
-    NUCLEUS,
-    Reviews,
-    Scorer,
-    Writer,
-)
+from evaluation.papers.review_twins import ACCURACY, AMAZON, IMDB, Reviews, Scorer, Writer
 from evaluation.papers.run_context import RunContext
 from evaluation.papers.study import HERE, PUBLISHED, read_size
 from evaluation.utility.embeddings import SentenceEncoder
@@ -76,7 +58,7 @@ def table_of(name, spare=0):
 def test_the_full_size_is_the_scripts():
     size = read_size("mattern", "full")
     assert (size["base_model"], size["batch_size"], size["epochs"]) == ("gpt2", 8, 3)
-    assert size["few_steps"] == 3 * max(map(int, FEW)) // 8
+    assert size["few_steps"] == 3 * max(map(int, mattern.FEW)) // 8
     training = size["training"]
     assert (training["max_grad_norm"], training["learning_rate"]) == (0.1, 8e-6)
     forms = [loss["form"] for loss in (size["loss"], *size["other_losses"])]
@@ -91,7 +73,7 @@ def test_labels_that_no_model_was_trained_on_are_refused(options, tmp_path):
 
 def test_few_records_are_of_all_labels():
     table = table_of(AMAZON)
-    for records in map(int, FEW):
+    for records in map(int, mattern.FEW):
         drawn = table.drawn(records, seed=3)
         counts = drawn.groupby(["sentiment", "product"]).size()
         assert len(drawn) == records and counts.max() - counts.min() <= 1
@@ -102,9 +84,9 @@ def test_few_records_are_of_all_labels():
 
 
 def test_members_are_compared_with_spare_rows_where_there_are_enough(options, tmp_path):
-    table = table_of(IMDB, spare=FEWEST)
+    table = table_of(IMDB, spare=review_twins.FEWEST)
     assert table.others.equals(table.spare)
-    assert table_of(IMDB, spare=FEWEST - 1).others.equals(table.test)
+    assert table_of(IMDB, spare=review_twins.FEWEST - 1).others.equals(table.test)
     read = Reviews.read(IMDB, tmp_path / "imdb-train.csv", tmp_path / "imdb-test.csv", TINY)
     assert (len(read.train), len(read.spare), len(read.test)) == (60, 20, 40)
     whole = made_up(80, 0)
@@ -125,8 +107,9 @@ def test_short_rows_are_real_ones_cut_as_a_twins(size):
 
 def test_every_row_has_a_key_of_its_own():
     keys = list(Mattern("tiny").keys(3))
-    assert len(set(keys)) == len(keys) == 3 * sum(len(list(levels(TINY, d))) for d in DATA)
-    assert (IMDB, BASELINE, "0", "0", "no mismatch loss", 0) in keys
+    levels = [level for data in (IMDB, AMAZON) for level in mattern.levels(TINY, data)]
+    assert len(set(keys)) == len(keys) == 3 * len(levels)
+    assert (IMDB, mattern.BASELINE, "0", "0", "no mismatch loss", 0) in keys
     assert (AMAZON, TWIN, ALL, UNLIMITED, "bounded, λ = 8", 2) in keys
 
 
@@ -145,7 +128,7 @@ def test_the_notes_say_what_the_scripts_noise_is_worth():
         return epsilon([SubsampledGaussian(sigma, 8 / records, steps)], delta)
 
     assert spent(3.0, 1000) == pytest.approx(3.0, abs=0.02)
-    for nominal in map(float, EPSILONS):
+    for nominal in map(float, mattern.EPSILONS):
         few, more, every = (up_decimals(spent(nominal, n)) for n in (25, 50, 5000))
         said = f"{few} for 25 records, {more} for 50 and {every} for 5,000"
         assert f"ε = {nominal:g}, {said}" in notes
@@ -154,13 +137,13 @@ def test_the_notes_say_what_the_scripts_noise_is_worth():
 
 def test_models_of_one_label_see_that_label_alone(size):
     writer = Writer(table_of(AMAZON), size, Silent())
-    models = writer.train(None, float(MAIN), NO_LOSS, 0, apart=True)
+    models = writer.train(None, float(MAIN), review_twins.NO_LOSS, 0, apart=True)
     moods = [(m, p) for m in ("negative", "positive") for p in ("film", "pan")]
     assert [one.combinations for one in models] == [(one,) for one in moods]
     for one in models:
         assert one.model.ledger.records == 20
         assert one.model.guarantee.epsilon <= float(MAIN)
-    written = writer.written(models, NUCLEUS, 0)
+    written = writer.written(models, review_twins.NUCLEUS, 0)
     assert written.groupby(["sentiment", "product"]).size().tolist() == [3, 3, 3, 3]
 
 
@@ -174,11 +157,11 @@ def test_a_model_that_writes_nothing_is_worth_a_guess(size, monkeypatch):
     monkeypatch.setattr(Writer, "written", broken)
     context = RunContext(Silent(), Path("unused"))
     scorer = Scorer(table, size, SentenceEncoder())
-    row = make_row(Run(*Level(IMDB, TWIN, ALL, MAIN), 0), size, scorer, context)
+    row = mattern.make_row(mattern.Run(*Level(IMDB, TWIN, ALL, MAIN), 0), size, scorer, context)
     assert row["rows"] == 0
     assert row[ACCURACY]["sentiment"]["tfidf"] == table.guesses()["sentiment"] == 0.5
     with pytest.raises(InputError, match="no usable rows"):  # of the main table it may not be
-        make_row(Run(*twin(size, IMDB), 0), size, scorer, context)
+        mattern.make_row(mattern.Run(*twin(size, IMDB), 0), size, scorer, context)
 
 
 def test_a_leak_is_what_is_above_the_same_seeds_chance(tmp_path):
@@ -210,7 +193,7 @@ def check(row):
     _, source, _, asked, _, _ = row["key"]
     scores = row[ACCURACY]
     assert all(0 <= value <= 1 for by in scores.values() for value in by.values())
-    if source in (TWIN, APART):
+    if source in (TWIN, mattern.APART):
         assert row["rows"] == 12
         assert math.isfinite(row.get("perplexity", 1.0))
         if asked == UNLIMITED:

@@ -11,37 +11,11 @@ import torch
 
 from evaluation.demo_tables.support_dialogues import support_dialogues
 from evaluation.leakage.roc import Attack
-from evaluation.papers import sdp
-from evaluation.papers.flagged_text import (
-    HELD_OUT,
-    SWAPPED,
-    Corpus,
-    Row,
-    Sides,
-    canary,
-    dialogues,
-    halves,
-    planted,
-    scored,
-    wikitext,
-)
+from evaluation.papers import flagged_text, sdp
+from evaluation.papers.flagged_text import Corpus, Row, canary, dialogues
 from evaluation.papers.lstm import Lstm, SelectiveDpsgd, Spent, State, segments
 from evaluation.papers.results_store import Results
-from evaluation.papers.sdp import (
-    DELTA,
-    DIALOGUES,
-    DPSGD,
-    FLAGGED_ONLY,
-    GUARANTEED,
-    LSTMS,
-    NO_DP,
-    NOMINAL,
-    NONE,
-    REPORTED,
-    SDPSGD,
-    WIKITEXT,
-    Sdp,
-)
+from evaluation.papers.sdp import DELTA, LSTMS, NO_DP, REPORTED, SDPSGD, WIKITEXT, Sdp
 from evaluation.papers.study import PUBLISHED, read_size
 from evaluation.utility.dp_fitting import Recipe
 from tests.helpers.study_runs import run_study, stopped_and_finished
@@ -143,7 +117,7 @@ def tokenizer(rows):
 
 def test_digits_are_private_in_lines(tmp_path):
     (tmp_path / "a.txt").write_text(" In 1999 , 12 of them . \nnone")
-    first, second = wikitext(tmp_path / "a.txt", None)
+    first, second = flagged_text.wikitext(tmp_path / "a.txt", None)
     assert [first.text[a:b] for a, b in first.places] == ["1999", "12"] and not second.spans
     assert first.masked == "In ___ of them ."
 
@@ -189,7 +163,7 @@ def test_tokens_that_touch_a_private_span_are_flagged(rows, tokenizer):
 def test_a_policy_function_may_miss_the_canary(rows, seen):
     secret = canary(6)
     assert secret.text == "My ID is 341752"
-    more = planted(rows, secret, seen)[len(rows) :]
+    more = flagged_text.planted(rows, secret, seen)[len(rows) :]
     assert [row.text for row in more] == [secret.text] * 10
     assert {row.masked for row in more} == {"My ID is ___" if seen else secret.text}
 
@@ -298,7 +272,7 @@ def test_private_values_reach_the_next_segment_by_noisy_states_alone(rows, token
 def test_scores_are_those_of_the_model(rows, tokenizer):
     torch.manual_seed(0)
     model, flagged = Lstm(len(tokenizer), 12), Corpus([], [], tokenizer, 48).encoded(rows)
-    found = scored(model, flagged).sums
+    found = flagged_text.scored(model, flagged).sums
     begin = int(tokenizer.eos_token_id)
     means = nats_per_token(model, flagged.records.texts, begin).numpy()
     np.testing.assert_allclose(found.nats / found.tokens, means, rtol=1e-5)
@@ -314,7 +288,7 @@ def test_swapped_rows_are_of_the_same_form(rows, tokenizer):
     others = dialogues(None, None, 60, 1)
     numbers = [Row("in 1999 and 7", ((3, 7, "number"), (12, 13, "number")))] * 3
     corpus = Corpus([*rows, *numbers], [*others, *numbers], tokenizer, 400)
-    sides = Sides.of(corpus, 200)
+    sides = flagged_text.Sides.of(corpus, 200)
     texts = [tokenizer.decode(ids) for ids in sides.swapped.records.texts]
     before = [tokenizer.decode(ids) for ids in sides.members.records.texts]
     assert not set(texts) & set(before)
@@ -328,8 +302,8 @@ def test_swapped_rows_are_of_the_same_form(rows, tokenizer):
 
 @pytest.mark.parametrize(("members", "accuracy"), [([3, 4], 1.0), ([0, 1], 0.0), ([2, 2], 0.5)])
 def test_half_of_the_rows_are_called_members(members, accuracy):
-    others = [2.0, 2.0]
-    assert halves(Attack("", "", np.array(members, float), np.array(others))) == accuracy
+    attack = Attack("", "", np.array(members, float), np.array([2.0, 2.0]))
+    assert flagged_text.halves(attack) == accuracy
 
 
 # --- what is read off the rows ------------------------------------------------------------------
@@ -353,8 +327,8 @@ def test_the_page_says_what_is_no_guarantee():
     results = Results.load(PUBLISHED / "sdp.json")
     lines = [sdp.utility(results, text, model) for text in LSTMS for model in LSTMS[text]]
     for line in lines:
-        expected = NOMINAL if "S-DPSGD" in line["model"] else GUARANTEED if line["C"] else NONE
-        assert line["what ε is"] == expected
+        of_noise = sdp.NOMINAL if "S-DPSGD" in line["model"] else sdp.GUARANTEED
+        assert line["what ε is"] == (of_noise if line["C"] else sdp.NONE)
     selective = [line["ε"] for line in lines if "S-DPSGD" in line["model"]]
     worth = sdp.proved(results)
     assert [line["nominal ε"] for line in worth] == selective
@@ -363,10 +337,10 @@ def test_the_page_says_what_is_no_guarantee():
 
 
 def test_published_numbers_are_the_papers():
-    line = REPORTED[DIALOGUES, SDPSGD]
+    line = REPORTED[sdp.DIALOGUES, SDPSGD]
     assert (line["perplexity"], line["paper: perplexity"]) == (10.42, "10.42 ± 0.91")
     assert REPORTED[WIKITEXT, SDPSGD]["max_grad_norm"] == 1e-3
-    assert REPORTED[DIALOGUES, DPSGD]["epsilon"] == 2.51
+    assert REPORTED[sdp.DIALOGUES, sdp.DPSGD]["epsilon"] == 2.51
     line = REPORTED[WIKITEXT, sdp.selective(sdp.ENTITIES)]
     assert (line["perplexity"], line["paper: ε"]) == (22.56, "2.58")
     size = read_size("sdp", "full")
@@ -375,8 +349,8 @@ def test_published_numbers_are_the_papers():
 
 
 def test_delta_of_one_over_n_guarantees_nothing():
-    assert sdp.covered(GUARANTEED, 12_499) == GUARANTEED
-    assert sdp.covered(FLAGGED_ONLY, 12_500).startswith(NOMINAL)
+    assert sdp.covered(sdp.GUARANTEED, 12_499) == sdp.GUARANTEED
+    assert sdp.covered(sdp.FLAGGED_ONLY, 12_500).startswith(sdp.NOMINAL)
 
 
 # --- the command --------------------------------------------------------------------------------
@@ -397,7 +371,7 @@ def test_transformers_begin_from_a_base_with_its_own_tokens(options, tiny_base):
     paths = {"wikitext_train": Path(options[1]), "wikitext_test": Path(options[3])}
     facts = Sdp("tiny", paths, {"base": str(tiny_base)}).facts()
     assert facts["texts"][WIKITEXT]["records"] == 170  # 160 lines and ten canaries
-    assert facts["texts"][DIALOGUES]["source"].startswith("dialogues made by")
+    assert facts["texts"][sdp.DIALOGUES]["source"].startswith("dialogues made by")
     assert "random" not in facts["transformer"] and str(tiny_base) not in facts["transformer"]
     assert "random weights; training records: 160;" in Sdp("tiny", paths).facts()["transformer"]
 
@@ -426,18 +400,18 @@ def check(row):
     assert math.isfinite(row["perplexity"])
     if model in LSTMS[text]:
         assert row["points"][-1]["exposure"] == row["exposure"] <= math.log2(1000)
-        assert row["membership"].keys() == {SWAPPED, HELD_OUT}
+        assert row["membership"].keys() == {flagged_text.SWAPPED, flagged_text.HELD_OUT}
     noisy = [event_from_dict(event) for event in row.get("events", [])]
     steps = [event for event in noisy if isinstance(event, SubsampledGaussian)]
-    says = NONE
+    says = sdp.NONE
     if model.startswith(SDPSGD):
-        says = NOMINAL
+        says = sdp.NOMINAL
         assert row["proved"] > row["epsilon"]
         assert row["epsilon"] <= REPORTED[text, SDPSGD]["epsilon"]
     elif "DPSGD" in model:
-        says = GUARANTEED
+        says = sdp.GUARANTEED
     elif "S-DP" in model:
-        says = FLAGGED_ONLY
+        says = sdp.FLAGGED_ONLY
         assert len(noisy) == 2
     assert row["says"] == says
     assert row["epsilon"] == (epsilon(steps, DELTA) if steps else None)
