@@ -367,22 +367,8 @@ def won_back(results: Results, method: str, form: str) -> dict[str, object]:
     }
 
 
-def leakage(results: Results, form: str) -> dict[str, object]:
-    """Return how well names and numbers are known: a line of a table."""
-    return {
-        "noise": form,
-        **{
-            f"{name}: {part}": _mean(known(results, measure, form, part))
-            for measure, name in MEASURES.items()
-            for part in PARTS
-        },
-        **_epsilons(results, (LEAKAGE, form)),
-        "seeds": len(results.by_seed(LEAKAGE, form)),
-    }
-
-
-def hidden(results: Results, measure: str, form: str) -> dict[str, object]:
-    """Return how much more is known of what was trained on, and of that how much noise hides."""
+def leakage(results: Results, measure: str, form: str) -> dict[str, object]:
+    """Return how well names or numbers are known, and how much of that noise hides."""
     ours = more_known(results, measure, form)
 
     def less(than: str) -> Interval | None:
@@ -392,9 +378,12 @@ def hidden(results: Results, measure: str, form: str) -> dict[str, object]:
     return {
         "measure": MEASURES[measure],
         "noise": form,
+        **{part: _mean(known(results, measure, form, part)) for part in PARTS},
         "train less held-out": _mean(ours),
         f"less {NO_DP}": less(NO_DP),
         f"less {UNIFORM}": less(UNIFORM),
+        **_epsilons(results, (LEAKAGE, form)),
+        "seeds": len(results.by_seed(LEAKAGE, form)),
     }
 
 
@@ -497,9 +486,8 @@ class Anadp(Study):
         return {
             "accuracies": {s: [accuracy(results, s, *way) for way in ways] for s in SETS},
             "won_back": [won_back(results, *way) for way in ways if way[1] in IMPORTANCE],
-            "leakage": [leakage(results, form) for form in FORMS],
+            "leakage": [leakage(results, measure, form) for measure in MEASURES for form in FORMS],
             "scored": results.first((LEAKAGE, NO_DP))["known"],
-            "hidden": [hidden(results, measure, form) for measure in MEASURES for form in FORMS],
             "attacked": [
                 line
                 for form in IMPORTANCE

@@ -168,12 +168,13 @@ class Passages:
     def _known(
         self, model: Any, texts: Sequence[str], part: str, run: RunContext
     ) -> dict[str, float | int | None]:
-        size, progress = self.size, run.progress
+        size = self.size
         asked: dict[str, Any] = {"rows": part, "max_tokens": size["shape"]["context"], "seed": 0}
+        asked["progress"] = run.progress
         limits = {"candidates": size["candidates"], "most": size["scored_numbers"]}
         given = (model, self.tokens.tokenizer, texts, [[self.tokens.begin]] * len(texts))
-        ranked = mean_reciprocal_rank(*given, **asked, progress=progress, find=self.find_names)
-        phones = phone_exposure(*given, **asked, progress=progress, **limits)
+        ranked = mean_reciprocal_rank(*given, **asked, find=self.find_names)
+        phones = phone_exposure(*given, **asked | limits)
         same = [m.score for m in phones if m.place["candidates"] == f"10^{DIGITS}"]
         many = sum(score.n for score in same)
         return {

@@ -281,7 +281,6 @@ class Tables:
         """Return what the page's template calls `tables`."""
         return {
             "accuracy": list(self.accuracy_differences()),
-            "short": list(self.short_rows()),
             "accuracies": {d: list(map(self.accuracies, main_levels(self.size, d))) for d in DATA},
             "losses": {d: list(self.by_losses(d)) for d in DATA},
             "decodings": list(self.decodings()),
@@ -303,13 +302,10 @@ class Tables:
                 if theirs != DP or classifier in neural_classifiers(self.size):
                     less = self.less(levels[ours], levels[theirs], target, classifier)
                     line[f"{ours} less {theirs}, ε = {e}"] = less
+            if n == ALL:
+                less = self.less(Level(data, REAL), short(self.size, data), target, classifier)
+                line[f"{REAL} less as many and as short as a twin's"] = less
             yield line
-
-    def short_rows(self) -> Iterator[Line]:
-        """Yield what as many real rows as a twin's and as short cost in accuracy."""
-        for (data, target), classifier in product(labels(), self.classifiers):
-            less = self.less(Level(data, REAL), short(self.size, data), target, classifier)
-            yield {"data": data, "label": target, "classifier": classifier, "less": less}
 
     def accuracies(self, level: Level) -> Line:
         """Return a line of the main table of a data set."""

@@ -256,8 +256,17 @@ def utility(results: Results, text: str, model: str) -> dict[str, object]:
         "C": row.get("max_grad_norm"),
         "ε": results.largest(level, "epsilon"),
         "what ε is": row["says"],
+        **(_proved(results, level) if "proved" in row else {}),
         "seeds": len(results.by_seed(*level)),
         **paper_cells(REPORTED.get(level, {})),
+    }
+
+
+def _proved(results: Results, level: Key) -> dict[str, object]:
+    """Return what can be proved where the ε of S-DPSGD is nominal, and what that rests on."""
+    return {
+        "ε that can be proved": results.largest(level, "proved"),
+        "private segments of one record": max(results.values(level, "releases").values()),
     }
 
 
@@ -287,25 +296,13 @@ def attacks(results: Results, text: str, model: str) -> dict[str, object]:
     }
 
 
-def proved(results: Results) -> list[dict[str, object]]:
-    """Return the nominal ε of S-DPSGD beside what can be proved."""
-    levels = [(text, m) for text in LSTMS for m in LSTMS[text] if m.startswith(SDPSGD)]
-    return [
-        {
-            "model": ": ".join(level),
-            "σ": _sigma(results, level),
-            "nominal ε": results.largest(level, "epsilon"),
-            "private segments of one record": max(results.values(level, "releases").values()),
-            "ε that can be proved": results.largest(level, "proved"),
-        }
-        for level in levels
-    ]
+_SLANTED: dict[str, Any] = {"rotation": 20, "ha": "right", "fontsize": 7}
 
 
 def _draw_perplexities(panel: Any, results: Results, text: str, models: Sequence[str]) -> None:
     for place, model in enumerate(models):
-        seeds, style = results.values((text, model), "perplexity"), {"color": f"C{place}"}
-        seed_line(panel, [seeds], places=[place], form="o", **style)
+        seeds = results.values((text, model), "perplexity")
+        seed_line(panel, [seeds], places=[place], form="o", color=f"C{place}")
     known = [REPORTED.get((text, model), {}).get("perplexity") for model in models]
     crosses(panel, known, color="C3", label="paper, other tokens")
     kind = f", {TRANSFORMER}s" if models == TRANSFORMERS else ""
@@ -333,9 +330,6 @@ def _draw_memberships(panel: Any, results: Results, text: str) -> None:
         seed_line(panel, seeds, form="o", color=colour, label=side)
     panel.axhline(0.5, color="0.6", linestyle=":")
     name_panel(panel, f"{text}: accuracy of membership inference", LSTMS[text], **_SLANTED)
-
-
-_SLANTED = {"rotation": 20, "ha": "right", "fontsize": 7}
 
 
 class Sdp(Study):
@@ -519,7 +513,6 @@ class Sdp(Study):
             "comparisons": comparisons(results),
             "utility": {t: [utility(results, t, m) for m in LSTMS[t]] for t in LSTMS},
             "attacks": {t: [attacks(results, t, m) for m in LSTMS[t]] for t in LSTMS},
-            "proved": proved(results),
             "two_phases": [utility(results, WIKITEXT, model) for model in TRANSFORMERS],
             "flagged": {t: REPORTED[t, SDPSGD]["flagged"] for t in LSTMS},
         }

@@ -288,13 +288,14 @@ def test_leakage_is_of_numbers_trained_on_less_held_out_ones(tmp_path):
         for seed in range(3):
             known = zip(PARTS, pair, strict=True)
             parts = {part: {EXPOSURE: value + seed, RANKS: None} for part, value in known}
-            results.rows[anadp.LEAKAGE, form, seed] = {"known": parts}
-    rows = {form: anadp.hidden(results, EXPOSURE, form) for form in FORMS}
+            row = {"known": parts, "epsilon": None, "epsilon_nominal": None}
+            results.rows[anadp.LEAKAGE, form, seed] = row
+    rows = {form: anadp.leakage(results, EXPOSURE, form) for form in FORMS}
     shown = {form: row["train less held-out"].value for form, row in rows.items()}
     assert shown == {NO_DP: 3.0, UNIFORM: 0.0, PUBLISHED: 0.0, SOUND: 0.5}
     assert rows[SOUND]["less no privacy"].value == -2.5
     assert rows[SOUND]["less uniform"].value == 0.5 and rows[UNIFORM]["less uniform"] is None
-    nobody = [anadp.hidden(results, RANKS, form) for form in FORMS]
+    nobody = [anadp.leakage(results, RANKS, form) for form in FORMS]
     assert not any(row["train less held-out"] for row in nobody)  # no name was found at all
 
 

@@ -329,11 +329,10 @@ def test_the_page_says_what_is_no_guarantee():
     for line in lines:
         of_noise = sdp.NOMINAL if "S-DPSGD" in line["model"] else sdp.GUARANTEED
         assert line["what ε is"] == (of_noise if line["C"] else sdp.NONE)
-    selective = [line["ε"] for line in lines if "S-DPSGD" in line["model"]]
-    worth = sdp.proved(results)
-    assert [line["nominal ε"] for line in worth] == selective
-    for line in worth:
-        assert float(line["ε that can be proved"]) > 100 * float(line["nominal ε"])
+    selective = [line for line in lines if "S-DPSGD" in line["model"]]
+    assert len(selective) == 3
+    for line in selective:
+        assert float(line["ε that can be proved"]) > 100 * float(line["ε"])
 
 
 def test_published_numbers_are_the_papers():
