@@ -337,7 +337,7 @@ def accuracy(results: Results, *level: str) -> dict[str, object]:
     return {
         "method": method,
         "noise": form,
-        "accuracy, test": results.mean(level, "accuracy", least=0.0, most=1.0),
+        "accuracy, test": results.share(level, "accuracy"),
         "less uniform": results.difference(level, uniform, "accuracy") if form != UNIFORM else None,
         **_epsilons(results, level),
         "σ": f"{row['noise_multiplier']:.3f}",

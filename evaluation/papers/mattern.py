@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pandas as pd
 
 from evaluation.leakage.overlap import HELDOUT, RUN, SAMPLE, TRAIN
-from evaluation.papers.intervals import Interval, difference, mean_of
+from evaluation.papers.intervals import Interval, difference
 from evaluation.papers.plots import legend_beside, make_panels, seed_line
 from evaluation.papers.results_store import Results
 from evaluation.papers.review_twins import (
@@ -75,6 +75,15 @@ class Level(NamedTuple):
     records: str = ALL
     epsilon: str = UNLIMITED
     loss: str = str(NO_LOSS)
+
+    @property
+    def count(self) -> int | None:
+        """How many records are trained on; None: all.
+
+        >>> [Level("IMDb", SHORT, records).count for records in ("25", "10,000", "all")]
+        [25, 10000, None]
+        """
+        return None if self.records == ALL else int(self.records.replace(",", ""))
 
 
 class Run(NamedTuple):
@@ -137,15 +146,6 @@ def levels(size: Mapping[str, Any], data: str) -> Iterator[Level]:
     yield Level(data, APART, ALL, MAIN)
 
 
-def records_of(level: Level) -> int | None:
-    """Return how many records are trained on; None: all.
-
-    >>> [records_of(Level("IMDb", SHORT, records)) for records in ("25", "10,000", "all")]
-    [25, 10000, None]
-    """
-    return None if level.records == ALL else int(level.records.replace(",", ""))
-
-
 def make_row(key: Run, size: Mapping[str, Any], scorer: Scorer, run: RunContext) -> dict[str, Any]:
     """Return what one row comes to."""
     started, writer = time.monotonic(), Writer(scorer.reviews, size, run.progress)
@@ -158,7 +158,7 @@ def make_row(key: Run, size: Mapping[str, Any], scorer: Scorer, run: RunContext)
 
 def _real_row(key: Run, writer: Writer, scorer: Scorer, run: RunContext) -> dict[str, Any]:
     """Return the accuracies of classifiers, private or not, of real rows."""
-    rows = scorer.reviews.drawn(records_of(key.level), key.seed)
+    rows = scorer.reviews.drawn(key.level.count, key.seed)
     counts: dict[str, Any] = {"records": len(rows)}
     if key.source == DP_BASELINE:
         budget = Budget(float(key.epsilon), default_delta(len(rows)))
@@ -173,7 +173,7 @@ def _twin_row(
     key: Run, size: Mapping[str, Any], writer: Writer, scorer: Scorer, run: RunContext
 ) -> dict[str, Any]:
     """Return what a twin, or rows without private data, come to."""
-    none, few = baseline(key.data), records_of(key.level)
+    none = baseline(key.data)
     models = [] if key.level == none else _trained(key, size, writer)
     main = key.level in (none, twin(size, key.data, key.records, key.epsilon))
 
@@ -191,17 +191,17 @@ def _twin_row(
     if key.source != APART:
         row["perplexity"] = writer.perplexity(models[0].model if models else None)
     if main:
-        row["leaks"] = scorer.leaks(frame, few or None, key.seed)
+        row["leaks"] = scorer.leaks(frame, key.level.count or None, key.seed)
     if key.level == none:
-        few_of = {n: records_of(Level(key.data, TWIN, n)) for n in RECORDS}
-        row["chance"] = {n: scorer.areas(frame, most, key.seed) for n, most in few_of.items()}
+        counts = {n: Level(key.data, TWIN, n).count for n in RECORDS}
+        row["chance"] = {n: scorer.areas(frame, many, key.seed) for n, many in counts.items()}
     return row
 
 
 def _trained(key: Run, size: Mapping[str, Any], writer: Writer) -> list[Trained]:
     (loss,) = (loss for loss in losses(size) if str(loss) == key.loss)
     epsilon = None if key.epsilon == UNLIMITED else float(key.epsilon)
-    return writer.train(records_of(key.level), epsilon, loss, key.seed, apart=key.source == APART)
+    return writer.train(key.level.count, epsilon, loss, key.seed, apart=key.source == APART)
 
 
 def _frame(
@@ -250,27 +250,19 @@ class Tables:
         """The classifier that figure and mismatch loss are judged by."""
         return neural_classifiers(self.size)[0]
 
-    def mean(self, level: Level, *path: str) -> Interval:
-        """Return the mean of a share over seeds."""
-        return mean_share(self.results.values(level, *path))
-
     def less(
         self, ours: Level, theirs: Level, target: str, classifier: str, measure: str = ACCURACY
     ) -> Interval:
         """Return a measure of one level less that of another, seed by seed."""
         return self.results.difference(ours, theirs, measure, target, classifier)
 
-    def chance(self, data: str, records: str, attack: str) -> dict[int, float]:
-        """Return the AUROC of rows without private data against the same records, by seed."""
-        return self.results.values(baseline(data), "chance", records, attack)
-
     def revealed(self, level: Level, attack: str) -> Interval:
-        """Return the AUROC of a twin less what it is by chance.
+        """Return the AUROC of a twin less what it is by chance: of rows without private data.
 
         Which rows were drawn moves an AUROC, whatever was written; so seeds are paired.
         """
-        found = self.results.values(level, "leaks", "AUROC", attack)
-        return difference(found, self.chance(level.data, level.records, attack))
+        chance = self.results.values(baseline(level.data), "chance", level.records, attack)
+        return difference(self.results.values(level, "leaks", "AUROC", attack), chance)
 
     @property
     def attacks(self) -> list[str]:
@@ -316,7 +308,9 @@ class Tables:
             "asked ε": level.epsilon,
             "spent ε": self._spent(level),
             **{
-                f"{t}, {c}": self.mean(level, ACCURACY, t, c) if c in row[ACCURACY][t] else None
+                f"{t}, {c}": self.results.share(level, ACCURACY, t, c)
+                if c in row[ACCURACY][t]
+                else None
                 for t in map(names_of, targets(ATTRIBUTES[level.data]))
                 for c in self.classifiers
             },
@@ -352,7 +346,9 @@ class Tables:
     ) -> dict[str, Interval]:
         """Return measures of all labels together, by classifier."""
         return {
-            f"{measure}, {c}": self.mean(level, *_where(decoding), measure, joint(level.data), c)
+            f"{measure}, {c}": self.results.share(
+                level, *_where(decoding), measure, joint(level.data), c
+            )
             for measure in measures
             for c in self.classifiers
         }
@@ -384,13 +380,16 @@ class Tables:
     def leaks(self, data: str) -> Iterator[Line]:
         """Yield AUROC and shared runs of words: first of what is written without private data."""
         for n in RECORDS:
-            level = baseline(data)._replace(records=n)
-            areas = {f"AUROC, {a}": mean_share(self.chance(data, n, a)) for a in self.attacks}
-            runs = self._runs(baseline(data))
-            yield _written(level) | areas | (runs if n == ALL else {})
+            none = baseline(data)
+            chance = {a: self.results.share(none, "chance", n, a) for a in self.attacks}
+            runs = self._runs(none) if n == ALL else {}
+            line = _written(none._replace(records=n))
+            yield line | _named("AUROC", chance) | runs
         for n, epsilon in product(RECORDS, BUDGETS):
             level = twin(self.size, data, n, epsilon)
-            areas = {f"AUROC, {a}": self.mean(level, "leaks", "AUROC", a) for a in self.attacks}
+            areas = {
+                f"AUROC, {a}": self.results.share(level, "leaks", "AUROC", a) for a in self.attacks
+            }
             above = {f"above chance, {a}": self.revealed(level, a) for a in self.attacks}
             yield _written(level) | areas | above | self._runs(level)
 
@@ -403,7 +402,7 @@ class Tables:
             return f"{max(one[f'longest verbatim run, {where}'] for one in shared):.0f}"
 
         def share(where: str) -> Interval:
-            return self.mean(level, "leaks", "shared", f"{_RUNS}, {where}")
+            return self.results.share(level, "leaks", "shared", f"{_RUNS}, {where}")
 
         return {
             "longest shared run, any trained on": longest(TRAIN),
@@ -412,6 +411,10 @@ class Tables:
             f"{RUN} words, as many trained on": share(equal),
             f"{RUN} words, others": share(HELDOUT),
         }
+
+
+def _named(what: str, by_attack: Mapping[str, Interval]) -> Line:
+    return {f"{what}, {attack}": value for attack, value in by_attack.items()}
 
 
 def _written(level: Level) -> Line:
@@ -431,11 +434,6 @@ def labels() -> list[tuple[str, str]]:
 def joint(data: str) -> str:
     """Return the target of all attributes together."""
     return names_of(ATTRIBUTES[data])
-
-
-def mean_share(values: Mapping[int, float]) -> Interval:
-    """Return the mean over seeds, cut at what a share can be."""
-    return mean_of(list(values.values()), 0.0, 1.0)
 
 
 def _where(decoding: str) -> tuple[str, ...]:

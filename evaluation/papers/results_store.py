@@ -53,6 +53,10 @@ class Results(ResultsStore):
         """Return the mean over seeds, its interval cut at the range."""
         return mean_of(list(self.values(level, *path).values()), least, most)
 
+    def share(self, level: Key, *path: str) -> Interval:
+        """Return the mean over seeds of what lies between 0 and 1."""
+        return self.mean(level, *path, least=0.0, most=1.0)
+
     def geometric(self, level: Key, *path: str) -> Interval:
         """Return the geometric mean over seeds: of perplexities."""
         return geometric_mean(list(self.values(level, *path).values()))

@@ -41,7 +41,7 @@ from twinset.config.options import run_config
 from twinset.data.columns import check_table, choose_columns
 from twinset.data.formats import read_frame
 from twinset.data.records import Records, records_from_frame
-from twinset.data.schema import Combination, Schema
+from twinset.data.schema import Combination
 from twinset.data.templates import Template, load_template
 from twinset.data.tokenization import tokenise
 from twinset.errors import InputError
@@ -218,12 +218,12 @@ class Writer:
             apart: whether each combination has a model of its own.
         """
         rows = self._reviews.drawn(records, seed)
-        known, every = take(self._records, np.array(rows.index)), self._schema.combinations
+        known, every = take(self._records, np.array(rows.index)), self._records.schema.combinations
         parts = {(one,): _of_one(known, one) for one in every} if apart else {every: known}
 
         def trained(part: Records) -> TwinModel:
             few = records is not None
-            options = training_options(self._size, len(part), few, loss, len(parts))
+            options = self._options(len(part), few, loss, len(parts))
             config = run_config(options | {"epsilon": epsilon, "seed": seed})
             return finetune(prepare_records(part, self._template, config), self._progress)
 
@@ -241,8 +241,8 @@ class Writer:
     def untrained(self, decoding: str, seed: int) -> pd.DataFrame:
         """Return rows of the base model, behind the same prompts, without any private data."""
         config = replace(self._config, sampling=self._sampling(decoding, seed))
-        counts = dict.fromkeys(self._schema.combinations, self._rows_of_one)
-        return untrained_twin(config, self._schema, self._template, counts, self._progress)
+        counts = dict.fromkeys(self._records.schema.combinations, self._rows_of_one)
+        return untrained_twin(config, self._records.schema, self._template, counts, self._progress)
 
     def cut(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Return real rows as long as those of a twin can be."""
@@ -254,7 +254,7 @@ class Writer:
         """Return that of test rows, each behind its own prompt; None: of the base model."""
         rows = self._reviews.test.head(self._size["probed"])
         records, _ = records_from_frame(rows, TEXT, self._reviews.attributes)
-        probes = replace(records, schema=self._schema)
+        probes = replace(records, schema=self._records.schema)
         read: TwinModel | BaseModel = model or self._base()
         room = context_length(read.model)
         tokens = tokenise(probes, self._template, read.tokenizer, room, self._longest)
@@ -263,9 +263,26 @@ class Writer:
     def _base(self) -> BaseModel:
         return load_base(self._size["base_model"], dtype=frozen_dtype(self._config))
 
+    def _options(self, records: int, few: bool, loss: Loss, parts: int) -> dict[str, Any]:
+        """Return the options of one of some runs that share the visits to records.
+
+        Where records are few, all of them take part in each step.
+        """
+        size, batch = self._size, records if few else max(1, self._size["batch_size"] // parts)
+        return {
+            **size["training"],
+            "base_model": size["base_model"],
+            "steps": size["few_steps"] if few else max(1, round(size["epochs"] * records / batch)),
+            "batch_size": batch,
+            "mismatch_form": loss.form,
+            "mismatch_weight": loss.weight,
+            "guidance": 0.0,
+            "top_p": TOP_P,
+        }
+
     @property
     def _config(self) -> RunConfig:
-        return run_config(training_options(self._size, 1, True, NO_LOSS, 1))
+        return run_config(self._options(1, True, NO_LOSS, 1))
 
     def _sampling(self, decoding: str, seed: int) -> SamplingConfig:
         drawn: dict[str, Any] = {"seed": seed, "max_redraws": self._size["redraws"]}
@@ -280,11 +297,7 @@ class Writer:
     def _rows_of_one(self) -> int:
         """Rows that each combination of labels gets."""
         rows: int = self._size["rows"][self._reviews.name]
-        return max(1, rows // len(self._schema.combinations))
-
-    @property
-    def _schema(self) -> Schema:
-        return self._records.schema
+        return max(1, rows // len(self._records.schema.combinations))
 
     @cached_property
     def _records(self) -> Records:
@@ -295,32 +308,7 @@ class Writer:
 
     @cached_property
     def _template(self) -> Template:
-        return load_template(PROMPTS[self._reviews.name], self._schema)
-
-
-def training_options(
-    size: Mapping[str, Any], records: int, few: bool, loss: Loss, parts: int
-) -> dict[str, Any]:
-    """Return the options of a run.
-
-    Args:
-        size: numbers of the size.
-        records: trained on.
-        few: whether these are few, and all take part in each step.
-        loss: the prompt-mismatch loss.
-        parts: models that share the visits to records.
-    """
-    batch = records if few else max(1, size["batch_size"] // parts)
-    return {
-        **size["training"],
-        "base_model": size["base_model"],
-        "steps": size["few_steps"] if few else max(1, round(size["epochs"] * records / batch)),
-        "batch_size": batch,
-        "mismatch_form": loss.form,
-        "mismatch_weight": loss.weight,
-        "guidance": 0.0,
-        "top_p": TOP_P,
-    }
+        return load_template(PROMPTS[self._reviews.name], self._records.schema)
 
 
 def _of_one(records: Records, combination: Combination) -> Records:

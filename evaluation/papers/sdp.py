@@ -246,7 +246,7 @@ def utility(results: Results, text: str, model: str) -> dict[str, object]:
     return {
         "model": _short(model),
         "perplexity": results.geometric(level, "perplexity").text(2),
-        "top-1": results.mean(level, "accuracy", least=0.0, most=1.0),
+        "top-1": results.share(level, "accuracy"),
         **(
             {"private tokens: perplexity": results.geometric(level, private).text(1)}
             if private in row
@@ -290,7 +290,7 @@ def attacks(results: Results, text: str, model: str) -> dict[str, object]:
         "exposure, bits": results.mean(level, "exposure", least=0.0, most=most).text(2),
         "how": row["method"],
     } | {
-        f"{what}: {side}": results.mean(level, "membership", side, name, least=0.0, most=1.0)
+        f"{what}: {side}": results.share(level, "membership", side, name)
         for side in (SWAPPED, HELD_OUT)
         for what, name in (("accuracy", "accuracy"), ("AUROC", "value"))
     }

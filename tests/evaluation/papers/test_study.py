@@ -33,7 +33,9 @@ NAMES = [one.name for one in STUDIES]
 @pytest.mark.parametrize("paper", STUDIES, ids=NAMES)
 def test_the_published_page_is_made_from_the_published_rows(paper):
     results = Results.load(study.PUBLISHED / f"{paper.name}.json")
-    page = page_of(paper(results.settings["size"]), results)
+    made = paper(results.settings["size"])
+    assert set(results.rows) == set(made.keys(3))
+    page = page_of(made, results)
     assert page == results.path.with_suffix(".md").read_text("utf-8"), "write it again by --page"
 
 
