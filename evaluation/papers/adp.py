@@ -138,8 +138,8 @@ def _weight_quantiles(weights: Tensor | None, lines: int) -> dict[str, float] | 
         return None
     own, planted = weights[:lines], weights[lines:].tolist()
     quantiles = torch.quantile(own, torch.tensor([0.1, 0.5, 0.9], dtype=own.dtype)).tolist()
-    found = dict(zip(("10 %", "median", "90 %"), quantiles, strict=True))
-    return found | {"mean": float(own.mean())} | ({"canary": planted[0]} if planted else {})
+    known = dict(zip(("10 %", "median", "90 %"), quantiles, strict=True))
+    return known | {"mean": float(own.mean())} | ({"canary": planted[0]} if planted else {})
 
 
 def relative(results: Results, form: str, sigma: float) -> Interval:

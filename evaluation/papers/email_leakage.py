@@ -50,10 +50,10 @@ def passage(body: str) -> str | None:
     'Hi, this is Ada Quill. Call me: 713 555-0199'
     """
     text = " ".join(body.split())
-    found = phones_in(text)
-    if not found:
+    numbers = phones_in(text)
+    if not numbers:
         return None
-    start, end = found[0]
+    start, end = numbers[0]
     head = text[max(0, start - CHARACTERS) : start]
     if start > CHARACTERS:  # the first word may be half of one
         head = head.partition(" ")[2]
@@ -103,8 +103,8 @@ class Passages:
         frame = read_frame(emails)
         if BODY not in frame:
             raise InputError(f"{emails}: has no column {BODY!r}; rename one")
-        found = filter(None, map(passage, frame[BODY].dropna().astype(str)))
-        train, heldout = apart(list(dict.fromkeys(found)))
+        passages = filter(None, map(passage, frame[BODY].dropna().astype(str)))
+        train, heldout = apart(list(dict.fromkeys(passages)))
         if not (train and heldout):
             raise InputError(f"{emails}: holds too few telephone numbers; name another file")
         lines = drawn(read_lines(public), size.get("public_lines"))

@@ -331,12 +331,12 @@ class Kerrigan(Study):
     def _corpora(self) -> dict[str, Corpora]:
         """The texts by model: as words of the public text, or as a folder's own tokens."""
         of_words = Words.of(self._lines["public"], self.size.get("vocabulary"))
-        found = dict.fromkeys(
+        corpora = dict.fromkeys(
             (model["name"] for model in self.size["models"]), Corpora.of(self._lines, of_words)
         )
         if folder := self.size.get("gpt2"):
-            found[GPT2] = Corpora.of(self._lines, folder_tokens(Path(folder)))
-        return found
+            corpora[GPT2] = Corpora.of(self._lines, folder_tokens(Path(folder)))
+        return corpora
 
 
 if __name__ == "__main__":

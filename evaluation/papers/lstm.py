@@ -85,7 +85,7 @@ class Recurrence(nn.Module):
     def forward(self, input_ids: Tensor, **ignored: Any) -> SimpleNamespace:
         """Return the last layer, with a column of ones.
 
-        Where gradients are wanted, `states` holds (R, T, d) hidden and cell states afterwards.
+        Where gradients are asked for, `states` holds (R, T, d) hidden and cell states afterwards.
         """
         vectors = self.table(input_ids)
         begin = self.begin or self.zeros(len(input_ids))
@@ -130,9 +130,9 @@ class Recurrence(nn.Module):
             h = o.sigmoid() * c.tanh()
             hidden.append(h)
             cells.append(c)
-        found = torch.stack(hidden, 1)
-        self.states = found.detach(), torch.stack(cells, 1).detach()
-        return found
+        with_graph = torch.stack(hidden, 1)
+        self.states = with_graph.detach(), torch.stack(cells, 1).detach()
+        return with_graph
 
 
 class Lstm(CausalModel):

@@ -256,8 +256,8 @@ class Writer:
         records, _ = records_from_frame(rows, TEXT, self._reviews.attributes)
         probes = replace(records, schema=self._records.schema)
         read: TwinModel | BaseModel = model or self._base()
-        room = context_length(read.model)
-        tokens = tokenise(probes, self._template, read.tokenizer, room, self._longest)
+        limits = context_length(read.model), self._longest
+        tokens = tokenise(probes, self._template, read.tokenizer, *limits)
         return perplexity(read.model, tokens)
 
     def _base(self) -> BaseModel:

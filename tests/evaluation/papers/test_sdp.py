@@ -65,8 +65,8 @@ def torch_gradients(model, ids, begin):
         ones = torch.ones(1, len(row), 1, dtype=torch.float64)
         logits = torch.cat([hidden, ones], 2)[0, :-1] @ head.t()
         loss = torch.nn.functional.cross_entropy(logits, row[1:])
-        wanted = [table, lstm.weight_ih_l0, lstm.weight_hh_l0, lstm.bias_ih_l0, head]
-        a, b, c, d, e = torch.autograd.grad(loss, wanted)
+        inputs = [table, lstm.weight_ih_l0, lstm.weight_hh_l0, lstm.bias_ih_l0, head]
+        a, b, c, d, e = torch.autograd.grad(loss, inputs)
         yield [a, torch.cat([b, c], 1), d, e]
 
 
