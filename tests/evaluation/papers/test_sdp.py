@@ -60,7 +60,7 @@ def torch_gradients(model, ids, begin):
         lstm.bias_hh_l0.zero_()
     table = model.base_model.table.weight.detach().clone().requires_grad_()
     head = model.head.weight.detach().clone().requires_grad_()
-    for row, h, c in zip(ids, begin.hidden, begin.cell, strict=True):
+    for row, h, c in zip(ids, *begin.values, strict=True):
         hidden, _ = lstm(table[row][None], (h[None, None], c[None, None]))
         ones = torch.ones(1, len(row), 1, dtype=torch.float64)
         logits = torch.cat([hidden, ones], 2)[0, :-1] @ head.t()
@@ -74,7 +74,7 @@ def torch_gradients(model, ids, begin):
 def test_each_rows_gradient_is_that_of_autograd(norm):
     torch.manual_seed(0)
     model = Lstm(30, 6).double()
-    begin = State(torch.randn(3, 6).double(), torch.randn(3, 6).double())
+    begin = State(torch.randn(2, 3, 6).double())
     ids = torch.randint(0, 30, (3, 9))
     total = [torch.zeros_like(p) for p in model.parameters()]
     for gradients in torch_gradients(model, ids, begin):
@@ -247,7 +247,7 @@ def test_segments_in_turn_end_in_the_state_of_one_reading(rows, tokenizer):
     with torch.no_grad():
         recurrence = model.base_model
         _, last = recurrence.read(recurrence.table(ids), recurrence.zeros(1))
-    torch.testing.assert_close(states[-1], (last.hidden, last.cell))
+    torch.testing.assert_close(states[-1], last.values)
 
 
 def test_private_values_reach_the_next_segment_by_noisy_states_alone(rows, tokenizer):
