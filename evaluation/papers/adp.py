@@ -36,7 +36,7 @@ from evaluation.papers.plots import crosses, make_panels, name_panel, seed_line
 from evaluation.papers.results_store import Results, finite
 from evaluation.papers.run_context import RunContext
 from evaluation.papers.study import Study, main, paper_cells, reported
-from evaluation.papers.texts import LINES, Subwords, drawn, spaced
+from evaluation.papers.texts import Subwords, drawn, spaced
 from evaluation.utility.dp_fitting import Recipe
 from twinset.config import PolicyConfig
 from twinset.data.tokenization import TokenisedRecords
@@ -266,12 +266,6 @@ class Adp(Study):
     """Does adaptive noise cost less, and still hide a canary? Wu, Gong and Xiong 2022."""
 
     name = "adp"
-    files = {
-        "public": f"text that anyone may have; {LINES}",
-        "private_train": f"private text to train on; {LINES}",
-        "private_test": f"private text, read for the table alone; {LINES}",
-    }
-    models = {"public_model": "that weighs texts: an asset, a folder or a hub name"}
 
     def keys(self, seeds: int) -> Iterator[Run | Attack]:
         """See `Study`."""

@@ -29,7 +29,6 @@ from evaluation.papers.plots import name_panel, seed_line
 from evaluation.papers.results_store import Results, finite
 from evaluation.papers.run_context import RunContext
 from evaluation.papers.study import Study, main
-from evaluation.papers.texts import LINES
 from evaluation.results_store import Key
 from evaluation.utility.dp_fitting import Budget, Recipe
 from evaluation.utility.encoder_classifier import EncoderClassifier
@@ -433,24 +432,10 @@ def _draw_leakage(panel: Any, results: Results, measure: str) -> None:
     name_panel(panel, MEASURES[measure], FORMS, fontsize=6, rotation=25)
 
 
-_TABLE = "a table with columns text and"
-
-
 class Anadp(Study):
     """Is noise better where parameters matter less? Li, Zmigrod, Ma, Liu and Zhu 2024."""
 
     name = "anadp"
-    files = {
-        "sst2_train": f"sentences to train on: {_TABLE} sentiment",
-        "sst2_test": "sentences to test on",
-        "ag_news_train": f"news to train on: {_TABLE} topic",
-        "ag_news_test": "news to test on",
-        "yelp_train": f"reviews to train on: {_TABLE} sentiment; neutral ones are left out",
-        "yelp_test": "reviews to test on",
-        "emails": "a table with a column body",
-        "public": f"text that anyone may have; {LINES}",
-    }
-    models = {"encoder": "that is fine-tuned: a folder or a hub name"}
 
     def keys(self, seeds: int) -> Iterator[Classifier | Leakage | Attack]:
         """See `Study`."""

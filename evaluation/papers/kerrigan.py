@@ -35,7 +35,7 @@ from evaluation.papers.plots import crosses, make_panels, name_panel, seed_line
 from evaluation.papers.results_store import Results
 from evaluation.papers.run_context import RunContext
 from evaluation.papers.study import Study, main, paper_cells, reported
-from evaluation.papers.texts import LINES, Subwords, Tokens, Words, words
+from evaluation.papers.texts import Subwords, Tokens, Words, words
 from evaluation.utility.dp_fitting import Recipe
 from twinset.data.tokenization import TokenisedRecords
 from twinset.errors import InputError
@@ -231,13 +231,6 @@ class Kerrigan(Study):
     """Does public text make private training possible? Kerrigan, Slack and Tuyls 2020."""
 
     name = "kerrigan"
-    files = {
-        "public": f"text that anyone may have; {LINES}",
-        "private_train": f"private text to train on; {LINES}",
-        "private_dev": f"private text on which choices were made; {LINES}",
-        "private_test": f"private text, read for the table alone; {LINES}",
-    }
-    models = {"gpt2": "folder of a public GPT-2 to begin from, with tokens of its own"}
 
     def keys(self, seeds: int) -> Iterator[Run]:
         """See `Study`."""
@@ -325,7 +318,7 @@ class Kerrigan(Study):
     @cached_property
     def _lines(self) -> dict[str, list[str]]:
         most = {"public": "public_lines", "private_train": "private_lines"}
-        return {name: self.lines(name, most.get(name, "scored_lines")) for name in self.files}
+        return {name: self.lines(name, most.get(name, "scored_lines")) for name in self.paths}
 
     @cached_property
     def _corpora(self) -> dict[str, Corpora]:

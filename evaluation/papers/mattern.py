@@ -485,13 +485,6 @@ class Mattern(Study):
     """Is a private twin as good as its table? Mattern, Jin, Weggenmann and others 2022."""
 
     name = "mattern"
-    files = {
-        "imdb_train": "film reviews to train on: a table with columns text and sentiment",
-        "imdb_test": "film reviews to test on",
-        "amazon_train": "product reviews to train on: columns text, sentiment and product",
-        "amazon_test": "product reviews to test on",
-    }
-    models = {"base_model": "that writes the twins: an asset, a folder or a hub name"}
 
     def keys(self, seeds: int) -> Iterator[Run]:
         """See `Study`."""

@@ -54,7 +54,6 @@ from evaluation.papers.plots import (
 from evaluation.papers.results_store import Results, finite
 from evaluation.papers.run_context import RunContext
 from evaluation.papers.study import Study, main, paper_cells, reported
-from evaluation.papers.texts import LINES
 from evaluation.results_store import Key
 from evaluation.utility.dp_fitting import Count, MakePolicy, Recipe
 from twinset.config import PolicyConfig
@@ -336,15 +335,6 @@ class Sdp(Study):
     """Does protecting private tokens alone leave more to learn? Shi, Cui, Li, Jia and Yu 2022."""
 
     name = "sdp"
-    files = {
-        "wikitext_train": f"WikiText-2, to train on; {LINES}",
-        "wikitext_test": f"WikiText-2, read for the tables alone; {LINES}",
-    }
-    optional_files = {
-        "dialogs_train": "CustomerSim, to train on: a table; left out, dialogues are made",
-        "dialogs_test": "CustomerSim, read for the tables alone; both tables or none",
-    }
-    models = {"base": "GPT-2 that transformers begin from: an asset, a folder or a hub name"}
 
     def keys(self, seeds: int) -> Iterator[Run]:
         """See `Study`."""
@@ -359,7 +349,7 @@ class Sdp(Study):
         Raises:
             InputError: there is one file of dialogues without the other.
         """
-        named = [name for name in self.optional_files if name in self.paths]
+        named = [name for name in self.options("optional_files") if name in self.paths]
         if len(named) == 1:
             raise InputError("--dialogs-train and --dialogs-test: name both, or none")
         return super().sources() | ({} if named else {"dialogs": MADE})

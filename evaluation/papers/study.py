@@ -2,7 +2,8 @@
 
 How a paper is written, `NAME` being one short word:
 
-1. `NAME.toml`: a table for each of the sizes `tiny` (minutes), `cpu` (two cores, about an hour) and
+1. `NAME.toml`: the help of the options that name `[files]`, which may be `[optional_files]`, and
+   public `[models]`; a table for each of the sizes `tiny` (minutes), `cpu` (two cores, about an hour) and
    `full` (as published), with a comment on each number. Nothing else depends on the size. What is
    left out of a table is unlimited (`size.get("private_lines")`). `[[reported]]` are the lines of
    the paper's own tables.
@@ -39,7 +40,7 @@ import typer
 from evaluation.papers.page import Prose
 from evaluation.papers.results_store import Results
 from evaluation.papers.run_context import RunContext
-from evaluation.papers.texts import drawn, read_lines
+from evaluation.papers.texts import LINES, drawn, read_lines
 from evaluation.results_store import Key
 from evaluation.run_command import command_line, run_command
 from twinset.commandline.console import Console
@@ -67,9 +68,6 @@ class Study(ABC):
     """
 
     name: ClassVar[str]  # of its files
-    files: ClassVar[Mapping[str, str]]  # help of each file's option; names are in snake_case
-    optional_files: ClassVar[Mapping[str, str]] = {}
-    models: ClassVar[Mapping[str, str]] = {}  # help of each option that names a public model
 
     def __init__(
         self,
@@ -79,6 +77,12 @@ class Study(ABC):
     ) -> None:
         self.size_name, self.paths = size_name, dict(paths or {})
         self.size = read_size(self.name, size_name) | dict(models or {})
+
+    @classmethod
+    def options(cls, kind: str) -> dict[str, str]:
+        """Return the help of each option that names one of `files`, `optional_files`, `models`."""
+        named = _read_toml(cls.name).get(kind, {})
+        return {name: text.format(lines=LINES) for name, text in named.items()}
 
     @abstractmethod
     def keys(self, seeds: int) -> Iterable[Key]:
@@ -117,7 +121,9 @@ class Study(ABC):
 
     def settings(self) -> dict[str, Any]:
         """Return everything that a row depends on, but its key: ready for JSON."""
-        folders = {name: Path(str(self.size.get(name))).expanduser() for name in self.models}
+        folders = {
+            name: Path(str(self.size.get(name))).expanduser() for name in self.options("models")
+        }
         named = {name: fingerprint(path) for name, path in folders.items() if path.is_dir()}
         return {"size": self.size_name, "sources": self.sources(), "sizes": self.size | named}
 
@@ -137,8 +143,8 @@ def run(study: type[Study], arguments: Sequence[str] | None = None) -> None:
     known = {name: value for name, value in vars(options).items() if value is not None}
     made = study(
         options.size,
-        {name: known[name] for name in (*study.files, *study.optional_files) if name in known},
-        {name: known[name] for name in study.models if name in known},
+        {name: known[name] for name in _files(study) if name in known},
+        {name: known[name] for name in study.options("models") if name in known},
     )
     if options.dry_run:
         typer.echo("\n".join(dry_run(made, options.seeds)))
@@ -227,9 +233,9 @@ def _parser(study: type[Study]) -> argparse.ArgumentParser:
     """Return the options of a study; they are data, which typer has no way to take."""
     doc = study.__doc__ or ""
     parser = argparse.ArgumentParser(f"python -m evaluation.papers.{study.name}", description=doc)
-    for name, text in {**study.files, **study.optional_files}.items():
+    for name, text in _files(study).items():
         parser.add_argument(_option(name), type=Path, metavar="FILE", help=text)
-    for name, text in study.models.items():
+    for name, text in study.options("models").items():
         parser.add_argument(_option(name), metavar="MODEL", help=text)
     lengths = "tiny: minutes; cpu: two cores, about an hour; full: as published"
     parser.add_argument("--size", choices=SIZES, default="cpu", help=lengths)
@@ -241,6 +247,10 @@ def _parser(study: type[Study]) -> argparse.ArgumentParser:
     again = "write page and figure of finished rows again; needs no files"
     parser.add_argument("--page", action="store_true", help=again)
     return parser
+
+
+def _files(study: type[Study]) -> dict[str, str]:
+    return study.options("files") | study.options("optional_files")
 
 
 def _positive(text: str) -> int:
@@ -264,7 +274,7 @@ def _make_rows(study: Study, seeds: int, output: Path, progress: Progress) -> Re
     Raises:
         InputError: a file is not named, or the rows there are were made under other settings.
     """
-    if missing := [name for name in study.files if name not in study.paths]:
+    if missing := [name for name in study.options("files") if name not in study.paths]:
         option = _option(missing[0])
         raise InputError(f"{option}: name a file; only --dry-run and --page need none")
     try:

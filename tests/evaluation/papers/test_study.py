@@ -64,14 +64,14 @@ def test_a_dry_run_needs_no_files(paper, size, tmp_path):
 @pytest.mark.parametrize("paper", STUDIES, ids=NAMES)
 @pytest.mark.parametrize("given", [0, 1])
 def test_missing_files_are_named(paper, given, tmp_path):
-    first, second, *_ = (f"--{name.replace('_', '-')}" for name in paper.files)
+    first, second, *_ = (f"--{name.replace('_', '-')}" for name in paper.options("files"))
     options = [first, "a.txt"] if given else []
     with pytest.raises(InputError, match=f"{second if given else first}: name a file"):
         run_study(paper, *options, "--output", tmp_path)
 
 
 @pytest.mark.parametrize("wrong", [["--size", "huge"], ["--seeds", "0"], ["--what"]])
-def test_bad_options_end_with_exit_code_2(wrong, capsys):
+def test_bad_options_end_with_exit_code_2(wrong, coins, capsys):
     with pytest.raises(SystemExit, match="2"):
         run_study(Coins, *wrong)
     assert wrong[0] in capsys.readouterr().err
@@ -93,7 +93,6 @@ class Coins(Study):
     """Two coins, tossed; it breaks off at the row numbered `stop`."""
 
     name = "coins"
-    files = {"purse": "where the coins are"}
     stop = None
     made = []
 
@@ -140,7 +139,7 @@ def coins(tmp_path, monkeypatch):
     monkeypatch.setattr(study, "PUBLISHED", tmp_path / "results")
     (tmp_path / "coins.md").write_text(PROSE)
     sizes = "".join(f"[{size}]\nbias = 0.9\n" for size in SIZES)
-    (tmp_path / "coins.toml").write_text(sizes)
+    (tmp_path / "coins.toml").write_text(f"[files]\npurse = 'where the coins are'\n{sizes}")
     (tmp_path / "purse.txt").write_text("")
     monkeypatch.setattr(Coins, "made", [])
     options = ["--purse", tmp_path / "purse.txt", "--seeds", 2, "--output", tmp_path / "out"]
@@ -163,7 +162,7 @@ def test_a_study_that_was_stopped_is_resumed(coins, tmp_path):
     assert sorted(p.name for p in path.parent.iterdir()) == ["coins.json", "coins.md", "coins.png"]
     assert page == path.with_suffix(".md").read_text()
     assert run_study(tossed, *options) == page and len(tossed.made) == 4
-    (tmp_path / "coins.toml").write_text("[cpu]\nbias = 0.4\n")
+    (tmp_path / "coins.toml").write_text("[files]\npurse = ''\n[cpu]\nbias = 0.4\n")
     with pytest.raises(InputError, match=r"other settings \(sizes\)"):
         run_study(tossed, *options)
 
