@@ -77,10 +77,10 @@ class Level(NamedTuple):
     loss: str = str(NO_LOSS)
 
     @property
-    def count(self) -> int | None:
+    def most(self) -> int | None:
         """How many records are trained on; None: all.
 
-        >>> [Level("IMDb", SHORT, records).count for records in ("25", "10,000", "all")]
+        >>> [Level("IMDb", SHORT, records).most for records in ("25", "10,000", "all")]
         [25, 10000, None]
         """
         return None if self.records == ALL else int(self.records.replace(",", ""))
@@ -158,7 +158,7 @@ def make_row(key: Run, size: Mapping[str, Any], scorer: Scorer, run: RunContext)
 
 def _real_row(key: Run, writer: Writer, scorer: Scorer, run: RunContext) -> dict[str, Any]:
     """Return the accuracies of classifiers, private or not, of real rows."""
-    rows = scorer.reviews.drawn(key.level.count, key.seed)
+    rows = scorer.reviews.drawn(key.level.most, key.seed)
     counts: dict[str, Any] = {"records": len(rows)}
     if key.source == DP_BASELINE:
         budget = Budget(float(key.epsilon), default_delta(len(rows)))
@@ -191,9 +191,9 @@ def _twin_row(
     if key.source != APART:
         row["perplexity"] = writer.perplexity(models[0].model if models else None)
     if main:
-        row["leaks"] = scorer.leaks(frame, key.level.count or None, key.seed)
+        row["leaks"] = scorer.leaks(frame, key.level.most or None, key.seed)
     if key.level == none:
-        counts = {n: Level(key.data, TWIN, n).count for n in RECORDS}
+        counts = {n: Level(key.data, TWIN, n).most for n in RECORDS}
         row["chance"] = {n: scorer.areas(frame, many, key.seed) for n, many in counts.items()}
     return row
 
@@ -201,7 +201,7 @@ def _twin_row(
 def _trained(key: Run, size: Mapping[str, Any], writer: Writer) -> list[Trained]:
     (loss,) = (loss for loss in losses(size) if str(loss) == key.loss)
     epsilon = None if key.epsilon == UNLIMITED else float(key.epsilon)
-    return writer.train(key.level.count, epsilon, loss, key.seed, apart=key.source == APART)
+    return writer.train(key.level.most, epsilon, loss, key.seed, apart=key.source == APART)
 
 
 def _frame(

@@ -3,10 +3,10 @@
 How a paper is written, `NAME` being one short word:
 
 1. `NAME.toml`: the help of the options that name `[files]`, which may be `[optional_files]`, and
-   public `[models]`; a table for each of the sizes `tiny` (minutes), `cpu` (two cores, about an hour) and
-   `full` (as published), with a comment on each number. Nothing else depends on the size. What is
-   left out of a table is unlimited (`size.get("private_lines")`). `[[reported]]` are the lines of
-   the paper's own tables.
+   public `[models]`; a table for each of the sizes `tiny` (minutes), `cpu` (two cores, about an
+   hour) and `full` (as published), with a comment on each number. Nothing else depends on the size.
+   What is left out of a table is unlimited (`size.get("private_lines")`). `[[reported]]` are the
+   lines of the paper's own tables.
 2. `NAME.py`, from top to bottom: a `NamedTuple` for each kind of row, seed last, which is the key
    of the row; data, models and training, down to a row of plain values; the tables of the page,
    made of `Results` alone, and the figure; the `Study`; and `if __name__ == "__main__":
@@ -121,9 +121,8 @@ class Study(ABC):
 
     def settings(self) -> dict[str, Any]:
         """Return everything that a row depends on, but its key: ready for JSON."""
-        folders = {
-            name: Path(str(self.size.get(name))).expanduser() for name in self.options("models")
-        }
+        models = self.options("models")
+        folders = {name: Path(str(self.size.get(name))).expanduser() for name in models}
         named = {name: fingerprint(path) for name, path in folders.items() if path.is_dir()}
         return {"size": self.size_name, "sources": self.sources(), "sizes": self.size | named}
 

@@ -10,10 +10,10 @@ from evaluation.leakage.exposure import UNKNOWN
 from evaluation.papers import adp
 from evaluation.papers.adp import ADAPTIVE, MODELS, PLANTED, PUBLISHED, SIGMAS, SOUND
 from evaluation.papers.noise import ATTACK
-from evaluation.papers.page import Prose
 from evaluation.papers.results_store import Results
-from evaluation.papers.study import HERE, read_size
-from tests.helpers.study_runs import stopped_and_finished
+from evaluation.papers.study import read_size
+from evaluation.utility.dp_fitting import Recipe
+from tests.helpers.study_runs import notes_of, stopped_and_finished
 from twinset.policies import MechanismParams
 from twinset.privacy.accounting.accountant import epsilon
 from twinset.privacy.accounting.events import SubsampledGaussian, event_from_dict
@@ -34,18 +34,13 @@ def options(options_of, sentences, tiny_base):
 def test_the_full_size_is_the_papers():
     size = read_size("adp", "full")
     assert (size["shape"]["layers"], size["shape"]["width"]) == (12, 1024)
-    assert size["recipe"] == {
-        "batch_size": 4096,
-        "epochs": 20,
-        "learning_rate": 5e-5,
-        "max_grad_norm": 1e-3,
-    }
+    assert Recipe(**size["recipe"]) == Recipe(4096, 20, 5e-5, 1e-3)
     assert adp.canary(1).text == "My ID is 955320"
 
 
 def test_the_notes_say_what_the_accountant_says_of_the_paper():
     """Of 1,165,029 lines, 20 epochs of batches of 4,096."""
-    notes, lines = " ".join(Prose.read(HERE / "adp.md").template.split()), 1_165_029
+    notes, lines = notes_of("adp"), 1_165_029
     for sigma in SIGMAS:
         event = SubsampledGaussian(sigma, 4096 / lines, round(20 * lines / 4096))
         assert f"{up_decimals(epsilon([event], adp.DELTA))} at σ = {sigma:g}" in notes

@@ -14,12 +14,11 @@ from evaluation.papers import anadp
 from evaluation.papers.anadp import FORMS, IMPORTANCE, METHODS, SETS, Anadp, Labels, read_rows
 from evaluation.papers.email_leakage import DIGITS, EXPOSURE, PARTS, RANKS, Passages, apart, passage
 from evaluation.papers.noise import ATTACK, PolicyMaker
-from evaluation.papers.page import Prose
 from evaluation.papers.results_store import Results
-from evaluation.papers.study import HERE, read_size
+from evaluation.papers.study import read_size
 from tests.conftest import _tokenizer
 from tests.helpers import oracle
-from tests.helpers.study_runs import stopped_and_finished
+from tests.helpers.study_runs import notes_of, stopped_and_finished
 from tests.privacy import test_classifier_clipping as classifiers
 from twinset.config import PolicyConfig
 from twinset.detectors.entities import PIPELINE
@@ -107,7 +106,7 @@ def test_the_full_size_is_the_papers():
 
 
 def test_the_notes_say_the_policys_own_constants():
-    notes, options = " ".join(Prose.read(HERE / "anadp.md").template.split()), PolicyConfig()
+    notes, options = notes_of("anadp"), PolicyConfig()
     assert f"β₁ = {options.importance_beta1:g}, β₂ = {options.importance_beta2:g}" in notes
     high, low = options.importance_high, options.importance_low
     assert f"α = {options.importance_alpha:g}, quantiles {high:g} and {low:g}" in notes

@@ -10,12 +10,11 @@ from evaluation.papers import kerrigan
 from evaluation.papers.feedforward import feed_forward
 from evaluation.papers.kerrigan import BOTH, DELTA, GROUP_SIZES, LEVELS, Corpora, Kerrigan, Run
 from evaluation.papers.language_model import perplexity, tokenised
-from evaluation.papers.page import Prose
 from evaluation.papers.results_store import Results
-from evaluation.papers.study import HERE, read_size
+from evaluation.papers.study import read_size
 from evaluation.papers.texts import Words
 from tests.helpers import oracle
-from tests.helpers.study_runs import run_study, stopped_and_finished
+from tests.helpers.study_runs import notes_of, run_study, stopped_and_finished
 from twinset.errors import InputError
 from twinset.privacy.accounting.accountant import epsilon
 from twinset.privacy.accounting.events import SubsampledGaussian, event_from_dict, event_to_dict
@@ -130,17 +129,14 @@ def options(options_of, sentences):
 
 
 def test_the_full_size_has_the_papers_networks():
-    hidden = {
-        (m["paper"], *m["shape"]["hidden"])
-        for m in read_size("kerrigan", "full")["models"]
-        if "paper" in m
-    }
+    models = [m for m in read_size("kerrigan", "full")["models"] if "paper" in m]
+    hidden = {(m["paper"], *m["shape"]["hidden"]) for m in models}
     assert hidden == {("small", 500, 250, 50), ("large", 10_000, 5_000, 1_000)}
 
 
 def test_the_notes_say_what_the_accountant_says_of_the_script():
     """The script's 12,000 batches of 64 from 689,763 examples."""
-    notes = " ".join(Prose.read(HERE / "kerrigan.md").template.split())
+    notes = notes_of("kerrigan")
     for sigma in (0.1, 1.1):
         paper = kerrigan.TABLE_1["small", BOTH, sigma]["paper: ε"]
         ours = up_decimals(epsilon([SubsampledGaussian(sigma, 64 / 689_763, 12_000)], DELTA))

@@ -17,15 +17,14 @@ from evaluation.papers.mattern import (
     baseline,
     twin,
 )
-from evaluation.papers.page import Prose
 from evaluation.papers.results_store import Results
 from evaluation.papers.review_twins import ACCURACY, AMAZON, IMDB, Reviews, Scorer, Writer
 from evaluation.papers.run_context import RunContext
-from evaluation.papers.study import HERE, read_size
+from evaluation.papers.study import read_size
 from evaluation.utility.embeddings import SentenceEncoder
 from tests.helpers.evaluated import reviews as made_up
 from tests.helpers.evaluated import without_downloads
-from tests.helpers.study_runs import run_study, stopped_and_finished
+from tests.helpers.study_runs import notes_of, run_study, stopped_and_finished
 from twinset.errors import InputError
 from twinset.privacy.accounting.accountant import epsilon
 from twinset.privacy.accounting.calibration import calibrate_noise_multiplier
@@ -115,7 +114,7 @@ def test_every_row_has_a_key_of_its_own():
 
 def test_the_notes_say_what_the_scripts_noise_is_worth():
     """Noise is set for 1,000 records; the steps are those of 3 passes in batches of 8."""
-    notes, delta = " ".join(Prose.read(HERE / "mattern.md").template.split()), 1000**-1.1
+    notes, delta = notes_of("mattern"), 1000**-1.1
 
     def spent(nominal, records):
         sigma = calibrate_noise_multiplier(nominal, delta, 8 / 1000, 3 * 1000 // 8)
