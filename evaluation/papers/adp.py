@@ -31,7 +31,7 @@ from evaluation.papers.language_model import (
     tokenised,
     train_model,
 )
-from evaluation.papers.noise import ATTACK, PolicyMaker, attack_lines, attack_row
+from evaluation.papers.noise import ATTACK, PolicyMaker, attack_row, attack_tables
 from evaluation.papers.plots import crosses, make_panels, name_panel, seed_line
 from evaluation.papers.results_store import Results, finite
 from evaluation.papers.run_context import RunContext
@@ -213,14 +213,6 @@ def less_exposed(results: Results) -> list[dict[str, object]]:
     ]
 
 
-def attacks(results: Results) -> Iterator[tuple[dict[str, str], list[dict[str, Any]]]]:
-    """Yield what was attacked, and the findings."""
-    for form in ATTACKED:
-        for sigma in SIGMAS:
-            findings = results.first((ATTACK, form, sigma))["findings"]
-            yield {"attack on": form, "σ": f"{sigma:g}"}, findings
-
-
 def weights(results: Results) -> list[dict[str, str]]:
     """Return quantiles of privacy weights, and the canary's own."""
     rows = []
@@ -388,15 +380,18 @@ class Adp(Study):
 
     def tables(self, results: Results) -> Mapping[str, Any]:
         """See `Study`."""
-        attacked = list(attacks(results))
+        attacked = {
+            (ATTACK, form, sigma): {"attack on": form, "σ": f"{sigma:g}"}
+            for form in ATTACKED
+            for sigma in SIGMAS
+        }
         methods = {row["method"] for row in results.rows.values() if "method" in row}
         return {
             "utility": utility(results),
             "exposures": exposures(results),
             "ranks": ", ".join(sorted(methods)),
             "less_exposed": less_exposed(results),
-            "attacked": [line for one in attacked for line in attack_lines(*one)],
-            "attack": attacked[0][1][0],
+            **attack_tables(results, attacked),
             "weights": weights(results),
         }
 

@@ -24,7 +24,7 @@ from torch.nn.functional import gelu
 from evaluation.papers.email_leakage import MEASURES, PARTS, Passages
 from evaluation.papers.intervals import Interval, difference, mean_of
 from evaluation.papers.language_model import noise_for, train_model
-from evaluation.papers.noise import ATTACK, PolicyMaker, attack_lines, attack_row
+from evaluation.papers.noise import ATTACK, PolicyMaker, attack_row, attack_tables
 from evaluation.papers.plots import name_panel, seed_line
 from evaluation.papers.results_store import Results, finite
 from evaluation.papers.run_context import RunContext
@@ -467,18 +467,12 @@ class Anadp(Study):
     def tables(self, results: Results) -> Mapping[str, Any]:
         """See `Study`."""
         ways = [(method, form) for method in METHODS for form in FORMS]
-        attacks = {form: results.first((ATTACK, form))["findings"] for form in IMPORTANCE}
         return {
             "accuracies": {s: [accuracy(results, s, *way) for way in ways] for s in SETS},
             "won_back": [won_back(results, *way) for way in ways if way[1] in IMPORTANCE],
             "leakage": [leakage(results, measure, form) for measure in MEASURES for form in FORMS],
             "scored": results.first((LEAKAGE, NO_DP))["known"],
-            "attacked": [
-                line
-                for form in IMPORTANCE
-                for line in attack_lines({"attack on": form}, attacks[form])
-            ],
-            "attack": attacks[PUBLISHED][0],
+            **attack_tables(results, {(ATTACK, f): {"attack on": f} for f in IMPORTANCE}),
             "layers": layers(results),
         }
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
 from evaluation.audit.report import MechanismAudit, guaranteed_for_json
+from evaluation.papers.results_store import Results
+from evaluation.results_store import Key
 from twinset.config import PolicyConfig
 from twinset.policies import MechanismParams, NoisePolicy, make_policy
 from twinset.privacy.accounting.accountant import epsilon
@@ -49,21 +51,23 @@ def attack_row(policy: PolicyConfig, sigma: float, trials: int) -> dict[str, Any
     }
 
 
-def attack_lines(
-    target: Mapping[str, str], findings: Iterable[Mapping[str, Any]]
-) -> Iterator[dict[str, str]]:
-    """Yield the lines of a table: each experiment's claimed ε, and the ε that it showed.
+def attack_tables(results: Results, targets: Mapping[Key, dict[str, str]]) -> dict[str, Any]:
+    """Return `attacked`, a table of claimed ε and the ε shown, and `attack`, one of the findings.
 
     Args:
-        target: the first cells: what was attacked.
-        findings: of `attack_row`.
+        results: with rows of `attack_row`.
+        targets: the first cells of the lines, what was attacked, by the row's key but for its seed.
     """
-    for one in findings:
-        theorem = one["guaranteed"] or one["claimed"]
-        yield {
-            **target,
-            "experiment": one["what"],
-            "claimed ε": f"{one['claimed']:.2f}",
-            "shown, at least": f"{one['lower_bound']:.2f}",
-            "ε of a theorem": theorem if isinstance(theorem, str) else f"{theorem:.2f}",
-        }
+    findings = {level: results.first(level)["findings"] for level in targets}
+    lines = [targets[level] | _line(one) for level, several in findings.items() for one in several]
+    return {"attacked": lines, "attack": next(iter(findings.values()))[0]}
+
+
+def _line(finding: Mapping[str, Any]) -> dict[str, str]:
+    theorem = finding["guaranteed"] or finding["claimed"]
+    return {
+        "experiment": finding["what"],
+        "claimed ε": f"{finding['claimed']:.2f}",
+        "shown, at least": f"{finding['lower_bound']:.2f}",
+        "ε of a theorem": theorem if isinstance(theorem, str) else f"{theorem:.2f}",
+    }
