@@ -37,6 +37,7 @@ from evaluation.papers.results_store import Results, finite
 from evaluation.papers.run_context import RunContext
 from evaluation.papers.study import Study, main, paper_cells, reported
 from evaluation.papers.texts import Subwords, drawn, spaced
+from evaluation.results_store import Key
 from evaluation.utility.dp_fitting import Recipe
 from twinset.config import PolicyConfig
 from twinset.data.tokenization import TokenisedRecords
@@ -380,7 +381,7 @@ class Adp(Study):
 
     def tables(self, results: Results) -> Mapping[str, Any]:
         """See `Study`."""
-        attacked = {
+        attacked: dict[Key, dict[str, str]] = {
             (ATTACK, form, sigma): {"attack on": form, "σ": f"{sigma:g}"}
             for form in ATTACKED
             for sigma in SIGMAS

@@ -26,7 +26,7 @@ from evaluation.leakage.exposure_extrapolation import extrapolated_exposure
 from evaluation.leakage.roc import Attack, scores
 from evaluation.papers.language_model import bounded_nats, in_groups
 from evaluation.papers.texts import drawn, read_lines
-from evaluation.utility.heldout_loss import read as read_batches
+from evaluation.utility.heldout_loss import read
 from twinset.data.formats import read_frame
 from twinset.data.schema import Combination
 from twinset.data.tokenization import TokenisedRecords
@@ -191,10 +191,10 @@ class Corpus:
             InputError: no row has a token.
         """
         texts, flags, owners = list[list[int]](), list[np.ndarray](), list[int]()
-        read = self.tokenizer(
+        encoded = self.tokenizer(
             [f" {row.text}" for row in rows], add_special_tokens=False, return_offsets_mapping=True
         )
-        tokens = zip(rows, read["input_ids"], read["offset_mapping"], strict=True)
+        tokens = zip(rows, encoded["input_ids"], encoded["offset_mapping"], strict=True)
         for owner, (row, ids, offsets) in enumerate(tokens):
             private = _private_tokens(row, offsets)
             for start in range(0, len(ids), self.context - 1):
@@ -232,26 +232,20 @@ class Scored:
 def scored(model: Any, flagged: Flagged) -> Scored:
     """Read all records once; a token of a broken model costs what `bounded_nats` says."""
     logits, texts, parts = list[Tensor](), flagged.records.texts, list[pd.DataFrame]()
-
-    def watched(ids: Tensor) -> Any:
-        read = model(ids)
-        logits[:] = [read.logits]
-        return read
-
-    watched.device = model.eval().device  # type: ignore[attr-defined]
-    for batch, nats, where in read_batches(watched, flagged.records):
-        likeliest = logits[0][:, :-1][where].argmax(1).cpu().numpy()
-        private = np.concatenate([flagged.flags[i] for i in batch])
-        lost = bounded_nats(nats.cpu().numpy())
-        tokens = {
-            "record": np.repeat(batch, [len(texts[i]) for i in batch]),
-            "nats": lost,
-            "tokens": 1.0,
-            "hits": likeliest == np.concatenate([texts[i] for i in batch]),
-            "private_nats": lost * private,
-            "private_tokens": private,
-        }
-        parts.append(pd.DataFrame(tokens).groupby("record").sum())
+    with model.eval().register_forward_hook(lambda *call: logits.append(call[-1].logits)):
+        for batch, nats, where in read(model, flagged.records):
+            likeliest = logits.pop()[:, :-1][where].argmax(1).cpu().numpy()
+            private = np.concatenate([flagged.flags[i] for i in batch])
+            lost = bounded_nats(nats.cpu().numpy())
+            tokens = {
+                "record": np.repeat(batch, [len(texts[i]) for i in batch]),
+                "nats": lost,
+                "tokens": 1.0,
+                "hits": likeliest == np.concatenate([texts[i] for i in batch]),
+                "private_nats": lost * private,
+                "private_tokens": private,
+            }
+            parts.append(pd.DataFrame(tokens).groupby("record").sum())
     return Scored(pd.concat(parts).sort_index().astype(float))
 
 
