@@ -100,7 +100,7 @@ class Coins(Study):
         return [Toss(coin, seed) for seed in range(seeds) for coin in ("fair", "other")]
 
     def facts(self):
-        return {"coins": 2}
+        return {"coins": 2, "mint": "*|"}
 
     def row(self, key, run):
         if len(self.made) == self.stop:
@@ -128,7 +128,7 @@ It is.
 
 {{ tables.heads }}
 
-- {{ facts.coins|commas }} | {{ size.bias|percent }}
+- {{ facts.coins|commas }} of {{ facts.mint }}, {{ size.bias|percent }}
 """
 
 
@@ -174,7 +174,7 @@ def test_the_verdict_stands_only_beside_the_rows_it_is_about(coins, tmp_path):
         "# Coins: Nobody (2020)",
         "![Coins](coins.png)",
         "| a\\|b | 0.400 \\[0.400, 0.400\\] |",
-        "- 2 | 90.0%",
+        "- 2 of \\*\\|, 90.0%",
         "- size: cpu",
     ):
         assert line in page.splitlines()
