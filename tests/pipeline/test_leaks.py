@@ -13,7 +13,6 @@ import logging
 import os
 import random
 import resource
-import shutil
 import signal
 import string
 import subprocess
@@ -26,18 +25,20 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from datasets import Dataset
 
 import cli
 from tests.helpers import evaluated
 from tests.helpers.evaluated import without_downloads
 from twinset.commandline.console import Console
+from twinset.data.formats import write_frame
 
 _LETTERS = random.Random(7)
 MARKERS = {
     place: "".join(_LETTERS.choices(string.ascii_lowercase, k=24))
     for place in ("text", "label-like column", "left-out column")
 }
-TABLES = ("train.csv", "test.csv", "t.parquet", "t.jsonl", "bad.csv", "saved")  # they are private
+TABLES = {"train.csv", "test.csv", "two.csv", "t.parquet", "t.jsonl", "bad.csv", "saved"}  # private
 COLUMNS = ("--text", "text", "--attribute", "sentiment")
 QUICK = ("--steps", "2", "--batch-size", "8", "--max-tokens", "40", "--rows", "8")
 
@@ -206,47 +207,41 @@ MORE_RUNS = {
     "without privacy": (("--no-privacy",), {}),
     "cut texts": (("--max-tokens", "4", "--drop-empty"), {}),
     "dry run": (("--dry-run", "--json"), {}),
-    "plan": (None, {}),
 }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("more", "how"), MORE_RUNS.values(), ids=MORE_RUNS.keys())
+@pytest.mark.parametrize(("more", "how"), MORE_RUNS.values(), ids=MORE_RUNS)
 def test_every_kind_of_run(world, tiny_base, more, how):
     table = private(80, 0)
-    table.to_parquet("t.parquet")
-    table.to_json("t.jsonl", orient="records", lines=True)
-    save(table)
-    table[["text", "sentiment"]].to_csv("test.csv", index=False)
-    shutil.copy("test.csv", "two.csv") if "two.csv" in str(how) else None
-    allowed = ("two.csv",) if Path("two.csv").exists() else ()
-    command = generate(tiny_base, *(more or ()), **how)
-    if more is None:
-        command = ("plan", "train.csv", *COLUMNS, "--base-model", tiny_base)
-    code, said = world.run(*command)
-    assert code == 0, said
-    world.search(*allowed)
-
-
-def save(table: pd.DataFrame) -> None:
-    """Save a table as `datasets` does."""
-    from datasets import Dataset
-
+    for ending in ("parquet", "jsonl"):
+        write_frame(table, f"t.{ending}")
     Dataset.from_pandas(table).save_to_disk("saved")
+    table[["text", "sentiment"]].to_csv("two.csv", index=False)
+    code, said = world.run(*generate(tiny_base, *more, **how))
+    assert code == 0, said
+    world.search()
 
 
+@pytest.mark.slow
+def test_a_plan(world, tiny_base):
+    assert world.run("plan", "train.csv", *COLUMNS, "--base-model", tiny_base)[0] == 0
+    world.search()
+
+
+TRAIN_AND_TEST = ("--train", "train.csv", "--test", "test.csv")
+MEMBERS = ("--members", "train.csv", "--non-members", "test.csv")
 MEASURING = {
-    "evaluate": ("evaluate", "run", "--train", "train.csv", "--test", "test.csv"),
+    "evaluate": ("evaluate", "run", *TRAIN_AND_TEST),
     "evaluate, published": (
-        *("evaluate", "run", "--train", "train.csv", "--test", "test.csv"),
-        *("--classifier", "tfidf", "--publishable", "--json"),
+        *("evaluate", "run", *TRAIN_AND_TEST, "--classifier", "tfidf", "--publishable", "--json"),
     ),
-    "audit": ("audit", "run", "--members", "train.csv", "--non-members", "test.csv", "--json"),
+    "audit": ("audit", "run", *MEMBERS, "--json"),
 }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", MEASURING.values(), ids=MEASURING.keys())
+@pytest.mark.parametrize("command", MEASURING.values(), ids=MEASURING)
 def test_measuring(world, tiny_base, command):
     """What is measured on private rows is kept in internal/, and is numbers."""
     assert world.run(*generate(tiny_base, "--rows", "30"))[0] == 0
@@ -394,20 +389,17 @@ def test_errors_deep_inside(world, tiny_base, monkeypatch, where, error):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", ["evaluate", "audit", "report"])
-def test_errors_while_measuring(world, tiny_base, monkeypatch, command):
+@pytest.mark.parametrize(
+    ("command", "tables", "broken"),
+    [
+        ("evaluate", TRAIN_AND_TEST, "evaluation.evaluate._tables"),
+        ("audit", MEMBERS, "evaluation.leakage.release_audit.audit_release"),
+        ("report", ("--show-real", "train.csv"), "evaluation.report.page.build_report"),
+    ],
+)
+def test_errors_while_measuring(world, tiny_base, monkeypatch, command, tables, broken):
     assert world.run(*generate(tiny_base, "--quiet"))[0] == 0
-    broken = {
-        "evaluate": "evaluation.evaluate._tables",
-        "audit": "evaluation.leakage.release_audit.audit_release",
-        "report": "evaluation.report.page.build_report",
-    }[command]
     monkeypatch.setattr(broken, breaks(ERRORS["unexpected"]))
-    tables = {
-        "evaluate": ("--train", "train.csv", "--test", "test.csv"),
-        "audit": ("--members", "train.csv", "--non-members", "test.csv"),
-        "report": ("--show-real", "train.csv"),
-    }[command]
     assert world.run(command, "run", *tables)[0] == 1
     world.search()
 
@@ -486,7 +478,7 @@ HIDING = {
 }
 
 
-@pytest.mark.parametrize("hide", HIDING.values(), ids=HIDING.keys())
+@pytest.mark.parametrize("hide", HIDING.values(), ids=HIDING)
 @pytest.mark.parametrize("where", ["run/share", "run/internal", "../cache", "../tmp", "../hub"])
 def test_a_leak_that_is_written_is_found(world, hide, where):
     Path(where).mkdir(parents=True, exist_ok=True)
