@@ -1,4 +1,4 @@
-"""LoRA on a base model in four bits: exact gradients, no trace of company, and what is saved."""
+"""LoRA on a base model in four bits: exact gradients, no batch interference, and what is saved."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ from torch import nn
 
 from tests.helpers import oracle
 from tests.helpers.clipped import C, build, random_units, run_engine, with_adapters
-from tests.helpers.commands import arguments, good_table_in, run_twinset
+from tests.helpers.commands import arguments, run_twinset
 from twinset.config import TrainingConfig
 from twinset.config.options import run_config
 from twinset.errors import InputError
@@ -152,24 +152,27 @@ def fetches(folder: Path, then: str) -> bool:
     return made.returncode == 1
 
 
-@pytest.mark.parametrize("method", ["lora", "qlora"])
-def test_adapters_fetch_no_code(tmp_path, method):
-    if not fetches(tmp_path, "import bitsandbytes"):  # control
+@pytest.fixture(scope="module")
+def code_to_fetch(tmp_path_factory):
+    """The control: without our care, code is fetched."""
+    if not fetches(tmp_path_factory.mktemp("control"), "import bitsandbytes"):
         pytest.skip("there is no code to fetch for this processor")
+
+
+@pytest.mark.parametrize("method", ["lora", "qlora"])
+def test_adapters_fetch_no_code(code_to_fetch, tmp_path, method):
     assert not fetches(tmp_path, f"trainable(model, TrainingConfig(method={method!r}))")
 
 
-def test_a_run(tiny_base, tmp_path, capsys, monkeypatch):
-    good_table_in(tmp_path, monkeypatch)
+def test_a_run(tiny_base, good_table, capsys):
     more = ("--rows", 4, "--max-new-tokens", 6, "--method", "qlora", "--output", "twin.csv")
     made = run_twinset(capsys, *arguments(tiny_base, ("t.csv", *more)))
     assert made.code == 0, made.err
-    assert (tmp_path / "twin.csv").read_text().startswith('"review","label"')
+    assert (good_table / "twin.csv").read_text().startswith('"review","label"')
 
 
-def test_a_missing_library_is_named(tiny_base, tmp_path, capsys, monkeypatch):
-    good_table_in(tmp_path, monkeypatch)
+def test_a_missing_library_is_named(tiny_base, good_table, capsys, monkeypatch):
     monkeypatch.setattr("twinset.models.nf4.find_spec", lambda name: None)
     outcome = run_twinset(capsys, *arguments(tiny_base, ("t.csv", "--method", "qlora")))
     assert outcome.code == 2 and "pip install 'twinset[qlora]'" in outcome.err
-    assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
+    assert [path.name for path in good_table.iterdir()] == ["t.csv"]

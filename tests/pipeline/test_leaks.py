@@ -349,7 +349,7 @@ def breaks(error):
 DEEP_INSIDE = {
     "training": "twinset.training.loop._step_report",
     "tokens": "twinset.pipeline.finetune.tokenise",
-    "noise": "twinset.privacy.mechanism.noise._add_part",
+    "noise": "twinset.privacy.mechanism.noise._add",
     "sampling": "twinset.sampling.twin_model.twin_frame",
     "sharing": "twinset.release.share.render_card",
 }
