@@ -168,15 +168,6 @@ def test_every_policy_and_form_makes_a_twin_that_verifies(
         )
 
 
-def test_the_curve_of_a_ledger_is_the_accountant_s_at_the_record_s_own_multiplier():
-    event = IndividualGaussian(SIGMA, 0.1, 20, 0.4)
-    for weight in (0.0, 0.3, 1.0):
-        own = event.at(weight)
-        assert own.noise_multiplier == pytest.approx(SIGMA / (1 - 0.6 * weight))
-        assert epsilon([event], 1e-5, weight) == epsilon([own], 1e-5)
-    assert epsilon([event], 1e-5) == epsilon([event], 1e-5, 0.0)
-
-
 def test_redacted_texts_are_all_that_is_read(capsys, tmp_path, table, tiny_base, monkeypatch):
     from twinset.pipeline import finetune
 
