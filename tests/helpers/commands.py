@@ -41,6 +41,13 @@ def texts(n: int = 60) -> list[str]:
 
 
 GOOD = pd.DataFrame({"review": texts(), "label": ["pos", "neg"] * 30})
+OWNED = pd.DataFrame(
+    {
+        "review": [f"The plot of film {i} was {'good' if i % 2 else 'bad'}." for i in range(60)],
+        "label": ["pos", "neg"] * 30,
+        "who": [f"Person {i % 20}" for i in range(60)],
+    }
+)
 COLUMNS = ("--text", "review", "--attribute", "label")
 
 
