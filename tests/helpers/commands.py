@@ -73,3 +73,13 @@ def arguments(base, given, command="generate") -> list:
     ]
     where = [] if "--base-model" in rest else ["--base-model", base]
     return [command, data, *columns, *where, *QUICK, *rest]
+
+
+def fitted_scale(folder: Path, base) -> Path:
+    """Fit constants of privacy weights to public texts, and return their file."""
+    sentences = [f"A public sentence, number {i}, of words{' more' * (i % 5)}." for i in range(40)]
+    public, scale = folder / "public.csv", folder / "scale.json"
+    pd.DataFrame({"text": sentences}).to_csv(public, index=False)
+    fit = ("weights", public, "--base-model", base, "--output", scale, "--quiet")
+    assert cli.main([str(argument) for argument in fit]) == 0
+    return scale
