@@ -11,7 +11,9 @@ import pytest
 from tests.helpers.commands import GOOD
 from twinset import distributed as processes
 from twinset.distributed import process_group
+from twinset.errors import InputError
 from twinset.files import import_path as importpath
+from twinset.models import assets
 
 ROOT = Path(__file__).parents[2]
 PLANTED = "from pathlib import Path\nPath({place!r}).write_text('ran')\nraise ImportError\n"
@@ -103,8 +105,6 @@ def test_a_checkout_is_its_own_working_folder(monkeypatch):
 
 
 def test_pip_runs_no_file_of_the_working_folder(planted, monkeypatch):
-    from twinset.models import assets
-
     seen = {}
 
     def run(command, **options):
@@ -112,8 +112,8 @@ def test_pip_runs_no_file_of_the_working_folder(planted, monkeypatch):
         return subprocess.CompletedProcess(command, 1, "", "")
 
     monkeypatch.setenv("PYTHONPATH", f"{os.pathsep}{ROOT}")
-    with monkeypatch.context() as patched, pytest.raises(assets.InputError):
+    with monkeypatch.context() as patched, pytest.raises(InputError):
         patched.setattr(assets.subprocess, "run", run)
         assets._download(assets.SMOLLM2, Path())
-    told = subprocess.run([*seen["command"][:4], "--version"], env=seen["env"], capture_output=True)
-    assert not planted.exists() and told.stdout.startswith(b"pip ")
+    pip = subprocess.run([*seen["command"][:4], "--version"], env=seen["env"], capture_output=True)
+    assert not planted.exists() and pip.stdout.startswith(b"pip ")
