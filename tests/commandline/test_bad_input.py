@@ -9,15 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.commands import (
-    GOOD,
-    MARKER,
-    arguments,
-    older_run,
-    run_twinset,
-    snapshot,
-    texts,
-)
+from tests.helpers.commands import GOOD, MARKER, arguments, older_run, run_twinset, snapshot, texts
 from twinset.errors import VerificationError
 
 

@@ -131,7 +131,7 @@ def test_wrong_cells(columns: dict[str, list], parts: list[str]) -> None:
     assert all(part in message for part in parts), message
 
 
-def test_drop_empty_goes_on_and_keeps_row_numbers() -> None:
+def test_drop_empty_leaves_rows_out_and_keeps_row_numbers() -> None:
     frame = table(mood=["a", "b", "a", "b", None, "a"])
     frame["review"] = pd.Series([REVIEWS[0], REVIEWS[1], 3, *REVIEWS[3:]], dtype=object)
     records, notes = records_from_frame(frame, "review", ["mood"], drop_empty=True)

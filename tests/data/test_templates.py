@@ -8,12 +8,7 @@ import pytest
 
 from tests.helpers.refusals import refusal
 from twinset.data.schema import Attribute, Schema
-from twinset.data.templates import (
-    Template,
-    builtin_templates,
-    load_template,
-    wrong_combinations,
-)
+from twinset.data.templates import Template, builtin_templates, load_template, wrong_combinations
 
 
 def schema(**attributes) -> Schema:

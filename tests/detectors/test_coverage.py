@@ -78,10 +78,10 @@ def test_precision_needs_secrets_and_flags():
 
 
 def test_progress_counts_the_texts():
-    ticks = []
+    calls = []
     texts = ["a", "b"]
-    measure_coverage(texts, {}, Fixed([], []), lambda *done: ticks.append(done))
-    assert ticks == [(1, 2), (2, 2)]
+    measure_coverage(texts, {}, Fixed([], []), lambda *done: calls.append(done))
+    assert calls == [(1, 2), (2, 2)]
 
 
 TABLE = pd.DataFrame(
@@ -150,7 +150,7 @@ def test_samples_of_fewer_texts_than_wished(capsys, table):
     assert Path("all.txt").read_text().count("--- row") == 30
 
 
-def test_an_existing_file_is_kept_unless_told(capsys, table):
+def test_an_existing_file_is_kept_without_overwrite(capsys, table):
     Path("mine.txt").write_text("mine")
     refused = policy(capsys, table, "--samples", "mine.txt")
     assert refused.code == 2 and "exists; --overwrite to replace it" in refused.err

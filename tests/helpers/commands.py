@@ -1,11 +1,16 @@
 """Run the command line in this process, and tables to run it on."""
 
+import os
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 
 import cli
+
+ROOT = Path(cli.__file__).parent
 
 MARKER = "Xyzzy-7731"  # stands in every private text: it must never be shown
 QUICK = ("--steps", "3", "--max-tokens", "12", "--quiet")
@@ -23,6 +28,22 @@ def run_twinset(capsys, *arguments) -> Outcome:
     code = cli.main([str(argument) for argument in arguments])
     out, err = capsys.readouterr()
     return Outcome(code, out, err)
+
+
+def python_environment(**variables: str) -> dict[str, str]:
+    """Return an environment for a process of its own: this checkout, and one core."""
+    return os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | variables
+
+
+def run_python(*words, timeout: float = 300, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in a process of its own, which is killed at the timeout in seconds."""
+    return subprocess.run(
+        [sys.executable, *map(str, words)],
+        env=python_environment(**variables),
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
 
 
 def snapshot(folder: Path) -> dict[str, tuple[int, int]]:

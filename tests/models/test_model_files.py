@@ -4,8 +4,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,12 +11,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from evaluation.utility.encoder_classifier import EncoderClassifier
+from tests.helpers.commands import ROOT, run_python
 from tests.helpers.refusals import refusal
 from twinset.models import base_model, model_files
 from twinset.models.base_model import load_base
 from twinset.models.model_files import INDEX, WEIGHTS, plain_values
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -277,11 +274,7 @@ def stand_in(tmp_path) -> Path:
 
 
 def fetches(place: Path, code: str, *folders: Path) -> str:
-    paths = os.pathsep.join(map(str, (place, ROOT)))
-    environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", code, *folders], env=environment, capture_output=True, text=True
-    )
+    done = run_python("-c", code, *folders, PYTHONPATH=os.pathsep.join(map(str, (place, ROOT))))
     return done.stdout + done.stderr
 
 

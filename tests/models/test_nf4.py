@@ -1,6 +1,5 @@
 """LoRA on a base model in four bits: exact gradients, no batch interference, and what is saved."""
 
-import subprocess
 import sys
 import types
 from pathlib import Path
@@ -11,7 +10,7 @@ from torch import nn
 
 from tests.helpers import oracle
 from tests.helpers.clipped import C, build, random_units, run_engine, with_adapters
-from tests.helpers.commands import arguments, run_twinset
+from tests.helpers.commands import arguments, run_python, run_twinset
 from twinset.config import TrainingConfig
 from twinset.config.options import run_config
 from twinset.errors import InputError
@@ -145,8 +144,7 @@ assert "bitsandbytes" in sys.modules
 
 def fetches(folder: Path, then: str) -> bool:
     (folder / "kernels.py").write_text(FETCHER)
-    code = ADAPTED.format(folder=str(folder), then=then)
-    made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    made = run_python("-c", ADAPTED.format(folder=str(folder), then=then))
     assert made.returncode in (0, 1), made.stderr
     assert made.returncode == 0 or "code was fetched" in made.stderr
     return made.returncode == 1

@@ -35,7 +35,7 @@ def test_is_small_and_complete(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_foresees_english(name):
+def test_predicts_english(name):
     base = load_base(name)
     nats = _nats(base, REVIEW)
     assert nats / math.log(2) / len(REVIEW) < 2.2  # an untrained one: about 4
@@ -57,7 +57,7 @@ def test_card_and_facts_say_what_it_was_made_of(name):
     assert last["bits"] == pytest.approx(facts["validation"]["bits_per_byte"], abs=1e-4)
 
 
-def test_ledger_tells_the_weights_and_what_was_kept_out():
+def test_ledger_names_the_weights_and_what_was_kept_out():
     base = load_base("gpt2-mini")
     assert base.origin.startswith("part of twinset, files ")
     assert "kept out of its corpus" in base.origin

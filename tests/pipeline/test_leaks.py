@@ -172,7 +172,7 @@ def test_a_run_and_what_is_asked_of_it(world, tiny_base):
     world.search()
 
 
-def test_a_key_of_one_record_is_told_nowhere(world, tiny_base):
+def test_a_key_of_one_record_is_shown_nowhere(world, tiny_base):
     rows = private(80, 0).to_dict("records")
     rows[40][MARKERS["text"]] = True
     Path("t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -453,7 +453,7 @@ def test_no_core_dump_is_written_while_a_command_runs(world, tiny_base, monkeypa
 
 
 @pytest.mark.parametrize("way", ["printed", "logged", "warned", "said"])
-def test_a_leak_that_is_told_is_found(world, tiny_base, monkeypatch, way):
+def test_a_leak_that_is_printed_or_logged_is_found(world, tiny_base, monkeypatch, way):
     def tells(self, line):
         if way == "printed":
             os.write(2, f"record: {MARKER}\n".encode())

@@ -61,7 +61,7 @@ def test_more_important_means_less_noise_within_the_bound():
     assert float(factors.max()) == 3.0 and float(factors.min()) == pytest.approx(1 / 3)
 
 
-def test_importance_that_tells_nothing_apart_leaves_the_plain_geometry():
+def test_equal_importance_leaves_the_plain_geometry():
     for scale in factored([torch.zeros(4, 6), torch.zeros(6)], PolicyConfig()):
         assert bool(
             (scale.times_(torch.ones(4, 6) if scale.rows is not None else torch.ones(6)) == 1).all()
@@ -102,7 +102,7 @@ def test_with_a_bound_of_one_it_is_uniform_bit_for_bit():
         assert all(map(torch.equal, mine, theirs)) and event == other
 
 
-def test_a_restored_policy_goes_on_as_if_nothing_had_happened():
+def test_a_restored_policy_continues_as_if_nothing_had_happened():
     first, second = policy(), policy()
     for step in range(3):
         first.update_statistics(tensors(100), tensors(step))
@@ -127,7 +127,7 @@ def test_a_saved_state_does_not_follow_the_policy():
     assert torch.equal(saved["sensitivity"][0], before)
 
 
-def test_it_tells_where_noise_went():
+def test_it_reports_where_noise_went():
     updated = policy()
     updated.release(tensors(0), [])
     assert updated.mean_noise == [1.0, 1.0, 1.0]

@@ -60,10 +60,10 @@ def test_what_is_held_out_depends_on_the_text_alone(tmp_path):
     texts = [f"Text {n}." for n in range(2000)]
     (tmp_path / "one.txt").write_text("\n\n".join(texts))
     (tmp_path / "two.txt").write_text("\n\n".join([*texts[::-1], "One more."]))
-    learnt, heldout = read_corpus([tmp_path / "one.txt"]).split()
+    train, heldout = read_corpus([tmp_path / "one.txt"]).split()
     again = read_corpus([tmp_path / "two.txt"]).split()[1]
     assert set(heldout) <= set(again) and 5 < len(heldout) < 60
-    assert not set(learnt) & set(heldout)
+    assert not set(train) & set(heldout)
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,9 @@
 import json
-import os
 import random
 import shlex
 import shutil
 import subprocess
-import sys
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 import cli
-from tests.helpers.commands import run_twinset
+from tests.helpers.commands import ROOT, run_python, run_twinset
 from twinset.files.atomic import sha256_file
 from twinset.models.base_model import load_base
 from twinset.pretraining import training
@@ -23,7 +22,6 @@ from twinset.pretraining.learning_curve import read_log
 from twinset.pretraining.optimizers import optimizers
 from twinset.pretraining.packing import read_tokens
 
-CLI = Path(__file__).parents[2] / "cli.py"
 WORDS = "the a an old new red blue pan film book works fails well badly and but it was is".split()
 SMALL = (
     "--vocabulary", "300", "--layers", "2", "--width", "32", "--heads", "2", "--context", "32",
@@ -161,7 +159,7 @@ def test_a_base_model_is_trained_further(tiny_base, tmp_path, capsys):
 
 
 def test_a_model_remembers_the_stages_before(tmp_path, capsys):
-    (tmp_path / "private.txt").write_text("a text that must not be learnt\n")
+    (tmp_path / "private.txt").write_text("a text that must not be trained on\n")
     first = pretrain(capsys, "--decontaminate", "private.txt", *AT_ONCE, output="first")
     assert first.code == 0
     further = ("--base-model", str(tmp_path / "first"), "--seed", "1")
@@ -243,7 +241,7 @@ def figures(folder):
     return facts["corpus"], steps, log, card
 
 
-def test_no_figure_tells_how_much_was_guarded(tmp_path, capsys):
+def test_no_figure_reveals_how_much_was_guarded(tmp_path, capsys):
     """A third of the corpus is left out, and all that is counted is as if one text were."""
     texts = [json.loads(line)["text"] for line in Path("corpus.jsonl").read_text().splitlines()]
     for name, guarded in (("one", texts[:1]), ("many", texts[: DOCUMENTS // 3])):
@@ -274,13 +272,9 @@ raise SystemExit(code)
 
 @pytest.mark.slow
 def test_two_processes_take_the_same_steps_as_one(whole, tmp_path):
-    launch = "-m torch.distributed.run --nproc_per_node 2 --master_port 29511".split()
+    launch = "-m torch.distributed.run --nproc_per_node 2 --master_port 29511 counted.py".split()
     (tmp_path / "counted.py").write_text(COUNTED)
-    command = [sys.executable, *launch, "counted.py", "pretrain", "corpus.jsonl"]
-    environment = os.environ | {"PYTHONPATH": str(CLI.parent), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [*command, "--output", "two", *SMALL], capture_output=True, text=True, env=environment
-    )
+    done = run_python(*launch, "pretrain", "corpus.jsonl", "--output", "two", *SMALL)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("bits per byte") == 1 and "processes: 2" in done.stdout
     assert largest_difference(whole, tmp_path / "two") < 2e-3
@@ -289,18 +283,12 @@ def test_two_processes_take_the_same_steps_as_one(whole, tmp_path):
 @pytest.mark.slow
 def test_killed_outright_it_can_be_resumed(whole, tmp_path):
     """SIGKILL at random moments, in reading, learning and writing; the weights are the same."""
-    command = (sys.executable, str(CLI), "pretrain", "corpus.jsonl", "--output", "killed", *SMALL)
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}  # as here: sums depend on the threads
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": environment}
+    command = (ROOT / "cli.py", "pretrain", "corpus.jsonl", "--output", "killed", *SMALL)
     rng = random.Random(0)
     for _ in range(6):
-        child = subprocess.Popen(command, **quiet)
-        try:
-            child.wait(rng.uniform(3, 15))
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
-    assert subprocess.run(command, **quiet).returncode in (0, 2)  # 2: finished before
+        with suppress(subprocess.TimeoutExpired):  # it is killed then
+            run_python(*command, timeout=rng.uniform(3, 15))
+    assert run_python(*command).returncode in (0, 2)  # 2: finished before
     assert same(weights(whole), weights(tmp_path / "killed"))
 
 

@@ -256,7 +256,7 @@ def test_one_step_is_exact_at_any_size(sigma, rate):
 
 @pytest.mark.parametrize("steps", [100, 10_000])
 def test_a_record_that_is_hardly_ever_drawn_has_next_to_no_loss(steps):
-    """With less than δ in all for being drawn once, nothing can be learnt, whatever the noise."""
+    """With less than δ in all for being drawn once, nothing can be inferred, whatever the noise."""
     assert epsilon([SubsampledGaussian(0.01, 1e-7 / steps, steps)], 1e-6) == 0.0
 
 

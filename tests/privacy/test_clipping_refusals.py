@@ -14,10 +14,7 @@ from tests.helpers.clipped import (
     to_sequences,
 )
 from tests.helpers.models import LLAMA
-from twinset.privacy.clipping import (
-    ClippingEngine,
-    Sequences,
-)
+from twinset.privacy.clipping import ClippingEngine, Sequences
 from twinset.privacy.clipping.hooks import UnsupportedModule
 
 

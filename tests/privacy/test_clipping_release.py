@@ -21,10 +21,7 @@ from tests.helpers.clipped import (
     total_norm,
     with_adapters,
 )
-from twinset.privacy.clipping import (
-    ClippingEngine,
-    Execution,
-)
+from twinset.privacy.clipping import ClippingEngine, Execution
 
 
 @pytest.mark.parametrize("hostile", [False, True])

@@ -47,7 +47,7 @@ def test_pandas_reads_the_twin(tmp_path, format, read):
 
 @pytest.mark.parametrize("format", ["csv", "tsv.gz", "parquet"])
 @pytest.mark.parametrize("guard", [True, False])
-def test_a_column_that_a_spreadsheet_would_run_is_renamed_and_told(tmp_path, format, guard):
+def test_a_column_that_a_spreadsheet_would_run_is_renamed_openly(tmp_path, format, guard):
     is_renamed = guard and format != "parquet"
     made = description(name="=cmd")
     twin = frame(made)
@@ -77,7 +77,7 @@ def test_all_may_read_what_is_shared(tmp_path):
         ("parquet", True, "=1+1 is fun", None),
     ],
 )
-def test_the_guard_against_formulas_is_told_in_the_card(tmp_path, format, guard, first, told):
+def test_the_guard_against_formulas_is_stated_in_the_card(tmp_path, format, guard, first, told):
     paths = hand_over(tmp_path, format=format, guard_formulas=guard)
     read = pd.read_csv if format == "csv" else pd.read_parquet
     assert read(paths.twin)["review"][0] == first

@@ -172,7 +172,7 @@ def test_one_that_cannot_be_loaded_is_one_line(monkeypatch):
     assert "cannot be loaded" in refusal(check_engine, VLLM)
 
 
-def test_rows_stay_when_the_other_engine_goes_on(tmp_path):
+def test_rows_stay_when_the_other_engine_resumes(tmp_path):
     counts, others = {("a",): 1}, ({"engine": "vllm"}, {"batch_size": 9}, {"seed": 9})
     stay = []
     for more in others:

@@ -2,7 +2,6 @@
 
 import hashlib
 import math
-import os
 import subprocess
 import sys
 import types
@@ -15,7 +14,7 @@ import pytest
 import torch
 from scipy import stats
 
-from tests.helpers.commands import arguments, run_twinset
+from tests.helpers.commands import arguments, python_environment, run_python, run_twinset
 from twinset.config import PrivacyConfig, RunConfig, SpeedConfig, TrainingConfig
 from twinset.config.plan import Plan
 from twinset.data.records import Records
@@ -38,7 +37,6 @@ from twinset.training.distributed_sum import DistributedSum
 from twinset.training.loop import StepContext
 from twinset.training.trainer import Trainer
 
-ROOT = Path(__file__).parents[2]
 SIGMA, NORM = 0.9, 0.2
 LABELS = [("good",), ("bad",)]
 SCHEMA = Schema("t", "str", (Attribute("l", "str", ("bad", "good")),), columns=("t", "l"))
@@ -267,7 +265,7 @@ def test_weights_are_equal_on_all_processes_in_each_step(config, tokens, tmp_pat
     monkeypatch.setattr(distributed_sum, "_part", distributed_sum._part)  # put back at the end
     theirs, meeting, seen = tmp_path / "theirs", str(tmp_path / "meeting"), []
     watch(seen.append)
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "lo"}
+    environment = python_environment(GLOO_SOCKET_IFNAME="lo")
     command = [sys.executable, "-c", FOLLOWER, meeting, "1", "2", str(theirs)]
     policy = make_policy(MechanismParams(SIGMA, NORM, 0.5, Randomness.from_os()))
     with subprocess.Popen(command, env=environment), joined(f"file://{meeting}", 0, 2) as group:
@@ -312,11 +310,9 @@ def test_sharded_training_is_refused(tiny_base, good_table, monkeypatch, capsys)
 
 @pytest.mark.slow
 def test_a_launcher_may_start_the_processes(tiny_base, good_table):
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m"]
+    launch = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "twinset"]
     given = ("t.csv", "--rows", "40", "--epsilon", "20")  # --run would be taken for the launcher's
-    command = [*launch, "twinset", *map(str, arguments(tiny_base, given))]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    done = run_python(*launch, *arguments(tiny_base, given))
     assert done.returncode == 0, done.stderr
     assert [path.name for path in Path("runs").iterdir()] == ["t-1"]
     assert Path("runs/t-1/share/privacy.json").is_file()

@@ -13,7 +13,14 @@ import numpy as np
 import pytest
 
 import twinset.training.resume as resumption
-from tests.helpers.commands import MARKER, arguments, good_table_in, run_twinset, snapshot
+from tests.helpers.commands import (
+    MARKER,
+    arguments,
+    good_table_in,
+    python_environment,
+    run_twinset,
+    snapshot,
+)
 from twinset.commandline.console import Console
 from twinset.errors import InputError
 from twinset.privacy.accounting.events import SubsampledGaussian
@@ -25,7 +32,6 @@ from twinset.training.private_optimizer import PrivateOptimizer
 from twinset.training.step_log import StepLog, StepRange
 
 RUN = ("t.csv", "--run", "r", "--rows", "6", "--steps", "5", "--epsilon", "20")
-ROOT = Path(__file__).parents[2]
 UNFINISHED = Path(".r.partial/internal/unfinished")
 
 
@@ -379,8 +385,8 @@ def test_a_live_process_is_seen_and_a_killed_one_by_what_it_left_alone(tmp_path,
     mine = StepLog(own, cache)
     shutil.copytree(own, copy)
     command = [sys.executable, "-c", HOLDING, *map(str, (copy, cache, *reached))]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as other:
+    given = {"stdout": subprocess.PIPE, "text": True, "env": python_environment()}
+    with subprocess.Popen(command, **given) as other:
         assert other.stdout is not None
         name = other.stdout.readline().strip()
         with pytest.raises(InputError, match="another process is training"), mine.alone():
@@ -571,8 +577,8 @@ sys.exit(cli.main())
 
 @pytest.mark.slow
 def test_killed_at_thirty_random_moments_it_ends_as_planned(place, tiny_base):
-    """Runs that end before the thirtieth kill are checked, and another is begun."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    """Runs that end before the thirtieth kill are checked, and another is started."""
+    environment = python_environment()
     rng, kills, resume = np.random.default_rng(), 0, ()
     while True:
         wait = rng.uniform(2.0, 9.0) if kills < 30 else 120.0
@@ -619,9 +625,8 @@ def test_a_disk_that_fills_up_is_named_and_nothing_is_lost(place, tiny_base):
         pytest.skip("needs a namespace of one's own to mount a small disk in")
     Path("small").mkdir()
     run = [sys.executable, "-c", AT_ONCE, *map(str, arguments(tiny_base, COMMAND))]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     shell = ["unshare", "-rm", "sh", "-c", ON_A_SMALL_DISK, "sh", *run]
-    done = subprocess.run(shell, env=environment, capture_output=True, text=True)
+    done = subprocess.run(shell, env=python_environment(), capture_output=True, text=True)
     lines = done.stdout.splitlines()
     assert [line for line in lines if line.startswith("code")] == ["code 2", "code 0"], done
     assert "No space left" in done.stderr or "disk is full" in done.stderr
