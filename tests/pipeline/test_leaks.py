@@ -15,9 +15,6 @@ import random
 import resource
 import signal
 import string
-import subprocess
-import sys
-import textwrap
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +26,7 @@ from datasets import Dataset
 
 import cli
 from tests.helpers import evaluated
+from tests.helpers.commands import run_python
 from tests.helpers.evaluated import without_downloads
 from twinset.commandline.console import Console
 from twinset.data.formats import write_frame
@@ -62,10 +60,7 @@ class Needles:
     tokens: dict[str, list[int]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, base: Path) -> "Needles":
-        from transformers import AutoTokenizer
-
-        tokenizer = AutoTokenizer.from_pretrained(base)
+    def of(cls, tokenizer) -> "Needles":
         return cls({m: tokenizer.encode(m, add_special_tokens=False) for m in MARKERS.values()})
 
     def inside(self, data: bytes) -> list[str]:
@@ -133,7 +128,7 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path, tiny_base, monkeypatch, capfd, caplog):
+def world(tmp_path, tokenizer, monkeypatch, capfd, caplog):
     here, *elsewhere = [tmp_path / name for name in ("here", "cache", "tmp", "hub")]
     for folder in (here, *elsewhere):
         folder.mkdir()
@@ -146,7 +141,7 @@ def world(tmp_path, tiny_base, monkeypatch, capfd, caplog):
     private(80, 0).to_csv("train.csv", index=False)
     private(40, 1).to_csv("test.csv", index=False)
     with warnings.catch_warnings(record=True) as warned:
-        yield World(Needles.of(tiny_base), here, tuple(elsewhere), capfd, caplog, warned)
+        yield World(Needles.of(tokenizer), here, tuple(elsewhere), capfd, caplog, warned)
 
 
 def generate(base, *more, data="train.csv", command="generate", columns=COLUMNS):
@@ -272,9 +267,17 @@ def bad(change):
     return lambda: change(private(60, 2)).to_csv("bad.csv", index=False)
 
 
+SOUND = bad(lambda frame: frame)
+
+
 def with_text(text):
     """A text that holds a marker and what must not be there."""
     return bad(lambda frame: frame.assign(text=[text, *frame["text"][1:]]))
+
+
+def with_label(*labels):
+    """Labels that stand in the first rows."""
+    return bad(lambda frame: frame.assign(sentiment=[*labels, *frame["sentiment"][len(labels) :]]))
 
 
 def raw(data: bytes):
@@ -284,30 +287,27 @@ def raw(data: bytes):
 MARKER = MARKERS["text"]
 ROW = f"{MARKER},positive\n"
 FAILING = {
-    "no such column": (bad(lambda f: f), ("--text", "nothing")),
-    "a label that is a text": (bad(lambda f: f), ("--attribute", "customer")),
+    "no such column": (SOUND, ("--text", "nothing")),
+    "a label that is a text": (SOUND, ("--attribute", "customer")),
     "a special token": (with_text(f"{MARKER} <|endoftext|>"), ()),
     "a control character": (with_text(f"{MARKER} \x07"), ()),
     "a missing text": (with_text(None), ()),
-    "a missing label": (bad(lambda f: f.assign(sentiment=[None, *f["sentiment"][1:]])), ()),
-    "one label": (bad(lambda f: f.assign(sentiment=MARKER)), ()),
-    "mixed labels": (bad(lambda f: f.assign(sentiment=[float("inf"), *[1.5] * 59])), ()),
+    "a missing label": (with_label(None), ()),
+    "one label": (with_label(*[MARKER] * 60), ()),
+    "mixed labels": (with_label(float("inf"), *[1.5] * 59), ()),
     "not UTF-8": (raw(b"text,sentiment\n" + ROW.encode() + b"\xff" + ROW.encode()), ()),
     "a row too wide": (raw(f"text,sentiment\n{ROW}{MARKER},{MARKER},{MARKER}\n".encode()), ()),
     "a quote that stays open": (raw(f'text,sentiment\n{ROW}"{MARKER},a\n'.encode()), ()),
     "names twice": (raw(f"text,text\n{ROW}".encode()), ()),
     "no header": (raw(f"{MARKER} and much more that was said,positive\n{ROW}".encode()), ()),
-    "no model": (bad(lambda f: f), ("--base-model", "./none")),
-    "no hub": (bad(lambda f: f), ("--base-model", "nobody/nothing")),
-    "no such label": (bad(lambda f: f), ("--rows-per-label", "other=3")),
-    "no such template": (bad(lambda f: f), ("--prompt", "{customer}:")),
-    "output that exists": (bad(lambda f: f), ("--output", "test.csv")),
-    "too little budget": (bad(lambda f: f), ("--epsilon", "0.001")),
-    "an odd value": (bad(lambda f: f), ("--steps", "few")),
-    "no such detector": (
-        bad(lambda f: f),
-        ("--noise-policy", "selective", "--detector", "nowhere:none"),
-    ),
+    "no model": (SOUND, ("--base-model", "./none")),
+    "no hub": (SOUND, ("--base-model", "nobody/nothing")),
+    "no such label": (SOUND, ("--rows-per-label", "other=3")),
+    "no such template": (SOUND, ("--prompt", "{customer}:")),
+    "output that exists": (SOUND, ("--output", "test.csv")),
+    "too little budget": (SOUND, ("--epsilon", "0.001")),
+    "an odd value": (SOUND, ("--steps", "few")),
+    "no such detector": (SOUND, ("--noise-policy", "selective", "--detector", "nowhere:none")),
 }
 FAST = ("a label that is a text", "a special token", "a quote that stays open", "no header")
 
@@ -405,13 +405,13 @@ def test_errors_while_measuring(world, tiny_base, monkeypatch, command, tables, 
 
 
 KILLED = """
-    import os, signal, sys
-    import twinset.training.loop
-    def killed(*_, **__):
-        os.kill(os.getpid(), signal.{signal})
-    twinset.training.loop._step_report = killed
-    import cli
-    sys.exit(cli.main(sys.argv[1:]))
+import os, signal, sys
+import twinset.training.loop
+def killed(*_, **__):
+    os.kill(os.getpid(), signal.{signal})
+twinset.training.loop._step_report = killed
+import cli
+sys.exit(cli.main(sys.argv[1:]))
 """
 
 
@@ -419,16 +419,9 @@ KILLED = """
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGABRT", "SIGTERM"])
 def test_what_a_killed_run_leaves_is_for_its_owner_alone(world, tiny_base, name):
     """A killed process clears nothing up: what is left lies in a folder of mode 0700."""
-    code = textwrap.dedent(KILLED).format(signal=name)
-    root = Path(cli.__file__).parent
-    ended = subprocess.run(
-        [sys.executable, "-c", code, *map(str, generate(tiny_base))],
-        env=os.environ | {"PYTHONPATH": str(root)},
-        capture_output=True,
-        timeout=170,
-    )
+    ended = run_python("-c", KILLED.format(signal=name), *generate(tiny_base))
     assert ended.returncode == (130 if name == "SIGTERM" else -getattr(signal, name))
-    assert not world.needles.inside(ended.stdout + ended.stderr)
+    assert not world.needles.inside((ended.stdout + ended.stderr).encode())
     found = leaking_files(world.needles, world.here, *world.elsewhere)
     left = [file for file in found if file not in TABLES]
     assert all(file.startswith(".run.") and "/internal/" in file for file in left), left
@@ -488,11 +481,7 @@ def test_a_leak_that_is_written_is_found(world, hide, where):
 
 
 @pytest.mark.parametrize("kind", ["<u2", "<i4", "<i8"])
-def test_a_leak_as_tokens_is_found(world, tiny_base, kind):
-    from transformers import AutoTokenizer
-
-    text = f"It was {MARKER} and so on"
-    ids = AutoTokenizer.from_pretrained(tiny_base).encode(text)
-    np.array(ids, kind).tofile("tokens.bin")
+def test_a_leak_as_tokens_is_found(world, tokenizer, kind):
+    np.array(tokenizer.encode(f"It was {MARKER} and so on"), kind).tofile("tokens.bin")
     with pytest.raises(AssertionError):
         world.search()

@@ -30,24 +30,13 @@ def test_round_trip(event):
 @pytest.mark.parametrize(
     "change",
     [
-        {"kind": "laplace"},
-        {"kind": None},
-        {"kind": ["subsampled_gaussian"]},
-        {"extra": 1},
-        {"steps": 0},
-        {"steps": 1.0},
-        {"steps": True},
-        {"sample_rate": 0.0},
-        {"sample_rate": 1.1},
-        {"sample_rate": math.nan},
-        {"sample_rate": "0.1"},
-        {"noise_multiplier": 0.0},
-        {"noise_multiplier": -1.0},
-        {"noise_multiplier": math.inf},
-        {"noise_multiplier": math.nan},
-        {"noise_multiplier": True},
+        {"kind": "laplace"}, {"kind": None}, {"kind": ["subsampled_gaussian"]}, {"extra": 1},
+        {"steps": 0}, {"steps": 1.0}, {"steps": True},
+        {"sample_rate": 0.0}, {"sample_rate": 1.1}, {"sample_rate": math.nan},
+        {"sample_rate": "0.1"}, {"noise_multiplier": 0.0}, {"noise_multiplier": -1.0},
+        {"noise_multiplier": math.inf}, {"noise_multiplier": math.nan}, {"noise_multiplier": True},
     ],
-)
+)  # fmt: skip
 def test_what_names_no_mechanism_is_refused(change):
     with pytest.raises(ValueError):
         event_from_dict(event_to_dict(EVENTS[0]) | change)
