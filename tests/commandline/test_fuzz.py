@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
-from evaluation.findings import Findings
+from evaluation.findings import Findings, Measured
 from evaluation.release import FinishedRun
 from evaluation.report.page import build_report
 from tests.helpers import refusals, reported
@@ -167,12 +167,10 @@ def test_strange_cells_of_json(folder, texts, labels):
 
 
 BYTES = pa.array([b"one two", SECRET.encode() + b" \xff"] * 3)
+TEXT, CATEGORIES = BYTES.view(pa.string()), BYTES.view(pa.string()).dictionary_encode()
 STRANGE = {
-    "text that is not UTF-8": {"review": BYTES.view(pa.string()), "label": ["a", "b"] * 3},
-    "such categories": {
-        "review": ["one two three", "four five six"] * 3,
-        "label": BYTES.view(pa.string()).dictionary_encode(),
-    },
+    "text that is not UTF-8": {"review": TEXT, "label": ["a", "b"] * 3},
+    "such categories": {"review": ["one two three", "four five six"] * 3, "label": CATEGORIES},
     "bytes": {"review": BYTES, "label": BYTES},
     "lists": {"review": [[SECRET]] * 6, "label": [[1], [2]] * 3},
     "maps": {"review": [{"a": SECRET}] * 6, "label": [{"a": 1}, {"a": 2}] * 3},
@@ -337,24 +335,16 @@ def test_noise_out_of_all_reason_is_refused(tmp_path, capsys, multiplier):
 
 def run_folder(root: Path) -> dict[str, object]:
     """Lay out what a run leaves, and return its JSON files."""
-    model = {"schema": SCHEMA.to_dict(), "template": {}, "label_counts": [[["a"], 1.0]]}
-    model["template"] = load_template("{label}:", SCHEMA).to_dict()
+    template = load_template("{label}:", SCHEMA).to_dict()
+    model = {"schema": SCHEMA.to_dict(), "template": template, "label_counts": [[["a"], 1.0]]}
     statement = hand_over(root / "share").privacy
-    score = {"name": "accuracy", "value": 0.5, "low": 0.4, "high": 0.6, "goal": "maximise"}
-    score |= {"minimum": 0.0, "maximum": 1.0, "n": 40, "where": "release alone"}
-    measured = {"question": "utility", "score": score, "place": {"rows": "twin"}}
-    curve = {"question": "utility", "name": "c", "x": "ε", "y": "a", "series": {"t": [[1.0, 0.5]]}}
-    curve |= {"log": ""}
-    bars = {"question": "fidelity", "name": "h", "x": "words", "bins": ["1", "2"]}
-    bars |= {"series": {"twin": [0.4, 0.6]}}
-    found = {"schema": 1, "kind": "evaluation", "about": {"seed": 0}, "measured": [measured]}
-    found |= {"curves": [curve], "histograms": [bars], "notes": ["n"]}
+    accuracy = Measured("utility", reported.share("accuracy", 0.5), {"rows": "twin"})
     step = {"step": 1, "records": 4, "loss": 1.0, "clipped": 0.5, "non_finite": 0, "seconds": 1.0}
     return {
         "share/privacy.json": json.loads(statement.read_text("utf-8")),
         "model/twinset.json": model,
         "internal/config.json": RunConfig().to_dict(),
-        "internal/evaluation.json": found,
+        "internal/evaluation.json": Findings("evaluation", {"seed": 0}, (accuracy,)).to_dict(),
         "internal/metrics.jsonl": step,
         "internal/noise.json": {"w": 1.0},
     }

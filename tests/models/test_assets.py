@@ -12,7 +12,7 @@ import pytest
 from tests.helpers.refusals import refusal
 from twinset.files.cache import cache_dir
 from twinset.models import assets
-from twinset.models.assets import ASSETS, Asset, asset_path
+from twinset.models.assets import ASSETS, asset_path
 
 FILES = {"words.txt": b"three small words\n", "deep/more.txt": b"more\n"}
 
@@ -44,16 +44,13 @@ def _wheel(folder: Path) -> Path:
 def wheel(tmp_path, monkeypatch) -> Path:
     """The wheel of a small asset called "tiny", where pip finds it and finds nothing else."""
     wheel = _wheel(tmp_path / "index")
-    pins = {name: _sha256(data) for name, data in FILES.items()}
-    tiny = Asset(
+    tiny = replace(
+        assets.MINILM,
         name="tiny",
-        kind="table",
         requirement="tiny-asset==1.0",
         wheel_sha256=_sha256(wheel.read_bytes()),
         member="tiny_asset/data",
-        files=pins,
-        licence="apache-2.0",
-        description="two small files",
+        files={name: _sha256(data) for name, data in FILES.items()},
         size_mb=1,
     )
     monkeypatch.setitem(ASSETS, "tiny", tiny)

@@ -348,15 +348,21 @@ def test_what_a_copy_did_is_seen_whoever_writes_first(tmp_path, done, lacking, f
     if further:
         mine.reach(4)
     assert mine.uncounted(counted) == [StepRange(other.process, *steps) for steps in lacking]
-    mirrored = [StepRange(mine.process, 3, 4)] if further else []
-    assert other.uncounted(counted) == mirrored
+    assert other.uncounted(counted) == [StepRange(mine.process, 3, 4)] * further
 
 
-def test_the_lock_is_the_runs_whatever_its_folder_is_called(tmp_path):
-    (tmp_path / "own").mkdir()
-    one = StepLog(tmp_path / "own", tmp_path / "cache")
-    shutil.copytree(tmp_path / "own", tmp_path / "copy")
-    other = StepLog(tmp_path / "copy", tmp_path / "cache")
+@pytest.fixture
+def logs(tmp_path):
+    """The step log of a run, and that of a copy of its folder."""
+    own, copy, cache = (tmp_path / name for name in ("own", "copy", "cache"))
+    own.mkdir()
+    mine = StepLog(own, cache)
+    shutil.copytree(own, copy)
+    return mine, StepLog(copy, cache)
+
+
+def test_the_lock_is_the_runs_whatever_its_folder_is_called(logs):
+    one, other = logs
     with one.alone():
         with pytest.raises(InputError, match="another process is training"), other.alone():
             pytest.fail("the block ran")
@@ -379,14 +385,11 @@ with journal.alone():
 
 
 @pytest.mark.parametrize("reached", [(), (4,)])
-def test_a_live_process_is_seen_and_a_killed_one_by_what_it_left_alone(tmp_path, reached):
-    own, copy, cache = (tmp_path / name for name in ("own", "copy", "cache"))
-    own.mkdir()
-    mine = StepLog(own, cache)
-    shutil.copytree(own, copy)
-    command = [sys.executable, "-c", HOLDING, *map(str, (copy, cache, *reached))]
+def test_a_live_process_is_seen_and_a_killed_one_by_what_it_left_alone(tmp_path, logs, reached):
+    mine, _ = logs
+    command = [sys.executable, "-c", HOLDING, tmp_path / "copy", tmp_path / "cache", *reached]
     given = {"stdout": subprocess.PIPE, "text": True, "env": python_environment()}
-    with subprocess.Popen(command, **given) as other:
+    with subprocess.Popen(list(map(str, command)), **given) as other:
         assert other.stdout is not None
         name = other.stdout.readline().strip()
         with pytest.raises(InputError, match="another process is training"), mine.alone():
