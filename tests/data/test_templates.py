@@ -137,9 +137,8 @@ def test_a_scale_words_only_the_values_it_was_made_for(values, words):
 
 
 def test_words_given_beside_the_template_win():
-    template = load_template(
-        "film-review", schema(sentiment=[0, 1]), {"sentiment": {"1": "glowing"}}
-    )
+    words = {"sentiment": {"1": "glowing"}}
+    template = load_template("film-review", schema(sentiment=[0, 1]), words)
     assert template.render((1,)) == "Write a glowing film review:"
     assert template.render((0,)) == "Write a negative film review:"
 
