@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
+from tests.helpers import refusals
 from tests.helpers.commands import COLUMNS, OWNED, QUICK, run_twinset
 from tests.helpers.handover import FULL_BATCH, NO_PRIVACY, hand_over, ledger
 from tests.privacy.test_guarantee import FLAGGED, SPENT, WEIGHED
 from tests.release.test_verify import forge, refusal
+from twinset import Twinset
 from twinset.config.options import run_config
 from twinset.config.plan import make_plan
 from twinset.files.atomic import write_json
@@ -194,6 +196,11 @@ def test_what_makes_no_sense_is_refused(tiny_base, capsys, more, message):
     refused = generate(capsys, tiny_base, OWNED, *more)
     assert refused.code == 2 and message in refused.err
     assert not Path("r").exists()
+
+
+def test_python_takes_it_too():
+    assert Twinset(group_size=3).config.privacy.group_size == 3
+    assert "a whole number from 2" in refusals.refusal(Twinset, group_size=1)
 
 
 def test_a_plan_warns_of_a_size_that_is_too_large():
