@@ -21,13 +21,14 @@ from evaluation.bench.measure import seconds_of
 from evaluation.bench.runner import RESULTS, Output, Rounds, Threads
 from evaluation.markdown import facts, page, publish, table
 from twinset.config import SpeedConfig
+from twinset.data.schema import Combination
 from twinset.data.tokenization import TokenisedRecords
 from twinset.models.precision import fuse
 from twinset.privacy.clipping import ClippingEngine
 from twinset.training.batch_shapes import BatchShapes
 from twinset.training.clipped_sum import Batch, ClippedSum, WrongPrompts
 
-PROMPTS = {("a",): [*range(1, 11)], ("b",): [*range(2, 12)]}
+PROMPTS: dict[Combination, list[int]] = {("a",): [*range(1, 11)], ("b",): [*range(2, 12)]}
 WRONG = WrongPrompts(8.0, "bounded", 1, 0)
 MAX_GRAD_NORM = 1.0
 OURS, PLAIN, THEIRS = "twinset", "twinset, transformers' layers", "ordinary"

@@ -273,9 +273,8 @@ def test_weights_are_equal_on_all_processes_in_each_step(config, tokens, tmp_pat
     command = [sys.executable, "-c", FOLLOWER, meeting, "1", "2", str(theirs)]
     policy = make_policy(MechanismParams(SIGMA, NORM, 0.5, Randomness.from_os()))
     with subprocess.Popen(command, env=environment), joined(f"file://{meeting}", 0, 2) as group:
-        run_training(
-            trainer(config), [np.arange(12)] * 3, context(config, tokens, policy, group=group)
-        )
+        run = context(config, tokens, policy, group=group)
+        run_training(trainer(config), [np.arange(12)] * 3, run)
     assert theirs.read_text().split() == seen and len(set(seen)) == 3
 
 
