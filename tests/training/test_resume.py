@@ -495,11 +495,12 @@ def test_a_journal_cut_off_in_its_last_line_is_mended(place, tiny_base, capsys, 
 def test_killed_while_rows_are_written_only_rows_are_left_to_do(
     place, tiny_base, capsys, monkeypatch
 ):
-    import twinset.sampling.row_shards as rowgroups
+    from twinset.sampling import row_shards
+    from twinset.sampling.sampler import RowGroups
 
-    monkeypatch.setattr(rowgroups, "GROUP_ROWS", 2)
+    monkeypatch.setattr(row_shards, "GROUP_ROWS", 2)
     assert generate(capsys, tiny_base, "--run", "whole").code == 0
-    plain, written = rowgroups.RowGroups.write, []
+    plain, written = RowGroups.write, []
 
     def write(self, number, rows):
         if len(written) == 2:
@@ -507,12 +508,12 @@ def test_killed_while_rows_are_written_only_rows_are_left_to_do(
         written.append(number)
         plain(self, number, rows)
 
-    monkeypatch.setattr(rowgroups.RowGroups, "write", write)
+    monkeypatch.setattr(RowGroups, "write", write)
     assert generate(capsys, tiny_base).code == 1
     files = sorted(path.name for path in (UNFINISHED / "rows").glob("rows-*"))
     assert files == ["rows-000000.json", "rows-000001.json"]
     ledger = Path(".r.partial/model/ledger.json").read_bytes()
-    monkeypatch.setattr(rowgroups.RowGroups, "write", plain)
+    monkeypatch.setattr(RowGroups, "write", plain)
     assert generate(capsys, tiny_base, "--resume").code == 0
     assert Path("r/model/ledger.json").read_bytes() == ledger
     assert json.loads(Path("r/share/privacy.json").read_text())["files"]["twin"]["rows"] == 6
@@ -525,21 +526,22 @@ def test_once_the_model_is_trained_rows_and_decoding_may_differ(
     place, tiny_base, capsys, monkeypatch
 ):
     """Rows that were drawn before belong to other settings: none of them is in the twin."""
-    import twinset.sampling.row_shards as rowgroups
+    from twinset.sampling import row_shards
+    from twinset.sampling.sampler import RowGroups
 
-    monkeypatch.setattr(rowgroups, "GROUP_ROWS", 2)
-    plain = rowgroups.RowGroups.write
+    monkeypatch.setattr(row_shards, "GROUP_ROWS", 2)
+    plain = RowGroups.write
 
     def write(self, number, rows):
         if number == 1:
             raise Killed
         plain(self, number, rows)
 
-    monkeypatch.setattr(rowgroups.RowGroups, "write", write)
+    monkeypatch.setattr(RowGroups, "write", write)
     assert generate(capsys, tiny_base).code == 1
     assert (UNFINISHED / "rows/rows-000000.json").is_file()
     model = snapshot(Path(".r.partial/model"))
-    monkeypatch.setattr(rowgroups.RowGroups, "write", plain)
+    monkeypatch.setattr(RowGroups, "write", plain)
     assert generate(capsys, tiny_base, *SAMPLING, "--resume").code == 0
     assert snapshot(Path("r/model")) == model
     stored = json.loads(Path("r/internal/config.json").read_text())
