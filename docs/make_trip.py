@@ -9,7 +9,8 @@ seed of sampling, so that what differs there, as text or token ids, is rows of t
 What does not count: scalars and hashes; positions and lengths; random bits, of which an undecided
 rounding takes some more; and an object that has the record only in another object, as `Prepared`
 has it in its `records`: whoever takes it out and passes it to a function is counted for that. The
-methods of an object count by what it has itself, and what calls them does not.
+methods of an object count by what it has itself, and what calls them does not. Nor do tensors count
+behind the training: they hold logits and one next token of many rows, and no row.
 
 The list replaces the one between the two comments in docs/architecture.md.
 """
