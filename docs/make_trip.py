@@ -28,6 +28,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import CodeType, FrameType
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
@@ -186,12 +187,16 @@ def trace(text: str, seed: int, base: str = BASE) -> Trip:
 
 @contextmanager
 def _traced(trip: Trip) -> Iterator[None]:
-    before = sys.gettrace()
+    """Trace, with fresh memory filled: what it held before would differ by chance."""
+    before, strict = sys.gettrace(), torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)  # fills tensors, too
     sys.settrace(trip.visit)
     try:
-        yield
+        with patch.object(np, "empty", np.zeros):
+            yield
     finally:
         sys.settrace(before)
+        torch.use_deterministic_algorithms(strict)
 
 
 @dataclass(frozen=True)
