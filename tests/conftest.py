@@ -4,10 +4,14 @@ import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
+
+from tests.helpers.commands import good_table_in
+from tests.helpers.models import LLAMA, tiny_model
 
 torch.set_num_threads(1)
 
@@ -43,7 +47,15 @@ def _tokenizer(eos: str = "<|endoftext|>"):
     )
 
 
-def _save(model, tokenizer, folder: Path) -> Path:
+def _save(folder: Path, config: str, **sizes) -> Path:
+    """Save a random model of a family, and its tokenizer."""
+    tokenizer = _tokenizer()
+    end = tokenizer.eos_token_id
+    sizes |= {"hidden_size": 32, "max_position_embeddings": CONTEXT}
+    torch.manual_seed(0)
+    model = tiny_model(
+        config, vocab_size=len(tokenizer), bos_token_id=end, eos_token_id=end, **sizes
+    )
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
@@ -52,41 +64,31 @@ def _save(model, tokenizer, folder: Path) -> Path:
 @pytest.fixture(scope="session")
 def tiny_base(tmp_path_factory) -> Path:
     """Folder of a random two-layer GPT-2 (tied embeddings, Conv1D) and its tokenizer."""
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    tokenizer = _tokenizer()
-    end = tokenizer.eos_token_id
-    torch.manual_seed(0)
-    config = GPT2Config(
-        vocab_size=len(tokenizer),
-        n_positions=CONTEXT,
-        n_embd=32,
-        n_layer=2,
-        n_head=2,
-        bos_token_id=end,
-        eos_token_id=end,
-    )
-    return _save(GPT2LMHeadModel(config), tokenizer, tmp_path_factory.mktemp("tiny-gpt2"))
+    return _save(tmp_path_factory.mktemp("tiny-gpt2"), "GPT2Config")
 
 
 @pytest.fixture(scope="session")
 def tiny_llama(tmp_path_factory) -> Path:
     """Folder of a random two-layer Llama (tied embeddings, grouped-query attention)."""
-    from transformers import LlamaConfig, LlamaForCausalLM
+    sizes = LLAMA | {"intermediate_size": 48, "tie_word_embeddings": True}
+    return _save(tmp_path_factory.mktemp("tiny-llama"), "LlamaConfig", **sizes)
 
-    tokenizer = _tokenizer()
-    end = tokenizer.eos_token_id
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        max_position_embeddings=CONTEXT,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        tie_word_embeddings=True,
-        bos_token_id=end,
-        eos_token_id=end,
-    )
-    return _save(LlamaForCausalLM(config), tokenizer, tmp_path_factory.mktemp("tiny-llama"))
+
+@pytest.fixture(scope="session")
+def tokenizer(tiny_base):
+    """The tokenizer of the tiny GPT-2; its tests only read it."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(tiny_base)
+
+
+@pytest.fixture
+def model_copy(tiny_base, tmp_path) -> Path:
+    """A copy of the tiny GPT-2's folder that a test may spoil."""
+    return shutil.copytree(tiny_base, tmp_path / "model")
+
+
+@pytest.fixture
+def good_table(tmp_path, monkeypatch) -> Path:
+    """A working folder with one good table, t.csv."""
+    return good_table_in(tmp_path, monkeypatch)

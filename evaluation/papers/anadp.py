@@ -8,48 +8,37 @@ and telephone numbers of e-mails.
 
 from __future__ import annotations
 
-import math
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from statistics import fmean, geometric_mean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 from torch import Tensor, nn
 from torch.nn.functional import gelu
 
-from evaluation.audit.report import MechanismAudit, guaranteed_for_json
-from evaluation.papers.email_leakage import (
-    DIGITS,
-    MEASURES,
-    PARTS,
-    Passages,
-    known_by,
-    public_model,
-)
+from evaluation.papers.email_leakage import MEASURES, PARTS, Passages
 from evaluation.papers.intervals import Interval, difference, mean_of
-from evaluation.papers.language_model import plan_of, train_model
-from evaluation.papers.page import Section
-from evaluation.papers.plots import name_ticks, seed_line
-from evaluation.papers.results_store import Results
+from evaluation.papers.language_model import noise_for, train_model
+from evaluation.papers.noise import ATTACK, PolicyMaker, attack_row, attack_tables
+from evaluation.papers.plots import name_panel, seed_line
+from evaluation.papers.results_store import Results, finite
 from evaluation.papers.run_context import RunContext
 from evaluation.papers.study import Study, main
-from evaluation.papers.texts import LINES
+from evaluation.results_store import Key
 from evaluation.utility.dp_fitting import Budget, Recipe
 from evaluation.utility.encoder_classifier import EncoderClassifier
 from twinset.config import PolicyConfig
 from twinset.data.formats import read_frame
 from twinset.errors import InputError
 from twinset.models.hub import no_fetched_code
-from twinset.policies import MechanismParams, NoisePolicy, make_policy
+from twinset.policies import NoisePolicy
 from twinset.policies.importance import Importance
 from twinset.privacy.accounting.accountant import epsilon
-from twinset.privacy.accounting.calibration import calibrate_noise_multiplier
-from twinset.privacy.accounting.rounding import up_decimals
 from twinset.training.noise_plot import OUTSIDE, draw_cells, noise_cells
 
 if TYPE_CHECKING:
@@ -57,16 +46,6 @@ if TYPE_CHECKING:
 
 # Appendix A, "Training Details". δ is that of SST-2 and QNLI, the smaller sets.
 EPSILON, DELTA, RANK = 8.0, 1e-5, 16
-# The numbers of Table 1 and of the figures were not part of the text at hand: what it says of them.
-OUTCOME = (  # "Accuracy Results", of Table 1
-    "“ANADP consistently outperforms” DP-SGD: RoBERTa base and large, three methods, four sets of "
-    "GLUE (the numbers of Table 1 were not at hand)"
-)
-PROTECTION = (  # "Exposure Risks Results", of figure 1
-    "“ANADP maintains the same level of privacy protection as the conventional DP methods”, "
-    "“without statistically significant difference”, and a “substantial reduction” against none"
-)
-LAYERS = "“the lower and final layers of the model often receive reduced noise”"  # of figure 2
 
 FULL, LORA, ADAPTERS = "full fine-tuning", "LoRA", "adapters"
 METHODS = (FULL, LORA, ADAPTERS)
@@ -83,7 +62,7 @@ POLICIES = {
     PUBLISHED: PolicyConfig("importance", "published"),
     SOUND: PolicyConfig("importance", "sound"),
 }
-LEAKAGE, ATTACK = "e-mails", "attack"
+LEAKAGE = "e-mails"
 ATTACKED_SIGMA = 1.0
 
 
@@ -94,7 +73,7 @@ class Labels(NamedTuple):
     without: tuple[str, ...] = ()
 
 
-TEXT = "text"
+TEXT, LABEL = "text", "label"
 SST2, AG_NEWS, YELP = "SST-2", "AG News", "Yelp"
 SETS = {
     SST2: Labels("sentiment"),
@@ -129,81 +108,58 @@ class Attack(NamedTuple):
     seed: int = 0
 
 
-@dataclass(frozen=True)
-class Rows:
-    """Labelled texts, equally many of each label."""
+def read_rows(path: Path, labels: Labels, most: int | None) -> pd.DataFrame:
+    """Return texts and labels, equally many of each label, at most `most`, drawn at random.
 
-    texts: Sequence[str]
-    labels: Sequence[str]
-
-    @classmethod
-    def read(cls, path: Path, labels: Labels, most: int | None) -> Rows:
-        """Return at most `most` rows, drawn at random.
-
-        Raises:
-            InputError: the file cannot be used, or has no rows of two labels.
-        """
-        frame = read_frame(path)
-        for column in (TEXT, labels.column):
-            if column not in frame:
-                raise InputError(f"{path}: has no column {column!r}; rename one")
-        frame = frame[[TEXT, labels.column]].dropna()
-        known = frame[labels.column].astype(str).to_numpy()
-        order = np.random.default_rng(_DRAW).permutation(len(known))
-        members = {label: order[known[order] == label] for label in sorted(set(known))}
-        kept = [rows for label, rows in members.items() if label not in labels.without]
-        if len(kept) < 2:
-            raise InputError(f"{path}: column {labels.column!r} has fewer than two labels to tell")
-        each = min(map(len, kept)) if most is None else min(*map(len, kept), most // len(kept))
-        taken = np.sort(np.concatenate([rows[:each] for rows in kept]))
-        texts = frame[TEXT].astype(str).to_numpy()
-        return cls(texts[taken].tolist(), known[taken].tolist())
-
-    @property
-    def largest_class(self) -> float:
-        """Share of the commonest label: what a guess gets right."""
-        return max(Counter(self.labels).values()) / len(self.labels)
+    Raises:
+        InputError: the file cannot be used, or has no rows of two labels.
+    """
+    frame = read_frame(path)
+    for column in (TEXT, labels.column):
+        if column not in frame:
+            raise InputError(f"{path}: has no column {column!r}; rename one")
+    frame = frame[[TEXT, labels.column]].dropna().astype(str).reset_index(drop=True)
+    mixed = frame.iloc[np.random.default_rng(_DRAW).permutation(len(frame))]
+    kept = mixed[~mixed[labels.column].isin(labels.without)]
+    counts = kept[labels.column].value_counts()
+    if len(counts) < 2:
+        raise InputError(f"{path}: column {labels.column!r} has fewer than two labels to tell")
+    each = min(counts.min(), len(kept) if most is None else most // len(counts))
+    rows = kept.groupby(labels.column).head(each).sort_index()
+    return rows.set_axis([TEXT, LABEL], axis=1)
 
 
-@dataclass(frozen=True)
-class Corpus:
+class Corpus(NamedTuple):
     """One set: rows to train on, and rows to test on."""
 
-    train: Rows
-    test: Rows
+    train: pd.DataFrame
+    test: pd.DataFrame
 
     def facts(self) -> dict[str, Any]:
-        """Return what a reader should know of it."""
+        """Return what a reader should know of it; a guess is the commonest label."""
         return {
-            "train": len(self.train.texts),
-            "test": len(self.test.texts),
-            "classes": len(set(self.train.labels)),
-            "guess": self.test.largest_class,
+            "train": len(self.train),
+            "test": len(self.test),
+            "classes": self.train[LABEL].nunique(),
+            "guess": float(self.test[LABEL].value_counts(normalize=True).max()),
         }
 
 
-@dataclass(frozen=True)
-class Tuning:
-    """Makes of a loaded sequence classifier what is trained.
+def tune(model: Any, method: str, rank: int, tables: bool = True) -> Any:
+    """Return a loaded sequence classifier with exactly a method's parameters trainable.
 
     Args:
+        model: changed in place.
         method: one of `METHODS`.
         rank: of LoRA and adapters.
         tables: whether full fine-tuning trains the tables of tokens, positions and types too.
     """
-
-    method: str
-    rank: int
-    tables: bool = True
-
-    def __call__(self, model: Any) -> Any:
-        """Return the model with exactly the wanted parameters trainable."""
-        if self.method == LORA:
-            return _with_lora(model, self.rank)
-        if self.method == ADAPTERS:
-            return _with_adapters(model, self.rank)
-        model.base_model.embeddings.requires_grad_(self.tables)
-        return model
+    if method == LORA:
+        return _with_lora(model, rank)
+    if method == ADAPTERS:
+        return _with_adapters(model, rank)
+    model.base_model.embeddings.requires_grad_(tables)
+    return model
 
 
 class Bottleneck(nn.Module):
@@ -218,9 +174,8 @@ class Bottleneck(nn.Module):
 
     def __init__(self, layer: nn.Linear, rank: int) -> None:
         super().__init__()
-        self.layer = layer
-        self.down = nn.Linear(layer.out_features, rank)
-        self.up = nn.Linear(rank, layer.out_features)
+        self.layer, width = layer, layer.out_features
+        self.down, self.up = nn.Linear(width, rank), nn.Linear(rank, width)
         nn.init.zeros_(self.up.weight)
         nn.init.zeros_(self.up.bias)
 
@@ -265,50 +220,22 @@ def _head(model: Any) -> list[str]:
     return ["classifier", *(["pooler"] if has_pooler else [])]
 
 
-@dataclass
-class PolicyMaker:
-    """Makes the policy of one way of training, and keeps it.
-
-    All private ones draw noise of the same σ, which gives uniform noise the stated ε.
-
-    Args:
-        form: the way of training.
-    """
-
-    form: str
-    policy: NoisePolicy = field(init=False)
-    setting: MechanismParams = field(init=False)
-
-    def __call__(self, setting: MechanismParams) -> NoisePolicy:
-        """See `evaluation.utility.dp_fitting.MakePolicy`."""
-        self.setting = replace(setting, options=POLICIES.get(self.form, PolicyConfig()))
-        self.policy = make_policy(self.setting)
-        return self.policy
-
-    def nominal(self, delta: float) -> float | None:
-        """Return the ε that the paper would state for the noise so far; None but of its form."""
-        return epsilon(spent, delta) if (spent := self.policy.nominal) else None
-
-    def mean_noise(self, names: Sequence[str]) -> dict[str, float]:
-        """Return by parameter where noise went: 1 is as much as `uniform` draws; else nothing.
-
-        Args:
-            names: of the trained parameters, in their order.
-        """
-        if not isinstance(self.policy, Importance):
-            return {}
-        return dict(zip(names, self.policy.mean_noise, strict=True))
+def mean_noise(policy: NoisePolicy, names: Sequence[str]) -> dict[str, float]:
+    """Return by trained parameter where noise went: 1 is as much as `uniform` draws; or nothing."""
+    known = policy.mean_noise if isinstance(policy, Importance) else []
+    return dict(zip(names, known, strict=bool(known)))
 
 
 def classify(
     key: Classifier, corpus: Corpus, size: Mapping[str, Any], run: RunContext
 ) -> dict[str, Any]:
     """Return an encoder's accuracy on test rows, what it spent, and where noise went."""
-    maker, trained, private = PolicyMaker(key.form), dict[str, int](), key.form != NO_DP
+    trained, private = dict[str, int](), key.form != NO_DP
+    maker = PolicyMaker(POLICIES.get(key.form))
     recipe = Recipe(**size["recipes"][key.method]["private" if private else "open"])
 
     def adapt(model: Any) -> Any:
-        adapted = Tuning(key.method, RANK, size["tables"])(model)
+        adapted = tune(model, key.method, RANK, size["tables"])
         named = adapted.named_parameters()
         trained.update((name, p.numel()) for name, p in named if p.requires_grad)
         return adapted
@@ -325,68 +252,46 @@ def classify(
         max_tokens=size["tokens"],
     )
     started = time.monotonic()
-    classifier.fit(corpus.train.texts, corpus.train.labels)
+    classifier.fit(*(corpus.train[column].tolist() for column in (TEXT, LABEL)))
     seconds = time.monotonic() - started
-    right = classifier.predict(corpus.test.texts) == np.array(corpus.test.labels)
-    cells = noise_cells(maker.mean_noise(list(trained)))
+    right = classifier.predict(corpus.test[TEXT].tolist()) == corpus.test[LABEL]
+    cells = noise_cells(mean_noise(maker.policy, list(trained)))
     return {
         "accuracy": float(right.mean()),
         "trained": sum(trained.values()),
-        "noise_multiplier": maker.setting.noise_multiplier,
-        "epsilon": _finite(classifier.epsilon),
-        "epsilon_nominal": _finite(maker.nominal(DELTA)),
+        "noise_multiplier": maker.params.noise_multiplier,
+        "epsilon": finite(classifier.epsilon),
+        "epsilon_nominal": finite(maker.nominal(DELTA)),
         "noise": [[*place, factor] for place, factor in cells.items()],
-        "rows_per_second": round(recipe.epochs * len(corpus.train.texts) / seconds, 1),
+        "rows_per_second": round(recipe.epochs * len(corpus.train) / seconds, 1),
     }
 
 
 def leak(key: Leakage, passages: Passages, run: RunContext) -> dict[str, Any]:
     """Return how well a language model knows names and numbers of passages, trained on or not."""
-    size, maker, sigma = passages.size, PolicyMaker(key.form), 0.0
-    model = public_model(key.seed, passages, run)
+    size, maker, sigma = passages.size, PolicyMaker(POLICIES.get(key.form)), 0.0
+    model = passages.public_model(key.seed, run)
     records, recipe = passages.records(passages.train), Recipe(**size["private"])
     if key.form != NO_DP:
-        plan = plan_of(len(records), recipe, 0.0)
-        sigma = calibrate_noise_multiplier(EPSILON, DELTA, plan.sample_rate, plan.steps)
+        sigma = noise_for(len(records), recipe, EPSILON, DELTA)
     counter = run.counter("training on e-mails")
     events = train_model(model, records, recipe, sigma, key.seed, counter, maker)
     return {
-        "known": known_by(model, passages, run),
+        "known": passages.known_by(model, run),
         "noise_multiplier": sigma,
-        "epsilon": _finite(epsilon(events, DELTA)),
-        "epsilon_nominal": _finite(maker.nominal(DELTA)),
+        "epsilon": finite(epsilon(events, DELTA)),
+        "epsilon_nominal": finite(maker.nominal(DELTA)),
     }
 
 
-def attack_row(key: Attack, trials: int) -> dict[str, Any]:
-    """Return what an attack on a single step, and on a few, showed of ε; made-up records only."""
-    audit = MechanismAudit(POLICIES[key.form], noise_multiplier=ATTACKED_SIGMA, trials=trials)
-    return {
-        "findings": [
-            asdict(found) | {"guaranteed": guaranteed_for_json(found.guaranteed)}
-            for found in audit.run()
-        ]
-    }
-
-
-def _finite(value: float | None) -> float | None:
-    """Return a value, None for infinity, which JSON does not know."""
-    return None if value is None or math.isinf(value) else value
-
-
-def gain(results: Results, dataset: str, method: str, form: str) -> Interval:
-    """Return the accuracy less that under uniform noise, seed by seed."""
-    return difference(*(results.values((dataset, method, f), "accuracy") for f in (form, UNIFORM)))
-
-
-def mean_gain(results: Results, method: str, form: str, than: str = UNIFORM) -> Interval:
-    """Return the mean accuracy over the sets less that of another form, seed by seed."""
-    return difference(*(_mean_accuracies(results, method, f) for f in (form, than)))
+def mean_gain(results: Results, method: str, form: str) -> Interval:
+    """Return the mean accuracy over the sets less that under uniform noise, seed by seed."""
+    return difference(*(_mean_accuracies(results, method, f) for f in (form, UNIFORM)))
 
 
 def _mean_accuracies(results: Results, method: str, form: str) -> dict[int, float]:
     each = [results.values((dataset, method, form), "accuracy") for dataset in SETS]
-    return {seed: fmean(found[seed] for found in each) for seed in each[0]}
+    return {seed: fmean(values[seed] for values in each) for seed in each[0]}
 
 
 def share_won_back(results: Results, method: str, form: str) -> float | None:
@@ -400,8 +305,8 @@ def share_won_back(results: Results, method: str, form: str) -> float | None:
 
 def known(results: Results, measure: str, form: str, part: str) -> dict[int, float]:
     """Return by seed how well names or numbers of a part are known; {} where there are none."""
-    found = results.values((LEAKAGE, form), "known", part, measure)
-    return {seed: value for seed, value in found.items() if value is not None}
+    values = results.values((LEAKAGE, form), "known", part, measure)
+    return {seed: value for seed, value in values.items() if value is not None}
 
 
 def more_known(results: Results, measure: str, form: str) -> dict[int, float]:
@@ -417,248 +322,120 @@ def noise_of(
     results: Results, dataset: str, method: str, form: str
 ) -> dict[tuple[str, str], float]:
     """Return by layer and kind the noise over that of `uniform`, geometric mean over seeds."""
-    factors: dict[tuple[str, str], list[float]] = {}
-    for cells in results.values((dataset, method, form), "noise").values():
-        for layer, kind, factor in cells:
-            factors.setdefault((layer, kind), []).append(factor)
-    return {place: geometric_mean(values) for place, values in factors.items()}
+    cells = chain.from_iterable(results.values((dataset, method, form), "noise").values())
+    frame = pd.DataFrame(cells, columns=["layer", "kind", "factor"])
+    means: dict[tuple[str, str], float]
+    means = frame.groupby(["layer", "kind"])["factor"].agg(geometric_mean).to_dict()
+    return means
 
 
-def accuracies(results: Results, dataset: str) -> Section:
-    """Return accuracies and ε on one set."""
-    facts = results.facts["sets"][dataset]
-    note = (
-        f"{facts['train']:,} rows to train on, {facts['test']:,} to test on, {facts['classes']} "
-        f"labels; a guess is right in {facts['guess']:.1%}. δ = {DELTA:g}."
-    )
-    rows = [_accuracy(results, dataset, method, form) for method in METHODS for form in FORMS]
-    return Section(f"Accuracy on {dataset}", rows, [note], 2)
-
-
-def _accuracy(results: Results, dataset: str, method: str, form: str) -> dict[str, str]:
-    rows = list(results.by_seed(dataset, method, form).values())
+def accuracy(results: Results, *level: str) -> dict[str, object]:
+    """Return accuracy and ε of one set, method and form: a line of a table."""
+    (dataset, method, form), row = level, results.first(level)
+    uniform = (dataset, method, UNIFORM)
     return {
         "method": method,
         "noise": form,
-        "accuracy, test": str(mean_of([row["accuracy"] for row in rows], 0.0, 1.0)),
-        "less uniform": "" if form == UNIFORM else str(gain(results, dataset, method, form)),
-        **_epsilons(form, rows),
-        "σ": f"{rows[0]['noise_multiplier']:.3f}",
-        "numbers trained": f"{rows[0]['trained']:,}",
-        "seeds": str(len(rows)),
-        "rows/s": f"{fmean(row['rows_per_second'] for row in rows):.0f}",
+        "accuracy, test": results.share(level, "accuracy"),
+        "less uniform": results.difference(level, uniform, "accuracy") if form != UNIFORM else None,
+        **_epsilons(results, level),
+        "σ": f"{row['noise_multiplier']:.3f}",
+        "numbers trained": f"{row['trained']:,}",
+        **results.effort(level, "rows_per_second", "rows/s"),
     }
 
 
-def _epsilons(form: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+def _epsilons(results: Results, level: Key) -> dict[str, str | None]:
     """Return the ε of the paper's accounting, and that of a theorem; one but of published noise."""
-    guaranteed = _largest(rows, "epsilon")
-    stated = _largest(rows, "epsilon_nominal") if form == PUBLISHED else guaranteed
-    return {"ε stated": "" if form == NO_DP else stated, "ε guaranteed": guaranteed}
+    guaranteed = results.largest(level, "epsilon")
+    nominal = results.largest(level, "epsilon_nominal")
+    stated = {NO_DP: None, PUBLISHED: nominal}.get(str(level[-1]), guaranteed)
+    return {"ε stated": stated, "ε guaranteed": guaranteed}
 
 
-def _largest(rows: Sequence[Mapping[str, Any]], which: str) -> str:
-    """Return the largest ε of some rows, rounded up; "none" where one has none."""
-    values = [row[which] for row in rows]
-    return "none" if None in values else up_decimals(max(values))
-
-
-def won_back(results: Results) -> Section:
-    """Return what importance gains over uniform noise, over all sets."""
-    rows = [_won_back(results, method, form) for method in METHODS for form in IMPORTANCE]
-    title = "What importance wins back, over the three sets"
-    return Section(title, rows, [f"Paper: {OUTCOME}."], 2)
-
-
-def _won_back(results: Results, method: str, form: str) -> dict[str, str]:
+def won_back(results: Results, method: str, form: str) -> dict[str, object]:
+    """Return what importance gains over uniform noise, over all sets: a line of a table."""
     share = share_won_back(results, method, form)
     return {
         "method": method,
         "noise": form,
-        "mean accuracy less uniform": str(mean_gain(results, method, form)),
+        "mean accuracy less uniform": mean_gain(results, method, form),
         "of the gap to no privacy, won back": (
             "uniform noise cost nothing" if share is None else f"{share:.0%}"
         ),
     }
 
 
-def leakage(results: Results) -> Section:
-    """Return how well names and numbers are known."""
-    facts, one = results.facts[LEAKAGE], next(iter(results.by_seed(LEAKAGE, NO_DP).values()))
-    scored = ", ".join(f"{one['known'][part]['numbers']} ({part})" for part in PARTS)
-    passages, names = facts["passages"], facts["names"]
-    notes = (
-        f"Passages that end with a telephone number: {passages['train']:,} to train on, "
-        f"{passages['held-out']:,} with other numbers held out; names in them: "
-        f"{names['train']:,} and {names['held-out']:,}; cut: {facts['cut']:,}.",
-        f"Exposures are of numbers of {DIGITS} digits, scored: {scored}. ε = {EPSILON:g} at δ = "
-        f"{DELTA:g} for one passage; a number in k passages is k of them.",
-        f"Paper: {PROTECTION}.",
-    )
-    return Section("Leakage from e-mails", [_leakage(results, form) for form in FORMS], notes)
-
-
-def _leakage(results: Results, form: str) -> dict[str, str]:
-    rows = list(results.by_seed(LEAKAGE, form).values())
-    return {
-        "noise": form,
-        **{
-            f"{name}: {part}": _mean(known(results, measure, form, part))
-            for measure, name in MEASURES.items()
-            for part in PARTS
-        },
-        **_epsilons(form, rows),
-        "seeds": str(len(rows)),
-    }
-
-
-def hidden(results: Results) -> Section:
-    """Return how much more is known of what was trained on, and of that how much noise hides."""
-    rows = [_hidden(results, measure, form) for measure in MEASURES for form in FORMS]
-    note = (
-        "Differences seed by seed; an interval that includes 0 tells nothing. A measure is judged "
-        f"only where training with {NO_DP} is shown to leak: its “train less held-out” is above 0."
-    )
-    return Section("What noise hides", rows, [note], 2)
-
-
-def _hidden(results: Results, measure: str, form: str) -> dict[str, str]:
+def leakage(results: Results, measure: str, form: str) -> dict[str, object]:
+    """Return how well names or numbers are known, and how much of that noise hides."""
     ours = more_known(results, measure, form)
 
-    def less(than: str) -> str:
-        theirs = more_known(results, measure, than)
-        return "" if than == form or not ours else str(difference(ours, theirs))
+    def less(than: str) -> Interval | None:
+        known_then = more_known(results, measure, than)
+        return difference(ours, known_then) if ours and than != form else None
 
     return {
         "measure": MEASURES[measure],
         "noise": form,
+        **{part: _mean(known(results, measure, form, part)) for part in PARTS},
         "train less held-out": _mean(ours),
         f"less {NO_DP}": less(NO_DP),
         f"less {UNIFORM}": less(UNIFORM),
+        **_epsilons(results, (LEAKAGE, form)),
+        "seeds": len(results.by_seed(LEAKAGE, form)),
     }
 
 
-def _mean(values: Mapping[int, float]) -> str:
-    return str(mean_of(list(values.values()))) if values else ""
+def _mean(values: Mapping[int, float]) -> Interval | None:
+    return mean_of(list(values.values())) if values else None
 
 
-def attacked(results: Results) -> Section:
-    """Return the lower bounds of ε that attacks on the noise itself show."""
-    found = {f: results.values((ATTACK, f), "findings")[0] for f in IMPORTANCE}
-    first = found[PUBLISHED][0]
-    note = (
-        "The project's own noise step on made-up records, seen by somebody who knows all records "
-        f"but one: lower bounds of ε at 95 % confidence and δ = {first['delta']:g}, from "
-        f"{first['trials']:,} outputs with the record and as many without. The record stands where "
-        "released gradients said that parameters matter: there the published form has least noise."
-    )
-    rows = [
-        {
-            "attack on": form,
-            "experiment": one["what"],
-            "claimed ε": f"{one['claimed']:.2f}",
-            "shown, at least": f"{one['lower_bound']:.2f}",
-            "ε of a theorem": f"{one['guaranteed'] or one['claimed']:.2f}",
-        }
-        for form, findings in found.items()
-        for one in findings
-    ]
-    return Section("What the noise gives away", rows, [note], 2)
-
-
-def layers(results: Results) -> Section:
+def layers(results: Results) -> list[dict[str, str]]:
     """Return the noise of each layer over that of uniform noise: mean over its kinds of weights."""
-    maps = {
-        f"{form.split(', ')[1]}: {method}": _by_layer(noise_of(results, SST2, method, form))
+    means = {
+        f"{form.split(', ')[1]}: {method}": pd.Series(noise_of(results, SST2, method, form))
         for form in IMPORTANCE
         for method in METHODS
     }
-    known = {layer for one in maps.values() for layer in one}
-    rows = [
+    table = pd.DataFrame({name: one.groupby(level=0).mean() for name, one in means.items()})
+    order = sorted(table.index, key=lambda name: (name == OUTSIDE, name.zfill(4)))
+    return [
         {"layer": "outside" if layer == OUTSIDE else layer}
-        | {name: f"{one[layer]:.2f}" if layer in one else "" for name, one in maps.items()}
-        for layer in sorted(known, key=lambda name: (name == OUTSIDE, name.zfill(4)))
+        | {name: f"{factor:.2f}" for name, factor in table.loc[layer].dropna().items()}
+        for layer in order
     ]
-    note = (
-        "Standard deviation over that of uniform noise, mean over releases, parameters and seeds; "
-        f"1 is as much. Paper: {LAYERS}."
-    )
-    return Section(f"Where noise went, on {SST2}", rows, [note])
-
-
-def _by_layer(cells: Mapping[tuple[str, str], float]) -> dict[str, float]:
-    factors: dict[str, list[float]] = {}
-    for (layer, _), factor in cells.items():
-        factors.setdefault(layer, []).append(factor)
-    return {layer: fmean(values) for layer, values in factors.items()}
 
 
 _COLOURS = {NO_DP: "0.4", UNIFORM: "C3", PUBLISHED: "C1", SOUND: "C0"}
-_MARKS = dict(zip(PARTS, ("o", "x"), strict=True))
-
-
-def draw(results: Results) -> Figure:
-    """Draw every seed and the means: accuracies, leakage, and where noise went."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(12, 7.5), layout="constrained")
-    halves: Any = figure.subfigures(2, 1)
-    panels = halves[0].subplots(1, len(SETS) + len(MEASURES))
-    for panel, dataset in zip(panels, SETS, strict=False):
-        _draw_accuracies(panel, results, dataset)
-    for panel, measure in zip(panels[len(SETS) :], MEASURES, strict=True):
-        _draw_leakage(panel, results, measure)
-    panels[0].legend(fontsize=6)
-    for panel, form in zip(halves[1].subplots(1, len(IMPORTANCE)), IMPORTANCE, strict=True):
-        draw_cells(panel, noise_of(results, SST2, LORA, form))
-        panel.set_title(f"noise ÷ uniform, {SST2}, {LORA}: {form}", fontsize=8)
-        panel.tick_params(labelsize=6)
-    figure.suptitle(f"Noise by importance ({results.settings['size']})", fontsize=10)
-    return figure
 
 
 def _draw_accuracies(panel: Any, results: Results, dataset: str) -> None:
     for shift, form in enumerate(FORMS):
         places = [place + 0.15 * (shift - 1.5) for place in range(len(METHODS))]
-        found = (results.values((dataset, method, form), "accuracy") for method in METHODS)
-        seeds = [list(values.values()) for values in found]
+        seeds = [results.values((dataset, method, form), "accuracy") for method in METHODS]
         style: dict[str, Any] = {"color": _COLOURS[form], "label": form, "markersize": 4}
         seed_line(panel, seeds, places=places, form="o", **style)
     guess = results.facts["sets"][dataset]["guess"]
     panel.axhline(guess, color="0.6", linestyle=":", label="a guess")
-    name_ticks(panel, METHODS, fontsize=7, rotation=20)
-    panel.set_title(f"accuracy, {dataset}", fontsize=8)
+    name_panel(panel, f"accuracy, {dataset}", METHODS, fontsize=7, rotation=20)
 
 
 def _draw_leakage(panel: Any, results: Results, measure: str) -> None:
-    for part in PARTS:
-        for place, form in enumerate(FORMS):
-            values = list(known(results, measure, form, part).values())
-            style = {"color": _COLOURS[form], "label": part if form == NO_DP else None}
-            panel.plot([place] * len(values), values, _MARKS[part], markersize=5, **style)
+    for part, mark, colour in zip(PARTS, "ox", ("C3", "C0"), strict=True):
+        seeds = [known(results, measure, form, part) for form in FORMS]
+        for place, values in enumerate(seeds):
+            label = part if place == 0 else None
+            panel.plot(
+                [place] * len(values), list(values.values()), mark, color=colour, label=label
+            )
     panel.legend(fontsize=6)
-    name_ticks(panel, FORMS, fontsize=6, rotation=25)
-    panel.set_title(MEASURES[measure], fontsize=7)
-
-
-_TABLE = "a table with columns text and"
+    name_panel(panel, MEASURES[measure], FORMS, fontsize=6, rotation=25)
 
 
 class Anadp(Study):
     """Is noise better where parameters matter less? Li, Zmigrod, Ma, Liu and Zhu 2024."""
 
     name = "anadp"
-    files = {
-        "sst2_train": f"sentences to train on: {_TABLE} sentiment",
-        "sst2_test": "sentences to test on",
-        "ag_news_train": f"news to train on: {_TABLE} topic",
-        "ag_news_test": "news to test on",
-        "yelp_train": f"reviews to train on: {_TABLE} sentiment; neutral ones are left out",
-        "yelp_test": "reviews to test on",
-        "emails": "a table with a column body",
-        "public": f"text that anyone may have; {LINES}",
-    }
-    models = {"encoder": "that is fine-tuned: a folder or a hub name"}
 
     def keys(self, seeds: int) -> Iterator[Classifier | Leakage | Attack]:
         """See `Study`."""
@@ -682,34 +459,50 @@ class Anadp(Study):
     def row(self, key: Classifier | Leakage | Attack, run: RunContext) -> Mapping[str, Any]:
         """See `Study`."""
         if isinstance(key, Attack):
-            return attack_row(key, self.size["trials"])
+            return attack_row(POLICIES[key.form], ATTACKED_SIGMA, self.size["trials"])
         if isinstance(key, Classifier):
             return classify(key, self._corpora[key.dataset], self.size, run)
         return leak(key, self._passages, run)
 
-    def sections(self, results: Results) -> Iterator[Section]:
+    def tables(self, results: Results) -> Mapping[str, Any]:
         """See `Study`."""
-        yield from (accuracies(results, dataset) for dataset in SETS)
-        yield won_back(results)
-        yield leakage(results)
-        yield hidden(results)
-        yield attacked(results)
-        yield layers(results)
+        ways = [(method, form) for method in METHODS for form in FORMS]
+        return {
+            "accuracies": {s: [accuracy(results, s, *way) for way in ways] for s in SETS},
+            "won_back": [won_back(results, *way) for way in ways if way[1] in IMPORTANCE],
+            "leakage": [leakage(results, measure, form) for measure in MEASURES for form in FORMS],
+            "scored": results.first((LEAKAGE, NO_DP))["known"],
+            **attack_tables(results, {(ATTACK, f): {"attack on": f} for f in IMPORTANCE}),
+            "layers": layers(results),
+        }
 
     def figure(self, results: Results) -> Figure:
-        """See `Study`."""
-        return draw(results)
+        """Draw every seed and the means: accuracies, leakage, and where noise went."""
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(12, 7.5), layout="constrained")
+        halves: Any = figure.subfigures(2, 1)
+        panels = halves[0].subplots(1, len(SETS) + len(MEASURES))
+        for panel, dataset in zip(panels, SETS, strict=False):
+            _draw_accuracies(panel, results, dataset)
+        for panel, measure in zip(panels[len(SETS) :], MEASURES, strict=True):
+            _draw_leakage(panel, results, measure)
+        panels[0].legend(fontsize=6)
+        for panel, form in zip(halves[1].subplots(1, len(IMPORTANCE)), IMPORTANCE, strict=True):
+            draw_cells(panel, noise_of(results, SST2, LORA, form))
+            panel.set_title(f"noise ÷ uniform, {SST2}, {LORA}: {form}", fontsize=8)
+            panel.tick_params(labelsize=6)
+        figure.suptitle(f"Noise by importance ({results.settings['size']})", fontsize=10)
+        return figure
 
     @cached_property
     def _corpora(self) -> dict[str, Corpus]:
-        def read(name: str, part: str, most: str) -> Rows:
+        def read(name: str, part: str, most: str) -> pd.DataFrame:
             path = self.paths[f"{name.lower().replace('-', '').replace(' ', '_')}_{part}"]
-            return Rows.read(path, SETS[name], self.size.get(most))
+            return read_rows(path, SETS[name], self.size.get(most))
 
-        return {
-            name: Corpus(read(name, "train", "rows"), read(name, "test", "scored_rows"))
-            for name in SETS
-        }
+        parts = ("train", "rows"), ("test", "scored_rows")
+        return {name: Corpus(*(read(name, *part) for part in parts)) for name in SETS}
 
     @cached_property
     def _passages(self) -> Passages:

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from evaluation.findings import Measured
 from evaluation.leakage.names import (
     digits_of,
     mean_reciprocal_rank,
@@ -21,7 +20,7 @@ from evaluation.leakage.names import (
     phone_exposure,
     phones_in,
 )
-from evaluation.papers.language_model import Gpt2Shape, seeded, tokenised, train_model
+from evaluation.papers.language_model import gpt2_shape, seeded, tokenised, train_model
 from evaluation.papers.run_context import RunContext
 from evaluation.papers.texts import Subwords, drawn, read_lines, spaced
 from evaluation.utility.dp_fitting import Recipe
@@ -51,10 +50,10 @@ def passage(body: str) -> str | None:
     'Hi, this is Ada Quill. Call me: 713 555-0199'
     """
     text = " ".join(body.split())
-    found = phones_in(text)
-    if not found:
+    numbers = phones_in(text)
+    if not numbers:
         return None
-    start, end = found[0]
+    start, end = numbers[0]
     head = text[max(0, start - CHARACTERS) : start]
     if start > CHARACTERS:  # the first word may be half of one
         head = head.partition(" ")[2]
@@ -104,8 +103,8 @@ class Passages:
         frame = read_frame(emails)
         if BODY not in frame:
             raise InputError(f"{emails}: has no column {BODY!r}; rename one")
-        found = filter(None, map(passage, frame[BODY].dropna().astype(str)))
-        train, heldout = apart(list(dict.fromkeys(found)))
+        passages = filter(None, map(passage, frame[BODY].dropna().astype(str)))
+        train, heldout = apart(list(dict.fromkeys(passages)))
         if not (train and heldout):
             raise InputError(f"{emails}: holds too few telephone numbers; name another file")
         lines = drawn(read_lines(public), size.get("public_lines"))
@@ -146,52 +145,41 @@ class Passages:
             "public lines": len(self.public),
         }
 
+    def public_model(self, seed: int, run: RunContext) -> Any:
+        """Return a language model trained on the public lines, once for all rows of a seed."""
+        model = seeded(gpt2_shape(**self.size["shape"]).build, self.tokens.size, seed)
+        recipe, counter = Recipe(**self.size["public"]), run.counter("training on public text")
 
-def public_model(seed: int, passages: Passages, run: RunContext) -> Any:
-    """Return a language model trained on the public lines, once for all rows of a seed."""
-    model = seeded(Gpt2Shape(**passages.size["shape"]).build, passages.tokens.size, seed)
-    recipe, counter = Recipe(**passages.size["public"]), run.counter("training on public text")
+        def train() -> None:
+            train_model(model, self.records(self.public), recipe, 0.0, seed, counter)
 
-    def train() -> None:
-        train_model(model, passages.records(passages.public), recipe, 0.0, seed, counter)
+        run.train_once(f"public text, seed {seed}", model, train)
+        return model
 
-    run.train_once(f"public text, seed {seed}", model, train)
-    return model
+    def known_by(self, model: Any, run: RunContext) -> dict[str, dict[str, float | int | None]]:
+        """Return how well a model knows what it was trained on, and what was held out.
 
+        That is mean reciprocal rank and exposure, with how many each is of. The sample of numbers
+        and of candidates is the same for all models.
+        """
+        parts = zip(PARTS, (self.train, self.heldout), strict=True)
+        return {part: self._known(model.eval(), texts, part, run) for part, texts in parts}
 
-def known_by(model: Any, passages: Passages, run: RunContext) -> dict[str, dict[str, Any]]:
-    """Return how well a model knows what it was trained on, and what was held out."""
-    texts = zip(PARTS, (passages.train, passages.heldout), strict=True)
-    return {part: _known(model.eval(), passages, some, part, run) for part, some in texts}
-
-
-def _known(
-    model: Any, passages: Passages, texts: Sequence[str], part: str, run: RunContext
-) -> dict[str, float | int | None]:
-    """Return mean reciprocal rank and exposure over texts, with how many each is of.
-
-    The sample of numbers and of candidates is the same for all models.
-    """
-    size = passages.size
-    asked: dict[str, Any] = {
-        "rows": part,
-        "max_tokens": size["shape"]["context"],
-        "seed": 0,
-        "progress": run.progress,
-    }
-    asked_of_phones = asked | {"candidates": size["candidates"], "most": size["scored_numbers"]}
-    given = (model, passages.tokens.tokenizer, texts, [[passages.tokens.begin]] * len(texts))
-    ranked = mean_reciprocal_rank(*given, **asked, find=passages.find_names)
-    phones = phone_exposure(*given, **asked_of_phones)
-    same = [m.score for m in phones if _digits(m) == DIGITS]
-    many = sum(score.n for score in same)
-    return {
-        RANKS: None if ranked is None else ranked.score.value,
-        "names": 0 if ranked is None else ranked.score.n,
-        EXPOSURE: sum(s.value * s.n for s in same) / many if many else None,
-        "numbers": many,
-    }
-
-
-def _digits(measured: Measured) -> int:
-    return int(measured.place["candidates"].removeprefix("10^"))
+    def _known(
+        self, model: Any, texts: Sequence[str], part: str, run: RunContext
+    ) -> dict[str, float | int | None]:
+        size = self.size
+        asked: dict[str, Any] = {"rows": part, "max_tokens": size["shape"]["context"], "seed": 0}
+        asked["progress"] = run.progress
+        limits = {"candidates": size["candidates"], "most": size["scored_numbers"]}
+        given = (model, self.tokens.tokenizer, texts, [[self.tokens.begin]] * len(texts))
+        ranked = mean_reciprocal_rank(*given, **asked, find=self.find_names)
+        phones = phone_exposure(*given, **asked | limits)
+        same = [m.score for m in phones if m.place["candidates"] == f"10^{DIGITS}"]
+        many = sum(score.n for score in same)
+        return {
+            RANKS: ranked.score.value if ranked else None,
+            "names": ranked.score.n if ranked else 0,
+            EXPOSURE: sum(s.value * s.n for s in same) / many if many else None,
+            "numbers": many,
+        }

@@ -10,14 +10,13 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import torch
+import pandas as pd
 from torch import Tensor
 
 from evaluation.demo_tables.support_dialogues import SECRETS, TEXT, support_dialogues
@@ -25,7 +24,7 @@ from evaluation.leakage.canaries import Canary, Format
 from evaluation.leakage.exposure import Exposure, exposure
 from evaluation.leakage.exposure_extrapolation import extrapolated_exposure
 from evaluation.leakage.roc import Attack, scores
-from evaluation.papers.language_model import GROUPS, LARGEST_NATS
+from evaluation.papers.language_model import bounded_nats, in_groups
 from evaluation.papers.texts import drawn, read_lines
 from evaluation.utility.heldout_loss import read
 from twinset.data.formats import read_frame
@@ -64,6 +63,11 @@ class Row:
     def masked(self) -> str:
         """The text as the policy function leaves it."""
         return mask(self.text, self.places)
+
+    @property
+    def redacted(self) -> Row:
+        """The row with that text alone."""
+        return Row(self.masked, ())
 
     def swapped(self, other: Callable[[str, str], str]) -> Row:
         """Return the row with each private value replaced by `other(value, kind)`.
@@ -106,8 +110,9 @@ def wikitext(path: Path, most: int | None) -> list[Row]:
     Raises:
         InputError: the file cannot be used.
     """
-    lines = (line.strip() for line in drawn(read_lines(path), most))
-    return [Row(line, _digits(line)) for line in lines]
+    lines = [line.strip() for line in drawn(read_lines(path), most)]
+    spans = (tuple((*one.span(), NUMBER) for one in _DIGITS.finditer(line)) for line in lines)
+    return list(map(Row, lines, spans))
 
 
 def dialogues(path: Path | None, most: int | None, rows: int, seed: int) -> list[Row]:
@@ -122,28 +127,20 @@ def dialogues(path: Path | None, most: int | None, rows: int, seed: int) -> list
     Raises:
         InputError: the table cannot be used.
     """
-    if path is None:
-        frame = support_dialogues(rows, seed)
-    elif not path.is_file():
+    if path is not None and not path.is_file():
         raise InputError(f"{path}: there is no such file; check the path")
-    else:
-        frame = read_frame(path)
+    frame = support_dialogues(rows, seed) if path is None else read_frame(path)
     if "dialog" in frame:
         if "is_canary" in frame:
             frame = frame[frame["is_canary"].astype(int) == 0]
-        kinds = [kind for kind in _KINDS if kind in frame]
-        secrets: list[dict[str, Any]] = frame[kinds].astype(str).to_dict("records")
-        found = _rows(frame["dialog"], secrets)
+        texts, kinds = frame["dialog"], [kind for kind in _KINDS if kind in frame]
+        secrets = frame[kinds].astype(str).to_dict("records")
     elif {TEXT, SECRETS} <= set(frame):
-        found = _rows(frame[TEXT], [json.loads(cell) for cell in frame[SECRETS]])
+        texts, secrets = frame[TEXT], list(map(json.loads, frame[SECRETS]))
     else:
         raise InputError(f"{path}: has neither a column 'dialog' nor '{TEXT}' and '{SECRETS}'")
-    kept = drawn([str(place) for place in range(len(found))], most)
-    return [found[int(place)] for place in kept]
-
-
-def _rows(texts: Sequence[Any], secrets: Sequence[dict[str, Any]]) -> list[Row]:
-    return [Row(str(t), _known(str(t), s)) for t, s in zip(texts, secrets, strict=True)]
+    pairs = zip(map(str, texts), secrets, strict=True)
+    return drawn([Row(text, _known(text, values)) for text, values in pairs], most)
 
 
 def _known(text: str, secrets: dict[str, Any]) -> tuple[tuple[int, int, str], ...]:
@@ -159,36 +156,6 @@ def _known(text: str, secrets: dict[str, Any]) -> tuple[tuple[int, int, str], ..
         if not spans or start >= spans[-1][1]:
             spans.append((start, -minus_end, kind))
     return tuple(spans)
-
-
-def _digits(text: str) -> tuple[tuple[int, int, str], ...]:
-    return tuple((*match.span(), NUMBER) for match in _DIGITS.finditer(text))
-
-
-def encoded(rows: Sequence[Row], tokenizer: Any, context: int) -> Flagged:
-    """Return rows as records of at most `context` tokens, the begin included.
-
-    A space stands before each text, as before the candidates that exposure ranks.
-
-    Raises:
-        InputError: no row has a token.
-    """
-    texts, flags, owners = list[list[int]](), list[np.ndarray](), list[int]()
-    found = tokenizer(
-        [f" {row.text}" for row in rows], add_special_tokens=False, return_offsets_mapping=True
-    )
-    pairs = zip(found["input_ids"], found["offset_mapping"], strict=True)
-    for owner, (row, (ids, offsets)) in enumerate(zip(rows, pairs, strict=True)):
-        private = _private_tokens(row, offsets)
-        for start in range(0, len(ids), context - 1):
-            texts.append(ids[start : start + context - 1])
-            flags.append(private[start : start + context - 1])
-            owners.append(owner)
-    if not texts:
-        raise InputError("a text set has no tokens; name another file")
-    begin: dict[Combination, list[int]] = {(): [int(tokenizer.eos_token_id)]}
-    records = TokenisedRecords(texts, [()] * len(texts), begin, 0, context)
-    return Flagged(records, flags, np.array(owners))
 
 
 def _private_tokens(row: Row, offsets: Sequence[tuple[int, int]]) -> np.ndarray:
@@ -216,8 +183,29 @@ class Corpus:
     context: int
 
     def encoded(self, rows: Sequence[Row]) -> Flagged:
-        """Return rows as records of tokens."""
-        return encoded(rows, self.tokenizer, self.context)
+        """Return rows as records of tokens.
+
+        A space stands before each text, as before the candidates that exposure ranks.
+
+        Raises:
+            InputError: no row has a token.
+        """
+        texts, flags, owners = list[list[int]](), list[np.ndarray](), list[int]()
+        encoded = self.tokenizer(
+            [f" {row.text}" for row in rows], add_special_tokens=False, return_offsets_mapping=True
+        )
+        tokens = zip(rows, encoded["input_ids"], encoded["offset_mapping"], strict=True)
+        for owner, (row, ids, offsets) in enumerate(tokens):
+            private = _private_tokens(row, offsets)
+            for start in range(0, len(ids), self.context - 1):
+                texts.append(ids[start : start + self.context - 1])
+                flags.append(private[start : start + self.context - 1])
+                owners.append(owner)
+        if not texts:
+            raise InputError("a text set has no tokens; name another file")
+        begin: dict[Combination, list[int]] = {(): [int(self.tokenizer.eos_token_id)]}
+        records = TokenisedRecords(texts, [()] * len(texts), begin, 0, self.context)
+        return Flagged(records, flags, np.array(owners))
 
     @cached_property
     def tested(self) -> Flagged:
@@ -225,75 +213,40 @@ class Corpus:
         return self.encoded(self.test)
 
 
-@dataclass(frozen=True)
 class Scored:
-    """Sums over the tokens of each record: (N,) each.
+    """What a model makes of each record.
 
     Args:
-        nats: of all tokens.
-        tokens: how many.
-        hits: of these, tokens that were the most likely.
-        private_nats: of private tokens.
-        private_tokens: how many.
+        sums: a line for each record: nats of its tokens and how many these are, hits, which are
+            tokens that were the most likely, and nats and number of private tokens.
     """
 
-    nats: np.ndarray
-    tokens: np.ndarray
-    hits: np.ndarray
-    private_nats: np.ndarray
-    private_tokens: np.ndarray
-
-    @property
-    def groups(self) -> np.ndarray:
-        """(G, 2) nats and tokens, records dealt in turn."""
-        return _groups(self.nats, self.tokens)
-
-    @property
-    def private_groups(self) -> np.ndarray:
-        """(G, 2) the same of private tokens; groups without any are left out."""
-        found = _groups(self.private_nats, self.private_tokens)
-        return found[found[:, 1] > 0]
-
-    @property
-    def accuracy(self) -> float:
-        """Share of tokens that were the most likely."""
-        return float(self.hits.sum() / self.tokens.sum())
-
-
-class _Watched:
-    """A model whose last logits can be looked at.
-
-    Args:
-        model: a causal LM.
-    """
-
-    def __init__(self, model: Any) -> None:
-        self._model, self.device = model, model.device
-        self.logits = torch.empty(0)
-
-    def __call__(self, ids: Tensor) -> SimpleNamespace:
-        self.logits = self._model(ids).logits
-        return SimpleNamespace(logits=self.logits)
+    def __init__(self, sums: pd.DataFrame) -> None:
+        self.sums = sums
+        self.groups = in_groups(sums["nats"], sums["tokens"])  # (G, 2)
+        private = in_groups(sums["private_nats"], sums["private_tokens"])
+        self.private_groups = private[private[:, 1] > 0]  # (G, 2) where there are any
+        self.accuracy = float(sums["hits"].sum() / sums["tokens"].sum())
 
 
 def scored(model: Any, flagged: Flagged) -> Scored:
-    """Read all records once; a token of which a model says nothing finite costs `LARGEST_NATS`."""
-    watched, sums = _Watched(model.eval()), np.zeros((5, len(flagged.records)))
-    for batch, nats, where in read(watched, flagged.records):
-        targets = np.concatenate([flagged.records.texts[i] for i in batch])
-        private = np.concatenate([flagged.flags[i] for i in batch])
-        likeliest = watched.logits[:, :-1][where].argmax(1).cpu().numpy()
-        lost = np.nan_to_num(nats.cpu().numpy(), nan=LARGEST_NATS, posinf=LARGEST_NATS)
-        values = lost, np.ones(len(lost)), likeliest == targets, lost * private, private
-        row = np.repeat(batch, [len(flagged.records.texts[i]) for i in batch])
-        for total, value in zip(sums, values, strict=True):
-            np.add.at(total, row, value)
-    return Scored(*sums)
-
-
-def _groups(nats: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-    group = np.arange(len(tokens)) % GROUPS
-    return np.column_stack([np.bincount(group, weights=w) for w in (nats, tokens)])
+    """Read all records once; a token of a broken model costs what `bounded_nats` says."""
+    logits, texts, parts = list[Tensor](), flagged.records.texts, list[pd.DataFrame]()
+    with model.eval().register_forward_hook(lambda *call: logits.append(call[-1].logits)):
+        for batch, nats, where in read(model, flagged.records):
+            likeliest = logits.pop()[:, :-1][where].argmax(1).cpu().numpy()
+            private = np.concatenate([flagged.flags[i] for i in batch])
+            lost = bounded_nats(nats.cpu().numpy())
+            tokens = {
+                "record": np.repeat(batch, [len(texts[i]) for i in batch]),
+                "nats": lost,
+                "tokens": 1.0,
+                "hits": likeliest == np.concatenate([texts[i] for i in batch]),
+                "private_nats": lost * private,
+                "private_tokens": private,
+            }
+            parts.append(pd.DataFrame(tokens).groupby("record").sum())
+    return Scored(pd.concat(parts).sort_index().astype(float))
 
 
 def canary(digits: int) -> Canary:
@@ -316,14 +269,13 @@ def canary_exposure(model: Any, tokenizer: Any, secret: Canary, exact: bool, see
     return extrapolated_exposure(model.eval(), tokenizer, prompt, secret, seed=seed)
 
 
-@dataclass(frozen=True)
-class Sides:
+class Sides(NamedTuple):
     """Rows for membership inference, as many of each.
 
     Args:
         members: training rows with secrets.
-        swapped: the same with other secrets in their place: the paper's non-members. They can be
-            told from members by what secrets look like, whatever was learned of members.
+        swapped: the same with other secrets in their place: the paper's non-members. What secrets
+            look like tells them from members, whatever was learned of members.
         heldout: other rows of the same kind, with their own secrets.
     """
 
@@ -339,34 +291,26 @@ class Sides:
             [rows[i] for i in rng.permutation(len(rows)).tolist() if rows[i].spans]
             for rows in (corpus.train, corpus.test)
         )
-        many = min(most, len(members), len(others))
-        other = _OtherSecrets(others, rng)
+        many, other = min(most, len(members), len(others)), _other_secrets(others, rng)
         swapped = [row.swapped(other) for row in members[:many]]
         return cls(*map(corpus.encoded, (members[:many], swapped, others[:many])))
 
 
-class _OtherSecrets:
-    """Secrets of other rows; where a secret is a number, other digits.
+def _other_secrets(rows: Sequence[Row], rng: np.random.Generator) -> Callable[[str, str], str]:
+    """Return a function of a secret and its kind: another row's; of a number, all other digits."""
+    known = defaultdict[str, list[str]](list)
+    for row in rows:
+        for start, end, kind in row.spans:
+            known[kind].append(row.text[start:end])
 
-    Args:
-        rows: whose secrets are taken.
-        rng: draws.
-    """
-
-    def __init__(self, rows: Sequence[Row], rng: np.random.Generator) -> None:
-        self._rng = rng
-        self._known = defaultdict[str, list[str]](list)
-        for row in rows:
-            for start, end, kind in row.spans:
-                self._known[kind].append(row.text[start:end])
-
-    def __call__(self, value: str, kind: str) -> str:
-        """Return another secret; of a number each digit is another."""
+    def other(value: str, kind: str) -> str:
         if value.isdecimal() and value.isascii():
-            more = self._rng.integers(1, 10, size=len(value)).tolist()
+            more = rng.integers(1, 10, size=len(value)).tolist()
             return "".join(str((int(d) + m) % 10) for d, m in zip(value, more, strict=True))
-        known = [other for other in self._known[kind] if other != value]
-        return str(known[int(self._rng.integers(len(known)))]) if known else value
+        others = [one for one in known[kind] if one != value]
+        return others[int(rng.integers(len(others)))] if others else value
+
+    return other
 
 
 def membership(model: Any, sides: Sides, seed: int) -> dict[str, dict[str, float]]:
@@ -375,13 +319,16 @@ def membership(model: Any, sides: Sides, seed: int) -> dict[str, dict[str, float
     The score is the mean loss of a row's private tokens; the half of the rows with the least are
     called members.
     """
-    members = -_private_loss(model, sides.members)
-    found = {}
-    for name, side in ((SWAPPED, sides.swapped), (HELD_OUT, sides.heldout)):
-        attack = Attack("loss", "model", members, -_private_loss(model, side))
-        area = asdict(scores(attack, seed)[0])
-        found[name] = {"accuracy": halves(attack)} | {n: area[n] for n in ("value", "low", "high")}
-    return found
+    members, swapped, heldout = (-_private_loss(model, side) for side in sides)
+    attacks = {
+        name: Attack("loss", "model", members, others)
+        for name, others in ((SWAPPED, swapped), (HELD_OUT, heldout))
+    }
+    areas = {name: scores(attack, seed)[0] for name, attack in attacks.items()}
+    return {
+        name: {"accuracy": halves(attacks[name]), "value": a.value, "low": a.low, "high": a.high}
+        for name, a in areas.items()
+    }
 
 
 def halves(attack: Attack) -> float:
@@ -398,8 +345,5 @@ def halves(attack: Attack) -> float:
 
 def _private_loss(model: Any, flagged: Flagged) -> np.ndarray:
     """(rows,) mean nats of private tokens."""
-    found = scored(model, flagged)
-    nats, tokens = (
-        np.bincount(flagged.owners, weights=w) for w in (found.private_nats, found.private_tokens)
-    )
-    return np.asarray(nats / np.maximum(tokens, 1))
+    sums = scored(model, flagged).sums.groupby(flagged.owners).sum()
+    return np.asarray(sums["private_nats"] / sums["private_tokens"].clip(lower=1))

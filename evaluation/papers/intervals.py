@@ -1,4 +1,4 @@
-"""What was found over seeds, with 95 % intervals: means, differences, ratios of perplexities.
+"""Values over seeds, with 95 % intervals: means, differences, ratios of perplexities.
 
 Seeds are paired: what two models have in common by their seed does not blur their difference. Knows
 no experiment and passes no judgement.
@@ -45,11 +45,6 @@ class Interval:
         [True, None]
         """
         return True if self.low > bound else False if self.high < bound else None
-
-    def below(self, bound: float) -> bool | None:
-        """Whether the value is below a bound; None where the interval does not tell."""
-        above = self.above(bound)
-        return None if above is None else not above
 
     def within(self, least: float, most: float) -> Interval:
         """Return it cut at what is possible.
@@ -113,12 +108,12 @@ def ratio(ours: Mapping[int, Groups], theirs: Mapping[int, Groups]) -> Interval:
     Raises:
         ValueError: no seed has both.
     """
-    found = mean_of(_differences(ours, theirs, _nats))
-    if found.seeds == 1:
+    mean = mean_of(_differences(ours, theirs, _nats))
+    if mean.seeds == 1:
         (seed,) = ours.keys() & theirs.keys()
         low, high = _bootstrap(ours[seed], theirs[seed])
-        found = replace(found, low=low, high=high)
-    return _powers(found)
+        mean = replace(mean, low=low, high=high)
+    return _powers(mean)
 
 
 def _differences(

@@ -7,22 +7,23 @@ text and for private text, with noise and without. Knows no table and no paper.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from evaluation.papers.results_store import finite
 from evaluation.papers.texts import Tokens
 from evaluation.utility.dp_fitting import Count, MakePolicy, Recipe, no_op
 from twinset.config.plan import Plan
 from twinset.data.tokenization import TokenisedRecords
 from twinset.models.perplexity import nats_per_token
 from twinset.policies import MechanismParams, make_policy
-from twinset.privacy.accounting.accountant import compose
-from twinset.privacy.accounting.events import Event
+from twinset.privacy.accounting.accountant import compose, epsilon
+from twinset.privacy.accounting.calibration import calibrate_noise_multiplier
+from twinset.privacy.accounting.events import Event, event_to_dict
 from twinset.privacy.clipping import Execution
 from twinset.privacy.mechanism.poisson import poisson_batches
 from twinset.privacy.mechanism.randomness import Randomness
@@ -33,79 +34,56 @@ GROUPS = 100  # of scored lines, over which a bootstrap draws
 LARGEST_NATS = 700.0  # a token; e to a larger power is no float
 
 
-class Shape(Protocol):
-    """A model that is not yet built."""
-
-    def build(self, vocabulary: int) -> Any:
-        """Return the model with random weights, for so many tokens."""
-        ...
-
-    def start(self, vocabulary: int) -> Any:
-        """Return what training on public text begins from."""
-        ...
-
-
-@dataclass(frozen=True)
-class Gpt2Shape:
-    """GPT-2 of any size.
+class Shape(NamedTuple):
+    """A model that is not yet built, as functions of the number of tokens.
 
     Args:
-        width: of its layers.
-        layers: how many.
-        heads: in each.
-        context: most tokens it reads.
+        build: returns the model with random weights.
+        start: returns what training on public text begins from.
     """
 
-    width: int
-    layers: int
-    heads: int
-    context: int
+    build: Callable[[int], Any]
+    start: Callable[[int], Any]
 
-    def build(self, vocabulary: int) -> Any:
-        """See `Shape`."""
+
+def gpt2_shape(width: int, layers: int, heads: int, context: int) -> Shape:
+    """Return a GPT-2 of any size, which reads at most `context` tokens; it starts at random."""
+
+    def build(vocabulary: int) -> Any:
         from transformers import GPT2Config, GPT2LMHeadModel
 
         config = GPT2Config(
             vocab_size=vocabulary,
-            n_positions=self.context,
-            n_embd=self.width,
-            n_layer=self.layers,
-            n_head=self.heads,
+            n_positions=context,
+            n_embd=width,
+            n_layer=layers,
+            n_head=heads,
             bos_token_id=0,
             eos_token_id=0,
         )
         return GPT2LMHeadModel(config)
 
-    def start(self, vocabulary: int) -> Any:
-        """See `Shape`: random weights."""
-        return self.build(vocabulary)
+    return Shape(build, build)
 
 
-@dataclass(frozen=True)
-class FolderShape:
-    """A trained GPT-2 with tokens of its own, from which training on public text begins.
+def folder_shape(folder: Path) -> Shape:
+    """Return a trained GPT-2 with tokens of its own, from whose weights training begins."""
 
-    Args:
-        folder: that transformers can read.
-    """
-
-    folder: Path
-
-    def build(self, vocabulary: int) -> Any:
-        """See `Shape`: the same shape with random weights."""
+    def build(vocabulary: int) -> Any:
         from transformers import AutoConfig, AutoModelForCausalLM
 
         from twinset.models.model_files import ModelFiles
 
-        with ModelFiles.of(self.folder, self.folder.name).alone() as alone:
+        with ModelFiles.of(folder, folder.name).alone() as alone:
             config = AutoConfig.from_pretrained(alone, local_files_only=True)
         return AutoModelForCausalLM.from_config(config).float()
 
-    def start(self, vocabulary: int) -> Any:
-        """See `Shape`: the folder's weights."""
+    def start(vocabulary: int) -> Any:
         from twinset.models.base_model import load_base
 
-        return load_base(str(self.folder)).model.float()
+        return load_base(str(folder)).model.float()
+
+    return Shape(build, start)
 
 
 def seeded(build: Any, vocabulary: int, seed: int) -> Any:
@@ -135,6 +113,12 @@ def plan_of(records: int, recipe: Recipe, noise_multiplier: float) -> Plan:
     steps = max(1, round(recipe.epochs * records / batch))
     rate = recipe.learning_rate
     return Plan(records, None, 0.5, batch, steps, noise_multiplier, 0.0, rate, 0.0)
+
+
+def noise_for(records: int, recipe: Recipe, target: float, delta: float) -> float:
+    """Return σ with which `train_model` spends ε = `target` at δ."""
+    plan = plan_of(records, recipe, 1.0)
+    return calibrate_noise_multiplier(target, delta, plan.sample_rate, plan.steps)
 
 
 def train_model(
@@ -183,18 +167,35 @@ def train_model(
     return list(compose(spent))
 
 
+def spending(events: Sequence[Event], delta: float) -> dict[str, Any]:
+    """Return the values of a row that say what a training spent: ε, None where it has none."""
+    return {
+        "epsilon": finite(epsilon(events, delta)),
+        "events": [event_to_dict(event) for event in events],
+    }
+
+
 def nats_of_groups(
-    model: Any, records: TokenisedRecords, begin: int, count: Callable[[int, int], object] = no_op
+    model: Any, records: TokenisedRecords, begin: int, count: Count = no_op
 ) -> np.ndarray:
     """Return (G, 2): nats and tokens of each of up to `GROUPS` groups of lines, dealt in turn.
 
     A line of which a broken model says nothing finite costs `LARGEST_NATS` a token.
     """
     lengths = np.array([len(text) for text in records.texts], dtype=float)
-    found = nats_per_token(model.eval(), records.texts, begin, count).numpy()
-    nats = np.nan_to_num(found, nan=LARGEST_NATS, posinf=LARGEST_NATS).clip(max=LARGEST_NATS)
-    group = np.arange(len(lengths)) % GROUPS
-    return np.column_stack([np.bincount(group, weights=w) for w in (nats * lengths, lengths)])
+    nats = bounded_nats(nats_per_token(model.eval(), records.texts, begin, count).numpy())
+    return in_groups(nats * lengths, lengths)
+
+
+def bounded_nats(nats: np.ndarray) -> np.ndarray:
+    """Return nats per token, of which a broken model's are not finite, as at most the largest."""
+    return np.nan_to_num(nats, nan=LARGEST_NATS, posinf=LARGEST_NATS).clip(max=LARGEST_NATS)
+
+
+def in_groups(*sums: np.ndarray) -> np.ndarray:
+    """Return the sums (N,) of each line over up to `GROUPS` groups of lines, dealt in turn."""
+    group = np.arange(len(sums[0])) % GROUPS
+    return np.column_stack([np.bincount(group, weights=values) for values in sums])
 
 
 def perplexity(groups: np.ndarray) -> float:

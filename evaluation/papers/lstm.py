@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from types import SimpleNamespace
@@ -25,8 +26,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import pad
 
+from evaluation.papers.causal_model import CausalModel, hidden_with_ones
 from evaluation.papers.language_model import plan_of
 from evaluation.utility.dp_fitting import Count, Recipe, no_op
 from twinset.data.tokenization import TokenisedRecords
@@ -39,7 +40,6 @@ from twinset.privacy.mechanism.noise import add_gaussian_
 from twinset.privacy.mechanism.poisson import poisson_batches
 from twinset.privacy.mechanism.randomness import Randomness
 
-UNBOUNDED = 1 << 20  # positions it reads: as many as there are
 Segment = tuple[int, int]  # half-open, in the places of a record from which the next is predicted
 # Of one private segment, in units of C, for other values in it: the gradient differs by at most 2,
 # hidden and cell state by at most 2 each. Squares add up: 4 + 4 + 4.
@@ -47,19 +47,14 @@ _SQUARED_CHANGE = 12
 
 
 class State:
-    """Hidden and cell states (R, d) of R rows; stands where transformers have a cache.
+    """Hidden and cell states (2, R, d) of R rows; stands where transformers have a cache."""
 
-    Args:
-        hidden: h.
-        cell: c.
-    """
-
-    def __init__(self, hidden: Tensor, cell: Tensor) -> None:
-        self.hidden, self.cell = hidden, cell
+    def __init__(self, values: Tensor) -> None:
+        self.values = values
 
     def batch_select_indices(self, places: Tensor) -> None:
         """Keep these rows, in this order, as caches of transformers do."""
-        self.hidden, self.cell = self.hidden[places], self.cell[places]
+        self.values = self.values[:, places]
 
 
 class Recurrence(nn.Module):
@@ -80,25 +75,32 @@ class Recurrence(nn.Module):
             for parameter in self.gates.parameters():
                 parameter.uniform_(-bound, bound)
         self.begin: State | None = None
-        self.states: tuple[Tensor, Tensor] | None = None
+        self.states: Tensor | None = None
 
     def forward(self, input_ids: Tensor, **ignored: Any) -> SimpleNamespace:
-        """Return the last layer, with a column of ones behind it: the output layer's bias.
+        """Return the last layer, with a column of ones.
 
-        Where gradients are wanted, `states` holds (R, T, d) hidden and cell states afterwards.
+        Where gradients are asked for, `states` holds (2, R, T, d) hidden and cell states then.
         """
         vectors = self.table(input_ids)
         begin = self.begin or self.zeros(len(input_ids))
         hidden, last = self.read(vectors.detach(), begin)
         if torch.is_grad_enabled() and vectors.requires_grad:
             hidden = self._with_graph(vectors, hidden, begin)
-        ones = pad(hidden, (0, 1), value=1.0)
-        return SimpleNamespace(last_hidden_state=ones, past_key_values=last)
+        return hidden_with_ones(hidden, past_key_values=last)
+
+    @contextmanager
+    def starting_from(self, begin: State | None) -> Iterator[None]:
+        """Read from another state than zeros, here alone."""
+        self.begin = begin
+        try:
+            yield
+        finally:
+            self.begin = None
 
     def zeros(self, rows: int) -> State:
         """Return the state before any word."""
-        empty = torch.zeros(2, rows, self.width, dtype=self.gates.weight.dtype)
-        return State(empty[0], empty[1])  # two tensors: some write into them
+        return State(torch.zeros(2, rows, self.width, dtype=self.gates.weight.dtype))
 
     @torch.no_grad()
     def read(self, vectors: Tensor, begin: State) -> tuple[Tensor, State]:
@@ -106,28 +108,29 @@ class Recurrence(nn.Module):
         weight, bias = self.gates.weight, self.gates.bias
         of_word, of_state = (part.contiguous() for part in weight.split(self.width, dim=1))
         weights = [of_word, of_state, bias, torch.zeros_like(bias)]
-        before = (begin.hidden[None].contiguous(), begin.cell[None].contiguous())
+        before = begin.values.unsqueeze(1).contiguous().unbind()
         hidden, h, c = torch.lstm(vectors, before, weights, True, 1, 0.0, False, False, True)
-        return hidden, State(h[0], c[0])
+        return hidden, State(torch.cat([h, c]))
 
     def _with_graph(self, vectors: Tensor, known: Tensor, begin: State) -> Tensor:
         """(R, T, d) → the same hidden states with a graph, as this module's docstring explains."""
-        previous = torch.cat([begin.hidden[:, None], known[:, :-1]], 1).detach()
+        h, c = begin.values
+        previous = torch.cat([h[:, None], known[:, :-1]], 1).detach()
         gates = self.gates(torch.cat([vectors, previous], 2))  # (R, T, 4d)
         weight = self.gates.weight[:, self.width :].detach().t()
-        h, c, hidden, cells = begin.hidden, begin.cell, [], []
+        hidden, cells = [], []
         for t in range(vectors.shape[1]):
             i, f, g, o = (gates[:, t] + (h - previous[:, t]) @ weight).chunk(4, 1)
             c = f.sigmoid() * c + i.sigmoid() * g.tanh()
             h = o.sigmoid() * c.tanh()
             hidden.append(h)
             cells.append(c)
-        found = torch.stack(hidden, 1)
-        self.states = found.detach(), torch.stack(cells, 1).detach()
-        return found
+        both = torch.stack([torch.stack(hidden, 1), torch.stack(cells, 1)])
+        self.states = both.detach()
+        return both[0]
 
 
-class Lstm(nn.Module):
+class Lstm(CausalModel):
     """`Recurrence` and an output layer.
 
     Args:
@@ -136,26 +139,7 @@ class Lstm(nn.Module):
     """
 
     def __init__(self, vocabulary: int, width: int) -> None:
-        super().__init__()
-        self.config = SimpleNamespace(max_position_embeddings=UNBOUNDED)
-        self.base_model = Recurrence(vocabulary, width)
-        bound = nn.Linear(width, vocabulary)  # whose start is the usual one
-        self.head = nn.Linear(width + 1, vocabulary, bias=False)
-        with torch.no_grad():
-            self.head.weight.copy_(torch.cat([bound.weight, bound.bias[:, None]], 1))
-
-    @property
-    def device(self) -> torch.device:
-        """Where its weights are."""
-        return self.head.weight.device
-
-    def get_output_embeddings(self) -> nn.Linear:
-        """Return the output layer."""
-        return self.head
-
-    def get_input_embeddings(self) -> nn.Embedding:
-        """Return the table of words."""
-        return self.base_model.table
+        super().__init__(Recurrence(vocabulary, width), width, vocabulary)
 
     def forward(
         self,
@@ -165,22 +149,18 @@ class Lstm(nn.Module):
         **ignored: Any,
     ) -> SimpleNamespace:
         """(R, T) → logits (R, T, V), of the last tokens only where so many are asked for."""
-        recurrence = self.base_model
-        recurrence.begin = past_key_values
-        try:
-            found = recurrence(input_ids)
-        finally:
-            recurrence.begin = None
-        hidden = found.last_hidden_state[:, -logits_to_keep:]
-        state = found.past_key_values
+        with self.base_model.starting_from(past_key_values):
+            read = self.base_model(input_ids)
+        state = read.past_key_values
         if past_key_values is not None:  # a cache grows in place
-            past_key_values.hidden, past_key_values.cell = state.hidden, state.cell
+            past_key_values.values = state.values
+        hidden = read.last_hidden_state[:, -logits_to_keep:]
         return SimpleNamespace(logits=self.head(hidden), past_key_values=state)
 
 
 @dataclass(frozen=True)
 class Spent:
-    """What a run did, and two ε of it, neither of which is a guarantee of `twinset`.
+    """What a run did; neither the ε of `events` nor `proved` is a guarantee of `twinset`.
 
     Args:
         noise_multiplier: σ.
@@ -191,10 +171,6 @@ class Spent:
     noise_multiplier: float
     events: tuple[Event, ...]
     releases: int
-
-    def nominal(self, delta: float) -> float:
-        """Return the ε of `events`: by the paper's accounting, and no theorem."""
-        return epsilon(self.events, delta)
 
     def proved(self, delta: float) -> float:
         """Return an upper bound of ε by an argument made here; `twinset` states none of it.
@@ -318,16 +294,14 @@ class SelectiveDpsgd:
         for private, by_row in self._rounds(batch):
             rows, spans = list(by_row), list(by_row.values())
             taken = self._sequences([batch[row] for row in rows], spans)
-            begin = State(states.hidden[rows], states.cell[rows])
+            begin = State(states.values[:, rows])
             engine.zero()
             if private:
                 yield self._private_update(engine, taken, begin)
             else:
                 self._regular_update(engine, taken, begin, regular)
-            hidden, cell = self._last_states(spans)
-            if private:
-                hidden, cell = self._noisy(hidden), self._noisy(cell)
-            states.hidden[rows], states.cell[rows] = hidden, cell
+            last = self._last_states(spans)
+            states.values[:, rows] = self._noisy(last) if private else last
 
     def _sequences(self, records: Sequence[int], spans: Sequence[Segment]) -> Sequences:
         """Return the tokens that are read and, one further, those that are predicted."""
@@ -368,23 +342,18 @@ class SelectiveDpsgd:
         def loss(means: Tensor, counts: Tensor) -> Tensor:
             return (means if limits is not None else means * counts)[:, 0]
 
-        recurrence = self._model.base_model
-        recurrence.begin = begin
-        try:
+        with self._model.base_model.starting_from(begin):
             engine.add(taken, loss, limits)
-        finally:
-            recurrence.begin = None
 
-    def _last_states(self, spans: Sequence[Segment]) -> tuple[Tensor, Tensor]:
-        """Return hidden and cell state (R, d) behind each row's own segment."""
+    def _last_states(self, spans: Sequence[Segment]) -> Tensor:
+        """Return hidden and cell state (2, R, d) behind each row's own segment."""
         states = self._model.base_model.states
         assert states is not None
         last = torch.tensor([end - start - 1 for start, end in spans])
-        hidden, cell = (s[torch.arange(len(spans)), last] for s in states)
-        return hidden, cell
+        return states[:, torch.arange(len(spans)), last]
 
     def _noisy(self, states: Tensor) -> Tensor:
-        """(R, d): each row clipped to C, with noise of σC."""
-        norms = states.norm(dim=1, keepdim=True)
+        """(…, d): each state clipped to C, with noise of σC."""
+        norms = states.norm(dim=-1, keepdim=True)
         clipped = states / (norms / self._norm).clamp(min=1.0)
         return add_gaussian_(clipped, self.noise_multiplier * self._norm, self._randomness)

@@ -1,47 +1,26 @@
-"""The page of a study in Markdown: prose written by hand around tables made from the rows."""
+"""The page of a study: `NAME.md`, a template written by hand, with tables made from the rows."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
 
 from evaluation import markdown
 from evaluation.papers.results_store import Results
 from twinset.release.markdown import bullets, code, plain
 
 VERDICT, RESULTS = "## Verdict\n", "<!-- results -->\n"
+UNJUDGED = "The verdict in the source tree is about the published rows, not about these.\n"
 _MEASURED = re.compile(r"-?\d[\d,]*\.\d+(?:e-?\d+)?(?: \[[^\]]*\])?")
+_NUMBER = re.compile(r"-?\d|∞|$")  # or an empty cell
 
-
-@dataclass(frozen=True)
-class Section:
-    """A heading with notes and a table; all text is plain, not Markdown.
-
-    Args:
-        title: of the section.
-        rows: of the table, each from column name to cell, all with the same names.
-        notes: above the table; several make a list.
-        left: columns of words, written to the left; those of numbers go to the right.
-        depth: of the heading: 3 for a part of the section before.
-    """
-
-    title: str
-    rows: Sequence[Mapping[str, str]] = ()
-    notes: Sequence[str] = ()
-    left: int = 1
-    depth: int = 2
-
-    def markdown(self) -> Iterator[str]:
-        """Yield its lines, each block followed by an empty one."""
-        yield from (f"{'#' * self.depth} {plain(self.title)}", "")
-        if self.notes:
-            notes = list(map(plain, self.notes))
-            yield from (*(bullets(notes) if len(notes) > 1 else notes), "")
-        if self.rows:
-            body = (list(row.values()) for row in self.rows)
-            yield from (*table(list(self.rows[0]), body, self.left), "")
+Table = Sequence[Mapping[str, object]]  # each row from column name to cell
 
 
 @dataclass(frozen=True)
@@ -51,12 +30,13 @@ class Prose:
     Args:
         claim: title and quoted claim.
         verdict: what the published rows say of the claim.
-        notes: how the paper was read.
+        template: headings, notes and places of tables, in the language of Jinja; `facts` are those
+            of the results, `size` the numbers of the size, `tables` what `Study.tables` returns.
     """
 
     claim: str
     verdict: str
-    notes: str
+    template: str
 
     @classmethod
     def read(cls, path: Path) -> Prose:
@@ -67,8 +47,8 @@ class Prose:
                 results belong.
         """
         claim, rest = path.read_text("utf-8").split(VERDICT)
-        verdict, notes = rest.split(RESULTS)
-        return cls(claim, VERDICT + verdict.rstrip() + "\n", notes.strip() + "\n")
+        verdict, template = rest.split(RESULTS)
+        return cls(claim, VERDICT + verdict.rstrip() + "\n", template.strip() + "\n")
 
     @property
     def title(self) -> str:
@@ -79,54 +59,71 @@ class Prose:
         """Return every decimal number of the verdict, with its interval where it has one."""
         return _MEASURED.findall(" ".join(self.verdict.split()))
 
+    def page(
+        self, tables: Mapping[str, Any], results: Results, figure: str, published: bool
+    ) -> str:
+        """Return the page.
 
-def write_page(
-    prose: Prose, sections: Iterable[Section], results: Results, figure: str, published: bool
-) -> str:
-    """Return the page.
+        Args:
+            tables: a table each, or several by name, or another value; made from the rows.
+            results: the rows.
+            figure: file name of the figure beside the page.
+            published: whether these are the rows that the verdict speaks of; others get none.
+        """
+        shown = {name: _shown(value) for name, value in tables.items()}
+        size, template = results.settings["sizes"], _JINJA.from_string(self.template)
+        lines = [
+            self.claim + (self.verdict if published else UNJUDGED),
+            f"![{plain(self.title)}]({figure})",
+            "",
+            template.render(facts=results.facts, size=size, tables=shown),
+            "## How this was measured",
+            "",
+            *bullets(_measured(results)),
+        ]
+        return "\n".join(lines) + "\n"
 
-    Args:
-        prose: written by hand.
-        sections: tables made from the rows.
-        results: the rows.
-        figure: file name of the figure beside the page.
-        published: whether these are the rows that the verdict speaks of; others get none.
+
+def table(rows: Table) -> str:
+    """Return a table in Markdown: from the first column of numbers on, cells go to the right.
+
+    >>> print(table([{"form": "sound", "σ": 1.0}, {"form": "none", "paper: σ": 2.0}]))
+    | form | σ | paper: σ |
+    | --- | ---: | ---: |
+    | sound | 1.0 |  |
+    | none |  | 2.0 |
     """
-    unjudged = "The verdict in the source tree is about the published rows, not about these.\n"
-    lines = [
-        prose.claim + (prose.verdict if published else unjudged),
-        f"![{plain(prose.title)}]({figure})",
-        "",
-        *(line for section in sections for line in section.markdown()),
-        prose.notes,
-        "## How this was measured",
-        "",
-        *bullets(_measured(results)),
-    ]
-    return "\n".join(lines) + "\n"
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    body = [[_cell(row.get(name)) for name in columns] for row in rows]
+    numeric = [all(map(_NUMBER.match, column)) for column in zip(*body, strict=True)]
+    left = numeric.index(True) if True in numeric else len(numeric)
+    return "\n".join(markdown.table(list(map(_cell, columns)), body, left)) if rows else ""
 
 
-def table(header: Sequence[str], body: Iterable[Sequence[str]], left: int = 1) -> list[str]:
-    """Return the lines of a table: the first columns to the left, the others to the right.
-
-    Args:
-        header: plain text.
-        body: plain text, a sequence of cells a row.
-        left: columns to the left: of words, not of numbers.
-
-    >>> table(["σ", "ε"], [["1", "9.75"]])
-    ['| σ | ε |', '| --- | ---: |', '| 1 | 9.75 |']
-    """
-    return markdown.table(list(map(_cell, header)), (list(map(_cell, row)) for row in body), left)
+def _cell(value: object) -> str:
+    """Return a value as Markdown; within a line, no number or sign begins a list."""
+    return "" if value is None else plain(f"x{value}")[1:]
 
 
-def _cell(text: str) -> str:
-    """Return plain text as Markdown; within a line, no number or sign begins a list."""
-    return plain(f"x{text}")[1:]
+def _shown(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _shown(one) for name, one in value.items()}
+    return Markup(table(value)) if isinstance(value, list) else value
 
 
-def _measured(rows: Results) -> Iterator[str]:
-    yield f"size: {plain(rows.settings['size'])}"
+def _measured(results: Results) -> Iterator[str]:
+    yield f"size: {plain(results.settings['size'])}"
     for name in ("about", "sources"):
-        yield from (f"{plain(k)}: {plain(v)}" for k, v in rows.settings[name].items())
-    yield from (f"command: {code(command)}" for command in rows.commands)
+        yield from (f"{plain(k)}: {plain(v)}" for k, v in results.settings[name].items())
+    yield from (f"command: {code(command)}" for command in results.commands)
+
+
+_JINJA = Environment(
+    undefined=StrictUndefined,
+    finalize=lambda value: value if isinstance(value, Markup) else plain(value),
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+)
+_JINJA.filters["commas"] = "{:,}".format
+_JINJA.filters["percent"] = "{:.1%}".format

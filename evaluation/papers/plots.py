@@ -8,11 +8,30 @@ from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def make_panels(
+    title: str, rows: int, columns: int, size: tuple[float, float]
+) -> tuple[Figure, Any]:
+    """Return a figure, and its panels in an array (rows, columns).
+
+    Args:
+        title: above all panels.
+        rows: of panels.
+        columns: of panels.
+        size: width and height of the figure, in inches.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, layout="constrained")
+    figure.suptitle(title, fontsize=10)
+    return figure, figure.subplots(rows, columns, squeeze=False)
 
 
 def seed_line(
     panel: Axes,
-    seeds: Sequence[Sequence[float]],
+    seeds: Sequence[Mapping[int, float]],
     *,
     middle: Callable[[Sequence[float]], float] = fmean,
     places: Sequence[float] | None = None,
@@ -23,40 +42,47 @@ def seed_line(
 
     Args:
         panel: drawn in.
-        seeds: the values at each place, one for each seed.
+        seeds: at each place the values by seed.
         middle: of the values at a place; the geometric mean for perplexities.
         places: on the x-axis; 0, 1, … where left out.
         form: of the line, in matplotlib's words; "o" leaves the line out.
         style: of the line; it must name a colour.
     """
     at = range(len(seeds)) if places is None else places
-    panel.plot(at, [middle(values) for values in seeds], form, **style)
+    panel.plot(at, [middle(list(values.values())) for values in seeds], form, **style)
     for place, values in zip(at, seeds, strict=True):
-        panel.plot([place] * len(values), values, "_", color=style["color"], markersize=8)
+        dashes = [place] * len(values)
+        panel.plot(dashes, list(values.values()), "_", color=style["color"], markersize=8)
 
 
-def name_ticks(panel: Axes, names: Sequence[str], **style: Any) -> None:
-    """Write a name at each of the places 0, 1, … on the x-axis."""
-    panel.set_xticks(range(len(names)), names, fontsize=style.pop("fontsize", 8), **style)
+def crosses(panel: Axes, reported: Sequence[str | None], **style: Any) -> None:
+    """Draw a cross for each number that the paper reports, at the places 0, 1, …."""
+    import pandas as pd
+
+    known = pd.to_numeric(pd.Series(reported), errors="coerce")  # some are words: no cross
+    panel.plot(range(len(known)), known, "x", alpha=0.6, **style)
+
+
+def name_panel(
+    panel: Axes, title: str, names: Sequence[str], *, logarithmic: bool = False, **style: Any
+) -> None:
+    """Write a title, and a name at each of the places 0, 1, … on the x-axis.
+
+    Args:
+        panel: written on.
+        title: above it.
+        names: of the places.
+        logarithmic: whether the y-axis is, with a few plain numbers at its ticks.
+        style: of the names.
+    """
+    panel.set_title(title, fontsize=9)
+    panel.set_xticks(range(len(names)), names, **{"fontsize": 8, **style})
+    if logarithmic:
+        make_logarithmic(panel, "y")
     panel.tick_params(axis="y", which="both", labelsize=7)
 
 
-def seed_bars(panel: Axes, values: Mapping[str, Sequence[float]]) -> None:
-    """Draw a bar as long as the mean over seeds for each name, the first on top, and each seed."""
-    for place, seeds in enumerate(values.values()):
-        panel.barh([place], [fmean(seeds)], color=f"C{place}", alpha=0.6)
-        panel.plot(seeds, [place] * len(seeds), "k|", markersize=6)
-    name_rows(panel, list(values))
-
-
-def name_rows(panel: Axes, names: Sequence[str]) -> None:
-    """Write a name at each of the places 0, 1, … of the y-axis, the first on top."""
-    panel.set_yticks(range(len(names)), names, fontsize=7)
-    panel.invert_yaxis()
-    panel.tick_params(axis="x", labelsize=7)
-
-
-def logarithmic(panel: Axes, which: Literal["x", "y"]) -> None:
+def make_logarithmic(panel: Axes, which: Literal["x", "y"]) -> None:
     """Make an axis logarithmic, with a few plain numbers at its ticks."""
     from matplotlib.ticker import LogLocator, NullFormatter
 

@@ -24,7 +24,7 @@ from evaluation.policy_runs import take
 from evaluation.private_table import coinciding_rows, names_of
 from evaluation.untrained_baseline import untrained_twin
 from evaluation.utility.classifiers import Classifier, make_classifiers, make_dp_classifiers
-from evaluation.utility.dp_fitting import Budget, Count
+from evaluation.utility.dp_fitting import Budget, Count, no_op
 from evaluation.utility.embeddings import SentenceEncoder
 from evaluation.utility.heldout_loss import perplexity
 from evaluation.utility.train_and_test import (
@@ -41,7 +41,7 @@ from twinset.config.options import run_config
 from twinset.data.columns import check_table, choose_columns
 from twinset.data.formats import read_frame
 from twinset.data.records import Records, records_from_frame
-from twinset.data.schema import Combination, Schema
+from twinset.data.schema import Combination
 from twinset.data.templates import Template, load_template
 from twinset.data.tokenization import tokenise
 from twinset.errors import InputError
@@ -69,6 +69,7 @@ DECODINGS: dict[str, dict[str, float]] = {
 }
 
 
+ByTarget = dict[str, dict[str, float]]  # target → classifier → value
 ACCURACY, FIDELITY, DISTINCT = "accuracy", "label fidelity", "distinct-2"
 PAIRS = 5000  # of words at most, that different ones are counted among
 
@@ -146,11 +147,7 @@ class Reviews:
 
         Spare ones where there are enough: test rows may differ in more than not being trained on.
         """
-        return (self.spare if self._has_spare else self.test).head(MOST)
-
-    @property
-    def _has_spare(self) -> bool:
-        return len(self.spare) >= FEWEST
+        return (self.spare if len(self.spare) >= FEWEST else self.test).head(MOST)
 
     def guesses(self) -> dict[str, float]:
         """Return by target the accuracy of always answering the commonest label."""
@@ -165,7 +162,7 @@ class Reviews:
             "test": len(self.test),
             "coinciding": coinciding_rows(self.train[TEXT], self.test[TEXT]),
             "guesses": self.guesses(),
-            "others": "spare training rows" if self._has_spare else "test rows",
+            "others": "spare training rows" if len(self.spare) >= FEWEST else "test rows",
         }
 
 
@@ -199,7 +196,7 @@ class Writer:
     Args:
         reviews: the table.
         size: numbers of the size.
-        progress: is told what happens.
+        progress: is notified of what happens.
     """
 
     def __init__(self, reviews: Reviews, size: Mapping[str, Any], progress: Progress) -> None:
@@ -221,13 +218,16 @@ class Writer:
             apart: whether each combination has a model of its own.
         """
         rows = self._reviews.drawn(records, seed)
-        known, every = take(self._records, np.array(rows.index)), self._schema.combinations
+        known, every = take(self._records, np.array(rows.index)), self._records.schema.combinations
         parts = {(one,): _of_one(known, one) for one in every} if apart else {every: known}
-        few, chosen = records is not None, {"epsilon": epsilon, "seed": seed}
-        return [
-            Trained(self._trained(part, few, loss, chosen, len(parts)), combinations)
-            for combinations, part in parts.items()
-        ]
+
+        def trained(part: Records) -> TwinModel:
+            few = records is not None
+            options = self._options(len(part), few, loss, len(parts))
+            config = run_config(options | {"epsilon": epsilon, "seed": seed})
+            return finetune(prepare_records(part, self._template, config), self._progress)
+
+        return [Trained(trained(part), combinations) for combinations, part in parts.items()]
 
     def written(self, models: Sequence[Trained], decoding: str, seed: int) -> pd.DataFrame:
         """Return the rows of models, each writing its own labels."""
@@ -241,38 +241,48 @@ class Writer:
     def untrained(self, decoding: str, seed: int) -> pd.DataFrame:
         """Return rows of the base model, behind the same prompts, without any private data."""
         config = replace(self._config, sampling=self._sampling(decoding, seed))
-        counts = dict.fromkeys(self._schema.combinations, self._rows_of_one)
-        return untrained_twin(config, self._schema, self._template, counts, self._progress)
+        counts = dict.fromkeys(self._records.schema.combinations, self._rows_of_one)
+        return untrained_twin(config, self._records.schema, self._template, counts, self._progress)
 
     def cut(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Return real rows as long as those of a twin can be."""
         tokenizer = self._base().tokenizer
-        found = tokenizer(rows[TEXT].tolist(), add_special_tokens=False)["input_ids"]
-        return rows.assign(**{TEXT: [tokenizer.decode(ids[: self._longest]) for ids in found]})
+        encoded = tokenizer(rows[TEXT].tolist(), add_special_tokens=False)["input_ids"]
+        return rows.assign(**{TEXT: [tokenizer.decode(ids[: self._longest]) for ids in encoded]})
 
     def perplexity(self, model: TwinModel | None) -> float:
         """Return that of test rows, each behind its own prompt; None: of the base model."""
         rows = self._reviews.test.head(self._size["probed"])
         records, _ = records_from_frame(rows, TEXT, self._reviews.attributes)
-        probes = replace(records, schema=self._schema)
+        probes = replace(records, schema=self._records.schema)
         read: TwinModel | BaseModel = model or self._base()
-        room = context_length(read.model)
-        tokens = tokenise(probes, self._template, read.tokenizer, room, self._longest)
+        limits = context_length(read.model), self._longest
+        tokens = tokenise(probes, self._template, read.tokenizer, *limits)
         return perplexity(read.model, tokens)
-
-    def _trained(
-        self, records: Records, few: bool, loss: Loss, chosen: dict[str, Any], parts: int
-    ) -> TwinModel:
-        options = training_options(self._size, len(records), few, loss, parts)
-        config = run_config(options | chosen)
-        return finetune(prepare_records(records, self._template, config), self._progress)
 
     def _base(self) -> BaseModel:
         return load_base(self._size["base_model"], dtype=frozen_dtype(self._config))
 
+    def _options(self, records: int, few: bool, loss: Loss, parts: int) -> dict[str, Any]:
+        """Return the options of one of some runs that share the visits to records.
+
+        Where records are few, all of them take part in each step.
+        """
+        size, batch = self._size, records if few else max(1, self._size["batch_size"] // parts)
+        return {
+            **size["training"],
+            "base_model": size["base_model"],
+            "steps": size["few_steps"] if few else max(1, round(size["epochs"] * records / batch)),
+            "batch_size": batch,
+            "mismatch_form": loss.form,
+            "mismatch_weight": loss.weight,
+            "guidance": 0.0,
+            "top_p": TOP_P,
+        }
+
     @property
     def _config(self) -> RunConfig:
-        return run_config(training_options(self._size, 1, True, NO_LOSS, 1))
+        return run_config(self._options(1, True, NO_LOSS, 1))
 
     def _sampling(self, decoding: str, seed: int) -> SamplingConfig:
         drawn: dict[str, Any] = {"seed": seed, "max_redraws": self._size["redraws"]}
@@ -287,11 +297,7 @@ class Writer:
     def _rows_of_one(self) -> int:
         """Rows that each combination of labels gets."""
         rows: int = self._size["rows"][self._reviews.name]
-        return max(1, rows // len(self._schema.combinations))
-
-    @property
-    def _schema(self) -> Schema:
-        return self._records.schema
+        return max(1, rows // len(self._records.schema.combinations))
 
     @cached_property
     def _records(self) -> Records:
@@ -302,32 +308,7 @@ class Writer:
 
     @cached_property
     def _template(self) -> Template:
-        return load_template(PROMPTS[self._reviews.name], self._schema)
-
-
-def training_options(
-    size: Mapping[str, Any], records: int, few: bool, loss: Loss, parts: int
-) -> dict[str, Any]:
-    """Return the options of a run.
-
-    Args:
-        size: numbers of the size.
-        records: trained on.
-        few: whether these are few, and all take part in each step.
-        loss: the prompt-mismatch loss.
-        parts: models that share the visits to records.
-    """
-    batch = records if few else max(1, size["batch_size"] // parts)
-    return {
-        **size["training"],
-        "base_model": size["base_model"],
-        "steps": size["few_steps"] if few else max(1, round(size["epochs"] * records / batch)),
-        "batch_size": batch,
-        "mismatch_form": loss.form,
-        "mismatch_weight": loss.weight,
-        "guidance": 0.0,
-        "top_p": TOP_P,
-    }
+        return load_template(PROMPTS[self._reviews.name], self._records.schema)
 
 
 def _of_one(records: Records, combination: Combination) -> Records:
@@ -353,37 +334,43 @@ class Scorer:
         self, reviews: Reviews, size: Mapping[str, Any], embeddings: SentenceEncoder
     ) -> None:
         self.reviews, self._size, self._embeddings = reviews, size, embeddings
-        self._makers = make_classifiers(
-            size["classifiers"], encoder=size.get("encoder"), embeddings=embeddings
-        )
+        self._shared: dict[str, Any] = {"encoder": size.get("encoder"), "embeddings": embeddings}
+        self._makers = make_classifiers(size["classifiers"], **self._shared)
 
     def scores(self, frame: pd.DataFrame, seed: int) -> dict[str, Any]:
-        """Return what a table is worth; one without rows is worth a guess."""
+        """Return what a table is worth; one without rows is worth a guess, and has no fidelity."""
         if frame.empty:
-            return self._nothing()
+            names, guesses = self._size["classifiers"], self.reviews.guesses()
+            accuracies = {target: dict.fromkeys(names, guess) for target, guess in guesses.items()}
+            fidelities = {target: dict.fromkeys(names, 0.0) for target in guesses}
+        else:
+            accuracies, fidelities = self.accuracies(frame, seed), self._fidelities(frame)
         return {
             "rows": len(frame),
-            ACCURACY: self.accuracies(frame, seed),
-            FIDELITY: self._fidelities(frame),
-            DISTINCT: _distinct(frame),
+            ACCURACY: accuracies,
+            FIDELITY: fidelities,
+            DISTINCT: 0.0 if frame.empty else _distinct(frame),
         }
 
-    def accuracies(self, frame: pd.DataFrame, seed: int) -> dict[str, dict[str, float]]:
-        """Return by target and classifier how well those trained on some rows do on test rows."""
-        return self._accuracies(frame, self._makers, seed)
+    def accuracies(
+        self, frame: pd.DataFrame, seed: int, budget: Budget | None = None, count: Count = no_op
+    ) -> ByTarget:
+        """Return by target and classifier how well those trained on some rows do on test rows.
 
-    def private_accuracies(
-        self, frame: pd.DataFrame, budget: Budget, seed: int, count: Count
-    ) -> dict[str, dict[str, float]]:
-        """Return the same of private classifiers, which spend the budget on each target anew."""
-        makers = make_dp_classifiers(
-            neural_classifiers(self._size),
-            budget,
-            encoder=self._size.get("encoder"),
-            embeddings=self._embeddings,
-            count=count,
-        )
-        return self._accuracies(frame, makers, seed)
+        With a budget classifiers are private, and spend it on each target anew.
+        """
+        makers, test = self._makers, self.reviews.test
+        if budget:
+            names = neural_classifiers(self._size)
+            makers = make_dp_classifiers(names, budget, count=count, **self._shared)
+
+        def one(target: Target, maker: Classifier) -> float:
+            return accuracy(train_on(frame, TEXT, target, maker, seed), test, TEXT, target).value
+
+        return {
+            names_of(target): {name: one(target, maker) for name, maker in makers.items()}
+            for target in self.reviews.targets
+        }
 
     def leaks(self, frame: pd.DataFrame, records: int | None, seed: int) -> dict[str, Any]:
         """Return what texts alone give away of the rows that a twin of this seed is trained on.
@@ -395,12 +382,8 @@ class Scorer:
         """
         members, others, written = self._texts(frame, records, seed)
         shared = overlap(written, members, others, self._embeddings, seed=seed, progress=Silent())
-        return {
-            "AUROC": self.areas(frame, records, seed),
-            "shared": {
-                f"{one.score.name}, {one.place['against']}": one.score.value for one in shared
-            },
-        }
+        values = {f"{one.score.name}, {one.place['against']}": one.score.value for one in shared}
+        return {"AUROC": self.areas(frame, records, seed), "shared": values}
 
     def areas(self, frame: pd.DataFrame, records: int | None, seed: int) -> dict[str, float]:
         """Return AUROC by attack: rows that a twin of this seed is trained on against others."""
@@ -412,36 +395,14 @@ class Scorer:
         members = self.reviews.drawn(records, seed)
         return (rows[TEXT].tolist() for rows in (members, self.reviews.others, frame))
 
-    def _nothing(self) -> dict[str, Any]:
-        guesses, names = self.reviews.guesses(), self._size["classifiers"]
-        return {
-            "rows": 0,
-            ACCURACY: {target: dict.fromkeys(names, guess) for target, guess in guesses.items()},
-            FIDELITY: {target: dict.fromkeys(names, 0.0) for target in guesses},
-            DISTINCT: 0.0,
-        }
-
-    def _accuracies(
-        self, frame: pd.DataFrame, makers: Mapping[str, Classifier], seed: int
-    ) -> dict[str, dict[str, float]]:
-        test = self.reviews.test
-
-        def one(target: Target, maker: Classifier) -> float:
-            return accuracy(train_on(frame, TEXT, target, maker, seed), test, TEXT, target).value
-
-        return {
-            names_of(target): {name: one(target, maker) for name, maker in makers.items()}
-            for target in self.reviews.targets
-        }
-
-    def _fidelities(self, frame: pd.DataFrame) -> dict[str, dict[str, float]]:
+    def _fidelities(self, frame: pd.DataFrame) -> ByTarget:
         """Return how often classifiers of all real rows find the labels that written rows bear."""
         return {
             names_of(target): {
                 name: label_fidelity(frame, TEXT, target, judge).value
-                for name, judge in self._judges[target].items()
+                for name, judge in judges.items()
             }
-            for target in self.reviews.targets
+            for target, judges in self._judges.items()
         }
 
     @cached_property
@@ -456,5 +417,5 @@ class Scorer:
 def _distinct(frame: pd.DataFrame) -> float:
     """Return the share of different ones among the first pairs of words."""
     texts = Diversity([words(text) for text in frame[TEXT]])
-    found = {score.name: score.value for score in texts.scores([PAIRS] * LONGEST)}
-    return found.get(DISTINCT, 0.0)
+    shares = {score.name: score.value for score in texts.scores([PAIRS] * LONGEST)}
+    return shares.get(DISTINCT, 0.0)

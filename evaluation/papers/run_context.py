@@ -29,26 +29,31 @@ class RunContext:
         """Return a callback (done, total) that shows how much of `what` is done."""
         return lambda done, total: self.progress.count(what, done, total)
 
-    def train_once(self, name: str, model: Any, train: Callable[[], object]) -> bool:
-        """Give a model the weights that `train` leads to, from the cache if they are there.
+    def once(self, name: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Return what `make` returns, from the cache if it is there.
 
         Args:
-            name: of these weights; it must name all that they depend on, but the settings.
-            model: a torch module, changed in place.
-            train: trains `model` in place.
-
-        Returns:
-            Whether `train` was called.
+            name: of it; it must name all that it depends on, but the settings.
+            make: returns tensors and plain values by name.
         """
         import torch
 
         kept = self.folder / f"{hashlib.sha256(name.encode()).hexdigest()[:16]}.pt"
-        if kept.exists():
-            model.load_state_dict(torch.load(kept, weights_only=True))
-            return False
-        train()
-        self.folder.mkdir(mode=0o700, exist_ok=True)
-        part = kept.with_suffix(".part")
-        torch.save(model.state_dict(), part)
-        os.replace(part, kept)
-        return True
+        if not kept.exists():
+            made = make()
+            self.folder.mkdir(mode=0o700, exist_ok=True)
+            part = kept.with_suffix(".part")
+            torch.save(made, part)
+            os.replace(part, kept)
+        values: dict[str, Any] = torch.load(kept, weights_only=True)
+        return values
+
+    def train_once(self, name: str, model: Any, train: Callable[[], object]) -> None:
+        """Give a torch module the weights that `train`, which changes it in place, leads to."""
+
+        def trained() -> dict[str, Any]:
+            train()
+            weights: dict[str, Any] = model.state_dict()
+            return weights
+
+        model.load_state_dict(self.once(name, trained))

@@ -8,11 +8,11 @@ membership inference; transformers that are trained in two phases.
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -32,35 +32,39 @@ from evaluation.papers.flagged_text import (
     scored,
     wikitext,
 )
-from evaluation.papers.intervals import Interval, difference, geometric_mean, mean_of, ratio
+from evaluation.papers.intervals import Interval, difference, ratio
 from evaluation.papers.language_model import (
-    FolderShape,
-    Gpt2Shape,
-    Shape,
+    folder_shape,
+    gpt2_shape,
+    noise_for,
     perplexity,
-    plan_of,
     seeded,
+    spending,
     train_model,
 )
 from evaluation.papers.lstm import Lstm, SelectiveDpsgd
-from evaluation.papers.page import Section
-from evaluation.papers.plots import legend_beside, logarithmic, name_rows, seed_bars
-from evaluation.papers.results_store import Results
+from evaluation.papers.plots import (
+    crosses,
+    legend_beside,
+    make_logarithmic,
+    make_panels,
+    name_panel,
+    seed_line,
+)
+from evaluation.papers.results_store import Results, finite
 from evaluation.papers.run_context import RunContext
-from evaluation.papers.study import Study, main
-from evaluation.papers.texts import LINES
+from evaluation.papers.study import Study, main, paper_cells, reported
+from evaluation.results_store import Key
 from evaluation.utility.dp_fitting import Count, MakePolicy, Recipe
 from twinset.config import PolicyConfig
+from twinset.data.tokenization import TokenisedRecords
 from twinset.detectors import detector_named
 from twinset.errors import InputError
 from twinset.models.base_model import BaseModel, context_length, load_base
 from twinset.policies import make_policy
 from twinset.policies.selective import MaskedPhase, PublishedSelective
 from twinset.pretraining.tokenizer import train_tokenizer
-from twinset.privacy.accounting.accountant import epsilon
-from twinset.privacy.accounting.calibration import calibrate_noise_multiplier
-from twinset.privacy.accounting.events import Event, MaskedAccess, event_to_dict
-from twinset.privacy.accounting.rounding import up_decimals
+from twinset.privacy.accounting.events import MaskedAccess, event_to_dict
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -79,50 +83,7 @@ POLICIES = (ENTITIES, CONTEXTUAL)
 TRANSFORMER, REDACTED, SDP = "transformer", "redacted", "S-DP"
 TRANSFORMER_NO_DP, TRANSFORMER_DPSGD = f"{TRANSFORMER}, no DP", f"{TRANSFORMER}, DPSGD"
 DELTA = 8e-5
-
-
-class Reported(NamedTuple):
-    """A line of Table 2: perplexity, its spread over five runs, and top-1 accuracy."""
-
-    perplexity: float
-    spread: float
-    accuracy: float
-
-
-class ReportedNoise(NamedTuple):
-    """The noise of a line of Table 2: σ, C and ε."""
-
-    noise_multiplier: float
-    max_grad_norm: float
-    epsilon: float
-
-
-TABLE_2 = {
-    (WIKITEXT, NO_DP): Reported(60.98, 0.48, 0.36),
-    (WIKITEXT, DPSGD): Reported(305.86, 3.00, 0.27),
-    (WIKITEXT, SDPSGD): Reported(160.04, 4.86, 0.31),
-    (DIALOGUES, NO_DP): Reported(3.06, 0.01, 0.75),
-    (DIALOGUES, DPSGD): Reported(11.82, 0.76, 0.70),
-    (DIALOGUES, SDPSGD): Reported(10.42, 0.91, 0.69),
-}
-NOISE = {
-    (WIKITEXT, DPSGD): ReportedNoise(0.50, 0.10, 4.89),
-    (WIKITEXT, SDPSGD): ReportedNoise(0.50, 1e-3, 4.91),
-    (DIALOGUES, DPSGD): ReportedNoise(0.60, 0.01, 2.51),
-    (DIALOGUES, SDPSGD): ReportedNoise(0.70, 5e-3, 2.74),
-}
-FLAGGED = {WIKITEXT: 0.028, DIALOGUES: 0.183}  # section 5.3: share of sensitive tokens
-# Table 3: (model, policy function) → perplexity, ε.
-TABLE_3: dict[tuple[str, str], tuple[float, float | None]] = {
-    ("no DP", ""): (20.47, None),
-    ("DPSGD", ""): (27.05, 2.58),
-    (REDACTED, ENTITIES): (24.30, None),
-    (SDP, ENTITIES): (22.56, 2.58),
-    (REDACTED, CONTEXTUAL): (38.66, None),
-    (SDP, CONTEXTUAL): (25.61, 2.48),
-}
-# Of the text; one row of the table says 10.40 % instead of 16.4 %.
-TABLE_3_FLAGGED = {ENTITIES: 0.164, CONTEXTUAL: 0.348}
+REPORTED = reported("sdp", "text", "model")
 TRANSFORMER_EPSILON, TRANSFORMER_NORM = 2.58, 1.0  # the paper does not state the C of Table 3
 
 MADE = "dialogues made by evaluation.demo_tables.support_dialogues, in the manner of CustomerSim"
@@ -134,6 +95,8 @@ NOMINAL, NONE = "nominal, no guarantee", "none"
 GUARANTEED = "guaranteed, the tokens taken as public"
 FLAGGED_ONLY = "guaranteed for what is flagged, all else and the tokens taken as public"
 LARGE_DELTA = f"{NOMINAL}: δ is not below 1/N"
+UNEQUAL = "perplexities never met"
+NO_NOISE = {"noise_multiplier": 0.0, "says": NONE, "epsilon": None}  # of a row
 
 
 def redacted(policy: str) -> str:
@@ -161,183 +124,6 @@ class Run(NamedTuple):
     seed: int
 
 
-@dataclass(frozen=True)
-class LstmRow:
-    """Makes a row of an LSTM: training, scores, attacks.
-
-    Args:
-        key: of the row.
-        corpus: its texts.
-        size: numbers of the size.
-        run: of the study.
-    """
-
-    key: Run
-    corpus: Corpus
-    size: Mapping[str, Any]
-    run: RunContext
-
-    def row(self) -> dict[str, Any]:
-        """Return scores, attacks, ε, and what they came from."""
-        started, seed = time.monotonic(), self.key.seed
-        model = seeded(lambda v: Lstm(v, self.size["width"]), len(self.corpus.tokenizer), seed)
-        points: list[dict[str, Any]] = []
-        spent = self._train(model, self._looking(lambda: points.append(self._point(model))))
-        seconds = time.monotonic() - started
-        test = scored(model, self.corpus.tested)
-        return {
-            **points[-1],
-            "accuracy": test.accuracy,
-            "private_perplexity": perplexity(test.private_groups),
-            "membership": membership(model, Sides.of(self.corpus, self.size["members"]), seed),
-            **spent,
-            "points": points,
-            "seconds": round(seconds, 1),
-            "test_groups": test.groups.round(4).tolist(),
-            "private_groups": test.private_groups.round(4).tolist(),
-        }
-
-    def _train(self, model: Lstm, count: Count) -> dict[str, Any]:
-        name, seen = self.key.model, self.key.model not in (ANONYMISED_MISSED, SDPSGD_MISSED)
-        rows = planted(self.corpus.train, canary(self.size["digits"]), seen)
-        if name in (ANONYMISED, ANONYMISED_MISSED):
-            rows = [Row(row.masked, ()) for row in rows]
-        flagged = self.corpus.encoded(rows)
-        if name in (SDPSGD, SDPSGD_MISSED):
-            return self._selective(model, flagged, count)
-        if name == DPSGD:
-            return self._uniform(model, flagged, count)
-        recipe = Recipe(**self.size["open"])
-        train_model(model, flagged.records, recipe, 0.0, self.key.seed, count)
-        return _no_noise()
-
-    def _uniform(self, model: Lstm, flagged: Flagged, count: Count) -> dict[str, Any]:
-        reported, records = NOISE[self.key.text, DPSGD], flagged.records
-        recipe = Recipe(**self.size["noisy"], max_grad_norm=reported.max_grad_norm)
-        sigma = noise_for(len(records), recipe, reported.epsilon)
-        events = train_model(model, records, recipe, sigma, self.key.seed, count)
-        says = covered(GUARANTEED, len(records))
-        return _noise(sigma, recipe.max_grad_norm, says, epsilon(events, DELTA), events)
-
-    def _selective(self, model: Lstm, flagged: Flagged, count: Count) -> dict[str, Any]:
-        reported, rate = NOISE[self.key.text, SDPSGD], self.size["open"]["learning_rate"]
-        norm, step = reported.max_grad_norm, self.size["step"]
-        recipe = Recipe(**self.size["noisy"] | {"learning_rate": rate, "max_grad_norm": norm})
-        texts = flagged.records, flagged.flags
-        spent = SelectiveDpsgd(model, *texts, recipe, step, reported.epsilon, DELTA, count).train()
-        sigma, nominal = spent.noise_multiplier, spent.nominal(DELTA)
-        noise = _noise(sigma, norm, NOMINAL, nominal, spent.events)
-        return noise | {"proved": _finite(spent.proved(DELTA)), "releases": spent.releases}
-
-    def _looking(self, look: Callable[[], object]) -> Count:
-        """Return a progress callback that looks at the model after all, half, … of the steps."""
-        count, points = self.run.counter("training"), self.size["points"]
-
-        def look_and_count(done: int, total: int) -> None:
-            count(done, total)
-            if done in {math.ceil(total / 2**k) for k in range(points)}:
-                look()
-
-        return look_and_count
-
-    def _point(self, model: Lstm) -> dict[str, Any]:
-        secret, tokenizer = canary(self.size["digits"]), self.corpus.tokenizer
-        found = canary_exposure(model, tokenizer, secret, self.size["exact"], self.key.seed)
-        return {
-            "perplexity": perplexity(scored(model, self.corpus.tested).groups),
-            "exposure": found.bits,
-            "method": f"{found.method}, of {found.space:,}",
-            "candidates": found.space,
-        }
-
-
-@dataclass(frozen=True)
-class TransformerRow:
-    """Makes a row of the transformer.
-
-    Args:
-        key: of the row.
-        corpus: WikiText-2.
-        size: numbers of the size.
-        shape: of the base model.
-        flagged_by: returns the training rows with what a policy function flags.
-        run: its cache keeps the weights of redacted texts.
-    """
-
-    key: Run
-    corpus: Corpus
-    size: Mapping[str, Any]
-    shape: Shape
-    flagged_by: Callable[[str], Sequence[Row]]
-    run: RunContext
-
-    def row(self) -> dict[str, Any]:
-        """Return perplexity, ε, and what they came from."""
-        started = time.monotonic()
-        model = seeded(self.shape.start, len(self.corpus.tokenizer), self.key.seed)
-        spent = self._train(model)
-        seconds = time.monotonic() - started
-        test = scored(model, self.corpus.tested)
-        return {
-            "perplexity": perplexity(test.groups),
-            "accuracy": test.accuracy,
-            **spent,
-            "seconds": round(seconds, 1),
-            "test_groups": test.groups.round(4).tolist(),
-        }
-
-    def _train(self, model: Any) -> dict[str, Any]:
-        name = self.key.model
-        if name == TRANSFORMER_NO_DP:
-            self._without_noise(model, self.corpus.train)
-            return _no_noise()
-        if name == TRANSFORMER_DPSGD:
-            return self._with_noise(model, GUARANTEED)
-        (policy,) = (p for p in POLICIES if name in (redacted(p), selective(p)))
-        self._on_redacted(model, policy)
-        if name == redacted(policy):
-            noise = _no_noise()
-        else:
-            make, before = _phase(PublishedSelective, policy), [MaskedAccess(policy)]
-            noise = self._with_noise(model, FLAGGED_ONLY, before, make)
-        return noise | {"share": self.corpus.encoded(self.flagged_by(policy)).share}
-
-    def _on_redacted(self, model: Any, policy: str) -> None:
-        """Phase 1: train without noise on texts without what is flagged."""
-
-        def train() -> None:
-            rows = [Row(row.masked, ()) for row in self.flagged_by(policy)]
-            self._without_noise(model, rows, _phase(MaskedPhase, policy))
-
-        name = f"transformer of redacted texts, {policy}, seed {self.key.seed}"
-        self.run.train_once(name, model, train)
-
-    def _without_noise(
-        self, model: Any, rows: Sequence[Row], make: MakePolicy = make_policy
-    ) -> None:
-        records, recipe = self.corpus.encoded(rows).records, Recipe(**self.size["fine"])
-        train_model(model, records, recipe, 0.0, self.key.seed, self._count, make)
-
-    def _with_noise(
-        self,
-        model: Any,
-        says: str,
-        before: Sequence[Event] = (),
-        make: MakePolicy = make_policy,
-    ) -> dict[str, Any]:
-        """Train with DPSGD on texts as they are; its ε takes redacted texts as known."""
-        records, norm = self.corpus.encoded(self.corpus.train).records, TRANSFORMER_NORM
-        recipe = Recipe(**self.size["private"], max_grad_norm=norm)
-        sigma = noise_for(len(records), recipe, TRANSFORMER_EPSILON)
-        events = train_model(model, records, recipe, sigma, self.key.seed, self._count, make)
-        says = covered(says, len(records))
-        return _noise(sigma, norm, says, epsilon(events, DELTA), [*before, *events])
-
-    @property
-    def _count(self) -> Count:
-        return self.run.counter("training")
-
-
 def covered(says: str, records: int) -> str:
     """Return what ε is called; as in `twinset`, nothing is guaranteed with δ of 1/N or more.
 
@@ -347,44 +133,34 @@ def covered(says: str, records: int) -> str:
     return says if records * DELTA < 1 else LARGE_DELTA
 
 
-def noise_for(records: int, recipe: Recipe, target: float) -> float:
-    """Return σ with which `train_model` spends ε at δ."""
-    plan = plan_of(records, recipe, 1.0)
-    return calibrate_noise_multiplier(target, DELTA, plan.sample_rate, plan.steps)
+def train_privately(
+    model: Any,
+    records: TokenisedRecords,
+    recipe: Recipe,
+    target: float,
+    says: str,
+    seed: int,
+    count: Count,
+    make: MakePolicy = make_policy,
+) -> dict[str, Any]:
+    """Train with DPSGD that spends ε = `target`; return what a row says of its noise and its ε."""
+    sigma = noise_for(len(records), recipe, target, DELTA)
+    events = train_model(model, records, recipe, sigma, seed, count, make)
+    noise = {"noise_multiplier": sigma, "max_grad_norm": recipe.max_grad_norm}
+    return noise | {"says": covered(says, len(records))} | spending(events, DELTA)
 
 
 def _phase(kind: type[MaskedPhase | PublishedSelective], policy: str) -> MakePolicy:
     """Return a maker of the policy of phase 1 or 2, as published."""
     options = PolicyConfig(noise_policy="selective", policy_form="published", detector=policy)
-    return lambda setting: kind(replace(setting, options=options))
-
-
-def _no_noise() -> dict[str, Any]:
-    return {"noise_multiplier": 0.0, "says": NONE, "epsilon": None}
-
-
-def _noise(
-    sigma: float, norm: float, says: str, spent: float, events: Sequence[Event]
-) -> dict[str, Any]:
-    return {
-        "noise_multiplier": sigma,
-        "max_grad_norm": norm,
-        "says": says,
-        "epsilon": _finite(spent),
-        "events": [event_to_dict(event) for event in events],
-    }
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+    return lambda params: kind(replace(params, options=options))
 
 
 def perplexity_ratio(
     results: Results, text: str, ours: str, theirs: str, groups: str = "test_groups"
 ) -> Interval:
     """Return the ratio of two models' perplexities on the same held-out tokens."""
-    found = (results.values((text, model), groups).items() for model in (ours, theirs))
-    return ratio(*({seed: np.array(one) for seed, one in model} for model in found))
+    return ratio(*(results.arrays((text, model), groups) for model in (ours, theirs)))
 
 
 def exposure_at_equal_perplexity(
@@ -414,183 +190,82 @@ def _exposure_when(row: Mapping[str, Any], perplexity: float) -> float | None:
     return float(np.interp(place, places, bits)) if places[0] <= place <= places[-1] else None
 
 
-def accuracy_difference(results: Results, text: str, side: str) -> Interval:
-    """Return the accuracy of membership inference on S-DPSGD less that without DP."""
-    path = ("membership", side, "accuracy")
-    return difference(*(results.values((text, model), *path) for model in (SDPSGD, NO_DP)))
-
-
-def comparisons(results: Results) -> Section:
+def comparisons(results: Results) -> list[dict[str, object]]:
     """Return what the verdict rests on."""
     lines = [
         *(line for text in LSTMS for line in _lstm_comparisons(results, text)),
         *_anonymisation_comparisons(results),
         *(line for policy in POLICIES for line in _transformer_comparisons(results, policy)),
     ]
-    names = ("comparison", "found", "the claim needs", "paper")
-    rows = [dict(zip(names, line, strict=True)) for line in lines]
-    note = (
-        "Taken seed by seed; an interval that reaches across its bound tells nothing. "
-        "Perplexities are of the same held-out tokens; exposures, in bits, are compared at equal "
-        "perplexity; membership inference by its accuracy."
-    )
-    return Section("What the verdict rests on", rows, [note])
+    names = ("comparison", "result", "the claim needs", "paper")
+    return [dict(zip(names, line, strict=True)) for line in lines]
 
 
-def _lstm_comparisons(results: Results, text: str) -> Iterator[tuple[str, ...]]:
-    ours, theirs = TABLE_2[text, SDPSGD].perplexity, TABLE_2[text, DPSGD].perplexity
-    found = str(perplexity_ratio(results, text, SDPSGD, DPSGD))
-    yield f"{text}: perplexity, S-DPSGD ÷ DPSGD", found, "below 1", f"{ours / theirs:.3f}"
+Line = tuple[str, object, str, object]  # of the table above
+
+
+def _lstm_comparisons(results: Results, text: str) -> Iterator[Line]:
+    yield f"{text}: perplexity, S-DPSGD ÷ DPSGD", *_ratios(results, text, SDPSGD, DPSGD)
     bits = exposure_at_equal_perplexity(results, text, SDPSGD, NO_DP)
-    yield f"{text}: exposure, S-DPSGD less no DP", _bits(bits), "below 0", ""
+    yield f"{text}: exposure, S-DPSGD less no DP", bits or UNEQUAL, "below 0", None
     for side in (SWAPPED, HELD_OUT):
-        found = str(accuracy_difference(results, text, side))
-        yield f"{text}: accuracy, {side}, S-DPSGD less no DP", found, "below 0", ""
+        models = (text, SDPSGD), (text, NO_DP)
+        less = results.difference(*models, "membership", side, "accuracy")
+        yield f"{text}: accuracy, {side}, S-DPSGD less no DP", less, "below 0", None
 
 
-def _anonymisation_comparisons(results: Results) -> Iterator[tuple[str, ...]]:
+def _anonymisation_comparisons(results: Results) -> Iterator[Line]:
     guess = results.facts["texts"][WIKITEXT]["vocabulary"]
     private = f"{WIKITEXT}: perplexity of private tokens"
-    found = perplexity_ratio(results, WIKITEXT, SDPSGD, ANONYMISED, "private_groups")
-    yield f"{private}, S-DPSGD ÷ anonymised", str(found), "below 1", ""
-    values = results.values((WIKITEXT, SDPSGD), "private_perplexity").values()
-    blind = f"below {guess:,}, a blind guess"
-    yield f"{private}, S-DPSGD", geometric_mean(list(values)).text(1), blind, ""
+    below = perplexity_ratio(results, WIKITEXT, SDPSGD, ANONYMISED, "private_groups")
+    yield f"{private}, S-DPSGD ÷ anonymised", below, "below 1", None
+    mean = results.geometric((WIKITEXT, SDPSGD), "private_perplexity").text(1)
+    yield f"{private}, S-DPSGD", mean, f"below {guess:,}, a blind guess", None
     bits = exposure_at_equal_perplexity(results, WIKITEXT, SDPSGD_MISSED, ANONYMISED_MISSED)
     what = "exposure, canary missed, S-DPSGD less anonymised"
-    yield f"{WIKITEXT}: {what}", _bits(bits), "below 0", ""
+    yield f"{WIKITEXT}: {what}", bits or UNEQUAL, "below 0", None
 
 
-def _transformer_comparisons(results: Results, policy: str) -> Iterator[tuple[str, ...]]:
-    ours, _ = TABLE_3[SDP, policy]
-    against = {"DPSGD": (TRANSFORMER_DPSGD, ""), REDACTED: (redacted(policy), policy)}
-    for name, (model, of) in against.items():
-        found = str(perplexity_ratio(results, WIKITEXT, selective(policy), model))
-        theirs, _ = TABLE_3[name, of]
+def _transformer_comparisons(results: Results, policy: str) -> Iterator[Line]:
+    for name, theirs in (("DPSGD", TRANSFORMER_DPSGD), (REDACTED, redacted(policy))):
         what = f"transformer, {policy}: perplexity, S-DP ÷ {name}"
-        yield what, found, "below 1", f"{ours / theirs:.3f}"
+        yield what, *_ratios(results, WIKITEXT, selective(policy), theirs)
 
 
-def _bits(found: Interval | None) -> str:
-    return "perplexities never met" if found is None else str(found)
+def _ratios(results: Results, text: str, ours: str, theirs: str) -> tuple[Interval, str, str]:
+    """Return a ratio of perplexities, what the claim needs, and the paper's own ratio."""
+    a, b = (REPORTED[text, model]["perplexity"] for model in (ours, theirs))
+    return perplexity_ratio(results, text, ours, theirs), "below 1", f"{a / b:.3f}"
 
 
-def utility(results: Results, text: str) -> Section:
-    """Return perplexity, accuracy and ε of one text set, beside the paper's."""
-    facts = results.facts["texts"][text]
-    notes = [
-        f"Training rows: {facts['rows']:,}, as {facts['records']:,} records with the canaries; "
-        f"held-out rows: {facts['heldout']:,} with {facts['tokens']:,} tokens; vocabulary: "
-        f"{facts['vocabulary']:,}.",
-        f"Private tokens: {facts['share']:.1%} of the training tokens; paper: {FLAGGED[text]:.1%}.",
-    ]
-    notes += [facts["source"]] if facts["source"] else []
-    rows = [_utility_line(results, text, model) for model in LSTMS[text]]
-    return Section(f"{text}: utility, δ = {DELTA:g}", rows, notes)
-
-
-def _utility_line(results: Results, text: str, model: str) -> dict[str, str]:
-    rows = list(results.by_seed(text, model).values())
-    known, noise = TABLE_2.get((text, model)), NOISE.get((text, model))
-    private = geometric_mean([row["private_perplexity"] for row in rows])
+def utility(results: Results, text: str, model: str) -> dict[str, object]:
+    """Return perplexity, accuracy and ε of a model, beside the paper's: a line of a table."""
+    level, row = (text, model), results.first((text, model))
+    private = "private_perplexity"
     return {
-        "model": model,
-        "perplexity": geometric_mean([row["perplexity"] for row in rows]).text(2),
-        "top-1": mean_of([row["accuracy"] for row in rows], 0.0, 1.0).text(3),
-        "private tokens: perplexity": private.text(1),
-        "σ": _sigma(rows),
-        "C": f"{rows[0]['max_grad_norm']:g}" if "max_grad_norm" in rows[0] else "",
-        "ε": _largest(rows, "epsilon"),
-        "what ε is": rows[0]["says"],
-        "paper: perplexity": f"{known.perplexity:.2f} ± {known.spread:.2f}" if known else "",
-        "paper: top-1": f"{known.accuracy:.2f}" if known else "",
-        "paper: σ": f"{noise.noise_multiplier:g}" if noise else "",
-        "paper: ε": f"{noise.epsilon:g}" if noise else "",
-        "seeds": str(len(rows)),
+        "model": _short(model),
+        "perplexity": results.geometric(level, "perplexity").text(2),
+        "top-1": results.share(level, "accuracy"),
+        **(
+            {"private tokens: perplexity": results.geometric(level, private).text(1)}
+            if private in row
+            else {"flagged": f"{row['share']:.1%}" if "share" in row else None}
+        ),
+        "σ": _sigma(results, level),
+        "C": row.get("max_grad_norm"),
+        "ε": results.largest(level, "epsilon"),
+        "what ε is": row["says"],
+        **(_proved(results, level) if "proved" in row else {}),
+        "seeds": len(results.by_seed(*level)),
+        **paper_cells(REPORTED.get(level, {})),
     }
 
 
-def _sigma(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return σ, from the least to the largest where seeds differ."""
-    values = sorted(row["noise_multiplier"] for row in rows)
-    ends = dict.fromkeys(f"{value:.3f}" for value in (values[0], values[-1]))
-    return " to ".join(ends) if values[-1] else ""
-
-
-def _largest(rows: Sequence[Mapping[str, Any]], name: str) -> str:
-    """Return the largest ε over seeds, rounded up; "none" where one has none."""
-    values = [row[name] for row in rows]
-    return "none" if None in values else up_decimals(max(values))
-
-
-def attacks(results: Results, text: str) -> Section:
-    """Return what canaries and membership inference found in one text set."""
-    rows = [_attack_line(results, text, model) for model in LSTMS[text]]
-    return Section(f"{text}: attacks", rows)
-
-
-def _attack_line(results: Results, text: str, model: str) -> dict[str, str]:
-    rows = list(results.by_seed(text, model).values())
-    most = math.log2(rows[0]["candidates"])
-    found = {
-        f"{what}: {side}": mean_of([r["membership"][side][name] for r in rows], 0.0, 1.0).text(3)
-        for side in (SWAPPED, HELD_OUT)
-        for what, name in (("accuracy", "accuracy"), ("AUROC", "value"))
-    }
+def _proved(results: Results, level: Key) -> dict[str, object]:
+    """Return what can be proved where the ε of S-DPSGD is nominal, and what that rests on."""
     return {
-        "model": model,
-        "exposure, bits": mean_of([row["exposure"] for row in rows], 0.0, most).text(2),
-        "how found": rows[0]["method"],
-    } | found
-
-
-def proved(results: Results) -> Section:
-    """Return the nominal ε of S-DPSGD beside what can be proved."""
-    note = (
-        "No theorem covers the nominal ε of S-DPSGD. What can be proved is of changing what is "
-        "flagged in one record, with as many tokens in the same places, to who knows everything "
-        "else; see “Noisy states” and “What is missing” below."
-    )
-    rows = [
-        _proved_line(f"{text}: {model}", list(results.by_seed(text, model).values()))
-        for text, models in LSTMS.items()
-        for model in models
-        if model.startswith(SDPSGD)
-    ]
-    return Section("What ε of S-DPSGD is worth", rows, [note])
-
-
-def _proved_line(name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    return {
-        "model": name,
-        "σ": _sigma(rows),
-        "nominal ε": _largest(rows, "epsilon"),
-        "private segments of one record": str(max(row["releases"] for row in rows)),
-        "ε that can be proved": _largest(rows, "proved"),
-    }
-
-
-def two_phases(results: Results) -> Section:
-    """Return perplexity and ε of the transformers, beside the paper's."""
-    rows = [_transformer_line(results, model) for model in TRANSFORMERS]
-    return Section("Transformers with two phases", rows, [results.facts["transformer"]])
-
-
-def _transformer_line(results: Results, model: str) -> dict[str, str]:
-    rows, name = list(results.by_seed(WIKITEXT, model).values()), _short(model)
-    kind, _, policy = name.partition(", ")
-    reported, spent = TABLE_3[kind, policy]
-    return {
-        "model": name,
-        "flagged": f"{rows[0]['share']:.1%}" if policy else "",
-        "perplexity": geometric_mean([row["perplexity"] for row in rows]).text(2),
-        "σ": _sigma(rows),
-        "ε": _largest(rows, "epsilon"),
-        "what ε is": rows[0]["says"],
-        "paper: flagged": f"{TABLE_3_FLAGGED[policy]:.1%}" if policy else "",
-        "paper: perplexity": f"{reported:.2f}",
-        "paper: ε": "" if spent is None else f"{spent:g}",
-        "seeds": str(len(rows)),
+        "ε that can be proved": results.largest(level, "proved"),
+        "private segments of one record": max(results.values(level, "releases").values()),
     }
 
 
@@ -598,41 +273,41 @@ def _short(model: str) -> str:
     return model.removeprefix(f"{TRANSFORMER}, ")
 
 
-def draw(results: Results) -> Figure:
-    """Draw a row of panels for each text set, and one for transformers."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(14, 3.4 * (len(LSTMS) + 1)), layout="constrained")
-    panels = figure.subplots(len(LSTMS) + 1, 3)
-    for line, (text, models) in zip(panels, LSTMS.items(), strict=False):
-        reported = {m: TABLE_2[text, m].perplexity for m in models if (text, m) in TABLE_2}
-        _draw_perplexities(line[0], text, _perplexities(results, text, models), reported)
-        _draw_exposures(line[1], results, text)
-        _draw_memberships(line[2], results, text)
-    found = _perplexities(results, WIKITEXT, TRANSFORMERS)
-    reported = {", ".join(filter(None, key)): value for key, (value, _) in TABLE_3.items()}
-    ours = {_short(model): values for model, values in found.items()}
-    _draw_perplexities(panels[-1][0], f"{TRANSFORMER}s", ours, reported)
-    for empty, drawn in zip(panels[-1][1:], panels[0][1:], strict=True):
-        legend_beside(empty, drawn)
-    size = results.settings["size"]
-    figure.suptitle(f"Selective DP, δ = {DELTA:g} ({size}); ε of S-DPSGD is nominal", fontsize=10)
-    return figure
+def _sigma(results: Results, level: Key) -> str:
+    """Return σ, from the least to the largest where seeds differ."""
+    values = results.values(level, "noise_multiplier").values()
+    ends = dict.fromkeys(f"{value:.3f}" for value in (min(values), max(values)))
+    return " to ".join(ends) if max(values) else ""
 
 
-def _perplexities(results: Results, text: str, models: Sequence[str]) -> dict[str, list[float]]:
-    return {m: list(results.values((text, m), "perplexity").values()) for m in models}
+def attacks(results: Results, text: str, model: str) -> dict[str, object]:
+    """Return what canaries and membership inference showed of an LSTM: a line of a table."""
+    level, row = (text, model), results.first((text, model))
+    most = math.log2(row["candidates"])
+    return {
+        "model": model,
+        "exposure, bits": results.mean(level, "exposure", least=0.0, most=most).text(2),
+        "how": row["method"],
+    } | {
+        f"{what}: {side}": results.share(level, "membership", side, name)
+        for side in (SWAPPED, HELD_OUT)
+        for what, name in (("accuracy", "accuracy"), ("AUROC", "value"))
+    }
 
 
-def _draw_perplexities(
-    panel: Any, title: str, found: Mapping[str, list[float]], reported: Mapping[str, float]
-) -> None:
-    seed_bars(panel, found)
-    for place, name in enumerate(found):
-        if name in reported:
-            panel.plot([reported[name]], [place], "rx")
-    logarithmic(panel, "x")
-    panel.set_title(f"{title}: perplexity (x: paper, other tokens)", fontsize=9)
+_SLANTED: dict[str, Any] = {"rotation": 20, "ha": "right", "fontsize": 7}
+
+
+def _draw_perplexities(panel: Any, results: Results, text: str, models: Sequence[str]) -> None:
+    for place, model in enumerate(models):
+        seeds = results.values((text, model), "perplexity")
+        seed_line(panel, [seeds], places=[place], form="o", color=f"C{place}")
+    known = [REPORTED.get((text, model), {}).get("perplexity") for model in models]
+    crosses(panel, known, color="C3", label="paper, other tokens")
+    kind = f", {TRANSFORMER}s" if models == TRANSFORMERS else ""
+    title, names = f"{text}{kind}: perplexity", list(map(_short, models))
+    name_panel(panel, title, names, logarithmic=True, **_SLANTED)
+    panel.legend(fontsize=7)
 
 
 def _draw_exposures(panel: Any, results: Results, text: str) -> None:
@@ -641,39 +316,25 @@ def _draw_exposures(panel: Any, results: Results, text: str) -> None:
             xs, ys = ([point[name] for point in points] for name in ("perplexity", "exposure"))
             label = model if number == 0 else None
             panel.plot(xs, ys, "o-", color=f"C{place}", label=label, markersize=3, linewidth=0.8)
-    logarithmic(panel, "x")
-    panel.set_title(f"{text}: the canary's exposure, bits, while learning", fontsize=9)
+    make_logarithmic(panel, "x")
+    panel.set_title(f"{text}: the canary's exposure, bits, while training", fontsize=9)
     panel.set_xlabel("perplexity", fontsize=8)
     panel.tick_params(labelsize=7)
 
 
 def _draw_memberships(panel: Any, results: Results, text: str) -> None:
-    models = LSTMS[text]
-    for shift, (side, mark) in enumerate(((SWAPPED, "o"), (HELD_OUT, "s"))):
-        for place, model in enumerate(models):
-            path = ("membership", side, "accuracy")
-            values = list(results.values((text, model), *path).values())
-            label = side if place == 0 else None
-            heights = [place + 0.2 * (shift - 0.5)] * len(values)
-            panel.plot(values, heights, mark, color=f"C{shift}", label=label, markersize=4)
-    panel.axvline(0.5, color="0.6", linestyle=":")
-    name_rows(panel, models)
-    panel.set_title(f"{text}: accuracy of membership inference", fontsize=9)
+    for colour, side in (("C0", SWAPPED), ("C1", HELD_OUT)):
+        path = "membership", side, "accuracy"
+        seeds = [results.values((text, model), *path) for model in LSTMS[text]]
+        seed_line(panel, seeds, form="o", color=colour, label=side)
+    panel.axhline(0.5, color="0.6", linestyle=":")
+    name_panel(panel, f"{text}: accuracy of membership inference", LSTMS[text], **_SLANTED)
 
 
 class Sdp(Study):
     """Does protecting private tokens alone leave more to learn? Shi, Cui, Li, Jia and Yu 2022."""
 
     name = "sdp"
-    files = {
-        "wikitext_train": f"WikiText-2, to train on; {LINES}",
-        "wikitext_test": f"WikiText-2, read for the tables alone; {LINES}",
-    }
-    optional_files = {
-        "dialogs_train": "CustomerSim, to train on: a table; left out, dialogues are made",
-        "dialogs_test": "CustomerSim, read for the tables alone; both tables or none",
-    }
-    models = {"base": "GPT-2 that transformers begin from: an asset, a folder or a hub name"}
 
     def keys(self, seeds: int) -> Iterator[Run]:
         """See `Study`."""
@@ -688,7 +349,7 @@ class Sdp(Study):
         Raises:
             InputError: there is one file of dialogues without the other.
         """
-        named = [name for name in self.optional_files if name in self.paths]
+        named = [name for name in self.options("optional_files") if name in self.paths]
         if len(named) == 1:
             raise InputError("--dialogs-train and --dialogs-test: name both, or none")
         return super().sources() | ({} if named else {"dialogs": MADE})
@@ -720,26 +381,145 @@ class Sdp(Study):
 
     def row(self, key: Run, run: RunContext) -> Mapping[str, Any]:
         """See `Study`."""
-        if key.model not in TRANSFORMERS:
-            return LstmRow(key, self._corpora[key.text], self.size, run).row()
-        base = self.size.get("base")
-        shape = FolderShape(Path(base)) if base else Gpt2Shape(**self.size["transformer"])
-        flagged_by = partial(self._flagged_by, run.counter("rows flagged"))
-        corpus = self._transformer_corpus
-        return TransformerRow(key, corpus, self.size, shape, flagged_by, run).row()
+        make = self._transformer_row if key.model in TRANSFORMERS else self._lstm_row
+        return make(key, run)
 
-    def sections(self, results: Results) -> Iterator[Section]:
+    def _lstm_row(self, key: Run, run: RunContext) -> dict[str, Any]:
+        """Return scores, attacks, ε, and what they came from."""
+        corpus, counter, started = self._corpora[key.text], run.counter("training"), monotonic()
+        model = seeded(lambda v: Lstm(v, self.size["width"]), len(corpus.tokenizer), key.seed)
+        points: list[dict[str, Any]] = []
+
+        def look(done: int, total: int) -> None:  # after all, half, … of the steps
+            counter(done, total)
+            if done in {math.ceil(total / 2**k) for k in range(self.size["points"])}:
+                points.append(self._point(model, corpus, key.seed))
+
+        spent = self._train_lstm(model, key, corpus, look)
+        seconds, test = monotonic() - started, scored(model, corpus.tested)
+        return {
+            **points[-1],
+            "accuracy": test.accuracy,
+            "private_perplexity": perplexity(test.private_groups),
+            "membership": membership(model, Sides.of(corpus, self.size["members"]), key.seed),
+            **spent,
+            "points": points,
+            "seconds": round(seconds, 1),
+            "test_groups": test.groups.round(4).tolist(),
+            "private_groups": test.private_groups.round(4).tolist(),
+        }
+
+    def _train_lstm(self, model: Lstm, key: Run, corpus: Corpus, count: Count) -> dict[str, Any]:
+        seen = key.model not in (ANONYMISED_MISSED, SDPSGD_MISSED)
+        rows = planted(corpus.train, canary(self.size["digits"]), seen)
+        if key.model in (ANONYMISED, ANONYMISED_MISSED):
+            rows = [row.redacted for row in rows]
+        flagged, known = corpus.encoded(rows), REPORTED.get((key.text, key.model), {})
+        if key.model in (SDPSGD, SDPSGD_MISSED):
+            return self._train_selectively(model, flagged, key.text, count)
+        if key.model == DPSGD:
+            recipe = Recipe(**self.size["noisy"], max_grad_norm=known["max_grad_norm"])
+            how = known["epsilon"], GUARANTEED, key.seed, count
+            return train_privately(model, flagged.records, recipe, *how)
+        recipe = Recipe(**self.size["open"])
+        train_model(model, flagged.records, recipe, 0.0, key.seed, count)
+        return NO_NOISE
+
+    def _train_selectively(
+        self, model: Lstm, flagged: Flagged, text: str, count: Count
+    ) -> dict[str, Any]:
+        known, rate = REPORTED[text, SDPSGD], self.size["open"]["learning_rate"]
+        norm, how = known["max_grad_norm"], (self.size["step"], known["epsilon"], DELTA, count)
+        recipe = Recipe(**self.size["noisy"] | {"learning_rate": rate, "max_grad_norm": norm})
+        spent = SelectiveDpsgd(model, flagged.records, flagged.flags, recipe, *how).train()
+        return {
+            "noise_multiplier": spent.noise_multiplier,
+            "max_grad_norm": norm,
+            "says": NOMINAL,
+            **spending(spent.events, DELTA),
+            "proved": finite(spent.proved(DELTA)),
+            "releases": spent.releases,
+        }
+
+    def _point(self, model: Lstm, corpus: Corpus, seed: int) -> dict[str, Any]:
+        secret, exact = canary(self.size["digits"]), self.size["exact"]
+        exposed = canary_exposure(model, corpus.tokenizer, secret, exact, seed)
+        return {
+            "perplexity": perplexity(scored(model, corpus.tested).groups),
+            "exposure": exposed.bits,
+            "method": f"{exposed.method}, of {exposed.space:,}",
+            "candidates": exposed.space,
+        }
+
+    def _transformer_row(self, key: Run, run: RunContext) -> dict[str, Any]:
+        """Return perplexity, ε, and what they came from."""
+        corpus, base, started = self._transformer_corpus, self.size.get("base"), monotonic()
+        shape = folder_shape(Path(base)) if base else gpt2_shape(**self.size["transformer"])
+        model = seeded(shape.start, len(corpus.tokenizer), key.seed)
+        spent = self._train_transformer(model, key, corpus, run)
+        seconds, test = monotonic() - started, scored(model, corpus.tested)
+        return {
+            "perplexity": perplexity(test.groups),
+            "accuracy": test.accuracy,
+            **spent,
+            "seconds": round(seconds, 1),
+            "test_groups": test.groups.round(4).tolist(),
+        }
+
+    def _train_transformer(
+        self, model: Any, key: Run, corpus: Corpus, run: RunContext
+    ) -> dict[str, Any]:
+        """Train in one phase or two; ε of the second takes redacted texts as known."""
+        count = run.counter("training")
+
+        def train_openly(rows: Sequence[Row], make: MakePolicy = make_policy) -> None:
+            records, recipe = corpus.encoded(rows).records, Recipe(**self.size["fine"])
+            train_model(model, records, recipe, 0.0, key.seed, count, make)
+
+        records = corpus.encoded(corpus.train).records
+        recipe = Recipe(**self.size["private"], max_grad_norm=TRANSFORMER_NORM)
+        if key.model == TRANSFORMER_NO_DP:
+            train_openly(corpus.train)
+            return NO_NOISE
+        if key.model == TRANSFORMER_DPSGD:
+            how = TRANSFORMER_EPSILON, GUARANTEED, key.seed, count
+            return train_privately(model, records, recipe, *how)
+        (policy,) = (p for p in POLICIES if key.model in (redacted(p), selective(p)))
+        flagged = self._flagged_by(policy, run.counter("rows flagged"))
+        share, rows = corpus.encoded(flagged).share, [row.redacted for row in flagged]
+        name = f"transformer of redacted texts, {policy}, seed {key.seed}"
+        run.train_once(name, model, partial(train_openly, rows, _phase(MaskedPhase, policy)))
+        if key.model == redacted(policy):
+            return NO_NOISE | {"share": share}
+        second = TRANSFORMER_EPSILON, FLAGGED_ONLY, key.seed, count
+        make = _phase(PublishedSelective, policy)
+        spent = train_privately(model, records, recipe, *second, make)
+        events = [event_to_dict(MaskedAccess(policy)), *spent["events"]]
+        return spent | {"events": events, "share": share}
+
+    def tables(self, results: Results) -> Mapping[str, Any]:
         """See `Study`."""
-        yield comparisons(results)
-        for text in LSTMS:
-            yield utility(results, text)
-            yield attacks(results, text)
-        yield proved(results)
-        yield two_phases(results)
+        return {
+            "comparisons": comparisons(results),
+            "utility": {t: [utility(results, t, m) for m in LSTMS[t]] for t in LSTMS},
+            "attacks": {t: [attacks(results, t, m) for m in LSTMS[t]] for t in LSTMS},
+            "two_phases": [utility(results, WIKITEXT, model) for model in TRANSFORMERS],
+            "flagged": {t: REPORTED[t, SDPSGD]["flagged"] for t in LSTMS},
+        }
 
     def figure(self, results: Results) -> Figure:
-        """See `Study`."""
-        return draw(results)
+        """Draw a row of panels for each text set, and one for transformers."""
+        title = f"Selective DP, δ = {DELTA:g} ({results.settings['size']}); ε of S-DPSGD is nominal"
+        rows = len(LSTMS) + 1
+        figure, panels = make_panels(title, rows, 3, (14, 3.6 * rows))
+        for line, (text, models) in zip(panels, LSTMS.items(), strict=False):
+            _draw_perplexities(line[0], results, text, models)
+            _draw_exposures(line[1], results, text)
+            _draw_memberships(line[2], results, text)
+        _draw_perplexities(panels[-1][0], results, WIKITEXT, TRANSFORMERS)
+        for empty, drawn in zip(panels[-1][1:], panels[0][1:], strict=True):
+            legend_beside(empty, drawn)
+        return figure
 
     @cached_property
     def _base(self) -> BaseModel | None:
@@ -788,19 +568,18 @@ class Sdp(Study):
     def _flagged(self) -> dict[str, list[Row]]:
         return {}
 
-    def _flagged_by(self, count: Count, policy: str) -> list[Row]:
-        """Return the training rows of WikiText-2 with what a detector flags, found once.
+    def _flagged_by(self, policy: str, count: Count) -> list[Row]:
+        """Return the training rows of WikiText-2 with what a detector flags, looked for once.
 
         Raises:
             InputError: the detector's library is not installed.
         """
         if policy not in self._flagged:
-            texts = [row.text for row in self._transformer_corpus.train]
-            found: list[Row] = []
+            rows, texts = list[Row](), [row.text for row in self._transformer_corpus.train]
             for text, spans in zip(texts, detector_named(policy).spans(texts), strict=True):
-                found.append(Row(text, tuple((start, end, policy) for start, end in spans)))
-                count(len(found), len(texts))
-            self._flagged[policy] = found
+                rows.append(Row(text, tuple((start, end, policy) for start, end in spans)))
+                count(len(rows), len(texts))
+            self._flagged[policy] = rows
         return self._flagged[policy]
 
 

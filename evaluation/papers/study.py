@@ -2,17 +2,19 @@
 
 How a paper is written, `NAME` being one short word:
 
-1. `NAME.toml`: a table for each of the sizes `tiny` (minutes), `cpu` (two cores, about an hour) and
-   `full` (as published), with a comment on each number. Nothing else depends on the size. What is
-   left out of a table is unlimited (`size.get("private_lines")`).
-2. `NAME.py`, from top to bottom: what the paper reports, as constants; a `NamedTuple` for each kind
-   of row, seed last, which is the key of the row; data, models and training, down to a row of
-   plain values; intervals over seeds, taken with `Results.values` and `intervals`; the sections of
-   the page and the figure, from the results alone; the `Study`; and `if __name__ == "__main__":
+1. `NAME.toml`: the help of the options that name `[files]`, which may be `[optional_files]`, and
+   public `[models]`; a table for each of the sizes `tiny` (minutes), `cpu` (two cores, about an
+   hour) and `full` (as published), with a comment on each number. Nothing else depends on the size.
+   What is left out of a table is unlimited (`size.get("private_lines")`). `[[reported]]` are the
+   lines of the paper's own tables.
+2. `NAME.py`, from top to bottom: a `NamedTuple` for each kind of row, seed last, which is the key
+   of the row; data, models and training, down to a row of plain values; the tables of the page,
+   made of `Results` alone, and the figure; the `Study`; and `if __name__ == "__main__":
    main(TheStudy)`. What is long and stands for itself, such as a model, is a module of its own.
 3. `NAME.md`: prose by hand. Title and claim; `## Verdict`, what the published rows say of the
-   claim; the line `<!-- results -->`; `## How the paper was read`. Each decimal number of the
-   verdict must stand in a table of the page, so what the verdict rests on gets a table.
+   claim; the line `<!-- results -->`; the page's headings and notes, with `{{ tables.name }}` where
+   a table belongs; `## How the paper was read`. Each decimal number of the verdict must stand in a
+   table of the page, so what the verdict rests on gets a table.
 4. `results/NAME.json`, `.md`, `.png`: the published rows. After a change of prose or tables
    `python -m evaluation.papers.NAME --page --output evaluation/papers/results` writes the page
    again; it needs no data. `test_study.py` checks that page against rows and prose.
@@ -35,9 +37,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import typer
 
-from evaluation.papers.page import Prose, Section, write_page
+from evaluation.papers.page import Prose
 from evaluation.papers.results_store import Results
 from evaluation.papers.run_context import RunContext
+from evaluation.papers.texts import LINES, drawn, read_lines
 from evaluation.results_store import Key
 from evaluation.run_command import command_line, run_command
 from twinset.commandline.console import Console
@@ -56,7 +59,7 @@ SIZES = ("tiny", "cpu", "full")
 class Study(ABC):
     """A paper's main experiment, of one size, on some files.
 
-    `keys` must do without files; `sections` and `figure` without anything but the results.
+    `keys` must do without files; `tables` and `figure` without anything but the results.
 
     Args:
         size_name: tiny, cpu or full.
@@ -65,9 +68,6 @@ class Study(ABC):
     """
 
     name: ClassVar[str]  # of its files
-    files: ClassVar[Mapping[str, str]]  # help of each file's option; names are in snake_case
-    optional_files: ClassVar[Mapping[str, str]] = {}
-    models: ClassVar[Mapping[str, str]] = {}  # help of each option that names a public model
 
     def __init__(
         self,
@@ -77,6 +77,12 @@ class Study(ABC):
     ) -> None:
         self.size_name, self.paths = size_name, dict(paths or {})
         self.size = read_size(self.name, size_name) | dict(models or {})
+
+    @classmethod
+    def options(cls, kind: str) -> dict[str, str]:
+        """Return the help of each option that names one of `files`, `optional_files`, `models`."""
+        named = _read_toml(cls.name).get(kind, {})
+        return {name: text.format(lines=LINES) for name, text in named.items()}
 
     @abstractmethod
     def keys(self, seeds: int) -> Iterable[Key]:
@@ -91,12 +97,23 @@ class Study(ABC):
         """Make one row: plain values, ready for JSON."""
 
     @abstractmethod
-    def sections(self, results: Results) -> Iterable[Section]:
-        """Yield the tables of the page; every row is there."""
+    def tables(self, results: Results) -> Mapping[str, Any]:
+        """Return what the page's template calls `tables`; every row is there.
+
+        A table is a list of rows, each from column name to cell; there may be several by name.
+        """
 
     @abstractmethod
     def figure(self, results: Results) -> Figure:
         """Draw the figure; every row is there."""
+
+    def lines(self, name: str, most: str) -> list[str]:
+        """Return the lines of a file of texts, of which the size takes at most its number `most`.
+
+        Raises:
+            InputError: the file cannot be used.
+        """
+        return drawn(read_lines(self.paths[name]), self.size.get(most))
 
     def sources(self) -> dict[str, str]:
         """Return each file's name and contents, as a hash."""
@@ -104,7 +121,8 @@ class Study(ABC):
 
     def settings(self) -> dict[str, Any]:
         """Return everything that a row depends on, but its key: ready for JSON."""
-        folders = {name: Path(str(self.size.get(name))).expanduser() for name in self.models}
+        models = self.options("models")
+        folders = {name: Path(str(self.size.get(name))).expanduser() for name in models}
         named = {name: fingerprint(path) for name, path in folders.items() if path.is_dir()}
         return {"size": self.size_name, "sources": self.sources(), "sizes": self.size | named}
 
@@ -124,28 +142,40 @@ def run(study: type[Study], arguments: Sequence[str] | None = None) -> None:
     known = {name: value for name, value in vars(options).items() if value is not None}
     made = study(
         options.size,
-        {name: known[name] for name in (*study.files, *study.optional_files) if name in known},
-        {name: known[name] for name in study.models if name in known},
+        {name: known[name] for name in _files(study) if name in known},
+        {name: known[name] for name in study.options("models") if name in known},
     )
     if options.dry_run:
         typer.echo("\n".join(dry_run(made, options.seeds)))
-    elif options.page:
-        typer.echo(publish(made, Results.load(options.output / f"{study.name}.json")), nl=False)
+        return
+    if options.page:
+        results = Results.load(options.output / f"{study.name}.json")
     else:
-        results = _results(made, options.output)
-        results.facts = dict(made.facts())
         try:
             with Console() as progress:
-                _make_rows(made, options.seeds, results, progress)
+                results = _make_rows(made, options.seeds, options.output, progress)
         except KeyboardInterrupt:
             raise SystemExit(130) from None
-        typer.echo(publish(made, results), nl=False)
+    typer.echo(publish(made, results), nl=False)
 
 
 def read_size(name: str, size_name: str) -> dict[str, Any]:
     """Return the numbers of a size of a study."""
-    sizes: dict[str, dict[str, Any]] = tomllib.loads((HERE / f"{name}.toml").read_text("utf-8"))
-    return sizes[size_name]
+    return dict(_read_toml(name)[size_name])
+
+
+def reported(name: str, *columns: str) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """Return the lines of a paper's own tables, by the values of some of their columns."""
+    return {tuple(line[c] for c in columns): line for line in _read_toml(name)["reported"]}
+
+
+def paper_cells(line: Mapping[str, Any]) -> dict[str, str]:
+    """Return what the page shows of a line of the paper's tables: its columns "paper: …"."""
+    return {name: value for name, value in line.items() if name.startswith("paper: ")}
+
+
+def _read_toml(name: str) -> dict[str, Any]:
+    return tomllib.loads((HERE / f"{name}.toml").read_text("utf-8"))
 
 
 def dry_run(study: Study, seeds: int) -> Iterator[str]:
@@ -154,7 +184,7 @@ def dry_run(study: Study, seeds: int) -> Iterator[str]:
         several = value if isinstance(value, list) else [value]
         yield from (f"{name} = {json.dumps(one, ensure_ascii=False)}" for one in several)
     keys = list(study.keys(seeds))
-    yield from (_words(key) for key in keys if key[-1] == 0)
+    yield from (f"  {_words(key)}" for key in keys if key[-1] == 0)
     yield f"{len(keys)} rows with {seeds} seeds"
 
 
@@ -178,7 +208,7 @@ def page_of(study: Study, results: Results) -> str:
     """Return the page; the verdict stands in that of the published rows alone."""
     prose, figure = Prose.read(HERE / f"{study.name}.md"), f"{study.name}.png"
     published = results.path.resolve().parent == PUBLISHED.resolve()
-    return write_page(prose, study.sections(results), results, figure, published)
+    return prose.page(study.tables(results), results, figure, published)
 
 
 def fingerprint(path: Path) -> str:
@@ -202,9 +232,9 @@ def _parser(study: type[Study]) -> argparse.ArgumentParser:
     """Return the options of a study; they are data, which typer has no way to take."""
     doc = study.__doc__ or ""
     parser = argparse.ArgumentParser(f"python -m evaluation.papers.{study.name}", description=doc)
-    for name, text in {**study.files, **study.optional_files}.items():
+    for name, text in _files(study).items():
         parser.add_argument(_option(name), type=Path, metavar="FILE", help=text)
-    for name, text in study.models.items():
+    for name, text in study.options("models").items():
         parser.add_argument(_option(name), metavar="MODEL", help=text)
     lengths = "tiny: minutes; cpu: two cores, about an hour; full: as published"
     parser.add_argument("--size", choices=SIZES, default="cpu", help=lengths)
@@ -218,6 +248,10 @@ def _parser(study: type[Study]) -> argparse.ArgumentParser:
     return parser
 
 
+def _files(study: type[Study]) -> dict[str, str]:
+    return study.options("files") | study.options("optional_files")
+
+
 def _positive(text: str) -> int:
     if (number := int(text)) < 1:
         raise ValueError(text)
@@ -228,40 +262,30 @@ def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _words(key: Key) -> str:
-    """Return a key, but for its seed, as words."""
-    names = getattr(key, "_fields", [""] * len(key))[:-1]
-    pairs = zip(names, key[:-1], strict=True)
-    return "  " + ", ".join(f"{name} {_word(part)}".strip() for name, part in pairs)
+def _words(key: Any) -> str:
+    """Return a key, a named tuple, but for its seed, as words."""
+    return ", ".join(f"{n} {v}" for n, v in key._asdict().items() if n != "seed")
 
 
-def _word(part: str | float) -> str:
-    return f"{part:g}" if isinstance(part, float) else str(part)
-
-
-def _results(study: Study, output: Path) -> Results:
-    """Return the rows there are, of the same settings.
+def _make_rows(study: Study, seeds: int, output: Path, progress: Progress) -> Results:
+    """Make every row that is missing; the weight cache is removed once none is.
 
     Raises:
-        InputError: a file is not named, or the rows are of other settings.
+        InputError: a file is not named, or the rows there are were made under other settings.
     """
-    for name in study.files:
-        if name not in study.paths:
-            raise InputError(f"{_option(name)}: name a file; only --dry-run and --page need none")
+    if missing := [name for name in study.options("files") if name not in study.paths]:
+        option = _option(missing[0])
+        raise InputError(f"{option}: name a file; only --dry-run and --page need none")
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"--output {output}: no folder ({error.strerror})") from None
-    command = command_line(f"evaluation.papers.{study.name}")
-    return Results.resume(output / f"{study.name}.json", study.settings(), command)
-
-
-def _make_rows(study: Study, seeds: int, results: Results, progress: Progress) -> None:
-    """Make every row that is missing; the weight cache is removed once none is."""
-    digest = hashlib.sha256(json.dumps(results.settings).encode()).hexdigest()[:16]
-    context = RunContext(progress, results.path.with_name(f".{study.name}-{digest}"))
-    todo = [key for key in study.keys(seeds) if tuple(key) not in results.rows]
-    for number, key in enumerate(todo, start=1):
-        progress.say(f"row {number} of {len(todo)}:{_words(key)[1:]}, seed {key[-1]}")
+    path, command = output / f"{study.name}.json", command_line(f"evaluation.papers.{study.name}")
+    results = Results.resume(path, study.settings(), command)
+    results.facts = dict(study.facts())
+    context = RunContext(progress, path.with_name(f".{study.name}-{results.digest}"))
+    for turn, key in results.missing(study.keys(seeds)):
+        progress.say(f"row {turn}: {_words(key)}, seed {key[-1]}")
         results.add(key, study.row(key, context))
     shutil.rmtree(context.folder, ignore_errors=True)
+    return results

@@ -6,21 +6,20 @@ perplexity can be compared only with one of the same tokens, so each kind descri
 
 from __future__ import annotations
 
-import gzip
 import re
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
 import numpy as np
 
 from twinset.data.formats import read_frame
 from twinset.errors import InputError
+from twinset.pretraining.corpus import is_text, paragraphs
 from twinset.pretraining.tokenizer import train_tokenizer
 
-PLAIN = (".txt", ".txt.gz")
+T = TypeVar("T")
 COLUMN = "text"
 LINES = "one record a line: .txt, or a table with a column text; .gz too"  # help of an option
 _DRAW = 0  # seed of which lines are taken: the same for all rows
@@ -34,14 +33,14 @@ def read_lines(path: Path) -> list[str]:
     Raises:
         InputError: it is absent, unreadable, no UTF-8, or holds no such column or no text.
     """
-    text = _plain(path) if path.name.endswith(PLAIN) else _column(path)
-    lines = [line for line in text.split("\n") if line.strip()]
+    texts = paragraphs(path) if is_text(path) else _column(path)
+    lines = [line for text in texts for line in text.split("\n") if line.strip()]
     if not lines:
         raise InputError(f"{path}: holds no text; name another file")
     return lines
 
 
-def drawn(lines: list[str], most: int | None) -> list[str]:
+def drawn(lines: list[T], most: int | None) -> list[T]:
     """Return at most so many lines, drawn at random, in the order of the file; None: all."""
     if most is None or most >= len(lines):
         return lines
@@ -49,48 +48,13 @@ def drawn(lines: list[str], most: int | None) -> list[str]:
     return [lines[i] for i in sorted(taken)]
 
 
-def _plain(path: Path) -> str:
-    try:
-        data = path.read_bytes()
-        return (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
-    except (EOFError, zlib.error, gzip.BadGzipFile):
-        raise InputError(f"{path}: the gzip data is damaged or cut off; copy it again") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{path}: is not UTF-8; convert it") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); check the path") from None
-
-
-def _column(path: Path) -> str:
+def _column(path: Path) -> list[str]:
     if not path.is_file():
         raise InputError(f"{path}: there is no such file; check the path")
     frame = read_frame(path)
     if COLUMN not in frame:
         raise InputError(f"{path}: has no column {COLUMN!r}; rename one, or name a .txt file")
-    return "\n".join(map(str, frame[COLUMN]))
-
-
-class Tokens(Protocol):
-    """How a line becomes numbers."""
-
-    @property
-    def size(self) -> int:
-        """Numbers there are."""
-        ...
-
-    @property
-    def begin(self) -> int:
-        """The number that stands before each line."""
-        ...
-
-    @property
-    def description(self) -> str:
-        """What a token is, in a sentence."""
-        ...
-
-    def encode(self, line: str) -> list[int]:
-        """Return the numbers of a line, without `begin`."""
-        ...
+    return list(map(str, frame[COLUMN]))
 
 
 def words(line: str) -> list[str]:
@@ -134,19 +98,19 @@ class Words:
 
     @property
     def size(self) -> int:
-        """See `Tokens`."""
+        """Numbers there are, `begin` included."""
         return len(self._numbers) + 1
 
     @property
     def description(self) -> str:
-        """See `Tokens`."""
+        """What a token is, for the page."""
         return (
             f"words of two or more letters or digits, lower case, no punctuation: the "
             f"{len(self._numbers):,} most frequent of the public text"
         )
 
     def encode(self, line: str) -> list[int]:
-        """See `Tokens`.
+        """Return the numbers of a line, without `begin`.
 
         >>> Words(["so", "it", "goes"]).encode("So it went. So it goes.")
         [1, 2, 1, 2, 3]
@@ -159,7 +123,7 @@ class Subwords:
 
     Args:
         tokenizer: of transformers.
-        name: whose it is: a base model's, or that of the text it was learnt from.
+        name: whose it is: a base model's, or that of the text it was trained on.
         size: numbers that the model knows.
     """
 
@@ -169,16 +133,19 @@ class Subwords:
 
     @classmethod
     def of(cls, lines: Iterable[str], most: int) -> Subwords:
-        """Return at most so many tokens, learnt from public lines behind a blank each."""
+        """Return at most so many tokens, trained on public lines behind a blank each."""
         tokenizer = train_tokenizer(list(map(spaced, lines)), most)
         return cls(tokenizer, "the public text", len(tokenizer))
 
     @property
     def description(self) -> str:
-        """See `Tokens`."""
+        """What a token is, for the page."""
         return f"the {self.size:,} tokens of {self._name}'s own tokenizer, which know every text"
 
     def encode(self, line: str) -> list[int]:
-        """See `Tokens`."""
-        found: list[int] = self.tokenizer.encode(line, add_special_tokens=False)
-        return found
+        """Return the numbers of a line, without `begin`."""
+        numbers: list[int] = self.tokenizer.encode(line, add_special_tokens=False)
+        return numbers
+
+
+Tokens = Words | Subwords

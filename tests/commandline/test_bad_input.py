@@ -4,26 +4,13 @@ import errno
 import json
 import os
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 
-from tests.helpers.commands import (
-    GOOD,
-    MARKER,
-    arguments,
-    good_table_in,
-    older_run,
-    run_twinset,
-    snapshot,
-    texts,
-)
+from tests.helpers.commands import GOOD, MARKER, arguments, older_run, run_twinset, snapshot, texts
 from twinset.errors import VerificationError
-
-
-@pytest.fixture
-def place(tmp_path, monkeypatch):
-    return good_table_in(tmp_path, monkeypatch)
 
 
 def table(**columns):
@@ -34,194 +21,173 @@ def raw(data: bytes, name="t.csv"):
     return lambda: Path(name).write_bytes(data)
 
 
-def cell(text, row=7):
-    return table(review=[text if i == row - 1 else t for i, t in enumerate(texts())])
+def cell(text):
+    """The seventh text of the table."""
+    return table(review=[text if i == 6 else t for i, t in enumerate(texts())])
 
 
 def jsonl(value):
     rows = [{"review": t, "label": "ab"[i % 2]} for i, t in enumerate(texts())]
     rows[6]["review"] = value
-    return lambda: Path("t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return raw("".join(json.dumps(row) + "\n" for row in rows).encode(), "t.jsonl")
 
 
 def config(text):
-    return lambda: Path("run.toml").write_text(text)
+    return raw(text.encode(), "run.toml")
 
 
-def nothing():
-    pass
+def plan(rows: bytes):
+    return raw(rows, "plan.csv")
 
 
-# what: (prepare, arguments beside --text, --attribute and --base-model, parts of the message)
+def folder(name):
+    return lambda: Path(name).mkdir() or Path(name, "x").touch()
+
+
+NO_EPSILON, NO_DELTA = ("0", "-1", "nan", "inf"), ("1", "2", "0", "-0.1", "nan")
+
+
+LATIN = raw(f"review,label\n{MARKER} fine,a\n{MARKER} caf\xe9,b\n".encode("latin-1"))
+LONG_PROMPT = f"--prompt '{{label}} {'long prompt ' * 200}'"
+# what: (prepare, data and flags beside --text, --attribute and --base-model, parts of the message)
 CASES = {
-    "missing file": (nothing, ("gone.csv",), ["gone.csv", "no such file"]),
-    "missing text column": (nothing, ("t.csv", "--text", "reviw"), ["t.csv", "reviw", "review"]),
-    "missing label column": (nothing, ("t.csv", "--attribute", "stars"), ["t.csv", "stars"]),
-    "latin-1": (
-        raw(f"review,label\n{MARKER} fine,a\n{MARKER} caf\xe9,b\n".encode("latin-1")),
-        ("t.csv",),
-        ["t.csv", "row 2", "UTF-8"],
-    ),
-    "utf-16": (raw(f"review,label\n{MARKER},a\n".encode("utf-16")), ("t.csv",), ["UTF-8"]),
-    "a row too wide": (raw(f"review,label\n{MARKER},a,b\n".encode()), ("t.csv",), ["row 1"]),
-    "empty file": (raw(b""), ("t.csv",), ["t.csv", "empty"]),
-    "no rows": (raw(b"review,label\n"), ("t.csv",), ["t.csv", "no rows"]),
-    "missing text": (cell(None), ("t.csv",), ["t.csv", "1 of 60", "row 7", "--drop-empty"]),
-    "blank text": (cell(" \t "), ("t.csv",), ["t.csv", "1 of 60", "row 7", "--drop-empty"]),
-    "null text": (jsonl(None), ("t.jsonl",), ["t.jsonl", "row 7", "--drop-empty"]),
-    "text that is a number": (jsonl(7731), ("t.jsonl",), ["t.jsonl", "row 7", "--drop-empty"]),
-    "text that is a list": (jsonl([MARKER]), ("t.jsonl",), ["t.jsonl", "row 7", "--drop-empty"]),
-    "broken json": (raw(f'{{"review": "{MARKER}\n'.encode(), "t.jsonl"), ("t.jsonl",), ["row 1"]),
-    "damaged parquet": (raw(b"PAR1" + MARKER.encode(), "t.parquet"), ("t.parquet",), ["Parquet"]),
-    "missing label": (
-        table(label=[None, "b"] + ["a", "b"] * 29),
-        ("t.csv",),
-        ["t.csv", "label", "row 1", "--drop-empty"],
-    ),
-    "one label only": (table(label="pos"), ("t.csv",), ["t.csv", "label", "one value"]),
-    "hundreds of numbers": (table(label=range(1000, 1060)), ("t.csv",), ["label", "60 distinct"]),
-    "end of text inside": (cell(f"{MARKER} <|endoftext|> b"), ("t.csv",), ["t.csv", "row 7"]),
-    "control character": (cell(f"{MARKER} \x07 b"), ("t.csv",), ["t.csv", "row 7", "control"]),
-    "unknown ending": (raw(b"x", "t.docx"), ("t.docx",), ["t.docx", "ending"]),
-    "split of a file": (nothing, ("t.csv", "--split", "train"), ["--split"]),
-    "label never seen": (nothing, ("t.csv", "--rows-per-label", "meh=3"), ["meh", "neg, pos"]),
-    "rows not a number": (nothing, ("t.csv", "--rows-per-label", "pos=few"), ["whole number"]),
-    "no rows wanted": (nothing, ("t.csv", "--rows", "0"), ["--rows"]),
+    "missing file": (None, "gone.csv", "gone.csv|no such file"),
+    "missing text column": (None, "t.csv --text reviw", "t.csv|reviw|review"),
+    "missing label column": (None, "t.csv --attribute stars", "t.csv|stars"),
+    "latin-1": (LATIN, "t.csv", "t.csv|row 2|UTF-8"),
+    "utf-16": (raw(f"review,label\n{MARKER},a\n".encode("utf-16")), "t.csv", "UTF-8"),
+    "a row too wide": (raw(f"review,label\n{MARKER},a,b\n".encode()), "t.csv", "row 1"),
+    "empty file": (raw(b""), "t.csv", "t.csv|empty"),
+    "no rows": (raw(b"review,label\n"), "t.csv", "t.csv|no rows"),
+    "missing text": (cell(None), "t.csv", "t.csv|1 of 60|row 7|--drop-empty"),
+    "blank text": (cell(" \t "), "t.csv", "t.csv|1 of 60|row 7|--drop-empty"),
+    "null text": (jsonl(None), "t.jsonl", "t.jsonl|row 7|--drop-empty"),
+    "text that is a number": (jsonl(7731), "t.jsonl", "t.jsonl|row 7|--drop-empty"),
+    "text that is a list": (jsonl([MARKER]), "t.jsonl", "t.jsonl|row 7|--drop-empty"),
+    "broken json": (raw(f'{{"review": "{MARKER}\n'.encode(), "t.jsonl"), "t.jsonl", "row 1"),
+    "damaged parquet": (raw(b"PAR1" + MARKER.encode(), "t.parquet"), "t.parquet", "Parquet"),
+    "missing label": (table(label=[None, *"ba" * 29, "b"]), "t.csv", "label|row 1|--drop-empty"),
+    "one label only": (table(label="pos"), "t.csv", "t.csv|label|one value"),
+    "hundreds of numbers": (table(label=range(1000, 1060)), "t.csv", "label|60 distinct"),
+    "end of text inside": (cell(f"{MARKER} <|endoftext|> b"), "t.csv", "t.csv|row 7"),
+    "control character": (cell(f"{MARKER} \x07 b"), "t.csv", "t.csv|row 7|control"),
+    "unknown ending": (raw(b"x", "t.docx"), "t.docx", "t.docx|ending"),
+    "split of a file": (None, "t.csv --split train", "--split"),
+    "label never seen": (None, "t.csv --rows-per-label meh=3", "meh|neg, pos"),
+    "rows not a number": (None, "t.csv --rows-per-label pos=few", "whole number"),
+    "no rows wanted": (None, "t.csv --rows 0", "--rows"),
     "output is the table": (
-        nothing,
-        ("t.csv", "--output", "t.csv", "--overwrite"),
-        ["--output t.csv", "private table"],
+        None,
+        "t.csv --output t.csv --overwrite",
+        "--output t.csv|private table",
     ),
-    "no row of any label": (nothing, ("t.csv", "--rows-per-label", "0"), ["at least one row"]),
-    "two answers": (
-        nothing,
-        ("t.csv", "--rows", "5", "--rows-per-label", "5"),
-        ["--rows-per-label", "not several"],
-    ),
+    "no row of any label": (None, "t.csv --rows-per-label 0", "at least one row"),
+    "two answers": (None, "t.csv --rows 5 --rows-per-label 5", "--rows-per-label|not several"),
     "plan without rows": (
-        raw(b"label,number\npos,3\n", "plan.csv"),
-        ("t.csv", "--plan-file", "plan.csv"),
-        ["plan.csv", "'rows'"],
+        plan(b"label,number\npos,3\n"),
+        "t.csv --plan-file plan.csv",
+        "plan.csv|'rows'",
     ),
     "plan of unseen label": (
-        raw(b"label,rows\npos,3\nmeh,3\n", "plan.csv"),
-        ("t.csv", "--plan-file", "plan.csv"),
-        ["plan.csv", "row 2"],
+        plan(b"label,rows\npos,3\nmeh,3\n"),
+        "t.csv --plan-file plan.csv",
+        "row 2",
     ),
+    **{f"epsilon {e}": (None, f"t.csv --epsilon={e}", "--epsilon|from 0.001") for e in NO_EPSILON},
     **{
-        f"epsilon {value}": (nothing, ("t.csv", f"--epsilon={value}"), ["--epsilon", "from 0.001"])
-        for value in ("0", "-1", "nan", "inf")
+        f"delta {d}": (None, f"t.csv --delta={d}", "--delta|from 1e-30 to 0.999999")
+        for d in NO_DELTA
     },
-    **{
-        f"delta {value}": (
-            nothing,
-            ("t.csv", f"--delta={value}"),
-            ["--delta", "from 1e-30 to 0.999999"],
-        )
-        for value in ("1", "2", "0", "-0.1", "nan")
-    },
-    "too few records": (nothing, ("t.csv", "--epsilon", "0.05"), ["60 records", "attainable"]),
-    "both budgets": (nothing, ("t.csv", "--epsilon", "8", "--no-privacy"), ["contradict"]),
-    "prompt over the context": (
-        nothing,
-        ("t.csv", "--prompt", "{label} " + "long prompt " * 200),
-        ["prompt", "shorten"],
-    ),
-    "prompt lacks the label": (nothing, ("t.csv", "--prompt", "film-review"), ["{"]),
-    "prompt names no column": (nothing, ("t.csv", "--prompt", "{label} {film}:"), ["{film}"]),
-    "no such prompt": (nothing, ("t.csv", "--prompt", "flim-review"), ["flim-review"]),
-    "no base": (nothing, ("t.csv", "--base-model", "./none"), ["./none", "smollm2-135m"]),
-    "base out of reach": (nothing, ("t.csv", "--base-model", "gpt2-nowhere"), ["gpt2-nowhere"]),
-    "existing run": (older_run, ("t.csv", "--run", "older"), ["older", "--overwrite"]),
-    "a folder that is no run": (
-        lambda: (Path("mine").mkdir(), Path("mine/x").touch()),
-        ("t.csv", "--run", "mine", "--overwrite"),
-        ["mine", "not a twinset run"],
-    ),
-    "run below a file": (nothing, ("t.csv", "--run", "t.csv/run"), ["cannot be written"]),
-    "existing output": (raw(b"x", "o.csv"), ("t.csv", "--output", "o.csv"), ["o.csv: exists"]),
-    "existing card": (
-        raw(b"x", "o.README.md"),
-        ("t.csv", "--output", "o.csv"),
-        ["o.README.md: exists"],
-    ),
-    "output folder missing": (nothing, ("t.csv", "--output", "no/o.csv"), ["does not exist"]),
-    "output is a folder": (lambda: Path("o.csv").mkdir(), ("t.csv", "--output", "o.csv"), ["fold"]),
-    "output of no format": (nothing, ("t.csv", "--output", "o.docx"), ["o.docx", "--format"]),
-    "two formats": (
-        nothing,
-        ("t.csv", "--output", "o.csv", "--format", "parquet"),
-        ["o.csv", "parquet"],
-    ),
-    "unknown format": (nothing, ("t.csv", "--format", "xlsx"), ["xlsx", "parquet"]),
-    "unknown flag": (nothing, ("t.csv", "--epsilom", "3"), ["--epsilom", "--help"]),
-    "a number that is none": (nothing, ("t.csv", "--steps", "ten"), ["--steps"]),
-    "no steps": (nothing, ("t.csv", "--steps", "0"), ["--steps must be a whole number from 1"]),
-    "unknown method": (nothing, ("t.csv", "--method", "magic"), ["--method", "lora"]),
-    "no config": (nothing, ("t.csv", "--config", "none.toml"), ["none.toml", "No such file"]),
-    "config with unknown key": (
+    "too few records": (None, "t.csv --epsilon 0.05", "60 records|attainable"),
+    "both budgets": (None, "t.csv --epsilon 8 --no-privacy", "contradict"),
+    "prompt over the context": (None, f"t.csv {LONG_PROMPT}", "prompt|shorten"),
+    "prompt lacks the label": (None, "t.csv --prompt film-review", "{"),
+    "prompt names no column": (None, "t.csv --prompt '{label} {film}:'", "{film}"),
+    "no such prompt": (None, "t.csv --prompt flim-review", "flim-review"),
+    "no base": (None, "t.csv --base-model ./none", "./none|smollm2-135m"),
+    "base out of reach": (None, "t.csv --base-model gpt2-nowhere", "gpt2-nowhere"),
+    "existing run": (older_run, "t.csv --run older", "older|--overwrite"),
+    "no run": (folder("mine"), "t.csv --run mine --overwrite", "mine|not a twinset run"),
+    "run below a file": (None, "t.csv --run t.csv/run", "cannot be written"),
+    "existing output": (raw(b"x", "o.csv"), "t.csv --output o.csv", "o.csv: exists"),
+    "existing card": (raw(b"x", "o.README.md"), "t.csv --output o.csv", "o.README.md: exists"),
+    "output folder missing": (None, "t.csv --output no/o.csv", "does not exist"),
+    "output is a folder": (folder("o.csv"), "t.csv --output o.csv", "fold"),
+    "output of no format": (None, "t.csv --output o.docx", "o.docx|--format"),
+    "two formats": (None, "t.csv --output o.csv --format parquet", "o.csv|parquet"),
+    "unknown format": (None, "t.csv --format xlsx", "xlsx|parquet"),
+    "unknown flag": (None, "t.csv --epsilom 3", "--epsilom|--help"),
+    "a number that is none": (None, "t.csv --steps ten", "--steps"),
+    "no steps": (None, "t.csv --steps 0", "--steps must be a whole number from 1"),
+    "unknown method": (None, "t.csv --method magic", "--method|lora"),
+    "no config": (None, "t.csv --config none.toml", "none.toml|No such file"),
+    "unknown key": (
         config("epsilom = 3"),
-        ("t.csv", "--config", "run.toml"),
-        ["run.toml", "epsilom", "did you mean epsilon"],
+        "t.csv --config run.toml",
+        "run.toml|did you mean epsilon",
     ),
-    "config with a wrong type": (
+    "wrong type": (
         config('steps = "ten"'),
-        ("t.csv", "--config", "run.toml"),
-        ["run.toml", "steps", "whole number"],
+        "t.csv --config run.toml",
+        "run.toml|steps|whole number",
     ),
-    "config that is no toml": (config("= 3"), ("t.csv", "--config", "run.toml"), ["run.toml"]),
+    "no toml": (config("= 3"), "t.csv --config run.toml", "run.toml"),
 }
 
 
-def assert_refused(outcome, parts):
+def assert_refused(outcome, parts: str):
     (line,) = outcome.err.splitlines()
-    assert line.startswith("error: ")
-    assert outcome.code == 2
-    assert outcome.out == ""
-    assert "Traceback" not in line
-    assert MARKER not in line
-    for part in parts:
-        assert part in line, line
+    assert (outcome.code, outcome.out) == (2, "")
+    assert line.startswith("error: ") and "Traceback" not in line and MARKER not in line
+    assert all(part in line for part in parts.split("|")), line
 
 
-@pytest.mark.parametrize(("prepare", "given", "parts"), CASES.values(), ids=CASES.keys())
-def test_refused_before_anything_is_written(place, tiny_base, capsys, prepare, given, parts):
-    prepare()
-    before = snapshot(place)
-    assert_refused(run_twinset(capsys, *arguments(tiny_base, given)), parts)
-    assert snapshot(place) == before
+@pytest.fixture
+def generate(good_table, tiny_base, capsys):
+    """Run `generate`, or another command that takes its table and flags."""
+
+    def run(given: str, *more, command="generate"):
+        return run_twinset(capsys, *arguments(tiny_base, shlex.split(given), command), *more)
+
+    return run
+
+
+@pytest.mark.parametrize(("prepare", "given", "parts"), CASES.values(), ids=CASES)
+def test_refused_before_anything_is_written(good_table, generate, prepare, given, parts):
+    if prepare:
+        prepare()
+    before = snapshot(good_table)
+    assert_refused(generate(given), parts)
+    assert snapshot(good_table) == before
 
 
 @pytest.mark.parametrize("name", ["missing file", "missing text", "existing run", "epsilon nan"])
-def test_halves_and_dry_runs_refuse_the_same(place, tiny_base, capsys, name):
+def test_halves_and_dry_runs_refuse_the_same(good_table, generate, name):
     prepare, given, parts = CASES[name]
-    prepare()
-    before = snapshot(place)
-    for command, more in (
-        ("finetune", ()),
-        ("finetune", ("--dry-run",)),
-        ("generate", ("--dry-run",)),
-    ):
-        assert_refused(run_twinset(capsys, *arguments(tiny_base, given, command), *more), parts)
-    assert snapshot(place) == before
+    if prepare:
+        prepare()
+    before = snapshot(good_table)
+    assert_refused(generate(given, command="finetune"), parts)
+    assert_refused(generate(given, "--dry-run", command="finetune"), parts)
+    assert_refused(generate(given, "--dry-run"), parts)
+    assert snapshot(good_table) == before
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-@pytest.mark.parametrize("where", [("--run", "closed/run"), ("--output", "closed/o.csv")])
-def test_folder_that_may_not_be_written(place, tiny_base, capsys, where):
+@pytest.mark.parametrize("where", ["--run closed/run", "--output closed/o.csv"])
+def test_folder_that_may_not_be_written(generate, where):
     Path("closed").mkdir(mode=0o500)
-    assert_refused(run_twinset(capsys, *arguments(tiny_base, ("t.csv", *where))), ["closed"])
+    assert_refused(generate(f"t.csv {where}"), "closed")
     assert not any(Path("closed").iterdir())
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="no file system that refuses root too")
-def test_folder_that_not_even_root_may_write(place, tiny_base, capsys):
-    refused = run_twinset(capsys, *arguments(tiny_base, ("t.csv", "--run", "/proc/runs/a")))
-    assert_refused(refused, ["/proc/runs/a", "cannot be written"])
+def test_folder_that_not_even_root_may_write(generate):
+    assert_refused(generate("t.csv --run /proc/runs/a"), "/proc/runs/a|cannot be written")
 
 
 @pytest.mark.parametrize("nth", [1, 2, 3, 4, 5, 6])
-def test_disk_that_is_full(place, tiny_base, capsys, monkeypatch, nth):
+def test_disk_that_is_full(good_table, generate, monkeypatch, nth):
     """The disk fills up at the nth file that is made safe on it, from the first to the last."""
     real, calls = os.fsync, []
 
@@ -232,81 +198,73 @@ def test_disk_that_is_full(place, tiny_base, capsys, monkeypatch, nth):
         real(descriptor)
 
     monkeypatch.setattr(os, "fsync", fsync)
-    before = snapshot(place)
-    given = ("t.csv", "--rows", "4", "--output", "o.csv")
-    outcome = run_twinset(capsys, *arguments(tiny_base, given))
+    before = snapshot(good_table)
+    outcome = generate("t.csv --rows 4 --output o.csv")
     assert len(calls) >= nth
-    assert_refused(outcome, ["space"])
-    assert snapshot(place) == before
+    assert_refused(outcome, "space")
+    assert snapshot(good_table) == before
 
 
-def test_attainable_epsilon_is_attainable(place, tiny_base, capsys):
-    given = ("t.csv", "--epsilon", "0.05", "--dry-run")
-    refused = run_twinset(capsys, *arguments(tiny_base, given))
+def test_attainable_epsilon_is_attainable(generate):
+    refused = generate("t.csv --epsilon 0.05 --dry-run")
     attainable = re.search(r"--epsilon (\S+),", refused.err)[1]
-    given = ("t.csv", "--epsilon", attainable, "--dry-run")
-    assert run_twinset(capsys, *arguments(tiny_base, given)).code == 0
-
-
-def test_large_delta_is_warned_of_however_quiet(place, tiny_base, capsys):
-    given = ("t.csv", "--delta", "0.02", "--dry-run")
-    outcome = run_twinset(capsys, *arguments(tiny_base, given))
-    assert outcome.code == 0
-    assert outcome.err.startswith("WARNING: δ = 0.02 is not below 1/N")
+    assert generate(f"t.csv --epsilon {attainable} --dry-run").code == 0
 
 
 @pytest.mark.parametrize(
-    ("delta", "warned"), [("0.0166", True), ("1.7e-4", True), ("1.6e-4", False)]
+    ("delta", "warning"),
+    [
+        ("0.02", "WARNING: δ = 0.02 is not below 1/N"),
+        ("0.0166", "is not below 0.01/N for N = 60"),
+        ("1.7e-4", "is not below 0.01/N for N = 60"),  # from 0.01/60 = 1.67e-4 on
+        ("1.6e-4", None),
+    ],
 )
-def test_a_delta_just_below_one_in_n_is_warned_of(place, tiny_base, capsys, delta, warned):
-    """Of 60 records, from 0.01/60 = 1.67e-4 on."""
-    given = ("t.csv", "--delta", delta, "--dry-run")
-    outcome = run_twinset(capsys, *arguments(tiny_base, given))
+def test_a_large_delta_is_warned_of_however_quiet(generate, delta, warning):
+    outcome = generate(f"t.csv --delta {delta} --dry-run")
     assert outcome.code == 0
-    assert ("is not below 0.01/N for N = 60" in outcome.err) == warned
+    assert warning in outcome.err if warning else "WARNING" not in outcome.err
 
 
-def test_drop_empty_goes_on(place, tiny_base, capsys):
+def test_drop_empty_leaves_rows_out(generate):
     cell(None)()
-    outcome = run_twinset(
-        capsys, *arguments(tiny_base, ("t.csv", "--drop-empty", "--dry-run", "--json"))
-    )
+    outcome = generate("t.csv --drop-empty --dry-run --json")
     assert (outcome.code, json.loads(outcome.out)["records"]) == (0, 59)
 
 
 @pytest.mark.parametrize(
     ("given", "parts"),
     [
-        (("sample", "t.csv", "--output", "o.csv"), ["t.csv", "no model folder"]),
-        (("sample", "gone"), ["gone", "--output"]),
-        (("verify", "gone"), ["gone"]),
-        (("plan",), ["--records"]),
-        (("plan", "--records", "0"), ["--records"]),
-        (("plan", "--records", "100", "--epsilon", "nan"), ["--epsilon"]),
-        (("magic",), ["magic"]),
+        ("sample t.csv --output o.csv", "t.csv|no model folder"),
+        ("sample gone", "gone|--output"),
+        ("verify gone", "gone"),
+        ("plan", "--records"),
+        ("plan --records 0", "--records"),
+        ("plan --records 100 --epsilon nan", "--epsilon"),
+        ("magic", "magic"),
     ],
 )
-def test_other_commands_refuse(place, capsys, given, parts):
-    before = snapshot(place)
-    assert_refused(run_twinset(capsys, *given), parts)
-    assert snapshot(place) == before
+def test_other_commands_refuse(good_table, capsys, given, parts):
+    before = snapshot(good_table)
+    assert_refused(run_twinset(capsys, *given.split()), parts)
+    assert snapshot(good_table) == before
 
 
-def test_unexpected_errors_do_not_show_their_message(place, tiny_base, capsys, monkeypatch):
+def test_unexpected_errors_do_not_show_their_message(good_table, generate, monkeypatch):
     def broken(*_, **__):
         raise RuntimeError(f"could not handle {MARKER}")
 
     monkeypatch.setattr("twinset.pipeline.prepare.records_from_frame", broken)
-    before = snapshot(place)
-    outcome = run_twinset(capsys, *arguments(tiny_base, ("t.csv",)))
+    before = snapshot(good_table)
+    outcome = generate("t.csv")
     (line,) = outcome.err.splitlines()
     assert outcome.code == 1
     assert re.fullmatch(
         r"error: unexpected RuntimeError in prepare.py:\d+; TWINSET_DEBUG=1.*", line
     )
-    assert snapshot(place) == before
+    assert snapshot(good_table) == before
     monkeypatch.setenv("TWINSET_DEBUG", "1")
-    assert MARKER in run_twinset(capsys, *arguments(tiny_base, ("t.csv",))).err  # asked for
+    assert MARKER in generate("t.csv").err  # asked for
 
 
 def test_failed_verification_is_exit_code_1(capsys, monkeypatch):

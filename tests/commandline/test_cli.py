@@ -10,10 +10,8 @@ import pytest
 
 import cli
 from tests.helpers.commands import MARKER, QUICK, run_twinset, snapshot, texts
-from twinset.data.formats import read_frame
+from twinset.data.formats import read_frame, write_frame
 from twinset.release.verify import verify
-
-LABELS, PRODUCTS, STARS = ["pos", "neg"], ["dvd", "pan", "book"], [1, 2, 5]
 
 
 def column(values, n=60):
@@ -24,62 +22,44 @@ def private(**columns):
     return pd.DataFrame({"id": range(60), **columns})
 
 
-STARRED = private(stars=column(STARS), review=texts())
+STARRED = private(stars=column([1, 2, 5]), review=texts())
 PRODUCED = private(
-    label=column(LABELS),
+    label=column(["pos", "neg"]),
     review=texts(),
-    product=pd.Categorical([PRODUCTS[i // 2 % 3] for i in range(60)]),
+    product=pd.Categorical([["dvd", "pan", "book"][i // 2 % 3] for i in range(60)]),
 )
-LABELLED = private(review=texts(), label=column(LABELS))
+LABELLED = private(review=texts(), label=column(["pos", "neg"]))
+BOTH, OF_BOTH = ["product", "label"], {("dvd", "pos"): 3, ("book", "neg"): 2}
 
-# what: (table, file, attributes, output, rows per label wanted, rows expected)
-RUNS = {
-    "csv": (LABELLED, "t.csv", ["label"], "o.csv", ["4"], {("pos",): 4, ("neg",): 4}),
-    "parquet, two attributes": (
-        PRODUCED,
-        "t.parquet",
-        ["product", "label"],
-        "o.parquet",
-        ["dvd,pos=3", "book,neg=2"],
-        {("dvd", "pos"): 3, ("book", "neg"): 2},
-    ),
-    "jsonl, whole numbers": (
-        STARRED,
-        "t.jsonl",
-        ["stars"],
-        "o.jsonl",
-        ["5=2", "1=3"],
-        {(1,): 3, (5,): 2},
-    ),
-    "csv, whole numbers, to parquet": (
-        STARRED,
-        "t.csv",
-        ["stars"],
-        "o.parquet",
-        ["2=2"],
-        {(2,): 2},
-    ),
-}
-
-
-def write(frame, name):
-    if name.endswith("jsonl"):
-        frame.to_json(name, orient="records", lines=True)
-    elif name.endswith("parquet"):
-        frame.to_parquet(name, index=False)
-    else:
-        frame.to_csv(name, index=False)
+# table, file, attributes, output, rows per label wanted, rows expected
+RUNS = [
+    (LABELLED, "t.csv", ["label"], "o.csv", ["4"], {("pos",): 4, ("neg",): 4}),
+    (PRODUCED, "t.parquet", BOTH, "o.parquet", ["dvd,pos=3", "book,neg=2"], OF_BOTH),
+    (STARRED, "t.jsonl", ["stars"], "o.jsonl", ["5=2", "1=3"], {(1,): 3, (5,): 2}),
+    (STARRED, "t.csv", ["stars"], "o.parquet", ["2=2"], {(2,): 2}),
+]
 
 
 def columns(attributes):
     return ["--text", "review", *(a for name in attributes for a in ("--attribute", name))]
 
 
+GIVEN = ("t.csv", *columns(["label"]), *QUICK)
+
+
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    write(LABELLED, "t.csv")
+    write_frame(LABELLED, "t.csv")
     return tmp_path
+
+
+@pytest.fixture
+def run(place, tiny_base, capsys):
+    """Run a command that takes the table and the tiny base."""
+    return lambda command, *more, given=GIVEN: run_twinset(
+        capsys, command, *given, "--base-model", tiny_base, *more
+    )
 
 
 @pytest.fixture(scope="module")
@@ -93,17 +73,17 @@ def made(tiny_base, tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("table", "file", "attributes", "output", "wanted", "expected"), RUNS.values(), ids=RUNS.keys()
+    ("table", "file", "attributes", "output", "wanted", "expected"),
+    RUNS,
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_generate_keeps_its_promises(
-    place, tiny_base, capsys, table, file, attributes, output, wanted, expected
-):
+def test_generate_keeps_its_promises(place, run, table, file, attributes, output, wanted, expected):
     from datasets import load_dataset
 
-    write(table, file)
+    write_frame(table, file)
     wishes = [a for wish in wanted for a in ("--rows-per-label", wish)]
-    given = (file, *columns(attributes), "--base-model", tiny_base, *QUICK, *wishes)
-    outcome = run_twinset(capsys, "generate", *given, "--output", output, "--run", "run")
+    given = (file, *columns(attributes), *QUICK)
+    outcome = run("generate", *wishes, "--output", output, "--run", "run", given=given)
     assert (outcome.code, outcome.err) == (0, "")
     assert MARKER not in outcome.out
     names = [c for c in table if c != "id"]
@@ -120,10 +100,6 @@ def test_generate_keeps_its_promises(
     loaded = load_dataset(str(place / "run" / "share"), cache_dir=str(place / "cache"))["train"]
     assert loaded.num_rows == len(twin)
     assert loaded.column_names == list(real.columns)
-    readers = {"csv": pd.read_csv, "parquet": pd.read_parquet, "jsonl": pd.read_json}
-    ending = output.rpartition(".")[2]
-    more = {"lines": True} if ending == "jsonl" else {}
-    assert len(readers[ending](output, **more)) == len(twin)
 
 
 def test_what_a_run_folder_holds(made):
@@ -131,10 +107,7 @@ def test_what_a_run_folder_holds(made):
     assert parts["share"] == {"twin.csv", "README.md", "privacy.json"}
     assert parts["internal"] == {"config.json", "metrics.jsonl", "notes.txt"}
     assert parts["model"] >= {"model.safetensors", "tokenizer.json", "twinset.json", "ledger.json"}
-    steps = [
-        json.loads(line) for line in (made / "internal/metrics.jsonl").read_text().splitlines()
-    ]
-    assert [step["step"] for step in steps] == [1, 2, 3]
+    assert read_frame(made / "internal/metrics.jsonl")["step"].tolist() == [1, 2, 3]
     stored = json.loads((made / "internal/config.json").read_text())
     assert (stored["training"]["steps"], stored["plan"]["records"]) == (3, 60)
     assert "'id'" in (made / "internal/notes.txt").read_text()
@@ -163,9 +136,8 @@ def test_sample_from_the_model_folder_alone(place, made, capsys):
     )
 
 
-def test_the_halves_make_the_whole(place, tiny_base, capsys):
-    given = ("t.csv", *columns(["label"]), "--base-model", tiny_base, *QUICK, "--run", "run")
-    assert run_twinset(capsys, "finetune", *given).code == 0
+def test_the_halves_make_the_whole(place, run, capsys):
+    assert run("finetune", "--run", "run").code == 0
     assert not any(Path("run/share").iterdir())
     assert run_twinset(capsys, "sample", "run", "--rows", "4", "--quiet").code == 0
     assert verify("run").rows == 4
@@ -177,46 +149,38 @@ def test_the_halves_make_the_whole(place, tiny_base, capsys):
     assert verify("run").rows == 3
 
 
-def test_default_run_and_rows(place, tiny_base, capsys):
-    given = ("t.csv", *columns(["label"]), "--base-model", tiny_base, *QUICK)
-    first = json.loads(run_twinset(capsys, "generate", *given, "--json").out)
+def test_default_run_and_rows(place, run):
+    first = json.loads(run("generate", "--json").out)
     assert (first["run"], first["rows"]) == (str(place / "runs" / "t-1"), 60)
     assert Path(first["twin"]) == place / "runs" / "t-1" / "share" / "twin.csv"
     assert set(first) == {"run", "twin", "rows", "epsilon", "delta", "guarantee"}
 
 
-def test_config_file_and_command_line(place, tiny_base, capsys):
+def test_the_command_line_wins_over_a_config_file(place, tiny_base, capsys):
     Path("run.toml").write_text(
         f'text = "review"\nattribute = "label"\nbase-model = "{tiny_base}"\n'
         'epsilon = 3\nsteps = 3\nmax-tokens = 12\nrows-per-label = ["pos=1"]\n'
     )
     command = ("generate", "t.csv", "--config", "run.toml", "--dry-run", "--json", "--quiet")
-    plan = json.loads(run_twinset(capsys, *command).out)
-    assert (plan["target_epsilon"], plan["steps"]) == (3, 3)
-    plan = json.loads(run_twinset(capsys, *command, "--epsilon", "8").out)
-    assert (plan["target_epsilon"], plan["steps"]) == (8, 3)
-    plan = json.loads(run_twinset(capsys, *command, "--no-privacy").out)
-    assert (plan["target_epsilon"], plan["noise_multiplier"]) == (None, 0)
+    for more, epsilon in (((), 3), (("--epsilon", "8"), 8), (("--no-privacy",), None)):
+        plan = json.loads(run_twinset(capsys, *command, *more).out)
+        assert (plan["target_epsilon"], plan["steps"]) == (epsilon, 3)
+    assert plan["noise_multiplier"] == 0
 
 
-def test_dry_run_writes_nothing(place, tiny_base, capsys):
+@pytest.mark.parametrize("command", ["generate", "finetune"])
+def test_dry_run_writes_nothing(place, run, command):
     before = snapshot(place)
-    given = ("t.csv", *columns(["label"]), "--base-model", tiny_base, *QUICK, "--dry-run")
-    for command in ("generate", "finetune"):
-        outcome = run_twinset(capsys, command, *given)
-        assert outcome.code == 0
-        assert "noise multiplier" in outcome.out
+    outcome = run(command, "--dry-run")
+    assert outcome.code == 0 and "noise multiplier" in outcome.out
     assert snapshot(place) == before
 
 
 @pytest.mark.parametrize("more", [("--guidance", "1e308"), ("--temperature", "1e-320")])
 @pytest.mark.parametrize("dry", [(), ("--dry-run",)])
-def test_what_could_draw_no_row_is_refused_before_anything_is_spent(
-    place, tiny_base, capsys, more, dry
-):
+def test_what_could_draw_no_row_is_refused_before_anything_is_spent(place, run, more, dry):
     before = snapshot(place)
-    given = ("t.csv", *columns(["label"]), "--base-model", tiny_base, *QUICK, "--run", "run")
-    outcome = run_twinset(capsys, "generate", *given, *more, *dry)
+    outcome = run("generate", "--run", "run", *more, *dry)
     assert outcome.code == 2 and len(outcome.err.splitlines()) == 1 and more[0] in outcome.err
     assert snapshot(place) == before
 
@@ -227,36 +191,28 @@ def test_a_prompt_wider_than_the_models_window_is_refused_before_training(
     base = Path(shutil.copytree(tiny_llama, "base"))
     described = json.loads((base / "config.json").read_text())
     (base / "config.json").write_text(json.dumps(described | {"sliding_window": 4}))
-    given = ("t.csv", *columns(["label"]), "--base-model", base, *QUICK, "--run", "run")
-    outcome = run_twinset(capsys, "generate", *given)
+    outcome = run_twinset(capsys, "generate", *GIVEN, "--base-model", base, "--run", "run")
     assert outcome.code == 2 and "reads 4 in all" in outcome.err
     assert not Path(".run.partial").exists()
 
 
-def test_without_privacy_nothing_is_guaranteed(place, tiny_base, capsys):
-    given = ("t.csv", *columns(["label"]), "--base-model", tiny_base, *QUICK, "--rows", "4")
-    outcome = run_twinset(capsys, "generate", *given, "--no-privacy", "--run", "run")
+def test_without_privacy_nothing_is_guaranteed(run):
+    outcome = run("generate", "--rows", "4", "--no-privacy", "--run", "run")
     assert outcome.code == 0
     assert "No privacy guarantee" in outcome.out
     assert outcome.err.startswith("WARNING")
     assert verify("run").guarantee.epsilon is None
 
 
-def test_guesses_are_told(place, tiny_base, capsys):
-    given = [a for a in QUICK if a != "--quiet"]
-    outcome = run_twinset(
-        capsys, "generate", "t.csv", "--base-model", tiny_base, *given, "--dry-run"
-    )
+def test_guesses_are_reported(run):
+    outcome = run("generate", "--dry-run", given=["t.csv", *QUICK[:-1]])
     assert outcome.code == 0
     assert "reading texts from column 'review' (guessed" in outcome.err
     assert "reading labels from column 'label' (guessed" in outcome.err
 
 
-def test_progress_lines(place, tiny_base, capsys):
-    given = [a for a in QUICK if a != "--quiet"]
-    outcome = run_twinset(
-        capsys, "generate", "t.csv", "--base-model", tiny_base, *given, "--rows", "4", "--run", "r"
-    )
+def test_progress_lines(run):
+    outcome = run("generate", "--rows", "4", "--run", "r", given=GIVEN[:-1])
     step = (
         r"step 3/3 \| loss +\d+\.\d+ \| clipped +\d+% \| eps 8\.00/8\.00 \| \S+ rec/s \| eta 00:00"
     )
@@ -265,12 +221,10 @@ def test_progress_lines(place, tiny_base, capsys):
     assert MARKER not in outcome.err
 
 
-@pytest.mark.parametrize("subject", ["records", "table"])
-def test_plan(place, tiny_base, capsys, subject):
+@pytest.mark.parametrize("given", [GIVEN, ("--records", "60", *QUICK)], ids=["table", "records"])
+def test_plan(place, run, given):
     before = snapshot(place)
-    given = ["t.csv", *columns(["label"])] if subject == "table" else ["--records", "60"]
-    command = ("plan", *given, "--base-model", tiny_base, *QUICK)
-    plan = json.loads(run_twinset(capsys, *command, "--json").out)
+    plan = json.loads(run("plan", "--json", given=given).out)
     assert plan["records"] == 60
     assert plan["noise_to_signal"] == pytest.approx(
         plan["noise_multiplier"] * plan["trained_parameters"] ** 0.5 / plan["batch_size"]
@@ -278,15 +232,14 @@ def test_plan(place, tiny_base, capsys, subject):
     assert plan["noise_by_epsilon"]["8"] == pytest.approx(plan["noise_multiplier"])
     assert plan["noise_by_epsilon"]["1"] > plan["noise_by_epsilon"]["3"]
     assert min(plan["training_seconds"], plan["sampling_seconds"], plan["memory_gb"]) > 0
-    text = run_twinset(capsys, *command).out
+    text = run("plan", given=given).out
     for said in ("records N", "δ = 1e-05", "noise to signal", "about", "ε = 1 would need"):
         assert said in text
     assert snapshot(place) == before
 
 
-def test_plan_for_few_records_says_which_budgets_are_of_use(tiny_base, capsys):
-    given = ("plan", "--records", "20", "--base-model", tiny_base, *QUICK)
-    plan = json.loads(run_twinset(capsys, *given, "--json").out)
+def test_plan_for_few_records_says_which_budgets_are_of_use(run):
+    plan = json.loads(run("plan", "--json", given=("--records", "20", *QUICK)).out)
     assert plan["noise_by_epsilon"]["1"] is None
     assert plan["noise_by_epsilon"]["8"] is not None
 

@@ -18,6 +18,7 @@ from evaluation.leakage.planting import CanaryRequest as Planted
 from evaluation.leakage.release_audit import AuditRequest as Attacked
 from evaluation.policy_runs import ComparisonRequest as Compared
 from tests.helpers.commands import run_twinset
+from tests.helpers.refusals import refusal
 from twinset.config import (
     PolicyConfig,
     PrivacyConfig,
@@ -76,11 +77,8 @@ def test_what_is_out_of_range_is_refused_by_name(name):
     @given(outside(bounds) | st.sampled_from(["1", True, [1], {}]))
     @settings(max_examples=40, deadline=None, database=None)
     def refused(value):
-        with pytest.raises(InputError) as error:
-            set_to(kind, field, value)
-        line = str(error.value)
-        assert line.startswith(flag) and str(bounds) in line
-        assert "\n" not in line and len(line) < 200
+        line = refusal(set_to, kind, field, value)
+        assert line.startswith(flag) and str(bounds) in line and len(line) < 200
 
     refused()
 
@@ -171,27 +169,19 @@ def test_a_toml_file_passes_the_same_door(name, tmp_path, monkeypatch, capsys):
         assert OPTIONS[name].flag.strip("-") in ended.err
 
 
-LEAVES = [
-    (group, name)
-    for group, values in RunConfig().to_dict().items()
-    for name in values
-]  # fmt: skip
+LEAVES = [(group, name) for group, values in RunConfig().to_dict().items() for name in values]
 
 
-HOSTILE = (10**5000, math.nan, -1, [1], {"a": 1}, "x" * 10_000, 0.5j)
-
-
-@pytest.mark.parametrize("value", HOSTILE, ids=lambda value: type(value).__name__)
 @pytest.mark.parametrize(("group", "name"), LEAVES, ids=map(".".join, LEAVES))
-def test_a_hostile_config_file_passes_it_too(group, name, value):
-    data = RunConfig().to_dict()
-    data[group][name] = value
-    if isinstance(value, str) and name in ("base_model", "weight_scale", "detector"):
-        assert RunConfig.from_dict(data)
-        return
-    with pytest.raises(InputError) as error:
-        RunConfig.from_dict(data)
-    assert str(error.value).startswith("`") and len(str(error.value)) < 200
+def test_a_hostile_config_file_passes_it_too(group, name):
+    for value in (10**5000, math.nan, -1, [1], {"a": 1}, 0.5j, "x" * 10_000):
+        data = RunConfig().to_dict()
+        data[group][name] = value
+        if isinstance(value, str) and name in ("base_model", "weight_scale", "detector"):
+            assert RunConfig.from_dict(data)
+        else:
+            message = refusal(RunConfig.from_dict, data)
+            assert message.startswith("`") and len(message) < 200
 
 
 @pytest.mark.parametrize(
@@ -199,8 +189,7 @@ def test_a_hostile_config_file_passes_it_too(group, name, value):
     [{}, [], None, 3, "x", {"privacy": 1}, {**RunConfig().to_dict(), "speed": {"fast": True}}],
 )
 def test_what_is_no_config_is_refused_in_one_line(data):
-    with pytest.raises(InputError, match="these are no options of a run"):
-        RunConfig.from_dict(data)
+    assert "these are no options of a run" in refusal(RunConfig.from_dict, data)
 
 
 def test_configs_come_back_as_they_were():
@@ -211,5 +200,4 @@ def test_configs_come_back_as_they_were():
 
 @pytest.mark.parametrize("rows", [0, 10**11, -1, 2.5, math.nan])
 def test_rows_are_counted_before_anything_is_spent(rows):
-    with pytest.raises(InputError, match="`rows` must be a whole number from 1 to 1000000000"):
-        RowsRequest(rows)
+    assert "`rows` must be a whole number from 1 to 1000000000" in refusal(RowsRequest, rows)

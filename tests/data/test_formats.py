@@ -4,7 +4,7 @@ import gzip
 import json
 import os
 import resource
-import traceback
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -12,18 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.helpers.refusals import SECRET, refusal
 from twinset.data.formats import FORMATS, read_frame, write_frame, written_names
-from twinset.errors import InputError
 
-SECRET = "XYZZYMARK"
-TEXTS = [
-    'plain, with "quotes"',
-    "two\nlines\r\nthree",
-    "a\rreturn",
-    "ünïcödé 日本 🙂",
-    "NA",
-    "null",
-]
+TEXTS = ['plain, "quoted"', "two\nlines\r\nthree", "a\rreturn", "ünïcödé 日本 🙂", "NA", "null"]
 
 
 def table() -> pd.DataFrame:
@@ -38,14 +30,6 @@ def table() -> pd.DataFrame:
     )
 
 
-def one_line(error: pytest.ExceptionInfo[InputError]) -> str:
-    """Return the message, having checked that neither it nor the traceback tells a cell."""
-    message = str(error.value)
-    shown = "".join(traceback.format_exception(error.value))
-    assert SECRET not in shown and "\n" not in message
-    return message
-
-
 @pytest.mark.parametrize("ending", FORMATS)
 def test_round_trip(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"twin{ending}"
@@ -58,35 +42,32 @@ def test_round_trip(tmp_path: Path, ending: str) -> None:
     assert os.listdir(tmp_path) == [path.name]
 
 
-@pytest.mark.parametrize(
-    ("ending", "reader", "builder", "options"),
-    [
-        (".csv", pd.read_csv, "csv", {"keep_default_na": False}),
-        (".csv.gz", pd.read_csv, "csv", {"keep_default_na": False}),
-        (".tsv", pd.read_csv, "csv", {"keep_default_na": False, "sep": "\t"}),
-        (".jsonl", lambda p: pd.read_json(p, lines=True), "json", {}),
-        (".jsonl.gz", lambda p: pd.read_json(p, lines=True), "json", {}),
-        (".parquet", pd.read_parquet, "parquet", {}),
-    ],
-)
-def test_pandas_and_datasets_read_what_is_written(
-    tmp_path: Path, ending: str, reader, builder: str, options: dict
-) -> None:
+CELLS = {"keep_default_na": False}
+READERS = {
+    ".csv": (pd.read_csv, "csv", CELLS),
+    ".csv.gz": (pd.read_csv, "csv", CELLS),
+    ".tsv": (pd.read_csv, "csv", CELLS | {"sep": "\t"}),
+    ".jsonl": (partial(pd.read_json, lines=True), "json", {}),
+    ".jsonl.gz": (partial(pd.read_json, lines=True), "json", {}),
+    ".parquet": (pd.read_parquet, "parquet", {}),
+}
+
+
+@pytest.mark.parametrize("ending", READERS)
+def test_pandas_and_datasets_read_what_is_written(tmp_path: Path, ending: str) -> None:
     from datasets import load_dataset
 
-    path = tmp_path / f"twin{ending}"
+    path, (read, builder, options) = tmp_path / f"twin{ending}", READERS[ending]
     write_frame(table(), path)
-    by_pandas = reader(path, **options)
+    by_pandas = read(path, **options)
     by_datasets = load_dataset(
         builder, data_files=str(path), split="train", cache_dir=str(tmp_path / "cache"), **options
     ).to_pandas()
     for frame in (by_pandas, by_datasets):
         assert list(frame.columns) == list(table().columns)
-        assert frame["text"].tolist() == TEXTS
-        assert frame["stars"].tolist() == [1, 2, 3, 1, 2, 3]
-        assert frame["good"].tolist() == [True, False] * 3
+        for name in ("text", "stars", "good", "kind"):
+            assert frame[name].tolist() == table()[name].tolist()
         assert frame["score"].tolist() == pytest.approx(table()["score"].tolist())
-        assert frame["kind"].tolist() == ["b", "a", "c"] * 2
 
 
 def test_only_an_empty_csv_cell_is_missing_and_types_hold(tmp_path: Path) -> None:
@@ -107,30 +88,27 @@ def test_long_cells_and_jsonl_types(tmp_path: Path) -> None:
     assert frame["date"].tolist() == ["1", "2020-01-01"] and frame["ok"][0] is True
 
 
-@pytest.mark.parametrize("ending", [".csv", ".tsv", ".csv.gz"])
-def test_formulas_are_guarded_and_counted(tmp_path: Path, ending: str) -> None:
-    cells = ["=1+1", "+1", "-2", "@x", "\t=1", "\r=1", "fine", "a=b", " =1"]
-    frame = pd.DataFrame({"text": cells, "n": [-1] * 9, "k": pd.Categorical(["-"] + ["y"] * 8)})
-    path = tmp_path / f"t{ending}"
-    assert write_frame(frame, path) == 7
-    assert read_frame(path)["text"].tolist() == [f"'{c}" for c in cells[:6]] + cells[6:]
-    assert read_frame(path)["n"].tolist() == [-1] * 9
-    assert frame["text"].tolist() == cells  # the caller's table is not touched
-    assert write_frame(frame, path, guard_formulas=False) == 0
-    assert read_frame(path)["text"].tolist() == cells
-
-
 @pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠"])
-@pytest.mark.parametrize("ending", [".csv", ".tsv"])
+@pytest.mark.parametrize("ending", [".csv", ".tsv", ".csv.gz"])
 def test_every_start_of_a_formula_is_guarded_in_cells_and_names(tmp_path, ending, start) -> None:
-    frame = pd.DataFrame({f"{start}1": [f"{start}1+1", "fine"], f"'{start}1": ["a", "b"]})
+    cells = [f"{start}1+1", "fine", f"a{start}1", f" {start}1"]
+    frame = pd.DataFrame({f"{start}1": cells, f"'{start}1": [-1] * 4})
     path = tmp_path / f"t{ending}"
     assert write_frame(frame, path) == 1
     read = read_frame(path)
     assert list(read.columns) == written_names(frame, ending[1:]) == [f"''{start}1", f"'{start}1"]
-    assert read.iloc[0, 0] == f"'{start}1+1"
-    write_frame(frame, path, guard_formulas=False)
-    assert list(read_frame(path).columns) == list(frame.columns)
+    assert read[f"''{start}1"].tolist() == [f"'{start}1+1", *cells[1:]]
+    assert read[f"'{start}1"].tolist() == [-1] * 4
+    assert frame[f"{start}1"].tolist() == cells  # the caller's table is not touched
+    assert write_frame(frame, path, guard_formulas=False) == 0
+    pd.testing.assert_frame_equal(read_frame(path), frame)
+
+
+@pytest.mark.parametrize(("ending", "guarded"), [(".csv", 1), (".jsonl", 0), (".parquet", 0)])
+def test_formulas_are_guarded_where_a_spreadsheet_reads(tmp_path, ending, guarded) -> None:
+    path, frame = tmp_path / f"t{ending}", pd.DataFrame({"k": pd.Categorical(["-", "y", "y"])})
+    assert write_frame(frame, path) == guarded
+    assert read_frame(path)["k"].tolist() == ["'-" if guarded else "-", "y", "y"]
 
 
 def test_a_file_is_no_more_open_than_its_folder(tmp_path: Path) -> None:
@@ -138,13 +116,6 @@ def test_a_file_is_no_more_open_than_its_folder(tmp_path: Path) -> None:
         tmp_path.chmod(mode)
         write_frame(pd.DataFrame({"a": [1]}), tmp_path / "t.csv")
         assert (tmp_path / "t.csv").stat().st_mode & 0o777 == wanted
-
-
-@pytest.mark.parametrize("ending", [".jsonl", ".parquet"])
-def test_formulas_are_left_where_no_spreadsheet_reads(tmp_path: Path, ending: str) -> None:
-    path = tmp_path / f"t{ending}"
-    assert write_frame(pd.DataFrame({"text": ["=1+1"]}), path) == 0
-    assert read_frame(path)["text"].tolist() == ["=1+1"]
 
 
 def test_format_overrides_ending_and_same_rows_make_same_bytes(tmp_path: Path) -> None:
@@ -185,36 +156,8 @@ BAD_FILES = {
 def test_bad_files(tmp_path: Path, name: str) -> None:
     content, parts = BAD_FILES[name]
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(InputError) as error:
-        read_frame(tmp_path / name)
-    message = one_line(error)
-    for part in [str(tmp_path / name), *parts]:
-        assert part in message
-
-
-def test_control_the_leak_check_sees_a_chained_error() -> None:
-    with pytest.raises(InputError) as error:
-        try:
-            float(SECRET)
-        except ValueError as cause:
-            raise InputError("one line") from cause
-    with pytest.raises(AssertionError):
-        one_line(error)
-
-
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(body=st.binary(max_size=80), ending=st.sampled_from(list(FORMATS)), header=st.booleans())
-def test_any_bytes_are_a_table_or_one_line(
-    tmp_path: Path, body: bytes, ending: str, header: bool
-) -> None:
-    content = (b'a,b\n"' + SECRET.encode() + b'",' if header else b"") + body
-    path = tmp_path / f"t{ending}"
-    path.write_bytes(gzip.compress(content) if ending.endswith(".gz") else content)
-    try:
-        assert isinstance(read_frame(path), pd.DataFrame)
-    except InputError as error:
-        assert SECRET not in str(error) and "\n" not in str(error)
-        assert error.__suppress_context__ or error.__context__ is None
+    message = refusal(read_frame, tmp_path / name)
+    assert all(part in message for part in [str(tmp_path / name), *parts]), message
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -247,8 +190,7 @@ def test_saved_folders(tmp_path: Path) -> None:
         ("one", "dev", "choose a split"),
         ("other", None, "not a folder saved by datasets.save_to_disk"),
     ]:
-        with pytest.raises(InputError, match=part):
-            read_frame(tmp_path / folder, split)
+        assert part in refusal(read_frame, tmp_path / folder, split)
 
 
 def test_absent_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,12 +201,10 @@ def test_absent_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         ("someone/nothing", "download it and give a CSV, Parquet or JSONL file"),
         ("nothing-here", "no such file or folder, and no such data set"),
     ]:
-        with pytest.raises(InputError, match=part) as error:
-            read_frame(source, None)
-        assert str(source) in one_line(error)
+        message = refusal(read_frame, source)
+        assert part in message and str(source) in message
     write_frame(table(), tmp_path / "t.csv")
-    with pytest.raises(InputError, match="a file has no splits"):
-        read_frame(tmp_path / "t.csv", "train")
+    assert "a file has no splits" in refusal(read_frame, tmp_path / "t.csv", "train")
 
 
 @pytest.mark.parametrize(
@@ -282,9 +222,8 @@ def test_places_that_cannot_be_written(tmp_path: Path, name: str, part: str) -> 
     (tmp_path / "file").write_text("x")
     (tmp_path / "folder.csv").mkdir()
     before = sorted(os.listdir(tmp_path))
-    with pytest.raises(InputError, match=part) as error:
-        write_frame(table(), tmp_path / name)
-    assert str(tmp_path / name) in one_line(error)
+    message = refusal(write_frame, table(), tmp_path / name)
+    assert part in message and str(tmp_path / name) in message
     assert sorted(os.listdir(tmp_path)) == before
 
 
@@ -292,14 +231,13 @@ def test_places_that_cannot_be_written(tmp_path: Path, name: str, part: str) -> 
 def test_a_write_that_fails_midway_leaves_the_old_file(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"twin{ending}"
     path.write_bytes(b"old")
-    noise = [os.urandom(32).hex() for _ in range(4000)]
+    frame = pd.DataFrame({"text": [os.urandom(32).hex() for _ in range(4000)]})
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
     try:
-        with pytest.raises(InputError, match="has space"):
-            write_frame(pd.DataFrame({"text": noise}), path)
+        assert "has space" in refusal(write_frame, frame, path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert path.read_bytes() == b"old" and os.listdir(tmp_path) == [path.name]
-    write_frame(pd.DataFrame({"text": noise}), path)  # control: with space it is written
-    assert read_frame(path)["text"].tolist() == noise
+    write_frame(frame, path)  # control: with space it is written
+    pd.testing.assert_frame_equal(read_frame(path), frame)

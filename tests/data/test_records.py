@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import traceback
 from pathlib import Path
 
 import pandas as pd
@@ -11,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twinset.data.formats import write_frame
+from tests.helpers.refusals import SECRET, assert_silent, refusal
+from twinset.data.formats import FORMATS, write_frame
 from twinset.data.records import read_records, records_from_frame
 from twinset.data.schema import ORDERED, Schema
 from twinset.errors import InputError
 from twinset.sampling.twin_model import twin_frame
 
-SECRET = "XYZZYMARK"
 REVIEWS = [f"review number {i} says {SECRET} again and again" for i in range(6)]
 DATA = Path(__file__).parents[2] / ".." / "shared" / "data"
 
@@ -27,13 +26,9 @@ def table(**columns: object) -> pd.DataFrame:
     return pd.DataFrame(base | columns)
 
 
-def refusal(frame: pd.DataFrame, text: str | None, attributes: list[str], **options) -> str:
-    """Return the message of the InputError, having checked that no cell is in it."""
-    with pytest.raises(InputError) as error:
-        records_from_frame(frame, text, attributes, source="t.csv", **options)
-    assert SECRET not in "".join(traceback.format_exception(error.value))
-    message = str(error.value)
-    assert "\n" not in message and message.startswith("t.csv: ")
+def refused(frame: pd.DataFrame, text: str | None, attributes: list[str], **options) -> str:
+    message = refusal(records_from_frame, frame, text, attributes, source="t.csv", **options)
+    assert message.startswith("t.csv: ")
     return message
 
 
@@ -47,31 +42,42 @@ def test_records_and_schema() -> None:
     assert schema.columns == ("mood", "review", "stars") and "id" not in str(schema.to_dict())
     assert [a.values for a in schema.attributes] == [(1, 3, 5), ("bad", "good")]
     assert notes == ["leaving out column 'id': the twin will not have them"]
-    assert Schema.from_dict(json.loads(json.dumps(schema.to_dict()))) == schema
 
 
-def test_guesses_are_noted_and_leave_room_for_doubt() -> None:
+def test_guesses_are_noted() -> None:
     records, notes = records_from_frame(table(), None, [])
     assert records.schema.columns == ("mood", "review")
     assert notes[0] == "reading texts from column 'review' (guessed; `text` to change)"
     assert notes[1] == "reading labels from column 'mood' (guessed; `attributes` to change)"
-    two = table(title=[f"a title of words {i}" for i in range(6)], stars=[1, 1, 2, 2, 2, 1])
-    assert "columns 'review', 'title' may each be a column of texts; choose with `text`" in refusal(
-        two, None, ["mood"]
-    )
-    assert "'mood', 'stars' may each be a column of labels; choose with `attributes`" in refusal(
-        two, "review", []
-    )
-    assert "nothing looks like a column of texts" in refusal(table()[["id", "mood"]], None, [])
-    assert "nothing looks like a column of labels" in refusal(table()[["id", "review"]], None, [])
 
 
-def test_no_guess_where_the_header_may_be_a_record() -> None:
-    headless = table().rename(columns={"mood": "good", "review": REVIEWS[0] * 2})
-    assert "is the header row missing?" in refusal(headless, None, [])
-    assert "number 3 (is the header row missing?)" in refusal(headless, "text", [])
-    named = records_from_frame(table().rename(columns={"mood": "good"}), "review", ["good"])
-    assert named[0].schema.columns == ("good", "review")
+TWO = table(title=[f"a title of words {i}" for i in range(6)], stars=[1, 1, 2, 2, 2, 1])
+HEADLESS = table().rename(columns={"mood": "good", "review": REVIEWS[0] * 2})
+
+
+@pytest.mark.parametrize(
+    ("frame", "text", "attributes", "message"),
+    [
+        (
+            TWO,
+            None,
+            ["mood"],
+            "'review', 'title' may each be a column of texts; choose with `text`",
+        ),
+        (TWO, "review", [], "'mood', 'stars' may each be a column of labels; choose with `attri"),
+        (table()[["id", "mood"]], None, [], "nothing looks like a column of texts"),
+        (table()[["id", "review"]], None, [], "nothing looks like a column of labels"),
+        (HEADLESS, None, [], "is the header row missing?"),
+        (HEADLESS, "text", [], "number 3 (is the header row missing?)"),
+    ],
+)
+def test_no_guess_where_there_is_doubt(frame, text, attributes, message) -> None:
+    assert message in refused(frame, text, attributes)
+
+
+def test_a_named_column_may_be_called_as_a_cell_is() -> None:
+    records, _ = records_from_frame(table().rename(columns={"mood": "good"}), "review", ["good"])
+    assert records.schema.columns == ("good", "review")
 
 
 @pytest.mark.parametrize(
@@ -91,11 +97,14 @@ def test_no_guess_where_the_header_may_be_a_record() -> None:
     ],
 )
 def test_wrong_columns(text: str, attributes: list[str], parts: list[str]) -> None:
-    message = refusal(table(), text, attributes)
+    message = refused(table(), text, attributes)
     assert all(part in message for part in parts), message
 
 
 GAPS = [REVIEWS[0], "", None, "  \n", *REVIEWS[4:]]
+
+
+TYPED = [*REVIEWS[:3], f"{SECRET}<|endoftext|>", "y", "x"]
 
 
 @pytest.mark.parametrize(
@@ -113,19 +122,16 @@ GAPS = [REVIEWS[0], "", None, "  \n", *REVIEWS[4:]]
         ({"mood": [[SECRET]] * 6}, ["neither text, numbers nor booleans"]),
         ({"mood": pd.to_datetime(["2020-01-01"] * 6)}, ["write them as text"]),
         ({"review": [*REVIEWS[:3], f"{SECRET}\x07", f"{SECRET}\x1b", "x"]}, ["row 4", "1 more"]),
-        (
-            {"review": [*REVIEWS[:3], f"{SECRET}<|endoftext|>", "y", "x"]},
-            ["row 4", "special token"],
-        ),
+        ({"review": TYPED}, ["row 4", "special token"]),
     ],
 )
 def test_wrong_cells(columns: dict[str, list], parts: list[str]) -> None:
     frame = table().astype({name: object for name in columns}).assign(**columns)
-    message = refusal(frame, "review", ["mood"], reserved=["<|endoftext|>", "<|im_start|>"])
+    message = refused(frame, "review", ["mood"], reserved=["<|endoftext|>", "<|im_start|>"])
     assert all(part in message for part in parts), message
 
 
-def test_drop_empty_goes_on_and_keeps_row_numbers() -> None:
+def test_drop_empty_leaves_rows_out_and_keeps_row_numbers() -> None:
     frame = table(mood=["a", "b", "a", "b", None, "a"])
     frame["review"] = pd.Series([REVIEWS[0], REVIEWS[1], 3, *REVIEWS[3:]], dtype=object)
     records, notes = records_from_frame(frame, "review", ["mood"], drop_empty=True)
@@ -133,9 +139,9 @@ def test_drop_empty_goes_on_and_keeps_row_numbers() -> None:
     assert records.labels == [("a",), ("b",), ("b",), ("a",)]
     assert "leaving out 2 of 6 rows: text or label missing or blank" in notes
     frame.loc[5, "review"] = "\x07"
-    assert "row 6" in refusal(frame, "review", ["mood"], drop_empty=True)
+    assert "row 6" in refused(frame, "review", ["mood"], drop_empty=True)
     frame["mood"] = None
-    assert "no row has both" in refusal(frame, "review", ["mood"], drop_empty=True)
+    assert "no row has both" in refused(frame, "review", ["mood"], drop_empty=True)
 
 
 def test_tabs_line_breaks_and_latin_controls_are_texts() -> None:
@@ -147,16 +153,16 @@ def test_tabs_line_breaks_and_latin_controls_are_texts() -> None:
 
 
 def test_tables_without_rows_or_with_unusable_names() -> None:
-    assert "no rows" in refusal(table()[:0], "review", ["mood"])
+    assert "no rows" in refused(table()[:0], "review", ["mood"])
     twice = table()
     twice.columns = ["mood", "mood", "review"]
-    assert "same name" in refusal(twice, "review", ["mood"])
-    assert "must be text" in refusal(table().rename(columns={"id": 0}), "review", ["mood"])
+    assert "same name" in refused(twice, "review", ["mood"])
+    assert "must be text" in refused(table().rename(columns={"id": 0}), "review", ["mood"])
 
 
 def test_too_many_labels_and_duplicates() -> None:
     frame = pd.DataFrame({"t": ["same words"] * 404, "n": list(range(101)) * 4})
-    assert "101 distinct values in 404 rows" in refusal(frame, "t", ["n"])
+    assert "101 distinct values in 404 rows" in refused(frame, "t", ["n"])
     _, notes = records_from_frame(frame.assign(n=[0, 1] * 202), "t", ["n"])
     assert notes[0].startswith("403 rows repeat the text of an earlier row")
 
@@ -179,17 +185,14 @@ ONE_MORE = {
 def test_no_single_record_shows_in_the_schema(tmp_path, ending, first, more) -> None:
     """What follows from the schema is shared; a record that is left out is in no count at all."""
     row = ONE_MORE[more]
-    if ending != ".jsonl" and SECRET in row or ending == ".parquet" and not writable(row):
+    typed = row["stars"] != 1.5 and isinstance(row["review"], str | None)
+    if ending != ".jsonl" and SECRET in row or ending == ".parquet" and not typed:
         pytest.skip("such a table cannot be written")
-    rows = [row, *PLAIN] if first else [*PLAIN, row]
     if ending == ".jsonl":
-        rows = [dict(reversed(row.items())) if row is ONE_MORE[more] else row for row in rows]
+        row = dict(reversed(row.items()))
+    rows = [row, *PLAIN] if first else [*PLAIN, row]
     schemas = [schema_of(tmp_path / f"{n}{ending}", some) for n, some in enumerate((PLAIN, rows))]
     assert schemas[0] == schemas[1]
-
-
-def writable(row) -> bool:
-    return row["stars"] != 1.5 and isinstance(row["review"], str | None)
 
 
 def schema_of(path: Path, rows) -> Schema:
@@ -200,9 +203,9 @@ def schema_of(path: Path, rows) -> Schema:
         pq.write_table(pa.Table.from_pylist(rows, types), path)
     else:
         cells = [
-            ["" if row[k] is None else str(row[k]) for k in ("review", "stars")] for row in rows
+            {name: "" if row[name] is None else str(row[name]) for name in PLAIN[0]} for row in rows
         ]
-        path.write_text("review,stars\n" + "".join(f"{text},{stars}\n" for text, stars in cells))
+        pd.DataFrame(cells).to_csv(path, index=False)
     records, notes = read_records(path, "review", ["stars"], drop_empty=True)
     assert SECRET not in str(notes)
     return records.schema
@@ -263,10 +266,10 @@ def test_value_order_and_whole_floats() -> None:
     assert whole.values == (1, 2, 3) and {type(v) for v in whole.values} == {int}
 
 
-@pytest.mark.parametrize("ending", [".csv", ".csv.gz", ".tsv", ".jsonl", ".parquet"])
+@pytest.mark.parametrize("ending", FORMATS)
 def test_files_round_trip(tmp_path: Path, ending: str) -> None:
     frame = table(
-        stars=[5, 1, 5, 1, 3, 3], ok=[True, False] * 3, kind=pd.Categorical(["x", "y", "x"] * 2)
+        stars=[5, 1, 5, 1, 3, 3], ok=[True, False] * 3, kind=pd.Categorical(list("xyx") * 2)
     )
     write_frame(frame, tmp_path / f"private{ending}")
     records, _ = read_records(tmp_path / f"private{ending}", "review", ["stars", "ok", "kind"])
@@ -281,8 +284,8 @@ def test_files_round_trip(tmp_path: Path, ending: str) -> None:
 def test_a_gap_in_whole_numbers_does_not_change_the_label(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("review,stars\n" + "".join(f"r{i},{i % 2 + 1}\n" for i in range(6)) + "r,\n")
-    with pytest.raises(InputError, match=r"t\.csv: column 'stars' .* 1 of 7 rows, first in row 7"):
-        read_records(path, "review", ["stars"])
+    message = refusal(read_records, path, "review", ["stars"])
+    assert "t.csv: column 'stars' " in message and " 1 of 7 rows, first in row 7" in message
     records, _ = read_records(path, "review", ["stars"], drop_empty=True)
     assert records.schema.attributes[0].values == (1, 2)
 
@@ -315,15 +318,14 @@ columns = st.lists(cells, min_size=8, max_size=8) | st.lists(
 def test_any_table_is_read_or_refused_in_one_silent_line(
     data: dict[str, list], text: str | None, attributes: list[str], drop: bool, typed: bool
 ) -> None:
-    series = {name: pd.Series(column, dtype=object) for name, column in data.items()}
-    frame = pd.DataFrame(series)
+    frame = pd.DataFrame({name: pd.Series(column, dtype=object) for name, column in data.items()})
     frame = frame.infer_objects() if typed else frame
+    options = {"drop_empty": drop, "reserved": ["<s>"]}
     try:
-        records, notes = records_from_frame(
-            frame, text, attributes, drop_empty=drop, reserved=["<s>"]
-        )
+        records, notes = records_from_frame(frame, text, attributes, **options)
     except InputError as error:
-        assert SECRET not in "".join(traceback.format_exception(error)) and "\n" not in str(error)
+        assert_silent(error)
+        assert "\n" not in str(error)
         return
     assert not any(SECRET in note for note in notes)
     assert set(records.labels) <= set(records.schema.combinations)

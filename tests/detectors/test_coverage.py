@@ -36,10 +36,11 @@ def test_counts_by_hand():
     texts = ["Ann Lee called Ann.", "No one", "12 Elm, 12"]
     secrets = {"name": ["Ann", None, "Bo"], "house": [None, "  ", "12"]}
     coverage = measured(texts, secrets, [(0, 3)], [], [(0, 2), (3, 6)])
+    found = {"occurrences": 2, "flagged": 1, "recall": 0.5}
     assert coverage.to_dict() == {
         "secrets": {
-            "name": {"cells": 2, "not_in_text": 1, "occurrences": 2, "flagged": 1, "recall": 0.5},
-            "house": {"cells": 1, "not_in_text": 0, "occurrences": 2, "flagged": 1, "recall": 0.5},
+            "name": {"cells": 2, "not_in_text": 1, **found},
+            "house": {"cells": 1, "not_in_text": 0, **found},
         },
         "records": 3,
         "flagged_records": 2,
@@ -78,10 +79,10 @@ def test_precision_needs_secrets_and_flags():
 
 
 def test_progress_counts_the_texts():
-    ticks = []
+    calls = []
     texts = ["a", "b"]
-    measure_coverage(texts, {}, Fixed([], []), lambda *done: ticks.append(done))
-    assert ticks == [(1, 2), (2, 2)]
+    measure_coverage(texts, {}, Fixed([], []), lambda *done: calls.append(done))
+    assert calls == [(1, 2), (2, 2)]
 
 
 TABLE = pd.DataFrame(
@@ -94,18 +95,15 @@ TABLE = pd.DataFrame(
 
 
 @pytest.fixture
-def table(tmp_path, monkeypatch):
+def policy(tmp_path, monkeypatch, capsys):
+    """Run `twinset policy` on a table of messages, t.csv in the working folder."""
     monkeypatch.chdir(tmp_path)
     TABLE.to_csv("t.csv", index=False)
-    return "t.csv"
+    return lambda *flags: run_twinset(capsys, "policy", "t.csv", "--text", "message", *flags)
 
 
-def policy(capsys, table, *flags):
-    return run_twinset(capsys, "policy", table, "--text", "message", *flags)
-
-
-def test_lines_say_first_what_is_not_protected(capsys, table):
-    outcome = policy(capsys, table, "--secret", "order", "--secret", "name")
+def test_lines_say_first_what_is_not_protected(policy):
+    outcome = policy("--secret", "order", "--secret", "name")
     assert outcome.code == 0
     assert outcome.out.splitlines() == [
         NOT_PROTECTED,
@@ -119,8 +117,8 @@ def test_lines_say_first_what_is_not_protected(capsys, table):
     assert "texts 30/30" in outcome.err and MARKER not in outcome.err
 
 
-def test_json_and_quiet(capsys, table):
-    outcome = policy(capsys, table, "--secret", "order", "--json", "--quiet")
+def test_json_and_quiet(policy):
+    outcome = policy("--secret", "order", "--json", "--quiet")
     data = json.loads(outcome.out)
     assert data["not_protected"] == NOT_PROTECTED and data["detector"] == "patterns"
     assert (data["rows"], data["records"], data["secrets"]["order"]["recall"]) == (31, 30, 1.0)
@@ -128,69 +126,63 @@ def test_json_and_quiet(capsys, table):
     assert list(Path().iterdir()) == [Path("t.csv")]  # nothing is written unasked
 
 
-def test_samples_are_masked_shut_and_chosen_by_seed(capsys, table):
+def test_samples_are_masked_shut_and_chosen_by_seed(policy):
     def sample(name, *flags):
-        assert policy(capsys, table, "--samples", name, "--number", 5, *flags).code == 0
+        assert policy("--samples", name, "--number", 5, *flags).code == 0
         return Path(name).read_text("utf-8")
 
     first = sample("a.txt")
     assert first == sample("b.txt") != sample("c.txt", "--seed", 1)
     rows = [int(line.split()[-1]) for line in first.splitlines() if line.startswith("--- row")]
     assert len(rows) == 5 == len(set(rows)) and rows == sorted(rows) and 31 not in rows
-    spans = detector_named("patterns").spans(TABLE["message"].dropna().tolist())
-    masks = [mask(*pair) for pair in zip(TABLE["message"].dropna(), spans, strict=True)]
+    texts = TABLE["message"].dropna().tolist()
+    masks = list(map(mask, texts, detector_named("patterns").spans(texts)))
     assert first == "\n".join(f"--- row {row}\n{masks[row - 1]}\n" for row in rows)
     assert "7731" not in first and "order ___ of Ann" in first
     assert stat.S_IMODE(Path("a.txt").stat().st_mode) == 0o600
     assert {path.name for path in Path().iterdir()} == {"t.csv", "a.txt", "b.txt", "c.txt"}
 
 
-def test_samples_of_fewer_texts_than_wished(capsys, table):
-    assert policy(capsys, table, "--samples", "all.txt", "--number", 500).code == 0
+def test_samples_of_fewer_texts_than_requested(policy):
+    assert policy("--samples", "all.txt", "--number", 500).code == 0
     assert Path("all.txt").read_text().count("--- row") == 30
 
 
-def test_an_existing_file_is_kept_unless_told(capsys, table):
+def test_an_existing_file_is_kept_without_overwrite(policy):
     Path("mine.txt").write_text("mine")
-    refused = policy(capsys, table, "--samples", "mine.txt")
+    refused = policy("--samples", "mine.txt")
     assert refused.code == 2 and "exists; --overwrite to replace it" in refused.err
     assert Path("mine.txt").read_text() == "mine"
-    assert policy(capsys, table, "--samples", "mine.txt", "--overwrite").code == 0
+    assert policy("--samples", "mine.txt", "--overwrite").code == 0
     assert "--- row" in Path("mine.txt").read_text()
     assert stat.S_IMODE(Path("mine.txt").stat().st_mode) == 0o600
-
-
-OWN = """
-def quotes(text):
-    raise ValueError(text)
-"""
 
 
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--detector", "regex"], "'regex' is none of patterns, entities, contextual"),
-        (["--detector", "own_quotes:quotes"], "failed with ValueError at text 1"),
-        (["--secret", "gone"], "no column 'gone'; it has columns 'message', 'order', 'name'"),
-        (["--secret", "message"], "is both --text and --secret"),
-        (["--text", "gone"], "no column 'gone'"),
-        (["--text", "order"], "holds no text"),
-        (["--samples", "no/where.txt"], "there is no such folder"),
-        (["--samples", "."], "exists"),
-        (["--number", "0"], "--number"),
+        ("--detector regex", "'regex' is none of patterns, entities, contextual"),
+        ("--detector own_quotes:quotes", "failed with ValueError at text 1"),
+        ("--secret gone", "no column 'gone'; it has columns 'message', 'order', 'name'"),
+        ("--secret message", "is both --text and --secret"),
+        ("--text gone", "no column 'gone'"),
+        ("--text order", "holds no text"),
+        ("--samples no/where.txt", "there is no such folder"),
+        ("--samples .", "exists"),
+        ("--number 0", "--number"),
     ],
 )
-def test_refusals_are_one_line_without_a_cell(capsys, table, flags, said):
-    Path("own_quotes.py").write_text(OWN)
-    outcome = policy(capsys, table, *flags, "--quiet")
+def test_refusals_are_one_line_without_a_cell(policy, flags, said):
+    Path("own_quotes.py").write_text("def quotes(text):\n    raise ValueError(text)\n")
+    outcome = policy(*flags.split(), "--quiet")
     assert outcome.code == 2 and said in outcome.err
     assert len(outcome.err.splitlines()) == 1 and outcome.out == ""
     assert MARKER not in outcome.err and "Ann" not in outcome.err
 
 
-def test_a_table_without_texts_is_refused(capsys, table):
+def test_a_table_without_texts_is_refused(policy):
     pd.DataFrame({"message": [" ", "  "], "n": [1, 2]}).to_csv("t.csv", index=False)
-    outcome = policy(capsys, table)
+    outcome = policy()
     assert outcome.code == 2 and "every 'message' is blank" in outcome.err
 
 

@@ -42,7 +42,7 @@ def test_texts_that_differ_only_inside_their_spans_mask_to_the_same(case):
     assert mask(*filled(public, one)) == mask(*filled(public, other))
 
 
-def test_a_mask_that_keeps_the_length_would_be_told_apart():
+def test_control_a_mask_that_keeps_the_length_distinguishes_texts():
     public = ["I am ", ", hello"]
     one, other = filled(public, ["Bo"]), filled(public, ["Bartholomew"])
     assert mask(*one) == mask(*other) == f"I am {PLACEHOLDER}, hello"
@@ -86,7 +86,7 @@ def test_one_placeholder_a_run(text, spans, expected):
 
 def test_numbers_of_any_shape_and_count_mask_alike():
     shapes = ["5", "555-0199", "(555) 0199 2211", "+1 555.019.922", "12 345 678 9012"]
-    ticks = []
-    texts = masked([f"Call {s} now." for s in shapes], Patterns(), lambda *done: ticks.append(done))
+    calls = []
+    texts = masked([f"Call {s} now." for s in shapes], Patterns(), lambda *done: calls.append(done))
     assert set(texts) == {"Call ___ now."}
-    assert ticks == [(n, 5) for n in range(1, 6)]
+    assert calls == [(n, 5) for n in range(1, 6)]

@@ -165,8 +165,6 @@ def test_python_runs(snippet: Block, place, tiny_base, monkeypatch, capsys):
 
     monkeypatch.setattr(twinset, "Twinset", Small, raising=False)
     text = re.sub(r"\bsample\(\d+\)", "sample(8)", snippet.text)
-    exec(
-        compile(text, snippet.page, "exec"),
-        {"frame": reviews(80, 0).rename(columns={"text": "review"})},
-    )
+    frame = reviews(80, 0).rename(columns={"text": "review"})
+    exec(compile(text, snippet.page, "exec"), {"frame": frame})
     assert "differentially private" in capsys.readouterr().out

@@ -1,14 +1,13 @@
 """Files are written whole or not at all."""
 
 import errno
-import hashlib
 import json
 import os
 
 import pytest
 
 from twinset.errors import InputError
-from twinset.files.atomic import JsonLines, sha256_file, write_json
+from twinset.files.atomic import JsonLines, write_json
 
 
 def full(*_):
@@ -34,9 +33,3 @@ def test_json_lines_are_there_as_soon_as_appended(tmp_path):
         lines.append({"step": step})
         written = (tmp_path / "metrics.jsonl").read_text().splitlines()
         assert json.loads(written[-1]) == {"step": step} and len(written) == step + 1
-
-
-def test_sha256_is_that_of_the_bytes(tmp_path):
-    path = tmp_path / "a"
-    path.write_bytes(b"twin" * 100_000)
-    assert sha256_file(path) == hashlib.sha256(b"twin" * 100_000).hexdigest()

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.commands import GOOD
+from tests.helpers.commands import GOOD, ROOT, run_python
 from twinset import distributed as processes
 from twinset.distributed import process_group
+from twinset.errors import InputError
 from twinset.files import import_path as importpath
+from twinset.models import assets
 
-ROOT = Path(__file__).parents[2]
 PLANTED = "from pathlib import Path\nPath({place!r}).write_text('ran')\nraise ImportError\n"
 MODULES = ("secrets", "pandas", "torch", "typing", "__future__", "pip", "csv")
 
@@ -29,13 +30,6 @@ def planted(tmp_path, monkeypatch) -> Path:
     for module in MODULES:
         Path(f"{module}.py").write_text(PLANTED.format(place=str(tmp_path / "ran")))
     return tmp_path / "ran"
-
-
-def python(*words: str, paths: str = str(ROOT)) -> subprocess.CompletedProcess:
-    environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [sys.executable, *words], env=environment, capture_output=True, text=True, timeout=120
-    )
 
 
 def test_workers_run_no_file_of_the_working_folder(planted, monkeypatch):
@@ -55,9 +49,9 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("words", COMMANDS.values(), ids=COMMANDS.keys())
+@pytest.mark.parametrize("words", COMMANDS.values(), ids=COMMANDS)
 def test_modules_run_no_file_of_the_working_folder(planted, words):
-    done = python("-m", *words)
+    done = run_python("-m", *words)
     assert not planted.exists(), done.stderr
     assert "ImportError" not in done.stderr
 
@@ -65,7 +59,7 @@ def test_modules_run_no_file_of_the_working_folder(planted, words):
 def test_a_command_cleans_the_import_path_that_it_hands_on(planted):
     script = Path("../twinset")
     script.write_text("import cli, os, sys\nprint(sys.path, os.environ['PYTHONPATH'])")
-    done = python(str(script), paths=f"{ROOT}{os.pathsep}{os.pathsep}.{os.pathsep}/elsewhere")
+    done = run_python(script, PYTHONPATH=f"{ROOT}{os.pathsep}{os.pathsep}.{os.pathsep}/elsewhere")
     path, _, handed_on = done.stdout.strip().rpartition(" ")
     assert handed_on == f"{ROOT}{os.pathsep}/elsewhere"
     assert repr(str(Path.cwd())) not in path
@@ -73,13 +67,13 @@ def test_a_command_cleans_the_import_path_that_it_hands_on(planted):
 
 def test_a_program_that_imports_twinset_keeps_its_import_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    done = python("-c", "import sys, twinset; print(sys.path[0] == '')")
+    done = run_python("-c", "import sys, twinset; print(sys.path[0] == '')")
     assert done.stdout.strip() == "True", done.stderr
 
 
 def test_the_planted_files_would_run(planted):
     """The control."""
-    python("-m", "csv")
+    run_python("-m", "csv")
     assert planted.exists()
 
 
@@ -103,8 +97,6 @@ def test_a_checkout_is_its_own_working_folder(monkeypatch):
 
 
 def test_pip_runs_no_file_of_the_working_folder(planted, monkeypatch):
-    from twinset.models import assets
-
     seen = {}
 
     def run(command, **options):
@@ -112,8 +104,8 @@ def test_pip_runs_no_file_of_the_working_folder(planted, monkeypatch):
         return subprocess.CompletedProcess(command, 1, "", "")
 
     monkeypatch.setenv("PYTHONPATH", f"{os.pathsep}{ROOT}")
-    with monkeypatch.context() as patched, pytest.raises(assets.InputError):
+    with monkeypatch.context() as patched, pytest.raises(InputError):
         patched.setattr(assets.subprocess, "run", run)
         assets._download(assets.ASSETS["smollm2-135m"], Path())
-    told = subprocess.run([*seen["command"][:4], "--version"], env=seen["env"], capture_output=True)
-    assert not planted.exists() and told.stdout.startswith(b"pip ")
+    pip = subprocess.run([*seen["command"][:4], "--version"], env=seen["env"], capture_output=True)
+    assert not planted.exists() and pip.stdout.startswith(b"pip ")

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from tests.helpers import oracle
+from tests.helpers.models import LLAMA, tiny_model
 from tests.helpers.oracle import Clipped, Unit
 from twinset.models.lora import with_lora
 from twinset.privacy.clipping import ClippingEngine, Execution, Scale, Sequences
@@ -24,35 +25,18 @@ LOSSES = {
 }
 
 
-def _config(family: str):
-    from transformers import GPT2Config, LlamaConfig
-
-    tied = family.endswith("-tied")
-    if family.startswith("gpt2"):
-        return GPT2Config(
-            vocab_size=VOCABULARY,
-            n_positions=CONTEXT,
-            n_embd=16,
-            n_layer=2,
-            n_head=2,
-            tie_word_embeddings=tied,
-        )
-    return LlamaConfig(
-        vocab_size=VOCABULARY,
-        max_position_embeddings=CONTEXT,
-        hidden_size=16,
-        intermediate_size=24,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        tie_word_embeddings=tied,
-    )
-
-
 def build(family: str, dtype: torch.dtype = torch.float64) -> nn.Module:
-    from transformers import AutoModelForCausalLM
+    name, _, tied = family.partition("-")
+    config, sizes = {"gpt2": ("GPT2Config", {}), "llama": ("LlamaConfig", LLAMA)}[name]
+    return random_model(config, tie_word_embeddings=tied == "tied", **sizes).to(dtype)
 
-    return oracle.randomise(AutoModelForCausalLM.from_config(_config(family))).to(dtype).eval()
+
+def random_model(config: str, **sizes) -> nn.Module:
+    """Make a float64 model of a family with no special value in any parameter."""
+    made = tiny_model(
+        config, vocab_size=VOCABULARY, max_position_embeddings=CONTEXT, pad_token_id=None, **sizes
+    )
+    return oracle.randomise(made).double().eval()
 
 
 def with_adapters(model: nn.Module, zero: bool = False) -> nn.Module:

@@ -1,11 +1,16 @@
 """Run the command line in this process, and tables to run it on."""
 
+import os
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 
 import cli
+
+ROOT = Path(cli.__file__).parent
 
 MARKER = "Xyzzy-7731"  # stands in every private text: it must never be shown
 QUICK = ("--steps", "3", "--max-tokens", "12", "--quiet")
@@ -25,6 +30,22 @@ def run_twinset(capsys, *arguments) -> Outcome:
     return Outcome(code, out, err)
 
 
+def python_environment(**variables: str) -> dict[str, str]:
+    """Return an environment for a process of its own: this checkout, and one core."""
+    return os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | variables
+
+
+def run_python(*words, timeout: float = 300, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in a process of its own, which is killed at the timeout in seconds."""
+    return subprocess.run(
+        [sys.executable, *map(str, words)],
+        env=python_environment(**variables),
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+
+
 def snapshot(folder: Path) -> dict[str, tuple[int, int]]:
     """Every file and folder below, hidden ones too, with size and time of change."""
     paths = sorted(folder.rglob("*"))
@@ -41,6 +62,13 @@ def texts(n: int = 60) -> list[str]:
 
 
 GOOD = pd.DataFrame({"review": texts(), "label": ["pos", "neg"] * 30})
+OWNED = pd.DataFrame(
+    {
+        "review": [f"The plot of film {i} was {'good' if i % 2 else 'bad'}." for i in range(60)],
+        "label": ["pos", "neg"] * 30,
+        "who": [f"Person {i % 20}" for i in range(60)],
+    }
+)
 COLUMNS = ("--text", "review", "--attribute", "label")
 
 
@@ -66,3 +94,13 @@ def arguments(base, given, command="generate") -> list:
     ]
     where = [] if "--base-model" in rest else ["--base-model", base]
     return [command, data, *columns, *where, *QUICK, *rest]
+
+
+def fitted_scale(folder: Path, base) -> Path:
+    """Fit constants of privacy weights to public texts, and return their file."""
+    sentences = [f"A public sentence, number {i}, of words{' more' * (i % 5)}." for i in range(40)]
+    public, scale = folder / "public.csv", folder / "scale.json"
+    pd.DataFrame({"text": sentences}).to_csv(public, index=False)
+    fit = ("weights", public, "--base-model", base, "--output", scale, "--quiet")
+    assert cli.main([str(argument) for argument in fit]) == 0
+    return scale

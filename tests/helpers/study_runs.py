@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from evaluation.papers.study import Study, run
+from evaluation.papers.page import Prose
+from evaluation.papers.study import HERE, Study, run
 from twinset.errors import InputError
 
 
@@ -28,6 +29,11 @@ def run_study(study: type[Study], *options: object) -> str:
     with contextlib.redirect_stdout(io.StringIO()) as output:
         run(study, list(map(str, options)))
     return output.getvalue()
+
+
+def notes_of(name: str) -> str:
+    """Return what was written by hand of how a paper was read, as one line."""
+    return " ".join(Prose.read(HERE / f"{name}.md").template.split())
 
 
 def stopped_and_finished(
@@ -52,6 +58,8 @@ def stopped_and_finished(
     assert path.with_suffix(".png").stat().st_size > 10_000
     assert "## Verdict" not in page  # it is about other rows
     assert not list(out.glob(".*"))  # the weight cache is gone
+    assert str(out.parent) not in page.split("command")[0]
+    assert [tuple(row["key"]) for row in found["rows"]] == list(study("tiny").keys(1))
     calls.most = calls.made
     assert run_study(study, *options) == page  # without one more call
     assert run_study(study, "--page", "--size", "tiny", "--output", out) == page

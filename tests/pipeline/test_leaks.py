@@ -13,12 +13,8 @@ import logging
 import os
 import random
 import resource
-import shutil
 import signal
 import string
-import subprocess
-import sys
-import textwrap
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,18 +22,21 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from datasets import Dataset
 
 import cli
 from tests.helpers import evaluated
+from tests.helpers.commands import run_python
 from tests.helpers.evaluated import without_downloads
 from twinset.commandline.console import Console
+from twinset.data.formats import write_frame
 
 _LETTERS = random.Random(7)
 MARKERS = {
     place: "".join(_LETTERS.choices(string.ascii_lowercase, k=24))
     for place in ("text", "label-like column", "left-out column")
 }
-TABLES = ("train.csv", "test.csv", "t.parquet", "t.jsonl", "bad.csv", "saved")  # they are private
+TABLES = {"train.csv", "test.csv", "two.csv", "t.parquet", "t.jsonl", "bad.csv", "saved"}  # private
 COLUMNS = ("--text", "text", "--attribute", "sentiment")
 QUICK = ("--steps", "2", "--batch-size", "8", "--max-tokens", "40", "--rows", "8")
 
@@ -61,10 +60,7 @@ class Needles:
     tokens: dict[str, list[int]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, base: Path) -> "Needles":
-        from transformers import AutoTokenizer
-
-        tokenizer = AutoTokenizer.from_pretrained(base)
+    def of(cls, tokenizer) -> "Needles":
         return cls({m: tokenizer.encode(m, add_special_tokens=False) for m in MARKERS.values()})
 
     def inside(self, data: bytes) -> list[str]:
@@ -132,7 +128,7 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path, tiny_base, monkeypatch, capfd, caplog):
+def world(tmp_path, tokenizer, monkeypatch, capfd, caplog):
     here, *elsewhere = [tmp_path / name for name in ("here", "cache", "tmp", "hub")]
     for folder in (here, *elsewhere):
         folder.mkdir()
@@ -145,7 +141,7 @@ def world(tmp_path, tiny_base, monkeypatch, capfd, caplog):
     private(80, 0).to_csv("train.csv", index=False)
     private(40, 1).to_csv("test.csv", index=False)
     with warnings.catch_warnings(record=True) as warned:
-        yield World(Needles.of(tiny_base), here, tuple(elsewhere), capfd, caplog, warned)
+        yield World(Needles.of(tokenizer), here, tuple(elsewhere), capfd, caplog, warned)
 
 
 def generate(base, *more, data="train.csv", command="generate", columns=COLUMNS):
@@ -171,7 +167,7 @@ def test_a_run_and_what_is_asked_of_it(world, tiny_base):
     world.search()
 
 
-def test_a_key_of_one_record_is_told_nowhere(world, tiny_base):
+def test_a_key_of_one_record_is_shown_nowhere(world, tiny_base):
     rows = private(80, 0).to_dict("records")
     rows[40][MARKERS["text"]] = True
     Path("t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -206,47 +202,41 @@ MORE_RUNS = {
     "without privacy": (("--no-privacy",), {}),
     "cut texts": (("--max-tokens", "4", "--drop-empty"), {}),
     "dry run": (("--dry-run", "--json"), {}),
-    "plan": (None, {}),
 }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("more", "how"), MORE_RUNS.values(), ids=MORE_RUNS.keys())
+@pytest.mark.parametrize(("more", "how"), MORE_RUNS.values(), ids=MORE_RUNS)
 def test_every_kind_of_run(world, tiny_base, more, how):
     table = private(80, 0)
-    table.to_parquet("t.parquet")
-    table.to_json("t.jsonl", orient="records", lines=True)
-    save(table)
-    table[["text", "sentiment"]].to_csv("test.csv", index=False)
-    shutil.copy("test.csv", "two.csv") if "two.csv" in str(how) else None
-    allowed = ("two.csv",) if Path("two.csv").exists() else ()
-    command = generate(tiny_base, *(more or ()), **how)
-    if more is None:
-        command = ("plan", "train.csv", *COLUMNS, "--base-model", tiny_base)
-    code, said = world.run(*command)
-    assert code == 0, said
-    world.search(*allowed)
-
-
-def save(table: pd.DataFrame) -> None:
-    """Save a table as `datasets` does."""
-    from datasets import Dataset
-
+    for ending in ("parquet", "jsonl"):
+        write_frame(table, f"t.{ending}")
     Dataset.from_pandas(table).save_to_disk("saved")
+    table[["text", "sentiment"]].to_csv("two.csv", index=False)
+    code, said = world.run(*generate(tiny_base, *more, **how))
+    assert code == 0, said
+    world.search()
 
 
+@pytest.mark.slow
+def test_a_plan(world, tiny_base):
+    assert world.run("plan", "train.csv", *COLUMNS, "--base-model", tiny_base)[0] == 0
+    world.search()
+
+
+TRAIN_AND_TEST = ("--train", "train.csv", "--test", "test.csv")
+MEMBERS = ("--members", "train.csv", "--non-members", "test.csv")
 MEASURING = {
-    "evaluate": ("evaluate", "run", "--train", "train.csv", "--test", "test.csv"),
+    "evaluate": ("evaluate", "run", *TRAIN_AND_TEST),
     "evaluate, published": (
-        *("evaluate", "run", "--train", "train.csv", "--test", "test.csv"),
-        *("--classifier", "tfidf", "--publishable", "--json"),
+        *("evaluate", "run", *TRAIN_AND_TEST, "--classifier", "tfidf", "--publishable", "--json"),
     ),
-    "audit": ("audit", "run", "--members", "train.csv", "--non-members", "test.csv", "--json"),
+    "audit": ("audit", "run", *MEMBERS, "--json"),
 }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", MEASURING.values(), ids=MEASURING.keys())
+@pytest.mark.parametrize("command", MEASURING.values(), ids=MEASURING)
 def test_measuring(world, tiny_base, command):
     """What is measured on private rows is kept in internal/, and is numbers."""
     assert world.run(*generate(tiny_base, "--rows", "30"))[0] == 0
@@ -277,9 +267,17 @@ def bad(change):
     return lambda: change(private(60, 2)).to_csv("bad.csv", index=False)
 
 
+SOUND = bad(lambda frame: frame)
+
+
 def with_text(text):
     """A text that holds a marker and what must not be there."""
     return bad(lambda frame: frame.assign(text=[text, *frame["text"][1:]]))
+
+
+def with_label(*labels):
+    """Labels that stand in the first rows."""
+    return bad(lambda frame: frame.assign(sentiment=[*labels, *frame["sentiment"][len(labels) :]]))
 
 
 def raw(data: bytes):
@@ -289,30 +287,27 @@ def raw(data: bytes):
 MARKER = MARKERS["text"]
 ROW = f"{MARKER},positive\n"
 FAILING = {
-    "no such column": (bad(lambda f: f), ("--text", "nothing")),
-    "a label that is a text": (bad(lambda f: f), ("--attribute", "customer")),
+    "no such column": (SOUND, ("--text", "nothing")),
+    "a label that is a text": (SOUND, ("--attribute", "customer")),
     "a special token": (with_text(f"{MARKER} <|endoftext|>"), ()),
     "a control character": (with_text(f"{MARKER} \x07"), ()),
     "a missing text": (with_text(None), ()),
-    "a missing label": (bad(lambda f: f.assign(sentiment=[None, *f["sentiment"][1:]])), ()),
-    "one label": (bad(lambda f: f.assign(sentiment=MARKER)), ()),
-    "mixed labels": (bad(lambda f: f.assign(sentiment=[float("inf"), *[1.5] * 59])), ()),
+    "a missing label": (with_label(None), ()),
+    "one label": (with_label(*[MARKER] * 60), ()),
+    "mixed labels": (with_label(float("inf"), *[1.5] * 59), ()),
     "not UTF-8": (raw(b"text,sentiment\n" + ROW.encode() + b"\xff" + ROW.encode()), ()),
     "a row too wide": (raw(f"text,sentiment\n{ROW}{MARKER},{MARKER},{MARKER}\n".encode()), ()),
     "a quote that stays open": (raw(f'text,sentiment\n{ROW}"{MARKER},a\n'.encode()), ()),
     "names twice": (raw(f"text,text\n{ROW}".encode()), ()),
     "no header": (raw(f"{MARKER} and much more that was said,positive\n{ROW}".encode()), ()),
-    "no model": (bad(lambda f: f), ("--base-model", "./none")),
-    "no hub": (bad(lambda f: f), ("--base-model", "nobody/nothing")),
-    "no such label": (bad(lambda f: f), ("--rows-per-label", "other=3")),
-    "no such template": (bad(lambda f: f), ("--prompt", "{customer}:")),
-    "output that exists": (bad(lambda f: f), ("--output", "test.csv")),
-    "too little budget": (bad(lambda f: f), ("--epsilon", "0.001")),
-    "an odd value": (bad(lambda f: f), ("--steps", "few")),
-    "no such detector": (
-        bad(lambda f: f),
-        ("--noise-policy", "selective", "--detector", "nowhere:none"),
-    ),
+    "no model": (SOUND, ("--base-model", "./none")),
+    "no hub": (SOUND, ("--base-model", "nobody/nothing")),
+    "no such label": (SOUND, ("--rows-per-label", "other=3")),
+    "no such template": (SOUND, ("--prompt", "{customer}:")),
+    "output that exists": (SOUND, ("--output", "test.csv")),
+    "too little budget": (SOUND, ("--epsilon", "0.001")),
+    "an odd value": (SOUND, ("--steps", "few")),
+    "no such detector": (SOUND, ("--noise-policy", "selective", "--detector", "nowhere:none")),
 }
 FAST = ("a label that is a text", "a special token", "a quote that stays open", "no header")
 
@@ -354,7 +349,7 @@ def breaks(error):
 DEEP_INSIDE = {
     "training": "twinset.training.loop._step_report",
     "tokens": "twinset.pipeline.finetune.tokenise",
-    "noise": "twinset.privacy.mechanism.noise._add_part",
+    "noise": "twinset.privacy.mechanism.noise._add",
     "sampling": "twinset.sampling.twin_model.twin_frame",
     "sharing": "twinset.release.share.render_card",
 }
@@ -394,32 +389,29 @@ def test_errors_deep_inside(world, tiny_base, monkeypatch, where, error):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", ["evaluate", "audit", "report"])
-def test_errors_while_measuring(world, tiny_base, monkeypatch, command):
+@pytest.mark.parametrize(
+    ("command", "tables", "broken"),
+    [
+        ("evaluate", TRAIN_AND_TEST, "evaluation.evaluate._tables"),
+        ("audit", MEMBERS, "evaluation.leakage.release_audit.audit_release"),
+        ("report", ("--show-real", "train.csv"), "evaluation.report.page.build_report"),
+    ],
+)
+def test_errors_while_measuring(world, tiny_base, monkeypatch, command, tables, broken):
     assert world.run(*generate(tiny_base, "--quiet"))[0] == 0
-    broken = {
-        "evaluate": "evaluation.evaluate._tables",
-        "audit": "evaluation.leakage.release_audit.audit_release",
-        "report": "evaluation.report.page.build_report",
-    }[command]
     monkeypatch.setattr(broken, breaks(ERRORS["unexpected"]))
-    tables = {
-        "evaluate": ("--train", "train.csv", "--test", "test.csv"),
-        "audit": ("--members", "train.csv", "--non-members", "test.csv"),
-        "report": ("--show-real", "train.csv"),
-    }[command]
     assert world.run(command, "run", *tables)[0] == 1
     world.search()
 
 
 KILLED = """
-    import os, signal, sys
-    import twinset.training.loop
-    def killed(*_, **__):
-        os.kill(os.getpid(), signal.{signal})
-    twinset.training.loop._step_report = killed
-    import cli
-    sys.exit(cli.main(sys.argv[1:]))
+import os, signal, sys
+import twinset.training.loop
+def killed(*_, **__):
+    os.kill(os.getpid(), signal.{signal})
+twinset.training.loop._step_report = killed
+import cli
+sys.exit(cli.main(sys.argv[1:]))
 """
 
 
@@ -427,16 +419,9 @@ KILLED = """
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGABRT", "SIGTERM"])
 def test_what_a_killed_run_leaves_is_for_its_owner_alone(world, tiny_base, name):
     """A killed process clears nothing up: what is left lies in a folder of mode 0700."""
-    code = textwrap.dedent(KILLED).format(signal=name)
-    root = Path(cli.__file__).parent
-    ended = subprocess.run(
-        [sys.executable, "-c", code, *map(str, generate(tiny_base))],
-        env=os.environ | {"PYTHONPATH": str(root)},
-        capture_output=True,
-        timeout=170,
-    )
+    ended = run_python("-c", KILLED.format(signal=name), *generate(tiny_base))
     assert ended.returncode == (130 if name == "SIGTERM" else -getattr(signal, name))
-    assert not world.needles.inside(ended.stdout + ended.stderr)
+    assert not world.needles.inside((ended.stdout + ended.stderr).encode())
     found = leaking_files(world.needles, world.here, *world.elsewhere)
     left = [file for file in found if file not in TABLES]
     assert all(file.startswith(".run.") and "/internal/" in file for file in left), left
@@ -461,7 +446,7 @@ def test_no_core_dump_is_written_while_a_command_runs(world, tiny_base, monkeypa
 
 
 @pytest.mark.parametrize("way", ["printed", "logged", "warned", "said"])
-def test_a_leak_that_is_told_is_found(world, tiny_base, monkeypatch, way):
+def test_a_leak_that_is_printed_or_logged_is_found(world, tiny_base, monkeypatch, way):
     def tells(self, line):
         if way == "printed":
             os.write(2, f"record: {MARKER}\n".encode())
@@ -486,7 +471,7 @@ HIDING = {
 }
 
 
-@pytest.mark.parametrize("hide", HIDING.values(), ids=HIDING.keys())
+@pytest.mark.parametrize("hide", HIDING.values(), ids=HIDING)
 @pytest.mark.parametrize("where", ["run/share", "run/internal", "../cache", "../tmp", "../hub"])
 def test_a_leak_that_is_written_is_found(world, hide, where):
     Path(where).mkdir(parents=True, exist_ok=True)
@@ -496,11 +481,7 @@ def test_a_leak_that_is_written_is_found(world, hide, where):
 
 
 @pytest.mark.parametrize("kind", ["<u2", "<i4", "<i8"])
-def test_a_leak_as_tokens_is_found(world, tiny_base, kind):
-    from transformers import AutoTokenizer
-
-    text = f"It was {MARKER} and so on"
-    ids = AutoTokenizer.from_pretrained(tiny_base).encode(text)
-    np.array(ids, kind).tofile("tokens.bin")
+def test_a_leak_as_tokens_is_found(world, tokenizer, kind):
+    np.array(tokenizer.encode(f"It was {MARKER} and so on"), kind).tofile("tokens.bin")
     with pytest.raises(AssertionError):
         world.search()

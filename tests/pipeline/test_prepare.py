@@ -23,9 +23,18 @@ def frame():
     return pd.DataFrame(table)
 
 
-def test_a_table_in_memory_and_its_file_are_prepared_alike(frame, tiny_base, tmp_path):
+@pytest.fixture
+def config(tiny_base):
+    return run_config({"base_model": str(tiny_base), **SHORT})
+
+
+@pytest.fixture
+def prepared(frame, config):
+    return prepare(Source(frame, "text", ("label",)), config)
+
+
+def test_a_table_in_memory_and_its_file_are_prepared_alike(frame, config, tmp_path):
     frame.to_csv(tmp_path / "t.csv", index=False)
-    config = run_config({"base_model": str(tiny_base), **SHORT})
     rows = RowsRequest(per_label=("3",))
     made = [
         prepare(Source(data, "text", ("label",), owner="who"), config, rows, folder=folder)
@@ -37,16 +46,13 @@ def test_a_table_in_memory_and_its_file_are_prepared_alike(frame, tiny_base, tmp
     assert made[0].counts == {("good",): 3, ("bad",): 3}
 
 
-def test_records_in_hand_are_planned_as_a_table_is(frame, tiny_base):
-    config = run_config({"base_model": str(tiny_base), **SHORT})
-    whole = prepare(Source(frame, "text", ("label",)), config)
-    again = prepare_records(whole.records, whole.template, config, whole.base)
-    assert (again.plan, again.prompts) == (whole.plan, whole.prompts)
+def test_records_in_hand_are_planned_as_a_table_is(prepared, config):
+    again = prepare_records(prepared.records, prepared.template, config, prepared.base)
+    assert (again.plan, again.prompts) == (prepared.plan, prepared.prompts)
 
 
-def test_a_template_in_hand_is_taken_as_it_is(frame, tiny_base):
+def test_a_template_in_hand_is_taken_as_it_is(frame, config):
     mine = Template("mine", "Say {label}:", {}, ("label",))
-    config = run_config({"base_model": str(tiny_base), **SHORT})
     assert prepare(Source(frame, "text", ("label",), prompt=mine), config).template is mine
 
 
@@ -81,9 +87,7 @@ def test_comparisons_refuse_owners(frame, tmp_path, capsys, command):
     assert refused.code == 2 and "one by one" in refused.err
 
 
-def test_a_fine_tuning_uses_the_plan_that_was_made(frame, tiny_base, monkeypatch):
-    config = run_config({"base_model": str(tiny_base), **SHORT})
-    prepared = prepare(Source(frame, "text", ("label",)), config)
+def test_a_fine_tuning_uses_the_plan_that_was_made(prepared, monkeypatch):
     monkeypatch.setattr("twinset.config.plan.calibrate_noise_multiplier", None)
     ledger = finetune(prepared).ledger
     assert ledger.sample_rate == prepared.plan.sample_rate
@@ -93,7 +97,7 @@ def test_a_fine_tuning_uses_the_plan_that_was_made(frame, tiny_base, monkeypatch
 
 
 def test_what_was_prepared_is_good_for_one_fine_tuning(frame, tiny_base):
-    """Another would begin with what the first learnt, and its ledger would not say so."""
+    """Another would start from what the first trained, and its ledger would not say so."""
     config = run_config({"base_model": str(tiny_base), "method": "full", **SHORT})
     prepared = prepare(Source(frame, "text", ("label",)), config)
     finetune(prepared)

@@ -8,8 +8,10 @@ import pandas as pd
 import pytest
 import torch
 
-from tests.helpers.commands import QUICK, run_twinset, texts
+from tests.helpers.commands import QUICK, fitted_scale, run_twinset, texts
+from twinset import Twinset
 from twinset.config import PolicyConfig
+from twinset.pipeline import finetune
 from twinset.policies import POLICIES, MechanismParams, make_policy
 from twinset.policies.adaptive import Adaptive, PublishedAdaptive, normalised_over
 from twinset.policies.selective import MaskedPhase
@@ -40,17 +42,15 @@ def table(tmp_path):
 
 
 @pytest.fixture
-def scale(tmp_path, tiny_base, capsys):
-    public = tmp_path / "public.csv"
-    sentences = [
-        f"A public sentence, number {i}, of {i % 7} words or {'more ' * (i % 5)}."
-        for i in range(40)
-    ]
-    pd.DataFrame({"text": sentences}).to_csv(public, index=False)
-    path = tmp_path / "scale.json"
-    fit = ("weights", public, "--base-model", tiny_base, "--output", path, "--quiet")
-    assert run_twinset(capsys, *fit).code == 0
-    return path
+def run(tmp_path, table, tiny_base, capsys):
+    """Run a command that takes the table and makes the run folder `run`."""
+    given = (table, "--base-model", tiny_base, "--run", tmp_path / "run", *QUICK)
+    return lambda command, *more: run_twinset(capsys, command, *given, *more)
+
+
+@pytest.fixture(scope="module")
+def scale(tmp_path_factory, tiny_base):
+    return fitted_scale(tmp_path_factory.mktemp("scale"), tiny_base)
 
 
 # -- adaptive --------------------------------------------------------------------------------------
@@ -121,21 +121,16 @@ def test_every_policy_says_its_name(key):
 
 
 @pytest.mark.parametrize("key", POLICIES, ids="-".join)
-def test_every_policy_and_form_makes_a_twin_that_verifies(
-    capsys, tmp_path, table, tiny_base, scale, key
-):
+def test_every_policy_and_form_makes_a_twin_that_verifies(tmp_path, run, scale, key):
     name, form = key
-    run = tmp_path / "run"
+    policy = ("--noise-policy", name, "--policy-form", form, "--epsilon", 60)
     extra = ("--weight-scale", scale, "--epsilon-max", 90) if key == ("adaptive", "sound") else ()
-    outcome = run_twinset(
-        capsys, "generate", table, "--base-model", tiny_base, "--run", run, "--rows", 4, *QUICK,
-        "--noise-policy", name, "--policy-form", form, "--epsilon", 60, *extra,
-    )  # fmt: skip
+    outcome = run("generate", "--rows", 4, *policy, *extra)
     assert outcome.code == 0, outcome.err
-    report = verify(run)
-    card = (run / "share" / "README.md").read_text("utf-8")
-    ledger = json.loads((run / "share" / "privacy.json").read_text("utf-8"))["ledger"]
-    assert len(pd.read_csv(run / "share" / "twin.csv")) == 4
+    share, internal = tmp_path / "run" / "share", tmp_path / "run" / "internal"
+    report, card = verify(tmp_path / "run"), (share / "README.md").read_text("utf-8")
+    ledger = json.loads((share / "privacy.json").read_text("utf-8"))["ledger"]
+    assert len(pd.read_csv(share / "twin.csv")) == 4
     sentence, spent = report.guarantee.sentence, report.guarantee.epsilon
     if key == ("adaptive", "published"):
         assert spent is None and "NO privacy guarantee" in card
@@ -152,9 +147,8 @@ def test_every_policy_and_form_makes_a_twin_that_verifies(
         assert spent <= 60
     if name == "selective":
         assert sentence.startswith("NOT PROTECTED")
-        assert (
-            card.split("# Synthetic twin")[1].lstrip().startswith("**Only what a detector flagged")
-        )
+        body = card.split("# Synthetic twin")[1].lstrip()
+        assert body.startswith("**Only what a detector flagged")
         assert "differential-privacy" not in card.split("---")[1]  # a hub's tag
         kinds = [event["kind"] for event in ledger["events"]]
         assert kinds == ["gaussian_release", "masked_access", "subsampled_gaussian"]
@@ -162,76 +156,46 @@ def test_every_policy_and_form_makes_a_twin_that_verifies(
         assert all(caveat in outcome.err and caveat in card for caveat in ledger["caveats"])
         assert ledger["caveats"]
     if name == "importance":
-        assert (run / "internal" / "noise.png").stat().st_size > 1000
-        assert all(
-            v > 0 for v in json.loads((run / "internal" / "noise.json").read_text()).values()
-        )
+        assert (internal / "noise.png").stat().st_size > 1000
+        assert min(json.loads((internal / "noise.json").read_text()).values()) > 0
 
 
-def test_the_curve_of_a_ledger_is_the_accountant_s_at_the_record_s_own_multiplier():
-    event = IndividualGaussian(SIGMA, 0.1, 20, 0.4)
-    for weight in (0.0, 0.3, 1.0):
-        own = event.at(weight)
-        assert own.noise_multiplier == pytest.approx(SIGMA / (1 - 0.6 * weight))
-        assert epsilon([event], 1e-5, weight) == epsilon([own], 1e-5)
-    assert epsilon([event], 1e-5) == epsilon([event], 1e-5, 0.0)
+def test_redacted_texts_are_all_that_is_read(run, monkeypatch):
+    seen, original = [], finetune.tokenise
 
+    def tokenise(records, *rest):
+        seen.append(records)
+        return original(records, *rest)
 
-def test_redacted_texts_are_all_that_is_read(capsys, tmp_path, table, tiny_base, monkeypatch):
-    from twinset.pipeline import finetune
-
-    seen = []
-    original = finetune.tokenise
-    monkeypatch.setattr(
-        finetune,
-        "tokenise",
-        lambda records, *rest: seen.append(records) or original(records, *rest),
-    )
-    made = run_twinset(
-        capsys, "finetune", table, "--base-model", tiny_base, "--run", tmp_path / "run", *QUICK,
-        "--redact-only", "--epsilon", 60,
-    )  # fmt: skip
+    monkeypatch.setattr(finetune, "tokenise", tokenise)
+    made = run("finetune", "--redact-only", "--epsilon", 60)
     assert made.code == 0, made.err
     (records,) = seen
     assert all("555" not in text and "Call ___." in text for text in records.texts)
     assert "the detector 'patterns'" in made.out
-    both = run_twinset(capsys, "finetune", table, "--redact-only", "--noise-policy", "selective")
+    both = run("finetune", "--redact-only", "--noise-policy", "selective")
     assert both.code == 2 and "--redact-only" in both.err
 
 
-def test_phase_one_does_not_depend_on_what_was_masked(tiny_base, table):
+def test_phase_one_does_not_depend_on_what_was_masked(tiny_base, table, monkeypatch):
     """Two tables that mask to the same texts, the same draws, and the very same weights."""
-    from twinset.api import Twinset
+    frame, phases, original = pd.read_csv(table), [], finetune.run_training
+    masked_alike = frame.assign(review=frame["review"].str.replace(r"555-01\d\d", "99", regex=True))
+    masked_otherwise = frame.assign(review=frame["review"].str.replace("The ", "A "))
+    options = {"epsilon": None, "insecure_noise_seed": 3, "steps": 2, "max_tokens": 12}
 
-    frame = pd.read_csv(table)
-    other = frame.assign(review=frame["review"].str.replace(r"555-01\d\d", "99", regex=True))
-    unmasked = frame.assign(review=frame["review"].str.replace("The ", "A "))
-    options = {
-        "noise_policy": "selective", "epsilon": None, "insecure_noise_seed": 3, "steps": 2,
-        "max_tokens": 12,
-    }  # fmt: skip
-
-    def weights(private, **changes):
-        from twinset.pipeline import finetune
-
-        phases = []
-        original = finetune.run_training
-
-        def first_only(trainer, batches, context):
-            if isinstance(context.policy, MaskedPhase):
-                original(trainer, batches, context)
+    def first_only(trainer, batches, context):
+        if isinstance(context.policy, MaskedPhase):
+            original(trainer, batches, context)
             phases.append([p.detach().clone() for p in trainer.model.parameters()])
 
-        finetune.run_training = first_only
-        try:
-            Twinset(str(tiny_base), **options).fit(private, "review", ["verdict"])
-        finally:
-            finetune.run_training = original
-        return phases[0]
-
-    first = weights(frame)
-    assert all(map(torch.equal, first, weights(other)))
-    assert not all(map(torch.equal, first, weights(unmasked)))
+    monkeypatch.setattr(finetune, "run_training", first_only)
+    for private in (frame, masked_alike, masked_otherwise):
+        twinset = Twinset(str(tiny_base), noise_policy="selective", **options)
+        twinset.fit(private, "review", ["verdict"])
+    first, same, other = phases
+    assert all(map(torch.equal, first, same))
+    assert not all(map(torch.equal, first, other))
 
 
 # -- refusals --------------------------------------------------------------------------------------
@@ -253,22 +217,16 @@ def test_phase_one_does_not_depend_on_what_was_masked(tiny_base, table):
     ],
 )  # fmt: skip
 def test_what_no_policy_can_work_with_is_refused_before_anything_is_made(
-    capsys, tmp_path, table, tiny_base, arguments, said
+    tmp_path, run, arguments, said
 ):
-    run = tmp_path / "run"
-    made = run_twinset(
-        capsys, "generate", table, "--base-model", tiny_base, "--run", run, *QUICK, *arguments
-    )
+    made = run("generate", *arguments)
     assert made.code == 2 and said in made.err
-    assert not run.exists()
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("key", POLICIES, ids="-".join)
-def test_without_privacy_every_policy_trains_and_says_so(capsys, tmp_path, table, tiny_base, key):
+def test_without_privacy_every_policy_trains_and_says_so(run, key):
     name, form = key
-    made = run_twinset(
-        capsys, "finetune", table, "--base-model", tiny_base, "--run", tmp_path / "run", *QUICK,
-        "--noise-policy", name, "--policy-form", form, "--no-privacy",
-    )  # fmt: skip
+    made = run("finetune", "--noise-policy", name, "--policy-form", form, "--no-privacy")
     assert made.code == 0, made.err
     assert "No privacy guarantee" in made.out

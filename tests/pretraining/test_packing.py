@@ -3,8 +3,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel
 
+from tests.helpers.models import tiny_model
 from twinset.pretraining.bits_per_byte import bits_per_byte
 from twinset.pretraining.packing import Blocks, Order, write_tokens
 from twinset.pretraining.tokenizer import train_tokenizer
@@ -35,10 +35,9 @@ def test_every_token_is_predicted_once_and_every_document_is_there(blocks, token
 
 
 def test_bits_per_byte_of_a_model_that_knows_nothing(blocks, tokenizer):
-    model = GPT2LMHeadModel(
-        GPT2Config(vocab_size=len(tokenizer), n_positions=16, n_embd=8, n_layer=1, n_head=1)
-    )
+    model = tiny_model("GPT2Config", vocab_size=len(tokenizer), max_position_embeddings=16)
     torch.nn.init.zeros_(model.transformer.wte.weight)  # tied: all logits are zero
+    model.train()
     size = sum(len(text.encode()) for text in DOCUMENTS)
     expected = len(blocks) * 15 * math.log2(len(tokenizer)) / (size * blocks.share)
     assert bits_per_byte(model, blocks, size) == pytest.approx(expected, rel=1e-5)

@@ -62,6 +62,7 @@ def check_against_reference(events, delta):
         (2.0, 0.05, 1000, [COUNTS]),
         (8.0, 0.3, 200, []),
         (8.0, 0.01, 100, [COUNTS]),
+        (1.0, 0.02, 200, [SubsampledGaussian(2.0, 0.1, 100), COUNTS]),  # two phases
     ],
 )
 def test_agrees_with_dp_accounting(sigma, rate, steps, others):
@@ -77,11 +78,6 @@ def test_agrees_with_dp_accounting_on_the_grid(sigma, others, delta):
         events = [SubsampledGaussian(sigma, rate, steps), *others]
         if 0.01 < epsilon(events, delta) < 60:
             check_against_reference(events, delta)
-
-
-def test_two_different_phases_compose():
-    events = [SubsampledGaussian(1.0, 0.02, 200), SubsampledGaussian(2.0, 0.1, 100), COUNTS]
-    check_against_reference(events, 1e-6)
 
 
 def test_pinned():
@@ -102,19 +98,16 @@ def test_gaussian_releases_compose_exactly():
     assert four == pytest.approx(epsilon([GaussianRelease(2.0, "counts")], 1e-6), rel=1e-9)
 
 
-def test_the_order_of_events_does_not_matter():
-    step = SubsampledGaussian(1.0, 0.01, 50)
+def test_neither_the_order_nor_the_grouping_of_events_matters():
+    step, one = SubsampledGaussian(1.0, 0.01, 30), SubsampledGaussian(1.0, 0.01, 1)
     assert epsilon([COUNTS, step], 1e-6) == epsilon([step, COUNTS], 1e-6)
+    assert epsilon([one] * 30, 1e-6) == epsilon([step], 1e-6)
 
 
-def test_steps_recorded_one_by_one_or_together_spend_the_same():
-    one = SubsampledGaussian(1.0, 0.01, 1)
-    assert epsilon([one] * 30, 1e-6) == epsilon([SubsampledGaussian(1.0, 0.01, 30)], 1e-6)
-
-
-def test_nothing_spends_nothing_and_non_private_access_spends_everything():
+def test_nothing_spends_nothing_and_access_without_noise_spends_everything():
     assert epsilon([], 1e-5) == 0.0
-    assert epsilon([COUNTS, NonPrivateAccess("tuning")], 1e-5) == math.inf
+    for access in (NonPrivateAccess("tuning"), MaskedAccess("patterns")):
+        assert epsilon([COUNTS, access], 1e-5) == math.inf
 
 
 def test_unknown_events_raise():
@@ -149,11 +142,6 @@ def test_extremes_stay_upper_bounds(sigma, rate, steps, delta):
     spent = epsilon([SubsampledGaussian(sigma, rate, steps)], delta)
     unsampled = epsilon([GaussianRelease(sigma / math.sqrt(steps), "same, rate 1")], delta)
     assert 0 <= spent <= unsampled < math.inf
-
-
-def test_a_small_delta_falls_back_to_a_valid_bound():
-    events = [SubsampledGaussian(2.0, 0.01, 500)]
-    assert epsilon(events, 1e-12) >= epsilon(events, 1e-10)
 
 
 @pytest.mark.parametrize(
@@ -219,10 +207,6 @@ def test_individual_steps_recorded_one_by_one_or_together_are_one_event():
     assert len(compose([one, SubsampledGaussian(0.8, 0.05, 1)])) == 2
 
 
-def test_masked_texts_are_no_free_lunch():
-    assert epsilon([MaskedAccess("patterns"), GaussianRelease(9.0, "x")], 1e-5) == math.inf
-
-
 @pytest.mark.parametrize("steps", [100_000, 10_000])
 @pytest.mark.parametrize("sigma", [0.36, 0.384, 0.39, 0.45])
 def test_epsilon_never_falls_into_a_hole_of_its_grid(sigma, steps):
@@ -272,7 +256,7 @@ def test_one_step_is_exact_at_any_size(sigma, rate):
 
 @pytest.mark.parametrize("steps", [100, 10_000])
 def test_a_record_that_is_hardly_ever_drawn_has_next_to_no_loss(steps):
-    """With less than δ in all for being drawn once, nothing can be learnt, whatever the noise."""
+    """With less than δ in all for being drawn once, nothing can be inferred, whatever the noise."""
     assert epsilon([SubsampledGaussian(0.01, 1e-7 / steps, steps)], 1e-6) == 0.0
 
 

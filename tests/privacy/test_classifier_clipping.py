@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tests.helpers import oracle
+from tests.helpers.models import tiny_model
 from twinset.privacy.clipping import ClassifierClipping, Execution, LabelledRows
 from twinset.privacy.clipping import gradient_uses as matrices
 from twinset.privacy.clipping.hooks import UnsupportedModule
@@ -15,21 +16,17 @@ FAMILIES = ["BertConfig", "RobertaConfig", "ElectraConfig"]
 
 
 def build(family: str):
-    import transformers
-
-    config = getattr(transformers, family)(
+    model = tiny_model(
+        family,
+        "AutoModelForSequenceClassification",
         vocab_size=VOCABULARY,
-        hidden_size=16,
         intermediate_size=24,
-        num_hidden_layers=2,
-        num_attention_heads=2,
         max_position_embeddings=40,
         num_labels=CLASSES,
         embedding_size=16,
         pad_token_id=0,
     )
-    model = transformers.AutoModelForSequenceClassification.from_config(config).double()
-    return oracle.randomise(model).eval()
+    return oracle.randomise(model.double()).eval()
 
 
 def random_rows(units: int, per_unit: int, seed: int = 0) -> LabelledRows:

@@ -17,10 +17,7 @@ from tests.helpers.clipped import (
     total_norm,
 )
 from tests.helpers.oracle import Clipped, Unit
-from twinset.privacy.clipping import (
-    ClippingEngine,
-    Sequences,
-)
+from twinset.privacy.clipping import ClippingEngine, Sequences
 
 
 def test_control_leaving_out_the_tied_cross_term_is_seen(monkeypatch):

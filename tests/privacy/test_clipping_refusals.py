@@ -4,21 +4,17 @@ import pytest
 import torch
 from torch import nn
 
-from tests.helpers import oracle
 from tests.helpers.clipped import (
-    CONTEXT,
     LOSSES,
-    VOCABULARY,
     C,
     assert_exact,
     build,
+    random_model,
     random_units,
     to_sequences,
 )
-from twinset.privacy.clipping import (
-    ClippingEngine,
-    Sequences,
-)
+from tests.helpers.models import LLAMA
+from twinset.privacy.clipping import ClippingEngine, Sequences
 from twinset.privacy.clipping.hooks import UnsupportedModule
 
 
@@ -30,10 +26,12 @@ def _refusal(model: nn.Module) -> str:
     return str(refused.value)
 
 
-def test_an_unknown_module_is_refused_by_name():
+def test_an_unknown_module_is_refused_by_name_and_the_model_left_as_it_was():
     model = build("gpt2-tied")
     model.transformer.h[0].mlp.act = nn.PReLU().double()
     assert "h.0.mlp.act is a PReLU" in _refusal(model)
+    assert all(p.requires_grad for p in model.parameters())
+    assert not any(m._forward_hooks for m in model.modules())
 
 
 def test_a_subclass_may_compute_something_else_and_is_refused():
@@ -46,54 +44,31 @@ def test_a_subclass_may_compute_something_else_and_is_refused():
     assert "layers.0.mlp.up_proj is a Doubled" in _refusal(model)
 
 
-def _from(config_class: str, **more) -> nn.Module:
-    import transformers
-
-    config = getattr(transformers, config_class)(
-        vocab_size=VOCABULARY,
-        hidden_size=16,
-        intermediate_size=24,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=CONTEXT,
-        pad_token_id=None,
-        **more,
-    )
-    return oracle.randomise(transformers.AutoModelForCausalLM.from_config(config)).double()
-
-
-def test_scaled_logits_are_refused():
-    scaled = _from("GraniteConfig", logits_scaling=1.05)
-    assert "GraniteForCausalLM scales or shifts" in _refusal(scaled)
+@pytest.mark.parametrize("factor", [1.0, 1e-3], ids=["", "small logits hide nothing"])
+def test_scaled_logits_are_refused(factor):
+    scaled = random_model("GraniteConfig", logits_scaling=1.05, **LLAMA)
     with torch.no_grad():
-        scaled.get_output_embeddings().weight.mul_(1e-3)  # small logits hide nothing
+        scaled.get_output_embeddings().weight.mul_(factor)
     assert "GraniteForCausalLM scales or shifts" in _refusal(scaled)
 
 
-def test_a_scaled_embedding_is_refused():
-    assert "embed_tokens is a GemmaTextScaledWordEmbedding" in _refusal(
-        _from("GemmaConfig", head_dim=4)
-    )
-
-
-def test_a_normalisation_by_one_plus_weight_is_refused():
-    gemma = _from("GemmaConfig", head_dim=4)
-    gemma.get_input_embeddings().weight.requires_grad_(False)
-    assert "input_layernorm is a GemmaRMSNorm" in _refusal(gemma)
-
-
-def test_a_refused_model_is_left_as_it_was():
-    model = build("gpt2-tied")
-    model.transformer.h[1].mlp.act = nn.PReLU().double()
-    assert "PReLU" in _refusal(model)
-    assert all(p.requires_grad for p in model.parameters())
-    assert not any(m._forward_hooks for m in model.modules())
+@pytest.mark.parametrize(
+    ("train_embedding", "message"),
+    [
+        (True, "embed_tokens is a GemmaTextScaledWordEmbedding"),
+        (False, "input_layernorm is a GemmaRMSNorm"),  # it normalises by one plus weight
+    ],
+)
+def test_layers_of_gemma_are_refused(train_embedding, message):
+    gemma = random_model("GemmaConfig", head_dim=4, **LLAMA)
+    gemma.get_input_embeddings().weight.requires_grad_(train_embedding)
+    assert message in _refusal(gemma)
 
 
 def test_normalised_heads_are_exact():
     """Qwen3 normalises every head, so one token uses a scale several times."""
-    assert_exact(_from("Qwen3Config", head_dim=4), random_units(16, 4, 2), "published")
+    model = random_model("Qwen3Config", head_dim=4, **LLAMA)
+    assert_exact(model, random_units(16, 4, 2), "published")
 
 
 def test_a_layer_that_loses_sight_of_the_rows_is_refused():

@@ -21,10 +21,7 @@ from tests.helpers.clipped import (
     total_norm,
     with_adapters,
 )
-from twinset.privacy.clipping import (
-    ClippingEngine,
-    Execution,
-)
+from twinset.privacy.clipping import ClippingEngine, Execution
 
 
 @pytest.mark.parametrize("hostile", [False, True])
@@ -75,14 +72,14 @@ def test_bfloat16_base_with_lora_releases_at_most_c(family):
 
 @pytest.mark.parametrize("family", ["gpt2-untied", "llama-untied"])
 def test_a_unit_that_is_not_finite_counts_as_zero_and_spoils_no_other(family):
-    model = build(family)
-    poison = PADDING_BELOW
+    model, poison = build(family), PADDING_BELOW
     with torch.no_grad():
         model.get_input_embeddings().weight[poison] = math.nan
-    units = [
-        [([i if i != poison else 1 for i in p], [i if i != poison else 1 for i in t]) for p, t in u]
-        for u in random_units(12, 4, 2)
-    ]
+
+    def harmless(ids: list[int]) -> list[int]:
+        return [1 if i == poison else i for i in ids]
+
+    units = [[(harmless(p), harmless(t)) for p, t in unit] for unit in random_units(12, 4, 2)]
     units[1][1] = ([poison], units[1][1][1])  # in a mismatched prompt only
     mine, theirs = LOSSES["published"]
     clean = oracle.clipped(model, units[:1] + units[2:], theirs, C)

@@ -222,16 +222,12 @@ def test_numpy_errs_by_far_less_than_the_margin(dtype):
 
 
 def test_level_2_errs_by_far_less_than_its_margin():
-    raw = np.random.default_rng(1)
-    words = np.concatenate(
-        [raw.integers(0, 2**63, 2000), 2 ** np.arange(63), 2**63 - 1 - 2 ** np.arange(62)]
-    )
+    raw, small = np.random.default_rng(1), 2 ** np.arange(62)
+    words = np.concatenate([raw.integers(0, 2**63, 2000), small, [2**62], 2**63 - 1 - small])
     turns = raw.integers(-(2**31), 2**31, len(words)).astype(np.int32)
     more = raw.integers(0, 2**64, (2, len(words)), np.uint64)
-    found = refined(words, turns, more).T.tolist()
-    for word, turn, (a, b), z in zip(
-        words.tolist(), turns.tolist(), more.T.tolist(), found, strict=True
-    ):
+    drawn = zip(words.tolist(), turns.tolist(), more.T.tolist(), strict=True)
+    for (word, turn, (a, b)), z in zip(drawn, refined(words, turns, more).T.tolist(), strict=True):
         truth = pair_of((word << 64 | a, 127), turn << 64 | b, 96)
         off = max(abs(x - y) for x, y in zip(truth, z, strict=True))
         assert off < noise.MARGIN_2 / 16

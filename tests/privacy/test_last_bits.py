@@ -137,7 +137,7 @@ def test_both_tables_may_lead_to_every_weight(sigma):
     assert (multiples != np.rint(multiples)).any()
 
 
-def test_stretched_noise_is_on_a_grid_too(monkeypatch):
+def test_scaled_noise_is_on_a_grid_too(monkeypatch):
     """Noise of its own size for each weight: on the grid of its own size, never of the sum's."""
     scales = torch.tensor([0.5, 1.0, 3.0]).repeat(50_000)
     policy = importance.PublishedImportance(MechanismParams(0.7, 1.0, 0.1, Randomness.for_tests(1)))

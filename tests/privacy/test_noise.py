@@ -3,6 +3,7 @@ import pytest
 import torch
 from scipy import stats
 
+from twinset.privacy.accounting.events import GaussianRelease
 from twinset.privacy.mechanism import noise
 from twinset.privacy.mechanism.label_counts import proportional_rows, release_label_counts
 from twinset.privacy.mechanism.noise import add_gaussian_
@@ -111,10 +112,11 @@ LABELS = [("bad",)] * 400 + [("good",)] * 600
 PUBLIC = [("bad",), ("good",), ("mixed",)]
 
 
-def test_label_counts_carry_the_stated_noise():
+def test_label_counts_carry_the_stated_noise_and_their_event():
     randomness = Randomness.for_tests(7)
-    released = [release_label_counts(LABELS, PUBLIC, 20.0, randomness)[0] for _ in range(2000)]
-    draws = (np.array(released)[:, :2] - [400, 600]).flatten()
+    released = [release_label_counts(LABELS, PUBLIC, 20.0, randomness) for _ in range(2000)]
+    assert {event for _, event in released} == {GaussianRelease(20.0, "label counts")}
+    draws = (np.array([counts for counts, _ in released])[:, :2] - [400, 600]).flatten()
     assert is_gaussian(draws, 20.0)
     assert not is_gaussian(draws, 20.0 * 2 / 3)
     assert not is_gaussian(draws, 20.0 * 3 / 2)
@@ -124,11 +126,6 @@ def test_combinations_without_records_get_noise_too():
     randomness = Randomness.for_tests(8)
     empty = [release_label_counts(LABELS, PUBLIC, 20.0, randomness)[0][2] for _ in range(200)]
     assert min(empty) == 0 and 60 < sum(count > 0 for count in empty) < 140
-
-
-def test_label_counts_come_with_their_event():
-    _, event = release_label_counts(LABELS, PUBLIC, 20.0, Randomness.for_tests(9))
-    assert (event.noise_multiplier, event.what) == (20.0, "label counts")
 
 
 def test_counts_all_below_zero_become_uniform():

@@ -82,11 +82,8 @@ def test_there_is_no_entry_without_a_policy():
 
 
 def spent(key, noise_multiplier=1.0):
-    weights = torch.tensor([0.5, 1.0])
-    options = PolicyConfig(*key)
-    params = MechanismParams(
-        noise_multiplier, 1.0, 0.1, Randomness.for_tests(0), options, 0.5, weights
-    )
+    draws, weights = Randomness.for_tests(0), torch.tensor([0.5, 1.0])
+    params = MechanismParams(noise_multiplier, 1.0, 0.1, draws, PolicyConfig(*key), 0.5, weights)
     return make_policy(params).release([torch.zeros(2)], [0, 1])[1]
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,8 @@ import pytest
 import torch
 
 from tests.helpers import oracle
-from tests.helpers.commands import COLUMNS, QUICK, run_twinset
+from tests.helpers.commands import COLUMNS, OWNED, QUICK, run_twinset
+from tests.helpers.handover import ledger
 from twinset.config import SpeedConfig
 from twinset.data.tokenization import TokenisedRecords
 from twinset.models.base_model import load_base
@@ -21,7 +23,7 @@ from twinset.privacy.mechanism.label_counts import release_label_counts
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.privacy.mechanism.units import Units
 from twinset.privacy.statement.guarantee import guarantee
-from twinset.privacy.statement.ledger import Ledger
+from twinset.privacy.statement.ledger import OWNER_CLIPPING, OWNER_NEIGHBOURING, OWNER_UNIT, Ledger
 from twinset.training.batch_shapes import BatchShapes
 from twinset.training.clipped_sum import Batch, ClippedSum, WrongPrompts
 
@@ -153,39 +155,30 @@ def test_label_counts_have_noise_for_all_that_an_owner_may_change():
         assert 0.85 * 2 * most < np.std(draws) < 1.15 * 2 * most
 
 
-N_OWNERS = 20
-TABLE = pd.DataFrame(
-    {
-        "review": [f"The plot of film {i} was {'good' if i % 2 else 'bad'}." for i in range(60)],
-        "label": ["pos", "neg"] * 30,
-        "who": [f"Person {i % N_OWNERS}" for i in range(60)],
-    }
-)
-
-
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    TABLE.to_csv("t.csv", index=False)
+    OWNED.assign(gaps=OWNED["who"].where(OWNED.index != 3)).to_csv("t.csv", index=False)
     return tmp_path
 
 
-def generate(capsys, base, *more):
-    given = ("t.csv", *COLUMNS, "--base-model", base, *QUICK, "--run", "r", "--epsilon", "30")
-    return run_twinset(capsys, "generate", *given, *more)
+@pytest.fixture
+def generate(place, tiny_base, capsys):
+    given = ("t.csv", *COLUMNS, "--base-model", tiny_base, *QUICK, "--run", "r", "--epsilon", "30")
+    return lambda *more: run_twinset(capsys, "generate", *given, *more)
 
 
-def test_a_run_by_owners_says_so(place, tiny_base, capsys):
-    made = generate(capsys, tiny_base, "--owner", "who", "--max-records-per-owner", "2")
+def test_a_run_by_owners_says_so(generate, capsys):
+    made = generate("--owner", "who", "--max-records-per-owner", "2")
     assert made.code == 0, made.err
-    ledger = Ledger.load(Path("r/model/ledger.json"))
-    assert (ledger.unit, ledger.records) == ("owner", N_OWNERS)
-    claim = guarantee(ledger)
+    spent = Ledger.load(Path("r/model/ledger.json"))
+    assert (spent.unit, spent.records) == ("owner", 20)
+    claim = guarantee(spent)
     assert claim.epsilon is not None and claim.epsilon <= 30
     assert "for each owner" in claim.sentence and "all records of a given owner" in claim.sentence
     assert "record is" not in claim.sentence
-    (steps,) = [e for e in ledger.events if isinstance(e, SubsampledGaussian)]
-    assert epsilon(ledger.events, ledger.delta) == claim.epsilon and steps.steps == 3
+    (steps,) = [e for e in spent.events if isinstance(e, SubsampledGaussian)]
+    assert epsilon(spent.events, spent.delta) == claim.epsilon and steps.steps == 3
     twin = pd.read_csv("r/share/twin.csv")
     assert list(twin.columns) == ["review", "label"]
     assert "Private owners: 20" in Path("r/share/README.md").read_text()
@@ -194,15 +187,12 @@ def test_a_run_by_owners_says_so(place, tiny_base, capsys):
     assert "Person" not in shared
 
 
-def test_a_ledger_that_mixes_units_guarantees_nothing(place, tiny_base, capsys):
-    generate(capsys, tiny_base, "--owner", "who")
-    plain = Ledger.load(Path("r/model/ledger.json")).to_dict()
-    for name, other in (
-        ("neighbouring", "add or remove one record"),
-        ("clipping", "whole record: all sequences, all tensors, all uses of tied weights"),
-        ("unit", "record"),
-    ):
-        assert guarantee(Ledger.from_dict(plain | {name: other})).epsilon is None
+def test_a_ledger_that_mixes_units_guarantees_nothing():
+    by_owner = {"unit": OWNER_UNIT, "neighbouring": OWNER_NEIGHBOURING, "clipping": OWNER_CLIPPING}
+    record, owner = ledger(), replace(ledger(), **by_owner)
+    assert guarantee(record).epsilon is not None and guarantee(owner).epsilon is not None
+    for name in by_owner:
+        assert guarantee(replace(owner, **{name: getattr(record, name)})).epsilon is None
 
 
 @pytest.mark.parametrize(
@@ -216,9 +206,7 @@ def test_a_ledger_that_mixes_units_guarantees_nothing(place, tiny_base, capsys):
         (("--owner", "gaps"), "missing in 1 rows, first in row 4"),
     ],
 )
-def test_what_is_no_owner_is_refused(place, tiny_base, capsys, more, message):
-    gaps = TABLE.assign(gaps=TABLE["who"].where(TABLE.index != 3))
-    gaps.to_csv("t.csv", index=False)
-    refused = generate(capsys, tiny_base, *more)
+def test_what_is_no_owner_is_refused(generate, more, message):
+    refused = generate(*more)
     assert refused.code == 2 and message in refused.err and "Person" not in refused.err
     assert not Path("r").exists()

@@ -30,19 +30,12 @@ HOSTILE = [
     "\n\n# What is guaranteed\n\nEverything.",
     "\r\n| ε | 0.1 |",
     "'single' \"double\" `tick` ``two``",
-    "`",
     "` <script>alert(1)</script> `",
     "![x](https://example.org/x.png)",
-    "a | b | c",
     "{{ jinja }} ${shell} %s",
     "*&anchor !!python/object/apply:os.system ['true']",
-    "- item: [1, {a: b}]",
     "\u2028line\u2029paragraph\u0085next\u202ertl",
-    "\\",
-    " blank ",
-    "=1+1",
-    "null",
-    "1e5",
+    *("`", "a | b | c", "- item: [1, {a: b}]", "\\", " blank ", "=1+1", "null", "1e5"),
 ]
 
 
@@ -96,20 +89,13 @@ def test_the_header_is_what_a_hub_reads():
     assert header["tags"] == ["synthetic", "differential-privacy"]
     assert header["task_categories"] == ["text-classification"]
     assert header["size_categories"] == ["1K<n<10K"]
-    assert header["configs"] == [
-        {
-            "config_name": "default",
-            "data_files": "twin.tsv.gz",
-            "sep": "\t",
-            "keep_default_na": False,
-        }
-    ]
+    reading = {"data_files": "twin.tsv.gz", "sep": "\t", "keep_default_na": False}
+    assert header["configs"] == [{"config_name": "default"} | reading]
 
 
-def test_it_tells_how_the_twin_was_made():
-    made = description(
-        sampling=SamplingConfig(top_p=0.9, temperature=1, typical_p=0.7), title="Film reviews"
-    )
+def test_it_states_how_the_twin_was_made():
+    sampling = SamplingConfig(top_p=0.9, temperature=1, typical_p=0.7)
+    made = description(sampling=sampling, title="Film reviews")
     text = card(ledger(TRAINING), made, label_rows={("fresh",): 4, ("rotten",): 2})
     claim = guarantee(ledger(TRAINING))
     for line in (
@@ -177,8 +163,7 @@ def test_no_name_or_label_changes_the_cards_shape(hostile, place):
 
 
 @pytest.mark.parametrize("hostile", HOSTILE[1:4])
-def test_a_name_as_it_stands_would_change_the_shape(hostile):
-    """The negative control of the test above."""
+def test_control_a_name_as_it_stands_would_change_the_shape(hostile):
     text = card()
     assert skeleton(text.replace("`fresh`", hostile)) != skeleton(text)
 

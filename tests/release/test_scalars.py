@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from tests.helpers.commands import run_twinset
+from tests.helpers.commands import fitted_scale, run_twinset
 from twinset.sampling.twin_model import TwinModel
 
 N, OWNERS = 24, 12
@@ -20,7 +20,7 @@ TABLES = {
     "a": pd.DataFrame(
         {
             "review": [
-                f"The plot of film {i} was good, and the cast even better." for i in range(N)
+                f"The plot of film {i} was good, and the cast was better." for i in range(N)
             ],
             "label": ["pos"] * (N - 2) + ["neg"] * 2,
             "who": [f"Person {i % OWNERS}" for i in range(N)],
@@ -123,13 +123,10 @@ def run_on(capsys, which, base, *more):
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch, tiny_base, capsys):
+def place(tmp_path, monkeypatch, tiny_base):
     """A working folder with constants of privacy weights, of public texts."""
     monkeypatch.chdir(tmp_path)
-    sentences = [f"A public sentence, number {i}, of words{' more' * (i % 5)}." for i in range(40)]
-    pd.DataFrame({"text": sentences}).to_csv("public.csv", index=False)
-    fit = ("weights", "public.csv", "--base-model", tiny_base, "--output", "scale.json", "--quiet")
-    assert run_twinset(capsys, *fit).code == 0
+    fitted_scale(tmp_path, tiny_base)
 
 
 @pytest.mark.parametrize(
@@ -155,15 +152,12 @@ def test_only_noisy_figures_and_what_follows_from_them_differ(place, capsys, tin
 
 
 @pytest.mark.parametrize(
-    ("planted", "places"),
-    [
-        (lambda texts: sum(map(len, texts)) / len(texts), {"model/twinset.json /note"}),
-        (lambda texts: len(set(texts)), {"model/twinset.json /note"}),
-    ],
+    "planted",
+    [lambda texts: sum(map(len, texts)) / len(texts), lambda texts: len(set(texts))],
     ids=["mean length", "different texts"],
 )
-def test_a_figure_of_the_table_is_noticed(place, capsys, tiny_base, monkeypatch, planted, places):
-    plain, found = TwinModel._description, []
+def test_a_figure_of_the_table_is_noticed(place, capsys, tiny_base, monkeypatch, planted):
+    plain, found, places = TwinModel._description, [], {"model/twinset.json /note"}
     for which in "ab":
         note = planted(TABLES[which]["review"].tolist())
         monkeypatch.setattr(

@@ -4,10 +4,10 @@ import errno
 import hashlib
 import json
 import random
-import shutil
 
 import pytest
 
+from tests.helpers import refusals
 from tests.helpers.handover import FULL_BATCH, NO_PRIVACY, TRAINING, hand_over, ledger
 from twinset.data.formats import FORMATS
 from twinset.errors import InputError, VerificationError
@@ -34,11 +34,8 @@ def forge(paths, change, card=lambda text: text) -> None:
 
 
 def refusal(path) -> str:
-    """Return why verification fails, having seen that it is one line."""
-    with pytest.raises(VerificationError) as caught:
-        verify(path)
-    assert len(str(caught.value).splitlines()) == 1
-    return str(caught.value)
+    """Return why verification fails."""
+    return refusals.refusal(verify, path, error=VerificationError)
 
 
 @pytest.mark.parametrize("format", [ending.removeprefix(".") for ending in FORMATS])
@@ -64,17 +61,14 @@ def test_a_run_its_share_and_a_published_file_are_all_taken(tmp_path):
 @pytest.mark.parametrize("format", ["csv", "parquet", "jsonl.gz"])
 @pytest.mark.parametrize("role", ["twin", "card", "privacy"])
 def test_any_altered_byte_is_caught(tmp_path, role, format):
-    paths = hand_over(tmp_path, format=format)
-    path = getattr(paths, role)
+    path = getattr(hand_over(tmp_path, format=format), role)
     original, rng = path.read_bytes(), random.Random(0)
     verify(tmp_path)
+    alterations = [original[:-1], original + b"\n", b""]
     for place in range(0, len(original), max(1, len(original) // 150)):
-        altered = bytearray(original)
-        altered[place] ^= 1 << rng.randrange(8)
-        path.write_bytes(altered)
-        with pytest.raises(VerificationError):
-            verify(tmp_path)
-    for altered in (original[:-1], original + b"\n", b""):
+        flipped = bytes([original[place] ^ 1 << rng.randrange(8)])
+        alterations.append(original[:place] + flipped + original[place + 1 :])
+    for altered in alterations:
         path.write_bytes(altered)
         with pytest.raises(VerificationError):
             verify(tmp_path)
@@ -95,57 +89,59 @@ def test_any_altered_digit_of_privacy_json_is_caught(tmp_path):
 
 
 def set_event(position, name, value):
-    def change(data):
-        data["ledger"]["events"][position][name] = value
-
-    return change
+    return lambda data: data["ledger"]["events"][position].update({name: value})
 
 
-def set_ledger(name, value):
-    return lambda data: data["ledger"].update({name: value})
+def add_event(**event):
+    return lambda data: data["ledger"]["events"].append(event)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (set_event(0, "noise_multiplier", 4.9), "its events come to"),
-        (set_event(1, "noise_multiplier", 9.01), "its events come to"),
-        (set_event(1, "steps", 21), "its events come to"),
-        (set_event(1, "sample_rate", 0.9), "but its events come to None"),
-        (set_event(1, "steps", 0), "steps must be"),
-        (set_event(1, "kind", "magic"), "unknown event kind"),
-        (lambda d: d["ledger"]["events"].pop(0), "its events come to"),
-        (lambda d: d["ledger"]["events"].append({"kind": "magic\nline"}), "unknown event kind"),
-        (
-            lambda d: d["ledger"]["events"].append({"kind": "non_private_access", "reason": "x"}),
-            "come to None",
-        ),
-        (set_ledger("randomness_is_private", False), "come to None"),
-        (set_ledger("records", 10**6), "come to None"),
-        (set_ledger("sampler", "shuffled"), "come to None"),
-        (set_ledger("delta", 1e-6), "its events come to"),
-        (set_ledger("caveats", ["x"]), "excludes does not follow"),
-        (set_ledger("surplus", 1), "unknown field"),
-        (lambda d: d["ledger"].pop("unit"), "missing or unknown field"),
-        (lambda d: d["guarantee"].update(epsilon=1.0), "states ε = 1.0"),
-        (lambda d: d["guarantee"].update(epsilon=None), "states ε = None"),
-        (lambda d: d["guarantee"].update(epsilon="8"), "states ε = 8"),
-        (lambda d: d["guarantee"].update(epsilon=True), "states ε = True"),
-        (lambda d: d["guarantee"].update(delta=1e-6), "delta does not follow"),
-        (lambda d: d["guarantee"].update(sentence="All is well."), "sentence does not follow"),
-        (lambda d: d["guarantee"]["excludes"].pop(), "excludes does not follow"),
-        (lambda d: d["guarantee"].pop("covers"), "'guarantee' must have the fields"),
-        (lambda d: d["files"]["twin"].update(rows=7), "rows is not that of"),
-        (lambda d: d["files"]["twin"].update(format="csv"), "its header names another file"),
-        (lambda d: d["files"]["twin"].update(format="../twin"), "unknown format"),
-        (lambda d: d["files"]["twin"].update(columns=["review"]), "other columns than stated"),
-        (lambda d: d["files"]["twin"].update(columns=None), "does not list"),
-        (lambda d: d["files"].update(more={}), "'files' must have the fields"),
-        (lambda d: d.update(format_version="2"), "no format_version that is a number"),
-        (set_ledger("format_version", 1), "a ledger that has format_version 1"),
-        (lambda d: d.update(note="x"), "the file must have the fields"),
-    ],
-)
+def set_in(part, name, value):
+    return lambda data: data[part].update({name: value})
+
+
+def set_twin(name, value):
+    return lambda data: data["files"]["twin"].update({name: value})
+
+
+FORGERIES = [
+    (set_event(0, "noise_multiplier", 4.9), "its events come to"),
+    (set_event(1, "noise_multiplier", 9.01), "its events come to"),
+    (set_event(1, "steps", 21), "its events come to"),
+    (set_event(1, "sample_rate", 0.9), "but its events come to None"),
+    (set_event(1, "steps", 0), "steps must be"),
+    (set_event(1, "kind", "magic"), "unknown event kind"),
+    (lambda d: d["ledger"]["events"].pop(0), "its events come to"),
+    (add_event(kind="magic\nline"), "unknown event kind"),
+    (add_event(kind="non_private_access", reason="x"), "come to None"),
+    (set_in("ledger", "randomness_is_private", False), "come to None"),
+    (set_in("ledger", "records", 10**6), "come to None"),
+    (set_in("ledger", "sampler", "shuffled"), "come to None"),
+    (set_in("ledger", "delta", 1e-6), "its events come to"),
+    (set_in("ledger", "caveats", ["x"]), "excludes does not follow"),
+    (set_in("ledger", "surplus", 1), "unknown field"),
+    (lambda d: d["ledger"].pop("unit"), "missing or unknown field"),
+    (set_in("guarantee", "epsilon", 1.0), "states ε = 1.0"),
+    (set_in("guarantee", "epsilon", None), "states ε = None"),
+    (set_in("guarantee", "epsilon", "8"), "states ε = 8"),
+    (set_in("guarantee", "epsilon", True), "states ε = True"),
+    (set_in("guarantee", "delta", 1e-6), "delta does not follow"),
+    (set_in("guarantee", "sentence", "All is well."), "sentence does not follow"),
+    (lambda d: d["guarantee"]["excludes"].pop(), "excludes does not follow"),
+    (lambda d: d["guarantee"].pop("covers"), "'guarantee' must have the fields"),
+    (set_twin("rows", 7), "rows is not that of"),
+    (set_twin("format", "csv"), "its header names another file"),
+    (set_twin("format", "../twin"), "unknown format"),
+    (set_twin("columns", ["review"]), "other columns than stated"),
+    (set_twin("columns", None), "does not list"),
+    (set_in("files", "more", {}), "'files' must have the fields"),
+    (lambda d: d.update(format_version="2"), "no format_version that is a number"),
+    (set_in("ledger", "format_version", 1), "a ledger that has format_version 1"),
+    (lambda d: d.update(note="x"), "the file must have the fields"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), FORGERIES)
 def test_a_forged_statement_with_mended_hashes_is_caught(tmp_path, change, message):
     forge(paths := hand_over(tmp_path), lambda data: None)
     verify(tmp_path)  # the forger's tools alone do no harm
@@ -177,20 +173,19 @@ def test_a_card_that_disagrees_with_the_ledger_is_caught(tmp_path, old, new, mes
     assert message in refusal(tmp_path)
 
 
-@pytest.mark.parametrize("content", [b"not a table", b""])
-def test_a_twin_that_cannot_be_read_is_caught_though_its_hash_fits(tmp_path, content):
-    paths = hand_over(tmp_path)
-    paths.twin.write_bytes(content)
+@pytest.mark.parametrize(
+    ("format", "change", "message"),
+    [
+        ("parquet", lambda data: b"not a table", "not a readable Parquet file"),
+        ("parquet", lambda data: b"", "not a readable Parquet file"),
+        ("jsonl", lambda data: data + data[data.index(b"\n") + 1 :], "has 11 rows, not 6"),
+    ],
+)
+def test_another_twin_is_caught_though_its_hash_fits(tmp_path, format, change, message):
+    paths = hand_over(tmp_path, format=format)
+    paths.twin.write_bytes(change(paths.twin.read_bytes()))
     forge(paths, lambda data: None)
-    assert "not a readable Parquet file" in refusal(tmp_path)
-
-
-def test_a_twin_with_a_row_more_is_caught_though_its_hash_fits(tmp_path):
-    paths = hand_over(tmp_path, format="jsonl")
-    with open(paths.twin, "a", encoding="utf-8") as file:
-        file.write('{"review": "more", "sentiment": "fresh"}\n')
-    forge(paths, lambda data: None)
-    assert "has 7 rows, not 6" in refusal(tmp_path)
+    assert message in refusal(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +195,7 @@ def test_a_twin_with_a_row_more_is_caught_though_its_hash_fits(tmp_path):
         "[]\n",
         "null\n",
         "[" * 100_000,
-        '{"epsilon": NaN}',
+        '{"e": NaN}',
         "\ufeff{}",
         '{\n  "a": 1,\n  "a": 1\n}\n',
     ],
@@ -210,18 +205,21 @@ def test_a_file_that_is_no_statement_is_caught(tmp_path, text):
     refusal(tmp_path)
 
 
-@pytest.mark.parametrize("role", ["twin", "card", "privacy"])
-def test_a_missing_file_is_bad_input(tmp_path, role):
+@pytest.mark.parametrize(
+    ("role", "name", "published"),
+    [
+        ("twin", "twin.csv", "out.csv"),
+        ("card", "README.md", "out.README.md"),
+        ("privacy", "privacy.json", "out.privacy.json"),
+    ],
+)
+def test_a_missing_file_is_bad_input(tmp_path, role, name, published):
     paths = hand_over(tmp_path / "share", format="csv")
     publish(tmp_path / "share", tmp_path / "out.csv")
     getattr(paths, role).unlink()
-    name = {"twin": "twin.csv", "card": "README.md", "privacy": "privacy.json"}[role]
-    with pytest.raises(InputError, match=name):
-        verify(tmp_path / "share")
-    published = "out.csv" if role == "twin" else f"out.{name}"
+    assert name in refusals.refusal(verify, tmp_path / "share")
     (tmp_path / published).unlink()
-    with pytest.raises(InputError, match=published.replace(".", r"\.")):
-        verify(tmp_path / "out.csv")
+    assert published in refusals.refusal(verify, tmp_path / "out.csv")
 
 
 def test_a_file_that_cannot_be_read_is_bad_input(tmp_path, monkeypatch):
@@ -231,13 +229,10 @@ def test_a_file_that_cannot_be_read_is_bad_input(tmp_path, monkeypatch):
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr("twinset.release.verify.sha256_file", refuse)
-    with pytest.raises(InputError, match=r"cannot be read \(Permission denied\); check"):
-        verify(tmp_path)
+    assert "cannot be read (Permission denied); check" in refusals.refusal(verify, tmp_path)
 
 
 def test_neither_model_nor_internal_folder_is_needed(tmp_path):
-    paths = hand_over(tmp_path / "run" / "share")
-    moved = tmp_path / "elsewhere"
-    shutil.copytree(paths.twin.parent, moved)
-    shutil.rmtree(tmp_path / "run")
-    assert verify(moved).rows == 6
+    hand_over(tmp_path / "run" / "share")
+    (tmp_path / "run" / "share").rename(tmp_path / "elsewhere")
+    assert verify(tmp_path / "elsewhere").rows == 6

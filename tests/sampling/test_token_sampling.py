@@ -80,12 +80,6 @@ def test_nucleus_is_that_of_a_full_sort(monkeypatch, top_p, spread, size):
     _assert_draws(monkeypatch, logits, config, expected)
 
 
-def test_temperature_comes_before_the_nucleus(monkeypatch):
-    logits = _logits(1, 300, 2.0)
-    config = SamplingConfig(top_p=0.9, temperature=0.5)
-    _assert_draws(monkeypatch, logits, config, nucleus(logits / 0.5, 0.9))
-
-
 @pytest.mark.parametrize("mass", [0.2, 0.9, 0.95])
 @pytest.mark.parametrize("spread", [0.2, 2.0, 8.0])
 def test_typical_is_that_of_transformers(monkeypatch, mass, spread):

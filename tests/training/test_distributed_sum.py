@@ -2,7 +2,6 @@
 
 import hashlib
 import math
-import os
 import subprocess
 import sys
 import types
@@ -10,18 +9,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy import stats
 
-from tests.helpers.commands import arguments, good_table_in, run_twinset
-from twinset.config import RunConfig, SpeedConfig, TrainingConfig
+from tests.helpers.commands import arguments, python_environment, run_python, run_twinset
+from twinset.config import PrivacyConfig, RunConfig, SpeedConfig, TrainingConfig
 from twinset.config.plan import Plan
 from twinset.data.records import Records
 from twinset.data.schema import Attribute, Schema
 from twinset.data.templates import Template
 from twinset.data.tokenization import TokenisedRecords, tokenise
 from twinset.distributed import END, joined, process_group
+from twinset.errors import InputError
 from twinset.models.base_model import load_base
 from twinset.models.nf4 import Nf4Linear
 from twinset.pipeline.worker import trainer_of
@@ -38,7 +39,6 @@ from twinset.training.distributed_sum import DistributedSum
 from twinset.training.loop import StepContext, opening_message, run_training
 from twinset.training.trainer import Trainer
 
-ROOT = Path(__file__).parents[2]
 SIGMA, NORM = 0.9, 0.2
 LABELS = [("good",), ("bad",)]
 SCHEMA = Schema("t", "str", (Attribute("l", "str", ("bad", "good")),), columns=("t", "l"))
@@ -48,27 +48,30 @@ PLAN = Plan(24, 8.0, 1e-5, 12, 3, SIGMA, 1.0, 1e-3, 2.0)
 @pytest.fixture(scope="module")
 def config(tiny_base) -> RunConfig:
     training = TrainingConfig(base_model=str(tiny_base), method="full", max_tokens=20)
-    return RunConfig(training=training, speed=SpeedConfig(precision="float32", physical_batch=4))
+    return RunConfig(
+        privacy=PrivacyConfig(max_grad_norm=NORM),
+        training=training,
+        speed=SpeedConfig(precision="float32", physical_batch=4),
+    )
 
 
 @pytest.fixture(scope="module")
 def tokens(config, tmp_path_factory) -> TokenisedRecords:
     texts = [f"The film {'was long ' * (i % 4)}number {i}." for i in range(24)]
-    records = Records(texts, [LABELS[i % 2] for i in range(24)], SCHEMA)
-    base = load_base(config.training.base_model)
-    template = Template("own", "A {l} text:", {}, ("l",))
-    return tokenise(records, template, base.tokenizer, 64, 20, tmp_path_factory.mktemp("tokens"))
+    base, folder = load_base(config.training.base_model), tmp_path_factory.mktemp("tokens")
+    return tokens_of(texts, ITS_LABELS, base, folder)
 
 
-def engine_of(config, norm=NORM) -> ClippingEngine:
-    trainer = Trainer(load_base(config.training.base_model), config, [], Silent())
-    return ClippingEngine(trainer.model, norm, trainer.execution)
+def trainer(config) -> Trainer:
+    return Trainer(load_base(config.training.base_model), config, [], Silent())
 
 
 def own_sum(config, tokens) -> ClippedSum:
+    made = trainer(config)
+    engine = ClippingEngine(made.model, NORM, made.execution)
     wrong = WrongPrompts.of(PLAN, config.training)
     shapes = BatchShapes(config.speed, PLAN.batch_size, tokens.sequences_per_record(wrong.count))
-    return ClippedSum(engine_of(config), tokens, wrong, shapes)
+    return ClippedSum(engine, tokens, wrong, shapes)
 
 
 def context(config, tokens, policy=None, record_event=lambda event: None, group=None):
@@ -82,12 +85,6 @@ def context(config, tokens, policy=None, record_event=lambda event: None, group=
         speed=config.speed,
         group=group,
     )
-
-
-def message(config, tokens, norm=NORM):
-    config = replace(config, privacy=replace(config.privacy, max_grad_norm=norm))
-    trainer = Trainer(load_base(config.training.base_model), config, [], Silent())
-    return opening_message(trainer, context(config, tokens))
 
 
 def alone_each(records) -> list[list[int]]:
@@ -107,18 +104,17 @@ def batches(parameters) -> dict[str, Batch]:
 
 
 @pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_the_sum_of_a_team_is_that_of_one_process(config, tokens, size):
+def test_the_sum_of_several_processes_is_that_of_one(config, tokens, size):
     alone, rank_zero = own_sum(config, tokens), own_sum(config, tokens)
     with process_group(size) as group:
-        group.broadcast_message(message(config, tokens))
+        group.broadcast_message(opening_message(trainer(config), context(config, tokens)))
         for name, batch in batches(alone.engine.parameters).items():
             mine, theirs = alone.over(batch), DistributedSum(rank_zero, group).over(batch)
             for a, b in zip(alone.engine.sums, rank_zero.engine.sums, strict=True):
                 assert torch.allclose(a, b, atol=2e-6, rtol=1e-5), name
             for figure in ("losses", "norms", "scales"):
-                of_one, of_team = getattr(mine, figure), getattr(theirs, figure)
-                pairs = of_one.double().sort().values, of_team.double().sort().values
-                assert torch.allclose(*pairs, rtol=1e-5), name
+                pair = (getattr(sums, figure).double().sort().values for sums in (mine, theirs))
+                assert torch.allclose(*pair, rtol=1e-5), name
         group.broadcast_message(END)
 
 
@@ -129,8 +125,8 @@ def weights_of(trainer: Trainer) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("isolated", [True, False])
 @pytest.mark.parametrize("method", ["lora", "qlora", "full"])
-def test_others_begin_with_the_leaders_weights(config, tokens, monkeypatch, method, isolated):
-    """Also where bfloat16 is not fit for it, and the rounded weights go on in float32."""
+def test_others_start_from_the_weights_of_rank_0(config, tokens, monkeypatch, method, isolated):
+    """Also where bfloat16 is not fit for it, and the rounded weights stay in float32."""
     monkeypatch.setattr("twinset.training.trainer.is_batch_invariant", lambda *given: isolated)
     training = replace(config.training, method=method)
     low = replace(config, training=training, speed=SpeedConfig(precision="bfloat16"))
@@ -147,9 +143,9 @@ def test_others_begin_with_the_leaders_weights(config, tokens, monkeypatch, meth
     assert equal == (method == "full")
 
 
-def tokens_of(texts, labels, base) -> TokenisedRecords:
-    records = Records(texts, labels, SCHEMA)
-    return tokenise(records, Template("own", "A {l} text:", {}, ("l",)), base.tokenizer, 64, 20)
+def tokens_of(texts, labels, base, folder=None) -> TokenisedRecords:
+    template = Template("own", "A {l} text:", {}, ("l",))
+    return tokenise(Records(texts, labels, SCHEMA), template, base.tokenizer, 64, 20, folder)
 
 
 def process_of_each(texts, labels, base) -> dict[tuple, int]:
@@ -168,9 +164,8 @@ def moved_by_a_removal(base) -> int:
     """Count, over all rows that may be removed, the others that another process is dealt then."""
     whole, moved = process_of_each(TEXTS, ITS_LABELS, base), 0
     for i in range(len(TEXTS)):
-        less = process_of_each(
-            TEXTS[:i] + TEXTS[i + 1 :], ITS_LABELS[:i] + ITS_LABELS[i + 1 :], base
-        )
+        rest = [values[:i] + values[i + 1 :] for values in (TEXTS, ITS_LABELS)]
+        less = process_of_each(*rest, base)
         moved += sum(whole[record] != rank for record, rank in less.items())
     return moved
 
@@ -194,18 +189,20 @@ def test_text_and_label_both_decide_who_forms_a_gradient(tiny_base):
 
 
 @pytest.mark.slow
-def test_others_are_given_the_leaders_weights(config, tokens):
+def test_others_are_given_the_weights_of_rank_0(config, tokens):
     """After a step the sums are those of the new weights, which the others never computed."""
     alone, rank_zero = own_sum(config, tokens), own_sum(config, tokens)
     batch = batches(alone.engine.parameters)["plain"]
     with process_group(2) as group:
-        group.broadcast_message(message(config, tokens))
-        before = [total.clone() for total in alone.engine.sums] if alone.over(batch) else []
+        group.broadcast_message(opening_message(trainer(config), context(config, tokens)))
+        alone.over(batch)
+        before = [total.clone() for total in alone.engine.sums]
         with torch.no_grad():
             for own in (alone, rank_zero):
                 for parameter in own.engine.parameters:
                     parameter += 0.05
-        alone.over(batch), DistributedSum(rank_zero, group).over(batch)
+        alone.over(batch)
+        DistributedSum(rank_zero, group).over(batch)
         group.broadcast_message(END)
     pairs = list(zip(before, alone.engine.sums, rank_zero.engine.sums, strict=True))
     assert all(torch.allclose(a, b, atol=2e-6, rtol=1e-4) for _, a, b in pairs)
@@ -233,15 +230,10 @@ def spread_fits(draws: torch.Tensor, std: float) -> bool:
 
 def test_noise_is_added_once_with_the_whole_sigma(config, tokens, monkeypatch):
     monkeypatch.setattr(Watched, "drawn", [])
-    setting = MechanismParams(SIGMA, NORM, PLAN.sample_rate, Randomness.from_os())
-    privacy = config.privacy.__class__(max_grad_norm=NORM)
-    config = RunConfig(privacy=privacy, training=config.training, speed=config.speed)
+    policy = Watched(MechanismParams(SIGMA, NORM, PLAN.sample_rate, Randomness.from_os()))
     steps, events = [np.arange(12), np.arange(0), np.arange(24)], []
     with process_group(2) as group:
-        trainer = Trainer(load_base(config.training.base_model), config, [], Silent())
-        run_training(
-            trainer, steps, context(config, tokens, Watched(setting), events.append, group)
-        )
+        run_training(trainer(config), steps, context(config, tokens, policy, events.append, group))
     draws = torch.cat([noise.flatten() for noise in Watched.drawn])
     assert len(events) == 3 and draws.numel() > 10_000
     assert spread_fits(draws, SIGMA * NORM)
@@ -250,86 +242,71 @@ def test_noise_is_added_once_with_the_whole_sigma(config, tokens, monkeypatch):
 
 
 FOLLOWER = """
-import hashlib, sys
-from pathlib import Path
-from twinset.training import distributed_sum
+import sys
+from tests.training.test_distributed_sum import watch
 from twinset.pipeline import worker
 
-plain = distributed_sum._part
-def watched(batch, sizes, own, group):
-    report = plain(batch, sizes, own, group)
-    with open(sys.argv[4], "a") as file:
-        data = b"".join(p.detach().numpy().tobytes() for p in own.engine.parameters)
-        file.write(hashlib.sha256(data).hexdigest() + "\\n")
-    return report
-distributed_sum._part = watched
+watch(lambda digest: open(sys.argv[4], "a").write(digest + "\\n"))
 worker.main(*sys.argv[1:4])
 """
 
 
-@pytest.mark.slow
-def test_weights_are_equal_on_all_processes_in_each_step(config, tokens, tmp_path, monkeypatch):
-    theirs, plain = tmp_path / "theirs", distributed_sum._part
-
-    def digest(parameters) -> str:
-        data = b"".join(p.detach().numpy().tobytes() for p in parameters)
-        return hashlib.sha256(data).hexdigest()
-
-    seen = []
+def watch(write) -> None:
+    """Have each step's sum write down a hash of the weights it was taken at."""
+    plain = distributed_sum._part
 
     def watched(batch, sizes, own, group):
         report = plain(batch, sizes, own, group)
-        seen.append(digest(own.engine.parameters))
+        data = b"".join(p.detach().numpy().tobytes() for p in own.engine.parameters)
+        write(hashlib.sha256(data).hexdigest())
         return report
 
-    monkeypatch.setattr(distributed_sum, "_part", watched)
-    meeting = str(tmp_path / "meeting")
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "lo"}
+    distributed_sum._part = watched
+
+
+@pytest.mark.slow
+def test_weights_are_equal_on_all_processes_in_each_step(config, tokens, tmp_path, monkeypatch):
+    monkeypatch.setattr(distributed_sum, "_part", distributed_sum._part)  # put back at the end
+    theirs, meeting, seen = tmp_path / "theirs", str(tmp_path / "meeting"), []
+    watch(seen.append)
+    environment = python_environment(GLOO_SOCKET_IFNAME="lo")
     command = [sys.executable, "-c", FOLLOWER, meeting, "1", "2", str(theirs)]
-    setting = MechanismParams(SIGMA, config.privacy.max_grad_norm, 0.5, Randomness.from_os())
+    policy = make_policy(MechanismParams(SIGMA, NORM, 0.5, Randomness.from_os()))
     with subprocess.Popen(command, env=environment), joined(f"file://{meeting}", 0, 2) as group:
-        trainer = Trainer(load_base(config.training.base_model), config, [], Silent())
-        steps = [np.arange(12)] * 3
-        run_training(trainer, steps, context(config, tokens, make_policy(setting), group=group))
+        run = context(config, tokens, policy, group=group)
+        run_training(trainer(config), [np.arange(12)] * 3, run)
     assert theirs.read_text().split() == seen and len(set(seen)) == 3
 
 
 RUN = ("t.csv", "--run", "r", "--rows", "40", "--steps", "3", "--epsilon", "20")
 
 
-def test_a_run_of_two_processes_is_whole(tiny_base, tmp_path, monkeypatch, capsys):
-    import pandas as pd
-
-    place = good_table_in(tmp_path, monkeypatch)
+def test_a_run_of_two_processes_is_whole(tiny_base, good_table, capsys):
     made = run_twinset(capsys, *arguments(tiny_base, RUN), "--processes", "2")
     assert made.code == 0
     assert len(pd.read_csv("r/share/twin.csv")) == 40
     assert run_twinset(capsys, "verify", "r").code == 0
-    assert sorted(path.name for path in place.iterdir()) == ["r", "t.csv"]
+    assert sorted(path.name for path in good_table.iterdir()) == ["r", "t.csv"]
 
 
 @pytest.mark.slow
-def test_rows_do_not_depend_on_who_draws_them(tiny_base, tmp_path, monkeypatch, capsys):
+def test_rows_do_not_depend_on_who_draws_them(tiny_base, good_table, capsys):
     """Without noise, and with every record in each batch, nothing else is random."""
-    good_table_in(tmp_path, monkeypatch)
     plain = ("t.csv", "--rows", "40", "--no-privacy", "--batch-size", "60", "--precision")
     for run, more in (("one", []), ("two", ["--processes", "2"])):
         given = arguments(tiny_base, (*plain, "float32", "--steps", "1", "--run", run))
         assert run_twinset(capsys, *given, *more).code == 0
-    twins = [Path(run, "share/twin.csv").read_text() for run in ("one", "two")]
-    assert twins[0] == twins[1]
+    one, two = (Path(run, "share/twin.csv").read_text() for run in ("one", "two"))
+    assert one == two
 
 
-def test_a_process_that_dies_ends_the_run_with_one_line(config, tokens, monkeypatch):
-    from twinset.errors import InputError
-
+def test_a_process_that_dies_ends_the_run_with_one_line():
     with pytest.raises(InputError, match="fewer `processes`"), process_group(2) as group:
         group.broadcast_message({"task": "no such task"})  # it ends with an error
         group.barrier()
 
 
-def test_sharded_training_is_refused(tiny_base, tmp_path, monkeypatch, capsys):
-    good_table_in(tmp_path, monkeypatch)
+def test_sharded_training_is_refused(tiny_base, good_table, monkeypatch, capsys):
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     refused = run_twinset(capsys, *arguments(tiny_base, RUN))
     assert refused.code == 2 and "FSDP is not supported" in refused.err
@@ -337,13 +314,10 @@ def test_sharded_training_is_refused(tiny_base, tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_a_launcher_may_start_the_processes(tiny_base, tmp_path, monkeypatch):
-    good_table_in(tmp_path, monkeypatch)
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m"]
+def test_a_launcher_may_start_the_processes(tiny_base, good_table):
+    launch = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "twinset"]
     given = ("t.csv", "--rows", "40", "--epsilon", "20")  # --run would be taken for the launcher's
-    command = [*launch, "twinset", *map(str, arguments(tiny_base, given))]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    done = run_python(*launch, *arguments(tiny_base, given))
     assert done.returncode == 0, done.stderr
     assert [path.name for path in Path("runs").iterdir()] == ["t-1"]
     assert Path("runs/t-1/share/privacy.json").is_file()

@@ -10,13 +10,6 @@ from twinset.errors import InputError
 from twinset.training.resume import RunContext
 
 
-@pytest.fixture
-def tokenizer(tiny_base):
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(tiny_base)
-
-
 class Counting:
     """A tokenizer that counts the texts it is given."""
 

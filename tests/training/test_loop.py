@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+from transformers import AutoModelForCausalLM
 
 from tests.helpers import oracle
 from twinset.config import SpeedConfig, TrainingConfig
@@ -44,9 +45,19 @@ def plan(records: int = 12, batch: int = 12, steps: int = 1, **changes) -> Plan:
 
 @pytest.fixture
 def model(tiny_base):
-    from transformers import AutoModelForCausalLM
-
     return AutoModelForCausalLM.from_pretrained(tiny_base).double()
+
+
+@pytest.fixture
+def rerun(model):
+    """Train from the weights that the model had first, as often as it is called."""
+    start = {name: p.detach().clone() for name, p in model.state_dict().items()}
+
+    def run(*given, **options) -> Run:
+        model.load_state_dict(start)
+        return run_training(model, *given, **options)
+
+    return run
 
 
 @dataclass
@@ -124,14 +135,18 @@ def same(left: list[Tensor], right: list[Tensor], bound: float = EXACT) -> bool:
 # -- the clipped sum -------------------------------------------------------------------------------
 
 
-def test_the_sum_is_that_of_one_record_at_a_time(model):
-    records = tokenised()
-    units = [
+def units_of(records: TokenisedRecords) -> list[oracle.Unit]:
+    """Each record under its own prompt, and under all the wrong ones."""
+    return [
         [(records.prompts[label], text)]
         + [(records.prompts[wrong], text) for wrong in LABELS if wrong != label]
         for text, label in zip(records.texts, records.labels, strict=True)
     ]
-    expected = oracle.clipped(model, units, oracle.bounded(0.5), C)
+
+
+def test_the_sum_is_that_of_one_record_at_a_time(model):
+    records = tokenised()
+    expected = oracle.clipped(model, units_of(records), oracle.bounded(0.5), C)
     run = run_training(model, records, mismatched=4)
     assert same(run.sums[0], list(expected.sums.values()))
     report = run.reports[0]
@@ -148,12 +163,8 @@ class Stretched(Watched):
 
 def test_the_sum_is_taken_in_the_geometry_that_the_policy_asks_for(model):
     records, Stretched.parameters = tokenised(), list(enumerate(model.parameters()))
-    units = [
-        [(records.prompts[label], text)]
-        + [(records.prompts[wrong], text) for wrong in LABELS if wrong != label]
-        for text, label in zip(records.texts, records.labels, strict=True)
-    ]
-    gradients = [oracle.unit_gradient(model, unit, oracle.bounded(0.5)) for unit in units]
+    loss = oracle.bounded(0.5)
+    gradients = [oracle.unit_gradient(model, unit, loss) for unit in units_of(records)]
     stretched = [[2.0 * g[0], *g[1:]] for g in gradients]
     expected = oracle.clip_and_sum(stretched, list(oracle.trained(model)), C)
     run = run_training(model, records, mismatched=4, watched=Stretched)
@@ -170,23 +181,16 @@ class OwnLimits(Watched):
 def test_each_record_is_clipped_to_the_norm_that_the_policy_gives_it(model):
     """In physical batches of records sorted by length, so that a mixed-up order would show."""
     records = tokenised()
-    units = [
-        [(records.prompts[label], text)]
-        + [(records.prompts[wrong], text) for wrong in LABELS if wrong != label]
-        for text, label in zip(records.texts, records.labels, strict=True)
+    apart = [
+        oracle.clipped(model, [unit], oracle.bounded(0.5), C * (i + 1) / 12).sums
+        for i, unit in enumerate(units_of(records))
     ]
-    expected = None
-    for i, unit in enumerate(units):
-        own = oracle.clipped(model, [unit], oracle.bounded(0.5), C * (i + 1) / 12)
-        sums = list(own.sums.values())
-        expected = (
-            sums if expected is None else [a + b for a, b in zip(expected, sums, strict=True)]
-        )
+    expected = [sum(one[name] for one in apart) for name in apart[0]]
     run = run_training(model, records, mismatched=4, watched=OwnLimits)
     assert same(run.sums[0], expected)
 
 
-def test_the_policy_learns_each_released_gradient_with_the_weights_it_was_taken_at(model):
+def test_the_policy_sees_each_released_gradient_with_the_weights_it_was_taken_at(model):
     seen = []
 
     class Learning(Watched):
@@ -197,38 +201,31 @@ def test_the_policy_learns_each_released_gradient_with_the_weights_it_was_taken_
     run = run_training(model, watched=Learning)
     assert len(seen) == len(run.noisy) == len(run.gradients)
     assert all(map(torch.equal, seen[0][0], start))
-    for (_, learnt), used in zip(seen, run.gradients, strict=True):
-        assert all(map(torch.equal, learnt, used))
+    for (_, given), used in zip(seen, run.gradients, strict=True):
+        assert all(map(torch.equal, given, used))
 
 
-def test_physical_batches_change_nothing(model):
-    start = {name: p.detach().clone() for name, p in model.state_dict().items()}
-    runs = []
-    for physical in (1, 5, 100):
-        model.load_state_dict(start)
-        runs.append(run_training(model, physical=physical))
-    assert same(runs[0].sums[0], runs[1].sums[0]) and same(runs[0].sums[0], runs[2].sums[0])
+def test_physical_batches_change_nothing(rerun):
+    one, *others = (rerun(physical=physical).sums[0] for physical in (1, 5, 100))
+    assert all(same(one, other) for other in others)
 
 
 @pytest.mark.parametrize("without", [0, 7, 11])
-def test_one_record_more_moves_the_sum_by_its_own_clipped_gradient(model, without):
+def test_one_record_more_moves_the_sum_by_its_own_clipped_gradient(rerun, without):
     """With one of four wrong prompts drawn: the other records' draws must stay what they were.
 
     Drawn one after another from one seeded generator, they moved the sum by up to 1.47 C (60
     records, λ = 3).
     """
-    start = {name: p.detach().clone() for name, p in model.state_dict().items()}
     records, strong = tokenised(), {"mismatch_weight": 3.0}
-    kept = [i for i in range(12) if i != without]
-    fewer = replace(
-        records,
-        texts=[records.texts[i] for i in kept],
-        labels=[records.labels[i] for i in kept],
+    texts, labels = (
+        [value for i, value in enumerate(values) if i != without]
+        for values in (records.texts, records.labels)
     )
-    everyone = run_training(model, records, plan(**strong), mismatched=1)
+    fewer = replace(records, texts=texts, labels=labels)
+    everyone = rerun(records, plan(**strong), mismatched=1)
     assert everyone.reports[0].clipped == 1
-    model.load_state_dict(start)
-    others = run_training(model, fewer, plan(records=11, batch=11, **strong), mismatched=1)
+    others = rerun(fewer, plan(records=11, batch=11, **strong), mismatched=1)
     moved = [a - b for a, b in zip(everyone.sums[0], others.sums[0], strict=True)]
     assert oracle.norm(moved) == pytest.approx(C, rel=EXACT)
 
@@ -256,12 +253,10 @@ def _failing(monkeypatch, error: Exception, largest: int) -> list[int]:
 
 
 @pytest.mark.parametrize("error", OUT_OF_MEMORY)
-def test_out_of_memory_halves_the_physical_batch_and_changes_nothing(model, monkeypatch, error):
-    start = {name: p.detach().clone() for name, p in model.state_dict().items()}
-    expected = run_training(model, physical=8, the_plan=plan(steps=2))
-    model.load_state_dict(start)
+def test_out_of_memory_halves_the_physical_batch_and_changes_nothing(rerun, monkeypatch, error):
+    expected = rerun(physical=8, the_plan=plan(steps=2))
     sizes = _failing(monkeypatch, error, largest=3)
-    actual = run_training(model, physical=8, the_plan=plan(steps=2))
+    actual = rerun(physical=8, the_plan=plan(steps=2))
     assert sizes == [8, 4] + [2] * 12
     assert all(same(actual.sums[step], expected.sums[step]) for step in (0, 1))
     assert len(actual.events) == 2
@@ -335,13 +330,16 @@ def test_the_noise_is_gaussian_with_sigma_times_c(model):
     assert not has_spread(draws, SIGMA * C * 3 / 2)
 
 
+def correlation(one: Tensor, other: Tensor) -> float:
+    return abs(float(torch.corrcoef(torch.stack([one, other]))[0, 1]))
+
+
 def test_noise_is_new_at_every_step(model):
     run = run_training(model, the_plan=plan(steps=2))
-    correlation = torch.corrcoef(torch.stack([run.noise(0), run.noise(1)]))[0, 1]
-    assert abs(float(correlation)) < 0.03
+    assert correlation(run.noise(0), run.noise(1)) < 0.03
 
 
-def test_without_noise_the_ledger_hears_of_it(model):
+def test_without_noise_the_ledger_records_it(model):
     run = run_training(model, the_plan=plan(noise_multiplier=0.0))
     assert isinstance(run.events[0], NonPrivateAccess)
     assert not run.noise(0).any()
@@ -350,33 +348,36 @@ def test_without_noise_the_ledger_hears_of_it(model):
 # -- randomness ------------------------------------------------------------------------------------
 
 
-def _twice(model, randomness, the_plan) -> tuple[Run, Run]:
-    start = {name: p.detach().clone() for name, p in model.state_dict().items()}
-    runs = []
-    for _ in range(2):
-        model.load_state_dict(start)
-        random.seed(0)
-        np.random.seed(0)
-        torch.manual_seed(0)
-        runs.append(run_training(model, the_plan=the_plan, randomness=randomness(), seed=7))
-    return runs[0], runs[1]
+@pytest.fixture
+def twice(rerun):
+    """Train two times, with every global seed put back between."""
+
+    def run(randomness, the_plan) -> list[Run]:
+        runs = []
+        for _ in range(2):
+            random.seed(0)
+            np.random.seed(0)
+            torch.manual_seed(0)
+            runs.append(rerun(the_plan=the_plan, randomness=randomness(), seed=7))
+        return runs
+
+    return run
 
 
-def test_no_seed_reaches_the_noise(model):
-    first, second = _twice(model, Randomness.from_os, plan())
+def test_no_seed_reaches_the_noise(twice):
+    first, second = twice(Randomness.from_os, plan())
     assert same(first.sums[0], second.sums[0])  # all records, the same wrong prompts: a seed's work
-    correlation = torch.corrcoef(torch.stack([first.noise(0), second.noise(0)]))[0, 1]
-    assert abs(float(correlation)) < 0.03
+    assert correlation(first.noise(0), second.noise(0)) < 0.03
 
 
-def test_no_seed_reaches_the_poisson_draws(model):
-    pairs = [_twice(model, Randomness.from_os, plan(batch=6)) for _ in range(3)]
+def test_no_seed_reaches_the_poisson_draws(twice):
+    pairs = [twice(Randomness.from_os, plan(batch=6)) for _ in range(3)]
     sums = {float(run.sums[0][0].norm()) for pair in pairs for run in pair}
     assert len(sums) > 1  # six draws from 4096 sets
 
 
-def test_randomness_for_tests_is_reproducible(model):
-    first, second = _twice(model, lambda: Randomness.for_tests(3), plan(batch=6, steps=3))
+def test_randomness_for_tests_is_reproducible(twice):
+    first, second = twice(lambda: Randomness.for_tests(3), plan(batch=6, steps=3))
     for step in range(3):
         assert same(first.noisy[step], second.noisy[step], bound=1e-12)
 

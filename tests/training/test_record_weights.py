@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from tests.helpers.commands import run_twinset
+from tests.helpers.refusals import refusal
 from twinset.config import PolicyConfig, PrivacyConfig, RunConfig
 from twinset.config.plan import make_plan
-from twinset.errors import InputError
 from twinset.models.base_model import load_base
 from twinset.models.perplexity import TOKENS_AT_ONCE, nats_per_token
 from twinset.privacy.mechanism.privacy_weight import WeightScale, nearest_shares
@@ -33,7 +33,7 @@ def test_nats_are_the_mean_loss_of_each_text_alone(base):
         assert float(nats) == pytest.approx(float(loss), rel=1e-5)
 
 
-def test_a_text_s_nats_do_not_depend_on_its_company_by_a_single_bit(base):
+def test_a_text_s_nats_do_not_depend_on_its_neighbours_by_a_single_bit(base):
     alone = nats_per_token(base.model, TEXTS[:1], 0)
     many = [[i % 90 + 1] * (i % 40 + 1) for i in range(3 * TOKENS_AT_ONCE // 16)]
     beside = nats_per_token(base.model, [*many, TEXTS[0], *many], 0)[len(many)]
@@ -54,11 +54,9 @@ def test_every_text_is_counted(base):
     ],
 )  # fmt: skip
 def test_what_is_no_scale_is_refused(change):
+    fields = {"base_model": "m", "low": 2.0, "high": 4.0, "origin": "x", "shares": (0.2,) * 5}
     with pytest.raises(ValueError, match="weight scale"):
-        WeightScale(
-            **{"base_model": "m", "low": 2.0, "high": 4.0, "origin": "x", "shares": (0.2,) * 5}
-            | change
-        )
+        WeightScale(**fields | change)
 
 
 def test_a_scale_survives_its_file():
@@ -69,7 +67,7 @@ def test_a_scale_survives_its_file():
             WeightScale.from_dict(broken)
 
 
-def test_shares_go_to_the_nearest_weight_that_is_told():
+def test_shares_go_to_the_nearest_weight_that_is_published():
     assert nearest_shares(torch.tensor([0.99, 0.7, 0.51, 0.3, 0.1])) == (0.2,) * 5
 
 
@@ -101,12 +99,11 @@ def test_constants_are_fitted_so_that_a_tenth_lies_beyond_either_end(
 
 
 def test_a_scale_of_another_model_is_refused(tmp_path, base):
-    (tmp_path / "s.json").write_text(json.dumps(next(iter(SCALES.values())).to_dict()))
-    with pytest.raises(InputError, match="another base model"):
-        weight_scale(base, str(tmp_path / "s.json"))
-    (tmp_path / "s.json").write_text("{}")
-    with pytest.raises(InputError, match="weight scale"):
-        weight_scale(base, str(tmp_path / "s.json"))
+    path = tmp_path / "s.json"
+    path.write_text(json.dumps(next(iter(SCALES.values())).to_dict()))
+    assert "another base model" in refusal(weight_scale, base, str(path))
+    path.write_text("{}")
+    assert "weight scale" in refusal(weight_scale, base, str(path))
 
 
 # -- the plan --------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,17 +13,26 @@ import numpy as np
 import pytest
 
 import twinset.training.resume as resumption
-import twinset.training.step_log as journal
-from tests.helpers.commands import MARKER, arguments, good_table_in, run_twinset, snapshot
+from tests.helpers.commands import (
+    MARKER,
+    arguments,
+    good_table_in,
+    python_environment,
+    run_twinset,
+    snapshot,
+)
+from twinset.commandline.console import Console
 from twinset.errors import InputError
 from twinset.privacy.accounting.events import SubsampledGaussian
 from twinset.privacy.statement.ledger import Ledger
 from twinset.release.verify import verify
+from twinset.sampling import row_shards
+from twinset.sampling.sampler import RowGroups
+from twinset.training import step_log
 from twinset.training.private_optimizer import PrivateOptimizer
 from twinset.training.step_log import StepLog, StepRange
 
 RUN = ("t.csv", "--run", "r", "--rows", "6", "--steps", "5", "--epsilon", "20")
-ROOT = Path(__file__).parents[2]
 UNFINISHED = Path(".r.partial/internal/unfinished")
 
 
@@ -34,29 +44,19 @@ def place(tmp_path, monkeypatch):
     return good_table_in(tmp_path / "here", monkeypatch)
 
 
+@pytest.fixture
+def generate(place, tiny_base, capsys):
+    """Run `generate`: of the run `r` where nothing else is given."""
+    return lambda *more, given=RUN: run_twinset(capsys, *arguments(tiny_base, (*given, *more)))
+
+
 class Killed(BaseException):
     """What no code catches: as good as SIGKILL, for all that is on the disk."""
 
 
 @pytest.fixture
-def kill_at(monkeypatch):
-    """Kill the next run once `step` steps are done."""
-    plain = PrivateOptimizer.apply
-
-    def arm(step):
-        def killing(self, gradients):
-            if self.done == step:
-                raise Killed
-            plain(self, gradients)
-
-        monkeypatch.setattr(PrivateOptimizer, "apply", plain if step is None else killing)
-
-    return arm
-
-
-@pytest.fixture
-def meanwhile(monkeypatch):
-    """Have something happen once, while the next run has done `step` steps."""
+def at_step(monkeypatch):
+    """Have something happen, once, when a run has done `step` steps."""
     plain = PrivateOptimizer.apply
 
     def arm(step, happen):
@@ -71,6 +71,21 @@ def meanwhile(monkeypatch):
     return arm
 
 
+def die():
+    raise Killed
+
+
+@pytest.fixture
+def killed(at_step, generate):
+    """Run `generate`, and kill it once `step` steps are done."""
+
+    def run(step, *more, given=RUN):
+        at_step(step, die)
+        assert generate(*more, given=given).code == 1
+
+    return run
+
+
 @pytest.fixture
 def no_locks(monkeypatch):
     """A file system without locks, as of some networks."""
@@ -78,268 +93,237 @@ def no_locks(monkeypatch):
     def refuse(self, **_):
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(journal.FileLock, "acquire", refuse)
+    monkeypatch.setattr(step_log.FileLock, "acquire", refuse)
 
 
-def generate(capsys, base, *more, given=RUN):
-    return run_twinset(capsys, *arguments(base, (*given, *more)))
+def steps_of(run) -> int:
+    """Count the steps that the ledger of a run states."""
+    events = Ledger.load(Path(run, "model/ledger.json")).events
+    return sum(e.steps for e in events if isinstance(e, SubsampledGaussian))
 
 
-def steps_in(ledger: Path) -> int:
-    return sum(e.steps for e in Ledger.load(ledger).events if isinstance(e, SubsampledGaussian))
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def weights_of(run) -> bytes:
+    return Path(run, "model/model.safetensors").read_bytes()
 
 
 @pytest.mark.parametrize("policy", ["uniform", "importance", "selective"])
-def test_killed_and_resumed_it_ends_as_planned(place, tiny_base, capsys, kill_at, policy):
+def test_killed_and_resumed_it_ends_as_planned(place, generate, killed, capsys, policy):
     more = ("--noise-policy", policy)
-    for step in (2, 3, 4):
-        kill_at(step)
-        resume = ("--resume",) if step > 2 else ()
-        assert generate(capsys, tiny_base, *more, *resume).code == 1
+    killed(2, *more)
+    for step in (3, 4):
+        killed(step, *more, "--resume")
         assert not Path("r").exists()
-    kill_at(None)
-    done = generate(capsys, tiny_base, *more, "--resume")
+    done = generate(*more, "--resume")
     assert (done.code, MARKER in done.err) == (0, False)
-    assert steps_in(Path("r/model/ledger.json")) == 5
+    assert steps_of("r") == 5
     kinds = [event.__class__.__name__ for event in Ledger.load(Path("r/model/ledger.json")).events]
     assert kinds.count("GaussianRelease") == 1  # label counts are released once
-    assert {path.name for path in Path("r/internal").iterdir()} == {
-        "config.json",
-        "metrics.jsonl",
-        "notes.txt",
-        *(("noise.json", "noise.png") if policy == "importance" else ()),
-    }
-    assert sorted(path.name for path in place.iterdir()) == ["r", "t.csv"]
+    noise = {"noise.json", "noise.png"} if policy == "importance" else set()
+    written = {path.name for path in Path("r/internal").iterdir()}
+    assert written == {"config.json", "metrics.jsonl", "notes.txt"} | noise
+    assert names_in(place) == ["r", "t.csv"]
     assert run_twinset(capsys, "verify", "r").code == 0
 
 
-def test_resumed_training_goes_on_from_the_very_state(place, tiny_base, capsys, kill_at):
+def test_resumed_training_starts_from_the_very_state(generate, killed):
     """Without noise and with every record in each batch nothing is random: weights are equal."""
     plain = ("t.csv", "--rows", "6", "--steps", "5", "--no-privacy", "--batch-size", "60")
-    assert generate(capsys, tiny_base, "--run", "whole", given=plain).code == 0
-    kill_at(3)
-    generate(capsys, tiny_base, "--run", "r", given=plain)
-    kill_at(None)
-    assert generate(capsys, tiny_base, "--run", "r", "--resume", given=plain).code == 0
-    weights = [Path(run, "model/model.safetensors").read_bytes() for run in ("whole", "r")]
-    assert weights[0] == weights[1]
+    assert generate("--run", "whole", given=plain).code == 0
+    killed(3, "--run", "r", given=plain)
+    assert generate("--run", "r", "--resume", given=plain).code == 0
+    assert weights_of("whole") == weights_of("r")
     assert Path("whole/share/twin.csv").read_bytes() == Path("r/share/twin.csv").read_bytes()
 
 
-def test_without_resume_an_unfinished_run_is_kept(place, tiny_base, capsys, kill_at):
-    kill_at(3)
-    generate(capsys, tiny_base)
+def test_without_resume_an_unfinished_run_is_kept(place, generate, killed):
+    killed(3)
     before = snapshot(place)
-    again = generate(capsys, tiny_base)
+    again = generate()
     assert again.code == 2 and "--resume goes on with it" in again.err
     assert snapshot(place) == before
-    kill_at(None)
-    assert generate(capsys, tiny_base, "--overwrite").code == 0
-    assert sorted(path.name for path in place.iterdir()) == ["r", "t.csv"]
+    assert generate("--overwrite").code == 0
+    assert names_in(place) == ["r", "t.csv"]
 
 
-def test_killed_before_the_first_checkpoint_nothing_is_left(place, tiny_base, capsys, kill_at):
+def test_killed_before_the_first_checkpoint_nothing_is_left(place, generate, killed):
     before = snapshot(place)
-    kill_at(0)
-    generate(capsys, tiny_base)
+    killed(0)
     assert snapshot(place) == before
-    assert "no unfinished run" in generate(capsys, tiny_base, "--resume").err
+    assert "no unfinished run" in generate("--resume").err
 
 
-def test_other_settings_are_refused(place, tiny_base, capsys, kill_at):
-    kill_at(3)
-    generate(capsys, tiny_base)
-    before = snapshot(place)
-    kill_at(None)
-    other = generate(capsys, tiny_base, "--resume", "--learning-rate", "0.5")
+def test_other_settings_are_refused(place, generate, killed):
+    killed(3)
+    partial = snapshot(place / ".r.partial")
+    other = generate("--resume", "--learning-rate", "0.5")
     assert other.code == 2 and "other settings (training, plan)" in other.err
-    table = Path("t.csv")
-    table.write_text(table.read_text().replace("number 7", "number 8"))
-    other = generate(capsys, tiny_base, "--resume")
+    Path("t.csv").write_text(Path("t.csv").read_text().replace("number 7", "number 8"))
+    other = generate("--resume")
     assert other.code == 2 and "other settings (table)" in other.err and MARKER not in other.err
-    table.write_text(table.read_text().replace("number 8", "number 7", 1))
-    assert {k: v for k, v in snapshot(place).items() if k != "t.csv"} == {
-        k: v for k, v in before.items() if k != "t.csv"
-    }
+    assert snapshot(place / ".r.partial") == partial
 
 
-def test_going_on_twice_from_one_checkpoint_is_two_releases(place, tiny_base, capsys, kill_at):
-    kill_at(3)
-    generate(capsys, tiny_base)
+def test_resuming_twice_from_one_checkpoint_is_two_releases(generate, killed):
+    killed(3)
     shutil.copytree(".r.partial", "copy")
-    kill_at(None)
-    assert generate(capsys, tiny_base, "--resume").code == 0
+    assert generate("--resume").code == 0
     Path("r").rename("first")
     Path("copy").rename(".r.partial")
-    again = generate(capsys, tiny_base, "--resume")
+    again = generate("--resume")
     assert again.code == 2 and "another process took the run from step 3 to step 5" in again.err
-    assert generate(capsys, tiny_base, "--resume", "--accept-spend").code == 0
-    assert steps_in(Path("first/model/ledger.json")) == 5
-    assert steps_in(Path("r/model/ledger.json")) == 7  # 5, and the 2 that were taken twice
+    assert generate("--resume", "--accept-spend").code == 0
+    assert steps_of("first") == 5
+    assert steps_of("r") == 7  # 5, and the 2 that were taken twice
 
 
 COPY = (*RUN, "--run", "copy", "--resume")
 
 
-def stopped_and_copied(capsys, base, kill_at, *more):
-    """Leave a run that was killed at step 3, and a copy of its folder."""
-    kill_at(3)
-    generate(capsys, base, *more)
-    kill_at(None)
+@pytest.fixture
+def stopped_and_copied(killed):
+    """A run that was killed at step 3, and a copy of its folder."""
+    killed(3)
     shutil.copytree(".r.partial", ".copy.partial")
 
 
-def test_while_one_trains_no_copy_does(place, tiny_base, capsys, kill_at, meanwhile):
-    stopped_and_copied(capsys, tiny_base, kill_at)
+def test_while_one_trains_no_copy_does(place, generate, at_step, stopped_and_copied):
     before, others = snapshot(place / ".copy.partial"), []
 
     def other():
-        others.append(generate(capsys, tiny_base, given=COPY))
-        others.append(generate(capsys, tiny_base, "--accept-spend", given=COPY))
+        others.append(generate(given=COPY))
+        others.append(generate("--accept-spend", given=COPY))
 
-    meanwhile(3, other)
-    assert generate(capsys, tiny_base, "--resume").code == 0
+    at_step(3, other)
+    assert generate("--resume").code == 0
     assert [one.code for one in others] == [2, 2]
     assert all("another process is training this run now" in one.err for one in others)
     assert snapshot(place / ".copy.partial").keys() == before.keys()
-    after = generate(capsys, tiny_base, given=COPY)
+    after = generate(given=COPY)
     assert after.code == 2 and "from step 3 to step 5" in after.err
-    assert generate(capsys, tiny_base, "--accept-spend", given=COPY).code == 0
-    found = [steps_in(Path(run, "model/ledger.json")) for run in ("r", "copy")]
-    assert found == [5, 7]
+    assert generate("--accept-spend", given=COPY).code == 0
+    assert (steps_of("r"), steps_of("copy")) == (5, 7)
 
 
-@pytest.mark.parametrize("looks_again", [True, False])
 def test_where_no_lock_is_to_be_had_the_second_look_sees_the_other(
-    place, tiny_base, capsys, kill_at, meanwhile, monkeypatch, no_locks, looks_again
+    generate, at_step, stopped_and_copied, no_locks
 ):
-    """Both begin from one state, unseen. The negative control looks once: both are accepted."""
-    stopped_and_copied(capsys, tiny_base, kill_at)
     others = []
-    meanwhile(3, lambda: others.append(generate(capsys, tiny_base, given=COPY)))
-    if not looks_again:
-        monkeypatch.setattr(resumption.Resumption, "_others", lambda self: [])
-    mine = generate(capsys, tiny_base, "--resume")
-    assert others[0].code == 0 and steps_in(Path("copy/model/ledger.json")) == 5
-    if not looks_again:
-        assert mine.code == 0 and steps_in(Path("r/model/ledger.json")) == 5
-        weights = [Path(run, "model/model.safetensors").read_bytes() for run in ("r", "copy")]
-        assert weights[0] != weights[1]  # two releases, and each says that it was one
-        return
+    at_step(3, lambda: others.append(generate(given=COPY)))
+    mine = generate("--resume")
+    assert others[0].code == 0 and steps_of("copy") == 5
     assert mine.code == 2 and "from step 3 to step 5" in mine.err and "--accept-spend" in mine.err
     assert not Path(".r.partial/model/checksums.json").exists()
-    assert generate(capsys, tiny_base, "--resume").code == 2
-    assert generate(capsys, tiny_base, "--resume", "--accept-spend").code == 0
-    assert steps_in(Path("r/model/ledger.json")) == 7
+    assert generate("--resume").code == 2
+    assert generate("--resume", "--accept-spend").code == 0
+    assert steps_of("r") == 7
+
+
+def test_control_looking_once_accepts_both(
+    generate, at_step, stopped_and_copied, monkeypatch, no_locks
+):
+    monkeypatch.setattr(resumption.Resumption, "_others", lambda self: [])
+    at_step(3, lambda: generate(given=COPY))
+    assert generate("--resume").code == 0
+    assert (steps_of("copy"), steps_of("r")) == (5, 5)
+    assert weights_of("r") != weights_of("copy")  # two releases; each says that it was one
 
 
 def test_who_accepts_beforehand_counts_who_trains_meanwhile(
-    place, tiny_base, capsys, kill_at, meanwhile, no_locks
+    generate, at_step, stopped_and_copied, no_locks
 ):
-    stopped_and_copied(capsys, tiny_base, kill_at)
-    meanwhile(3, lambda: generate(capsys, tiny_base, given=COPY))
-    assert generate(capsys, tiny_base, "--resume", "--accept-spend").code == 0
-    assert steps_in(Path("r/model/ledger.json")) == 7
+    at_step(3, lambda: generate(given=COPY))
+    assert generate("--resume", "--accept-spend").code == 0
+    assert steps_of("r") == 7
 
 
 def test_a_state_left_beside_another_process_holds_none_of_its_steps(
-    place, tiny_base, capsys, kill_at, meanwhile, no_locks
+    generate, at_step, stopped_and_copied, no_locks
 ):
     """The other took steps 4 and 5, this one step 4: from there all three count, and one more."""
-    stopped_and_copied(capsys, tiny_base, kill_at)
 
     def other():
-        generate(capsys, tiny_base, given=COPY)
-        kill_at(4)
+        generate(given=COPY)
+        at_step(4, die)
 
-    meanwhile(3, other)
-    assert generate(capsys, tiny_base, "--resume").code == 1
-    kill_at(None)
-    assert "from step 3 to step 5" in generate(capsys, tiny_base, "--resume").err
-    assert generate(capsys, tiny_base, "--resume", "--accept-spend").code == 0
-    assert steps_in(Path("r/model/ledger.json")) == 7
+    at_step(3, other)
+    assert generate("--resume").code == 1
+    assert "from step 3 to step 5" in generate("--resume").err
+    assert generate("--resume", "--accept-spend").code == 0
+    assert steps_of("r") == 7
 
 
-def test_who_began_and_left_nothing_is_nobody(place, tiny_base, capsys, kill_at):
-    stopped_and_copied(capsys, tiny_base, kill_at)
-    kill_at(3)
-    assert generate(capsys, tiny_base, "--resume").code == 1
-    kill_at(None)
-    assert generate(capsys, tiny_base, given=COPY).code == 0
-    assert steps_in(Path("copy/model/ledger.json")) == 5
+def test_who_started_and_left_nothing_is_nobody(generate, killed, stopped_and_copied):
+    killed(3, "--resume")
+    assert generate(given=COPY).code == 0
+    assert steps_of("copy") == 5
 
 
 def test_killed_between_a_state_and_its_line_the_next_process_writes_it(
-    place, tiny_base, capsys, kill_at, monkeypatch
+    generate, stopped_and_copied, monkeypatch
 ):
-    stopped_and_copied(capsys, tiny_base, kill_at)
     plain = StepLog.reach
 
     def reach(self, step):
         if step == 4:
-            raise Killed
+            die()
         plain(self, step)
 
     with monkeypatch.context() as patch:
         patch.setattr(StepLog, "reach", reach)
-        assert generate(capsys, tiny_base, "--resume").code == 1
-    assert generate(capsys, tiny_base, "--resume").code == 0
-    assert "from step 3 to step 5" in generate(capsys, tiny_base, given=COPY).err
-    assert generate(capsys, tiny_base, "--accept-spend", given=COPY).code == 0
-    assert steps_in(Path("copy/model/ledger.json")) == 7  # and not 6
+        assert generate("--resume").code == 1
+    assert generate("--resume").code == 0
+    assert "from step 3 to step 5" in generate(given=COPY).err
+    assert generate("--accept-spend", given=COPY).code == 0
+    assert steps_of("copy") == 7  # and not 6
 
 
-def test_steps_accepted_in_a_phase_without_noise_are_counted_in_the_other(
-    place, tiny_base, capsys, kill_at
-):
+def test_steps_accepted_in_a_phase_without_noise_are_counted_in_the_other(generate, killed):
     """A state of phase 1 does not hold them yet, though they were accepted when it was made."""
     more = ("--noise-policy", "selective")
-    stopped_and_copied(capsys, tiny_base, kill_at, *more)
-    assert generate(capsys, tiny_base, *more, "--resume").code == 0
-    kill_at(4)
-    assert generate(capsys, tiny_base, *more, "--accept-spend", given=COPY).code == 1
-    kill_at(None)
-    again = generate(capsys, tiny_base, *more, given=COPY)
+    killed(3, *more)
+    shutil.copytree(".r.partial", ".copy.partial")
+    assert generate(*more, "--resume").code == 0
+    killed(4, *more, "--accept-spend", given=COPY)
+    again = generate(*more, given=COPY)
     assert again.code == 2 and "from step 3 to step 10" in again.err
-    assert generate(capsys, tiny_base, *more, "--accept-spend", given=COPY).code == 0
-    found = [steps_in(Path(run, "model/ledger.json")) for run in ("r", "copy")]
-    assert found == [5, 10]
+    assert generate(*more, "--accept-spend", given=COPY).code == 0
+    assert (steps_of("r"), steps_of("copy")) == (5, 10)
 
 
 @pytest.mark.parametrize("removed", [UNFINISHED / "checkpoints", UNFINISHED])
-def test_a_run_whose_checkpoints_are_gone_is_not_begun_anew(
-    place, tiny_base, capsys, kill_at, removed
-):
-    kill_at(3)
-    generate(capsys, tiny_base)
-    kill_at(None)
+def test_a_run_whose_checkpoints_are_gone_is_not_started_again(generate, killed, removed):
+    killed(3)
     shutil.rmtree(removed)
-    again = generate(capsys, tiny_base, "--resume")
+    again = generate("--resume")
     assert again.code == 2 and "checkpoints are missing" in again.err
     assert "stays spent" in again.err
 
 
-def test_without_the_cache_it_says_what_is_not_seen(place, tiny_base, capsys, monkeypatch):
+def test_without_the_cache_it_says_what_is_not_seen(place, generate, monkeypatch):
     Path("file").write_text("")
     monkeypatch.setenv("TWINSET_CACHE", str(place / "file" / "cache"))
-    outcome = generate(capsys, tiny_base)
+    outcome = generate()
     assert outcome.code == 0 and "neither would see the steps of the other" in outcome.err
 
 
-def test_a_cache_that_is_lost_meanwhile_is_told_once(place, tiny_base, capsys, meanwhile):
+def test_a_cache_that_is_lost_meanwhile_is_named_once(place, generate, at_step):
     def lose():
         shutil.rmtree(place.parent / "cache")
         (place.parent / "cache").write_text("")
 
-    meanwhile(3, lose)
-    outcome = generate(capsys, tiny_base)
+    at_step(3, lose)
+    outcome = generate()
     assert outcome.code == 0 and outcome.err.count("neither would see") == 1
 
 
 # what happened in a copy of a run that was left at step 3 -> what the run's state lacks
 ELSEWHERE = {
     "nothing": ([], []),
-    "begun, and died": ([("begin", 3)], []),
+    "started, and died": ([("begin", 3)], []),
     "one state": ([("begin", 3), ("reach", 4)], [(3, 4)]),
     "to the end": ([("begin", 3), ("reach", 4), ("reach", 5)], [(3, 5)]),
     "from an older state": ([("begin", 2), ("reach", 5)], [(2, 5)]),
@@ -365,15 +349,21 @@ def test_what_a_copy_did_is_seen_whoever_writes_first(tmp_path, done, lacking, f
     if further:
         mine.reach(4)
     assert mine.uncounted(counted) == [StepRange(other.process, *steps) for steps in lacking]
-    mirrored = [StepRange(mine.process, 3, 4)] if further else []
-    assert other.uncounted(counted) == mirrored
+    assert other.uncounted(counted) == [StepRange(mine.process, 3, 4)] * further
 
 
-def test_the_lock_is_the_runs_whatever_its_folder_is_called(tmp_path):
-    (tmp_path / "own").mkdir()
-    one = StepLog(tmp_path / "own", tmp_path / "cache")
-    shutil.copytree(tmp_path / "own", tmp_path / "copy")
-    other = StepLog(tmp_path / "copy", tmp_path / "cache")
+@pytest.fixture
+def logs(tmp_path):
+    """The step log of a run, and that of a copy of its folder."""
+    own, copy, cache = (tmp_path / name for name in ("own", "copy", "cache"))
+    own.mkdir()
+    mine = StepLog(own, cache)
+    shutil.copytree(own, copy)
+    return mine, StepLog(copy, cache)
+
+
+def test_the_lock_is_the_runs_whatever_its_folder_is_called(logs):
+    one, other = logs
     with one.alone():
         with pytest.raises(InputError, match="another process is training"), other.alone():
             pytest.fail("the block ran")
@@ -396,14 +386,11 @@ with journal.alone():
 
 
 @pytest.mark.parametrize("reached", [(), (4,)])
-def test_a_live_process_is_seen_and_a_killed_one_by_what_it_left_alone(tmp_path, reached):
-    own, copy, cache = (tmp_path / name for name in ("own", "copy", "cache"))
-    own.mkdir()
-    mine = StepLog(own, cache)
-    shutil.copytree(own, copy)
-    command = [sys.executable, "-c", HOLDING, *map(str, (copy, cache, *reached))]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as other:
+def test_a_live_process_is_seen_and_a_killed_one_by_what_it_left_alone(tmp_path, logs, reached):
+    mine, _ = logs
+    command = [sys.executable, "-c", HOLDING, tmp_path / "copy", tmp_path / "cache", *reached]
+    given = {"stdout": subprocess.PIPE, "text": True, "env": python_environment()}
+    with subprocess.Popen(list(map(str, command)), **given) as other:
         assert other.stdout is not None
         name = other.stdout.readline().strip()
         with pytest.raises(InputError, match="another process is training"), mine.alone():
@@ -424,19 +411,11 @@ def test_a_line_that_is_none_is_named(tmp_path, line):
         StepLog(tmp_path, tmp_path)
 
 
-def test_what_was_accepted_once_is_not_asked_again(place, tiny_base, capsys, kill_at):
-    kill_at(3)
-    generate(capsys, tiny_base)
-    shutil.copytree(".r.partial", "copy")
-    kill_at(None)
-    generate(capsys, tiny_base, "--resume")
-    shutil.rmtree("r")
-    Path("copy").rename(".r.partial")
-    kill_at(4)
-    assert generate(capsys, tiny_base, "--resume", "--accept-spend").code == 1
-    kill_at(None)
-    assert generate(capsys, tiny_base, "--resume").code == 0
-    assert steps_in(Path("r/model/ledger.json")) == 7
+def test_what_was_accepted_once_is_not_asked_again(generate, killed, stopped_and_copied):
+    assert generate(given=COPY).code == 0
+    killed(4, "--resume", "--accept-spend")
+    assert generate("--resume").code == 0
+    assert steps_of("r") == 7
 
 
 @pytest.mark.parametrize(
@@ -448,73 +427,65 @@ def test_what_was_accepted_once_is_not_asked_again(place, tiny_base, capsys, kil
         ("checksums.json", lambda path: path.write_text("{")),
     ],
 )
-def test_a_damaged_checkpoint_is_named_and_the_older_one_taken(
-    place, tiny_base, capsys, kill_at, name, damage
-):
-    kill_at(3)
-    generate(capsys, tiny_base)
-    checkpoints = UNFINISHED / "checkpoints"
-    assert sorted(path.name for path in checkpoints.iterdir()) == ["step-2", "step-3"]
-    damage(checkpoints / "step-3" / name)
-    kill_at(None)
-    refused = generate(capsys, tiny_base, "--resume")
+def test_a_damaged_checkpoint_is_named_and_the_older_one_taken(generate, killed, name, damage):
+    killed(3)
+    assert names_in(UNFINISHED / "checkpoints") == ["step-2", "step-3"]
+    damage(UNFINISHED / "checkpoints" / "step-3" / name)
+    refused = generate("--resume")
     assert refused.code == 2 and f"step-3/{name}" in refused.err
     assert "another process took the run from step 2 to step 3" in refused.err
-    assert generate(capsys, tiny_base, "--resume", "--accept-spend").code == 0
-    assert steps_in(Path("r/model/ledger.json")) == 6  # the third was taken twice
+    assert generate("--resume", "--accept-spend").code == 0
+    assert steps_of("r") == 6  # the third was taken twice
 
 
-def test_without_a_whole_checkpoint_or_the_journal_nothing_goes_on(
-    place, tiny_base, capsys, kill_at
-):
-    kill_at(3)
-    generate(capsys, tiny_base)
-    kill_at(None)
+def test_without_a_whole_checkpoint_or_the_journal_nothing_is_resumed(generate, killed):
+    killed(3)
     journal = UNFINISHED / "journal.jsonl"
     kept = journal.read_text()
     journal.unlink()
-    assert "journal.jsonl is missing" in generate(capsys, tiny_base, "--resume").err
+    assert "journal.jsonl is missing" in generate("--resume").err
     journal.write_text(kept)
     for state in (UNFINISHED / "checkpoints").glob("*/state.pt"):
         state.write_bytes(b"")
-    assert "every checkpoint is damaged" in generate(capsys, tiny_base, "--resume").err
+    assert "every checkpoint is damaged" in generate("--resume").err
 
 
-def test_a_journal_cut_off_in_its_last_line_is_mended(place, tiny_base, capsys, kill_at):
-    kill_at(3)
-    generate(capsys, tiny_base)
-    kill_at(None)
+def test_a_journal_cut_off_in_its_last_line_is_mended(generate, killed):
+    killed(3)
     (mirror,) = Path("..", "cache", "journals").glob("*.jsonl")
     for path in (UNFINISHED / "journal.jsonl", mirror):
         with path.open("a") as file:
             file.write('{"process": "ab')
-    assert generate(capsys, tiny_base, "--resume").code == 0
+    assert generate("--resume").code == 0
     assert mirror.read_text().count('"ab') == 0
 
 
-def test_killed_while_rows_are_written_only_rows_are_left_to_do(
-    place, tiny_base, capsys, monkeypatch
-):
-    from twinset.sampling import row_shards
-    from twinset.sampling.sampler import RowGroups
+@pytest.fixture
+def killed_at_rows(generate, monkeypatch):
+    """Run `generate` in groups of two rows, and kill it when one number of them is written."""
+
+    def run(number):
+        plain = RowGroups.write
+
+        def write(self, at, rows):
+            if at == number:
+                die()
+            plain(self, at, rows)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(RowGroups, "write", write)
+            assert generate().code == 1
 
     monkeypatch.setattr(row_shards, "GROUP_ROWS", 2)
-    assert generate(capsys, tiny_base, "--run", "whole").code == 0
-    plain, written = RowGroups.write, []
+    return run
 
-    def write(self, number, rows):
-        if len(written) == 2:
-            raise Killed
-        written.append(number)
-        plain(self, number, rows)
 
-    monkeypatch.setattr(RowGroups, "write", write)
-    assert generate(capsys, tiny_base).code == 1
+def test_killed_while_rows_are_written_only_rows_are_left_to_do(generate, killed_at_rows):
+    killed_at_rows(2)
     files = sorted(path.name for path in (UNFINISHED / "rows").glob("rows-*"))
     assert files == ["rows-000000.json", "rows-000001.json"]
     ledger = Path(".r.partial/model/ledger.json").read_bytes()
-    monkeypatch.setattr(RowGroups, "write", plain)
-    assert generate(capsys, tiny_base, "--resume").code == 0
+    assert generate("--resume").code == 0
     assert Path("r/model/ledger.json").read_bytes() == ledger
     assert json.loads(Path("r/share/privacy.json").read_text())["files"]["twin"]["rows"] == 6
 
@@ -522,27 +493,12 @@ def test_killed_while_rows_are_written_only_rows_are_left_to_do(
 SAMPLING = ("--rows", "4", "--temperature", "0.7", "--guidance", "0.5")
 
 
-def test_once_the_model_is_trained_rows_and_decoding_may_differ(
-    place, tiny_base, capsys, monkeypatch
-):
+def test_once_the_model_is_trained_rows_and_decoding_may_differ(generate, capsys, killed_at_rows):
     """Rows that were drawn before belong to other settings: none of them is in the twin."""
-    from twinset.sampling import row_shards
-    from twinset.sampling.sampler import RowGroups
-
-    monkeypatch.setattr(row_shards, "GROUP_ROWS", 2)
-    plain = RowGroups.write
-
-    def write(self, number, rows):
-        if number == 1:
-            raise Killed
-        plain(self, number, rows)
-
-    monkeypatch.setattr(RowGroups, "write", write)
-    assert generate(capsys, tiny_base).code == 1
+    killed_at_rows(1)
     assert (UNFINISHED / "rows/rows-000000.json").is_file()
     model = snapshot(Path(".r.partial/model"))
-    monkeypatch.setattr(RowGroups, "write", plain)
-    assert generate(capsys, tiny_base, *SAMPLING, "--resume").code == 0
+    assert generate(*SAMPLING, "--resume").code == 0
     assert snapshot(Path("r/model")) == model
     stored = json.loads(Path("r/internal/config.json").read_text())
     assert (stored["sampling"]["temperature"], stored["rows"]["rows"]) == (0.7, 4)
@@ -552,10 +508,16 @@ def test_once_the_model_is_trained_rows_and_decoding_may_differ(
     assert verify("r").rows == 4
 
 
-def test_no_failure_after_training_makes_anybody_pay_twice(place, tiny_base, capsys, monkeypatch):
+@pytest.fixture
+def no_usable_row(generate, monkeypatch):
+    """A run that was trained and wrote no row: what it printed."""
     with monkeypatch.context() as patch:
         patch.setattr("twinset.sampling.sampler.is_usable", lambda text: False)
-        failed = generate(capsys, tiny_base)
+        return generate()
+
+
+def test_no_failure_after_training_makes_anybody_pay_twice(place, generate, capsys, no_usable_row):
+    failed = no_usable_row
     assert failed.code == 2 and len(failed.err.splitlines()) == 1
     assert "usable" in failed.err and "--resume" in failed.err and "--overwrite" not in failed.err
     named = failed.err.split("`twinset ")[1].split("`")[0]
@@ -563,59 +525,49 @@ def test_no_failure_after_training_makes_anybody_pay_twice(place, tiny_base, cap
     command = named.replace("FILE", "o.csv").split()
     assert run_twinset(capsys, *command, "--rows", "3", "--quiet").code == 0
     assert verify("o.csv").rows == 3
-    assert generate(capsys, tiny_base, "--resume", "--temperature", "0.9").code == 0
-    assert steps_in(Path("r/model/ledger.json")) == 5
+    assert generate("--resume", "--temperature", "0.9").code == 0
+    assert steps_of("r") == 5
 
 
-def test_an_error_nobody_foresaw_is_told_with_what_is_safe(place, tiny_base, capsys, monkeypatch):
+def test_an_unexpected_error_is_reported_with_what_is_safe(generate, monkeypatch):
     def fail(*_, **__):
         raise RuntimeError(MARKER)
 
     monkeypatch.setattr("twinset.sampling.twin_model.TwinModel.sample", fail)
-    failed = generate(capsys, tiny_base)
+    failed = generate()
     warning, error = failed.err.splitlines()
     assert failed.code == 1 and MARKER not in failed.err
     assert warning.startswith("WARNING: the trained model is safe") and "twinset sample" in warning
     assert error.startswith("error: unexpected RuntimeError")
 
 
-def test_a_trained_model_is_not_deleted_unsaid(place, tiny_base, capsys, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr("twinset.sampling.sampler.is_usable", lambda text: False)
-        generate(capsys, tiny_base)
+def test_a_trained_model_is_not_deleted_without_a_word(place, generate, no_usable_row):
     model = snapshot(Path(".r.partial/model"))
-    waits = generate(capsys, tiny_base)
-    other = generate(capsys, tiny_base, "--resume", "--learning-rate", "0.5")
-    for refused in (waits, other):
+    for refused in (generate(), generate("--resume", "--learning-rate", "0.5")):
         assert refused.code == 2 and "stays spent" in refused.err
         assert f"`twinset sample {place.resolve()}/.r.partial" in refused.err
-    bad = generate(capsys, tiny_base, "--overwrite", "--text", "nothing")
+    bad = generate("--overwrite", "--text", "nothing")
     assert bad.code == 2 and "--overwrite will delete its trained model" in bad.err
     assert snapshot(Path(".r.partial/model")) == model
-    assert generate(capsys, tiny_base, "--overwrite").code == 0
-    exists = generate(capsys, tiny_base)
+    assert generate("--overwrite").code == 0
+    exists = generate()
     assert exists.code == 2 and f"`twinset sample {place.resolve()}/r " in exists.err
     assert "stays spent" in exists.err
-    assert "WARNING" in generate(capsys, tiny_base, "--overwrite").err
-    assert sorted(path.name for path in place.iterdir()) == ["r", "t.csv"]
+    assert "WARNING" in generate("--overwrite").err
+    assert names_in(place) == ["r", "t.csv"]
 
 
-def test_stopped_by_hand_it_says_how_to_go_on(place, tiny_base, capsys, monkeypatch):
-    import os
-    import signal
-
-    from twinset.commandline.console import Console
-
+def test_stopped_by_hand_it_keeps_a_checkpoint_of_the_last_step(generate, monkeypatch):
     def stop(self, report, plan):
         if report.step == 3:
             os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(resumption, "CHECKPOINT_SECONDS", 1e9)
-    monkeypatch.setattr(Console, "step", stop)
-    stopped = generate(capsys, tiny_base)
+    with monkeypatch.context() as patch:
+        patch.setattr(resumption, "CHECKPOINT_SECONDS", 1e9)
+        patch.setattr(Console, "step", stop)
+        stopped = generate()
     assert (stopped.code, stopped.err) == (130, "stopped; the same command with --resume goes on\n")
-    assert [p.name for p in (UNFINISHED / "checkpoints").iterdir()] == ["step-3"]
-    monkeypatch.undo()
+    assert names_in(UNFINISHED / "checkpoints") == ["step-3"]
 
 
 COMMAND = ("t.csv", "--run", "r", "--rows", "40", "--steps", "12", "--epsilon", "20")
@@ -629,8 +581,8 @@ sys.exit(cli.main())
 
 @pytest.mark.slow
 def test_killed_at_thirty_random_moments_it_ends_as_planned(place, tiny_base):
-    """Runs that end before the thirtieth kill are checked, and another is begun."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    """Runs that end before the thirtieth kill are checked, and another is started."""
+    environment = python_environment()
     rng, kills, resume = np.random.default_rng(), 0, ()
     while True:
         wait = rng.uniform(2.0, 9.0) if kills < 30 else 120.0
@@ -647,9 +599,9 @@ def test_killed_at_thirty_random_moments_it_ends_as_planned(place, tiny_base):
             resume = ("--resume",) if Path(".r.partial/.unfinished").exists() else ()
             continue
         assert process.returncode == 0, err
-        assert steps_in(Path("r/model/ledger.json")) == 12
+        assert steps_of("r") == 12
         assert verify("r").rows == 40
-        assert sorted(path.name for path in place.iterdir()) == ["r", "t.csv"]
+        assert names_in(place) == ["r", "t.csv"]
         assert not Path("r/internal/unfinished").exists()
         if kills >= 30:
             return
@@ -677,9 +629,8 @@ def test_a_disk_that_fills_up_is_named_and_nothing_is_lost(place, tiny_base):
         pytest.skip("needs a namespace of one's own to mount a small disk in")
     Path("small").mkdir()
     run = [sys.executable, "-c", AT_ONCE, *map(str, arguments(tiny_base, COMMAND))]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     shell = ["unshare", "-rm", "sh", "-c", ON_A_SMALL_DISK, "sh", *run]
-    done = subprocess.run(shell, env=environment, capture_output=True, text=True)
+    done = subprocess.run(shell, env=python_environment(), capture_output=True, text=True)
     lines = done.stdout.splitlines()
     assert [line for line in lines if line.startswith("code")] == ["code 2", "code 0"], done
     assert "No space left" in done.stderr or "disk is full" in done.stderr

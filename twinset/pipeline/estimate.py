@@ -16,6 +16,7 @@ from torch import Tensor
 
 from twinset.config import RunConfig
 from twinset.config.plan import Plan
+from twinset.data.padding import padded, padded_lengths
 from twinset.models.base_model import BaseModel, context_length
 from twinset.models.lora import trainable
 from twinset.models.perplexity import TOKENS_AT_ONCE, nats_per_token
@@ -24,6 +25,7 @@ from twinset.policies import MechanismParams, make_policy
 from twinset.privacy.clipping import ClippingEngine, Sequences
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.sampling.decoding import generate
+from twinset.training.batch_shapes import BatchShapes
 from twinset.training.mismatch_loss import MismatchLoss
 
 USUAL_TOKENS = 64  # of a record with its prompt, where there is no table to measure
@@ -59,7 +61,8 @@ def measure(base: BaseModel, config: RunConfig, plan: Plan, tokens: int, rows: i
         tokens: of a usual record with its prompt.
         rows: of the twin.
     """
-    tokens = max(4, min(tokens, context_length(base.model) - PROBE_TOKENS))
+    longest = context_length(base.model)
+    tokens = max(4, min(tokens, longest - PROBE_TOKENS))
     row_seconds = _row_seconds(fastest(base.model), config, tokens)
     fuse(base.model.to(frozen_dtype(config)))
     adaptive = config.policy.noise_policy == "adaptive"
@@ -67,7 +70,7 @@ def measure(base: BaseModel, config: RunConfig, plan: Plan, tokens: int, rows: i
     model = trainable(base.model, config.training)
     engine = ClippingEngine(model, config.privacy.max_grad_norm, execution(config))
     try:
-        record_seconds = _record_seconds(engine, config, plan, tokens, model.config.vocab_size)
+        record_seconds = _record_seconds(engine, config, plan, tokens, longest)
         noise_seconds = _noise_seconds(engine.sums, config)
     finally:
         engine.close()
@@ -84,19 +87,23 @@ def measure(base: BaseModel, config: RunConfig, plan: Plan, tokens: int, rows: i
 
 
 def _record_seconds(
-    engine: ClippingEngine, config: RunConfig, plan: Plan, tokens: int, vocabulary: int
+    engine: ClippingEngine, config: RunConfig, plan: Plan, tokens: int, longest: int
 ) -> float:
-    mismatched = config.training.mismatch_prompts if plan.mismatch_weight else 0
-    units = min(config.speed.units_at_once(tokens * (1 + mismatched)), plan.batch_size)
-    ids = torch.randint(vocabulary, (units * (1 + mismatched), tokens))
-    mask = torch.ones_like(ids, dtype=torch.bool)
-    mask[:, : tokens // 4] = False  # the prompt's share, about
+    """Time a physical batch of the shape that a run has, and share it out, filler included."""
+    each = 1 + (config.training.mismatch_prompts if plan.mismatch_weight else 0)
+    shapes = BatchShapes(config.speed, plan.batch_size, each)
+    length = padded(tokens, longest)
+    units = shapes.units(1, length)
+    ids = torch.zeros(units * each, length, dtype=torch.long)
+    mask = torch.zeros_like(ids, dtype=torch.bool)
+    mask[:, max(1, tokens // 4) : tokens] = True  # behind the prompt, about
     loss = MismatchLoss(plan.mismatch_weight, config.training.mismatch_form)
-    sequences = Sequences(ids, mask, 1 + mismatched)
+    sequences = Sequences(ids, mask, each)
     engine.add(sequences, loss)  # the first one warms up
     began = time.monotonic()
     engine.add(sequences, loss)
-    return (time.monotonic() - began) / units
+    filler = units * len(padded_lengths(length, length)) / 2  # half a batch of each length
+    return (time.monotonic() - began) / units * (1 + filler / max(plan.batch_size, filler))
 
 
 def _weigh_seconds(model: Any, tokens: int) -> float:

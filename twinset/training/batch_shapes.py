@@ -13,8 +13,9 @@ from twinset.config import SpeedConfig
 from twinset.privacy.clipping.batch_invariance import BatchShape
 
 # A step's records lie in some eight padded lengths, and half a physical batch of each is filler.
-# So many physical batches of its expected size keep the filler to about an eighth.
-FEWEST_BATCHES = 32
+# So many physical batches of its expected size keep the filler to about a quarter at worst, and a
+# product large enough for what it costs whatever its size.
+FEWEST_BATCHES = 16
 
 
 @dataclass(frozen=True)

@@ -2,41 +2,18 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 
 from evaluation.audit.mechanism import LEAST_SHARE
 from evaluation.leakage.exposure import UNKNOWN
 from evaluation.papers import adp
-from evaluation.papers.adp import (
-    ADAPTIVE,
-    ADP,
-    ATTACK,
-    ATTACKED,
-    DELTA,
-    DP_SGD,
-    LARGEST_EXPOSURE,
-    LOGARITHMIC,
-    MODELS,
-    NO_DP,
-    PLANTED,
-    PUBLISHED,
-    SIGMAS,
-    SOUND,
-    TABLE_1,
-    Adp,
-    Corpora,
-    PolicyMaker,
-    canary,
-    less_exposed,
-    multiplier_of,
-    weights_of,
-)
-from evaluation.papers.page import Prose
+from evaluation.papers.adp import ADAPTIVE, MODELS, PLANTED, PUBLISHED, SIGMAS, SOUND
+from evaluation.papers.noise import ATTACK
 from evaluation.papers.results_store import Results
-from evaluation.papers.study import HERE, read_size
-from tests.helpers.study_runs import stopped_and_finished
+from evaluation.papers.study import read_size
+from evaluation.utility.dp_fitting import Recipe
+from tests.helpers.study_runs import notes_of, stopped_and_finished
 from twinset.policies import MechanismParams
 from twinset.privacy.accounting.accountant import epsilon
 from twinset.privacy.accounting.events import SubsampledGaussian, event_from_dict
@@ -44,98 +21,84 @@ from twinset.privacy.accounting.rounding import up_decimals
 from twinset.privacy.mechanism.privacy_weight import WeightScale
 from twinset.privacy.mechanism.randomness import Randomness
 
-SUBJECTS = "dogs cats birds boats trains people children teachers".split()
-VERBS = "like chase watch hear follow draw paint love".split()
-PLACES = "here there everywhere outside inside downtown".split()
 SCALE = WeightScale("made up", 2.0, 4.0, "made up", (0.2,) * 5)
 
 
-def sentences(count, seed):
-    rng = np.random.default_rng(seed)
-    parts = (SUBJECTS, VERBS, SUBJECTS, PLACES)
-    lines = [" ".join(part[rng.integers(len(part))] for part in parts) for _ in range(count)]
-    return "\n".join([*lines, f"no. {rng.integers(10**9)}"])
-
-
 @pytest.fixture
-def options(tmp_path, tiny_base):
-    found = []
-    for seed, name in enumerate(("public", "private-train", "private-test")):
-        path = tmp_path / f"{name}.txt"
-        path.write_text(sentences(100, seed))
-        found += [f"--{name}", str(path)]
-    found += ["--public-model", str(tiny_base), "--size", "tiny", "--seeds", "1"]
-    return [*found, "--output", str(tmp_path / "out")]
+def options(options_of, sentences, tiny_base):
+    names = ("public", "private-train", "private-test")
+    files = {name: f"{sentences(100, seed)}\nno. {seed}" for seed, name in enumerate(names)}
+    return options_of(files, "--public-model", tiny_base)
 
 
 def test_the_full_size_is_the_papers():
     size = read_size("adp", "full")
     assert (size["shape"]["layers"], size["shape"]["width"]) == (12, 1024)
-    assert size["recipe"] == {
-        "batch_size": 4096,
-        "epochs": 20,
-        "learning_rate": 5e-5,
-        "max_grad_norm": 1e-3,
-    }
-    assert canary(1).text == "My ID is 955320"
+    assert Recipe(**size["recipe"]) == Recipe(4096, 20, 5e-5, 1e-3)
+    assert adp.canary(1).text == "My ID is 955320"
 
 
 def test_the_notes_say_what_the_accountant_says_of_the_paper():
     """Of 1,165,029 lines, 20 epochs of batches of 4,096."""
-    notes, lines = " ".join(Prose.read(HERE / "adp.md").notes.split()), 1_165_029
+    notes, lines = notes_of("adp"), 1_165_029
     for sigma in SIGMAS:
         event = SubsampledGaussian(sigma, 4096 / lines, round(20 * lines / 4096))
-        assert f"{up_decimals(epsilon([event], DELTA))} at σ = {sigma:g}" in notes
-        for model in (DP_SGD, ADP):
-            assert f"{TABLE_1[model, sigma].epsilon:g} at σ = {sigma:g}" in notes
-    for loss, perplexity, _ in TABLE_1.values():
+        assert f"{up_decimals(epsilon([event], adp.DELTA))} at σ = {sigma:g}" in notes
+        for model in (adp.DP_SGD, adp.ADP):
+            assert f"{adp.TABLE_1[model, sigma]['paper: ε']} at σ = {sigma:g}" in notes
+    for line in adp.TABLE_1.values():
+        loss, perplexity = (float(line[f"paper: {name}"]) for name in ("loss", "PPL"))
         if perplexity < 20_000:
             base = math.exp(math.log(perplexity) / loss)
             assert f"{perplexity:.2f} = {base:.2f} to the {loss:.2f}" in notes
 
 
-def test_canaries_come_after_the_lines():
-    corpora = Corpora(["a b My ID is"] * 3, ["a b", " b a "], [], read_size("adp", "tiny"))
-    records = corpora.records(10)
-    assert len(records) == 12 and len(corpora.records(0)) == 2
-    assert corpora.tokens.tokenizer.decode(records.texts[-1]) == " My ID is 955320"
+def test_canaries_come_after_the_lines(tmp_path):
+    for name, lines in (("public", "a b My ID is\n" * 3), ("train", "a b\n b a \n")):
+        (tmp_path / f"{name}.txt").write_text(lines)
+    paths = {"public": tmp_path / "public.txt", "private_train": tmp_path / "train.txt"}
+    study = adp.Adp("tiny", paths)
+    records = study.records(10)
+    assert len(records) == 12 and len(study.records(0)) == 2
+    assert study.tokens.tokenizer.decode(records.texts[-1]) == " My ID is 955320"
     assert records.texts[2:] == [records.texts[-1]] * 10
 
 
 def test_each_form_weighs_in_its_own_way():
     nats = torch.tensor([1.0, 3.0, 5.0], dtype=torch.float64)
-    weights = {form: weights_of(form, nats, SCALE) for form, _ in MODELS}
-    assert weights[NO_DP] is None and weights[DP_SGD] is None
-    assert weights[LOGARITHMIC].tolist() == [0, 0.5, 1] == weights[SOUND].tolist()
+    weights = {form: adp.weights_of(form, nats, SCALE) for form, _ in MODELS}
+    assert weights[adp.NO_DP] is None and weights[adp.DP_SGD] is None
+    assert weights[adp.LOGARITHMIC].tolist() == [0, 0.5, 1] == weights[SOUND].tolist()
     middle = (math.e**3 - math.e) / (math.e**5 - math.e)
     assert weights[PUBLISHED].tolist() == pytest.approx([0, middle, 1])
     # the sound form's weights do not depend on who else is there; the published ones do
     alone, scale = nats[:2], SCALE
-    assert torch.equal(weights_of(SOUND, alone, scale), weights[SOUND][:2])
-    assert not torch.equal(weights_of(PUBLISHED, alone, scale), weights[PUBLISHED][:2])
+    assert torch.equal(adp.weights_of(SOUND, alone, scale), weights[SOUND][:2])
+    assert not torch.equal(adp.weights_of(PUBLISHED, alone, scale), weights[PUBLISHED][:2])
 
 
 @pytest.mark.parametrize("form", [form for form, _ in MODELS[1:5]])
 def test_a_text_of_weight_1_has_the_stated_noise_in_every_form(form):
     weights = torch.tensor([1.0, 1.0, 0.0]).double() if form in ADAPTIVE else None
-    maker, sigma = PolicyMaker(form, weights), 2.0
+    maker, sigma = adp.policy_maker(form, weights), 2.0
     norm, randomness = 3.0, Randomness.from_os()
-    policy = maker(MechanismParams(multiplier_of(form, sigma), norm, 0.1, randomness))
+    policy = maker(MechanismParams(adp.multiplier_of(form, sigma), norm, 0.1, randomness))
     zeros = [torch.zeros(40_000)]
     (noisy,), event = policy.release(zeros, [0, 1])
     limits = policy.limits([0, 1, 2])
     most, least = (norm, norm) if limits is None else (limits[0].item(), limits[2].item())
     assert noisy.std().item() / most == pytest.approx(sigma, rel=0.03)
-    assert noisy.std().item() / least == pytest.approx(maker.mean_noise() * sigma, rel=0.03)
-    guaranteed = [epsilon([event], DELTA, weight) for weight in (1.0, 0.0)]
+    mean = adp.mean_noise(form, policy) * sigma
+    assert noisy.std().item() / least == pytest.approx(mean, rel=0.03)
+    guaranteed = [epsilon([event], adp.DELTA, weight) for weight in (1.0, 0.0)]
     alone = [SubsampledGaussian(s * sigma, 0.1, 1) for s in (1, LEAST_SHARE)]
     expected = {
-        DP_SGD: [epsilon(alone[:1], DELTA)] * 2,
-        SOUND: [epsilon([one], DELTA) for one in alone],
+        adp.DP_SGD: [epsilon(alone[:1], adp.DELTA)] * 2,
+        SOUND: [epsilon([one], adp.DELTA) for one in alone],
     }
     assert guaranteed == expected.get(form, [math.inf] * 2)
-    published = form in (PUBLISHED, LOGARITHMIC)
-    assert maker.nominal(DELTA) == (epsilon(alone[:1], DELTA) if published else None)
+    published = form in (PUBLISHED, adp.LOGARITHMIC)
+    assert maker.nominal(adp.DELTA) == (epsilon(alone[:1], adp.DELTA) if published else None)
 
 
 @pytest.mark.parametrize(("bare", "compared"), [((1.0, 5.0, 12.0), 2), ((0.5, 0.9, 1.0), 0)])
@@ -147,7 +110,7 @@ def test_protection_is_measured_only_where_the_secret_is_known(tmp_path, bare, c
             for seed in range(3):
                 shown = bits + seed / 10 - (3.0 if form == SOUND else 0.0)
                 results.rows[form, sigma, copies, seed] = {"exposure": max(0.0, shown)}
-    rows = less_exposed(results).rows
+    rows = adp.less_exposed(results)
     assert sum(bits > UNKNOWN for bits in bare) == compared
     assert len(rows) == len(ADAPTIVE) * compared * len(SIGMAS)
     for row in rows:
@@ -156,14 +119,12 @@ def test_protection_is_measured_only_where_the_secret_is_known(tmp_path, bare, c
 
 
 @pytest.mark.slow
-def test_from_the_command_to_its_files(options, tmp_path, monkeypatch):
-    done = stopped_and_finished(Adp, options, monkeypatch, adp, "train_row", after=3)
-    assert done.before == len(ATTACKED) * len(SIGMAS) + 3
+def test_from_the_command_to_its_files(options, monkeypatch):
+    done = stopped_and_finished(adp.Adp, options, monkeypatch, adp.Adp, "_train_row", after=3)
+    assert done.before == len(adp.ATTACKED) * len(SIGMAS) + 3
     assert done.calls == len(MODELS) * len(PLANTED)
-    assert [tuple(row["key"]) for row in done.found["rows"]] == list(Adp("tiny").keys(1))
     for row in done.found["rows"]:
         (check_attack if row["key"][0] == ATTACK else check_spending)(row)
-    assert str(tmp_path) not in done.page.split("command")[0]
 
 
 def check_attack(row):
@@ -184,17 +145,17 @@ def check_spending(row):
     form, sigma, copies, _ = row["key"]
     (event,) = [event_from_dict(event) for event in row["events"]]
     lines = 101 + copies
-    assert 0 <= row["exposure"] <= LARGEST_EXPOSURE
-    if form in (DP_SGD, SOUND):
+    assert 0 <= row["exposure"] <= adp.LARGEST_EXPOSURE
+    if form in (adp.DP_SGD, SOUND):
         assert event.steps == round(2 * lines / 64)
         assert event.sample_rate == pytest.approx(64 / lines)
-        assert event.noise_multiplier == multiplier_of(form, sigma)
+        assert event.noise_multiplier == adp.multiplier_of(form, sigma)
         same = SubsampledGaussian(sigma, event.sample_rate, event.steps)
-        assert row["epsilon_most_protected"] == epsilon([same], DELTA)
-        assert row["epsilon_least_protected"] == epsilon([event], DELTA)
+        assert row["epsilon_most_protected"] == epsilon([same], adp.DELTA)
+        assert row["epsilon_least_protected"] == epsilon([event], adp.DELTA)
     else:
         assert row["epsilon_most_protected"] is row["epsilon_least_protected"] is None
-    assert (row["epsilon_nominal"] is not None) == (form in (PUBLISHED, LOGARITHMIC))
+    assert (row["epsilon_nominal"] is not None) == (form in (PUBLISHED, adp.LOGARITHMIC))
     assert (row["weights"] is not None) == (form in ADAPTIVE)
     if form in ADAPTIVE:
         assert ("canary" in row["weights"]) == (copies > 0)

@@ -11,50 +11,14 @@ import torch
 
 from evaluation.leakage.names import digits_of
 from evaluation.papers import anadp
-from evaluation.papers.anadp import (
-    ADAPTERS,
-    AG_NEWS,
-    ATTACK,
-    DELTA,
-    EPSILON,
-    FORMS,
-    FULL,
-    IMPORTANCE,
-    LEAKAGE,
-    LORA,
-    METHODS,
-    NO_DP,
-    PUBLISHED,
-    RANK,
-    SETS,
-    SOUND,
-    SST2,
-    UNIFORM,
-    YELP,
-    Anadp,
-    Labels,
-    PolicyMaker,
-    Rows,
-    Tuning,
-    hidden,
-    noise_of,
-    share_won_back,
-)
-from evaluation.papers.email_leakage import (
-    DIGITS,
-    EXPOSURE,
-    PARTS,
-    RANKS,
-    Passages,
-    apart,
-    passage,
-)
-from evaluation.papers.page import Prose
+from evaluation.papers.anadp import FORMS, IMPORTANCE, METHODS, SETS, Anadp, Labels, read_rows
+from evaluation.papers.email_leakage import DIGITS, EXPOSURE, PARTS, RANKS, Passages, apart, passage
+from evaluation.papers.noise import ATTACK, PolicyMaker
 from evaluation.papers.results_store import Results
-from evaluation.papers.study import HERE, read_size
+from evaluation.papers.study import read_size
 from tests.conftest import _tokenizer
 from tests.helpers import oracle
-from tests.helpers.study_runs import stopped_and_finished
+from tests.helpers.study_runs import notes_of, stopped_and_finished
 from tests.privacy import test_classifier_clipping as classifiers
 from twinset.config import PolicyConfig
 from twinset.detectors.entities import PIPELINE
@@ -67,31 +31,32 @@ from twinset.privacy.mechanism.randomness import Randomness
 with_pii = pytest.mark.skipif(
     find_spec("spacy") is None or find_spec(PIPELINE) is None, reason="needs twinset[pii]"
 )
+FULL, LORA, ADAPTERS = METHODS
+NO_DP, UNIFORM, PUBLISHED, SOUND = FORMS
 GOOD, BAD = "lovely bright warm kind".split(), "dull grey cold harsh".split()
 NAMES = "Ada Quill,Otto Zeller,Kurt Oakes,Vera Nettle".split(",")
 ROWS = len(SETS) * len(METHODS) * len(FORMS)
 
 
-def labelled(path, column, labels, count, seed):
+def labelled(column, labels, count, seed):
     rng = np.random.default_rng(seed)
     rows = []
     for _ in range(count):
         label = labels[rng.integers(len(labels))]
         words = (GOOD if labels.index(label) % 2 else BAD)[rng.integers(4)]
-        rows.append({"text": f"The film was {words} and {words} no. {rng.integers(99)}"})
-        rows[-1][column] = label
-    pd.DataFrame(rows).to_csv(path, index=False)
+        text = f"The film was {words} and {words} no. {rng.integers(99)}"
+        rows.append({"text": text, column: label})
+    return pd.DataFrame(rows)
 
 
-def emails(path, count=80):
+def emails(count=80):
     rng = np.random.default_rng(0)
     bodies = [
         f"Please ask {NAMES[rng.integers(4)]} about it,\n\n call {rng.integers(200, 999)}-555-"
         f"{rng.integers(10**4):04d} today."
         for _ in range(count)
     ]
-    pd.DataFrame({"body": [*bodies, None, "No number here."]}).to_csv(path, index=False)
-    return bodies
+    return pd.DataFrame({"body": [*bodies, None, "No number here."]})
 
 
 @pytest.fixture(scope="module")
@@ -117,31 +82,31 @@ def tiny_encoder(tmp_path_factory):
 
 
 @pytest.fixture
-def options(tmp_path, tiny_encoder):
-    found = []
-    sets = [("sst2", "sentiment", ["neg", "pos"]), ("ag-news", "topic", list("abcd"))]
-    for name, column, labels in [*sets, ("yelp", "sentiment", ["neutral", "negative", "positive"])]:
-        for seed, part in enumerate(("train", "test")):
-            path = tmp_path / f"{name}-{part}.csv"
-            labelled(path, column, labels, 150, seed)
-            found += [f"--{name}-{part}", str(path)]
-    emails(tmp_path / "emails.csv")
-    (tmp_path / "public.txt").write_text("\n".join(f"Call the {w} desk." for w in GOOD * 30))
-    found += ["--emails", str(tmp_path / "emails.csv"), "--public", str(tmp_path / "public.txt")]
-    found += ["--encoder", str(tiny_encoder), "--size", "tiny", "--seeds", "1"]
-    return [*found, "--output", str(tmp_path / "out")]
+def options(options_of, tiny_encoder):
+    labels = {
+        "sst2": ("sentiment", ["neg", "pos"]),
+        "ag-news": ("topic", list("abcd")),
+        "yelp": ("sentiment", ["neutral", "negative", "positive"]),
+    }
+    tables = {
+        f"{name}-{part}": labelled(*how, 150, seed)
+        for name, how in labels.items()
+        for seed, part in enumerate(("train", "test"))
+    }
+    public = "\n".join(f"Call the {word} desk." for word in GOOD * 30)
+    return options_of(tables | {"emails": emails(), "public": public}, "--encoder", tiny_encoder)
 
 
 def test_the_full_size_is_the_papers():
     size = read_size("anadp", "full")
-    assert (size["encoder"], RANK) == ("roberta-base", 16)
+    assert (size["encoder"], anadp.RANK) == ("roberta-base", 16)
     recipes = [one for method in METHODS for one in size["recipes"][method].values()]
     assert len(recipes) == 2 * len(METHODS)
     assert {(one["epochs"], one["max_grad_norm"]) for one in recipes} == {(50, 10.0)}
 
 
 def test_the_notes_say_the_policys_own_constants():
-    notes, options = " ".join(Prose.read(HERE / "anadp.md").notes.split()), PolicyConfig()
+    notes, options = notes_of("anadp"), PolicyConfig()
     assert f"β₁ = {options.importance_beta1:g}, β₂ = {options.importance_beta2:g}" in notes
     high, low = options.importance_high, options.importance_low
     assert f"α = {options.importance_alpha:g}, quantiles {high:g} and {low:g}" in notes
@@ -153,21 +118,19 @@ def test_the_notes_say_the_policys_own_constants():
 
 
 def test_as_many_rows_of_each_label_are_taken(tmp_path):
-    path, labels = tmp_path / "a.csv", SETS[YELP]
+    path, labels = tmp_path / "a.csv", SETS["Yelp"]
     said = ["negative"] * 5 + ["neutral"] * 20 + ["positive"] * 9
     frame = pd.DataFrame({"text": [f"t{i}" for i in range(34)], "sentiment": said})
     frame.to_csv(path, index=False)
-    rows = Rows.read(path, labels, None)
-    assert sorted(rows.labels) == ["negative"] * 5 + ["positive"] * 5
-    assert dict(zip(frame["text"], said, strict=True)) | dict(
-        zip(rows.texts, rows.labels, strict=True)
-    ) == dict(zip(frame["text"], said, strict=True))
-    assert len(Rows.read(path, labels, 7).texts) == 6
-    assert rows.largest_class == 0.5
+    rows = read_rows(path, labels, None)
+    assert sorted(rows["label"]) == ["negative"] * 5 + ["positive"] * 5
+    assert rows["label"].equals(frame["sentiment"].loc[rows.index].rename("label"))
+    assert rows["text"].equals(frame["text"].loc[rows.index])
+    assert len(read_rows(path, labels, 7)) == 6
     with pytest.raises(InputError, match="no column 'topic'"):
-        Rows.read(path, SETS[AG_NEWS], None)
+        read_rows(path, SETS["AG News"], None)
     with pytest.raises(InputError, match="fewer than two labels"):
-        Rows.read(path, Labels("sentiment", ("neutral", "positive")), None)
+        read_rows(path, Labels("sentiment", ("neutral", "positive")), None)
 
 
 def test_a_passage_ends_with_its_number_and_begins_with_a_word():
@@ -177,7 +140,7 @@ def test_a_passage_ends_with_its_number_and_begins_with_a_word():
     assert passage("no number") is None
 
 
-def test_no_number_is_both_learnt_and_held_out():
+def test_no_number_is_both_trained_on_and_held_out():
     texts = [f"a 713-555-{n:04d} b 713-555-{n + 1:04d}" for n in range(40)]
     train, heldout = apart([*texts, *(f"call 602-555-{n:04d}" for n in range(40))])
 
@@ -191,13 +154,13 @@ def test_no_number_is_both_learnt_and_held_out():
 
 @with_pii
 def test_facts_of_e_mails_are_counts_alone(tmp_path):
-    bodies = emails(tmp_path / "emails.csv")
+    emails().to_csv(tmp_path / "emails.csv", index=False)
     (tmp_path / "public.txt").write_text("Call the desk.\n" * 20)
     read = Passages.read(
         tmp_path / "emails.csv", tmp_path / "public.txt", read_size("anadp", "tiny")
     )
     facts = read.facts()
-    assert facts["passages"]["held-out"] == pytest.approx(0.25 * len(bodies), abs=3)
+    assert facts["passages"]["held-out"] == pytest.approx(0.25 * 80, abs=3)
     assert facts["names"]["train"] > 0
     assert all(isinstance(n, int) for v in facts.values() for n in _leaves(v))
     with pytest.raises(InputError, match="no column 'body'"):
@@ -214,7 +177,7 @@ def _leaves(value):
 
 def tuned(family, method, tables=True):
     torch.manual_seed(0)
-    model = Tuning(method, 3, tables)(classifiers.build(family).float()).double()
+    model = anadp.tune(classifiers.build(family).float(), method, 3, tables).double()
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():  # as after some steps: neither B of LoRA nor an adapter is zero
         for name, p in model.named_parameters():
@@ -264,14 +227,14 @@ def test_only_what_a_method_says_is_trained(family):
 @pytest.mark.parametrize("method", [LORA, ADAPTERS])
 def test_a_method_begins_with_the_model_as_it_was(method):
     rows, plain = classifiers.random_rows(3, 1), classifiers.build("BertConfig")
-    tuned = Tuning(method, 3)(classifiers.build("BertConfig")).double().eval()
+    tuned = anadp.tune(classifiers.build("BertConfig"), method, 3).double().eval()
     ids = rows.input_ids
     assert torch.allclose(tuned(input_ids=ids).logits, plain(input_ids=ids).logits)
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_each_form_spends_what_it_says(form):
-    maker, private = PolicyMaker(form), form != NO_DP
+    maker, private = PolicyMaker(anadp.POLICIES.get(form)), form != NO_DP
     norm = 1.0 if private else math.inf
     policy = maker(MechanismParams(1.2 if private else 0.0, norm, 0.1, Randomness.from_os()))
     weights = [torch.linspace(-1, 1, 40).reshape(4, 10)]
@@ -279,12 +242,12 @@ def test_each_form_spends_what_it_says(form):
         policy.scales()
         noisy, event = policy.release([torch.ones(4, 10)], [0])
         policy.update_statistics(weights, noisy)
-    stated, least = (epsilon([SubsampledGaussian(s, 0.1, 3)], DELTA) for s in (1.2, 0.6))
-    assert maker.nominal(DELTA) == (stated if form == PUBLISHED else None)
-    spent = epsilon([event] * 3, DELTA)
+    stated, least = (epsilon([SubsampledGaussian(s, 0.1, 3)], anadp.DELTA) for s in (1.2, 0.6))
+    assert maker.nominal(anadp.DELTA) == (stated if form == PUBLISHED else None)
+    spent = epsilon([event] * 3, anadp.DELTA)
     expected = {NO_DP: math.inf, UNIFORM: stated, SOUND: stated, PUBLISHED: least}
     assert spent == pytest.approx(expected[form])
-    noise = maker.mean_noise(["h.0.q.weight"])
+    noise = anadp.mean_noise(policy, ["h.0.q.weight"])
     assert set(noise) == ({"h.0.q.weight"} if form in IMPORTANCE else set())
 
 
@@ -304,14 +267,14 @@ def made_up(tmp_path, accuracy):
 
 def test_the_gap_won_back_is_a_share_of_what_noise_costs(tmp_path):
     found = made_up(tmp_path, {NO_DP: 0.9, UNIFORM: 0.7, PUBLISHED: 0.8, SOUND: 0.75})
-    assert share_won_back(found, LORA, PUBLISHED) == pytest.approx(0.5)
-    assert share_won_back(found, LORA, NO_DP) == pytest.approx(1)
+    assert anadp.share_won_back(found, LORA, PUBLISHED) == pytest.approx(0.5)
+    assert anadp.share_won_back(found, LORA, NO_DP) == pytest.approx(1)
     free = made_up(tmp_path, dict.fromkeys(FORMS, 0.7))
-    assert share_won_back(free, LORA, PUBLISHED) is None
+    assert anadp.share_won_back(free, LORA, PUBLISHED) is None
 
 
 def test_noise_by_place_is_a_geometric_mean_over_seeds(tmp_path):
-    cells = noise_of(made_up(tmp_path, dict.fromkeys(FORMS, 0.7)), SST2, LORA, SOUND)
+    cells = anadp.noise_of(made_up(tmp_path, dict.fromkeys(FORMS, 0.7)), "SST-2", LORA, SOUND)
     assert cells["0", "q"] == pytest.approx((0.5 * 0.6 * 0.7) ** (1 / 3))
     assert cells["-", "classifier"] == pytest.approx(2.0)
 
@@ -324,26 +287,25 @@ def test_leakage_is_of_numbers_trained_on_less_held_out_ones(tmp_path):
         for seed in range(3):
             known = zip(PARTS, pair, strict=True)
             parts = {part: {EXPOSURE: value + seed, RANKS: None} for part, value in known}
-            results.rows[LEAKAGE, form, seed] = {"known": parts}
-    rows = {row["noise"]: row for row in hidden(results).rows if "exposure" in row["measure"]}
-    shown = {form: row["train less held-out"].split()[0] for form, row in rows.items()}
-    assert shown == {NO_DP: "3.000", UNIFORM: "0.000", PUBLISHED: "0.000", SOUND: "0.500"}
-    assert rows[SOUND]["less no privacy"].startswith("-2.500")
-    assert rows[SOUND]["less uniform"].startswith("0.500") and not rows[UNIFORM]["less uniform"]
-    nobody = [row for row in hidden(results).rows if "names" in row["measure"]]
+            row = {"known": parts, "epsilon": None, "epsilon_nominal": None}
+            results.rows[anadp.LEAKAGE, form, seed] = row
+    rows = {form: anadp.leakage(results, EXPOSURE, form) for form in FORMS}
+    shown = {form: row["train less held-out"].value for form, row in rows.items()}
+    assert shown == {NO_DP: 3.0, UNIFORM: 0.0, PUBLISHED: 0.0, SOUND: 0.5}
+    assert rows[SOUND]["less no privacy"].value == -2.5
+    assert rows[SOUND]["less uniform"].value == 0.5 and rows[UNIFORM]["less uniform"] is None
+    nobody = [anadp.leakage(results, RANKS, form) for form in FORMS]
     assert not any(row["train less held-out"] for row in nobody)  # no name was found at all
 
 
 @pytest.mark.slow
 @with_pii
-def test_from_the_command_to_its_files(options, tmp_path, monkeypatch):
+def test_from_the_command_to_its_files(options, monkeypatch):
     done = stopped_and_finished(Anadp, options, monkeypatch, anadp, "classify", after=3)
     assert done.before == len(IMPORTANCE) + len(FORMS) + 3
     assert done.calls == ROWS
-    assert [tuple(row["key"]) for row in done.found["rows"]] == list(Anadp("tiny").keys(1))
     for row in done.found["rows"]:
         check(row)
-    assert str(tmp_path) not in done.page.split("command")[0]
     everything = json.dumps(done.found) + done.page
     assert not any(name.split()[1] in everything for name in NAMES)  # nobody is named
     assert "555-" not in everything
@@ -361,10 +323,10 @@ def check(row):
     if form == NO_DP:
         assert (spent, row["noise_multiplier"]) == (None, 0.0)
     elif form == PUBLISHED:
-        assert nominal == pytest.approx(EPSILON, abs=0.05) and spent > 2 * nominal
+        assert nominal == pytest.approx(anadp.EPSILON, abs=0.05) and spent > 2 * nominal
     else:
-        assert spent == pytest.approx(EPSILON, abs=0.05) and spent <= EPSILON
-    if kind == LEAKAGE:
+        assert spent == pytest.approx(anadp.EPSILON, abs=0.05) and spent <= anadp.EPSILON
+    if kind == anadp.LEAKAGE:
         for part in row["known"].values():
             assert 0 <= part[RANKS] <= 1 and 0 <= part[EXPOSURE] <= DIGITS * math.log2(10)
     else:

@@ -2,32 +2,19 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
 from evaluation.papers import kerrigan
-from evaluation.papers.feedforward import FeedForward
-from evaluation.papers.kerrigan import (
-    BOTH,
-    DELTA,
-    EPSILON,
-    GROUP_SIZES,
-    LEVELS,
-    PUBLIC,
-    Corpora,
-    Kerrigan,
-    Run,
-    people,
-)
+from evaluation.papers.feedforward import feed_forward
+from evaluation.papers.kerrigan import BOTH, DELTA, GROUP_SIZES, LEVELS, Corpora, Kerrigan, Run
 from evaluation.papers.language_model import perplexity, tokenised
-from evaluation.papers.page import Prose
 from evaluation.papers.results_store import Results
-from evaluation.papers.study import HERE, read_size
+from evaluation.papers.study import read_size
 from evaluation.papers.texts import Words
 from tests.helpers import oracle
-from tests.helpers.study_runs import run_study, stopped_and_finished
+from tests.helpers.study_runs import notes_of, run_study, stopped_and_finished
 from twinset.errors import InputError
 from twinset.privacy.accounting.accountant import epsilon
 from twinset.privacy.accounting.events import SubsampledGaussian, event_from_dict, event_to_dict
@@ -36,9 +23,6 @@ from twinset.privacy.accounting.rounding import up_decimals
 from twinset.privacy.clipping import ClippingEngine
 from twinset.training.mismatch_loss import MismatchLoss
 
-SUBJECTS = "dogs cats birds boats trains people children teachers".split()
-VERBS = "like chase watch hear follow draw paint love".split()
-PLACES = "here there everywhere outside inside downtown".split()
 PREVIOUS, HIDDEN = 4, (7, 6, 5)
 LINES = ["so it goes so it goes so", "it it it it it it it it", "and so on", "on"]  # with ties
 C = 0.5
@@ -46,7 +30,7 @@ C = 0.5
 
 def model_of(tokens, embedding):
     torch.manual_seed(0)
-    return FeedForward(tokens.size, embedding, HIDDEN, PREVIOUS).double()
+    return feed_forward(tokens.size, embedding, HIDDEN, PREVIOUS).double()
 
 
 def window_by_window(model, line):
@@ -137,39 +121,26 @@ def test_the_output_layer_has_a_bias():
     assert torch.equal(logits, model.head.weight[:, -1].expand(2, -1))
 
 
-def sentences(count, seed, ending):
-    rng = np.random.default_rng(seed)
-    parts = (SUBJECTS, VERBS, SUBJECTS, PLACES, [ending])
-    lines = [" ".join(part[rng.integers(len(part))] for part in parts) for _ in range(count)]
-    return "\n".join(lines)
-
-
 @pytest.fixture
-def options(tmp_path):
-    found = []
-    names = ("public", "private-train", "private-dev", "private-test")
-    for seed, (name, ending) in enumerate(zip(names, ["indeed", "lol", "lol", ""], strict=True)):
-        path = tmp_path / f"{name}.txt"
-        path.write_text(sentences(120, seed, ending))
-        found += [f"--{name}", str(path)]
-    return [*found, "--size", "tiny", "--seeds", "1", "--output", str(tmp_path / "out")]
+def options(options_of, sentences):
+    endings = {"public": "indeed", "private-train": "lol", "private-dev": "lol", "private-test": ""}
+    numbered = enumerate(endings.items())
+    return options_of({name: sentences(120, seed, end) for seed, (name, end) in numbered})
 
 
 def test_the_full_size_has_the_papers_networks():
-    hidden = {
-        (m["paper"], *m["shape"]["hidden"])
-        for m in read_size("kerrigan", "full")["models"]
-        if "paper" in m
-    }
+    models = [m for m in read_size("kerrigan", "full")["models"] if "paper" in m]
+    hidden = {(m["paper"], *m["shape"]["hidden"]) for m in models}
     assert hidden == {("small", 500, 250, 50), ("large", 10_000, 5_000, 1_000)}
 
 
 def test_the_notes_say_what_the_accountant_says_of_the_script():
     """The script's 12,000 batches of 64 from 689,763 examples."""
-    notes = " ".join(Prose.read(HERE / "kerrigan.md").notes.split())
-    for sigma, paper in EPSILON.items():
+    notes = notes_of("kerrigan")
+    for sigma in (0.1, 1.1):
+        paper = kerrigan.TABLE_1["small", BOTH, sigma]["paper: ε"]
         ours = up_decimals(epsilon([SubsampledGaussian(sigma, 64 / 689_763, 12_000)], DELTA))
-        assert f"{ours} at σ = {sigma:g}" in notes and f"{paper:.2f} at σ = {sigma:g}" in notes
+        assert f"{ours} at σ = {sigma:g}" in notes and f"{paper} at σ = {sigma:g}" in notes
 
 
 def test_a_folder_that_reads_too_little_is_refused(options, tiny_base):
@@ -195,9 +166,11 @@ def test_word_counts_are_the_texts_own():
 
 def test_people_with_several_lines_are_less_safe_than_one(tmp_path):
     step = SubsampledGaussian(1.1, 0.01, 50)  # the same training twice: one block
-    rows = {Run("model", BOTH, 1.1, seed): {"events": [event_to_dict(step)]} for seed in range(2)}
-    table, alone = people(Results(tmp_path / "a.json", {}, rows=rows)).rows, epsilon([step], DELTA)
-    assert [row["lines of a person, γ"] for row in table] == [str(size) for size in GROUP_SIZES]
+    row = {"events": [event_to_dict(step)]}
+    rows = {Run("model", BOTH, 1.1, seed): row for seed in range(2)}
+    table = list(kerrigan.people(Results(tmp_path / "a.json", {}, rows=rows)))
+    alone = epsilon([step], DELTA)
+    assert [row["lines of a person, γ"] for row in table] == list(map(str, GROUP_SIZES))
     for size, row in zip(GROUP_SIZES, table, strict=True):
         theirs, ours = row["paper: ε ÷ γ"], row["ε at δ = 1e-05"]
         assert theirs == up_decimals(alone / size)
@@ -208,9 +181,7 @@ def test_people_with_several_lines_are_less_safe_than_one(tmp_path):
 @pytest.mark.slow
 def test_from_the_command_to_its_files(options, monkeypatch):
     done = stopped_and_finished(Kerrigan, options, monkeypatch, kerrigan, "train_model", after=9)
-    keys = [tuple(row["key"]) for row in done.found["rows"]]
-    assert keys == list(Kerrigan("tiny").keys(1))
-    assert done.calls == len(keys) == 3 * len(LEVELS)  # public text once a model
+    assert done.calls == len(done.found["rows"]) == 3 * len(LEVELS)  # public text once a model
     for row in done.found["rows"]:
         check_epsilon(row)
     for said in ("3787.68", "1473.48", "9.75", "words as numbers", "SHA-256", "lines of a person"):
@@ -221,7 +192,7 @@ def check_epsilon(row):
     """ε is the accountant's, of exactly the steps that the row took."""
     _, start, sigma, _ = row["key"]
     events = [event_from_dict(event) for event in row["events"]]
-    if start == PUBLIC:
+    if start == kerrigan.PUBLIC:
         assert (row["epsilon"], events) == (0.0, [])
     elif not sigma:
         assert row["epsilon"] is None

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from evaluation.papers.feedforward import FeedForward
+from evaluation.papers.feedforward import feed_forward
 from evaluation.papers.language_model import (
     nats_of_groups,
     perplexity,
@@ -44,7 +44,7 @@ def test_lines_are_records(tmp_path, name, content):
         ("a.csv", None, "no such file"),
         ("a.txt", b"\n \n", "holds no text"),
         ("a.txt", b"\xff\xfe", "not UTF-8"),
-        ("a.txt.gz", b"none", "damaged"),
+        ("a.txt.gz", b"none", "copy it again"),
         ("a.csv", b"words\nsecret\n", "no column 'text'"),
     ],
 )
@@ -77,7 +77,7 @@ def test_a_vocabulary_is_of_its_own_lines_and_others_words_are_left_out():
 def setting():
     torch.manual_seed(0)
     words = Words.of(LINES)
-    return FeedForward(words.size, 4, (8, 6)), tokenised(LINES, words, 64)
+    return feed_forward(words.size, 4, (8, 6)), tokenised(LINES, words, 64)
 
 
 class Spy:

@@ -5,45 +5,26 @@ from pathlib import Path
 
 import pytest
 
-from evaluation.papers import mattern
+from evaluation.papers import mattern, review_twins
 from evaluation.papers.mattern import (
     ALL,
-    APART,
-    BASELINE,
-    COMPARED,
-    EPSILONS,
-    FEW,
+    MAIN,
     TWIN,
     UNLIMITED,
     Level,
     Mattern,
-    Run,
     Tables,
     baseline,
-    levels,
-    make_row,
     twin,
 )
-from evaluation.papers.page import Prose
 from evaluation.papers.results_store import Results
-from evaluation.papers.review_twins import (
-    ACCURACY,
-    AMAZON,
-    DATA,
-    FEWEST,
-    IMDB,
-    NO_LOSS,
-    NUCLEUS,
-    Reviews,
-    Scorer,
-    Writer,
-)
+from evaluation.papers.review_twins import ACCURACY, AMAZON, IMDB, Reviews, Scorer, Writer
 from evaluation.papers.run_context import RunContext
-from evaluation.papers.study import HERE, PUBLISHED, read_size
+from evaluation.papers.study import read_size
 from evaluation.utility.embeddings import SentenceEncoder
 from tests.helpers.evaluated import reviews as made_up
 from tests.helpers.evaluated import without_downloads
-from tests.helpers.study_runs import run_study, stopped_and_finished
+from tests.helpers.study_runs import notes_of, run_study, stopped_and_finished
 from twinset.errors import InputError
 from twinset.privacy.accounting.accountant import epsilon
 from twinset.privacy.accounting.calibration import calibrate_noise_multiplier
@@ -52,18 +33,16 @@ from twinset.privacy.accounting.rounding import up_decimals
 from twinset.progress import Silent
 
 TINY = read_size("mattern", "tiny")
-FILES = ("imdb-train", "imdb-test", "amazon-train", "amazon-test")
 
 
 @pytest.fixture
-def options(tmp_path, tiny_base):
-    found = ["--base-model", str(tiny_base)]
-    for seed, name in enumerate(FILES):
-        path = tmp_path / f"{name}.csv"
-        frame = made_up(80 if "train" in name else 40, seed)
-        frame.drop(columns=[] if "amazon" in name else ["product"]).to_csv(path, index=False)
-        found += [f"--{name}", str(path)]
-    return [*found, "--size", "tiny", "--seeds", "1", "--output", str(tmp_path / "out")]
+def options(options_of, tiny_base):
+    tables = {
+        f"{data}-{part}": made_up(rows, seed).drop(columns=columns)
+        for data, columns in (("imdb", ["product"]), ("amazon", []))
+        for seed, (part, rows) in enumerate((("train", 80), ("test", 40)))
+    }
+    return options_of(tables, "--base-model", tiny_base)
 
 
 @pytest.fixture
@@ -78,7 +57,7 @@ def table_of(name, spare=0):
 def test_the_full_size_is_the_scripts():
     size = read_size("mattern", "full")
     assert (size["base_model"], size["batch_size"], size["epochs"]) == ("gpt2", 8, 3)
-    assert size["few_steps"] == 3 * max(map(int, FEW)) // 8
+    assert size["few_steps"] == 3 * max(map(int, mattern.FEW)) // 8
     training = size["training"]
     assert (training["max_grad_norm"], training["learning_rate"]) == (0.1, 8e-6)
     forms = [loss["form"] for loss in (size["loss"], *size["other_losses"])]
@@ -93,7 +72,7 @@ def test_labels_that_no_model_was_trained_on_are_refused(options, tmp_path):
 
 def test_few_records_are_of_all_labels():
     table = table_of(AMAZON)
-    for records in map(int, FEW):
+    for records in map(int, mattern.FEW):
         drawn = table.drawn(records, seed=3)
         counts = drawn.groupby(["sentiment", "product"]).size()
         assert len(drawn) == records and counts.max() - counts.min() <= 1
@@ -104,9 +83,9 @@ def test_few_records_are_of_all_labels():
 
 
 def test_members_are_compared_with_spare_rows_where_there_are_enough(options, tmp_path):
-    table = table_of(IMDB, spare=FEWEST)
+    table = table_of(IMDB, spare=review_twins.FEWEST)
     assert table.others.equals(table.spare)
-    assert table_of(IMDB, spare=FEWEST - 1).others.equals(table.test)
+    assert table_of(IMDB, spare=review_twins.FEWEST - 1).others.equals(table.test)
     read = Reviews.read(IMDB, tmp_path / "imdb-train.csv", tmp_path / "imdb-test.csv", TINY)
     assert (len(read.train), len(read.spare), len(read.test)) == (60, 20, 40)
     whole = made_up(80, 0)
@@ -127,19 +106,15 @@ def test_short_rows_are_real_ones_cut_as_a_twins(size):
 
 def test_every_row_has_a_key_of_its_own():
     keys = list(Mattern("tiny").keys(3))
-    assert len(set(keys)) == len(keys) == 3 * sum(len(list(levels(TINY, d))) for d in DATA)
-    assert (IMDB, BASELINE, "0", "0", "no mismatch loss", 0) in keys
+    levels = [level for data in (IMDB, AMAZON) for level in mattern.levels(TINY, data)]
+    assert len(set(keys)) == len(keys) == 3 * len(levels)
+    assert (IMDB, mattern.BASELINE, "0", "0", "no mismatch loss", 0) in keys
     assert (AMAZON, TWIN, ALL, UNLIMITED, "bounded, λ = 8", 2) in keys
-
-
-def test_the_published_rows_are_those_of_the_size_cpu():
-    results = Results.load(PUBLISHED / "mattern.json")
-    assert set(results.rows) == set(Mattern("cpu").keys(3))
 
 
 def test_the_notes_say_what_the_scripts_noise_is_worth():
     """Noise is set for 1,000 records; the steps are those of 3 passes in batches of 8."""
-    notes, delta = " ".join(Prose.read(HERE / "mattern.md").notes.split()), 1000**-1.1
+    notes, delta = notes_of("mattern"), 1000**-1.1
 
     def spent(nominal, records):
         sigma = calibrate_noise_multiplier(nominal, delta, 8 / 1000, 3 * 1000 // 8)
@@ -147,7 +122,7 @@ def test_the_notes_say_what_the_scripts_noise_is_worth():
         return epsilon([SubsampledGaussian(sigma, 8 / records, steps)], delta)
 
     assert spent(3.0, 1000) == pytest.approx(3.0, abs=0.02)
-    for nominal in map(float, EPSILONS):
+    for nominal in map(float, mattern.EPSILONS):
         few, more, every = (up_decimals(spent(nominal, n)) for n in (25, 50, 5000))
         said = f"{few} for 25 records, {more} for 50 and {every} for 5,000"
         assert f"ε = {nominal:g}, {said}" in notes
@@ -156,13 +131,13 @@ def test_the_notes_say_what_the_scripts_noise_is_worth():
 
 def test_models_of_one_label_see_that_label_alone(size):
     writer = Writer(table_of(AMAZON), size, Silent())
-    models = writer.train(None, float(COMPARED), NO_LOSS, 0, apart=True)
+    models = writer.train(None, float(MAIN), review_twins.NO_LOSS, 0, apart=True)
     moods = [(m, p) for m in ("negative", "positive") for p in ("film", "pan")]
     assert [one.combinations for one in models] == [(one,) for one in moods]
     for one in models:
         assert one.model.ledger.records == 20
-        assert one.model.guarantee.epsilon <= float(COMPARED)
-    written = writer.written(models, NUCLEUS, 0)
+        assert one.model.guarantee.epsilon <= float(MAIN)
+    written = writer.written(models, review_twins.NUCLEUS, 0)
     assert written.groupby(["sentiment", "product"]).size().tolist() == [3, 3, 3, 3]
 
 
@@ -176,11 +151,11 @@ def test_a_model_that_writes_nothing_is_worth_a_guess(size, monkeypatch):
     monkeypatch.setattr(Writer, "written", broken)
     context = RunContext(Silent(), Path("unused"))
     scorer = Scorer(table, size, SentenceEncoder())
-    row = make_row(Run(*Level(IMDB, TWIN, ALL, COMPARED), 0), size, scorer, context)
+    row = mattern.make_row(mattern.Run(*Level(IMDB, TWIN, ALL, MAIN), 0), size, scorer, context)
     assert row["rows"] == 0
     assert row[ACCURACY]["sentiment"]["tfidf"] == table.guesses()["sentiment"] == 0.5
     with pytest.raises(InputError, match="no usable rows"):  # of the main table it may not be
-        make_row(Run(*twin(size, IMDB), 0), size, scorer, context)
+        mattern.make_row(mattern.Run(*twin(size, IMDB), 0), size, scorer, context)
 
 
 def test_a_leak_is_what_is_above_the_same_seeds_chance(tmp_path):
@@ -200,9 +175,7 @@ def test_a_leak_is_what_is_above_the_same_seeds_chance(tmp_path):
 def test_from_the_command_to_its_files(options, monkeypatch):
     without_downloads(monkeypatch)
     done = stopped_and_finished(Mattern, options, monkeypatch, mattern, "make_row", after=12)
-    keys = [tuple(row["key"]) for row in done.found["rows"]]
-    assert keys == list(Mattern("tiny").keys(1))
-    assert done.before == 12 and done.calls == len(keys)
+    assert done.before == 12 and done.calls == len(done.found["rows"])
     for row in done.found["rows"]:
         check(row)
     for said in ("∼3% lower", "SHA-256", "one model per label", "typical 0.1", "bounded, λ = 8"):
@@ -214,7 +187,7 @@ def check(row):
     _, source, _, asked, _, _ = row["key"]
     scores = row[ACCURACY]
     assert all(0 <= value <= 1 for by in scores.values() for value in by.values())
-    if source in (TWIN, APART):
+    if source in (TWIN, mattern.APART):
         assert row["rows"] == 12
         assert math.isfinite(row.get("perplexity", 1.0))
         if asked == UNLIMITED:

@@ -11,45 +11,11 @@ import torch
 
 from evaluation.demo_tables.support_dialogues import support_dialogues
 from evaluation.leakage.roc import Attack
-from evaluation.papers.flagged_text import (
-    HELD_OUT,
-    SWAPPED,
-    Corpus,
-    Row,
-    Sides,
-    canary,
-    dialogues,
-    encoded,
-    halves,
-    planted,
-    scored,
-    wikitext,
-)
+from evaluation.papers import flagged_text, sdp
+from evaluation.papers.flagged_text import Corpus, Row, canary, dialogues
 from evaluation.papers.lstm import Lstm, SelectiveDpsgd, Spent, State, segments
 from evaluation.papers.results_store import Results
-from evaluation.papers.sdp import (
-    DELTA,
-    DIALOGUES,
-    DPSGD,
-    ENTITIES,
-    FLAGGED_ONLY,
-    GUARANTEED,
-    LSTMS,
-    NO_DP,
-    NOISE,
-    NOMINAL,
-    NONE,
-    SDPSGD,
-    TABLE_2,
-    TABLE_3,
-    WIKITEXT,
-    LstmRow,
-    Sdp,
-    covered,
-    exposure_at_equal_perplexity,
-    proved,
-    utility,
-)
+from evaluation.papers.sdp import DELTA, LSTMS, NO_DP, REPORTED, SDPSGD, WIKITEXT, Sdp
 from evaluation.papers.study import PUBLISHED, read_size
 from evaluation.utility.dp_fitting import Recipe
 from tests.helpers.study_runs import run_study, stopped_and_finished
@@ -75,12 +41,8 @@ def lines(count, seed):
 
 
 @pytest.fixture
-def options(tmp_path):
-    found = []
-    for seed, name in enumerate(("wikitext-train", "wikitext-test")):
-        (tmp_path / f"{name}.txt").write_text(lines(170, seed))
-        found += [f"--{name}", str(tmp_path / f"{name}.txt")]
-    return [*found, "--size", "tiny", "--seeds", "1", "--output", str(tmp_path / "out")]
+def options(options_of):
+    return options_of({"wikitext-train": lines(170, 0), "wikitext-test": lines(170, 1)})
 
 
 # --- the LSTM -----------------------------------------------------------------------------------
@@ -98,13 +60,13 @@ def torch_gradients(model, ids, begin):
         lstm.bias_hh_l0.zero_()
     table = model.base_model.table.weight.detach().clone().requires_grad_()
     head = model.head.weight.detach().clone().requires_grad_()
-    for row, h, c in zip(ids, begin.hidden, begin.cell, strict=True):
+    for row, h, c in zip(ids, *begin.values, strict=True):
         hidden, _ = lstm(table[row][None], (h[None, None], c[None, None]))
         ones = torch.ones(1, len(row), 1, dtype=torch.float64)
         logits = torch.cat([hidden, ones], 2)[0, :-1] @ head.t()
         loss = torch.nn.functional.cross_entropy(logits, row[1:])
-        wanted = [table, lstm.weight_ih_l0, lstm.weight_hh_l0, lstm.bias_ih_l0, head]
-        a, b, c, d, e = torch.autograd.grad(loss, wanted)
+        inputs = [table, lstm.weight_ih_l0, lstm.weight_hh_l0, lstm.bias_ih_l0, head]
+        a, b, c, d, e = torch.autograd.grad(loss, inputs)
         yield [a, torch.cat([b, c], 1), d, e]
 
 
@@ -112,7 +74,7 @@ def torch_gradients(model, ids, begin):
 def test_each_rows_gradient_is_that_of_autograd(norm):
     torch.manual_seed(0)
     model = Lstm(30, 6).double()
-    begin = State(torch.randn(3, 6).double(), torch.randn(3, 6).double())
+    begin = State(torch.randn(2, 3, 6).double())
     ids = torch.randint(0, 30, (3, 9))
     total = [torch.zeros_like(p) for p in model.parameters()]
     for gradients in torch_gradients(model, ids, begin):
@@ -155,7 +117,7 @@ def tokenizer(rows):
 
 def test_digits_are_private_in_lines(tmp_path):
     (tmp_path / "a.txt").write_text(" In 1999 , 12 of them . \nnone")
-    first, second = wikitext(tmp_path / "a.txt", None)
+    first, second = flagged_text.wikitext(tmp_path / "a.txt", None)
     assert [first.text[a:b] for a, b in first.places] == ["1999", "12"] and not second.spans
     assert first.masked == "In ___ of them ."
 
@@ -185,7 +147,7 @@ def test_a_table_that_cannot_be_used_is_named(tmp_path, content, said):
 
 
 def test_tokens_that_touch_a_private_span_are_flagged(rows, tokenizer):
-    found = encoded(rows, tokenizer, 48)
+    found = Corpus([], [], tokenizer, 48).encoded(rows)
     for owner, row in enumerate(rows):
         mine = np.flatnonzero(found.owners == owner)
         ids = np.concatenate([found.records.texts[i] for i in mine])
@@ -201,7 +163,7 @@ def test_tokens_that_touch_a_private_span_are_flagged(rows, tokenizer):
 def test_a_policy_function_may_miss_the_canary(rows, seen):
     secret = canary(6)
     assert secret.text == "My ID is 341752"
-    more = planted(rows, secret, seen)[len(rows) :]
+    more = flagged_text.planted(rows, secret, seen)[len(rows) :]
     assert [row.text for row in more] == [secret.text] * 10
     assert {row.masked for row in more} == {"My ID is ___" if seen else secret.text}
 
@@ -221,7 +183,7 @@ def test_segments_leave_nothing_private_to_regular_updates(seed):
 
 
 def training(rows, tokenizer, **change):
-    flagged = encoded(rows, tokenizer, 48)
+    flagged = Corpus([], [], tokenizer, 48).encoded(rows)
     torch.manual_seed(0)
     model = Lstm(len(tokenizer), 12)
     recipe = Recipe(32, 1, 1e-2, 0.005)
@@ -237,11 +199,10 @@ def test_nominal_epsilon_is_of_the_updates_that_were_taken(rows, tokenizer):
     (event,) = spent.events
     assert event == SubsampledGaussian(how.noise_multiplier, 32 / len(flagged.records), event.steps)
     assert event.steps == how._updates() > len(how._batches)
-    assert spent.nominal(DELTA) == epsilon([event], DELTA)
     private = [sum(1 for _ in segments(flags)) // 2 for flags in flagged.flags]
     visits = np.bincount(np.concatenate(how._batches).astype(int), minlength=len(private))
     assert spent.releases == max(v * s for v, s in zip(visits, private, strict=True))
-    assert spent.proved(DELTA) > 5 * spent.nominal(DELTA)
+    assert spent.proved(DELTA) > 5 * epsilon([event], DELTA)
 
 
 def test_what_is_proved_is_of_one_gaussian():
@@ -286,7 +247,7 @@ def test_segments_in_turn_end_in_the_state_of_one_reading(rows, tokenizer):
     with torch.no_grad():
         recurrence = model.base_model
         _, last = recurrence.read(recurrence.table(ids), recurrence.zeros(1))
-    torch.testing.assert_close(states[-1], (last.hidden, last.cell))
+    torch.testing.assert_close(states[-1], last.values)
 
 
 def test_private_values_reach_the_next_segment_by_noisy_states_alone(rows, tokenizer):
@@ -310,8 +271,8 @@ def test_private_values_reach_the_next_segment_by_noisy_states_alone(rows, token
 
 def test_scores_are_those_of_the_model(rows, tokenizer):
     torch.manual_seed(0)
-    model, flagged = Lstm(len(tokenizer), 12), encoded(rows, tokenizer, 48)
-    found = scored(model, flagged)
+    model, flagged = Lstm(len(tokenizer), 12), Corpus([], [], tokenizer, 48).encoded(rows)
+    found = flagged_text.scored(model, flagged).sums
     begin = int(tokenizer.eos_token_id)
     means = nats_per_token(model, flagged.records.texts, begin).numpy()
     np.testing.assert_allclose(found.nats / found.tokens, means, rtol=1e-5)
@@ -327,7 +288,7 @@ def test_swapped_rows_are_of_the_same_form(rows, tokenizer):
     others = dialogues(None, None, 60, 1)
     numbers = [Row("in 1999 and 7", ((3, 7, "number"), (12, 13, "number")))] * 3
     corpus = Corpus([*rows, *numbers], [*others, *numbers], tokenizer, 400)
-    sides = Sides.of(corpus, 200)
+    sides = flagged_text.Sides.of(corpus, 200)
     texts = [tokenizer.decode(ids) for ids in sides.swapped.records.texts]
     before = [tokenizer.decode(ids) for ids in sides.members.records.texts]
     assert not set(texts) & set(before)
@@ -341,8 +302,8 @@ def test_swapped_rows_are_of_the_same_form(rows, tokenizer):
 
 @pytest.mark.parametrize(("members", "accuracy"), [([3, 4], 1.0), ([0, 1], 0.0), ([2, 2], 0.5)])
 def test_half_of_the_rows_are_called_members(members, accuracy):
-    others = [2.0, 2.0]
-    assert halves(Attack("", "", np.array(members, float), np.array(others))) == accuracy
+    attack = Attack("", "", np.array(members, float), np.array([2.0, 2.0]))
+    assert flagged_text.halves(attack) == accuracy
 
 
 # --- what is read off the rows ------------------------------------------------------------------
@@ -356,37 +317,39 @@ def test_exposures_are_compared_at_equal_perplexity(tmp_path):
         results.rows[WIKITEXT, NO_DP, seed] = {"points": points}
         results.rows[WIKITEXT, SDPSGD, seed] = ours
     models = WIKITEXT, SDPSGD, NO_DP
-    assert exposure_at_equal_perplexity(results, *models).value == pytest.approx(3.0 - 4.0)
+    assert sdp.exposure_at_equal_perplexity(results, *models).value == pytest.approx(3.0 - 4.0)
     for never in (400.0, 20.0):
         results.rows[WIKITEXT, SDPSGD, 1] = ours | {"perplexity": never}
-        assert exposure_at_equal_perplexity(results, *models) is None
+        assert sdp.exposure_at_equal_perplexity(results, *models) is None
 
 
 def test_the_page_says_what_is_no_guarantee():
     results = Results.load(PUBLISHED / "sdp.json")
-    lines = [line for text in LSTMS for line in utility(results, text).rows]
+    lines = [sdp.utility(results, text, model) for text in LSTMS for model in LSTMS[text]]
     for line in lines:
-        expected = NOMINAL if "S-DPSGD" in line["model"] else GUARANTEED if line["C"] else NONE
-        assert line["what ε is"] == expected
-    selective = [line["ε"] for line in lines if "S-DPSGD" in line["model"]]
-    worth = proved(results).rows
-    assert [line["nominal ε"] for line in worth] == selective
-    for line in worth:
-        assert float(line["ε that can be proved"]) > 100 * float(line["nominal ε"])
+        of_noise = sdp.NOMINAL if "S-DPSGD" in line["model"] else sdp.GUARANTEED
+        assert line["what ε is"] == (of_noise if line["C"] else sdp.NONE)
+    selective = [line for line in lines if "S-DPSGD" in line["model"]]
+    assert len(selective) == 3
+    for line in selective:
+        assert float(line["ε that can be proved"]) > 100 * float(line["ε"])
 
 
 def test_published_numbers_are_the_papers():
-    assert TABLE_2[DIALOGUES, SDPSGD] == (10.42, 0.91, 0.69)
-    assert (NOISE[WIKITEXT, SDPSGD].max_grad_norm, NOISE[DIALOGUES, DPSGD].epsilon) == (1e-3, 2.51)
-    assert TABLE_3["S-DP", ENTITIES] == (22.56, 2.58)
+    line = REPORTED[sdp.DIALOGUES, SDPSGD]
+    assert (line["perplexity"], line["paper: perplexity"]) == (10.42, "10.42 ± 0.91")
+    assert REPORTED[WIKITEXT, SDPSGD]["max_grad_norm"] == 1e-3
+    assert REPORTED[sdp.DIALOGUES, sdp.DPSGD]["epsilon"] == 2.51
+    line = REPORTED[WIKITEXT, sdp.selective(sdp.ENTITIES)]
+    assert (line["perplexity"], line["paper: ε"]) == (22.56, "2.58")
     size = read_size("sdp", "full")
     assert (size["base"], size["width"], size["context"]) == ("gpt2", 200, 36)
     assert "vocabulary" not in size and canary(size["digits"]).text == "My ID is 341752"
 
 
 def test_delta_of_one_over_n_guarantees_nothing():
-    assert covered(GUARANTEED, 12_499) == GUARANTEED
-    assert covered(FLAGGED_ONLY, 12_500).startswith(NOMINAL)
+    assert sdp.covered(sdp.GUARANTEED, 12_499) == sdp.GUARANTEED
+    assert sdp.covered(sdp.FLAGGED_ONLY, 12_500).startswith(sdp.NOMINAL)
 
 
 # --- the command --------------------------------------------------------------------------------
@@ -407,7 +370,7 @@ def test_transformers_begin_from_a_base_with_its_own_tokens(options, tiny_base):
     paths = {"wikitext_train": Path(options[1]), "wikitext_test": Path(options[3])}
     facts = Sdp("tiny", paths, {"base": str(tiny_base)}).facts()
     assert facts["texts"][WIKITEXT]["records"] == 170  # 160 lines and ten canaries
-    assert facts["texts"][DIALOGUES]["source"].startswith("dialogues made by")
+    assert facts["texts"][sdp.DIALOGUES]["source"].startswith("dialogues made by")
     assert "random" not in facts["transformer"] and str(tiny_base) not in facts["transformer"]
     assert "random weights; training records: 160;" in Sdp("tiny", paths).facts()["transformer"]
 
@@ -421,11 +384,10 @@ def test_a_base_that_reads_too_little_is_named(options, tiny_base):
 
 
 @pytest.mark.slow
-def test_from_the_command_to_its_files(options, tmp_path, monkeypatch):
+def test_from_the_command_to_its_files(options, monkeypatch):
     pytest.importorskip("presidio_analyzer")
-    done = stopped_and_finished(Sdp, options, monkeypatch, LstmRow, "row", after=3)
+    done = stopped_and_finished(Sdp, options, monkeypatch, Sdp, "_lstm_row", after=3)
     assert done.before == 3
-    assert [tuple(row["key"]) for row in done.found["rows"]] == list(Sdp("tiny").keys(1))
     assert done.calls == sum(map(len, LSTMS.values()))
     for row in done.found["rows"]:
         check(row)
@@ -437,18 +399,18 @@ def check(row):
     assert math.isfinite(row["perplexity"])
     if model in LSTMS[text]:
         assert row["points"][-1]["exposure"] == row["exposure"] <= math.log2(1000)
-        assert row["membership"].keys() == {SWAPPED, HELD_OUT}
+        assert row["membership"].keys() == {flagged_text.SWAPPED, flagged_text.HELD_OUT}
     noisy = [event_from_dict(event) for event in row.get("events", [])]
     steps = [event for event in noisy if isinstance(event, SubsampledGaussian)]
-    says = NONE
+    says = sdp.NONE
     if model.startswith(SDPSGD):
-        says = NOMINAL
+        says = sdp.NOMINAL
         assert row["proved"] > row["epsilon"]
-        assert row["epsilon"] <= NOISE[text, SDPSGD].epsilon
+        assert row["epsilon"] <= REPORTED[text, SDPSGD]["epsilon"]
     elif "DPSGD" in model:
-        says = GUARANTEED
+        says = sdp.GUARANTEED
     elif "S-DP" in model:
-        says = FLAGGED_ONLY
+        says = sdp.FLAGGED_ONLY
         assert len(noisy) == 2
     assert row["says"] == says
     assert row["epsilon"] == (epsilon(steps, DELTA) if steps else None)

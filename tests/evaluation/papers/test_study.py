@@ -17,7 +17,7 @@ from evaluation.papers.anadp import Anadp
 from evaluation.papers.intervals import Interval, difference, geometric_mean, mean_of, ratio
 from evaluation.papers.kerrigan import Kerrigan
 from evaluation.papers.mattern import Mattern
-from evaluation.papers.page import Prose, Section
+from evaluation.papers.page import Prose
 from evaluation.papers.results_store import Results
 from evaluation.papers.run_context import RunContext
 from evaluation.papers.sdp import Sdp
@@ -33,18 +33,20 @@ NAMES = [one.name for one in STUDIES]
 @pytest.mark.parametrize("paper", STUDIES, ids=NAMES)
 def test_the_published_page_is_made_from_the_published_rows(paper):
     results = Results.load(study.PUBLISHED / f"{paper.name}.json")
-    page = page_of(paper(results.settings["size"]), results)
+    made = paper(results.settings["size"])
+    assert set(results.rows) == set(made.keys(3))
+    page = page_of(made, results)
     assert page == results.path.with_suffix(".md").read_text("utf-8"), "write it again by --page"
 
 
 @pytest.mark.parametrize("paper", STUDIES, ids=NAMES)
 def test_a_verdict_quotes_what_was_measured(paper):
     results = Results.load(study.PUBLISHED / f"{paper.name}.json")
-    sections = paper(results.settings["size"]).sections(results)
-    tables = "\n".join(line for section in sections for line in section.markdown())
+    page = results.path.with_suffix(".md").read_text("utf-8").replace("\\", "")
+    lines = (line for line in page.splitlines() if line.startswith("|"))
+    cells = {cell.strip() for line in lines for cell in line.split("|")}
     quoted = Prose.read(study.HERE / f"{paper.name}.md").measured()
     assert quoted
-    cells = {cell.strip() for cell in tables.replace("\\", "").split("|")}
     assert [number for number in quoted if number not in cells] == []
 
 
@@ -62,14 +64,14 @@ def test_a_dry_run_needs_no_files(paper, size, tmp_path):
 @pytest.mark.parametrize("paper", STUDIES, ids=NAMES)
 @pytest.mark.parametrize("given", [0, 1])
 def test_missing_files_are_named(paper, given, tmp_path):
-    first, second, *_ = (f"--{name.replace('_', '-')}" for name in paper.files)
+    first, second, *_ = (f"--{name.replace('_', '-')}" for name in paper.options("files"))
     options = [first, "a.txt"] if given else []
     with pytest.raises(InputError, match=f"{second if given else first}: name a file"):
         run_study(paper, *options, "--output", tmp_path)
 
 
 @pytest.mark.parametrize("wrong", [["--size", "huge"], ["--seeds", "0"], ["--what"]])
-def test_bad_options_end_with_exit_code_2(wrong, capsys):
+def test_bad_options_end_with_exit_code_2(wrong, coins, capsys):
     with pytest.raises(SystemExit, match="2"):
         run_study(Coins, *wrong)
     assert wrong[0] in capsys.readouterr().err
@@ -91,7 +93,6 @@ class Coins(Study):
     """Two coins, tossed; it breaks off at the row numbered `stop`."""
 
     name = "coins"
-    files = {"purse": "where the coins are"}
     stop = None
     made = []
 
@@ -99,7 +100,7 @@ class Coins(Study):
         return [Toss(coin, seed) for seed in range(seeds) for coin in ("fair", "other")]
 
     def facts(self):
-        return {"coins": 2}
+        return {"coins": 2, "mint": "*|"}
 
     def row(self, key, run):
         if len(self.made) == self.stop:
@@ -109,15 +110,26 @@ class Coins(Study):
         run.train_once(f"seed {key.seed}", weights, lambda: self.made.append("weights"))
         return {"heads": {"share": 0.5 if key.coin == "fair" else self.size["bias"]}}
 
-    def sections(self, results):
-        shares = [results.values((coin,), "heads", "share") for coin in ("other", "fair")]
-        yield Section("Heads | tails", [{"coin": "a|b", "less": str(difference(*shares))}])
+    def tables(self, results):
+        less = results.difference(("other",), ("fair",), "heads", "share")
+        return {"heads": [{"coin": "a|b", "less": less}]}
 
     def figure(self, results):
         return Figure()
 
 
-PROSE = "# Coins: Nobody (2020)\n\n## Verdict\n\nIt is.\n\n<!-- results -->\n\n## Notes\n\n- One.\n"
+PROSE = """# Coins: Nobody (2020)
+
+## Verdict
+
+It is.
+
+<!-- results -->
+
+{{ tables.heads }}
+
+- {{ facts.coins|commas }} of {{ facts.mint }}, {{ size.bias|percent }}
+"""
 
 
 @pytest.fixture
@@ -127,7 +139,7 @@ def coins(tmp_path, monkeypatch):
     monkeypatch.setattr(study, "PUBLISHED", tmp_path / "results")
     (tmp_path / "coins.md").write_text(PROSE)
     sizes = "".join(f"[{size}]\nbias = 0.9\n" for size in SIZES)
-    (tmp_path / "coins.toml").write_text(sizes)
+    (tmp_path / "coins.toml").write_text(f"[files]\npurse = 'where the coins are'\n{sizes}")
     (tmp_path / "purse.txt").write_text("")
     monkeypatch.setattr(Coins, "made", [])
     options = ["--purse", tmp_path / "purse.txt", "--seeds", 2, "--output", tmp_path / "out"]
@@ -150,7 +162,7 @@ def test_a_study_that_was_stopped_is_resumed(coins, tmp_path):
     assert sorted(p.name for p in path.parent.iterdir()) == ["coins.json", "coins.md", "coins.png"]
     assert page == path.with_suffix(".md").read_text()
     assert run_study(tossed, *options) == page and len(tossed.made) == 4
-    (tmp_path / "coins.toml").write_text("[cpu]\nbias = 0.4\n")
+    (tmp_path / "coins.toml").write_text("[files]\npurse = ''\n[cpu]\nbias = 0.4\n")
     with pytest.raises(InputError, match=r"other settings \(sizes\)"):
         run_study(tossed, *options)
 
@@ -161,9 +173,8 @@ def test_the_verdict_stands_only_beside_the_rows_it_is_about(coins, tmp_path):
     for line in (
         "# Coins: Nobody (2020)",
         "![Coins](coins.png)",
-        "## Heads \\| tails",
         "| a\\|b | 0.400 \\[0.400, 0.400\\] |",
-        "- One.",
+        "- 2 of \\*\\|, 90.0%",
         "- size: cpu",
     ):
         assert line in page.splitlines()
@@ -213,10 +224,11 @@ def test_files_and_folders_are_known_by_their_contents(tmp_path):
 def test_weights_are_trained_once(tmp_path):
     context = RunContext(Silent(), tmp_path / "kept")
     first, second, third = (torch.nn.Linear(2, 2) for _ in range(3))
-    assert context.train_once("a", first, lambda: torch.nn.init.ones_(first.weight))
-    assert not context.train_once("a", second, pytest.fail)
+    context.train_once("a", first, lambda: torch.nn.init.ones_(first.weight))
+    context.train_once("a", second, pytest.fail)
     assert torch.equal(second.weight, torch.ones(2, 2))
-    assert context.train_once("b", third, lambda: None)
+    context.train_once("b", third, lambda: None)
+    assert not torch.equal(third.weight, torch.ones(2, 2))
     assert (tmp_path / "kept").stat().st_mode & 0o777 == 0o700
 
 
