@@ -1,10 +1,17 @@
 """List the functions that a record passes on its way to the twin: `python -m docs.make_trip`.
 
 Runs `generate` twice, with the same noise, on tables that differ in one record's text alone. A
-function is on the way where it is passed, or returns, text, token ids or floating-point tensors
-that are not the same in both runs; the last of these up to the first step's noisy sum. Behind it
-the record is in the weights alone. From then on the two runs differ in the seed of sampling, so
-that what differs there, as text or token ids, is rows of the twin. Scalars and hashes do not count.
+function is on the way where it is passed, passes on, is given or returns text, token ids or
+floating-point tensors that are not the same in both runs; the last of these up to the first step's
+noisy sum. Behind it the record is in the weights alone. From then on the two runs differ in the
+seed of sampling, so that what differs there, as text or token ids, is rows of the twin.
+
+What does not count: scalars and hashes; positions and lengths; random bits, of which an undecided
+rounding takes some more; and an object that has the record only in another object, as `Prepared`
+has it in its `records`: whoever takes it out and passes it to a function is counted for that. The
+methods of an object count by what it has itself, and what calls them does not. Nor do tensors count
+behind the training: they hold logits and one next token of many rows, and no row.
+
 The list replaces the one between the two comments in docs/architecture.md.
 """
 
@@ -13,14 +20,15 @@ from __future__ import annotations
 import re
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import chdir, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
@@ -46,7 +54,8 @@ PHASES = {
     "loop": "In the training loop",
     "twin": "From the model to the twin",
 }
-DEPTH = 4  # of objects in objects that are looked into
+OBJECTS = 1  # within one another that are looked into; lists and the like are none
+FIRST_TOKEN = 64  # whole numbers that are all below are positions or lengths: rows are shorter
 MANY = 1000  # values of a list
 NAMED = 3  # functions of a file that the page names
 NUMBER = re.compile(r"\b[0-9a-f]{16,}\b|\d+")  # hashes too
@@ -56,7 +65,7 @@ Seen = dict[tuple[str, str], dict[str, set[int]]]  # phase and file → function
 
 @dataclass
 class Trip:
-    """What each function of one run was passed and returned.
+    """What each function of one run held: it was passed it, passed it on, was given or returned it.
 
     Attributes:
         phase: of the run: a key of `PHASES`; "" from the first noisy sum to the end of training.
@@ -82,25 +91,37 @@ class Trip:
         if event == "return" and frame is self.loop:
             self.phase = "twin"
         if self.phase:
-            functions = self.seen.setdefault((self.phase, place[0]), {})
-            functions.setdefault(place[1], set()).update(self._values(frame, event, value))
+            own, passed = self._values(frame, event, value)
+            self._note(code, own | passed)
+            if frame.f_back and frame.f_back.f_code.co_filename.startswith(HOME):
+                self._note(frame.f_back.f_code, passed)
         return self.visit
 
+    def _note(self, code: CodeType, values: set[int]) -> None:
+        """Add values that a function held; what stands inside of it is part of it."""
+        file, name = code.co_filename.removeprefix(HOME), code.co_qualname.partition(".<locals>")[0]
+        self.seen.setdefault((self.phase, file), {}).setdefault(name, set()).update(values)
+
     def values(self, place: tuple[str, str], name: str) -> set[int]:
-        """Return what a function was passed and returned."""
+        """Return what a function held."""
         return self.seen.get(place, {}).get(name, set())
 
-    def _values(self, frame: FrameType, event: str, value: Any) -> Iterator[int]:
-        """Yield numbers of what a function is passed, or of what it returns."""
-        if event == "return":
-            yield from self.values_in(value)
-        if event == "call":
-            code = frame.f_code
-            for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
-                yield from self.values_in(frame.f_locals.get(name))
+    def _values(self, frame: FrameType, event: str, value: Any) -> tuple[set[int], set[int]]:
+        """Return numbers of what a method's object has, and of what is passed or returned."""
+        if event != "call":
+            return set(), set(self.values_in(value)) if event == "return" else set()
+        code = frame.f_code
+        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        passed = [frame.f_locals.get(name) for name in names if name != "self"]
+        return set(self.values_in(frame.f_locals.get("self"))), set(self.values_in(passed))
 
-    def values_in(self, value: Any, depth: int = DEPTH) -> Iterator[int]:
-        """Yield a number for each text, each row of whole numbers and each tensor in a value."""
+    def values_in(self, value: Any, objects: int = OBJECTS) -> Iterator[int]:
+        """Yield a number for each text, each row of whole numbers and each tensor in a value.
+
+        Args:
+            value: any.
+            objects: of twinset, one within another, that are looked into.
+        """
         match value:
             case None | bool() | int() | float() | type() | torch.nn.Module():
                 return
@@ -109,15 +130,22 @@ class Trip:
                 yield hash(NUMBER.sub("", text))
             case torch.Tensor():
                 yield from self.values_in(value.detach().float().numpy() if value.ndim else None)
-            case np.ndarray() if value.dtype.kind in "iu" or self.phase == "loop":
-                yield hash(value.tobytes())
+            case np.ndarray():
+                yield from self._in_array(value)
             case pd.DataFrame() | pd.Series():
                 yield hash(value.to_csv())
             case list() | tuple() if value and all(type(v) is int for v in value[:MANY]):
-                yield hash(tuple(value))
-            case _ if depth:
-                for part in _parts(value):
-                    yield from self.values_in(part, depth - 1)
+                yield from self._in_array(np.array(value))
+            case _:
+                left = objects if isinstance(value, dict | Sequence) else objects - 1
+                for part in _parts(value) if left >= 0 else ():
+                    yield from self.values_in(part, left)
+
+    def _in_array(self, value: np.ndarray) -> Iterator[int]:
+        """Yield a number for what may be token ids (signed) or, in the loop, computed from them."""
+        is_tokens = value.dtype.kind == "i" and value.max(initial=0) >= FIRST_TOKEN
+        if is_tokens or (value.dtype.kind == "f" and self.phase == "loop"):
+            yield hash(value.tobytes())
 
 
 def _parts(value: Any) -> Iterator[Any]:
@@ -159,12 +187,16 @@ def trace(text: str, seed: int, base: str = BASE) -> Trip:
 
 @contextmanager
 def _traced(trip: Trip) -> Iterator[None]:
-    before = sys.gettrace()
+    """Trace, with fresh memory filled: what it held before would differ by chance."""
+    before, strict = sys.gettrace(), torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)  # fills tensors, too
     sys.settrace(trip.visit)
     try:
-        yield
+        with patch.object(np, "empty", np.zeros):
+            yield
     finally:
         sys.settrace(before)
+        torch.use_deterministic_algorithms(strict)
 
 
 @dataclass(frozen=True)

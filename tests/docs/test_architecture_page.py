@@ -2,10 +2,12 @@
 
 import re
 
+import numpy as np
 import pytest
 
 from docs.make_trip import PAGE, Trip, Way, counts, parts_of, trips
 from tests.helpers.documents import PAGES, ROOT
+from twinset.sampling.sampler import Row, RowGroups
 
 SLACK = 3  # files that come or go before the page must be made again
 
@@ -55,17 +57,29 @@ def test_a_run_on_the_same_text_with_the_same_seed_differs_nowhere(runs):
     assert not Way.between(first, first, again).functions
 
 
+def kept(text: str) -> RowGroups:
+    """A row in another object."""
+    groups = RowGroups()
+    groups.write(0, [Row((), text)])
+    return groups
+
+
 @pytest.mark.parametrize(
     ("one", "other", "differs"),
     [
         ("good", "bad", True),
-        ({"rows": [[1, 2]]}, {"rows": [[2, 1]]}, True),
+        ({"rows": [[501, 502]]}, {"rows": [[502, 501]]}, True),
+        ([3, 4], [4, 3], False),
+        (np.array([3, 501]), np.array([501, 3]), True),
+        (np.array([3, 501], np.uint64), np.array([501, 3], np.uint64), False),
+        ([Row((), "good")], [Row((), "bad")], True),
+        (kept("good"), kept("bad"), False),
         (3, 4, False),
         (0.5, 0.25, False),
         ("hash 0123456789abcdef", "hash fedcba9876543210", False),
     ],
 )
-def test_texts_and_tokens_differ_and_scalars_and_hashes_do_not(one, other, differs):
+def test_texts_and_tokens_differ_and_what_is_neither_does_not(one, other, differs):
     first, second = (set(Trip().values_in(value)) for value in (one, other))
     assert (first != second) is differs
 

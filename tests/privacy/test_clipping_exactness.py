@@ -24,11 +24,10 @@ from tests.helpers.clipped import (
 )
 from tests.helpers.oracle import Unit
 from twinset.privacy.clipping import ClippingEngine, Execution, Sequences, engine
+from twinset.privacy.clipping import gradient_uses as matrices
 from twinset.privacy.clipping import output_head as vocabulary
-from twinset.privacy.clipping import weight_matrices as matrices
-from twinset.privacy.clipping.buffers import Workspace
 from twinset.privacy.clipping.execution import KEPT_BYTES
-from twinset.privacy.clipping.gradient_uses import squares
+from twinset.privacy.clipping.gradient_uses import Workspace, squares
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from twinset.privacy.mechanism import gaussian_grid as gaussiangrid
+from twinset.privacy.mechanism import noise
 from twinset.privacy.mechanism.exact_gaussian import ExactPair
 from twinset.privacy.mechanism.gaussian import polar
-from twinset.privacy.mechanism.gaussian_grid import GaussianGrid, grid_step, refined
+from twinset.privacy.mechanism.noise import GaussianGrid, grid_step, refined
 from twinset.privacy.mechanism.randomness import KeyStream
 
 KEYS = bytes(32), bytes([1] * 32)
@@ -36,8 +36,8 @@ class Watched(GaussianGrid):
 def level_1_bits(count, dtype):
     """Yield, of each block, the place of its first number and its words and turns, from the key."""
     stream, size = KeyStream(KEYS[0]), np.dtype(dtype).itemsize
-    for start in range(0, count, gaussiangrid.AT_ONCE):
-        pairs = -(-min(gaussiangrid.AT_ONCE, count - start) // 2)
+    for start in range(0, count, noise.AT_ONCE):
+        pairs = -(-min(noise.AT_ONCE, count - start) // 2)
         bits = stream.fill(np.empty(pairs * (8 + size), np.uint8))
         yield start, bits[: 8 * pairs].view(np.uint64) >> 1, bits[8 * pairs :].view(f"i{size}")
 
@@ -92,8 +92,8 @@ def noisy(exact, std=STD, step=STEP):
 @pytest.fixture(scope="module", autouse=True)
 def small_blocks():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gaussiangrid, "AT_ONCE", 1 << 15)
-        patch.setattr(gaussiangrid, "WAITING", 300)
+        patch.setattr(noise, "AT_ONCE", 1 << 15)
+        patch.setattr(noise, "WAITING", 300)
         yield
 
 
@@ -112,9 +112,9 @@ def test_every_released_number_is_rounded_as_the_real_one(hard):
 
 
 def test_without_a_margin_some_are_wrong(hard, monkeypatch):
-    monkeypatch.setattr(gaussiangrid, "MARGIN", {4: 0.0})
-    monkeypatch.setattr(gaussiangrid, "SLACK", {4: 0.0})
-    monkeypatch.setattr(gaussiangrid, "NEAREST", 0.0)
+    monkeypatch.setattr(noise, "MARGIN", {4: 0.0})
+    monkeypatch.setattr(noise, "SLACK", {4: 0.0})
+    monkeypatch.setattr(noise, "NEAREST", 0.0)
     wrong = noisy(sums())[1] != hard[2]
     assert 1 <= wrong.sum() < 0.01 * MANY
 
@@ -140,9 +140,9 @@ def test_other_sizes_are_rounded_as_exactly(dtype, scale, std):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("level", [2, 3])
 def test_each_level_is_exact_where_it_is_forced(dtype, level, monkeypatch):
-    monkeypatch.setattr(gaussiangrid, "MARGIN", {4: 1.0, 8: 1.0})
+    monkeypatch.setattr(noise, "MARGIN", {4: 1.0, 8: 1.0})
     if level == 3:
-        monkeypatch.setattr(gaussiangrid, "MARGIN_2", 1.0)
+        monkeypatch.setattr(noise, "MARGIN_2", 1.0)
     count = 9001 if level == 2 else 301
     exact, step = sums(count, dtype), 2.0**-20
     watched, out = noisy(exact, STD, step)
@@ -189,7 +189,7 @@ def test_no_tail_ends():
 def test_extreme_words_are_left_to_level_3(monkeypatch):
     drawn = []
     monkeypatch.setattr(
-        gaussiangrid.ExactPair, "nearest", lambda *given, **which: drawn.append(which) or 7.0
+        noise.ExactPair, "nearest", lambda *given, **which: drawn.append(which) or 7.0
     )
     grid = GaussianGrid(Zeros(KEYS[0], 1), KeyStream(KEYS[1]))
     out = np.zeros(4)
@@ -210,7 +210,7 @@ def largest_error(dtype):
         more = raw.integers(0, 2**64, (2, 1 << 16), np.uint64)
         radius, out = np.empty(1 << 16, dtype), np.empty(1 << 17, dtype)
         off = polar(words, turns, radius, out) - refined(words, turns, more).ravel()
-        used = np.tile((radius >= gaussiangrid.NEAREST) & (radius <= gaussiangrid.FARTHEST), 2)
+        used = np.tile((radius >= noise.NEAREST) & (radius <= noise.FARTHEST), 2)
         largest = max(largest, float(np.abs(off[used]).max()))
     return largest
 
@@ -218,7 +218,7 @@ def largest_error(dtype):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_numpy_errs_by_far_less_than_the_margin(dtype):
     """What level 1 assumes of NumPy's functions, over 2.6 million numbers."""
-    assert 0 < largest_error(dtype) < gaussiangrid.MARGIN[np.dtype(dtype).itemsize] / 3
+    assert 0 < largest_error(dtype) < noise.MARGIN[np.dtype(dtype).itemsize] / 3
 
 
 def test_level_2_errs_by_far_less_than_its_margin():
@@ -230,7 +230,7 @@ def test_level_2_errs_by_far_less_than_its_margin():
     for (word, turn, (a, b)), z in zip(drawn, refined(words, turns, more).T.tolist(), strict=True):
         truth = pair_of((word << 64 | a, 127), turn << 64 | b, 96)
         off = max(abs(x - y) for x, y in zip(truth, z, strict=True))
-        assert off < gaussiangrid.MARGIN_2 / 16
+        assert off < noise.MARGIN_2 / 16
 
 
 def is_on_grid_as_gaussian(multiples, centre, std):
@@ -269,7 +269,7 @@ def test_the_grid_follows_from_the_standard_deviation_alone(std):
 
 
 def test_each_number_may_have_its_own_noise_and_grid(monkeypatch):
-    monkeypatch.setattr(gaussiangrid, "AT_ONCE", 1000)
+    monkeypatch.setattr(noise, "AT_ONCE", 1000)
     std = np.repeat([0.1, 1.0, 30.0], 50_000)
     out = noisy(np.zeros(150_000, np.float32), std, grid_step(std))[1]
     for part, own in zip(np.split(out.astype(float), 3), (0.1, 1.0, 30.0), strict=True):

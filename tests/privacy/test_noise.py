@@ -4,7 +4,6 @@ import torch
 from scipy import stats
 
 from twinset.privacy.accounting.events import GaussianRelease
-from twinset.privacy.mechanism import gaussian_grid as gaussiangrid
 from twinset.privacy.mechanism import noise
 from twinset.privacy.mechanism.label_counts import proportional_rows, release_label_counts
 from twinset.privacy.mechanism.noise import add_gaussian_
@@ -37,7 +36,7 @@ def test_elements_and_calls_are_independent():
 
 
 def test_many_numbers_are_drawn_side_by_side_from_different_streams(monkeypatch):
-    monkeypatch.setattr(gaussiangrid, "AT_ONCE", 300)
+    monkeypatch.setattr(noise, "AT_ONCE", 300)
     monkeypatch.setattr(noise, "THREADS_FROM", 1000)
     randomness = Randomness.for_tests(4)
     drawn = add_gaussian_(torch.zeros(40_000), 2.0, randomness).numpy()

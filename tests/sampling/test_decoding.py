@@ -13,8 +13,8 @@ from twinset.models.base_model import context_length
 from twinset.models.precision import fuse
 from twinset.sampling import decoding
 from twinset.sampling import kv_cache as kvcache
-from twinset.sampling.decoding import Request, attention_span, decode, generate
-from twinset.sampling.sampler import Sampler, check_decoding, is_usable
+from twinset.sampling.decoding import Request, attention_span, check_decoding, decode, generate
+from twinset.sampling.sampler import Sampler, is_usable
 from twinset.sampling.token_sampling import guided, next_tokens
 
 GREEDY = SamplingConfig(temperature=1e-6, top_p=1.0)
@@ -441,7 +441,7 @@ def test_a_base_model_that_cannot_write_rows_is_refused_in_one_line(model, monke
     def fail(*_, **__):
         raise NotImplementedError("no such cache\nand more")
 
-    monkeypatch.setattr("twinset.sampling.sampler.decode", fail)
+    monkeypatch.setattr("twinset.sampling.decoding.decode", fail)
     with pytest.raises(InputError, match=r"from this base model \(no such cache\)"):
         check_decoding(model, {("a",): [5, 6]}, SamplingConfig())
 

@@ -27,6 +27,7 @@ from twinset.privacy.accounting.events import SubsampledGaussian
 from twinset.privacy.statement.ledger import Ledger
 from twinset.release.verify import verify
 from twinset.sampling import row_shards
+from twinset.sampling.sampler import RowGroups
 from twinset.training import step_log
 from twinset.training.private_optimizer import PrivateOptimizer
 from twinset.training.step_log import StepLog, StepRange
@@ -464,7 +465,7 @@ def killed_at_rows(generate, monkeypatch):
     """Run `generate` in groups of two rows, and kill it when one number of them is written."""
 
     def run(number):
-        plain = row_shards.RowGroups.write
+        plain = RowGroups.write
 
         def write(self, at, rows):
             if at == number:
@@ -472,7 +473,7 @@ def killed_at_rows(generate, monkeypatch):
             plain(self, at, rows)
 
         with monkeypatch.context() as patch:
-            patch.setattr(row_shards.RowGroups, "write", write)
+            patch.setattr(RowGroups, "write", write)
             assert generate().code == 1
 
     monkeypatch.setattr(row_shards, "GROUP_ROWS", 2)

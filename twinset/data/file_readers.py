@@ -21,7 +21,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from twinset.data.memory_map import ROWS_AT_ONCE, Reading
+from twinset.data.lazy_columns import ROWS_AT_ONCE, Reading
 from twinset.errors import InputError
 from twinset.files.limits import (
     MOST_CELL,

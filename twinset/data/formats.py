@@ -20,7 +20,7 @@ import pandas as pd
 
 from twinset.data.file_readers import delimited, jsonl, parquet
 from twinset.data.hf_datasets import on_hub, saved
-from twinset.data.memory_map import Reading, mapped
+from twinset.data.lazy_columns import Reading, mapped
 from twinset.errors import InputError
 
 FORMATS: dict[str, str] = {

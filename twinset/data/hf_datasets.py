@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 
 from twinset.data.file_readers import utf8
-from twinset.data.memory_map import ROWS_AT_ONCE, Reading
+from twinset.data.lazy_columns import ROWS_AT_ONCE, Reading
 from twinset.errors import InputError
 from twinset.files.limits import check_names
 

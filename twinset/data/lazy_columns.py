@@ -1,26 +1,40 @@
-"""Columns of which few cells are Python objects at once: texts, labels, rows of numbers.
+"""Columns of which few cells are Python objects at once, and tables that lie on the disk.
 
-Knows nothing of what cells mean. A file is as private as what was written.
+A large table is written in Arrow's format and looked at there. Its file has no name: nobody else
+can open it, and it is gone with the process, however that ends. Knows nothing of what cells mean.
 """
 
 from __future__ import annotations
 
 import mmap
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from tempfile import TemporaryFile
+from typing import IO, Any, TypeVar, overload
+from weakref import WeakSet
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
-from twinset.data.memory_map import let_go
 from twinset.data.schema import Combination
+from twinset.files.atomic import writing
 
 AT_ONCE = 10_000  # cells
-ROWS_AT_ONCE = 1000  # of numbers
-VALUES, ENDS = "values.bin", "ends.npy"
+ROWS_AT_ONCE = 10_000  # of a table that is read piece by piece
+
+# Columns of one of these dtypes in every piece have it, and the same cells, in the whole table.
+_PLAIN = {
+    "str": pa.large_string(),
+    "int64": pa.int64(),
+    "float64": pa.float64(),
+    "bool": pa.bool_(),
+}
+
+_OPEN: WeakSet[mmap.mmap] = WeakSet()
 
 Cell = TypeVar("Cell")
 
@@ -142,68 +156,6 @@ class Labels(LazySequence[Combination]):
         return self.known[self.numbers[index]]
 
 
-class Ragged(LazySequence[list[int]]):
-    """Rows of whole numbers.
-
-    Args:
-        values: (M,) all rows, one after the other.
-        ends: (N,) int64, where in `values` each row ends.
-    """
-
-    def __init__(self, values: np.ndarray, ends: np.ndarray) -> None:
-        self._values, self._ends, self._seen = values, ends, 0
-
-    @classmethod
-    def of(cls, rows: Iterable[Sequence[int]], dtype: Any, folder: Path | None = None) -> Ragged:
-        """Take rows in, some at a time.
-
-        Args:
-            rows: whole numbers.
-            dtype: that holds each of them.
-            folder: where they are written to and looked at from then on; None: in memory.
-        """
-        parts, lengths, source = [], list[np.ndarray](), iter(rows)
-        raw = None if folder is None else open(folder / "values.part", "wb")
-        while some := list(islice(source, ROWS_AT_ONCE)):
-            lengths.append(np.fromiter(map(len, some), np.int64, len(some)))
-            flat = np.fromiter(chain.from_iterable(some), dtype, int(lengths[-1].sum()))
-            parts.append(flat) if raw is None else flat.tofile(raw)
-        ends = np.concatenate([np.zeros(0, np.int64), *lengths]).cumsum()
-        if raw is None or folder is None:
-            return cls(np.concatenate([np.zeros(0, dtype), *parts]), ends)
-        raw.close()
-        np.save(folder / ENDS, ends)
-        (folder / "values.part").rename(folder / VALUES)
-        return cls.open(folder, dtype)
-
-    @classmethod
-    def open(cls, folder: Path, dtype: Any) -> Ragged:
-        """Look at rows that `of` wrote."""
-        ends = np.load(folder / ENDS, mmap_mode="r")
-        empty = not len(ends) or not ends[-1]
-        values = np.zeros(0, dtype) if empty else np.memmap(folder / VALUES, dtype, "r")
-        return cls(values, ends)
-
-    def __len__(self) -> int:
-        return len(self._ends)
-
-    def cell(self, index: int) -> list[int]:
-        """Return one row."""
-        self._seen += 1
-        if self._seen % ROWS_AT_ONCE == 0:
-            self._let_go()
-        row = range(len(self))[index]
-        start = self._ends[row - 1] if row else 0
-        found: list[int] = self._values[start : self._ends[row]].tolist()
-        return found
-
-    def _let_go(self) -> None:
-        """Give back the memory of pages that were looked at; the system may read them again."""
-        for array in (self._values, self._ends):
-            if isinstance(array, np.memmap):
-                array._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
-
-
 class Picked(LazySequence[list[int]]):
     """Some rows of many.
 
@@ -221,3 +173,114 @@ class Picked(LazySequence[list[int]]):
     def cell(self, index: int) -> list[int]:
         """Return one row."""
         return self._rows[self._places[index]]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The ways to read a table.
+
+    Args:
+        whole: all of it.
+        pieces: some rows after the others, each piece with dtypes of its own.
+        column: one column by its place and its name, as `whole` has it.
+        declared: dtypes of whole numbers and booleans, where the source states types: pandas makes
+            others of them where cells are missing.
+    """
+
+    whole: Callable[[], pd.DataFrame]
+    pieces: Callable[[], Iterator[pd.DataFrame]]
+    column: Callable[[int, str], pd.Series]
+    declared: Mapping[str, str] = field(default_factory=dict)
+
+
+def let_go() -> None:
+    """Give back the memory of pages that were looked at; the system reads them again if need be."""
+    for pages in _OPEN:
+        pages.madvise(mmap.MADV_DONTNEED)
+
+
+def mapped(reading: Reading, folder: Path) -> pd.DataFrame:
+    """Return what `reading.whole` returns, its texts on the disk unless there are few.
+
+    A column whose dtype is not plain, or not that of its first rows throughout, is in memory.
+
+    Args:
+        reading: of the table.
+        folder: private to its owner, where the file is made.
+
+    Raises:
+        InputError: the file cannot be written, or whatever reading raises.
+    """
+    pieces = reading.pieces()
+    first, second = next(pieces, None), next(pieces, None)
+    if first is None or not _can_be_mapped(first):
+        return reading.whole()
+    if second is None:
+        return first
+    with writing(folder):
+        file = TemporaryFile(dir=folder)
+    with file:
+        names, plain = _written(chain([first, second], pieces), file, folder)
+        table = _looked_at(file)
+    columns = {name: _series(table[name]) for name in plain}
+    for place, name in enumerate(names):
+        if name not in columns:
+            columns[name] = reading.column(place, name)
+    return pd.DataFrame({name: columns[name] for name in names})
+
+
+def _can_be_mapped(first: pd.DataFrame) -> bool:
+    """Return whether columns can be told by their names, and rows by their numbers."""
+    named = all(isinstance(name, str) for name in first.columns) and first.columns.is_unique
+    return named and isinstance(first.index, pd.RangeIndex)
+
+
+def _written(
+    pieces: Iterator[pd.DataFrame], file: IO[bytes], folder: Path
+) -> tuple[list[str], list[str]]:
+    """Write all pieces; return the names of all columns, and of those that are plain throughout."""
+    first = next(pieces)
+    kinds = {str(name): str(dtype) for name, dtype in first.dtypes.items()}
+    kinds = {name: dtype for name, dtype in kinds.items() if dtype in _PLAIN}
+    schema = pa.schema([(name, _PLAIN[dtype]) for name, dtype in kinds.items()])
+    names, plain = dict.fromkeys(first.columns), dict(kinds)
+    writer = pa.ipc.new_stream(file, schema)
+    for piece in chain([first], pieces):
+        names |= dict.fromkeys(piece.columns)
+        plain = {n: d for n, d in plain.items() if n in piece and str(piece[n].dtype) == d}
+        with writing(folder):
+            for batch in _rows(piece, schema, plain).to_batches():
+                writer.write_batch(batch)
+    with writing(folder):
+        writer.close()
+        file.flush()
+    return list(names), list(plain)
+
+
+def _rows(piece: pd.DataFrame, schema: pa.Schema, plain: dict[str, str]) -> pa.Table:
+    """Return a piece's rows; of columns that are not plain, nothing."""
+    cells = [
+        pa.array(piece[field.name], field.type, from_pandas=True)
+        if field.name in plain
+        else pa.nulls(len(piece), field.type)
+        for field in schema
+    ]
+    return pa.table(cells, schema)
+
+
+def _looked_at(file: IO[bytes]) -> pa.Table:
+    pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    _OPEN.add(pages)
+    return pa.ipc.open_stream(pa.py_buffer(pages)).read_all()
+
+
+def _series(column: pa.ChunkedArray) -> pd.Series:
+    """Return a column; texts stay where they are."""
+    if not pa.types.is_large_string(column.type):
+        return pd.Series(column.to_numpy(), dtype=_numpy(column.type))
+    dtype: Any = pd.StringDtype("pyarrow", na_value=np.nan)
+    return pd.Series(dtype.__from_arrow__(column), dtype=dtype)
+
+
+def _numpy(kind: pa.DataType) -> np.dtype[Any]:
+    return np.dtype(kind.to_pandas_dtype())

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import IO, Any
 
 from twinset.errors import InputError
 
@@ -32,12 +32,12 @@ def writing(path: Path) -> Iterator[None]:
         ) from error
 
 
-def write_text(path: Path, text: str, mode: int | None = None) -> None:
-    """Write a text file whole or not at all, and safe from a power cut.
+@contextmanager
+def whole_file(path: Path, mode: int | None = None) -> Iterator[IO[str]]:
+    """Yield a text file that is written whole or not at all, and safe from a power cut.
 
     Args:
-        path: of the file.
-        text: all of it.
+        path: of the file, which appears when the block has ended.
         mode: who may read and write it; None: whoever may its folder.
 
     Raises:
@@ -47,7 +47,7 @@ def write_text(path: Path, text: str, mode: int | None = None) -> None:
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         try:
             with open(handle, "w", encoding="utf-8", newline="\n") as file:
-                file.write(text)
+                yield file
                 file.flush()
                 os.fchmod(file.fileno(), _mode(path) if mode is None else mode)
                 os.fsync(file.fileno())
@@ -55,6 +55,12 @@ def write_text(path: Path, text: str, mode: int | None = None) -> None:
         except BaseException:
             Path(name).unlink(missing_ok=True)
             raise
+
+
+def write_text(path: Path, text: str, mode: int | None = None) -> None:
+    """Write all of a text file; see `whole_file`."""
+    with whole_file(path, mode) as file:
+        file.write(text)
 
 
 def write_json(path: Path, data: Any, mode: int | None = None) -> None:

@@ -44,8 +44,9 @@ from twinset.release.publish import check_output, publish
 from twinset.release.run_format import LEDGER, check_file_format
 from twinset.release.share import PRIVACY, write_share
 from twinset.sampling.allocation import RowsRequest, explicit, proportional
-from twinset.sampling.row_shards import RowGroups, draw_groups
-from twinset.sampling.sampler import check_decoding
+from twinset.sampling.decoding import check_decoding
+from twinset.sampling.row_shards import draw_groups
+from twinset.sampling.sampler import RowGroups
 from twinset.sampling.twin_model import DESCRIPTION, TwinModel
 from twinset.sampling.vllm_engine import check_engine
 from twinset.training.metrics_log import MetricsLog

@@ -61,7 +61,8 @@ def _sample(group: ProcessGroup, message: dict[str, Any]) -> None:
     """Draw groups of rows."""
     from twinset.config import SamplingConfig
     from twinset.progress import Silent
-    from twinset.sampling.row_shards import RowGroups, draw_groups
+    from twinset.sampling.row_shards import draw_groups
+    from twinset.sampling.sampler import RowGroups
     from twinset.sampling.twin_model import TwinModel
 
     sampler = partial(

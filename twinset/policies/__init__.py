@@ -17,7 +17,7 @@ from twinset.policies.mechanism_params import MechanismParams
 from twinset.policies.selective import PublishedSelective, Selective
 from twinset.policies.uniform import Uniform
 from twinset.privacy.accounting.events import Event
-from twinset.privacy.clipping.scales import Scale
+from twinset.privacy.clipping.gradient_uses import Scale
 
 
 class NoisePolicy(Protocol):

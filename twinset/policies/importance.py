@@ -17,7 +17,7 @@ from twinset.config import PolicyConfig
 from twinset.policies.mechanism_params import MechanismParams
 from twinset.policies.uniform import Uniform
 from twinset.privacy.accounting.events import Event, SubsampledGaussian
-from twinset.privacy.clipping.scales import Scale
+from twinset.privacy.clipping.gradient_uses import Scale
 from twinset.privacy.mechanism.noise import add_gaussian_
 
 

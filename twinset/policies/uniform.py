@@ -9,7 +9,7 @@ from torch import Tensor
 
 from twinset.policies.mechanism_params import MechanismParams
 from twinset.privacy.accounting.events import Event, NonPrivateAccess, SubsampledGaussian
-from twinset.privacy.clipping.scales import Scale
+from twinset.privacy.clipping.gradient_uses import Scale
 from twinset.privacy.mechanism.noise import add_gaussian_
 
 

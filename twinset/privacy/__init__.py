@@ -13,7 +13,7 @@ One page, in the order of a run; each module's docstring says what it assumes.
 | which of an owner's records take part depends on no other owner | `mechanism.units` |
 | one unit moves the summed gradient by at most C: the whole of it is clipped | `clipping` |
 | noise of standard deviation σC is added to that sum | `mechanism.noise` |
-| a noisy sum is that of real numbers, rounded, to the last bit | `mechanism.gaussian_grid` |
+| a noisy sum is that of real numbers, rounded, to the last bit | `mechanism.noise` |
 | the label counts are a Gaussian release | `mechanism.label_counts` |
 | a record's privacy weight is a public function of its own text | `mechanism.privacy_weight` |
 | what each policy, a whole training, and an audit guarantee | `statement.theorems` |

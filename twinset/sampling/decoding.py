@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -18,12 +18,15 @@ import torch
 from torch import Tensor
 
 from twinset.config import SamplingConfig
+from twinset.data.schema import Combination
+from twinset.errors import InputError, first_line
 from twinset.models.base_model import context_length
 from twinset.sampling.kv_cache import SLOTS_TOGETHER, SlotCache, States, rounded
-from twinset.sampling.token_sampling import drawn_tokens
+from twinset.sampling.token_sampling import drawn_tokens, guided, token_probabilities
 
 PROMPTS_KEPT = 256  # whose keys and values stay in memory
 WINDOWS = ("sliding_window", "window_size")  # as configurations call it
+NO_TOKEN = -1
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,48 @@ def decode(
         tokens = drawn_tokens(*batch.logits(), config, generator)
         for row in batch.advance(tokens.tolist(), end, max_new_tokens):
             yield row.key, row.ids
+
+
+def check_decoding(
+    model: Any, prompts: Mapping[Combination, list[int]], config: SamplingConfig
+) -> None:
+    """Draw two tokens from a base model: refuse before training what would fail after it.
+
+    Args:
+        model: the base model that is to be trained.
+        prompts: token ids of every combination's prompt.
+        config: decoding settings.
+
+    Raises:
+        InputError: nothing can be drawn from such a model, or with these settings.
+    """
+    if config.engine != "torch":
+        return
+    asked = tuple(tuple(prompt) for prompt in prompts.values())[:2]
+    try:
+        _check_probabilities(model, asked, config)
+        generator = torch.Generator(model.device).manual_seed(0)
+        rows = deque([Request(0, asked)])
+        list(decode(model, rows, NO_TOKEN, 2, replace(config, batch_size=1), generator))
+    except Exception as error:
+        raise InputError(
+            f"no row can be drawn from this base model ({first_line(error)}); bring "
+            f"`temperature={config.temperature}` and `guidance={config.guidance}` nearer 1, or "
+            "take another one"
+        ) from error
+
+
+@torch.inference_mode()
+def _check_probabilities(
+    model: Any, prompts: tuple[tuple[int, ...], ...], config: SamplingConfig
+) -> None:
+    own, *wrong = (
+        model(input_ids=torch.tensor([prompt], device=model.device)).logits[:, -1]
+        for prompt in prompts
+    )
+    logits = guided(own, wrong[0], config.guidance) if wrong and config.guidance else own
+    if not bool(token_probabilities(logits, config).isfinite().all()):
+        raise ValueError("its probabilities are no numbers")
 
 
 def attention_span(model: Any) -> int:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,12 +16,11 @@ import torch
 from twinset.config import SamplingConfig
 from twinset.data.schema import CONTROL, Combination
 from twinset.data.templates import wrong_combinations
-from twinset.errors import InputError, first_line
+from twinset.errors import DAMAGED, InputError
+from twinset.files.atomic import whole_file
 from twinset.sampling.decoding import Engine, Request, attention_span, decode
-from twinset.sampling.token_sampling import guided, token_probabilities
 
 LOOP_WORDS, LOOP_TIMES = 3, 5  # the same three words five times over is a loop
-NO_TOKEN = -1
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,60 @@ class Sampler:
                 )
 
 
+class RowGroups:
+    """Finished groups of a twin's rows; see `row_shards`.
+
+    Args:
+        folder: of a file for each, made with the first; None: in memory.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
+        self._held: dict[int, list[Row]] = {}
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._held if self._folder is None else self._path(number).is_file()
+
+    def read(self, number: int) -> list[Row]:
+        """Return a finished group.
+
+        Raises:
+            InputError: its file is damaged.
+        """
+        if self._folder is None:
+            return self._held[number]
+        path = self._path(number)
+        try:
+            rows = json.loads(path.read_text("utf-8"))
+            return [Row(tuple(combination), text) for combination, text in rows]
+        except DAMAGED:
+            raise InputError(f"{path.name}: is damaged; remove it, and it is drawn anew") from None
+
+    def draw(
+        self,
+        number: int,
+        sampler: Sampler,
+        counts: Mapping[Combination, int],
+        on_progress: Callable[[int], None],
+    ) -> None:
+        """Draw a group and keep it; see `Sampler.sample`."""
+        self.write(number, sampler.sample(counts, on_progress))
+
+    def write(self, number: int, rows: list[Row]) -> None:
+        """Keep a finished group."""
+        if self._folder is None:
+            self._held[number] = rows
+            return
+        self._folder.mkdir(parents=True, exist_ok=True)
+        plain = [[list(row.combination), row.text] for row in rows]
+        with whole_file(self._path(number)) as file:
+            json.dump(plain, file, ensure_ascii=False)
+
+    def _path(self, number: int) -> Path:
+        assert self._folder is not None
+        return self._folder / f"rows-{number:06}.json"
+
+
 def _streams(
     seed: int, stream: int, device: torch.device
 ) -> tuple[torch.Generator, np.random.Generator]:
@@ -135,48 +190,6 @@ def _streams(
     start = int(np.random.SeedSequence(seed).generate_state(1)[0])
     draws = torch.Generator(device).manual_seed((start + stream) % 2**32)
     return draws, np.random.default_rng([seed, stream])
-
-
-def check_decoding(
-    model: Any, prompts: Mapping[Combination, list[int]], config: SamplingConfig
-) -> None:
-    """Draw two tokens from a base model: refuse before training what would fail after it.
-
-    Args:
-        model: the base model that is to be trained.
-        prompts: token ids of every combination's prompt.
-        config: decoding settings.
-
-    Raises:
-        InputError: nothing can be drawn from such a model, or with these settings.
-    """
-    if config.engine != "torch":
-        return
-    asked = tuple(tuple(prompt) for prompt in prompts.values())[:2]
-    try:
-        _check_probabilities(model, asked, config)
-        generator = torch.Generator(model.device).manual_seed(0)
-        rows = deque([Request(0, asked)])
-        list(decode(model, rows, NO_TOKEN, 2, replace(config, batch_size=1), generator))
-    except Exception as error:
-        raise InputError(
-            f"no row can be drawn from this base model ({first_line(error)}); bring "
-            f"`temperature={config.temperature}` and `guidance={config.guidance}` nearer 1, or "
-            "take another one"
-        ) from error
-
-
-@torch.inference_mode()
-def _check_probabilities(
-    model: Any, prompts: tuple[tuple[int, ...], ...], config: SamplingConfig
-) -> None:
-    own, *wrong = (
-        model(input_ids=torch.tensor([prompt], device=model.device)).logits[:, -1]
-        for prompt in prompts
-    )
-    logits = guided(own, wrong[0], config.guidance) if wrong and config.guidance else own
-    if not bool(token_probabilities(logits, config).isfinite().all()):
-        raise ValueError("its probabilities are no numbers")
 
 
 def is_usable(text: str) -> bool:

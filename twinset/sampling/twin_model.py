@@ -30,8 +30,8 @@ from twinset.privacy.statement.guarantee import Guarantee, guarantee
 from twinset.privacy.statement.ledger import Ledger
 from twinset.progress import Progress, Silent
 from twinset.release.run_format import LEDGER, check_file_format
-from twinset.sampling.row_shards import RowGroups, sample_groups
-from twinset.sampling.sampler import Sampler
+from twinset.sampling.row_shards import draw_groups
+from twinset.sampling.sampler import RowGroups, Sampler
 from twinset.sampling.vllm_engine import VllmEngine
 
 DESCRIPTION = "twinset.json"
@@ -83,8 +83,10 @@ class TwinModel:
             progress: is notified of how many rows there are.
             kept: where finished groups of rows are; what is there is not drawn again.
         """
+        groups = RowGroups() if kept is None else kept
         draw = partial(self.sampler, sampling)
-        rows = sample_groups(draw, counts, progress or Silent(), kept)
+        made = draw_groups(draw, counts, progress or Silent(), groups)
+        rows = [row for number in range(made) for row in groups.read(number)]
         labels, texts = [row.combination for row in rows], [row.text for row in rows]
         frame = twin_frame(self.schema, texts, labels)
         return frame.sample(frac=1, random_state=sampling.seed).reset_index(drop=True)

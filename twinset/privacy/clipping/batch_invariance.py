@@ -16,8 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from twinset.privacy.clipping.causal import ClippingEngine
-from twinset.privacy.clipping.sequences import Sequences
+from twinset.privacy.clipping.causal import ClippingEngine, Sequences
 
 SUM_ROUNDING = 1e-4  # of C: sums are float32, and their order is the batch's
 LITTLE = 1e-9  # of C: what others may add where one unit's part of the sum is looked at

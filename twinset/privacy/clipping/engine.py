@@ -11,12 +11,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from twinset.privacy.clipping.buffers import Workspace
 from twinset.privacy.clipping.execution import FAST, CheckpointedLayers, Execution
-from twinset.privacy.clipping.gradient_uses import EmbeddingUse, Use, accumulation_dtype, squares
+from twinset.privacy.clipping.gradient_uses import (
+    EmbeddingUse,
+    Scale,
+    Use,
+    Workspace,
+    accumulation_dtype,
+    squares,
+)
 from twinset.privacy.clipping.hooks import Capture, UnsupportedModule
 from twinset.privacy.clipping.output_head import HeadUse
-from twinset.privacy.clipping.scales import Scale
 
 BUFFER_NUMBERS = 1 << 26  # per-unit gradients formed at once: 256 MB of float32
 

@@ -14,16 +14,17 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from transformers.pytorch_utils import Conv1D
 
-from twinset.privacy.clipping.buffers import Workspace
 from twinset.privacy.clipping.gradient_uses import (
+    PLAIN,
     EmbeddingUse,
+    Scale,
     Use,
+    Workspace,
     accumulation_dtype,
     bias_use,
+    matrix_use,
     scale_use,
 )
-from twinset.privacy.clipping.scales import PLAIN, Scale
-from twinset.privacy.clipping.weight_matrices import matrix_use
 
 # (input a (B, S, …), output gradient b (B, S, p), scale, workspace, name of the use) → use
 Rule = Callable[[Tensor, Tensor, Scale, Workspace, object], Use]

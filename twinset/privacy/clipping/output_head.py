@@ -16,10 +16,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from twinset.privacy.clipping.buffers import Workspace
-from twinset.privacy.clipping.gradient_uses import EmbeddingUse, accumulation_dtype, squares
-from twinset.privacy.clipping.scales import PLAIN, Scale
-from twinset.privacy.clipping.weight_matrices import cancels
+from twinset.privacy.clipping.gradient_uses import (
+    PLAIN,
+    EmbeddingUse,
+    Scale,
+    Workspace,
+    accumulation_dtype,
+    cancels,
+    squares,
+)
 
 # Tokens in one product: a library that packs a vocabulary's weights anew for each product, as those
 # for bfloat16 do, spends as long on it as on 512 rows of 576 numbers. Memory: 100 MB of float32

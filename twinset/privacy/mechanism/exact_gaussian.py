@@ -1,6 +1,6 @@
 """A pair of Gaussian numbers to as many bits as rounding needs, in interval arithmetic.
 
-Slow, and practically never needed: see `gaussian_grid`.
+Slow, and practically never needed: see `noise`.
 """
 
 from __future__ import annotations

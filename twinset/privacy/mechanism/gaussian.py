@@ -2,7 +2,7 @@
 
 Number by number, as NumPy draws them, is three times as slow. torch's float32 numbers never leave
 5.8 standard deviations, and a mechanism that is cut off there needs a larger δ. These are close to
-real Gaussian numbers whose further bits `gaussian_grid` draws where they matter: no tail ends.
+real Gaussian numbers whose further bits `noise` draws where they matter: no tail ends.
 """
 
 from __future__ import annotations

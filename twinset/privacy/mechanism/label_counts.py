@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 
 from twinset.privacy.accounting.events import GaussianRelease
-from twinset.privacy.mechanism.gaussian_grid import GaussianGrid
+from twinset.privacy.mechanism.noise import GaussianGrid
 from twinset.privacy.mechanism.randomness import Randomness
 
 Combination = TypeVar("Combination", bound=Hashable)
@@ -32,7 +32,7 @@ def release_label_counts(
     Guarantee: adding or removing one unit of at most m of the records that are counted changes the
     counts by at most m in L2 norm (if all have one label), so that this is one Gaussian release
     of multiplier σ, as computed: what leaves is the whole number nearest to count + σm · Z for a
-    real Gaussian Z (`gaussian_grid`), and no other bit of it. Combinations that no record has get
+    real Gaussian Z (`noise`), and no other bit of it. Combinations that no record has get
     noise too; leaving them out would reveal them. The set of combinations itself is taken as
     public.
 

@@ -12,10 +12,9 @@ import pytest
 from datasets import Dataset
 
 from tests.helpers.refusals import refusal
-from twinset.data import memory_map as module
+from twinset.data import lazy_columns as module
 from twinset.data.formats import read_frame, write_frame
-from twinset.data.lazy_columns import Texts
-from twinset.data.memory_map import Reading, let_go, mapped
+from twinset.data.lazy_columns import Reading, Texts, let_go, mapped
 from twinset.data.records import check_reserved, records_from_frame
 
 ROWS = 60
@@ -24,7 +23,7 @@ ROWS = 60
 @pytest.fixture(autouse=True)
 def few_at_once(monkeypatch):
     """Seven rows a piece, so that sixty are many."""
-    for place in ("memory_map", "file_readers", "hf_datasets"):
+    for place in ("lazy_columns", "file_readers", "hf_datasets"):
         monkeypatch.setattr(f"twinset.data.{place}.ROWS_AT_ONCE", 7)
     monkeypatch.setattr("twinset.data.lazy_columns.AT_ONCE", 7)
     monkeypatch.setattr("twinset.data.columns.AT_ONCE", 7)
