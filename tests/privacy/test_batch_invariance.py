@@ -166,7 +166,7 @@ def test_every_shape_of_a_run_is_known_beforehand():
     known = shapes.all(records.padded_lengths(100))
     seen = {records.padded_length(i) for i in range(15)}
     assert seen <= {shape.tokens for shape in known}
-    assert known[0] == BatchShape(16, 2, 16) and known[-1] == BatchShape(9, 2, 112)
+    assert known[0] == BatchShape(32, 2, 16) and known[-1] == BatchShape(9, 2, 112)
     assert len(shapes.all(records.padded_lengths(100), most_records=3)) == 3 * len(known)
     assert replace(shapes, batch_size=8).units(1, 16) == 1
     assert replace(shapes, speed=SpeedConfig(physical_batch=7)).units(1, 16) == 7

@@ -1,7 +1,8 @@
 """Noise policies: how a step's clipped sum becomes a noisy gradient.
 
-A policy is one file and one line in `POLICIES`. It returns the gradient and the event it spent
-together, so that nothing is released without being recorded.
+A policy is one file, its lines in `POLICIES`, and its theorem (CONTRIBUTING.md has the steps). It
+returns the gradient and the event it spent together, so that nothing is released without being
+recorded.
 """
 
 from __future__ import annotations
