@@ -1,8 +1,9 @@
 """`python -m evaluation.bench.sampling`: rows a second, beside Hugging Face's `generate`.
 
 The same weights, prompts of two labels, end token, top-p, temperature, longest text and batch size;
-`generate` writes batch after batch, ours one running batch. They take turns in one process, and
-every ratio is of one turn.
+`generate` writes batch after batch, ours one running batch. Under guidance a row is read under two
+prompts; `generate` is then given both, so it writes two rows for each. They take turns in one
+process, and every ratio is of one turn.
 """
 
 from __future__ import annotations
@@ -58,6 +59,11 @@ class Work:
         """Return the prompts of a turn's rows."""
         return self.prompts if seed else self.prompts[:2]
 
+    def against(self, seed: int) -> Rows:
+        """Return wrong prompts of these rows: the next row's."""
+        drawn = self.drawn(seed)
+        return [*drawn[1:], drawn[0]]
+
 
 def bench(
     model: Annotated[
@@ -74,6 +80,7 @@ def bench(
     ] = "",
     top_p: Annotated[float, typer.Option(help="For both.")] = 0.9,
     temperature: Annotated[float, typer.Option(help="For both.")] = 1.0,
+    guidance: Annotated[float, typer.Option(help="Ours; `generate` reads as much.")] = 0.0,
     precision: Annotated[str, typer.Option(help="Of the weights.")] = ",".join(PRECISIONS),
     rounds: Rounds = 3,
     threads: Threads = 1,
@@ -82,7 +89,7 @@ def bench(
     """Time both ways of writing rows."""
     torch.set_num_threads(threads)
     config = SamplingConfig(
-        top_p=top_p, temperature=temperature, guidance=0.0, batch_size=batch_size
+        top_p=top_p, temperature=temperature, guidance=guidance, batch_size=batch_size
     )
     plain, prompts, closing = _load(model, prompt or PROMPTS, end)
     asked = [prompts[i % len(prompts)] for i in range(rows)]
@@ -98,6 +105,7 @@ def bench(
         "end": end or "end of text",
         "top_p": top_p,
         "temperature": temperature,
+        "guidance": guidance,
         "threads": threads,
         "turns": turns,
     }
@@ -135,7 +143,9 @@ def contestants(plain: Any, work: Work, precisions: list[str]) -> dict[str, Way]
 def _ours(model: Any, work: Work) -> Way:
     def write(seed: int) -> Rows:
         generator = torch.Generator(model.device).manual_seed(seed)
-        return generate(model, work.drawn(seed), work.end, work.longest, work.config, generator)
+        wrong = work.against(seed) if work.config.guidance else None
+        asked = (work.drawn(seed), work.end, work.longest, work.config, generator, wrong)
+        return generate(model, *asked)
 
     return write
 
@@ -146,8 +156,10 @@ def _theirs(model: Any, work: Work) -> Way:
     def write(seed: int) -> Rows:
         torch.manual_seed(seed)
         prompts = work.drawn(seed)
-        starts = range(0, len(prompts), size)
-        return [row for i in starts for row in _batch(model, prompts[i : i + size], work)]
+        both = prompts + (work.against(seed) if work.config.guidance else [])
+        starts = range(0, len(both), size)
+        rows = [row for i in starts for row in _batch(model, both[i : i + size], work)]
+        return rows[: len(prompts)]
 
     return write
 
