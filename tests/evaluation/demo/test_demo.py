@@ -31,7 +31,7 @@ def support(monkeypatch):
 def test_reviews(tiny_base, tmp_path):
     report = run_demo(little(REVIEWS, 12), tmp_path / "run", base_model=str(tiny_base))
     shown = printed(report)
-    for expected in ("8.00", "1e-05", "real", "no private data", "share", "internal"):
+    for expected in ("8.00", "3.9e-07", "real", "no private data", "share", "internal"):
         assert expected in shown
     assert "lanted" not in shown and len(report.samples) == 3
     for name in ("evaluation.json", "report.html"):
