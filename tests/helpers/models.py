@@ -10,3 +10,15 @@ def tiny_model(config: str, kind: str = "AutoModelForCausalLM", **sizes):
     common = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
     made = getattr(transformers, config)(**common | sizes)
     return getattr(transformers, kind).from_config(made)
+
+
+def save_tiny_encoder(tokenizer, folder, **sizes):
+    """Save a BERT classifier and its tokenizer, which gets a padding token; return the folder."""
+    import torch
+
+    tokenizer.pad_token = tokenizer.eos_token
+    tokenizer.save_pretrained(folder)
+    torch.manual_seed(0)
+    sizes |= {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
+    tiny_model("BertConfig", "AutoModelForSequenceClassification", **sizes).save_pretrained(folder)
+    return folder

@@ -18,6 +18,7 @@ from evaluation.papers.results_store import Results
 from evaluation.papers.study import read_size
 from tests.conftest import _tokenizer
 from tests.helpers import oracle
+from tests.helpers.models import save_tiny_encoder
 from tests.helpers.study_runs import notes_of, stopped_and_finished
 from tests.privacy import test_classifier_clipping as classifiers
 from twinset.config import PolicyConfig
@@ -62,23 +63,8 @@ def emails(count=80):
 @pytest.fixture(scope="module")
 def tiny_encoder(tmp_path_factory):
     """Folder of a random two-layer BERT and its tokenizer."""
-    from transformers import BertConfig, BertForSequenceClassification
-
-    folder, tokenizer = tmp_path_factory.mktemp("encoder"), _tokenizer()
-    tokenizer.pad_token = tokenizer.eos_token
-    tokenizer.save_pretrained(folder)
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        intermediate_size=24,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        max_position_embeddings=40,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    BertForSequenceClassification(config).save_pretrained(folder)
-    return folder
+    sizes = {"intermediate_size": 24, "max_position_embeddings": 40}
+    return save_tiny_encoder(_tokenizer(), tmp_path_factory.mktemp("encoder"), **sizes)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from evaluation.utility.dp_fitting import Budget, Recipe
 from evaluation.utility.encoder_classifier import EncoderClassifier
 from tests.helpers.evaluated import reviews
+from tests.helpers.models import save_tiny_encoder
 from twinset.config import PolicyConfig
 from twinset.errors import InputError
 from twinset.policies import make_policy
@@ -22,24 +23,11 @@ QUICK = Recipe(batch_size=32, epochs=8, learning_rate=3e-3)
 @pytest.fixture(scope="module")
 def tiny_encoder(tiny_base, tmp_path_factory):
     """Folder of a random two-layer BERT with the tiny base's tokenizer."""
-    from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
+    from transformers import AutoTokenizer
 
-    folder = tmp_path_factory.mktemp("encoder")
     tokenizer = AutoTokenizer.from_pretrained(tiny_base)
-    tokenizer.pad_token = tokenizer.eos_token
-    tokenizer.save_pretrained(folder)
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        max_position_embeddings=160,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    BertForSequenceClassification(config).save_pretrained(folder)
-    return folder
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "max_position_embeddings": 160}
+    return save_tiny_encoder(tokenizer, tmp_path_factory.mktemp("encoder"), **sizes)
 
 
 def fitted(folder, **options):
