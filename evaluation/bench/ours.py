@@ -89,7 +89,7 @@ class InPlaceLoss(torch.autograd.Function):
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, q: Tensor) -> Tensor:
         """Return a scalar; hidden (N, d), weight (V, d), q (N, V) to be overwritten."""
         ctx.save_for_backward(hidden, weight)
-        low = q if q.dtype == hidden.dtype else q.to(hidden.dtype)
+        low = q if q.dtype == hidden.dtype else torch.empty_like(q, dtype=hidden.dtype)
         losses = residuals(hidden, weight, targets, q, low)
         ctx.q = low
         return losses.sum()

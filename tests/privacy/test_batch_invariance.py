@@ -113,7 +113,7 @@ def of(units: list[int]) -> Batch:
 
 
 LENGTHS = [4, 9, 9, 12, 14, 20, 25, 27, 30, 41, 44, 60, 70, 90, 100]
-COMPANY = {
+OTHERS = {
     "permuted": [*reversed(range(15))],
     "fewer": [0, 3, 4, 7, 9, 14],
     "alone": [3],
@@ -121,7 +121,7 @@ COMPANY = {
 
 
 @pytest.mark.parametrize("how", [FAST, LOW], ids=["float32", "bfloat16"])
-@pytest.mark.parametrize("others", COMPANY.values(), ids=COMPANY)
+@pytest.mark.parametrize("others", OTHERS.values(), ids=OTHERS)
 def test_a_units_norm_is_the_same_to_the_bit_whoever_is_in_the_batch(model, how, others):
     model.transformer.h[0].mlp.register_forward_hook(round_by_shape)
     records = records_of(LENGTHS)

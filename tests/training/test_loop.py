@@ -275,6 +275,15 @@ def test_other_errors_and_hopeless_ones_end_the_run(model, monkeypatch, error, l
     assert all(p.requires_grad for p in model.parameters())
 
 
+def test_an_error_before_the_first_physical_batch_is_raised_as_it_is(model, monkeypatch):
+    error = RuntimeError(
+        "DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"
+    )
+    monkeypatch.setattr(ClippingEngine, "zero", lambda self: (_ for _ in ()).throw(error))
+    with pytest.raises(RuntimeError, match="allocate memory"):
+        run_training(model)
+
+
 # -- the release -----------------------------------------------------------------------------------
 
 

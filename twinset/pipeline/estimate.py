@@ -26,6 +26,7 @@ from twinset.privacy.clipping import ClippingEngine, Sequences
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.sampling.decoding import generate
 from twinset.training.batch_shapes import BatchShapes
+from twinset.training.clipped_sum import WrongPrompts
 from twinset.training.mismatch_loss import MismatchLoss
 
 USUAL_TOKENS = 64  # of a record with its prompt, where there is no table to measure
@@ -61,8 +62,7 @@ def measure(base: BaseModel, config: RunConfig, plan: Plan, tokens: int, rows: i
         tokens: of a usual record with its prompt.
         rows: of the twin.
     """
-    longest = context_length(base.model)
-    tokens = max(4, min(tokens, longest - PROBE_TOKENS))
+    tokens = max(4, min(tokens, context_length(base.model) - PROBE_TOKENS))
     row_seconds = _row_seconds(fastest(base.model), config, tokens)
     fuse(base.model.to(frozen_dtype(config)))
     adaptive = config.policy.noise_policy == "adaptive"
@@ -70,7 +70,7 @@ def measure(base: BaseModel, config: RunConfig, plan: Plan, tokens: int, rows: i
     model = trainable(base.model, config.training)
     engine = ClippingEngine(model, config.privacy.max_grad_norm, execution(config))
     try:
-        record_seconds = _record_seconds(engine, config, plan, tokens, longest)
+        record_seconds = _record_seconds(engine, config, plan, tokens, model)
         noise_seconds = _noise_seconds(engine.sums, config)
     finally:
         engine.close()
@@ -87,14 +87,14 @@ def measure(base: BaseModel, config: RunConfig, plan: Plan, tokens: int, rows: i
 
 
 def _record_seconds(
-    engine: ClippingEngine, config: RunConfig, plan: Plan, tokens: int, longest: int
+    engine: ClippingEngine, config: RunConfig, plan: Plan, tokens: int, model: Any
 ) -> float:
     """Time a physical batch of the shape that a run has, and share it out, filler included."""
-    each = 1 + (config.training.mismatch_prompts if plan.mismatch_weight else 0)
+    each = 1 + WrongPrompts.of(plan, config.training).count
     shapes = BatchShapes(config.speed, plan.batch_size, each)
-    length = padded(tokens, longest)
+    length = padded(tokens, context_length(model))
     units = shapes.units(1, length)
-    ids = torch.zeros(units * each, length, dtype=torch.long)
+    ids = torch.randint(model.config.vocab_size, (units * each, length))
     mask = torch.zeros_like(ids, dtype=torch.bool)
     mask[:, max(1, tokens // 4) : tokens] = True  # behind the prompt, about
     loss = MismatchLoss(plan.mismatch_weight, config.training.mismatch_form)
@@ -102,8 +102,9 @@ def _record_seconds(
     engine.add(sequences, loss)  # the first one warms up
     began = time.monotonic()
     engine.add(sequences, loss)
-    filler = units * len(padded_lengths(length, length)) / 2  # half a batch of each length
-    return (time.monotonic() - began) / units * (1 + filler / max(plan.batch_size, filler))
+    lengths = min(len(padded_lengths(length, length)), plan.batch_size)
+    filler = lengths * (units - 1) / 2  # of each length half a batch, about
+    return (time.monotonic() - began) / units * (1 + filler / plan.batch_size)
 
 
 def _weigh_seconds(model: Any, tokens: int) -> float:

@@ -39,7 +39,6 @@ from twinset.privacy.mechanism.units import Units
 from twinset.privacy.statement.ledger import Ledger
 from twinset.progress import Progress, Silent
 from twinset.sampling.twin_model import TwinModel
-from twinset.training.batch_shapes import BatchShapes
 from twinset.training.clipped_sum import WrongPrompts
 from twinset.training.loop import NothingKept, StepContext, run_training
 from twinset.training.record_weights import text_nats, weight_scale
@@ -188,8 +187,8 @@ def _trainer(run: FinetuningRun, tokens: TokenisedRecords) -> Trainer:
     config, plan, prepared = run.prepared.config, run.prepared.plan, run.prepared
     if plan.target_epsilon is None:
         return Trainer(prepared.base, config, [], run.progress)
-    sequences = tokens.sequences_per_record(WrongPrompts.of(plan, config.training).count)
-    shapes = BatchShapes(config.speed, plan.batch_size, sequences)
+    wrong = WrongPrompts.of(plan, config.training)
+    shapes = wrong.shapes(tokens, config.speed, plan.batch_size)
     most = 1 if prepared.records.owners is None else config.privacy.max_records_per_owner
     longest = text_budget(tokens.prompts, tokens.context, config.training.max_tokens)
     every = shapes.all(tokens.padded_lengths(longest), most)

@@ -42,7 +42,6 @@ def _train(group: ProcessGroup, message: dict[str, Any]) -> None:
     from twinset.config import RunConfig
     from twinset.data.tokenization import TokenisedRecords
     from twinset.privacy.clipping import ClippingEngine
-    from twinset.training.batch_shapes import BatchShapes
     from twinset.training.clipped_sum import ClippedSum, WrongPrompts
     from twinset.training.distributed_sum import follow
 
@@ -50,9 +49,10 @@ def _train(group: ProcessGroup, message: dict[str, Any]) -> None:
     norm = math.inf if message["max_grad_norm"] is None else message["max_grad_norm"]
     engine = ClippingEngine(trainer.model, norm, trainer.execution)
     records = TokenisedRecords.open(Path(message["tokens"]))
-    shapes = BatchShapes(config.speed, message["batch_size"], message["sequences"])
+    wrong = WrongPrompts(**message["wrong"])
+    shapes = wrong.shapes(records, config.speed, message["batch_size"])
     try:
-        follow(ClippedSum(engine, records, WrongPrompts(**message["wrong"]), shapes), group)
+        follow(ClippedSum(engine, records, wrong, shapes), group)
     finally:
         engine.close()
 

@@ -95,9 +95,8 @@ class TwinModel:
         """Return what draws rows, with random numbers of its own for each stream."""
         prompts = prompt_tokens(self.template, self.schema.combinations, self.tokenizer)
         engine = self._vllm.decode if sampling.engine == "vllm" else None
-        return Sampler(
-            self._fastest, self.tokenizer, prompts, sampling, self.text_tokens, stream, engine
-        )
+        model = self._fastest if engine is None else self.model
+        return Sampler(model, self.tokenizer, prompts, sampling, self.text_tokens, stream, engine)
 
     @cached_property
     def _fastest(self) -> Any:

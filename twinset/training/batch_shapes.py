@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from twinset.config import SpeedConfig
 from twinset.privacy.clipping.batch_invariance import BatchShape
 
-# A step's records lie in some eight padded lengths, and half a physical batch of each is filler.
-# So many physical batches of its expected size keep the filler to about a quarter at worst, and a
+# Half a physical batch of each padded length is filler. Where a step's records lie in some eight of
+# them, so many physical batches of its expected size keep the filler to about a quarter, and a
 # product large enough for what it costs whatever its size.
 FEWEST_BATCHES = 16
 
@@ -34,9 +34,9 @@ class BatchShapes:
 
     def units(self, records: int, tokens: int) -> int:
         """Return how many units of so many records, padded to so many tokens, are one batch."""
-        if self.speed.physical_batch:
-            return self.speed.physical_batch
         fit = self.speed.units_at_once(self.sequences * records * tokens)
+        if self.speed.physical_batch:  # asked for, whatever the batch
+            return fit
         return max(1, min(fit, self.batch_size // FEWEST_BATCHES))
 
     def all(self, padded_lengths: Iterable[int], most_records: int = 1) -> list[BatchShape]:

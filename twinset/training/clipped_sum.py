@@ -12,7 +12,7 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from twinset.config import MismatchForm, TrainingConfig
+from twinset.config import MismatchForm, SpeedConfig, TrainingConfig
 from twinset.config.plan import Plan
 from twinset.data.padding import batches_of_one_length
 from twinset.data.tokenization import TokenisedRecords
@@ -67,6 +67,10 @@ class WrongPrompts:
         count = training.mismatch_prompts if plan.mismatch_weight else 0
         return cls(plan.mismatch_weight, training.mismatch_form, count, training.seed)
 
+    def shapes(self, records: TokenisedRecords, speed: SpeedConfig, batch_size: int) -> BatchShapes:
+        """Return the shapes of physical batches of records with these prompts."""
+        return BatchShapes(speed, batch_size, records.sequences_per_record(self.count))
+
 
 class ClippedSum:
     """Fills an engine's sums.
@@ -92,15 +96,17 @@ class ClippedSum:
     def over(self, batch: Batch) -> UnitReport:
         """Leave Σᵢ ĝᵢ of a batch in `engine.sums`; halve and start again when out of memory."""
         while True:
-            self._tried = (0, 0)
+            self._tried: Width | None = None
             try:
                 self.engine.zero()
                 if batch.scales:
                     self.engine.rescale(batch.scales)
                 return joined([self._add(batch.part(places)) for places in self._cut(batch)])
             except RuntimeError as error:
+                if self._tried is None or not _out_of_memory(error):
+                    raise
                 units = self._units(self._tried)
-                if units == 1 or not _out_of_memory(error):
+                if units == 1:
                     raise
                 self._fewer[self._tried] = units // 2
 
@@ -122,10 +128,11 @@ class ClippedSum:
         return self._fewer.get(width) or self._shapes.units(*width)
 
     def _add(self, batch: Batch) -> UnitReport:
-        self._tried, each = self.width(batch.units[0]), len(batch.units[0])
+        self._tried = width = self.width(batch.units[0])
+        each, _ = width
         records, seed = list(chain.from_iterable(batch.units)), (self._wrong.seed, batch.step)
         rows = self._records.sequences(records, self._wrong.count, seed)
-        units = replace(rows, per_unit=rows.per_unit * each).filled(self._units(self._tried))
+        units = replace(rows, per_unit=rows.per_unit * each).filled(self._units(width))
         return self.engine.add(units, summed(self._loss, each), batch.limits)
 
 

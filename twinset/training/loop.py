@@ -27,7 +27,6 @@ from twinset.privacy.clipping import ClippingEngine, Execution, UnitReport
 from twinset.privacy.clipping.execution import FAST
 from twinset.privacy.clipping.hooks import UnsupportedModule
 from twinset.progress import StepReport
-from twinset.training.batch_shapes import BatchShapes
 from twinset.training.clipped_sum import Batch, ClippedSum, WrongPrompts
 from twinset.training.distributed_sum import DistributedSum, ProcessGroup
 from twinset.training.private_optimizer import PrivateOptimizer
@@ -96,13 +95,6 @@ class StepContext:
     checkpoints: CheckpointCallback = NothingKept()
     group: ProcessGroup | None = None
 
-    @property
-    def shapes(self) -> BatchShapes:
-        """Of physical batches."""
-        wrong = WrongPrompts.of(self.plan, self.training).count
-        sequences = self.records.sequences_per_record(wrong)
-        return BatchShapes(self.speed, self.plan.batch_size, sequences)
-
 
 def run_training(trainer: Trainer, batches: Sequence[np.ndarray], context: StepContext) -> None:
     """Train a model for one step a batch; with a group, its processes form each sum together.
@@ -128,8 +120,7 @@ def opening_message(trainer: Trainer, context: StepContext) -> dict[str, Any]:
         "task": "train",
         **trainer.worker_options(),
         "tokens": str(context.records.folder),
-        "batch_size": context.shapes.batch_size,
-        "sequences": context.shapes.sequences,
+        "batch_size": context.plan.batch_size,
         "max_grad_norm": norm if math.isfinite(norm) else None,
         "wrong": asdict(WrongPrompts.of(context.plan, context.training)),
     }
@@ -178,7 +169,8 @@ def train(
 def _clipped_sum(engine: ClippingEngine, context: StepContext) -> Callable[[Batch], UnitReport]:
     """Return what leaves Σᵢ ĝᵢ in the engine's sums; with a group, all its processes form it."""
     wrong_prompts = WrongPrompts.of(context.plan, context.training)
-    own = ClippedSum(engine, context.records, wrong_prompts, context.shapes)
+    shapes = wrong_prompts.shapes(context.records, context.speed, context.plan.batch_size)
+    own = ClippedSum(engine, context.records, wrong_prompts, shapes)
     return own.over if context.group is None else DistributedSum(own, context.group).over
 
 
