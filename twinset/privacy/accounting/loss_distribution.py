@@ -20,6 +20,9 @@ _UNLIKELY = 1e-8  # share of δ for losses above the grid, and again for sums ab
 _POINTS = 1 << 20  # of the grid between 0 and a known bound of ε, at most four times as many
 _FINEST = 5e-4  # of that bound: no finer grid
 _EXCESS = 0.005  # T h² over that bound; a grid of h adds at most h² / 8 to the mean loss of a step
+# T h² log(1 / δ) over that bound's square: h adds at most h² / 4 to the variance of a step's loss,
+# and of a sum like a normal one ε² is about 2 log(1 / δ) variances.
+_SPREAD = 0.005
 _FLOAT = 5e-16  # relative error of what is computed in double precision
 # Of a transform to the power of the steps, over steps, log2 of its size and the root of size times
 # squared masses: 25 times the most that tails of binomial distributions were seen to be off by.
@@ -83,7 +86,7 @@ class _Losses:
 
 def _one_way(steps: Sequence[Step], delta: float, bound: float, removed: bool) -> float:
     count, unlikely = sum(count for _, _, count in steps), _UNLIKELY * delta
-    width = _grid_width(count, bound)
+    width = _grid_width(count, delta, bound)
     parts = [_discretised(step, width, unlikely / count, removed) for step in steps]
     low, high = _window(parts, unlikely, bound)
     size = _fast_length((high - low) / width)
@@ -96,8 +99,9 @@ def _one_way(steps: Sequence[Step], delta: float, bound: float, removed: bool) -
     return _epsilon_of(losses, np.maximum(masses, 0), delta - lost - unlikely - rounding)
 
 
-def _grid_width(count: int, bound: float) -> float:
-    return max(min(math.sqrt(_EXCESS * bound / count), _FINEST * bound), bound / _POINTS)
+def _grid_width(count: int, delta: float, bound: float) -> float:
+    mean, spread = _EXCESS * bound, _SPREAD * bound**2 / -math.log(delta)
+    return max(min(math.sqrt(min(mean, spread) / count), _FINEST * bound), bound / _POINTS)
 
 
 def _discretised(step: Step, width: float, unlikely: float, removed: bool) -> _Losses:
