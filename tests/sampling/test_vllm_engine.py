@@ -23,7 +23,7 @@ from twinset.sampling.decoding import Request
 from twinset.sampling.sampler import Sampler
 from twinset.sampling.vllm_engine import VllmEngine, check_engine
 
-END, CONFIG = 0, SamplingConfig(guidance=0, top_p=0.9, temperature=1.0, batch_size=3)
+END, CONFIG = 0, SamplingConfig(guidance=0, tilt=0, top_p=0.9, temperature=1.0, batch_size=3)
 real = pytest.mark.skipif(find_spec("vllm") is None, reason="needs twinset[vllm]")
 
 
@@ -142,13 +142,13 @@ def test_without_it_nothing_begins(command, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("twinset.sampling.vllm_engine.find_spec", lambda name: None)
     (tmp_path / "t.csv").write_text("text,label\nfine,a\n")
     table = ("t.csv", "--text", "text", "--attribute", "label") if command == "generate" else ("m",)
-    asked = (command, *table, "--guidance", "0", "--engine", "vllm", "--output", "twin.csv")
+    asked = (command, *table, "--guidance", "0", "--tilt", "0", "--engine", "vllm", "--output", "twin.csv")
     outcome = run_twinset(capsys, *asked)
     assert outcome.code == 2 and "pip install 'twinset[vllm]'" in outcome.err
     assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
 
 
-VLLM = SamplingConfig(engine="vllm", guidance=0)
+VLLM = SamplingConfig(engine="vllm", guidance=0, tilt=0)
 
 
 def test_it_writes_in_one_process():
@@ -195,7 +195,7 @@ def test_settings_it_refuses_are_refused_before_anything_starts(library):
 def test_the_real_one_draws_from_the_models_distribution():
     base, draws = load_base("gpt2-mini"), 12_000
     prompt = tuple(base.tokenizer("Write a positive review:")["input_ids"])
-    config = SamplingConfig(guidance=0, top_p=0.9, temperature=1.0)
+    config = SamplingConfig(guidance=0, tilt=0, top_p=0.9, temperature=1.0)
     waiting = deque(Request(i, (prompt,)) for i in range(draws))
     engine = VllmEngine(base.model, base.tokenizer)
     found = engine.decode(waiting, base.tokenizer.eos_token_id, 1, config, torch.Generator())
@@ -215,7 +215,7 @@ def test_the_real_one_writes_exact_counts():
     base = load_base("gpt2-mini")
     engine = VllmEngine(base.model, base.tokenizer)
     prompts = {("a",): [5, 6, 7], ("b",): [8, 9]}
-    config = SamplingConfig(guidance=0, engine="vllm")
+    config = SamplingConfig(guidance=0, tilt=0, engine="vllm")
     sampler = Sampler(base.model, base.tokenizer, prompts, config, 20, engine=engine.decode)
     made = sampler.sample({("a",): 30, ("b",): 11})
     assert Counter(row.combination for row in made) == {("a",): 30, ("b",): 11}

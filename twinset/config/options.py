@@ -84,6 +84,7 @@ PRIVACY = (
     Option("max_records_per_owner", int, "`owner`: m, records of an owner in a step."),
     Option("group_size", int, "State what holds for any so many records together, too."),
     Option("label_count_share", float, "Share of ε for the noisy label counts."),
+    Option("marginal_share", float, "Share of ε for noisy counts of tokens; 0: none."),
 )
 POLICY = (
     Option(
@@ -145,6 +146,7 @@ DECODING = (
     Option("top_p", float, "Draw from the likeliest tokens up to this probability."),
     Option("temperature", float, "Below 1: safer text; above 1: more varied."),
     Option("guidance", float, "How hard rows are pressed towards their label; 0 is not at all."),
+    Option("tilt", float, "How far words are tilted towards released counts; 0 is not at all."),
     Option("typical_p", float, "Typical decoding with this mass, instead of top-p."),
     Option("max_new_tokens", int, "Longest text written; left out: as in training."),
     Option("sample_batch", int, "Rows written at once."),

@@ -52,6 +52,8 @@ class Plan:
         least_share: adaptive: c(1), the share of C that records of privacy weight 1 are clipped to.
         least_noise: published importance: the least that noise may be multiplied by.
         group_size: m, records that are looked at together too; None: none.
+        marginal_noise: noise multiplier of the token marginals; 0: they are not released, or there
+            is no privacy.
     """
 
     records: int
@@ -68,6 +70,7 @@ class Plan:
     least_share: float = 1.0
     least_noise: float = 1.0
     group_size: int | None = None
+    marginal_noise: float = 0.0
 
     @property
     def sample_rate(self) -> float:
@@ -97,18 +100,22 @@ class Plan:
         return self.target_epsilon if self.highest_epsilon is None else self.highest_epsilon
 
     def epsilon_after(self, steps: int, weight: float = 0.0) -> float:
-        """ε of the label counts and the first `steps` steps, for records of a privacy weight."""
+        """ε of all releases and the first `steps` steps, for records of a privacy weight."""
         events = self._events_after(steps)
         return epsilon(events, self.target_delta, weight) if events else math.inf
 
     def _events_after(self, steps: int) -> list[Event]:
         if not self.is_covered:
             return []
-        counts = GaussianRelease(self.label_count_noise, "label counts")
         sigma, rate = self.noise_multiplier, self.sample_rate
         if self.highest_epsilon is not None:
-            return [counts, IndividualGaussian(sigma, rate, steps, self.least_share)]
-        return [counts, SubsampledGaussian(sigma * self.least_noise, rate, steps)]
+            return [*self.releases, IndividualGaussian(sigma, rate, steps, self.least_share)]
+        return [*self.releases, SubsampledGaussian(sigma * self.least_noise, rate, steps)]
+
+    @property
+    def releases(self) -> list[Event]:
+        """What the run releases once, beside its training; nothing without privacy."""
+        return _releases(self.label_count_noise, self.marginal_noise)
 
     @property
     def warnings(self) -> list[str]:
@@ -135,7 +142,18 @@ class Plan:
 
 def without_noise(plan: Plan) -> Plan:
     """Return the same steps without noise, as phase 1 of selective noise takes them."""
-    return replace(plan, target_epsilon=None, noise_multiplier=0.0, label_count_noise=0.0)
+    return replace(
+        plan, target_epsilon=None, noise_multiplier=0.0, label_count_noise=0.0, marginal_noise=0.0
+    )
+
+
+def _releases(label_count_noise: float, marginal_noise: float) -> list[Event]:
+    found: list[Event] = []
+    if label_count_noise:
+        found.append(GaussianRelease(label_count_noise, "label counts"))
+    if marginal_noise:
+        found.append(GaussianRelease(marginal_noise, "token marginals"))
+    return found
 
 
 def default_delta(records: int) -> float:
@@ -176,11 +194,13 @@ def make_plan(records: int, config: RunConfig) -> Plan:
     delta = privacy.target_delta if privacy.target_delta is not None else default_delta(records)
     batch = min(training.batch_size or default_batch_size(records), records)
     steps = training.steps or default_steps(records, batch)
-    sigma, count_noise = _noise(records, privacy, delta, batch, steps)
+    count_noise, marginal_noise = _release_noise(privacy, privacy.target_epsilon, delta)
+    releases = _releases(count_noise, marginal_noise)
+    sigma = _multiplier(privacy.target_epsilon, delta, batch / records, steps, releases)
     highest, share = None, 1.0
     if policy.weighs and sigma:
         highest = _highest_epsilon(privacy, policy)
-        least = _multiplier(highest, delta, batch / records, steps, count_noise)
+        least = _multiplier(highest, delta, batch / records, steps, releases)
         sigma, share = least, min(1.0, least / sigma * (1 - 1e-9))  # σ / c(1) no less than needed
     option = "epsilon" if highest is None else "epsilon_max"
     _check_noise(records, privacy, delta, batch, steps, sigma, option)
@@ -202,6 +222,7 @@ def make_plan(records: int, config: RunConfig) -> Plan:
         least_share=share,
         least_noise=1 / policy.importance_bound if is_stretched else 1.0,
         group_size=privacy.group_size,
+        marginal_noise=marginal_noise,
     )
 
 
@@ -217,14 +238,17 @@ def _highest_epsilon(privacy: PrivacyConfig, policy: PolicyConfig) -> float:
     return policy.epsilon_max
 
 
-def _noise(
-    records: int, privacy: PrivacyConfig, delta: float, batch: int, steps: int
+def _release_noise(
+    privacy: PrivacyConfig, target: float | None, delta: float
 ) -> tuple[float, float]:
-    target = privacy.target_epsilon
+    """Return the noise multipliers of label counts and token marginals at this ε."""
     if target is None:
         return 0.0, 0.0
-    count_noise = gaussian_noise_multiplier(target * privacy.label_count_share, delta)
-    return _multiplier(target, delta, batch / records, steps, count_noise), count_noise
+    shares = privacy.label_count_share, privacy.marginal_share
+    counts, marginals = (
+        gaussian_noise_multiplier(target * share, delta) if share else 0.0 for share in shares
+    )
+    return counts, marginals
 
 
 def _check_noise(
@@ -246,11 +270,12 @@ def _check_noise(
 
 
 def _multiplier(
-    target: float, delta: float, sample_rate: float, steps: int, count_noise: float
+    target: float | None, delta: float, sample_rate: float, steps: int, releases: list[Event]
 ) -> float:
-    counts = GaussianRelease(count_noise, "label counts")
+    if target is None:
+        return 0.0
     try:
-        return calibrate_noise_multiplier(target, delta, sample_rate, steps, [counts])
+        return calibrate_noise_multiplier(target, delta, sample_rate, steps, releases)
     except ValueError as error:
         raise InputError(f"ε = {target} cannot be reached: {error}") from None
 
@@ -263,6 +288,6 @@ def _attainable(
     target = epsilon([training], delta)
     while True:
         target = float(f"{1.06 * target:.2g}")
-        count_noise = gaussian_noise_multiplier(target * privacy.label_count_share, delta)
-        if epsilon([GaussianRelease(count_noise, "label counts"), training], delta) <= target:
+        releases = _releases(*_release_noise(privacy, target, delta))
+        if epsilon([*releases, training], delta) <= target:
             return target

@@ -46,6 +46,8 @@ class PrivacyConfig:
         group_size: m; what is guaranteed for any m records together is stated too. It is published:
             choose it without looking at the records.
         label_count_share: share of ε that would be spent were the label counts released alone.
+        marginal_share: the same of the token marginals, by which rows are tilted towards the
+            private texts' words; 0: they are not released.
         insecure_noise_seed: reproducible noise for tests only; makes the guarantee "none".
     """
 
@@ -63,6 +65,7 @@ class PrivacyConfig:
     max_records_per_owner: int = bounded(4, 1, 10**6)
     group_size: int | None = bounded(None, 2, 100_000)
     label_count_share: float = bounded(0.05, 1e-3, 0.999)
+    marginal_share: float = bounded(0.25, 0, 0.999, hint="0 leaves them out")
     insecure_noise_seed: int | None = within(None, SEEDS)
 
     def __post_init__(self) -> None:
@@ -184,6 +187,7 @@ class SamplingConfig:
     top_p: float = bounded(0.95, 1e-3, 1)
     temperature: float = bounded(1.0, 1e-6, 100)
     guidance: float = bounded(1.0, 0, 100, hint="0 switches it off")
+    tilt: float = bounded(1.0, 0, 2, hint="0 switches it off")
     typical_p: float | None = bounded(None, 1e-3, 1)
     max_new_tokens: int | None = bounded(None, 1, 10**6)
     batch_size: int = bounded(256, 1, 10**5, option="sample_batch")
@@ -195,9 +199,9 @@ class SamplingConfig:
         """Refuse decoding settings that define no distribution."""
         check_options(self)
         _require(
-            self.engine == "torch" or (self.guidance == 0 and self.typical_p is None),
-            "`engine=vllm` has neither guidance nor typical decoding; add `guidance=0` and leave "
-            "`typical_p` out, or take `engine=torch`",
+            self.engine == "torch" or (self.guidance == self.tilt == 0 and self.typical_p is None),
+            "`engine=vllm` has no guidance, no tilt and no typical decoding; add `guidance=0` and "
+            "`tilt=0`, and leave `typical_p` out, or take `engine=torch`",
         )
 
 

@@ -64,6 +64,11 @@ class Schema:
             )
         return tuple(product(*(a.values for a in self.attributes)))
 
+    def value_numbers(self, combination: Combination) -> list[int]:
+        """Return the place of each of its values among those of its attribute."""
+        pairs = zip(self.attributes, combination, strict=True)
+        return [attribute.values.index(value) for attribute, value in pairs]
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
         return asdict(self)

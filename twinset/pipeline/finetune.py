@@ -7,9 +7,8 @@ through the ledger. What it returns holds nothing else.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -18,11 +17,12 @@ from torch import Tensor
 
 from twinset.config.plan import Plan, without_noise
 from twinset.data.lazy_columns import Picked
-from twinset.data.schema import Combination
 from twinset.data.tokenization import TokenisedRecords, text_budget, tokenise
 from twinset.detectors import detector_named
 from twinset.detectors.masking import Masked
 from twinset.models.base_model import context_length
+from twinset.pipeline.finetuning_run import FinetuningRun
+from twinset.pipeline.noisy_counts import LabelCounts, label_counts, token_marginals
 from twinset.pipeline.open_ledger import open_ledger
 from twinset.pipeline.prepare import Prepared
 from twinset.policies import MechanismParams, NoisePolicy, make_policy
@@ -30,47 +30,17 @@ from twinset.policies.adaptive import normalised_over
 from twinset.policies.importance import Importance
 from twinset.policies.selective import MaskedPhase
 from twinset.privacy.accounting.accountant import epsilon
-from twinset.privacy.accounting.events import GaussianRelease
-from twinset.privacy.mechanism.label_counts import release_label_counts
 from twinset.privacy.mechanism.poisson import poisson_batches
 from twinset.privacy.mechanism.privacy_weight import WeightScale
 from twinset.privacy.mechanism.randomness import Randomness
-from twinset.privacy.mechanism.units import Units
 from twinset.privacy.statement.ledger import Ledger
 from twinset.progress import Progress, Silent
 from twinset.sampling.twin_model import TwinModel
 from twinset.training.clipped_sum import WrongPrompts
 from twinset.training.loop import NothingKept, StepContext, run_training
 from twinset.training.record_weights import text_nats, weight_scale
-from twinset.training.resume import ResumeState, RunContext
+from twinset.training.resume import RunContext
 from twinset.training.trainer import Trainer
-
-OWNERS_AT_ONCE = 10_000
-
-LabelCounts = dict[Combination, int]
-
-
-@dataclass(frozen=True)
-class FinetuningRun:
-    """What all parts of one fine-tuning work with.
-
-    Args:
-        prepared: records, template, base model, plan and options.
-        progress: is notified of what happens.
-        context: where it runs, and with whom.
-        resume_state: where it resumes; None: at its beginning.
-        units: whose records are protected together.
-        randomness: of batches and noise.
-        ledger: of what is spent.
-    """
-
-    prepared: Prepared
-    progress: Progress
-    context: RunContext
-    resume_state: ResumeState | None
-    units: Units
-    randomness: Randomness
-    ledger: Ledger
 
 
 def finetune(
@@ -97,13 +67,13 @@ def finetune(
     policy, records = prepared.config.policy, prepared.records
     masked_texts = _masked(run) if policy.masks else records.texts
     tokens = _tokens(run, masked_texts if policy.redact_only else records.texts)
-    counts = run.resume_state.counts if run.resume_state else _release_label_counts(run)
+    counts = run.resume_state.counts if run.resume_state else label_counts(run)
     trainer = _trainer(run, tokens)
     if policy.noise_policy == "selective":
         _train_masked(run, trainer, _tokens(run, masked_texts, "masked"), counts)
     _train_private(run, trainer, tokens, counts)
     room = text_budget(tokens.prompts, tokens.context, prepared.config.training.max_tokens)
-    return TwinModel(
+    model = TwinModel(
         trainer.finished(),
         prepared.base.tokenizer,
         records.schema,
@@ -113,6 +83,9 @@ def finetune(
         run.ledger,
         prepared.base.origin,
     )
+    if prepared.config.privacy.marginal_share:
+        model.tilt_towards(token_marginals(run, tokens), run.progress)
+    return model
 
 
 def _begin(prepared: Prepared, progress: Progress, context: RunContext) -> FinetuningRun:
@@ -150,36 +123,6 @@ def _tokens(run: FinetuningRun, texts: Sequence[str], name: str = "texts") -> To
     if tokens.truncated:
         run.progress.say(f"{tokens.truncated} texts are cut at the longest length (`max_tokens`)")
     return tokens
-
-
-def _release_label_counts(run: FinetuningRun) -> LabelCounts:
-    """Count labels with noise, and record what that spends; without privacy, as they are."""
-    records, plan = run.prepared.records, run.prepared.plan
-    labels, combinations, most = records.labels, records.schema.combinations, 1
-    if records.owners is not None:
-        labels = [labels[i] for i in _counted(run).tolist()]
-        most = run.prepared.config.privacy.max_records_per_owner
-    if plan.target_epsilon is None:
-        counts = Counter(labels)
-        return {c: counts[c] for c in combinations}  # training records the access
-    noise = plan.label_count_noise
-    noisy, event = release_label_counts(labels, combinations, noise, run.randomness, most)
-    run.ledger.record(event)
-    return dict(zip(combinations, noisy, strict=True))
-
-
-def _counted(run: FinetuningRun) -> np.ndarray:
-    """Draw the records that are counted: of each owner as many as take part in a step."""
-    units = run.units
-    drawn = (
-        record
-        for start in range(0, len(units), OWNERS_AT_ONCE)
-        for records in units.draw(
-            np.arange(start, min(start + OWNERS_AT_ONCE, len(units))), run.randomness.sampling
-        )
-        for record in records
-    )
-    return np.fromiter(drawn, np.int64)
 
 
 def _trainer(run: FinetuningRun, tokens: TokenisedRecords) -> Trainer:
@@ -312,6 +255,5 @@ def _report_noise(run: FinetuningRun, policy: NoisePolicy, trainer: Trainer) -> 
         run.progress.noise(dict(zip(trainer.trained, policy.mean_noise, strict=True)))
     if policy.nominal:
         plan = run.prepared.plan
-        counts = GaussianRelease(plan.label_count_noise, "label counts")
-        nominal = epsilon([counts, *policy.nominal], plan.target_delta)
+        nominal = epsilon([*plan.releases, *policy.nominal], plan.target_delta)
         run.progress.warn(f"nominal ε, by the paper's own accounting and no theorem: {nominal:.2f}")

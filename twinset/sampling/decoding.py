@@ -36,10 +36,12 @@ class Request:
     Args:
         key: what the caller knows it by.
         prompts: token ids of its prompt; under guidance, of a wrong prompt behind it.
+        bias: (V,) added to the logits of tokens that the row has not yet; None: nothing is.
     """
 
     key: int
     prompts: tuple[tuple[int, ...], ...]
+    bias: Tensor | None = None
 
 
 # Waiting rows, end of text, longest row, settings, draws → key and ids of each row as it ends.
@@ -100,7 +102,7 @@ def decode(
     while waiting or batch.rows:
         while waiting and len(batch.rows) < config.batch_size:
             batch.add(waiting.popleft())
-        tokens = drawn_tokens(*batch.logits(), config, generator)
+        tokens = drawn_tokens(*batch.logits(), config, generator, batch.bias)
         for row in batch.advance(tokens.tolist(), end, max_new_tokens):
             yield row.key, row.ids
 
@@ -182,6 +184,8 @@ class _Batch:
         self._states = lru_cache(PROMPTS_KEPT)(self._read)
         like = self._states(first.prompts[0])
         self._cache = SlotCache(like, rounded(config.batch_size * self._per_row, SLOTS_TOGETHER))
+        has_bias = first.bias is not None
+        self._bias = first.bias.new_empty(config.batch_size, len(first.bias)) if has_bias else None
         self._slots: list[_Slot] = []
         self.rows: list[_Row] = []
 
@@ -191,7 +195,14 @@ class _Batch:
             before = len(prompt) - 1
             self._cache.put(len(self._slots), self._states(prompt), before)
             self._slots.append(_Slot(prompt[-1], before))
+        if self._bias is not None:
+            self._bias[len(self.rows)] = request.bias
         self.rows.append(_Row(request.key))
+
+    @property
+    def bias(self) -> Tensor | None:
+        """(R, V) for the next token of each row."""
+        return None if self._bias is None else self._bias[: len(self.rows)]
 
     def _read(self, prompt: tuple[int, ...]) -> States:
         from transformers import DynamicCache
@@ -226,6 +237,8 @@ class _Batch:
         for i in reversed(range(len(self.rows))):
             row, token = self.rows[i], tokens[i]
             row.ids.append(token)
+            if self._bias is not None:
+                self._bias[i, token] = 0.0
             for slot in self._slots_of(i):
                 self._slots[slot] = _Slot(token, self._slots[slot].position + 1)
             if token == end or len(row.ids) == max_new_tokens:
@@ -243,6 +256,8 @@ class _Batch:
             for source, target in zip(self._slots_of(last), self._slots_of(row), strict=True):
                 self._cache.move(source, target, self._slots[source].position)
                 self._slots[target] = self._slots[source]
+            if self._bias is not None:
+                self._bias[row] = self._bias[len(self.rows) - 1]
         del self._slots[self._slots_of(last).start :]
         self.rows[row] = self.rows[-1]
         self.rows.pop()

@@ -42,6 +42,7 @@ class Sampler:
         max_new_tokens: longest text, end of text included.
         stream: number of the random stream; samplers that share rows out have one each.
         engine: writes token ids; None: `decoding.decode`.
+        biases: of every combination, see `decoding.Request`; None: there are none.
     """
 
     def __init__(
@@ -53,7 +54,9 @@ class Sampler:
         max_new_tokens: int,
         stream: int = 0,
         engine: Engine | None = None,
+        biases: Mapping[Combination, torch.Tensor] | None = None,
     ) -> None:
+        self._biases = biases or {}
         self._engine = engine or partial(decode, model)
         self._model, self._tokenizer, self._prompts = model, tokenizer, prompts
         self._config, self._stream = config, stream
@@ -104,7 +107,8 @@ class Sampler:
         known, asked = tuple(self._prompts), [combination]
         if len(known) > 1:
             asked += wrong_combinations(combination, known, 1, wrong)
-        return Request(index, tuple(tuple(self._prompts[c]) for c in asked))
+        prompts = tuple(tuple(self._prompts[c]) for c in asked)
+        return Request(index, prompts, self._biases.get(combination))
 
     def _text(self, ids: list[int]) -> str:
         """Decode up to the end-of-text token; a text cut off before it loses its last word."""

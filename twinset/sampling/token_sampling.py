@@ -19,9 +19,15 @@ PLAUSIBLE = 0.01  # of the likeliest token's probability; guidance lifts nothing
 
 
 def drawn_tokens(
-    own: Tensor, wrong: Tensor | None, config: SamplingConfig, generator: torch.Generator
+    own: Tensor,
+    wrong: Tensor | None,
+    config: SamplingConfig,
+    generator: torch.Generator,
+    bias: Tensor | None = None,
 ) -> Tensor:
     """Draw one token a row: (R, V) logits, and under guidance those of a wrong prompt → (R,) ids.
+
+    `bias` (R, V) is added to the logits.
 
     A few rows at a time: each is passed over a dozen times, and had better stay in the cache.
     """
@@ -30,6 +36,8 @@ def drawn_tokens(
     for start in range(0, len(own), step):
         rows = slice(start, start + step)
         logits = own[rows] if wrong is None else guided(own[rows], wrong[rows], config.guidance)
+        if bias is not None:
+            logits = logits + bias[rows]  # in float32
         drawn.append(next_tokens(logits, config, generator))
     return torch.cat(drawn)
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -26,15 +26,23 @@ from twinset.files.limits import read_text
 from twinset.files.manifest import fault, write_checksums
 from twinset.models.base_model import context_length, load_base
 from twinset.models.hub import quiet
+from twinset.privacy.mechanism.label_counts import proportional_rows
+from twinset.privacy.mechanism.token_marginals import TokenMarginals
 from twinset.privacy.statement.guarantee import Guarantee, guarantee
 from twinset.privacy.statement.ledger import Ledger
 from twinset.progress import Progress, Silent
 from twinset.release.run_format import LEDGER, check_file_format
 from twinset.sampling.row_shards import draw_groups
 from twinset.sampling.sampler import RowGroups, Sampler
+from twinset.sampling.token_tilt import TokenTilt, expected_presence, fit_tilt
 from twinset.sampling.vllm_engine import VllmEngine
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 DESCRIPTION = "twinset.json"
+REFERENCE_ROWS = 256  # written without a tilt, to find it
+REFERENCE = SamplingConfig(guidance=0.0)
 
 
 @dataclass
@@ -50,6 +58,7 @@ class TwinModel:
         text_tokens: longest text the model was trained on, in tokens.
         ledger: what training spent.
         base_origin: where the base model came from; no path of this machine.
+        tilt: brings the rows' words nearer to those of the private texts; None: as they are.
     """
 
     model: Any
@@ -60,6 +69,7 @@ class TwinModel:
     text_tokens: int
     ledger: Ledger
     base_origin: str
+    tilt: TokenTilt | None = None
 
     @property
     def guarantee(self) -> Guarantee:
@@ -93,10 +103,47 @@ class TwinModel:
 
     def sampler(self, sampling: SamplingConfig, stream: int) -> Sampler:
         """Return what draws rows, with random numbers of its own for each stream."""
-        prompts = prompt_tokens(self.template, self.schema.combinations, self.tokenizer)
+        prompts = self._prompts
         engine = self._vllm.decode if sampling.engine == "vllm" else None
         model = self._fastest if engine is None else self.model
-        return Sampler(model, self.tokenizer, prompts, sampling, self.text_tokens, stream, engine)
+        longest, biases = self.text_tokens, self._biases(sampling.tilt)
+        return Sampler(model, self.tokenizer, prompts, sampling, longest, stream, engine, biases)
+
+    def _biases(self, strength: float) -> dict[Combination, Tensor]:
+        if self.tilt is None or not strength:
+            return {}
+        return {c: strength * self.tilt.bias(self.schema, c) for c in self.schema.combinations}
+
+    def tilt_towards(self, marginals: TokenMarginals, progress: Progress) -> None:
+        """Find the tilt with which rows have tokens as often as private texts, by noisy counts.
+
+        Some rows are written without it first, to see how often they have them.
+
+        Args:
+            marginals: released by the run; what follows from them is post-processing.
+            progress: is notified of how many rows there are.
+        """
+        end, prompts = self.tokenizer.eos_token_id, self._prompts
+        wanted = {c: n for c, n in self._shared_out(REFERENCE_ROWS).items() if n}
+        total = sum(self.label_counts[c] for c in wanted)
+        rows = self.sampler(REFERENCE, 0).sample(
+            wanted, lambda done: progress.count("reference rows", done, REFERENCE_ROWS)
+        )
+        expected = {}
+        for combination in wanted:
+            texts = [" " + row.text for row in rows if row.combination == combination]
+            ids = self.tokenizer(texts, add_special_tokens=False)["input_ids"]
+            expected[combination] = expected_presence(self._fastest, prompts[combination], ids, end)
+        shares = {c: self.label_counts[c] / total for c in wanted}
+        self.tilt = fit_tilt(marginals, self.schema, shares, expected)
+
+    def _shared_out(self, rows: int) -> dict[Combination, int]:
+        shares = proportional_rows(list(self.label_counts.values()), rows)
+        return dict(zip(self.label_counts, shares, strict=True))
+
+    @property
+    def _prompts(self) -> dict[Combination, list[int]]:
+        return prompt_tokens(self.template, self.schema.combinations, self.tokenizer)
 
     @cached_property
     def _fastest(self) -> Any:
@@ -113,6 +160,8 @@ class TwinModel:
         with quiet():
             self.model.save_pretrained(folder, safe_serialization=True)
             self.tokenizer.save_pretrained(folder)
+        if self.tilt is not None:
+            self.tilt.save(folder)
         write_json(folder / DESCRIPTION, self._description())
         write_json(folder / LEDGER, self.ledger.to_dict())
         open_as_folder(folder)
@@ -155,6 +204,8 @@ class TwinModel:
                 Ledger.load(folder / LEDGER),
                 data["base_origin"],
             )
+            vocabulary = base.model.config.vocab_size
+            model.tilt = TokenTilt.load(folder, model.schema, vocabulary)
             model._check()
             return model
         except InputError:

@@ -1,0 +1,92 @@
+"""Noisy counts of tokens by label: what one unit moves, and an attack that must find no more."""
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from twinset.privacy.mechanism import token_marginals
+from twinset.privacy.mechanism.randomness import Randomness
+from twinset.privacy.mechanism.token_marginals import MOST_TOKENS, release_token_marginals
+from twinset.privacy.mechanism.vector_sum import VectorSum
+
+END, VOCABULARY = 0, 300
+TEXTS = [
+    [([5, 7, 7, END], (0, 1))],
+    [([7, 9, END], (1, 1))],
+    [(list(range(1, 200)), (1, 0))],  # more tokens than count in full
+]
+
+
+def released(units, noise=0.0, seed=0):
+    marginals, event = release_token_marginals(
+        units, VOCABULARY, (2, 2), END, noise, Randomness.for_tests(seed)
+    )
+    return marginals, event
+
+
+def flat(marginals):
+    return np.concatenate([each.ravel() for each in marginals.counts])
+
+
+def test_it_counts_texts_that_have_a_token_for_each_label_value():
+    counts = released(TEXTS[:2])[0].counts
+    assert counts[0][:, 7] == pytest.approx([1, 1], abs=1e-5)
+    assert counts[1][:, 7] == pytest.approx([0, 2], abs=1e-5)
+    assert not counts[0][:, END].any()
+    assert counts[0][0, 9] == 0
+
+
+@pytest.mark.parametrize("gone", range(len(TEXTS)))
+def test_a_unit_moves_the_counts_by_the_length_that_noise_is_measured_in(gone):
+    fewer = [unit for i, unit in enumerate(TEXTS) if i != gone]
+    change = flat(released(TEXTS)[0]) - flat(released(fewer)[0])
+    assert 0 < np.linalg.norm(change) <= (MOST_TOKENS * 2) ** 0.5
+
+
+def test_an_owner_of_many_texts_moves_them_no_further():
+    owner = [TEXTS[2][0]] * 5 + [TEXTS[0][0]] * 3
+    assert np.linalg.norm(flat(released([owner])[0])) <= (MOST_TOKENS * 2) ** 0.5
+
+
+def test_noise_is_of_the_deviation_that_is_stated():
+    marginals, event = released(TEXTS, 3.0)
+    assert event.noise_multiplier == 3.0
+    assert (flat(marginals) - flat(released(TEXTS)[0])).std() == pytest.approx(
+        marginals.noise, rel=0.1
+    )
+
+
+def test_without_noise_there_is_no_event():
+    assert released(TEXTS)[1] is None
+
+
+def advantage(runs=2000):
+    """How often the best attacker on one unit is right, who knows all others."""
+    long = [([*range(1, MOST_TOKENS + 1)], (0, 0))]
+    there, away = (
+        np.array([flat(released(units, 1.0, seed + start)[0]) for seed in range(runs // 2)])
+        for units, start in (([long], 0), ([], runs))
+    )
+    direction = flat(released([long])[0])
+    cut = direction @ direction / 2
+    return ((there @ direction > cut).mean() + (away @ direction <= cut).mean()) / 2
+
+
+LIMIT = norm.cdf(0.5) + 3 * 0.5 / 2000**0.5
+
+
+def test_the_best_attacker_is_right_as_often_as_one_gaussian_release_allows():
+    assert norm.cdf(0.5) - 0.03 < advantage() < LIMIT
+
+
+def test_more_weight_than_was_accounted_for_is_seen(monkeypatch):
+    monkeypatch.setattr(token_marginals, "VectorSum", Unclipped)
+    assert advantage() > LIMIT
+
+
+class Unclipped(VectorSum):
+    """Adds vectors twice as long as they may be."""
+
+    def add_at(self, places, values):
+        super().add_at(places, values)
+        super().add_at(places, values)

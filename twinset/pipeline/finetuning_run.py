@@ -1,0 +1,35 @@
+"""What all parts of one fine-tuning work with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from twinset.pipeline.prepare import Prepared
+from twinset.privacy.mechanism.randomness import Randomness
+from twinset.privacy.mechanism.units import Units
+from twinset.privacy.statement.ledger import Ledger
+from twinset.progress import Progress
+from twinset.training.resume import ResumeState, RunContext
+
+
+@dataclass(frozen=True)
+class FinetuningRun:
+    """One fine-tuning.
+
+    Args:
+        prepared: records, template, base model, plan and options.
+        progress: is notified of what happens.
+        context: where it runs, and with whom.
+        resume_state: where it resumes; None: at its beginning.
+        units: whose records are protected together.
+        randomness: of batches and noise.
+        ledger: of what is spent.
+    """
+
+    prepared: Prepared
+    progress: Progress
+    context: RunContext
+    resume_state: ResumeState | None
+    units: Units
+    randomness: Randomness
+    ledger: Ledger

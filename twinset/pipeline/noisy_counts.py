@@ -1,0 +1,78 @@
+"""What a run counts in its private records beside its training: labels, and tokens by label."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+
+from twinset.data.schema import Combination
+from twinset.data.tokenization import TokenisedRecords
+from twinset.pipeline.finetuning_run import FinetuningRun
+from twinset.privacy.mechanism.label_counts import release_label_counts
+from twinset.privacy.mechanism.token_marginals import (
+    Text,
+    TokenMarginals,
+    release_token_marginals,
+)
+
+OWNERS_AT_ONCE = 10_000
+
+LabelCounts = dict[Combination, int]
+
+
+def label_counts(run: FinetuningRun) -> LabelCounts:
+    """Count labels with noise, and record what that spends; without privacy, as they are."""
+    records, plan = run.prepared.records, run.prepared.plan
+    labels, combinations, most = records.labels, records.schema.combinations, 1
+    if records.owners is not None:
+        labels = [labels[i] for i in _counted(run).tolist()]
+        most = run.prepared.config.privacy.max_records_per_owner
+    if plan.target_epsilon is None:
+        counts = Counter(labels)
+        return {c: counts[c] for c in combinations}  # training records the access
+    noise = plan.label_count_noise
+    noisy, event = release_label_counts(labels, combinations, noise, run.randomness, most)
+    run.ledger.record(event)
+    return dict(zip(combinations, noisy, strict=True))
+
+
+def _counted(run: FinetuningRun) -> np.ndarray:
+    return np.fromiter((record for unit in _units(run) for record in unit), np.int64)
+
+
+def _units(run: FinetuningRun) -> Iterator[list[int]]:
+    """Yield the records of each unit that are counted: of an owner as many as enter a step."""
+    units = run.units
+    for start in range(0, len(units), OWNERS_AT_ONCE):
+        some = np.arange(start, min(start + OWNERS_AT_ONCE, len(units)))
+        yield from units.draw(some, run.randomness.sampling)
+
+
+def token_marginals(run: FinetuningRun, tokens: TokenisedRecords) -> TokenMarginals:
+    """Count texts by token and label with noise, and record what that spends."""
+    prepared, noise = run.prepared, run.prepared.plan.marginal_noise
+    schema, base = prepared.records.schema, prepared.base
+    marginals, event = release_token_marginals(
+        _texts(run, tokens),
+        base.model.config.vocab_size,
+        [len(attribute.values) for attribute in schema.attributes],
+        base.tokenizer.eos_token_id,
+        noise,
+        run.randomness,
+    )
+    if event is not None:
+        run.ledger.record(event)
+    return marginals
+
+
+def _texts(run: FinetuningRun, tokens: TokenisedRecords) -> Iterator[list[Text]]:
+    """Yield the texts of each unit, with the numbers of their label values."""
+    schema = run.prepared.records.schema
+    numbers = {c: schema.value_numbers(c) for c in schema.combinations}
+    count = partial(run.progress.count, "texts counted", total=len(run.units))
+    for done, unit in enumerate(_units(run), start=1):
+        yield [(tokens.texts[i], numbers[tokens.labels[i]]) for i in unit]
+        count(done)

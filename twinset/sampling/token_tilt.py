@@ -1,0 +1,146 @@
+"""Tokens made likelier or less likely, label by label, until rows have them as private texts do.
+
+Exponential tilting: a row x of label values v is drawn from p(x) · exp(Σ λ[v, t]) over the distinct
+tokens t of x, so that the mean number of rows with token t agrees with noisy counts that were
+released. All of it is post-processing of these and of the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from twinset.data.schema import Combination, Schema
+from twinset.privacy.mechanism.token_marginals import TokenMarginals, presence
+
+TILT = "token_tilt.safetensors"
+LARGEST, SPACING = 2.5, 0.1  # of λ, and of the values that are tried
+PRIOR = 1.0  # standard deviation of λ: what is not known stays near 0
+SWEEPS = 4  # over all label values
+SHARED = 1e-9
+
+
+@dataclass(frozen=True)
+class TokenTilt:
+    """λ: of each attribute (K, V) float32, added to logits of tokens that a row has not yet."""
+
+    strengths: Sequence[np.ndarray]
+
+    def bias(self, schema: Schema, combination: Combination) -> torch.Tensor:
+        """Return what is added to the logits (V,) of a row of this label combination."""
+        numbers = schema.value_numbers(combination)
+        rows = [each[n] for each, n in zip(self.strengths, numbers, strict=True)]
+        return torch.from_numpy(np.sum(rows, 0, dtype=np.float32))
+
+    def save(self, folder: Path) -> None:
+        """Write it beside a model's weights."""
+        from safetensors.numpy import save_file
+
+        arrays = {str(i): each.astype(np.float16) for i, each in enumerate(self.strengths)}
+        save_file(arrays, folder / TILT)
+
+    @classmethod
+    def load(cls, folder: Path, schema: Schema, vocabulary: int) -> TokenTilt | None:
+        """Read what `save` wrote; None where there is none.
+
+        Raises:
+            ValueError: it is of other attributes, or of another model.
+        """
+        from safetensors.numpy import load_file
+
+        if not (folder / TILT).is_file():
+            return None
+        arrays = load_file(folder / TILT)
+        shapes = {str(i): (len(a.values), vocabulary) for i, a in enumerate(schema.attributes)}
+        if {name: array.shape for name, array in arrays.items()} != shapes:
+            raise ValueError("a tilt of other labels")
+        if not all((np.abs(array) <= LARGEST).all() for array in arrays.values()):
+            raise ValueError("a tilt that no run writes")
+        return cls([arrays[str(i)].astype(np.float32) for i in range(len(shapes))])
+
+
+@torch.inference_mode()
+def expected_presence(
+    model: Any, prompt: Sequence[int], rows: Sequence[Sequence[int]], end: int
+) -> np.ndarray:
+    """Return the mean over rows of the chance (V,) that each token would be in one like it.
+
+    Summing the model's probabilities along its own rows tells of rare tokens what counting them
+    would take thousands of rows for. Counted as `presence` counts.
+
+    Args:
+        model: causal LM in evaluation mode.
+        prompt: token ids.
+        rows: token ids of rows that the model wrote behind it.
+        end: token that ends a row.
+    """
+    total = torch.zeros(model.config.vocab_size, dtype=torch.float64)
+    for row in rows:
+        ids = torch.tensor([[*prompt, *row]], device=model.device)
+        logits = model(input_ids=ids, logits_to_keep=len(row) + 1).logits[0, :-1]
+        absent = torch.log1p(-logits.float().softmax(1).clamp_(max=1 - 1e-6)).sum(0)
+        total += -torch.expm1(absent).double().cpu() * presence(row, end)[1]
+    found: np.ndarray = (total / max(1, len(rows))).numpy()
+    return found
+
+
+def fit_tilt(
+    released: TokenMarginals,
+    schema: Schema,
+    shares: Mapping[Combination, float],
+    expected: Mapping[Combination, np.ndarray],
+) -> TokenTilt:
+    """Find λ with which the model's rows would have tokens as often as released.
+
+    The values of one attribute after another are fitted, the others being given (iterative
+    proportional fitting), each λ as the likeliest under the noise and a prior that draws it to 0.
+
+    Args:
+        released: the noisy counts.
+        schema: whose labels they are of.
+        shares: of each label combination among the texts; their sum is one.
+        expected: (V,) for each combination, of `expected_presence`.
+    """
+    numbers = {c: schema.value_numbers(c) for c in expected}
+    strengths = [np.zeros_like(counts) for counts in released.counts]
+
+    def odds(combination: Combination, but: int) -> Any:
+        """Return e^λ of all attributes but one."""
+        pairs = enumerate(zip(strengths, numbers[combination], strict=True))
+        return np.exp(sum(each[n] for i, (each, n) in pairs if i != but))
+
+    for _ in range(SWEEPS if len(strengths) > 1 else 1):
+        for i, counts in enumerate(released.counts):
+            for value in range(len(counts)):
+                own = [c for c in expected if numbers[c][i] == value]
+                parts = [shares[c] * released.units * expected[c] * odds(c, i) for c in own]
+                without = np.sum([*parts, np.full(counts.shape[1], SHARED)], 0)
+                strengths[i][value] = likeliest(counts[value], without, released.noise)
+    return TokenTilt([each.astype(np.float32) for each in strengths])
+
+
+def likeliest(counts: np.ndarray, expected: np.ndarray, noise: float) -> np.ndarray:
+    """Return λ (V,) of largest posterior density, where counts are about expected · e^λ.
+
+    Args:
+        counts: (V,) released.
+        expected: (V,) without a tilt.
+        noise: standard deviation of what was added to counts.
+
+    >>> likeliest(np.array([900.0, 900.0, 5.0]), np.array([300.0, 900.0, 0.01]), 20.0).round(1)
+    array([1.1, 0. , 0. ])
+    """
+    best, found = np.full(len(counts), np.inf), np.zeros(len(counts))
+    tried = np.arange(0, LARGEST + SPACING / 2, SPACING)
+    for strength in (*tried, *-tried[1:]):  # of equals the smallest
+        mean = expected * np.exp(strength)
+        variance = noise**2 + mean
+        loss = (counts - mean) ** 2 / variance + np.log(variance) + (strength / PRIOR) ** 2
+        better = loss < best
+        best[better], found[better] = loss[better], strength
+    return found
