@@ -35,14 +35,14 @@ def test_all_formats_of_a_folder_are_read_and_repeated_texts_left_out(folder):
 
 
 def test_half_of_labelled_rows_follow_their_prompt(folder):
-    corpus = read_corpus([folder / "table.csv.gz"], prompt="Write a {mood} review:")
+    corpus = read_corpus([folder / "table.csv.gz"], prompts=["Write a {mood} review:"])
     prompted = [text for text in corpus.documents if text.startswith("Write a good review: Rev")]
     assert 70 < len(prompted) < 130
-    other = read_corpus([folder / "table.csv.gz"], prompt="Write a {colour} review:")
+    other = read_corpus([folder / "table.csv.gz"], prompts=["Write a {colour} review:"])
     assert not any(text.startswith("Write") for text in other.documents)
     gaps = REVIEWS.assign(mood=None)
     gaps.to_csv(folder / "gaps.csv", index=False)
-    none = read_corpus([folder / "gaps.csv"], prompt="Write a {mood} review:")
+    none = read_corpus([folder / "gaps.csv"], prompts=["Write a {mood} review:"])
     assert not any(text.startswith("Write") for text in none.documents)
 
 
@@ -51,7 +51,7 @@ def test_a_text_is_the_same_with_its_prompt_and_without(tmp_path):
     frame.to_csv(tmp_path / "table.csv", index=False)
     (tmp_path / "again.txt").write_text("\n\n".join(frame["text"]))
     plain = read_corpus([tmp_path / "table.csv"]).split()[1]
-    prompted = read_corpus([tmp_path], prompt="A {mood} text:")
+    prompted = read_corpus([tmp_path], prompts=["A {mood} text:"])
     assert len(prompted.documents) == 3000
     held = [text.removeprefix("A good text: ") for text in prompted.split()[1]]
     assert sorted(held) == sorted(plain)
