@@ -12,12 +12,10 @@ from torch.nn.functional import cross_entropy
 
 from tests.helpers.commands import run_twinset
 from twinset.models import base_model
-from twinset.models.adapter import Adapter
 from twinset.models.base_model import load_base
 from twinset.models.lora import ALL_LINEAR, with_lora
 from twinset.pretraining import training
 from twinset.pretraining.learning_curve import read_log
-from twinset.pretraining.packing import Blocks
 from twinset.pretraining.token_losses import TokenLosses
 
 WORDS = "the a an old new red blue pan film book works fails well badly and but it was is".split()
