@@ -95,7 +95,7 @@ def factors_of(adapted: Any) -> dict[str, Tensor]:
     """Return "layer.A" (r, in) and "layer.B" (out, r) of a model of `lora.with_lora`, bfloat16."""
     from peft.tuners.lora import LoraLayer
 
-    found: dict[str, Tensor] = {}
+    found: dict[str, Any] = {}
     for name, layer in adapted.get_base_model().named_modules():
         if isinstance(layer, LoraLayer):
             (a,), (b,) = layer.lora_A.values(), layer.lora_B.values()
