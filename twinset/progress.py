@@ -35,7 +35,7 @@ class PretrainingReport:
     """One step of pre-training, on public text.
 
     Args:
-        step: 1 … T.
+        step: 1 … T; 0: before the first.
         steps: T.
         loss: nats a token, mean of its blocks; None where no step was taken.
         tokens: read so far.

@@ -253,7 +253,7 @@ def test_any_corpus(folder, ending, edits, inside):
         path.write_bytes(gzip.compress(edited(gzip.decompress(data), edits)))
     else:
         path.write_bytes(edited(data, edits))
-    settled(lambda: read_corpus([path], text="review", prompt="Write {label}:"))
+    settled(lambda: read_corpus([path], text="review", prompts=["Write {label}:"]))
 
 
 # --- what a run left ------------------------------------------------------------------------------

@@ -35,15 +35,60 @@ def test_all_formats_of_a_folder_are_read_and_repeated_texts_left_out(folder):
 
 
 def test_half_of_labelled_rows_follow_their_prompt(folder):
-    corpus = read_corpus([folder / "table.csv.gz"], prompt="Write a {mood} review:")
+    corpus = read_corpus([folder / "table.csv.gz"], prompts=["Write a {mood} review:"])
     prompted = [text for text in corpus.documents if text.startswith("Write a good review: Rev")]
     assert 70 < len(prompted) < 130
-    other = read_corpus([folder / "table.csv.gz"], prompt="Write a {colour} review:")
+    other = read_corpus([folder / "table.csv.gz"], prompts=["Write a {colour} review:"])
     assert not any(text.startswith("Write") for text in other.documents)
     gaps = REVIEWS.assign(mood=None)
     gaps.to_csv(folder / "gaps.csv", index=False)
-    none = read_corpus([folder / "gaps.csv"], prompt="Write a {mood} review:")
+    none = read_corpus([folder / "gaps.csv"], prompts=["Write a {mood} review:"])
     assert not any(text.startswith("Write") for text in none.documents)
+
+
+def behind(corpus, prompt):
+    return sum(text.startswith(f"{prompt} ") for text in corpus.documents)
+
+
+def test_a_prompt_may_be_of_some_files_and_needs_no_column(folder):
+    prompts = ["table.csv=Write {mood}:", "mo=From a book:", "Write a {mood} review:"]
+    (folder / "more.txt").write_text("\n\n".join(f"Paragraph {n}." for n in range(200)))
+    corpus = read_corpus([folder / "table.csv.gz", folder / "more.txt"], prompts=prompts)
+    assert 70 < behind(corpus, "Write good:") < 130 and behind(corpus, "Write a good review:") == 0
+    assert 70 < behind(corpus, "From a book:") < 130
+    told = {source.name: source.prompt for source in corpus.sources}
+    assert told == {"table.csv.gz": "Write {mood}:", "more.txt": "From a book:"}
+
+
+def test_a_share_of_a_file_is_read_whatever_else_is(folder):
+    texts = [f"Paragraph {n}." for n in range(4000)]
+    (folder / "long.txt").write_text("\n\n".join(texts))
+    (folder / "same.txt").write_text("\n\n".join(texts[::-1]))
+    some = read_corpus([folder / "long.txt"], shares={"long": 0.2}, prompts=["long=P:"])
+    again = read_corpus([folder / "same.txt"], shares={"same": 0.2}).documents
+    assert {text.removeprefix("P: ") for text in some.documents} == set(again)
+    assert 700 < len(again) < 900 and 250 < behind(some, "P:") < 550
+    assert [(s.documents, s.share) for s in some.sources] == [(len(again), 0.2)]
+    whole, held = read_corpus([folder / "long.txt"]), some.split()[1]
+    assert {text.removeprefix("P: ") for text in held} <= set(whole.split()[1])
+    beside = read_corpus([folder], shares={"long": 0.2, "same": 0.2})
+    assert len(beside.documents) == 203 + len(again)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"prompts": ["Write:"]}, "names no {column}"),
+        ({"prompts": ["absent=Write:"]}, "no file of the corpus begins so"),
+        ({"prompts": ["table=Write a {colour} review:"]}, "has no column 'colour'"),
+        ({"prompts": ["novel=Write a {mood} text:"]}, "has no column 'mood'"),
+        ({"shares": {"absent": 0.5}}, "no file of the corpus begins so"),
+        ({"shares": {"table": 0.0}}, "`share` must be a number from 1e-06 to 1"),
+        ({"shares": {"table": float("nan")}}, "`share` must be"),
+    ],
+)
+def test_a_prompt_or_a_share_that_cannot_be_is_refused(given, message, folder):
+    assert message in refusal(read_corpus, [folder], **given)
 
 
 def test_a_text_is_the_same_with_its_prompt_and_without(tmp_path):
@@ -51,7 +96,7 @@ def test_a_text_is_the_same_with_its_prompt_and_without(tmp_path):
     frame.to_csv(tmp_path / "table.csv", index=False)
     (tmp_path / "again.txt").write_text("\n\n".join(frame["text"]))
     plain = read_corpus([tmp_path / "table.csv"]).split()[1]
-    prompted = read_corpus([tmp_path], prompt="A {mood} text:")
+    prompted = read_corpus([tmp_path], prompts=["A {mood} text:"])
     assert len(prompted.documents) == 3000
     held = [text.removeprefix("A good text: ") for text in prompted.split()[1]]
     assert sorted(held) == sorted(plain)

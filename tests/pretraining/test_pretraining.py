@@ -187,11 +187,14 @@ def test_a_model_remembers_the_stages_before(tmp_path, capsys):
         (("--precision", "float8"), "--precision"),
         (("--prompt", "Write:"), "names no {column}"),
         (("--learning-rate", "1e30"), "--learning-rate"),
+        (("--share", "corpus"), "write START=NUMBER"),
+        (("--share", "corpus=0.9"), "was begun with another share"),
+        (("--prompt", "corpus=Write:"), "was begun with another prompt"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(more, message, capsys):
     pretrain(capsys, *AT_ONCE)
-    output = "model" if "--epochs" in more else "new"
+    output = "model" if "was begun" in message else "new"
     ended = pretrain(capsys, *more, output=output)
     assert ended.code == 2 and message in ended.err and ended.err.count("\n") == 1
     assert not Path("new").exists()  # the same command may be tried again

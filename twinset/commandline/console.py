@@ -138,7 +138,7 @@ def step_line(report: StepReport, plan: Plan, spent: float) -> str:
 def pretraining_line(report: PretrainingReport, bits: float) -> str:
     """Return one line: step, loss, last validation, speed, time left."""
     each = report.seconds / max(1, report.taken)
-    speed = report.tokens / report.step / each if each > 0 else 0.0
+    speed = report.tokens / max(1, report.step) / each if each > 0 else 0.0
     loss = "  none" if report.loss is None else f"{report.loss:6.3f}"
     validation = f"{bits:.3f} bits/byte" if bits else "not validated"
     return (

@@ -21,6 +21,12 @@ def pretrain(
     base_model: Annotated[
         str | None, typer.Option(help="Train this one further; left out: from scratch.")
     ] = None,
+    lora_rank: Annotated[
+        int | None,
+        typer.Option(
+            help="Train adapters of a built-in model alone.", **limits(PretrainConfig, "lora_rank")
+        ),
+    ] = None,
     vocabulary: Annotated[
         int, typer.Option(help="Tokens, from scratch.", **limits(Shape, "vocabulary"))
     ] = 8192,
@@ -61,7 +67,19 @@ def pretrain(
     ] = None,
     text: Annotated[str, typer.Option(help="Column of a table's texts.")] = "text",
     prompt: Annotated[
-        str | None, typer.Option(help="Half of the rows that have its {columns} follow it.")
+        list[str] | None,
+        typer.Option(
+            metavar="[START=]PROMPT",
+            help="Half of the rows that have its {columns}, or of files whose names begin with "
+            "START, follow it; repeat it.",
+        ),
+    ] = None,
+    share: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="START=NUMBER",
+            help="Read this share of files whose names begin with START; repeat it.",
+        ),
     ] = None,
     decontaminate: Annotated[
         list[Path] | None, typer.Option(help="Text not to be trained on (not DP); repeat it.")
@@ -94,13 +112,15 @@ def pretrain(
         weight_decay,
         seed,
         precision,
+        lora_rank,
     )
     request = PretrainRequest(
         tuple(corpus),
         output,
         config,
         text,
-        prompt,
+        tuple(prompt or ()),
+        dict(map(_share, share or ())),
         {} if licences is None else _licences(licences),
         licence,
         tuple(decontaminate or ()),
@@ -121,6 +141,15 @@ def pretrain(
 def _without_folders(line: str) -> str:
     """Return a command without the folders of this machine: the card is for others."""
     return shlex.join(Path(part).name if "/" in part else part for part in shlex.split(line))
+
+
+def _share(given: str) -> tuple[str, float]:
+    """Read START=NUMBER."""
+    start, _, number = given.partition("=")
+    try:
+        return start, float(number)
+    except ValueError:
+        raise InputError(f"`share={given}`: write START=NUMBER, such as novels=0.04") from None
 
 
 def _licences(path: Path) -> dict[str, str]:

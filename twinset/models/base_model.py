@@ -10,7 +10,7 @@ import contextlib
 import io
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ from twinset.models.assets import (
     silent,
 )
 from twinset.models.hub import hub_folder, no_fetched_code, quiet
-from twinset.models.model_files import ADAPTER, ModelFiles
+from twinset.models.model_files import ADAPTER, PEFT_CONFIG, ModelFiles
 from twinset.models.provenance import Stage, facts_of, was_chosen
 
 if TYPE_CHECKING:
@@ -73,19 +73,26 @@ def load_base(
 
     Args:
         name: a shipped model, an asset of kind "causal-lm", a local folder, or a name on the hub
-            (tried in that order; the hub's local cache goes before the hub itself).
+            (tried in that order; the hub's local cache goes before the hub itself). Each may be an
+            adapter that `twinset pretrain` made: it is added into the built-in model it names.
         dtype: of the weights; float32 where left out.
         device: where the weights go.
         say: called with one line for people when something slow begins.
 
     Raises:
         InputError: the model cannot be found, reached or loaded, has no safetensors weights, or is
-            no causal language model.
+            no causal language model; an adapter is damaged, or of no built-in model.
     """
     folder, origin, licence = _locate(name, say)
     files = _files(folder, name)
     if origin == LOCAL:  # one may hold anything: its files tell it from another
         origin = f"{LOCAL}, files {files.digest()}{_chosen_by(folder)}"
+    if files.weights == (ADAPTER,):
+        base = _with_adapter(files, dtype, say)
+        base.model.to(device)
+        licences = " AND ".join(dict.fromkeys((base.licence, licence)))
+        whole = f"{base.origin} with the adapter: {origin}"
+        return replace(base, name=name, origin=whole, licence=licences)
     with quiet(), files.alone() as alone:
         model = _load_model(alone, files, dtype)
         tokenizer = _load_tokenizer(alone, name)
@@ -127,7 +134,7 @@ def _locate(name: str, say: Say) -> tuple[Path, str, str]:
     """Return the model's folder, origin and licence."""
     if name in shipped_models():
         folder = shipped_folder(name)
-        digest = ModelFiles.of(folder, name).digest()
+        digest = _files(folder, name).digest()
         return folder, f"part of twinset, files {digest}{_KEPT_OUT}", _licence(folder)
     if name in ASSETS:
         return _asset_folder(ASSETS[name], say)
@@ -200,6 +207,27 @@ def _load_model(alone: Path, files: ModelFiles, dtype: torch.dtype | None) -> An
     return fuse(model)
 
 
+def _with_adapter(files: ModelFiles, dtype: torch.dtype | None, say: Say) -> BaseModel:
+    """Return the base that an adapter names, with the adapter in its weights: added in float32."""
+    from twinset.models.adapter import Adapter
+    from twinset.models.precision import fuse
+
+    adapter = Adapter.stated(facts_of(files.folder), files.name)
+    if adapter.base_model not in builtin_models():
+        raise InputError(
+            f"{files.name} is an adapter of {adapter.base_model}, which is no built-in model; "
+            f"there are {', '.join(builtin_models())}"
+        )
+    base = load_base(adapter.base_model, say=say)
+    if base.origin != adapter.base_origin:
+        raise InputError(
+            f"{files.name} is an adapter of another {adapter.base_model} than the one here; train "
+            "it again"
+        )
+    adapter.add(base.model, files.folder / ADAPTER, files.name)
+    return replace(base, model=fuse(base.model.to(dtype or base.model.dtype)))
+
+
 def _load_tokenizer(folder: Path, name: str) -> Any:
     from transformers import AutoTokenizer
 
@@ -224,12 +252,13 @@ def _load_tokenizer(folder: Path, name: str) -> Any:
 
 
 def _files(folder: Path, name: str) -> ModelFiles:
-    if (folder / ADAPTER).exists():
+    if (folder / PEFT_CONFIG).exists():
         raise InputError(
             f"{name} holds an adapter; merge it into its model (merge_and_unload of peft), save "
             "that and name its folder"
         )
-    return ModelFiles.of(folder, name)
+    is_adapter = (folder / ADAPTER).exists()
+    return ModelFiles.of_adapter(folder, name) if is_adapter else ModelFiles.of(folder, name)
 
 
 def _check_config(config: Any, name: str) -> None:

@@ -5,6 +5,7 @@ The frozen rest may lie in memory in four bits a weight (QLoRA).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -18,7 +19,8 @@ from twinset.models.nf4 import plain, quantised
 
 # Queries and values, as in the LoRA paper (Hu et al. 2021, section 4.2); GPT-2 fuses them with the
 # keys. A fifth of the numbers of "all-linear", so a fifth of the squared noise.
-_ATTENTION = ("q_proj", "v_proj", "c_attn")
+ATTENTION = ("q_proj", "v_proj", "c_attn")
+ALL_LINEAR = ()
 
 
 def trainable(model: Any, training: TrainingConfig) -> Any:
@@ -32,22 +34,26 @@ def trainable(model: Any, training: TrainingConfig) -> Any:
 
 
 @no_fetched_code()
-def with_lora(model: Any, rank: int) -> Any:
+def with_lora(model: Any, rank: int, targets: Sequence[str] = ATTENTION) -> Any:
     """Return the model with trainable low-rank adapters in its attention layers.
 
-    A model whose attention goes by other names gets them on every linear layer but the output's.
+    Args:
+        model: causal LM.
+        rank: of the adapters.
+        targets: last parts of the names of the layers. A model that has none of them gets adapters
+            on every linear layer but the output's.
     """
     from peft import LoraConfig, get_peft_model
     from peft.tuners.lora import LoraLayer
     from transformers.pytorch_utils import Conv1D
 
     leaves = {name.rpartition(".")[2]: module for name, module in model.named_modules()}
-    found = [name for name in _ATTENTION if name in leaves]
+    found = [name for name in targets if name in leaves]
     config = LoraConfig(
         r=rank,
         lora_alpha=2 * rank,
         target_modules=found or "all-linear",
-        fan_in_fan_out=any(isinstance(leaves[name], Conv1D) for name in found),
+        fan_in_fan_out=any(isinstance(leaves[name], Conv1D) for name in found or leaves),
         task_type="CAUSAL_LM",
     )
     adapted = get_peft_model(model, config)

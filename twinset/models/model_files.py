@@ -24,7 +24,7 @@ from twinset.models.provenance import FACTS
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 CONFIG, TOKENIZER_CONFIG = "config.json", "tokenizer_config.json"
-ADAPTER = "adapter_config.json"
+PEFT_CONFIG, ADAPTER = "adapter_config.json", "adapter.safetensors"
 MOST_BYTES = 50_000_000  # of a configuration or an index
 MOST_PARTS = 1000  # layers, or experts in one
 SPARE = 2**28  # numbers that a model may have beside its weights: masks, positions
@@ -91,6 +91,19 @@ class ModelFiles:
         for file in (*found.weights, *found.others):
             _check_link(folder, file, name)
         return found
+
+    @classmethod
+    def of_adapter(cls, folder: Path, name: str) -> ModelFiles:
+        """Choose the files of an adapter's folder: its factors, and the facts that name its base.
+
+        Raises:
+            InputError: the facts are missing, or a file is a link that leaves the folder.
+        """
+        if not (folder / FACTS).is_file():
+            raise InputError(f"{name} has no {FACTS}, which names the base model of its adapter")
+        for file in (ADAPTER, FACTS):
+            _check_link(folder, file, name)
+        return cls(folder, name, (ADAPTER,), (FACTS,))
 
     def digest(self) -> str:
         """Return a SHA-256 of all these files and their names."""

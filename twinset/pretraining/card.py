@@ -36,5 +36,9 @@ def card(facts: Mapping[str, Any]) -> str:
     template = files("twinset.pretraining").joinpath("card.md.jinja").read_text("utf-8")
     versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
     return environment.from_string(template).render(
-        facts=facts, stages=stages(facts["before"]), RUN=RUN, versions=versions
+        facts=facts,
+        adapter=facts.get("adapter"),
+        stages=stages(facts["before"]),
+        RUN=RUN,
+        versions=versions,
     )

@@ -47,6 +47,8 @@ class PretrainConfig:
     Args:
         base_model: what training starts from; None: from scratch, in this shape.
         shape: of a model from scratch.
+        lora_rank: of adapters on all linear layers of a frozen, built-in base model; None: all its
+            weights are trained.
         context: tokens of a block, and the most that a model from scratch reads.
         epochs: passes over the corpus; parts of one count. What is left out of the corpus makes
             them no shorter: the rest is read so much longer.
@@ -70,11 +72,14 @@ class PretrainConfig:
     weight_decay: float = bounded(0.1, 0, 10)
     seed: int = within(0, SEEDS)
     precision: str = "auto"
+    lora_rank: int | None = bounded(None, 1, 10_000)
 
     def __post_init__(self) -> None:
         check_options(self)
         if self.precision not in PRECISIONS:
             raise InputError(f"`precision={self.precision}`: there are {', '.join(PRECISIONS)}")
+        if self.lora_rank is not None and self.base_model is None:
+            raise InputError("`lora_rank` needs `base_model`: adapters belong to a trained model")
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""

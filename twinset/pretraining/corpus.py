@@ -8,22 +8,29 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import pandas as pd
 
+from twinset.config.bounds import Bounds, check_number
 from twinset.data.formats import format_of, read_frame
-from twinset.data.templates import fill, placeholders
+from twinset.data.templates import fill
 from twinset.errors import InputError
 from twinset.files.atomic import sha256_file
 from twinset.files.limits import inflated
+from twinset.pretraining.prompts import Prompt, prompt_of
 
+Value = TypeVar("Value")
 TEXT_ENDINGS = (".txt", ".txt.gz", ".md")
 TEXT = "text"
-VALIDATION = 100  # one document in so many is held out
-PROMPTED = 2  # one in so many of those that could be is written behind its prompt
+SHARES = Bounds(1e-6, 1)
+# A document's hash decides, by digits of its own, whether it is
+VALIDATION = 100  # held out: one in so many
+PROMPTED = 2  # written behind its file's prompt: one in so many
+TAKEN = 10**6  # of the share that is read: in so many parts
 
 
 @dataclass(frozen=True)
@@ -34,8 +41,10 @@ class Source:
         name: of the file.
         sha256: of the file.
         size: bytes of its documents.
-        documents: how many it holds.
+        documents: how many of it are read.
         licence: as the user states it.
+        share: of its documents that is read.
+        prompt: that half of them are written behind.
     """
 
     name: str
@@ -43,6 +52,8 @@ class Source:
     size: int
     documents: int
     licence: str
+    share: float = 1.0
+    prompt: str | None = None
 
 
 @dataclass(repr=False)
@@ -98,7 +109,8 @@ def read_corpus(
     paths: Sequence[Path],
     *,
     text: str = TEXT,
-    prompt: str | None = None,
+    prompts: Sequence[str] = (),
+    shares: Mapping[str, float] | None = None,
     licences: Mapping[str, str] | None = None,
 ) -> Corpus:
     """Read files, and all that folders hold; a text that occurs again is left out.
@@ -106,23 +118,29 @@ def read_corpus(
     Args:
         paths: `.txt`, tables in any format that twinset reads, each also as `.gz`, or folders.
         text: column of a table's texts.
-        prompt: with `{column}` where a value goes: half of the documents of tables that have these
-            columns are written behind it, as in fine-tuning.
+        prompts: with `{column}` where a value goes: half of the documents of tables that have these
+            columns are written behind it, as in fine-tuning; `START=PROMPT`: of the files whose
+            names begin so.
+        shares: of a file's documents that is read, by the beginning of its name. A hash of the text
+            decides; all of what no share is stated of.
         licences: by the beginning of a file's name.
 
     Raises:
-        InputError: nothing is there, or a file cannot be read.
+        InputError: nothing is there, a file cannot be read, or a share or a prompt is of no file.
     """
-    if prompt is not None and not placeholders(prompt):
-        raise InputError("`prompt` names no {column} of the tables")
+    files, parsed, shares = _files(paths), [Prompt.parse(one) for one in prompts], shares or {}
+    _check_starts(files, parsed, shares)
     corpus = Corpus()
-    for file in _files(paths):
-        texts = [(written, key) for written, key in _texts(file, text, prompt) if written]
-        size = size_of([written for written, _ in texts])
-        licence = _licence(file.name, licences or {})
-        corpus.sources.append(Source(file.name, sha256_file(file), size, len(texts), licence))
-        corpus.documents += [written for written, _ in texts]
-        corpus.keys += [key for _, key in texts]
+    for file in files:
+        share = _by_start(file.name, shares, 1.0)
+        prompt, texts = _texts(file, text, parsed)
+        taken = [(t, key) for t, key in texts if t and _is_taken(key, share)]
+        documents, keys = [t for t, _ in taken], [key for _, key in taken]
+        size, licence = size_of(documents), _by_start(file.name, licences or {}, "not stated")
+        source = Source(file.name, sha256_file(file), size, len(documents), licence, share, prompt)
+        corpus.sources.append(source)
+        corpus.documents += documents
+        corpus.keys += keys
     corpus.keep(list(_first(corpus.keys)), "the same text again")
     if not corpus.documents:
         raise InputError("the corpus holds no text; name files with text in them")
@@ -131,6 +149,26 @@ def read_corpus(
 
 def _is_held_out(key: int) -> bool:
     return key % VALIDATION == 0
+
+
+def _is_prompted(key: int) -> bool:
+    return key // VALIDATION % PROMPTED == 0
+
+
+def _is_taken(key: int, share: float) -> bool:
+    return key // (VALIDATION * PROMPTED) % TAKEN < share * TAKEN
+
+
+def _check_starts(
+    files: Sequence[Path], prompts: Sequence[Prompt], shares: Mapping[str, float]
+) -> None:
+    """Refuse a share that is none, and what is stated of files that are not there."""
+    for share in shares.values():
+        check_number("`share`", share, SHARES)
+    stated = [("share", start) for start in shares] + [("prompt", p.start) for p in prompts]
+    for option, start in stated:
+        if not any(file.name.startswith(start) for file in files):
+            raise InputError(f"`{option}={start}=…`: no file of the corpus begins so")
 
 
 def size_of(texts: Sequence[str]) -> int:
@@ -164,15 +202,15 @@ def is_text(path: Path) -> bool:
     return path.name.lower().endswith(TEXT_ENDINGS)
 
 
-def _texts(file: Path, text: str, prompt: str | None) -> Iterator[tuple[str, int]]:
-    """Yield texts as they are written, and the hash of each without its prompt."""
-    cells = _plain(paragraphs(file)) if is_text(file) else _cells(file, text, prompt)
-    for beginning, cell in cells:
-        yield beginning + cell, _number(cell)
-
-
-def _plain(texts: Iterable[object]) -> Iterator[tuple[str, str]]:
-    return (("", str(text).strip()) for text in texts)
+def _texts(
+    file: Path, text: str, prompts: Sequence[Prompt]
+) -> tuple[str | None, Iterator[tuple[str, int]]]:
+    """Return a file's prompt, and texts as they are written with the hash of each without it."""
+    frame = pd.DataFrame({text: paragraphs(file)}) if is_text(file) else _rows(file, text)
+    prompt = prompt_of(file.name, [] if is_text(file) else list(frame.columns), prompts)
+    if prompt is None:
+        return None, ((cell, _number(cell)) for cell in map(_cell, frame[text]))
+    return prompt.pattern, _prompted(frame, text, prompt)
 
 
 def paragraphs(file: Path) -> list[str]:
@@ -193,29 +231,28 @@ def paragraphs(file: Path) -> list[str]:
         ) from None
 
 
-def _cells(file: Path, text: str, prompt: str | None) -> Iterator[tuple[str, str]]:
+def _rows(file: Path, text: str) -> pd.DataFrame:
     frame = read_frame(file)
     if text not in frame.columns:
         raise InputError(f"{file}: has no column {text!r}; name it with `text`")
-    rows = frame[frame[text].notna()]
-    names = placeholders(prompt or "")
-    if prompt and set(names) <= set(rows.columns):
-        return _prompted(rows, text, prompt, names)
-    return _plain(rows[text])
+    return frame[frame[text].notna()]
 
 
-def _prompted(
-    rows: pd.DataFrame, text: str, prompt: str, names: list[str]
-) -> Iterator[tuple[str, str]]:
-    complete = rows[names].notna().all(axis=1)
+def _prompted(rows: pd.DataFrame, text: str, prompt: Prompt) -> Iterator[tuple[str, int]]:
+    complete = rows[prompt.columns].notna().all(axis=1)
     for row, has_all in zip(rows.to_dict("records"), complete, strict=True):
-        cell = str(row[text]).strip()
-        drawn = cell and has_all and _number(cell) // VALIDATION % PROMPTED == 0
-        yield f"{fill(prompt, {name: row[name] for name in names})} " if drawn else "", cell
+        cell = _cell(row[text])
+        key = _number(cell)
+        drawn = cell and has_all and _is_prompted(key)
+        yield f"{fill(prompt.pattern, row)} {cell}" if drawn else cell, key
 
 
-def _licence(name: str, licences: Mapping[str, str]) -> str:
-    return next((v for start, v in licences.items() if name.startswith(start)), "not stated")
+def _cell(value: object) -> str:
+    return str(value).strip()
+
+
+def _by_start(name: str, stated: Mapping[str, Value], default: Value) -> Value:
+    return next((value for start, value in stated.items() if name.startswith(start)), default)
 
 
 def _number(text: str) -> int:

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 NAMES = "Muon for hidden matrices, AdamW for the rest"
+OF_ADAPTERS = "AdamW"
 BETAS = (0.9, 0.95)  # of AdamW
 MOMENTUM = 0.95  # of Muon
 
@@ -37,6 +38,12 @@ def optimizers(model: Any, weight_decay: float) -> list[torch.optim.Optimizer]:
         hidden, weight_decay=weight_decay, momentum=MOMENTUM, adjust_lr_fn="match_rms_adamw"
     )
     return [muon, torch.optim.AdamW(groups, betas=BETAS, fused=True)]
+
+
+def adapter_optimizers(model: Any) -> list[torch.optim.Optimizer]:
+    """Return the optimiser of low-rank factors: neither is a map between hidden states."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    return [torch.optim.AdamW(trained, betas=BETAS, weight_decay=0.0, fused=True)]
 
 
 def _tables(model: Any) -> list[nn.Module]:

@@ -12,7 +12,9 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from twinset.config.bounds import check_number
 from twinset.errors import InputError
@@ -25,20 +27,27 @@ from twinset.files.atomic import (
     writing,
 )
 from twinset.files.environment import versions
+from twinset.models.adapter import Adapter, factors_of, scaling_of
 from twinset.models.hub import quiet
+from twinset.models.lora import ALL_LINEAR, with_lora
+from twinset.models.model_files import ADAPTER
 from twinset.models.provenance import FACTS
 from twinset.pretraining.card import card, corpus_facts
 from twinset.pretraining.config import MINUTES, PretrainConfig
 from twinset.pretraining.corpus import Corpus, read_corpus, size_of
 from twinset.pretraining.decontamination import clean, guarded_texts
 from twinset.pretraining.learning_curve import Curve
-from twinset.pretraining.optimizers import NAMES
+from twinset.pretraining.optimizers import NAMES, OF_ADAPTERS
 from twinset.pretraining.packing import Blocks, blocks_of, tokens_in, write_tokens
-from twinset.pretraining.training import Text, on_cpu, train
+from twinset.pretraining.training import Text, is_low, on_cpu, train
 from twinset.progress import PretrainingReport, Progress
+
+if TYPE_CHECKING:
+    from twinset.models.base_model import BaseModel
 
 LOG, PICTURE, CARD = "log.jsonl", "curve.png", "README.md"
 SETTINGS, CHECKPOINTS = "settings.json", "checkpoints"
+HELDOUT_BYTES = 1 << 17  # that adapters are validated on, about: a pass takes half a minute
 GUARDED = "words shared with guarded files"
 LIBRARIES = ("twinset", "accelerate", "tokenizers", "torch", "transformers")
 
@@ -52,7 +61,8 @@ class PretrainRequest:
         output: the model's folder.
         config: how it is trained.
         text: column of a table's texts.
-        prompt: see `read_corpus`.
+        prompts: see `read_corpus`.
+        shares: likewise.
         licences: of the corpus, by the beginning of a file's name.
         licence: of the model.
         decontaminate: files that share no long run of words with what is read.
@@ -63,7 +73,8 @@ class PretrainRequest:
     output: Path
     config: PretrainConfig
     text: str = "text"
-    prompt: str | None = None
+    prompts: tuple[str, ...] = ()
+    shares: Mapping[str, float] = field(default_factory=dict)
     licences: Mapping[str, str] = field(default_factory=dict)
     licence: str = "other"
     decontaminate: tuple[Path, ...] = ()
@@ -73,6 +84,21 @@ class PretrainRequest:
         """Refuse a time that is none."""
         if self.max_minutes is not None:
             check_number("`max_minutes`", self.max_minutes, MINUTES)
+
+
+@dataclass(frozen=True)
+class Trainee:
+    """What is trained.
+
+    Args:
+        model: causal LM, under adapters where these alone are trained.
+        tokenizer: its own.
+        adapter: what these are.
+    """
+
+    model: Any
+    tokenizer: Any
+    adapter: Adapter | None = None
 
 
 def pretrain(request: PretrainRequest, command: str, progress: Progress) -> dict[str, Any]:
@@ -100,6 +126,7 @@ def _pretrain(
 
     state = PartialState(cpu=on_cpu())
     with state.main_process_first():  # the others find what it has written
+        _check_base(request.config)
         _check_free(request.output, work)
         corpus = _corpus(request, progress)
         facts = _facts(request, corpus, command, progress)
@@ -107,7 +134,7 @@ def _pretrain(
         _check_same(work / SETTINGS, settings)
         work.mkdir(parents=True, exist_ok=True)
         work.chmod(0o700)  # what is trained on and what is left out stand there side by side
-        model, tokenizer, text = _prepare(request, corpus, work, progress)
+        trainee, text = _prepare(request, corpus, work, progress)
         write_json(work / SETTINGS, settings, mode=0o600)  # hashes of guarded files are private
     curve = Curve(request.output / LOG, request.output / PICTURE)
 
@@ -116,14 +143,24 @@ def _pretrain(
         progress.pretraining_step(report)
 
     seconds = math.inf if request.max_minutes is None else request.max_minutes * 60
-    last = train(model, text, request.config, work / CHECKPOINTS, on_progress, seconds)
+    last = train(trainee.model, text, request.config, work / CHECKPOINTS, on_progress, seconds)
     if state.is_main_process:
-        facts |= _result(model, tokenizer, last)
-        _write(request.output, model, tokenizer, facts)
+        facts |= _result(trainee, last)
+        _write(request.output, trainee, facts)
         if facts["finished"]:
             shutil.rmtree(work.rename(work.with_name(".finished")))
     state.wait_for_everyone()
     return facts
+
+
+def _check_base(config: PretrainConfig) -> None:
+    from twinset.models.base_model import builtin_models
+
+    if config.lora_rank is not None and config.base_model not in builtin_models():
+        raise InputError(
+            f"`lora_rank`: {config.base_model} is no built-in model, and an adapter holds no copy "
+            f"of its base; there are {', '.join(builtin_models())}"
+        )
 
 
 def _check_free(output: Path, work: Path) -> None:
@@ -135,11 +172,16 @@ def _check_free(output: Path, work: Path) -> None:
         raise InputError(f"{output}: holds other files; name another folder")
 
 
-def _result(model: Any, tokenizer: Any, last: PretrainingReport) -> dict[str, Any]:
+def _result(trainee: Trainee, last: PretrainingReport) -> dict[str, Any]:
+    import torch
+
+    adapter, model = trainee.adapter, trainee.model
+    kept = _kept_type(model) if adapter is None else torch.bfloat16
     return {
-        "vocabulary": len(tokenizer),
-        "parameters": sum(p.numel() for p in model.parameters()),
-        "weights": str(_kept_type(model)).removeprefix("torch."),
+        "vocabulary": len(trainee.tokenizer),
+        "parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
+        "weights": str(kept).removeprefix("torch."),
+        "adapter": None if adapter is None else adapter.to_dict(),
         "finished": last.step == last.steps,
         "validation": {
             "bits_per_byte": last.bits,
@@ -153,7 +195,11 @@ def _result(model: Any, tokenizer: Any, last: PretrainingReport) -> dict[str, An
 def _corpus(request: PretrainRequest, progress: Progress) -> Corpus:
     progress.say("reading the corpus")
     corpus = read_corpus(
-        request.corpus, text=request.text, prompt=request.prompt, licences=request.licences
+        request.corpus,
+        text=request.text,
+        prompts=request.prompts,
+        shares=request.shares,
+        licences=request.licences,
     )
     if request.decontaminate:
         progress.say("looking for texts that must not be in it")
@@ -180,8 +226,9 @@ def _facts(
         "origin": f"trained further from {base}" if base else "a GPT-2 from scratch",
         "context": config.context,
         "config": config.to_dict(),
-        "optimizer": NAMES,
-        "prompt": request.prompt,
+        "optimizer": OF_ADAPTERS if config.lora_rank else NAMES,
+        "prompt": request.prompts,
+        "share": request.shares,
         "corpus": corpus_facts(corpus),
         "decontaminated": [file.name for file in request.decontaminate],
         "versions": versions(LIBRARIES),
@@ -199,7 +246,8 @@ def _settings(request: PretrainRequest, corpus: Mapping[str, Any]) -> dict[str, 
     """Return all that must be the same to go on."""
     settings = {
         "config": request.config.to_dict(),
-        "prompt": request.prompt,
+        "prompt": request.prompts,
+        "share": request.shares,
         "corpus": corpus,
         "guarded": [sha256_file(file) for file in request.decontaminate],
     }
@@ -220,14 +268,17 @@ def _check_same(path: Path, settings: Mapping[str, Any]) -> None:
 
 def _prepare(
     request: PretrainRequest, corpus: Corpus, work: Path, progress: Progress
-) -> tuple[Any, Any, Text]:
-    """Return model, tokenizer and blocks; what is on the disk already is read.
+) -> tuple[Trainee, Text]:
+    """Return what is trained, and on which blocks; what is on the disk already is read.
 
     What is left out is tokenised too, for the number of steps: it must not tell how much that is.
     """
     training, heldout = corpus.split()
     config = request.config
-    model, tokenizer = _beginning(config, training, work / "tokenizer", progress)
+    if config.lora_rank is not None:
+        heldout = _some(heldout, HELDOUT_BYTES)
+    trainee = _beginning(config, training, work / "tokenizer", progress)
+    tokenizer = trainee.tokenizer
     parts = {"training": training, "heldout": heldout, "left-out": corpus.left_out()}
     for name, documents in parts.items():
         if not (work / f"{name}.tokens").is_file():
@@ -246,22 +297,46 @@ def _prepare(
         tokens_in(work / f"{name}.tokens", len(tokenizer)) for name in ("training", "left-out")
     )
     before = blocks_of(tokens, config.context)
-    return model, tokenizer, Text(blocks[0], blocks[1], size_of(heldout), before)
+    return trainee, Text(blocks[0], blocks[1], size_of(heldout), before)
+
+
+def _some(documents: list[str], size: int) -> list[str]:
+    """Return documents of so many bytes, or just more: the first of a fixed shuffle."""
+    order = np.random.default_rng(0).permutation(len(documents))
+    ends = np.cumsum([len(documents[i].encode()) for i in order])
+    return [documents[i] for i in order[: np.searchsorted(ends, size) + 1]]
 
 
 def _beginning(
     config: PretrainConfig, documents: list[str], folder: Path, progress: Progress
-) -> tuple[Any, Any]:
-    """Return model and tokenizer before the first step."""
+) -> Trainee:
+    """Return what is trained, before the first step."""
+    import torch
+
     from twinset.models.base_model import context_length, load_base
 
-    if config.base_model is not None:
-        base = load_base(config.base_model, say=progress.say)
-        if context_length(base.model) < config.context:
-            raise InputError(f"{config.base_model} reads {context_length(base.model)} tokens only")
-        return base.model, base.tokenizer
-    tokenizer = _tokenizer(config, documents, folder, progress)
-    return new_model(config, len(tokenizer), tokenizer.eos_token_id), tokenizer
+    if config.base_model is None:
+        tokenizer = _tokenizer(config, documents, folder, progress)
+        return Trainee(new_model(config, len(tokenizer), tokenizer.eos_token_id), tokenizer)
+    low = config.lora_rank is not None and is_low(config)
+    base = load_base(
+        config.base_model, dtype=torch.bfloat16 if low else torch.float32, say=progress.say
+    )
+    if context_length(base.model) < config.context:
+        raise InputError(f"{config.base_model} reads {context_length(base.model)} tokens only")
+    return _adapted(base, config) if config.lora_rank else Trainee(base.model, base.tokenizer)
+
+
+def _adapted(base: BaseModel, config: PretrainConfig) -> Trainee:
+    """Return a frozen base under adapters, whose start the seed decides."""
+    import torch
+
+    assert config.lora_rank is not None
+    with torch.random.fork_rng():
+        torch.manual_seed(config.seed)
+        model = with_lora(base.model, config.lora_rank, ALL_LINEAR)
+    adapter = Adapter(base.name, base.origin, config.lora_rank, scaling_of(model))
+    return Trainee(model, base.tokenizer, adapter)
 
 
 def _tokenizer(
@@ -310,16 +385,25 @@ def _kept_type(model: Any) -> Any:
     return torch.float16 if largest < torch.finfo(torch.float16).max else torch.float32
 
 
-def _write(output: Path, model: Any, tokenizer: Any, facts: Mapping[str, Any]) -> None:
-    """Write the model, its tokenizer, card and facts."""
+def _write(output: Path, trainee: Trainee, facts: Mapping[str, Any]) -> None:
+    """Write the model with its tokenizer, or the adapter alone; card and facts."""
+    if trainee.adapter is None:
+        _write_model(output, trainee, facts["weights"])
+    else:
+        from safetensors.torch import save_file
+
+        save_file(factors_of(trainee.model), output / ADAPTER)
+    write_json(output / FACTS, facts)
+    write_text(output / CARD, card(facts))
+    open_as_folder(output)
+
+
+def _write_model(output: Path, trainee: Trainee, dtype: str) -> None:
     import copy
 
     import torch
 
-    kept = copy.deepcopy(model).to(getattr(torch, facts["weights"]))
+    kept = copy.deepcopy(trainee.model).to(getattr(torch, dtype))
     with quiet():
         kept.save_pretrained(output, safe_serialization=True)
-    tokenizer.save_pretrained(output)
-    write_json(output / FACTS, facts)
-    write_text(output / CARD, card(facts))
-    open_as_folder(output)
+    trainee.tokenizer.save_pretrained(output)

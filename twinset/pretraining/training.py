@@ -20,10 +20,11 @@ import torch
 from twinset.errors import InputError
 from twinset.files.checkpoints import Checkpoints, save_state
 from twinset.models.precision import has_bfloat16
-from twinset.pretraining.bits_per_byte import bits_per_byte, token_losses
+from twinset.pretraining.bits_per_byte import bits_per_byte
 from twinset.pretraining.config import PretrainConfig
-from twinset.pretraining.optimizers import optimizers
+from twinset.pretraining.optimizers import adapter_optimizers, optimizers
 from twinset.pretraining.packing import Blocks, Order
+from twinset.pretraining.token_losses import TokenLosses
 from twinset.progress import PretrainingReport
 
 MAX_GRAD_NORM = 1.0
@@ -31,6 +32,7 @@ STATE = "state.pt"
 LOWEST = 0.1  # of the learning rate, at the end
 CHECKPOINT_SECONDS = 180.0
 VALIDATIONS = 60  # a run, about
+OF_ADAPTERS = 20  # likewise; their bases are large
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,8 @@ def train(
         InputError: the batch cannot be shared by these processes, or training diverged.
     """
     run = _Run(model, text, config, Checkpoints(folder))
+    if config.lora_rank and not run.done:
+        run.report(on_progress, validate=True)  # the base itself
     while run.done < run.steps:
         run.step()
         if run.done == run.steps or run.agreed(run.seconds > max_seconds):
@@ -100,13 +104,18 @@ class _Run:
         self._text, self._config, self._checkpoints = text, config, checkpoints
         # Accelerate keeps one precision for the life of a process; autocast is a run's own.
         self._accelerator = Accelerator(cpu=on_cpu(), mixed_precision="no")
-        self._low = _is_low(config)
+        self._low = is_low(config) and config.lora_rank is None  # a frozen base is low itself
         self._micro = self._blocks_at_once()
         self._order = Order(len(text.training), config.batch_size, config.seed)
         self.steps = steps_of(text.blocks_before, config)
-        self._every = max(1, self.steps // VALIDATIONS)
-        made = optimizers(model, config.weight_decay)
-        self._model, *self._optimizers = self._accelerator.prepare(model.train(), *made)
+        self._every = max(1, self.steps // (OF_ADAPTERS if config.lora_rank else VALIDATIONS))
+        made = (
+            adapter_optimizers(model)
+            if config.lora_rank
+            else optimizers(model, config.weight_decay)
+        )
+        self._plain, losses = model.train(), TokenLosses(model)
+        self._losses, *self._optimizers = self._accelerator.prepare(losses, *made)
         self._kept: int | None = None  # steps done at the newest checkpoint
         self.done = self._first = self._load()
         self._loss = math.nan
@@ -139,7 +148,7 @@ class _Run:
         self._loss = sum(self._learn(part, last=part is parts[-1]) for part in parts)
         if not self.agreed(math.isfinite(self._loss)):
             raise InputError(f"training diverged at step {step + 1}; lower `learning_rate`")
-        self._accelerator.clip_grad_norm_(self._model.parameters(), MAX_GRAD_NORM)
+        self._accelerator.clip_grad_norm_(self._losses.parameters(), MAX_GRAD_NORM)
         share = rate(step, self.steps, self._config.warmup)
         for optimizer in self._optimizers:
             for group in optimizer.param_groups:
@@ -151,9 +160,9 @@ class _Run:
     def save(self) -> None:
         """Write a checkpoint, unless there is one of this step."""
         if self._accelerator.is_main_process and self._kept != self.done:
-            plain = self._accelerator.unwrap_model(self._model)
+            trained = {n: p for n, p in self._plain.named_parameters() if p.requires_grad}
             states = [optimizer.state_dict() for optimizer in self._optimizers]
-            state = {"model": plain.state_dict(), "optimizers": states}
+            state = {"model": trained, "optimizers": states}
             self._checkpoints.write(self.done, lambda folder: save_state(state, folder / STATE))
         self._accelerator.wait_for_everyone()
         self._saved, self._kept = time.monotonic(), self.done
@@ -165,7 +174,7 @@ class _Run:
             return 0
         path, device = newest.folder / STATE, self._accelerator.device
         state = torch.load(path, map_location=device, weights_only=True)
-        self._accelerator.unwrap_model(self._model).load_state_dict(state["model"])
+        self._plain.load_state_dict(state["model"], strict=False)  # a frozen part is not kept
         for optimizer, kept in zip(self._optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(kept)
         self._kept = newest.step
@@ -177,8 +186,7 @@ class _Run:
         """Report the last step, on the main process; validate now and then."""
         bits, leads = None, self._accelerator.is_main_process
         if leads and (validate or self.done % self._every == 0):
-            plain = self._accelerator.unwrap_model(self._model)
-            bits = bits_per_byte(plain, self._text.heldout, self._text.heldout_size)
+            bits = bits_per_byte(self._plain, self._text.heldout, self._text.heldout_size)
         tokens = self.done * self._config.batch_size * (self._config.context - 1)
         loss = self._loss if math.isfinite(self._loss) else None  # none taken
         taken = self.done - self._first
@@ -205,10 +213,9 @@ class _Run:
         """Add the gradients of some blocks, weighted by their share, and return their loss."""
         ids = torch.from_numpy(self._text.training.read(numbers)).to(self._accelerator.device)
         share = len(numbers) * self._accelerator.num_processes / self._config.batch_size
-        with contextlib.nullcontext() if last else self._accelerator.no_sync(self._model):
+        with contextlib.nullcontext() if last else self._accelerator.no_sync(self._losses):
             with torch.autocast(ids.device.type, torch.bfloat16, enabled=self._low):
-                logits = self._model(input_ids=ids).logits
-            loss = token_losses(logits.float(), ids).mean()
+                loss = self._losses(ids).mean()
             self._accelerator.backward(loss * share)
         return loss.item() * share
 
@@ -231,7 +238,7 @@ def on_cpu() -> bool:
     return not torch.cuda.is_available()
 
 
-def _is_low(config: PretrainConfig) -> bool:
+def is_low(config: PretrainConfig) -> bool:
     """Return whether products are in bfloat16; weights and their updates are always in float32."""
     has_low = has_bfloat16() if on_cpu() else torch.cuda.is_bf16_supported()
     return {"auto": has_low, "bfloat16": True, "float32": False}[config.precision]
