@@ -108,7 +108,7 @@ def test_it_states_how_the_twin_was_made():
         "- Private records: 500",
         "- Training: 50 steps, noise multiplier σ = 1.1, sample rate q = 0.1",
         "- Noisy release of label counts: noise multiplier σ = 5",
-        "- Sampling: top-p 0.9, temperature 1, guidance 1, typical-p 0.7",
+        "- Sampling: top-p 0.9, temperature 1, guidance 1, tilt 1, typical-p 0.7",
         "- `sentiment` = `fresh`: 4",
         "- `sentiment` = `rotten`: 2",
         "- In this order: `review`, `sentiment`",

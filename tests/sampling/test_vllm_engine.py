@@ -142,7 +142,18 @@ def test_without_it_nothing_begins(command, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("twinset.sampling.vllm_engine.find_spec", lambda name: None)
     (tmp_path / "t.csv").write_text("text,label\nfine,a\n")
     table = ("t.csv", "--text", "text", "--attribute", "label") if command == "generate" else ("m",)
-    asked = (command, *table, "--guidance", "0", "--tilt", "0", "--engine", "vllm", "--output", "twin.csv")
+    asked = (
+        command,
+        *table,
+        "--guidance",
+        "0",
+        "--tilt",
+        "0",
+        "--engine",
+        "vllm",
+        "--output",
+        "twin.csv",
+    )
     outcome = run_twinset(capsys, *asked)
     assert outcome.code == 2 and "pip install 'twinset[vllm]'" in outcome.err
     assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]

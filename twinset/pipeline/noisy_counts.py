@@ -52,7 +52,10 @@ def _units(run: FinetuningRun) -> Iterator[list[int]]:
 
 
 def token_marginals(run: FinetuningRun, tokens: TokenisedRecords) -> TokenMarginals:
-    """Count texts by token and label with noise, and record what that spends."""
+    """Count texts by token and label with noise, and record what that spends.
+
+    For what it guarantees see `twinset.privacy.statement.theorems`, TOKEN_MARGINALS.
+    """
     prepared, noise = run.prepared, run.prepared.plan.marginal_noise
     schema, base = prepared.records.schema, prepared.base
     marginals, event = release_token_marginals(

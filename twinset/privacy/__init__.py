@@ -15,6 +15,9 @@ One page, in the order of a run; each module's docstring says what it assumes.
 | noise of standard deviation σC is added to that sum | `mechanism.noise` |
 | a noisy sum is that of real numbers, rounded, to the last bit | `mechanism.noise` |
 | the label counts are a Gaussian release | `mechanism.label_counts` |
+| so are the counts of tokens by label | `mechanism.token_marginals` |
+| so is any sum of one bounded vector a unit | `mechanism.vector_sum` |
+| so are regressions that noisy gradients fit | `mechanism.private_regression` |
 | a record's privacy weight is a public function of its own text | `mechanism.privacy_weight` |
 | what each policy, a whole training, and an audit guarantee | `statement.theorems` |
 | what a reader needs to recompute ε, with nothing private in it | `statement.ledger` |

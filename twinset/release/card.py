@@ -151,6 +151,7 @@ def _sampling(sampling: SamplingConfig) -> str:
         "top-p": sampling.top_p,
         "temperature": sampling.temperature,
         "guidance": sampling.guidance,
+        "tilt": sampling.tilt,
         "typical-p": sampling.typical_p,
         "longest text in tokens": sampling.max_new_tokens,
     }

@@ -1,1 +1,1 @@
-"""What is random: noise, Poisson batches, label counts."""
+"""What is random: noise, Poisson batches, noisy counts of labels and of tokens."""

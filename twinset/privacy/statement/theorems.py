@@ -218,12 +218,24 @@ TRAINING = Theorem(
     "releases that may depend on earlier ones, post-processing); in numbers: `accountant`",
 )
 
+TOKEN_MARGINALS = Theorem(
+    statement=(
+        "For every attribute, label value and token, how many texts have both, with N(0, σ²) times "
+        "the sensitivity on each count. A unit adds one vector of bounded length to all counts "
+        "together, so that they are one Gaussian release of multiplier σ, for adding or removing "
+        "one unit, or using or leaving out one record's unmasked text. Which tokens are tilted "
+        "follows from these counts and from rows of the trained model: post-processing."
+    ),
+    source="Dwork and Roth 2014, 'The Algorithmic Foundations of Differential Privacy', appendix A",
+)
+
 RUN = Theorem(
     statement=(
-        "A fine-tuned model with its label counts, and all that is drawn from it, is the output of "
+        "A fine-tuned model with its noisy counts, and all that is drawn from it, is the output of "
         "mechanisms that its ledger lists completely. `guarantee` says what they amount to."
     ),
-    source="the theorem of the run's noise policy, composed with a Gaussian release of the counts",
+    source="the theorem of the run's noise policy, composed with Gaussian releases of the label "
+    "counts and, where they are asked for, of tokens by label (TOKEN_MARGINALS)",
 )
 
 CLASSIFIER = Theorem(

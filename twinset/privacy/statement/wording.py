@@ -44,7 +44,8 @@ TWIN = Released(
     covers=(
         "the twin, whatever is done with it and however many rows are drawn",
         "the fine-tuned model and everything drawn from it",
-        "the noisy label counts, and this ledger (with the number of records taken as public)",
+        "the noisy counts of labels and, where the ledger names them, what follows from those of "
+        "tokens; and this ledger (with the number of records taken as public)",
     ),
 )
 CLASSIFIER = Released(
