@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -65,6 +65,10 @@ class Progress(Protocol):
 
     def warn(self, line: str) -> None:
         """Show what nobody should miss."""
+        return
+
+    def expect(self, phases: Sequence[tuple[str, float]]) -> None:
+        """Report the phases of the run in order, and how many seconds each is planned to take."""
         return
 
     def step(self, report: StepReport, plan: Plan) -> None:

@@ -124,16 +124,14 @@ def _usual_tokens(prepared: Prepared) -> int:
     return usual_tokens(prepared.records.texts, prepared.base.tokenizer, longest, most)
 
 
-def report_plan(plan: Plan, owned: int | None, progress: Progress) -> None:
-    """Show a plan; `finetune` shows its warnings.
-
-    Args:
-        plan: the plan.
-        owned: how many records its owners have; None: each record is protected by itself.
-        progress: is notified of its lines.
-    """
-    if owned is not None:
-        progress.say(f"each of {plan.records} owners of {owned} records is protected as one")
+def report_plan(prepared: Prepared, progress: Progress) -> None:
+    """Show a plan and how long it will take; `finetune` shows its warnings."""
+    plan, estimate = prepared.plan, prepared.estimate
+    if estimate is not None:
+        progress.expect(estimate.phases(prepared.config.policy))
+    if prepared.owned is not None:
+        owned = f"{plan.records} owners of {prepared.owned} records"
+        progress.say(f"each of {owned} is protected as one")
     for line in plan_lines(plan):
         progress.say(line)
 
