@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -98,6 +98,18 @@ class Speed:
         training = self.config.policy.phases * plan.steps * step + drawn * self.weigh_seconds
         return Estimate(
             self.tokens, self.trained_parameters, training, rows * self.row_seconds, self.memory_gb
+        )
+
+    def at(self, tokens: int) -> Speed:
+        """Return the same for records of another length, as if each token took the same."""
+        share = tokens / self.tokens
+        return replace(
+            self,
+            tokens=tokens,
+            length=max(1, round(share * self.length)),
+            record_seconds=share * self.record_seconds,
+            weigh_seconds=share * self.weigh_seconds,
+            row_seconds=share * self.row_seconds,
         )
 
     def _filler(self, plan: Plan) -> float:

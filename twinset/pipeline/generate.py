@@ -94,7 +94,7 @@ def generate(
     ):
         _check_output(source, paths)
         prepared = prepare(source, config, asked, progress, run.internal, _begun_with(run))
-        report_plan(prepared, progress)
+        report_plan(prepared, asked, progress)
         _check_decoding(prepared)
         model = _finetune(prepared, run, paths, asked, progress, group)
         with _model_is_safe(run, progress):
@@ -127,7 +127,7 @@ def finetune_only(
         process_group(config.speed.processes) as group,
     ):
         prepared = prepare(source, config, None, progress, run.internal, _begun_with(run))
-        report_plan(prepared, progress)
+        report_plan(prepared, None, progress)
         model = _finetune(prepared, run, paths, RowsRequest(), progress, group)
         _clear(run)
     return Result(model.guarantee, run.root)
@@ -173,7 +173,7 @@ def dry_run(
         check_free(_run_path(source, paths).resolve(), paths.overwrite, paths.resume)
     _check_output(source, paths)
     prepared = prepare(source, config, asked, progress)
-    report_plan(prepared, progress)
+    report_plan(prepared, asked, progress)
     _check_decoding(prepared)
     for warning in prepared.plan.warnings:
         progress.warn(warning)

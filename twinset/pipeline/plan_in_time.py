@@ -55,8 +55,8 @@ def plan_in_time(
     base: BaseModel,
     facts: PublicFacts,
     progress: Progress,
-) -> tuple[Plan, Estimate | None]:
-    """Return a plan of fewer visits where this one takes longer than it may, and what it costs.
+) -> tuple[Plan, Speed | None]:
+    """Return a plan of fewer visits where this one takes longer than it may.
 
     Args:
         plan: what the options and N ask for.
@@ -66,7 +66,7 @@ def plan_in_time(
         progress: is notified of what was changed, and warned where the time does not suffice.
 
     Returns:
-        The plan, and its cost; `None` where no machine needs so long that it must be measured.
+        The plan, and what was measured: nothing where no machine needs longer than there is.
     """
     if not may_take_longer(plan, config, base, facts):
         return plan, None
@@ -74,7 +74,7 @@ def plan_in_time(
     speed = facts.speed(plan, config, base)
     chosen = fitted(plan, config, speed, facts.rows)
     _report(plan, chosen, config, speed, facts.rows, progress)
-    return chosen, speed.estimate(chosen, facts.rows)
+    return chosen, speed
 
 
 def may_take_longer(plan: Plan, config: RunConfig, base: BaseModel, facts: PublicFacts) -> bool:
@@ -95,9 +95,10 @@ def fitted(plan: Plan, config: RunConfig, speed: Speed, rows: int) -> Plan:
     No more than `plan` has, and no fewer than `FEWEST_VISITS`.
     """
     training, estimate = config.training, speed.estimate(plan, rows)
-    assert training.max_minutes is not None
+    if training.max_minutes is None or not training.is_timed:
+        return plan
     left = 60 * PLANNED_SHARE * training.max_minutes - estimate.sampling_seconds
-    if not training.is_timed or estimate.training_seconds <= left:
+    if estimate.training_seconds <= left:
         return plan
     usual = plan.steps * plan.batch_size
     visits = max(FEWEST_VISITS, int(usual * left / estimate.training_seconds))

@@ -23,7 +23,7 @@ from twinset.detectors import detector_named
 from twinset.errors import InputError
 from twinset.models.base_model import BaseModel, load_base, special_token_strings
 from twinset.models.nf4 import check_method
-from twinset.pipeline.estimate import Estimate
+from twinset.pipeline.estimate import Speed
 from twinset.pipeline.plan_in_time import PublicFacts, plan_in_time
 from twinset.pipeline.request import Source
 from twinset.progress import Progress, Silent
@@ -44,7 +44,7 @@ class Prepared:
         config: the run's options.
         notes: about the table, for its owner alone: guesses, rows and columns left out.
         counts: rows of the twin by label, where they were asked for so.
-        estimate: what the run costs; None where it was not measured, as in a run that is resumed.
+        speed: of this machine; None where it was not measured, as in a run that is resumed.
     """
 
     records: Records
@@ -54,7 +54,7 @@ class Prepared:
     config: RunConfig
     notes: tuple[str, ...] = ()
     counts: dict[Combination, int] | None = None
-    estimate: Estimate | None = None
+    speed: Speed | None = None
     _used: list[bool] = field(default_factory=list, repr=False, compare=False)
 
     def use(self) -> None:
@@ -160,8 +160,8 @@ def _planned(records: Records, template: Template, config: RunConfig, base: Base
 def _in_time(prepared: Prepared, rows: RowsRequest | None, progress: Progress) -> Prepared:
     """Take fewer visits of records where there is less time; of `prepared` only what is public."""
     facts = prepared.public_facts(rows)
-    plan, estimate = plan_in_time(prepared.plan, prepared.config, prepared.base, facts, progress)
-    return replace(prepared, plan=plan, estimate=estimate)
+    plan, speed = plan_in_time(prepared.plan, prepared.config, prepared.base, facts, progress)
+    return replace(prepared, plan=plan, speed=speed)
 
 
 def read_source(
