@@ -1,7 +1,7 @@
 """A plan that ends in time: chosen by this machine's speed and by public facts alone.
 
-It is given no record. How long texts are is private, so half of the longest that the options keep is
-supposed, behind the longest prompt.
+It is given no record. How long texts are is private, so half of the longest that the options keep
+is supposed, behind the longest prompt.
 """
 
 from __future__ import annotations
