@@ -17,8 +17,10 @@ from twinset.pipeline import plan_in_time as in_time
 from twinset.pipeline.choices import choices
 from twinset.pipeline.estimate import measure, usual_tokens
 from twinset.pipeline.finetune import finetune
+from twinset.pipeline.open_ledger import open_ledger
 from twinset.pipeline.prepare import Prepared, prepare, prepare_records
 from twinset.pipeline.request import Source
+from twinset.privacy.mechanism.randomness import Randomness
 from twinset.progress import Progress
 from twinset.sampling.allocation import RowsRequest
 
@@ -175,6 +177,18 @@ def test_public_lengths_move_it(planned, machine, options):
     source = {"prompt": options.pop("prompt")} if "prompt" in options else None
     longer = planned(max_minutes=1.0, source=source, **options)[0]
     assert longer.plan.steps * longer.plan.batch_size < 550
+
+
+@pytest.mark.parametrize(
+    ("options", "is_said"),
+    [({}, True), ({"max_minutes": None}, False), ({"steps": 2}, False), ({"batch_size": 8}, False)],
+)
+def test_the_ledger_says_what_steps_follow_from(planned, options, is_said):
+    prepared, _ = planned(**options)
+    base, config = prepared.base.origin, prepared.config
+    randomness = Randomness.for_tests(1)
+    ledger = open_ledger(prepared.plan, config, prepared.template, base, False, randomness, None)
+    assert any("the speed of the machine" in one for one in ledger.public_inputs) == is_said
 
 
 # --- measuring ----------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, get_args
 
@@ -61,7 +61,7 @@ class Forecast:
             f" ({estimate.tokens} tokens a record)",
             f"writing the twin       about {clock(estimate.sampling_seconds)}",
             f"memory                 about {estimate.memory_gb:.1f} GB",
-            *(choice.line() for choice in self.choices),
+            *self._choice_lines(),
             *(
                 f"ε = {epsilon:g} would need     σ = {sigma:.3f}"
                 if sigma is not None
@@ -73,6 +73,14 @@ class Forecast:
                 for name, p in self.policies.items()
             ),
         ]
+
+    def _choice_lines(self) -> Iterator[str]:
+        """Yield the choices behind the length that they suppose."""
+        if self.choices:
+            tokens = self.choices[0].estimate.tokens
+            yield f"choices                by time, rows included, for {tokens} tokens a record"
+        for choice in self.choices:
+            yield choice.line()
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
