@@ -10,6 +10,7 @@ import torch
 
 from tests.helpers.commands import texts
 from tests.helpers.machines import machine_of
+from twinset import generate
 from twinset.config.options import run_config
 from twinset.config.plan import make_plan, size_for
 from twinset.models.base_model import load_base
@@ -32,13 +33,16 @@ class Notes(Progress):
     """Keeps what it is notified of."""
 
     def __init__(self):
-        self.said, self.warned = [], []
+        self.said, self.warned, self.phases = [], [], []
 
     def say(self, line):
         self.said.append(line)
 
     def warn(self, line):
         self.warned.append(line)
+
+    def expect(self, phases):
+        self.phases = list(phases)
 
 
 @pytest.fixture
@@ -110,6 +114,23 @@ def test_rows_that_take_longer_than_there_is_are_named(planned, machine):
     assert len(notes.warned) == 1
     assert "writing 6000 rows alone takes about" in notes.warned[0] and "`rows=" in notes.warned[0]
     assert found.plan.steps * found.plan.batch_size >= 64
+
+
+@pytest.mark.parametrize(("policy", "trained"), [("uniform", 1), ("selective", 2)])
+def test_a_run_reports_the_time_of_its_phases(
+    tiny_base, machine, tmp_path, monkeypatch, policy, trained
+):
+    machine(1e-3, row=1e-2)
+    monkeypatch.chdir(tmp_path)
+    frame, notes = pd.DataFrame({"text": texts(), "label": ["good", "bad"] * 30}), Notes()
+    options = {"epsilon": 50, "steps": 2, "batch_size": 8, "max_tokens": 12}
+    options |= {"noise_policy": policy, "max_minutes": 1.0, "rows": 4, "run": "r"}
+    generate(frame, "text", "label", base_model=str(tiny_base), progress=notes, **options)
+    assert [name for name, _ in notes.phases] == ["training"] * trained + ["rows"]
+    tokens = notes.phases[-1][1] / 4 / 1e-2
+    assert [seconds for _, seconds in notes.phases[:-1]] == pytest.approx(
+        [2 * 8 * tokens * 1e-3] * trained, rel=0.2
+    )
 
 
 @pytest.mark.parametrize("given", [{"steps": 3}, {"batch_size": 8}, {"steps": 3, "batch_size": 8}])
