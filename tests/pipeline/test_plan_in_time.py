@@ -8,14 +8,14 @@ import pandas as pd
 import pytest
 import torch
 
-from tests.helpers.commands import texts
+from tests.helpers.commands import ROOT, texts
 from tests.helpers.machines import machine_of
 from twinset import generate
 from twinset.config.options import run_config
 from twinset.config.plan import make_plan, size_for
 from twinset.models.base_model import load_base
 from twinset.pipeline import plan_in_time as in_time
-from twinset.pipeline.choices import choices
+from twinset.pipeline.choices import choices, published, worth
 from twinset.pipeline.estimate import measure, usual_tokens
 from twinset.pipeline.finetune import finetune
 from twinset.pipeline.open_ledger import open_ledger
@@ -262,6 +262,33 @@ def test_three_choices(tiny_base, machine):
     assert sizes == {"quick": (16, 156), "usual": (40, 250), "best": (40, 1000)}
     assert found["quick"].estimate.seconds < found["usual"].estimate.seconds
     assert "`steps=40` `batch_size=1000`" in found["best"].line()
+
+
+def test_what_a_choice_buys_is_what_docs_publish():
+    page, table = (ROOT / "docs" / "tuning.md").read_text("utf-8"), published()
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines()]
+    found = {row[1]: float(row[-1]) for row in rows if len(row) == 7 and row[1][:1].isdigit()}
+    for one in table["measured"]:
+        assert found[f"{one['steps']} × {one['batch_size']}"] == one["accuracy"]
+    base = next(float(row[-1]) for row in rows if row[:1] == ["no private data"] and len(row) == 7)
+    assert base == table["without_private_data"]
+
+
+@pytest.mark.parametrize(
+    ("steps", "batch", "base", "found"),
+    [
+        (40, 140, "smollm2-135m", "5,600 visits gave 0.619"),
+        (40, 279, "smollm2-135m", "5,600 visits gave 0.619"),
+        (16, 87, "smollm2-135m", "1,392 visits gave 0.518"),
+        (40, 281, "smollm2-135m", ""),
+        (16, 86, "smollm2-135m", ""),
+        (40, 140, "gpt2-mini", ""),
+    ],
+)
+def test_what_was_not_measured_is_not_promised(steps, batch, base, found):
+    config = run_config({"base_model": base, "steps": steps, "batch_size": batch})
+    said = worth(make_plan(3128, config), config)
+    assert said.startswith(found) and bool(said) == bool(found)
 
 
 def test_a_choice_that_would_drown_in_noise_is_left_out(tiny_base, machine):
