@@ -1,6 +1,7 @@
 """What a terminal shows of the time that is left, by a clock that the test turns."""
 
 import io
+import re
 
 import pytest
 from rich.console import Console as RichConsole
@@ -32,7 +33,8 @@ def console(monkeypatch, clock):
     update = shown.Console._update
 
     def kept(self, line, completed, total):
-        lines.append((line.rsplit(" | ", 1)[1], round(completed / total, 3)))
+        time = next(part for part in line.split(" | ") if re.search("left|eta", part))
+        lines.append((time, round(completed / total, 3)))
         update(self, line, completed, total)
 
     monkeypatch.setattr(shown.Console, "_update", kept)
@@ -56,13 +58,13 @@ def test_a_terminal_shows_the_end_of_the_whole_run(console, clock):
         progress.count("rows", rows, 20)
         clock(30)
     assert lines == [
-        ("whole run 01:30", 0.1),
-        ("whole run 01:20", 0.2),
-        ("whole run 01:10", 0.3),
-        ("whole run 01:00", 0.4),
-        ("whole run 01:00", 0.4),
-        ("whole run 00:30", 0.7),
-        ("whole run 00:00", 1.0),
+        ("01:30 left", 0.1),
+        ("01:20 left", 0.2),
+        ("01:10 left", 0.3),
+        ("01:00 left", 0.4),
+        ("01:00 left", 0.4),
+        ("00:30 left", 0.7),
+        ("00:00 left", 1.0),
     ]
 
 
@@ -71,7 +73,16 @@ def test_what_the_present_phase_shows_corrects_those_to_come(console, clock):
     progress, lines = console
     progress.expect([("training", 40.0), ("rows", 60.0)])
     step(progress, 1, clock(20))
-    assert lines[-1] == ("whole run 03:00", 0.1)  # 3 steps of 20 s, and twice 60 s
+    assert lines[-1] == ("03:00 left", 0.1)  # 3 steps of 20 s, and twice 60 s
+
+
+def test_a_narrow_terminal_shows_the_time_that_is_left(console, clock):
+    progress, _ = console
+    progress._out = RichConsole(file=io.StringIO(), force_terminal=True, width=60)
+    progress.expect([("training", 40.0), ("rows", 60.0)])
+    step(progress, 1, clock(10))
+    progress.say("done")
+    assert "01:30 left | step 1/4" in progress._out.file.getvalue()
 
 
 def test_a_resumed_phase_counts_what_this_process_does(console, clock):
