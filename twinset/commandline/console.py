@@ -120,7 +120,8 @@ class Console:
         if self._live and self._ahead:
             left = self._ahead.after(phase, done, total, each)
             spent = time.monotonic() - self._run_began
-            self._update(f"{clock(left)} left | {line}", spent, spent + left)  # first: lines are cut
+            # The time stands first, as a narrow terminal cuts the line.
+            self._update(f"{clock(left)} left | {line}", spent, spent + left)
         elif self._live:
             self._update(f"{line} | eta {clock(left)}", done, total)
         elif done == total or time.monotonic() - self._last >= PLAIN_SECONDS:
