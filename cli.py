@@ -47,6 +47,7 @@ from twinset.config.options import (
     SEED,
     SPEED,
     TABLE,
+    TIME,
     TRAINING,
     TWIN_FILE,
     run_config,
@@ -89,7 +90,7 @@ def generate(
 
 
 @app.command()
-@takes(*TABLE, *PRIVACY, *POLICY, *TRAINING, *SPEED, *RUN, *OVERWRITE, *SEED)
+@takes(*TABLE, *PRIVACY, *POLICY, *TRAINING, *TIME, *SPEED, *RUN, *OVERWRITE, *SEED)
 def finetune(
     data: Data,
     *,
@@ -150,7 +151,7 @@ def sample(
 
 
 @app.command()
-@takes(*TABLE, *PRIVACY, *POLICY, *TRAINING, *SPEED, *ROWS[:1], *SEED)
+@takes(*TABLE, *PRIVACY, *POLICY, *TRAINING, *TIME, *SPEED, *ROWS[:1], *SEED)
 def plan(
     data: Annotated[str | None, typer.Argument(help="The table; or give --records.")] = None,
     *,

@@ -15,6 +15,7 @@ import pandas as pd
 
 from evaluation.twins import Twin, read_twin
 from twinset.config import RunConfig
+from twinset.config.plan import sized
 from twinset.data.columns import choose_columns
 from twinset.data.formats import FORMATS, written_names
 from twinset.data.schema import Schema
@@ -33,7 +34,7 @@ class FinishedRun:
 
     Args:
         root: its folder.
-        config: its options.
+        config: its options, with the steps and the batch size that its time chose.
         schema: shape of the private table.
         template: its prompts.
     """
@@ -52,7 +53,9 @@ class FinishedRun:
         """
         check_file_format(root / "model" / LEDGER)
         try:
-            config = RunConfig.from_dict(_json(root / "internal" / "config.json"))
+            made_from = _json(root / "internal" / "config.json")
+            plan = made_from["plan"]
+            config = sized(RunConfig.from_dict(made_from), plan["steps"], plan["batch_size"])
             described = _json(root / "model" / DESCRIPTION)
             schema = Schema.from_dict(described["schema"])
             template = Template.from_dict(described["template"])

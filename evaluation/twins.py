@@ -59,12 +59,16 @@ def train_twin(
 ) -> tuple[TwinModel, Twin]:
     """Fine-tune once and sample once, with the parts that `twinset generate` is made of.
 
-    Rows are protected one by one. One of several models: torch writes the rows, as vLLM would keep
-    the GPU from the next.
+    Rows are protected one by one. One of several models, which are compared: the clock chooses no
+    steps, and torch writes the rows, as vLLM would keep the GPU from the next.
     """
     sampling = replace(config.sampling, engine="torch")
     of_records = PrivacyConfig().max_records_per_owner  # without effect
-    config = replace(config, privacy=replace(config.privacy, max_records_per_owner=of_records))
+    config = replace(
+        config,
+        privacy=replace(config.privacy, max_records_per_owner=of_records),
+        training=replace(config.training, max_minutes=None),
+    )
     if sampling != config.sampling:
         progress.say("of several models torch writes the rows, whatever --engine")
     seconds: Seconds = {}

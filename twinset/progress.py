@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,7 +19,8 @@ class StepReport:
         loss: mean loss over the batch; NaN when it was empty.
         clipped: share of units whose gradient was longer than it may be.
         non_finite: units whose gradient was not finite and counted as zero.
-        seconds: wall time since training began.
+        seconds: wall time since this process began to train.
+        taken: steps that this process took.
     """
 
     step: int
@@ -28,6 +29,7 @@ class StepReport:
     clipped: float
     non_finite: int
     seconds: float
+    taken: int
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,10 @@ class Progress(Protocol):
         """Show what nobody should miss."""
         return
 
+    def expect(self, phases: Sequence[tuple[str, float]]) -> None:
+        """Report the phases of the run in order, and how many seconds each is planned to take."""
+        return
+
     def step(self, report: StepReport, plan: Plan) -> None:
         """Report one training step."""
         return
@@ -86,6 +92,45 @@ class Progress(Protocol):
 
 class Silent(Progress):
     """Shows nothing."""
+
+
+class TimeLeft:
+    """How long a whole run still takes, phase after phase.
+
+    Phases to come take what was planned, times how far the present one is off its own plan.
+
+    Args:
+        phases: their names in order, with the seconds that each is planned to take.
+    """
+
+    def __init__(self, phases: Sequence[tuple[str, float]]) -> None:
+        self._phases = [("", 0.0), *phases]
+        self._at, self._done, self._pace = 0, 0, 1.0
+
+    def after(self, phase: str, done: int, total: int, each: float) -> float:
+        """Return the seconds to the run's end.
+
+        Args:
+            phase: the present one; one that was not planned delays those that were.
+            done: of its parts. Fewer than before: the next phase of this name has begun.
+            total: of its parts.
+            each: seconds of one part, as seen; 0 where none was.
+
+        >>> left = TimeLeft([("training", 100.0), ("rows", 50.0)])
+        >>> left.after("training", 2, 10, 20.0)  # twice as slow as planned
+        260.0
+        >>> left.after("rows", 0, 500, 0.0), left.after("rows", 250, 500, 0.2)
+        (100.0, 50.0)
+        """
+        names = [name for name, _ in self._phases]
+        if (phase != names[self._at] or done < self._done) and phase in names[self._at + 1 :]:
+            self._at = names.index(phase, self._at + 1)
+        self._done = done
+        name, planned = self._phases[self._at]
+        if name == phase and planned and each:
+            self._pace = each * total / planned
+        own = each * (total - done) or self._pace * planned * (1 - done / total)
+        return own + self._pace * sum(seconds for _, seconds in self._phases[self._at + 1 :])
 
 
 def clock(seconds: float) -> str:

@@ -74,7 +74,7 @@ class Demo:
         """Return the options of its run; without a base model, the demo's own."""
         name = self.base_model if base_model is None else base_model
         recipe = self.mini if name == GPT2_MINI else self.training
-        training = replace(recipe, base_model=name)
+        training = replace(recipe, base_model=name, max_minutes=None)  # it says what it takes
         return RunConfig(privacy=self.privacy, training=training, sampling=self.sampling)
 
     def planted(self, rows: DataFrame) -> list[dict[str, str]]:

@@ -111,10 +111,10 @@ def _seconds_ahead(
     longest = config.training.max_tokens
     tokens = usual_tokens(prepared.records.texts, prepared.base.tokenizer, prompt, longest)
     rows = demo.rows_per_label * len(prepared.records.schema.combinations)
-    twin = measure(prepared.base, config, prepared.plan, tokens, rows)
+    twin = measure(prepared.base, config, prepared.plan, tokens).estimate(prepared.plan, rows)
     baseline = twin.sampling_seconds * longest / tokens
     embedding = _embedding_seconds(demo, train, rows, progress) if demo.embedded else 0.0
-    return twin.training_seconds + twin.sampling_seconds + baseline + embedding + OTHER_SECONDS
+    return twin.seconds + baseline + embedding + OTHER_SECONDS
 
 
 def _embedding_seconds(demo: Demo, train: DataFrame, rows: int, progress: Progress) -> float:

@@ -221,6 +221,9 @@ def test_progress_lines(run):
     assert MARKER not in outcome.err
 
 
+CHOICES = {"quick": 32, "usual": 40, "best": 40}  # whatever --steps says
+
+
 @pytest.mark.parametrize("given", [GIVEN, ("--records", "60", *QUICK)], ids=["table", "records"])
 def test_plan(place, run, given):
     before = snapshot(place)
@@ -232,8 +235,17 @@ def test_plan(place, run, given):
     assert plan["noise_by_epsilon"]["8"] == pytest.approx(plan["noise_multiplier"])
     assert plan["noise_by_epsilon"]["1"] > plan["noise_by_epsilon"]["3"]
     assert min(plan["training_seconds"], plan["sampling_seconds"], plan["memory_gb"]) > 0
+    assert {name: c["steps"] for name, c in plan["choices"].items()} == CHOICES
     text = run("plan", given=given).out
-    for said in ("records N", "δ = 1e-05", "noise to signal", "about", "ε = 1 would need"):
+    for said in (
+        "records N",
+        "choices  ",
+        "--steps 40 --batch-size 60",
+        "δ = 1e-05",
+        "noise to signal",
+        "about",
+        "ε = 1 would need",
+    ):
         assert said in text
     assert snapshot(place) == before
 

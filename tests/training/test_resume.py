@@ -14,6 +14,7 @@ import pytest
 
 import twinset.training.resume as resumption
 from tests.helpers.commands import (
+    COLUMNS,
     MARKER,
     arguments,
     good_table_in,
@@ -21,6 +22,7 @@ from tests.helpers.commands import (
     run_twinset,
     snapshot,
 )
+from tests.helpers.machines import machine_of
 from twinset.commandline.console import Console
 from twinset.errors import InputError
 from twinset.privacy.accounting.events import SubsampledGaussian
@@ -165,6 +167,37 @@ def test_other_settings_are_refused(place, generate, killed):
     other = generate("--resume")
     assert other.code == 2 and "other settings (table)" in other.err and MARKER not in other.err
     assert snapshot(place / ".r.partial") == partial
+
+
+@pytest.fixture
+def timed(place, tiny_base, capsys):
+    """Run `generate` where the time chooses the steps."""
+    given = ["generate", "t.csv", *COLUMNS, "--base-model", tiny_base, "--run", "r", "--quiet"]
+    given += "--rows 6 --max-tokens 12 --epsilon 1000 --max-minutes 1".split()
+    return lambda *more: run_twinset(capsys, *given, *more)
+
+
+@pytest.mark.parametrize("faster", [20, 1 / 20], ids=["faster", "slower"])
+def test_resumed_on_another_machine_it_keeps_its_plan(timed, at_step, monkeypatch, faster):
+    machine_of(monkeypatch, record=0.02)
+    at_step(3, die)
+    assert timed().code == 1
+    begun = json.loads(Path(".r.partial/internal/config.json").read_text())["plan"]
+    assert 16 <= begun["steps"] < 40
+    machine_of(monkeypatch, record=0.02 / faster)
+    assert timed("--resume").code == 0
+    assert steps_of("r") == begun["steps"]
+    assert json.loads(Path("r/internal/config.json").read_text())["plan"] == begun
+
+
+def test_a_resumed_run_that_was_planned_anew_would_be_noticed(timed, at_step, monkeypatch):
+    machine_of(monkeypatch, record=0.02)
+    at_step(3, die)
+    assert timed().code == 1
+    machine_of(monkeypatch, record=0.001)
+    monkeypatch.setattr("twinset.pipeline.generate._begun_with", lambda run: None)
+    again = timed("--resume")
+    assert again.code == 2 and "other settings (plan)" in again.err
 
 
 def test_resuming_twice_from_one_checkpoint_is_two_releases(generate, killed):

@@ -1,12 +1,14 @@
 """A run's progress on stderr: a live line with a bar on a terminal, else a plain line now and then.
 
+The live line shows when the whole run will end, where that was planned; a plain one its phase.
+
 Knows how things look, and nothing of how they are computed.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -15,7 +17,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from twinset.commandline.entry_point import with_flags
 from twinset.config.plan import Plan
-from twinset.progress import PretrainingReport, StepReport, clock
+from twinset.progress import PretrainingReport, StepReport, TimeLeft, clock
 
 PLAIN_SECONDS = 10.0  # between two plain lines
 EPSILON_UPDATES = 20  # a run; the accountant takes its time
@@ -38,6 +40,9 @@ class Console:
         self._phase = ""
         self._bits = 0.0  # per byte, of the last validation
         self._began = self._last = self._spent = 0.0
+        self._first = 0  # of the phase's parts, done when it was seen first
+        self._ahead: TimeLeft | None = None
+        self._run_began = 0.0
 
     def __enter__(self) -> Console:
         """Begin."""
@@ -63,6 +68,10 @@ class Console:
         self._end_phase()
         self._out.print(f"WARNING: {with_flags(line)}", markup=False, style="bold red")
 
+    def expect(self, phases: Sequence[tuple[str, float]]) -> None:
+        """See `twinset.progress.Progress`."""
+        self._ahead, self._run_began = TimeLeft(phases), time.monotonic()
+
     def step(self, report: StepReport, plan: Plan) -> None:
         """See `twinset.progress.Progress`."""
         if self._quiet:
@@ -70,15 +79,17 @@ class Console:
         due = report.step == plan.steps or not (report.step - 1) % -(-plan.steps // EPSILON_UPDATES)
         if due and plan.is_covered:
             self._spent = plan.epsilon_after(report.step)
-        self._show("training", step_line(report, plan, self._spent), report.step, plan.steps)
+        each = report.seconds / max(1, report.taken)
+        line = step_line(report, plan, self._spent)
+        self._show("training", line, report.step, plan.steps, each)
 
     def pretraining_step(self, report: PretrainingReport) -> None:
         """See `twinset.progress.Progress`."""
         if self._quiet:
             return
         self._bits = report.bits or self._bits
-        line = pretraining_line(report, self._bits)
-        self._show("pre-training", line, report.step, report.steps)
+        line, each = pretraining_line(report, self._bits), report.seconds / max(1, report.taken)
+        self._show("pre-training", line, report.step, report.steps, each)
 
     def noise(self, mean_noise: Mapping[str, float]) -> None:
         """See `twinset.progress.Progress`; a picture of it is in the run folder."""
@@ -87,28 +98,46 @@ class Console:
         """See `twinset.progress.Progress`."""
         if self._quiet:
             return
-        self._begin_phase(what)
-        seconds = time.monotonic() - self._began
-        left = seconds * (total - done) / done if done else 0.0
-        width = len(str(total))
-        rate = done / seconds if seconds > 0 else 0.0
-        line = f"{what} {done:0{width}}/{total} | {rate:.3g}/s | eta {clock(left)}"
-        self._show(what, line, done, total)
+        self._begin_phase(what, done)
+        seconds, seen = time.monotonic() - self._began, done - self._first
+        each = seconds / seen if seen else 0.0
+        rate = 1 / each if each else 0.0
+        line = f"{what} {done:0{len(str(total))}}/{total} | {rate:.3g}/s"
+        self._show(what, line, done, total, each)
 
-    def _show(self, phase: str, line: str, done: int, total: int) -> None:
-        self._begin_phase(phase)
-        if self._live:
-            bar, task = self._live
-            bar.update(task, completed=done, total=total, description=line)
+    def _show(self, phase: str, line: str, done: int, total: int, each: float) -> None:
+        """Show how far a phase is, and its end; with a bar, and a plan, that of the whole run.
+
+        Args:
+            phase: its name.
+            line: its figures.
+            done: of its parts.
+            total: of its parts.
+            each: seconds of one part; 0 where that is not known.
+        """
+        self._begin_phase(phase, done)
+        left = each * (total - done)
+        if self._live and self._ahead:
+            left = self._ahead.after(phase, done, total, each)
+            spent = time.monotonic() - self._run_began
+            # The time stands first, as a narrow terminal cuts the line.
+            self._update(f"{clock(left)} left | {line}", spent, spent + left)
+        elif self._live:
+            self._update(f"{line} | eta {clock(left)}", done, total)
         elif done == total or time.monotonic() - self._last >= PLAIN_SECONDS:
             self._last = time.monotonic()
-            self._out.print(line, markup=False)
+            self._out.print(f"{line} | eta {clock(left)}", markup=False)
 
-    def _begin_phase(self, phase: str) -> None:
+    def _update(self, line: str, completed: float, total: float) -> None:
+        assert self._live
+        bar, task = self._live
+        bar.update(task, completed=completed, total=total, description=line)
+
+    def _begin_phase(self, phase: str, done: int) -> None:
         if phase == self._phase:
             return
         self._end_phase()
-        self._phase, self._began = phase, time.monotonic()
+        self._phase, self._began, self._first = phase, time.monotonic(), done
         self._last = 0.0 if phase == "training" else self._began  # the first step tells at once
         if self._out.is_terminal:
             columns = (BarColumn(bar_width=20), TextColumn("{task.description}", markup=False))
@@ -123,25 +152,24 @@ class Console:
 
 
 def step_line(report: StepReport, plan: Plan, spent: float) -> str:
-    """Return one aligned line: step, loss, clipped share, ε spent of target, speed, time left."""
+    """Return one aligned line: step, loss, clipped share, ε spent of target, speed."""
     width = len(str(plan.steps))
-    left = report.seconds * (plan.steps - report.step) / report.step
-    speed = plan.batch_size * report.step / report.seconds if report.seconds > 0 else 0.0
+    speed = plan.batch_size * report.taken / report.seconds if report.seconds > 0 else 0.0
     loss = "  none" if report.loss != report.loss else f"{report.loss:6.3f}"
     budget = f"{spent:.2f}/{plan.highest:.2f}" if plan.is_covered else "none"
     return (
         f"step {report.step:0{width}}/{plan.steps} | loss {loss} | clipped {report.clipped:4.0%} | "
-        f"eps {budget} | {speed:.3g} rec/s | eta {clock(left)}"
+        f"eps {budget} | {speed:.3g} rec/s"
     )
 
 
 def pretraining_line(report: PretrainingReport, bits: float) -> str:
-    """Return one line: step, loss, last validation, speed, time left."""
+    """Return one line: step, loss, last validation, speed."""
     each = report.seconds / max(1, report.taken)
     speed = report.tokens / max(1, report.step) / each if each > 0 else 0.0
     loss = "  none" if report.loss is None else f"{report.loss:6.3f}"
     validation = f"{bits:.3f} bits/byte" if bits else "not validated"
     return (
         f"step {report.step:0{len(str(report.steps))}}/{report.steps} | loss {loss} | "
-        f"{validation} | {speed:.3g} tokens/s | eta {clock(each * (report.steps - report.step))}"
+        f"{validation} | {speed:.3g} tokens/s"
     )

@@ -121,14 +121,16 @@ TRAINING = (
         "lora|qlora|full",
     ),
     Option("lora_rank", int, "Rank of the adapters."),
-    Option("steps", int, "Training steps; left out: chosen from N."),
-    Option("batch_size", int, "Expected records a step; left out: chosen from N."),
+    Option("steps", int, "Training steps; left out: chosen from N and the time."),
+    Option("batch_size", int, "Expected records a step; left out: chosen from N and the time."),
     Option("learning_rate", float, "Adam's, at its peak; left out: by `method`."),
     Option("max_tokens", int, "Longest text kept, in tokens."),
     Option("mismatch_weight", float, "λ of the prompt-mismatch loss; 0 switches it off."),
     Option("mismatch_prompts", int, "Wrong prompts a record is set against."),
     Option("mismatch_form", str, "Form of that loss.", "bounded|published"),
 )
+# Of a run; commands that train several models give each the plan that N asks for.
+TIME = (Option("max_minutes", float, "Time of the whole run, by which steps are chosen."),)
 SPEED = (
     Option("physical_tokens", int, "Tokens in memory at once; changes no result."),
     Option("physical_batch", int, "The same in records; overrides the tokens."),
@@ -169,7 +171,7 @@ PANELS: dict[str, tuple[Option, ...]] = {
     "Table": TABLE,
     "Privacy": PRIVACY,
     "Noise policy": POLICY,
-    "Training": TRAINING,
+    "Training": (*TRAINING, *TIME),
     "Speed": SPEED,
     "Rows": ROWS,
     "Decoding": DECODING,

@@ -29,6 +29,8 @@ LARGEST_NOISE_PER_RECORD = 0.25
 
 LEARNING_RATE = 3e-3  # for adapters; docs/tuning.md says what was tried
 FULL_LEARNING_RATE = 1e-4  # for all weights
+FEWEST_STEPS = 16  # before steps become smaller, too: few large ones beat many small ones
+FEWEST_VISITS = 1024  # of records: the fewest that docs/tuning.md says anything of
 MISMATCH_WEIGHT = 8.0  # λ of the bounded form; docs/tuning.md says what was tried
 
 
@@ -181,6 +183,26 @@ def default_steps(records: int, batch_size: int) -> int:
     [40, 40, 126, 300]
     """
     return max(40, min(300, round(records / batch_size)))
+
+
+def size_for(records: int, visits: int) -> tuple[int, int]:
+    """Return steps and batch size for so many visits of records, each batch counted whole.
+
+    Of the usual plan, fewer visits take away steps down to `FEWEST_STEPS`, then records of each;
+    more are for larger batches, as noise falls with them.
+
+    >>> [size_for(10_000, visits) for visits in (40_000, 10_000, 5_000, 1_024)]
+    [(40, 1000), (40, 250), (20, 250), (16, 64)]
+    """
+    usual = default_batch_size(records)
+    steps = min(default_steps(records, usual), max(FEWEST_STEPS, visits // usual))
+    return steps, max(1, min(records, visits // steps))
+
+
+def sized(config: RunConfig, steps: int | None, batch_size: int | None) -> RunConfig:
+    """Return the options with other steps and batch size; `None`: chosen from N."""
+    training = replace(config.training, steps=steps, batch_size=batch_size)
+    return replace(config, training=training)
 
 
 def make_plan(records: int, config: RunConfig) -> Plan:

@@ -141,7 +141,11 @@ class PolicyConfig:
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """What is trained and how. `None`: chosen from the number of records by `config.plan`."""
+    """What is trained and how. `None`: chosen from the number of records by `config.plan`.
+
+    `max_minutes` is for the whole run, rows included; with it fewer steps, or smaller ones, are
+    chosen where this machine needs longer. `None`: they may take any time.
+    """
 
     base_model: str = "smollm2-135m"
     method: Method = "lora"
@@ -153,11 +157,17 @@ class TrainingConfig:
     mismatch_weight: float | None = bounded(None, 0, 1000)
     mismatch_prompts: int = bounded(1, 0, 10_000)
     mismatch_form: MismatchForm = "bounded"
+    max_minutes: float | None = bounded(60.0, 0.1, 10**6)
     seed: int = within(0, SEEDS)
 
     def __post_init__(self) -> None:
         """Refuse values the loop could not run with."""
         check_options(self)
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether `max_minutes` may choose steps and batch size: neither was given."""
+        return self.max_minutes is not None and self.steps is None and self.batch_size is None
 
 
 @dataclass(frozen=True)

@@ -1,20 +1,21 @@
 """How long a run will take and how much memory: measured on made-up tokens, before any training.
 
 Knows no record: it is given a length in tokens and times the real engine and the real sampler on
-random ids of that length.
+random ids of that length, with a copy of the model.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from twinset.config import RunConfig
+from twinset.config import PolicyConfig, RunConfig
 from twinset.config.plan import Plan
 from twinset.data.padding import padded, padded_lengths
 from twinset.models.base_model import BaseModel, context_length
@@ -29,7 +30,6 @@ from twinset.training.batch_shapes import BatchShapes
 from twinset.training.clipped_sum import WrongPrompts
 from twinset.training.mismatch_loss import MismatchLoss
 
-USUAL_TOKENS = 64  # of a record with its prompt, where there is no table to measure
 PROBE_ROWS, PROBE_TOKENS = 256, 4  # of the sampler's probe
 
 
@@ -51,50 +51,125 @@ class Estimate:
     sampling_seconds: float
     memory_gb: float
 
+    @property
+    def seconds(self) -> float:
+        """Of training and rows together."""
+        return self.training_seconds + self.sampling_seconds
 
-def measure(base: BaseModel, config: RunConfig, plan: Plan, tokens: int, rows: int) -> Estimate:
-    """Time one physical batch, one noise draw and a few written tokens. Changes the base model.
+    def phases(self, policy: PolicyConfig) -> list[tuple[str, float]]:
+        """Return the run's phases as progress calls them, in order, with their seconds."""
+        each = self.training_seconds / policy.phases
+        return [*[("training", each)] * policy.phases, ("rows", self.sampling_seconds)]
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What the parts of a run take on this machine, as measured.
 
     Args:
-        base: the base model.
+        config: the run's options.
+        tokens: of a record with its prompt, as supposed.
+        length: tokens that it is padded to.
+        records_each: of a unit, as supposed; 1 where each record is protected by itself.
+        trained_parameters: p.
+        record_seconds: to clip one record's gradient, over its wrong prompts too.
+        noise_seconds: of one release and what the policy learns from it.
+        weigh_seconds: of one record's privacy weight.
+        row_seconds: of one row of the twin.
+        memory_gb: see `Estimate`.
+    """
+
+    config: RunConfig
+    tokens: int
+    length: int
+    records_each: float
+    trained_parameters: int
+    record_seconds: float
+    noise_seconds: float
+    weigh_seconds: float
+    row_seconds: float
+    memory_gb: float
+
+    def estimate(self, plan: Plan, rows: int) -> Estimate:
+        """Return what a plan costs, and so many rows of the twin."""
+        computed = plan.batch_size * self.records_each + self._filler(plan)
+        step = computed * self.record_seconds + self.noise_seconds
+        drawn = plan.records * (1 - (1 - plan.sample_rate) ** plan.steps)
+        training = self.config.policy.phases * plan.steps * step + drawn * self.weigh_seconds
+        return Estimate(
+            self.tokens, self.trained_parameters, training, rows * self.row_seconds, self.memory_gb
+        )
+
+    def at(self, tokens: int) -> Speed:
+        """Return the same for records of another length, as if each token took the same."""
+        share = tokens / self.tokens
+        return replace(
+            self,
+            tokens=tokens,
+            length=max(1, round(share * self.length)),
+            record_seconds=share * self.record_seconds,
+            weigh_seconds=share * self.weigh_seconds,
+            row_seconds=share * self.row_seconds,
+        )
+
+    def _filler(self, plan: Plan) -> float:
+        """Return how many records' worth of filler a step has: half a batch of each length."""
+        units = _shapes(self.config, plan).units(1, self.length)
+        lengths = min(len(padded_lengths(self.length, self.length)), plan.batch_size)
+        return lengths * (units - 1) / 2
+
+
+def measure(
+    base: BaseModel, config: RunConfig, plan: Plan, tokens: int, records_each: float = 1.0
+) -> Speed:
+    """Time one physical batch, one noise draw and a few written tokens, on a copy of the model.
+
+    Args:
+        base: the base model, which stays as it is.
         config: the run's options.
         plan: the run's plan.
-        tokens: of a usual record with its prompt.
-        rows: of the twin.
+        tokens: of a record with its prompt, as supposed.
+        records_each: of a unit, as supposed.
     """
     tokens = max(4, min(tokens, context_length(base.model) - PROBE_TOKENS))
     row_seconds = _row_seconds(fastest(base.model), config, tokens)
-    fuse(base.model.to(frozen_dtype(config)))
+    copied = fuse(deepcopy(base.model).to(frozen_dtype(config)))
     adaptive = config.policy.noise_policy == "adaptive"
-    weigh_seconds = _weigh_seconds(base.model, tokens) if adaptive else 0.0
-    model = trainable(base.model, config.training)
+    weigh_seconds = _weigh_seconds(copied, tokens) if adaptive else 0.0
+    model = trainable(copied, config.training)
     engine = ClippingEngine(model, config.privacy.max_grad_norm, execution(config))
     try:
-        record_seconds = _record_seconds(engine, config, plan, tokens, model)
+        record_seconds = _record_seconds(engine, model, config, plan, tokens)
         noise_seconds = _noise_seconds(engine.sums, config)
     finally:
         engine.close()
-    visits = plan.batch_size * (2 if config.policy.noise_policy == "selective" else 1)
-    drawn = plan.records * (1 - (1 - plan.sample_rate) ** plan.steps)
-    training_seconds = plan.steps * (visits * record_seconds + noise_seconds)
-    return Estimate(
+    return Speed(
+        config=config,
         tokens=tokens,
+        length=padded(tokens, context_length(base.model)),
+        records_each=records_each,
         trained_parameters=sum(p.numel() for p in engine.parameters),
-        training_seconds=training_seconds + drawn * weigh_seconds,
-        sampling_seconds=rows * row_seconds,
+        record_seconds=record_seconds,
+        noise_seconds=noise_seconds,
+        weigh_seconds=weigh_seconds,
+        row_seconds=row_seconds,
         memory_gb=_peak_memory(),
     )
 
 
-def _record_seconds(
-    engine: ClippingEngine, config: RunConfig, plan: Plan, tokens: int, model: Any
-) -> float:
-    """Time a physical batch of the shape that a run has, and share it out, filler included."""
+def _shapes(config: RunConfig, plan: Plan) -> BatchShapes:
     each = 1 + WrongPrompts.of(plan, config.training).count
-    shapes = BatchShapes(config.speed, plan.batch_size, each)
-    length = padded(tokens, context_length(model))
-    units = shapes.units(1, length)
-    ids = torch.randint(model.config.vocab_size, (units * each, length))
+    return BatchShapes(config.speed, plan.batch_size, each)
+
+
+def _record_seconds(
+    engine: ClippingEngine, model: Any, config: RunConfig, plan: Plan, tokens: int
+) -> float:
+    """Time a physical batch of the shape that a run has, filler included, and share it out."""
+    shapes, length = _shapes(config, plan), padded(tokens, context_length(model))
+    units, each = shapes.units(1, length), shapes.sequences
+    generator = torch.Generator().manual_seed(0)  # what a run draws does not depend on a probe
+    ids = torch.randint(model.config.vocab_size, (units * each, length), generator=generator)
     mask = torch.zeros_like(ids, dtype=torch.bool)
     mask[:, max(1, tokens // 4) : tokens] = True  # behind the prompt, about
     loss = MismatchLoss(plan.mismatch_weight, config.training.mismatch_form)
@@ -102,9 +177,7 @@ def _record_seconds(
     engine.add(sequences, loss)  # the first one warms up
     began = time.monotonic()
     engine.add(sequences, loss)
-    lengths = min(len(padded_lengths(length, length)), plan.batch_size)
-    filler = lengths * (units - 1) / 2  # of each length half a batch, about
-    return (time.monotonic() - began) / units * (1 + filler / plan.batch_size)
+    return (time.monotonic() - began) / units
 
 
 def _weigh_seconds(model: Any, tokens: int) -> float:
@@ -135,7 +208,8 @@ def _row_seconds(model: Any, config: RunConfig, tokens: int) -> float:
         generate(model, prompts, never, 1, config.sampling, generator, prompts)  # warms up
         began = time.monotonic()
         generate(model, prompts, never, PROBE_TOKENS, config.sampling, generator, prompts)
-    return (time.monotonic() - began) / PROBE_ROWS / PROBE_TOKENS * tokens
+    written = min(tokens, config.sampling.max_new_tokens or tokens)
+    return (time.monotonic() - began) / PROBE_ROWS / PROBE_TOKENS * written
 
 
 def _peak_memory() -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, get_args
 
@@ -11,8 +11,10 @@ from twinset.config import RECORDS, NoisePolicyName, PolicyConfig, RunConfig
 from twinset.config.bounds import check_number
 from twinset.config.plan import Plan, make_plan
 from twinset.errors import InputError
-from twinset.models.base_model import BaseModel, load_base
-from twinset.pipeline.estimate import USUAL_TOKENS, Estimate, measure, usual_tokens
+from twinset.models.base_model import load_base
+from twinset.pipeline.choices import Choice, choices
+from twinset.pipeline.estimate import Estimate, Speed, usual_tokens
+from twinset.pipeline.plan_in_time import PublicFacts, plan_in_time
 from twinset.pipeline.prepare import Prepared, prepare
 from twinset.pipeline.request import Source
 from twinset.privacy.accounting.group_privacy import group_epsilon, says_something
@@ -20,6 +22,7 @@ from twinset.progress import Progress, clock
 from twinset.sampling.allocation import RowsRequest
 
 BUDGETS = (1.0, 3.0, 8.0)
+PROMPT_TOKENS = 16  # where there is no table whose labels would say
 
 
 @dataclass(frozen=True)
@@ -32,12 +35,14 @@ class Forecast:
         noise_by_epsilon: σ that the same steps would need for other ε; None where no use.
         policies: a plan for each noise policy in its sound form, None where the records are too
             few; empty without privacy.
+        choices: plans of less and more time.
     """
 
     plan: Plan
     estimate: Estimate
     noise_by_epsilon: Mapping[float, float | None]
     policies: Mapping[str, Plan | None] = field(default_factory=dict)
+    choices: Sequence[Choice] = ()
 
     @property
     def noise_to_signal(self) -> float:
@@ -56,6 +61,7 @@ class Forecast:
             f" ({estimate.tokens} tokens a record)",
             f"writing the twin       about {clock(estimate.sampling_seconds)}",
             f"memory                 about {estimate.memory_gb:.1f} GB",
+            *self._choice_lines(),
             *(
                 f"ε = {epsilon:g} would need     σ = {sigma:.3f}"
                 if sigma is not None
@@ -68,6 +74,14 @@ class Forecast:
             ),
         ]
 
+    def _choice_lines(self) -> Iterator[str]:
+        """Yield the choices behind the length that they suppose."""
+        if self.choices:
+            tokens = self.choices[0].estimate.tokens
+            yield f"choices                by time, rows included, for {tokens} tokens a record"
+        for choice in self.choices:
+            yield choice.line()
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
         return {
@@ -75,6 +89,7 @@ class Forecast:
             **asdict(self.estimate),
             "noise_to_signal": self.noise_to_signal,
             "noise_by_epsilon": {f"{e:g}": s for e, s in self.noise_by_epsilon.items()},
+            "choices": {choice.name: choice.to_dict() for choice in self.choices},
             "policies": {n: plan and plan_to_dict(plan) for n, plan in self.policies.items()},
         }
 
@@ -91,49 +106,62 @@ def forecast(
     Raises:
         InputError: something cannot be used, or neither is given.
     """
-    plan, base, tokens = _planned(source, records, config, rows, progress)
+    if source is not None:
+        plan, speed, facts, tokens = _of_table(source, config, RowsRequest(rows), progress)
+    else:
+        plan, speed, facts, tokens = _of_number(records, config, rows, progress)
     for warning in plan.warnings:
         progress.warn(warning)
-    progress.say("measuring speed on this machine")
-    estimate = measure(base, config, plan, tokens, rows or plan.records)
-    others = policies_side_by_side(plan.records, config)
-    return Forecast(plan, estimate, noise_by_epsilon(plan.records, config), others)
+    return Forecast(
+        plan,
+        speed.at(tokens).estimate(plan, facts.rows),
+        noise_by_epsilon(plan.records, config),
+        policies_side_by_side(plan.records, config),
+        choices(plan.records, config, speed, facts.rows),
+    )
 
 
-def _planned(
-    source: Source | None,
-    records: int | None,
-    config: RunConfig,
-    rows: int | None,
-    progress: Progress,
-) -> tuple[Plan, BaseModel, int]:
-    """Return plan, base model and the tokens of a usual record."""
-    if source is not None:
-        prepared = prepare(source, config, RowsRequest(rows), progress)
-        return prepared.plan, prepared.base, _usual_tokens(prepared)
+def _of_table(
+    source: Source, config: RunConfig, rows: RowsRequest, progress: Progress
+) -> tuple[Plan, Speed, PublicFacts, int]:
+    """Return plan, speed, what it was measured with, and the tokens of a usual record."""
+    prepared = prepare(source, config, rows, progress)
+    plan, base, facts = prepared.plan, prepared.base, prepared.public_facts(rows)
+    speed = prepared.speed or facts.speed(plan, config, base)
+    most = config.training.max_tokens
+    tokens = usual_tokens(prepared.records.texts, base.tokenizer, facts.longest_prompt, most)
+    return plan, speed, facts, tokens
+
+
+def _of_number(
+    records: int | None, config: RunConfig, rows: int | None, progress: Progress
+) -> tuple[Plan, Speed, PublicFacts, int]:
+    """Return the same of a table that is not there yet."""
     if records is None:
         raise InputError("give a table, or `records` with a number")
     check_number("`records`", records, RECORDS, is_whole=True)
-    plan = make_plan(records, config)
-    return plan, load_base(config.training.base_model, say=progress.say), USUAL_TOKENS
+    plan, facts = make_plan(records, config), PublicFacts(PROMPT_TOKENS, rows or records)
+    base = load_base(config.training.base_model, say=progress.say)
+    plan, speed = plan_in_time(plan, config, base, facts, progress)
+    speed = speed or facts.speed(plan, config, base)
+    return plan, speed, facts, speed.tokens
 
 
-def _usual_tokens(prepared: Prepared) -> int:
-    longest = max(map(len, prepared.prompts.values()))
-    most = prepared.config.training.max_tokens
-    return usual_tokens(prepared.records.texts, prepared.base.tokenizer, longest, most)
-
-
-def report_plan(plan: Plan, owned: int | None, progress: Progress) -> None:
-    """Show a plan; `finetune` shows its warnings.
+def report_plan(prepared: Prepared, rows: RowsRequest | None, progress: Progress) -> None:
+    """Show a plan, and report the time of its phases; `finetune` shows its warnings.
 
     Args:
-        plan: the plan.
-        owned: how many records its owners have; None: each record is protected by itself.
-        progress: is notified of its lines.
+        prepared: with the plan.
+        rows: of the twin; `None`: none are written.
+        progress: is notified.
     """
-    if owned is not None:
-        progress.say(f"each of {plan.records} owners of {owned} records is protected as one")
+    plan = prepared.plan
+    if prepared.speed is not None:
+        estimate = prepared.speed.estimate(plan, prepared.public_facts(rows).rows)
+        progress.expect(estimate.phases(prepared.config.policy))
+    if prepared.owned is not None:
+        owned = f"{plan.records} owners of {prepared.owned} records"
+        progress.say(f"each of {owned} is protected as one")
     for line in plan_lines(plan):
         progress.say(line)
 

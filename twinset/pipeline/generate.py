@@ -52,6 +52,7 @@ from twinset.sampling.vllm_engine import check_engine
 from twinset.training.metrics_log import MetricsLog
 from twinset.training.resume import CHECKPOINTS, Resumption, RunContext
 
+MADE_FROM = "config.json"  # in `internal/`
 UNFINISHED = "unfinished"  # part of `internal/` while a run is being made
 FREE = (
     "speed",
@@ -92,8 +93,8 @@ def generate(
         process_group(config.speed.processes) as group,
     ):
         _check_output(source, paths)
-        prepared = prepare(source, config, asked, progress, run.internal)
-        report_plan(prepared.plan, prepared.owned, progress)
+        prepared = prepare(source, config, asked, progress, run.internal, _begun_with(run))
+        report_plan(prepared, asked, progress)
         _check_decoding(prepared)
         model = _finetune(prepared, run, paths, asked, progress, group)
         with _model_is_safe(run, progress):
@@ -125,8 +126,8 @@ def finetune_only(
         _run_folder(source, paths, progress) as run,
         process_group(config.speed.processes) as group,
     ):
-        prepared = prepare(source, config, RowsRequest(), progress, run.internal)
-        report_plan(prepared.plan, prepared.owned, progress)
+        prepared = prepare(source, config, None, progress, run.internal, _begun_with(run))
+        report_plan(prepared, None, progress)
         model = _finetune(prepared, run, paths, RowsRequest(), progress, group)
         _clear(run)
     return Result(model.guarantee, run.root)
@@ -172,7 +173,7 @@ def dry_run(
         check_free(_run_path(source, paths).resolve(), paths.overwrite, paths.resume)
     _check_output(source, paths)
     prepared = prepare(source, config, asked, progress)
-    report_plan(prepared.plan, prepared.owned, progress)
+    report_plan(prepared, asked, progress)
     _check_decoding(prepared)
     for warning in prepared.plan.warnings:
         progress.warn(warning)
@@ -221,8 +222,8 @@ def _check_same(prepared: Prepared, run: RunFolder, asked: RowsRequest) -> None:
         "prompt": prepared.template.to_dict(),
         "table": prepared.records.fingerprint(),  # private, as all of `internal/` is
     }
-    path, plain = run.internal / "config.json", json.loads(json.dumps(made_from))
-    known = json.loads(path.read_text("utf-8")) if run.is_resumed else plain
+    plain = json.loads(json.dumps(made_from))
+    known = _known(run) or plain
     if other := [name for name in plain if name not in FREE and known.get(name) != plain[name]]:
         trained = has_checksums(run.model)
         sample = f"{sampling_command(run.root)} writes rows from its model, " if trained else ""
@@ -231,7 +232,21 @@ def _check_same(prepared: Prepared, run: RunFolder, asked: RowsRequest) -> None:
             "that began it, with `resume=True` (only rows, decoding and speed may differ); "
             f"{sample}`overwrite=True` without `resume` deletes it and starts anew, and {SPENT}"
         )
-    write_json(path, plain)
+    write_json(run.internal / MADE_FROM, plain)
+
+
+def _known(run: RunFolder) -> dict[str, Any]:
+    """Return what a run that is resumed is made from; empty in a new one."""
+    if not run.is_resumed:
+        return {}
+    known: dict[str, Any] = json.loads((run.internal / MADE_FROM).read_text("utf-8"))
+    return known
+
+
+def _begun_with(run: RunFolder) -> tuple[int, int] | None:
+    """Return steps and batch size of a run that is resumed, chosen when its machine was as fast."""
+    known = _known(run).get("plan")
+    return (known["steps"], known["batch_size"]) if known else None
 
 
 def _check_decoding(prepared: Prepared) -> None:

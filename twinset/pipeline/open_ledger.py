@@ -61,6 +61,11 @@ def _public_inputs(
     yield f"the base model {base_origin} and everything it was trained on"
     yield f"the longest text kept, {config.training.max_tokens} tokens"
     yield "all options of the run"
+    if config.training.is_timed:
+        yield (
+            "the number of steps and the batch size, which follow from these and from the speed of "
+            "the machine on made-up tokens"
+        )
     if policy.masks:
         yield f"the detector {policy.detector!r}, which looks at one record at a time"
     if policy.noise_policy == "adaptive":

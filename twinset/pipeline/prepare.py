@@ -13,7 +13,7 @@ from pathlib import Path
 import pandas as pd
 
 from twinset.config import PrivacyConfig, RunConfig
-from twinset.config.plan import Plan, make_plan
+from twinset.config.plan import Plan, make_plan, sized
 from twinset.data.formats import read_frame
 from twinset.data.records import Records, check_reserved, records_from_frame
 from twinset.data.schema import Combination, Schema
@@ -23,6 +23,8 @@ from twinset.detectors import detector_named
 from twinset.errors import InputError
 from twinset.models.base_model import BaseModel, load_base, special_token_strings
 from twinset.models.nf4 import check_method
+from twinset.pipeline.estimate import Speed
+from twinset.pipeline.plan_in_time import PublicFacts, plan_in_time
 from twinset.pipeline.request import Source
 from twinset.progress import Progress, Silent
 from twinset.sampling.allocation import RowsRequest, explicit
@@ -42,6 +44,7 @@ class Prepared:
         config: the run's options.
         notes: about the table, for its owner alone: guesses, rows and columns left out.
         counts: rows of the twin by label, where they were asked for so.
+        speed: of this machine; None where it was not measured, as in a run that is resumed.
     """
 
     records: Records
@@ -51,6 +54,7 @@ class Prepared:
     config: RunConfig
     notes: tuple[str, ...] = ()
     counts: dict[Combination, int] | None = None
+    speed: Speed | None = None
     _used: list[bool] = field(default_factory=list, repr=False, compare=False)
 
     def use(self) -> None:
@@ -74,6 +78,16 @@ class Prepared:
         combinations = self.records.schema.combinations
         return prompt_tokens(self.template, combinations, self.base.tokenizer)
 
+    def public_facts(self, rows: RowsRequest | None) -> PublicFacts:
+        """Return all that a plan's time may depend on beside options, N and base model."""
+        longest = max(map(len, self.prompts.values()))
+        most = 1 if self.owned is None else self.config.privacy.max_records_per_owner
+        facts = PublicFacts(longest, 0, most)
+        if rows is None:
+            return facts
+        asked = sum(self.counts.values()) if self.counts else rows.rows
+        return replace(facts, rows=asked or round(self.plan.records * facts.records_each))
+
 
 def prepare(
     source: Source,
@@ -81,16 +95,19 @@ def prepare(
     rows: RowsRequest | None = None,
     progress: Progress | None = None,
     folder: Path | None = None,
+    begun_with: tuple[int, int] | None = None,
 ) -> Prepared:
     """Read and check everything, the quickest first; train nothing.
 
     Args:
         source: of the private table.
         config: the run's options.
-        rows: of the twin.
+        rows: of the twin; `None`: none are written.
         progress: is notified of what was found.
         folder: private to its owner: a large table is kept there, without a name. None: nothing is
             written, and the table is in memory.
+        begun_with: steps and batch size of the run that is resumed, which goes on as it was begun;
+            `None`: they are chosen, by the time that this machine takes where that may matter.
 
     Raises:
         InputError: something cannot be used.
@@ -103,14 +120,16 @@ def prepare(
     counts = explicit(records.schema, rows or RowsRequest())
     base = load_base(config.training.base_model, say=progress.say)
     check_reserved(records, frame, special_token_strings(base.tokenizer), source.name)
-    prepared = _planned(records, template, config, base)
-    return replace(prepared, notes=notes, counts=counts)
+    planned = config if begun_with is None else sized(config, *begun_with)
+    prepared = _planned(records, template, planned, base)
+    prepared = replace(prepared, config=config, notes=notes, counts=counts)
+    return _in_time(prepared, rows, progress) if begun_with is None else prepared
 
 
 def prepare_records(
     records: Records, template: Template, config: RunConfig, base: BaseModel | None = None
 ) -> Prepared:
-    """Check and plan what is to be done with records in hand, as `prepare` does.
+    """Check and plan what is to be done with records in hand, as `prepare` does, whatever it takes.
 
     That no text holds a special token of the base model is for whoever made the records.
 
@@ -124,6 +143,7 @@ def prepare_records(
         InputError: the method's library is missing, the prompts do not fit into the model's
             context, the plan cannot be made, or the noise policy lacks something.
     """
+    config = replace(config, training=replace(config.training, max_minutes=None))  # as it says
     check_method(config.training)
     base = base or load_base(config.training.base_model)
     return _planned(records, template, config, base)
@@ -135,6 +155,13 @@ def _planned(records: Records, template: Template, config: RunConfig, base: Base
     plan = make_plan(len(records.units(config)), config)
     _check_policy(config, base, records)
     return Prepared(records, template, base, plan, config)
+
+
+def _in_time(prepared: Prepared, rows: RowsRequest | None, progress: Progress) -> Prepared:
+    """Take fewer visits of records where there is less time; of `prepared` only what is public."""
+    facts = prepared.public_facts(rows)
+    plan, speed = plan_in_time(prepared.plan, prepared.config, prepared.base, facts, progress)
+    return replace(prepared, plan=plan, speed=speed)
 
 
 def read_source(

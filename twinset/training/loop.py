@@ -148,7 +148,7 @@ def train(
     if context.resume_state is not None:
         optimizer.restore(context.resume_state)
     clip_and_sum = _clipped_sum(engine, context)
-    began = time.monotonic()
+    began, before = time.monotonic(), optimizer.done
     try:
         for indices in batches:
             units = indices.tolist()
@@ -156,7 +156,8 @@ def train(
             records = context.records_of(indices)
             report = clip_and_sum(Batch(optimizer.done + 1, records, limits, scales))
             optimizer.step(engine.sums, units)
-            context.observe(_step_report(optimizer.done, report, time.monotonic() - began))
+            seconds, taken = time.monotonic() - began, optimizer.done - before
+            context.observe(_step_report(optimizer.done, report, seconds, taken))
             checkpoints.on_step(optimizer.done, optimizer.state)
         checkpoints.on_end(optimizer.done, optimizer.state)
     except KeyboardInterrupt:
@@ -195,9 +196,9 @@ def _rate_shape(steps: int) -> Callable[[int], float]:
     return shape
 
 
-def _step_report(step: int, report: UnitReport, seconds: float) -> StepReport:
+def _step_report(step: int, report: UnitReport, seconds: float, taken: int) -> StepReport:
     if not len(report.losses):
-        return StepReport(step, 0, float("nan"), 0.0, 0, seconds)
+        return StepReport(step, 0, float("nan"), 0.0, 0, seconds, taken)
     finite = report.norms.isfinite()
     return StepReport(
         step=step,
@@ -206,4 +207,5 @@ def _step_report(step: int, report: UnitReport, seconds: float) -> StepReport:
         clipped=float((report.scales[finite] < 1).double().mean()),
         non_finite=int((~finite).sum()),
         seconds=seconds,
+        taken=taken,
     )

@@ -25,6 +25,7 @@ class MetricsLog:
         self._progress, self._internal = progress, internal
         self._metrics = JsonLines(internal / "metrics.jsonl")
         self.say, self.warn, self.count = progress.say, progress.warn, progress.count
+        self.expect = progress.expect
         self.pretraining_step = progress.pretraining_step
 
     def step(self, report: StepReport, plan: Plan) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from evaluation.findings import Findings
 from evaluation.private_table import BASELINE, PRIVATE_CLASSIFIER, REAL, REAL_SMALL, TWIN
+from evaluation.release import FinishedRun
 from evaluation.twins import read_twin, rows_per_label
 from tests.helpers.commands import run_twinset
 from tests.helpers.evaluated import reviews, small_run, small_world_in
@@ -224,6 +225,16 @@ def test_findings_survive_their_file(run, tmp_path, capsys):
     Findings.load(path).save(path)
     assert path.read_text() == first
     assert not re.search(r"number \d", first)  # no text of any row
+
+
+def test_a_runs_options_have_the_steps_that_its_time_chose(run, tmp_path):
+    path = tmp_path / "run" / "internal" / "config.json"
+    stored = json.loads(path.read_text())
+    stored["training"] |= {"steps": None, "batch_size": None}
+    path.write_text(json.dumps(stored))
+    training = FinishedRun.read(tmp_path / "run").config.training
+    plan = stored["plan"]
+    assert (training.steps, training.batch_size) == (plan["steps"], plan["batch_size"])
 
 
 def test_an_epsilon_curve_trains_further_twins(run, tmp_path, capsys):

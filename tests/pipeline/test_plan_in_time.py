@@ -1,0 +1,298 @@
+"""A plan fits the time by this machine's speed and public facts, and never by private lengths."""
+
+import random
+from dataclasses import replace
+from functools import partial
+
+import pandas as pd
+import pytest
+import torch
+
+from tests.helpers.commands import ROOT, texts
+from tests.helpers.machines import machine_of
+from twinset import generate
+from twinset.config.options import run_config
+from twinset.config.plan import make_plan, size_for
+from twinset.models.base_model import load_base
+from twinset.pipeline import plan_in_time as in_time
+from twinset.pipeline.choices import choices, published, worth
+from twinset.pipeline.estimate import measure, usual_tokens
+from twinset.pipeline.finetune import finetune
+from twinset.pipeline.open_ledger import open_ledger
+from twinset.pipeline.prepare import Prepared, prepare, prepare_records
+from twinset.pipeline.request import Source
+from twinset.privacy.mechanism.randomness import Randomness
+from twinset.progress import Progress
+from twinset.sampling.allocation import RowsRequest
+
+USUAL = (40, 32)  # of 60 records
+A_MINUTE = 60 * in_time.PLANNED_SHARE
+
+
+class Notes(Progress):
+    """Keeps what it is notified of."""
+
+    def __init__(self):
+        self.said, self.warned, self.phases = [], [], []
+
+    def say(self, line):
+        self.said.append(line)
+
+    def warn(self, line):
+        self.warned.append(line)
+
+    def expect(self, phases):
+        self.phases = list(phases)
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Have a machine measured; see `machine_of`."""
+    return partial(machine_of, monkeypatch)
+
+
+@pytest.fixture
+def planned(tiny_base):
+    """Prepare a table of 60 texts; return what was prepared, and the notes."""
+
+    def plan(rows=None, data=None, source=None, **options):
+        notes, known = Notes(), {"base_model": str(tiny_base), "epsilon": 1000, "max_tokens": 12}
+        frame = pd.DataFrame({"text": data or texts(), "label": ["good", "bad"] * 30, "who": 0})
+        frame["who"] = frame.index // 3
+        source = Source(frame, "text", ("label",), **(source or {}))
+        config = run_config({**known, "physical_batch": 1, **options})  # one by one: no filler
+        asked = None if rows is None else RowsRequest(rows)
+        return prepare(source, config, asked, notes), notes
+
+    return plan
+
+
+def size(prepared: Prepared) -> tuple[int, int]:
+    return prepared.plan.steps, prepared.plan.batch_size
+
+
+def seconds_of(visits: int, prepared: Prepared) -> float:
+    """Seconds a token with which so many visits just fit into a minute."""
+    tokens = prepared.public_facts(None).tokens(prepared.config, prepared.base)
+    return A_MINUTE / visits / tokens
+
+
+def test_the_usual_plan_is_taken_where_it_fits(planned, machine):
+    alone, _ = planned(max_minutes=None)
+    machine(seconds_of(40 * 32, alone) * 0.999)
+    fits, notes = planned(max_minutes=1.0)
+    assert size(alone) == size(fits) == USUAL
+    assert notes.warned == [] and notes.said[-1] == "measuring speed on this machine"
+
+
+@pytest.mark.parametrize("visits", [1200, 900, 600, 512, 300, 128])
+def test_else_as_many_visits_as_fit_first_in_fewer_steps(planned, machine, visits):
+    machine(seconds_of(visits, planned(max_minutes=None)[0]) * 0.999)
+    found, notes = planned(max_minutes=1.0)
+    steps, batch = size(found)
+    assert visits - steps < steps * batch <= visits
+    assert (steps, batch) == size_for(60, visits) and (batch >= 32 or steps == 16)
+    assert notes.warned == [] and f"there are {steps} of {batch}" in notes.said[-1]
+
+
+def test_with_more_time_no_more_is_trained(planned, machine):
+    machine(1e-9)
+    assert size(planned(max_minutes=1000.0)[0]) == USUAL
+
+
+def test_rows_are_written_in_the_same_time(planned, machine):
+    record = seconds_of(40 * 32, planned(max_minutes=None)[0]) * 0.999
+    machine(record, row=record)
+    found = {rows: planned(rows, max_minutes=1.0)[0] for rows in (None, 10, 640)}
+    visits = {rows: p.plan.steps * p.plan.batch_size for rows, p in found.items()}
+    assert visits[None] == 1280 and 1200 < visits[10] < 1280 and 600 < visits[640] <= 640
+
+
+def test_rows_that_take_longer_than_there_is_are_named(planned, machine):
+    machine(1e-9, row=1e-2)
+    found, notes = planned(6000, max_minutes=1.0)
+    assert len(notes.warned) == 1
+    assert "writing 6000 rows alone takes about" in notes.warned[0] and "`rows=" in notes.warned[0]
+    assert found.plan.steps * found.plan.batch_size >= 64
+
+
+@pytest.mark.parametrize(("policy", "trained"), [("uniform", 1), ("selective", 2)])
+def test_a_run_reports_the_time_of_its_phases(
+    tiny_base, machine, tmp_path, monkeypatch, policy, trained
+):
+    machine(1e-3, row=1e-2)
+    monkeypatch.chdir(tmp_path)
+    frame, notes = pd.DataFrame({"text": texts(), "label": ["good", "bad"] * 30}), Notes()
+    options = {"epsilon": 50, "steps": 2, "batch_size": 8, "max_tokens": 12}
+    options |= {"noise_policy": policy, "max_minutes": 1.0, "rows": 4, "run": "r"}
+    generate(frame, "text", "label", base_model=str(tiny_base), progress=notes, **options)
+    assert [name for name, _ in notes.phases] == ["training"] * trained + ["rows"]
+    tokens = notes.phases[-1][1] / 4 / 1e-2
+    assert [seconds for _, seconds in notes.phases[:-1]] == pytest.approx(
+        [2 * 8 * tokens * 1e-3] * trained, rel=0.2
+    )
+
+
+@pytest.mark.parametrize("given", [{"steps": 3}, {"batch_size": 8}, {"steps": 3, "batch_size": 8}])
+def test_what_is_given_wins_and_is_warned_of(planned, machine, given):
+    machine(10.0)
+    found, notes = planned(max_minutes=1.0, **given)
+    assert {name: getattr(found.plan, name) for name in given} == given
+    assert len(notes.warned) == 1 and "and not `max_minutes=1`" in notes.warned[0]
+
+
+def test_what_would_drown_in_noise_is_not_taken(planned, machine):
+    record = seconds_of(70, planned(max_minutes=None)[0])
+    machine(record)
+    assert size(planned(max_minutes=1.0)[0]) == (16, 4)
+    found, notes = planned(max_minutes=1.0, epsilon=2)
+    assert size(found) == USUAL and "and not `max_minutes=1`" in notes.warned[0]
+
+
+def test_owners_may_have_several_records_in_a_step(planned, machine):
+    record = seconds_of(40 * 32, planned(max_minutes=None)[0])
+    machine(record * 0.99)
+    owners = {"source": {"owner": "who"}, "max_minutes": 1.0}
+    found = {m: planned(max_records_per_owner=m, **owners)[0] for m in (1, 4)}
+    visits = {m: p.plan.steps * p.plan.batch_size for m, p in found.items()}
+    assert found[1].plan.records == 20 and visits[4] < visits[1]
+
+
+# --- what it may depend on --------------------------------------------------------------------
+
+
+def short_and_long() -> dict[str, list[str]]:
+    """Two tables alike in all that is public."""
+    return {"short": ["So so."] * 60, "long": ["so much longer than the other one, and so on"] * 60}
+
+
+def test_private_lengths_move_no_plan(planned, machine):
+    machine(seconds_of(600, planned(max_minutes=None)[0]))
+    found = [planned(data=data, max_minutes=1.0) for data in short_and_long().values()]
+    assert found[0][0].plan == found[1][0].plan and size(found[0][0]) != USUAL
+    assert found[0][0].speed.tokens == found[1][0].speed.tokens
+    assert found[0][1].said == found[1][1].said
+
+
+def test_a_plan_by_private_lengths_would_be_noticed(planned, machine, monkeypatch):
+    honest = Prepared.public_facts
+
+    def spying(prepared, rows):
+        tokenizer, facts = prepared.base.tokenizer, honest(prepared, rows)
+        most = prepared.config.training.max_tokens
+        tokens = usual_tokens(prepared.records.texts, tokenizer, facts.longest_prompt, most)
+        return replace(facts, longest_prompt=tokens)
+
+    machine(seconds_of(600, planned(max_minutes=None)[0]))
+    monkeypatch.setattr(Prepared, "public_facts", spying)
+    found = [planned(data=data, max_minutes=1.0)[0] for data in short_and_long().values()]
+    assert size(found[0]) != size(found[1])
+
+
+@pytest.mark.parametrize(
+    "options", [{"max_tokens": 40}, {"prompt": "Write a very, very long and {label} text:"}]
+)
+def test_public_lengths_move_it(planned, machine, options):
+    machine(seconds_of(600, planned(max_minutes=None)[0]))
+    assert planned(max_minutes=1.0)[0].plan.steps * 32 > 550
+    source = {"prompt": options.pop("prompt")} if "prompt" in options else None
+    longer = planned(max_minutes=1.0, source=source, **options)[0]
+    assert longer.plan.steps * longer.plan.batch_size < 550
+
+
+@pytest.mark.parametrize(
+    ("options", "is_said"),
+    [({}, True), ({"max_minutes": None}, False), ({"steps": 2}, False), ({"batch_size": 8}, False)],
+)
+def test_the_ledger_says_what_steps_follow_from(planned, options, is_said):
+    prepared, _ = planned(**options)
+    base, config = prepared.base.origin, prepared.config
+    randomness = Randomness.for_tests(1)
+    ledger = open_ledger(prepared.plan, config, prepared.template, base, False, randomness, None)
+    assert any("the speed of the machine" in one for one in ledger.public_inputs) == is_said
+
+
+# --- measuring ----------------------------------------------------------------------------------
+
+
+def test_what_is_short_on_any_machine_is_not_measured(planned, monkeypatch):
+    monkeypatch.setattr(in_time, "measure", lambda *_: pytest.fail("measured"))
+    prepared, notes = planned(10)
+    assert prepared.speed is None and "measuring speed on this machine" not in notes.said
+    monkeypatch.setattr(in_time, "SLOWEST", 1.0)
+    assert planned(10, max_minutes=None)[0].speed is None
+    held = prepare_records(prepared.records, prepared.template, prepared.config, prepared.base)
+    assert held.speed is None and not held.config.training.is_timed
+
+
+@pytest.mark.parametrize("method", ["lora", "full"])
+def test_measuring_leaves_the_model_and_the_random_numbers_as_they_were(tiny_llama, method):
+    base, config = load_base(str(tiny_llama)), run_config({"method": method, "steps": 2})
+    before = {name: t.clone() for name, t in base.model.state_dict().items()}
+    plan = make_plan(1000, config)
+    numbers = torch.random.get_rng_state(), random.getstate()
+    speed = measure(base, config, plan, 12)
+    assert torch.equal(numbers[0], torch.random.get_rng_state())
+    assert numbers[1] == random.getstate()
+    after = base.model.state_dict()
+    assert after.keys() == before.keys()
+    assert all(torch.equal(t, after[name]) for name, t in before.items())
+    assert min(speed.record_seconds, speed.row_seconds, speed.noise_seconds) > 0
+
+
+def test_a_run_is_the_same_whether_it_was_measured(planned, monkeypatch):
+    options = {"insecure_noise_seed": 1, "steps": 2, "batch_size": 8, "epsilon": 50}
+    plain, _ = planned(**options)
+    monkeypatch.setattr(in_time, "SLOWEST", 1.0)
+    timed, notes = planned(**options)
+    assert "measuring speed on this machine" in notes.said
+    ours, others = (finetune(p).model.state_dict() for p in (plain, timed))
+    assert all(torch.equal(t, others[name]) for name, t in ours.items())
+
+
+# --- three choices ------------------------------------------------------------------------------
+
+
+def test_three_choices(tiny_base, machine):
+    machine(1e-3)
+    config = run_config({"base_model": str(tiny_base), "steps": 3, "max_minutes": 1e6})
+    speed = in_time.measure(None, config, None, 32)
+    found = {choice.name: choice for choice in choices(10_000, config, speed, 100)}
+    sizes = {n: (c.plan.steps, c.plan.batch_size) for n, c in found.items()}
+    assert sizes == {"quick": (16, 156), "usual": (40, 250), "best": (40, 1000)}
+    assert found["quick"].estimate.seconds < found["usual"].estimate.seconds
+    assert "`steps=40` `batch_size=1000`" in found["best"].line()
+
+
+def test_what_a_choice_buys_is_what_docs_publish():
+    page, table = (ROOT / "docs" / "tuning.md").read_text("utf-8"), published()
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines()]
+    found = {row[1]: float(row[-1]) for row in rows if len(row) == 7 and row[1][:1].isdigit()}
+    for one in table["measured"]:
+        assert found[f"{one['steps']} × {one['batch_size']}"] == one["accuracy"]
+    base = next(float(row[-1]) for row in rows if row[:1] == ["no private data"] and len(row) == 7)
+    assert base == table["without_private_data"]
+
+
+@pytest.mark.parametrize(
+    ("steps", "batch", "base", "found"),
+    [
+        (40, 140, "smollm2-135m", "5,600 visits gave 0.619"),
+        (40, 279, "smollm2-135m", "5,600 visits gave 0.619"),
+        (16, 87, "smollm2-135m", "1,392 visits gave 0.518"),
+        (40, 281, "smollm2-135m", ""),
+        (16, 86, "smollm2-135m", ""),
+        (40, 140, "gpt2-mini", ""),
+    ],
+)
+def test_what_was_not_measured_is_not_promised(steps, batch, base, found):
+    config = run_config({"base_model": base, "steps": steps, "batch_size": batch})
+    said = worth(make_plan(3128, config), config)
+    assert said.startswith(found) and bool(said) == bool(found)
+
+
+def test_a_choice_that_would_drown_in_noise_is_left_out(tiny_base, machine):
+    machine(1e-3)
+    config = run_config({"base_model": str(tiny_base), "epsilon": 1.0})
+    speed = in_time.measure(None, config, None, 32)
+    assert choices(60, config, speed, 10) == []

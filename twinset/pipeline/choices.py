@@ -1,0 +1,104 @@
+"""Three plans of one run, by how much time there is, and what as much training was worth elsewhere.
+
+The figures are public, and few: what nobody measured has none.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from twinset.config import RunConfig
+from twinset.config.plan import FEWEST_VISITS, Plan, make_plan, size_for, sized
+from twinset.errors import InputError
+from twinset.pipeline.estimate import Estimate, Speed
+from twinset.pipeline.plan_in_time import fitted, minutes
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A plan with what it costs and buys.
+
+    Args:
+        name: "quick", "usual" or "best".
+        plan: the plan.
+        estimate: its cost, as supposed in every choice alike.
+        worth: what as much training was worth where that was measured, else empty.
+    """
+
+    name: str
+    plan: Plan
+    estimate: Estimate
+    worth: str
+
+    def line(self) -> str:
+        """Return it for people, with the options that ask for it."""
+        steps, batch = self.plan.steps, self.plan.batch_size
+        options = f"`steps={steps}` `batch_size={batch}`"
+        time, noise = minutes(self.estimate.seconds), f"σ = {self.plan.noise_multiplier:.3f}"
+        worth = f"; {self.worth}" if self.worth else ""
+        return f"{self.name:<23}about {time}, {noise}: {options}{worth}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON."""
+        return {
+            "steps": self.plan.steps,
+            "batch_size": self.plan.batch_size,
+            "noise_multiplier": self.plan.noise_multiplier,
+            "seconds": self.estimate.seconds,
+            "worth": self.worth,
+        }
+
+
+def choices(records: int, config: RunConfig, speed: Speed, rows: int) -> list[Choice]:
+    """Return the plans that N and the time ask for, whatever steps the options name.
+
+    `usual` is what a run takes by itself; `quick` has a quarter of its visits of records and `best`
+    four times those of a run that has the time. A plan that would drown in noise is left out.
+    """
+    free = sized(config, None, None)
+    try:
+        whole = make_plan(records, free)
+    except InputError:
+        return []
+    usual = fitted(whole, free, speed, rows)
+    visits = usual.steps * usual.batch_size
+    sizes = {
+        "quick": size_for(records, min(visits, max(FEWEST_VISITS, visits // 4))),
+        "usual": (usual.steps, usual.batch_size),
+        "best": size_for(records, 4 * whole.steps * whole.batch_size),
+    }
+    found = []
+    for name, size in sizes.items():
+        try:
+            plan = make_plan(records, sized(config, *size))
+        except InputError:
+            continue
+        found.append(Choice(name, plan, speed.estimate(plan, rows), worth(plan, config)))
+    return found
+
+
+def worth(plan: Plan, config: RunConfig) -> str:
+    """Return what was measured with as many visits of records, or up to half as many."""
+    table, visits = published(), plan.steps * plan.batch_size
+    if config.training.base_model != table["base_model"]:
+        return ""
+    near = [
+        (one["steps"] * one["batch_size"], one["accuracy"])
+        for one in table["measured"]
+        if visits / 2 <= one["steps"] * one["batch_size"] <= visits
+    ]
+    if not near:
+        return ""
+    seen, accuracy = max(near)
+    return (
+        f"{seen:,} visits gave {accuracy:.3f}, and no private data "
+        f"{table['without_private_data']:.3f}, {table['where']}"
+    )
+
+
+def published() -> dict[str, Any]:
+    """Return the figures that docs/tuning.md shows."""
+    return tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))

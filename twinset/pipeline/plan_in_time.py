@@ -1,0 +1,149 @@
+"""A plan that ends in time: chosen by this machine's speed and by public facts alone.
+
+It is given no record. How long texts are is private, so half of the longest that the options keep
+is supposed, behind the longest prompt.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from twinset.config import RunConfig
+from twinset.config.plan import FEWEST_VISITS, Plan, make_plan, size_for, sized
+from twinset.errors import InputError
+from twinset.models.base_model import BaseModel, context_length
+from twinset.pipeline.estimate import Estimate, Speed, measure
+from twinset.progress import Progress
+from twinset.training.clipped_sum import WrongPrompts
+
+PLANNED_SHARE = 0.9  # of the time; the rest is for reading, accounting and saving
+SLOWEST = 2e9  # multiply-adds a second: no machine that can hold the model is slower
+
+
+@dataclass(frozen=True)
+class PublicFacts:
+    """All of a run that its time is planned with, beside options, N and base model.
+
+    Args:
+        longest_prompt: in tokens, of all label combinations.
+        rows: of the twin; 0 where none are written.
+        most_records: of an owner that take part in a step; 1 without owners.
+    """
+
+    longest_prompt: int
+    rows: int
+    most_records: int = 1
+
+    @property
+    def records_each(self) -> float:
+        """Number of records that a unit is supposed to have: half of what it may."""
+        return (1 + self.most_records) / 2
+
+    def tokens(self, config: RunConfig, base: BaseModel) -> int:
+        """Return how many tokens a record is supposed to have: its text half of what it may."""
+        room = max(1, context_length(base.model) - self.longest_prompt)
+        return self.longest_prompt + -(-min(config.training.max_tokens, room) // 2)
+
+    def speed(self, plan: Plan, config: RunConfig, base: BaseModel) -> Speed:
+        """Measure this machine."""
+        return measure(base, config, plan, self.tokens(config, base), self.records_each)
+
+
+def plan_in_time(
+    plan: Plan,
+    config: RunConfig,
+    base: BaseModel,
+    facts: PublicFacts,
+    progress: Progress,
+) -> tuple[Plan, Speed | None]:
+    """Return a plan of fewer visits where this one takes longer than it may.
+
+    Args:
+        plan: what the options and N ask for.
+        config: the run's options. Steps or a batch size that they name are never changed.
+        base: the base model, which stays as it is.
+        facts: about the table.
+        progress: is notified of what was changed, and warned where the time does not suffice.
+
+    Returns:
+        The plan, and what was measured: nothing where no machine needs longer than there is.
+    """
+    if not may_take_longer(plan, config, base, facts):
+        return plan, None
+    progress.say("measuring speed on this machine")
+    speed = facts.speed(plan, config, base)
+    chosen = fitted(plan, config, speed, facts.rows)
+    _report(plan, chosen, config, speed, facts.rows, progress)
+    return chosen, speed
+
+
+def may_take_longer(plan: Plan, config: RunConfig, base: BaseModel, facts: PublicFacts) -> bool:
+    """Return whether the slowest machine there is would need longer than the run may take."""
+    limit = config.training.max_minutes
+    if limit is None:
+        return False
+    weights = sum(p.numel() for p in base.model.parameters())
+    visits = plan.steps * plan.batch_size * facts.most_records * config.policy.phases
+    read = 3 * visits * (1 + WrongPrompts.of(plan, config.training).count) + 2 * facts.rows
+    seconds = read * facts.tokens(config, base) * weights / SLOWEST
+    return seconds > 60 * PLANNED_SHARE * limit
+
+
+def fitted(plan: Plan, config: RunConfig, speed: Speed, rows: int) -> Plan:
+    """Return a plan of as many visits of records as there is time for beside so many rows.
+
+    No more than `plan` has, and no fewer than `FEWEST_VISITS`.
+    """
+    training, estimate = config.training, speed.estimate(plan, rows)
+    if training.max_minutes is None or not training.is_timed:
+        return plan
+    left = 60 * PLANNED_SHARE * training.max_minutes - estimate.sampling_seconds
+    if estimate.training_seconds <= left:
+        return plan
+    usual = plan.steps * plan.batch_size
+    visits = max(FEWEST_VISITS, int(usual * left / estimate.training_seconds))
+    try:
+        return make_plan(plan.records, sized(config, *size_for(plan.records, min(usual, visits))))
+    except InputError:  # so few visits at a time drown in noise
+        return plan
+
+
+def _report(
+    plan: Plan, chosen: Plan, config: RunConfig, speed: Speed, rows: int, progress: Progress
+) -> None:
+    """Say what was changed for the time, and what does not suffice."""
+    limit, cost = config.training.max_minutes, speed.estimate(chosen, rows)
+    if chosen != plan:
+        usual = minutes(speed.estimate(plan, rows).seconds)
+        progress.say(
+            f"{plan.steps} steps of {plan.batch_size} records would take about {usual} with the "
+            f"rows, if texts with their prompts have {speed.tokens} tokens; for "
+            f"`max_minutes={limit:g}` there are {chosen.steps} of {chosen.batch_size}; a smaller "
+            "`max_tokens` makes room for more"
+        )
+    if limit is not None and cost.seconds > 60 * limit:
+        progress.warn(
+            f"the run may take about {minutes(cost.seconds)}, and not `max_minutes={limit:g}`: "
+            f"{_remedy(cost, limit, rows)}"
+        )
+
+
+def _remedy(cost: Estimate, limit: float, rows: int) -> str:
+    """Name the option that would help most."""
+    if cost.sampling_seconds < cost.training_seconds:
+        return "training takes most of it; take a smaller `max_tokens`, or fewer and smaller steps"
+    fit = int(rows * 60 * PLANNED_SHARE * limit / 2 / cost.sampling_seconds)
+    return (
+        f"writing {rows} rows alone takes about {minutes(cost.sampling_seconds)}; "
+        f"`rows={max(1, fit)}` would take half of the time"
+    )
+
+
+def minutes(seconds: float) -> str:
+    """Return a duration as people plan with it.
+
+    >>> minutes(20), minutes(1800), minutes(9000)
+    ('1 min', '30 min', '2 h 30 min')
+    """
+    hours, rest = divmod(max(1, round(seconds / 60)), 60)
+    return f"{hours} h {rest:02} min" if hours else f"{rest} min"
