@@ -15,7 +15,6 @@ import pandas as pd
 
 from evaluation.twins import Twin, read_twin
 from twinset.config import RunConfig
-from twinset.config.plan import sized
 from twinset.data.columns import choose_columns
 from twinset.data.formats import FORMATS, written_names
 from twinset.data.schema import Schema
@@ -34,7 +33,7 @@ class FinishedRun:
 
     Args:
         root: its folder.
-        config: its options, with the steps and the batch size that its time chose.
+        config: its options, with the steps, batch size and rate that were chosen for it.
         schema: shape of the private table.
         template: its prompts.
     """
@@ -55,7 +54,9 @@ class FinishedRun:
         try:
             made_from = _json(root / "internal" / "config.json")
             plan = made_from["plan"]
-            config = sized(RunConfig.from_dict(made_from), plan["steps"], plan["batch_size"])
+            config = RunConfig.from_dict(made_from)
+            chosen = {name: plan[name] for name in ("steps", "batch_size", "learning_rate")}
+            config = replace(config, training=replace(config.training, **chosen))
             described = _json(root / "model" / DESCRIPTION)
             schema = Schema.from_dict(described["schema"])
             template = Template.from_dict(described["template"])

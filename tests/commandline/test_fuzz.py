@@ -340,7 +340,10 @@ def run_folder(root: Path) -> dict[str, object]:
     statement = hand_over(root / "share").privacy
     accuracy = Measured("utility", reported.share("accuracy", 0.5), {"rows": "twin"})
     step = {"step": 1, "records": 4, "loss": 1.0, "clipped": 0.5, "non_finite": 0, "seconds": 1.0}
-    made_from = {**RunConfig().to_dict(), "plan": {"steps": 3, "batch_size": 4}}
+    made_from = {
+        **RunConfig().to_dict(),
+        "plan": {"steps": 3, "batch_size": 4, "learning_rate": 0.1},
+    }
     return {
         "share/privacy.json": json.loads(statement.read_text("utf-8")),
         "model/twinset.json": model,

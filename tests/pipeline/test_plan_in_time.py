@@ -91,8 +91,18 @@ def test_else_as_many_visits_as_fit_first_in_fewer_steps(planned, machine, visit
     found, notes = planned(max_minutes=1.0)
     steps, batch = size(found)
     assert visits - steps < steps * batch <= visits
-    assert (steps, batch) == size_for(60, visits) and (batch >= 32 or steps == 16)
+    assert (steps, batch) == size_for(60, visits) and (batch >= 32 or steps == 8)
     assert notes.warned == [] and f"there are {steps} of {batch}" in notes.said[-1]
+
+
+@pytest.mark.parametrize(
+    ("options", "rate"),
+    [({}, 0.006), ({"learning_rate": 0.1}, 0.1), ({"method": "full"}, 1e-4)],
+)
+def test_few_steps_are_larger_ones_unless_a_rate_is_named(planned, machine, options, rate):
+    machine(seconds_of(200, planned(max_minutes=None)[0]))
+    plan = planned(max_minutes=1.0, **options)[0].plan
+    assert (plan.steps, plan.learning_rate) == (8, rate)
 
 
 def test_with_more_time_no_more_is_trained(planned, machine):
@@ -141,11 +151,11 @@ def test_what_is_given_wins_and_is_warned_of(planned, machine, given):
     assert len(notes.warned) == 1 and "and not `max_minutes=1`" in notes.warned[0]
 
 
-def test_what_would_drown_in_noise_is_not_taken(planned, machine):
-    record = seconds_of(70, planned(max_minutes=None)[0])
-    machine(record)
-    assert size(planned(max_minutes=1.0)[0]) == (16, 4)
-    found, notes = planned(max_minutes=1.0, epsilon=2)
+def test_what_would_drown_in_noise_is_not_taken(planned, machine, monkeypatch):
+    machine(seconds_of(8, planned(max_minutes=None)[0]) * 0.999)
+    monkeypatch.setattr(in_time, "FEWEST_VISITS", 8)
+    assert size(planned(max_minutes=1.0)[0]) == (8, 1)
+    found, notes = planned(max_minutes=1.0, epsilon=8)
     assert size(found) == USUAL and "and not `max_minutes=1`" in notes.warned[0]
 
 
@@ -259,7 +269,7 @@ def test_three_choices(tiny_base, machine):
     speed = in_time.measure(None, config, None, 32)
     found = {choice.name: choice for choice in choices(10_000, config, speed, 100)}
     sizes = {n: (c.plan.steps, c.plan.batch_size) for n, c in found.items()}
-    assert sizes == {"quick": (16, 156), "usual": (40, 250), "best": (40, 1000)}
+    assert sizes == {"quick": (10, 250), "usual": (40, 250), "best": (40, 1000)}
     assert found["quick"].estimate.seconds < found["usual"].estimate.seconds
     assert "`steps=40` `batch_size=1000`" in found["best"].line()
 
@@ -279,9 +289,9 @@ def test_what_a_choice_buys_is_what_docs_publish():
     [
         (40, 140, "smollm2-135m", "5,600 visits gave 0.619"),
         (40, 279, "smollm2-135m", "5,600 visits gave 0.619"),
-        (16, 87, "smollm2-135m", "1,392 visits gave 0.518"),
+        (10, 140, "smollm2-135m", "1,395 visits gave 0.593"),
         (40, 281, "smollm2-135m", ""),
-        (16, 86, "smollm2-135m", ""),
+        (9, 154, "smollm2-135m", ""),
         (40, 140, "gpt2-mini", ""),
     ],
 )

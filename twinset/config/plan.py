@@ -29,7 +29,8 @@ LARGEST_NOISE_PER_RECORD = 0.25
 
 LEARNING_RATE = 3e-3  # for adapters; docs/tuning.md says what was tried
 FULL_LEARNING_RATE = 1e-4  # for all weights
-FEWEST_STEPS = 16  # before steps become smaller, too: few large ones beat many small ones
+FEWEST_STEPS = 8  # before steps become smaller, too: few large ones beat many small ones
+LEAST_MOVE = 0.048  # rate × steps of the time's choice, so that few steps move adapters as far
 FEWEST_VISITS = 1024  # of records: the fewest that docs/tuning.md says anything of
 MISMATCH_WEIGHT = 8.0  # λ of the bounded form; docs/tuning.md says what was tried
 
@@ -192,7 +193,7 @@ def size_for(records: int, visits: int) -> tuple[int, int]:
     more are for larger batches, as noise falls with them.
 
     >>> [size_for(10_000, visits) for visits in (40_000, 10_000, 5_000, 1_024)]
-    [(40, 1000), (40, 250), (20, 250), (16, 64)]
+    [(40, 1000), (40, 250), (20, 250), (8, 128)]
     """
     usual = default_batch_size(records)
     steps = min(default_steps(records, usual), max(FEWEST_STEPS, visits // usual))
@@ -200,8 +201,13 @@ def size_for(records: int, visits: int) -> tuple[int, int]:
 
 
 def sized(config: RunConfig, steps: int | None, batch_size: int | None) -> RunConfig:
-    """Return the options with other steps and batch size; `None`: chosen from N."""
+    """Return the options with other steps and batch size; `None`: chosen from N.
+
+    Adapters that no rate is named for move at least as far as in docs/tuning.md's few large steps.
+    """
     training = replace(config.training, steps=steps, batch_size=batch_size)
+    if steps and training.learning_rate is None and training.method != "full":
+        training = replace(training, learning_rate=max(LEARNING_RATE, LEAST_MOVE / steps))
     return replace(config, training=training)
 
 

@@ -36,7 +36,8 @@ class Choice:
     def line(self) -> str:
         """Return it for people, with the options that ask for it."""
         steps, batch = self.plan.steps, self.plan.batch_size
-        options = f"`steps={steps}` `batch_size={batch}`"
+        rate = f"`learning_rate={self.plan.learning_rate:.3g}`"
+        options = f"`steps={steps}` `batch_size={batch}` {rate}"
         time, noise = minutes(self.estimate.seconds), f"σ = {self.plan.noise_multiplier:.3f}"
         worth = f"; {self.worth}" if self.worth else ""
         return f"{self.name:<23}about {time}, {noise}: {options}{worth}"
@@ -46,6 +47,7 @@ class Choice:
         return {
             "steps": self.plan.steps,
             "batch_size": self.plan.batch_size,
+            "learning_rate": self.plan.learning_rate,
             "noise_multiplier": self.plan.noise_multiplier,
             "seconds": self.estimate.seconds,
             "worth": self.worth,

@@ -120,7 +120,7 @@ def prepare(
     counts = explicit(records.schema, rows or RowsRequest())
     base = load_base(config.training.base_model, say=progress.say)
     check_reserved(records, frame, special_token_strings(base.tokenizer), source.name)
-    planned = config if begun_with is None else sized(config, *begun_with)
+    planned = sized(config, *begun_with) if begun_with and config.training.is_timed else config
     prepared = _planned(records, template, planned, base)
     prepared = replace(prepared, config=config, notes=notes, counts=counts)
     return _in_time(prepared, rows, progress) if begun_with is None else prepared
