@@ -10,10 +10,12 @@ import torch
 
 from twinset.models.assets import shipped_folder, shipped_models
 from twinset.models.base_model import builtin_models, context_length, load_base
+from twinset.models.model_files import ADAPTER
 from twinset.pretraining.card import card
 
 ROOT = Path(__file__).parents[2]
-NAMES = sorted(shipped_models())
+ADAPTERS = sorted(name for name in shipped_models() if (shipped_folder(name) / ADAPTER).is_file())
+WHOLE = sorted(shipped_models().keys() - ADAPTERS)
 REVIEW = "The room was clean and the staff were friendly, but the breakfast was cold."
 SHUFFLED = "was breakfast friendly, cold. but clean the were and room the The staff was the"
 
@@ -25,15 +27,34 @@ def _nats(base, text):
     return torch.nn.functional.cross_entropy(logits, ids[0, 1:], reduction="sum").item()
 
 
-@pytest.mark.parametrize("name", NAMES)
+def _sizes(name):
+    return {path.name: path.stat().st_size for path in shipped_folder(name).iterdir()}
+
+
+@pytest.mark.parametrize("name", WHOLE)
 def test_is_small_and_complete(name):
-    files = {path.name: path.stat().st_size for path in shipped_folder(name).iterdir()}
-    assert sum(files.values()) <= 20e6
+    assert sum(_sizes(name).values()) <= 20e6
     wanted = "config.json model.safetensors tokenizer.json README.md pretraining.json log.jsonl"
-    assert {*wanted.split(), "curve.png"} <= set(files)
+    assert {*wanted.split(), "curve.png"} <= set(_sizes(name))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_an_adapter_is_small_and_alone(name):
+    wanted = {ADAPTER, "README.md", "pretraining.json", "log.jsonl", "curve.png"}
+    assert set(_sizes(name)) == wanted
+    assert sum(_sizes(name).values()) <= 10.5e6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_an_adapter_foresees_its_kind_of_text_better_than_its_base(name):
+    facts = json.loads((shipped_folder(name) / "pretraining.json").read_text("utf-8"))
+    adapted, base = load_base(name), load_base(facts["config"]["base_model"])
+    assert _nats(adapted, REVIEW) < _nats(base, REVIEW)
+    assert _nats(adapted, SHUFFLED) > 1.5 * _nats(adapted, REVIEW)
+
+
+@pytest.mark.parametrize("name", WHOLE)
 def test_predicts_english(name):
     base = load_base(name)
     nats = _nats(base, REVIEW)
@@ -43,12 +64,17 @@ def test_predicts_english(name):
     assert base.model.dtype is torch.float32
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", WHOLE)
+def test_as_many_parameters_as_its_facts_say(name):
+    facts = json.loads((shipped_folder(name) / "pretraining.json").read_text("utf-8"))
+    assert facts["parameters"] == sum(p.numel() for p in load_base(name).model.parameters())
+
+
+@pytest.mark.parametrize("name", [*WHOLE, *ADAPTERS])
 def test_card_and_facts_say_what_it_was_made_of(name):
     folder = shipped_folder(name)
     facts = json.loads((folder / "pretraining.json").read_text("utf-8"))
     assert facts["finished"] and facts["name"] == name
-    assert facts["parameters"] == sum(p.numel() for p in load_base(name).model.parameters())
     assert all(len(source["sha256"]) == 64 for source in facts["corpus"]["sources"])
     assert facts["decontaminated"]
     assert (folder / "README.md").read_text("utf-8") == card(facts)
@@ -69,7 +95,7 @@ def test_is_part_of_the_wheel(tmp_path):
     subprocess.run([*build, "--wheel-dir", tmp_path, ROOT], check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
-        for name in NAMES:
+        for name in [*WHOLE, *ADAPTERS]:
             for path in shipped_folder(name).iterdir():
                 packed = archive.read(f"twinset/models/{name}/{path.name}")
                 assert packed == path.read_bytes()

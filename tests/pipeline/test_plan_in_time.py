@@ -57,6 +57,7 @@ def planned(tiny_base):
 
     def plan(rows=None, data=None, source=None, **options):
         notes, known = Notes(), {"base_model": str(tiny_base), "epsilon": 1000, "max_tokens": 12}
+        known |= {"marginal_share": 0}  # no reference rows, so that times are round
         frame = pd.DataFrame({"text": data or texts(), "label": ["good", "bad"] * 30, "who": 0})
         frame["who"] = frame.index // 3
         source = Source(frame, "text", ("label",), **(source or {}))
@@ -136,9 +137,14 @@ def test_a_run_reports_the_time_of_its_phases(
     options = {"epsilon": 50, "steps": 2, "batch_size": 8, "max_tokens": 12}
     options |= {"noise_policy": policy, "max_minutes": 1.0, "rows": 4, "run": "r"}
     generate(frame, "text", "label", base_model=str(tiny_base), progress=notes, **options)
-    assert [name for name, _ in notes.phases] == ["training"] * trained + ["rows"]
+    assert [name for name, _ in notes.phases] == [
+        *["training"] * trained,
+        "reference rows",
+        "rows",
+    ]
     tokens = notes.phases[-1][1] / 4 / 1e-2
-    assert [seconds for _, seconds in notes.phases[:-1]] == pytest.approx(
+    assert notes.phases[-2][1] == pytest.approx(256 * tokens * 1e-2)
+    assert [seconds for _, seconds in notes.phases[:-2]] == pytest.approx(
         [2 * 8 * tokens * 1e-3] * trained, rel=0.2
     )
 

@@ -26,6 +26,7 @@ from twinset.policies import MechanismParams, make_policy
 from twinset.privacy.clipping import ClippingEngine, Sequences
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.sampling.decoding import generate
+from twinset.sampling.twin_model import REFERENCE_PHASE, REFERENCE_ROWS
 from twinset.training.batch_shapes import BatchShapes
 from twinset.training.clipped_sum import WrongPrompts
 from twinset.training.mismatch_loss import MismatchLoss
@@ -42,6 +43,7 @@ class Estimate:
         trained_parameters: p.
         training_seconds: of all steps.
         sampling_seconds: of all rows.
+        reference_seconds: of the rows that the tilt of words is found by.
         memory_gb: the process's peak while a physical batch was in memory.
     """
 
@@ -50,16 +52,21 @@ class Estimate:
     training_seconds: float
     sampling_seconds: float
     memory_gb: float
+    reference_seconds: float = 0.0
 
     @property
     def seconds(self) -> float:
         """Of training and rows together."""
-        return self.training_seconds + self.sampling_seconds
+        return self.training_seconds + self.reference_seconds + self.sampling_seconds
 
     def phases(self, policy: PolicyConfig) -> list[tuple[str, float]]:
         """Return the run's phases as progress calls them, in order, with their seconds."""
         each = self.training_seconds / policy.phases
-        return [*[("training", each)] * policy.phases, ("rows", self.sampling_seconds)]
+        return [
+            *[("training", each)] * policy.phases,
+            *[(REFERENCE_PHASE, self.reference_seconds)] * bool(self.reference_seconds),
+            ("rows", self.sampling_seconds),
+        ]
 
 
 @dataclass(frozen=True)
@@ -96,8 +103,14 @@ class Speed:
         step = computed * self.record_seconds + self.noise_seconds
         drawn = plan.records * (1 - (1 - plan.sample_rate) ** plan.steps)
         training = self.config.policy.phases * plan.steps * step + drawn * self.weigh_seconds
+        reference = REFERENCE_ROWS if self.config.privacy.marginal_share else 0
         return Estimate(
-            self.tokens, self.trained_parameters, training, rows * self.row_seconds, self.memory_gb
+            self.tokens,
+            self.trained_parameters,
+            training,
+            rows * self.row_seconds,
+            self.memory_gb,
+            reference * self.row_seconds,
         )
 
     def at(self, tokens: int) -> Speed:

@@ -59,7 +59,8 @@ class Forecast:
             f"  (σ·√p/L, p = {estimate.trained_parameters:,} trained numbers)",
             f"training               about {clock(estimate.training_seconds)} on this machine"
             f" ({estimate.tokens} tokens a record)",
-            f"writing the twin       about {clock(estimate.sampling_seconds)}",
+            f"writing the twin       about"
+            f" {clock(estimate.reference_seconds + estimate.sampling_seconds)}",
             f"memory                 about {estimate.memory_gb:.1f} GB",
             *self._choice_lines(),
             *(

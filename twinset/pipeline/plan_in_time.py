@@ -97,7 +97,8 @@ def fitted(plan: Plan, config: RunConfig, speed: Speed, rows: int) -> Plan:
     training, estimate = config.training, speed.estimate(plan, rows)
     if training.max_minutes is None or not training.is_timed:
         return plan
-    left = 60 * PLANNED_SHARE * training.max_minutes - estimate.sampling_seconds
+    rest = estimate.seconds - estimate.training_seconds
+    left = 60 * PLANNED_SHARE * training.max_minutes - rest
     if estimate.training_seconds <= left:
         return plan
     usual = plan.steps * plan.batch_size

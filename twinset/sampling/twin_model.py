@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 DESCRIPTION = "twinset.json"
 REFERENCE_ROWS = 256  # written without a tilt, to find it
+REFERENCE_PHASE = "reference rows"  # as progress calls it
 REFERENCE = SamplingConfig(guidance=0.0)
 
 
@@ -127,7 +128,7 @@ class TwinModel:
         wanted = {c: n for c, n in self._shared_out(REFERENCE_ROWS).items() if n}
         total = sum(self.label_counts[c] for c in wanted)
         rows = self.sampler(REFERENCE, 0).sample(
-            wanted, lambda done: progress.count("reference rows", done, REFERENCE_ROWS)
+            wanted, lambda done: progress.count(REFERENCE_PHASE, done, REFERENCE_ROWS)
         )
         expected = {}
         for combination in wanted:
