@@ -143,7 +143,7 @@ def test_a_run_reports_the_time_of_its_phases(
         "rows",
     ]
     tokens = notes.phases[-1][1] / 4 / 1e-2
-    assert notes.phases[-2][1] == pytest.approx(256 * tokens * 1e-2)
+    assert notes.phases[-2][1] == pytest.approx(60 * tokens * 1e-2)
     assert [seconds for _, seconds in notes.phases[:-2]] == pytest.approx(
         [2 * 8 * tokens * 1e-3] * trained, rel=0.2
     )

@@ -85,6 +85,7 @@ PRIVACY = (
     Option("group_size", int, "State what holds for any so many records together, too."),
     Option("label_count_share", float, "Share of ε for the noisy label counts."),
     Option("marginal_share", float, "Share of ε for noisy counts of tokens; 0: none."),
+    Option("teacher_share", float, "Share of ε for a classifier of labels; 0: none."),
 )
 POLICY = (
     Option(

@@ -27,6 +27,8 @@ from twinset.privacy.statement.wording import caveats, delta_caveats
 # directions together; with this share of C as noise in each one of them training finds nothing.
 LARGEST_NOISE_PER_RECORD = 0.25
 
+RELEASED = ("label counts", "token marginals", "teacher")  # once, beside the training
+
 LEARNING_RATE = 3e-3  # for adapters; docs/tuning.md says what was tried
 FULL_LEARNING_RATE = 1e-4  # for all weights
 FEWEST_STEPS = 8  # before steps become smaller, too: few large ones beat many small ones
@@ -57,6 +59,7 @@ class Plan:
         group_size: m, records that are looked at together too; None: none.
         marginal_noise: noise multiplier of the token marginals; 0: they are not released, or there
             is no privacy.
+        teacher_noise: the same of the private teacher.
     """
 
     records: int
@@ -74,6 +77,7 @@ class Plan:
     least_noise: float = 1.0
     group_size: int | None = None
     marginal_noise: float = 0.0
+    teacher_noise: float = 0.0
 
     @property
     def sample_rate(self) -> float:
@@ -118,7 +122,7 @@ class Plan:
     @property
     def releases(self) -> list[Event]:
         """What the run releases once, beside its training; nothing without privacy."""
-        return _releases(self.label_count_noise, self.marginal_noise)
+        return _releases(self.label_count_noise, self.marginal_noise, self.teacher_noise)
 
     @property
     def warnings(self) -> list[str]:
@@ -146,17 +150,19 @@ class Plan:
 def without_noise(plan: Plan) -> Plan:
     """Return the same steps without noise, as phase 1 of selective noise takes them."""
     return replace(
-        plan, target_epsilon=None, noise_multiplier=0.0, label_count_noise=0.0, marginal_noise=0.0
+        plan,
+        target_epsilon=None,
+        noise_multiplier=0.0,
+        label_count_noise=0.0,
+        marginal_noise=0.0,
+        teacher_noise=0.0,
     )
 
 
-def _releases(label_count_noise: float, marginal_noise: float) -> list[Event]:
-    found: list[Event] = []
-    if label_count_noise:
-        found.append(GaussianRelease(label_count_noise, "label counts"))
-    if marginal_noise:
-        found.append(GaussianRelease(marginal_noise, "token marginals"))
-    return found
+def _releases(*multipliers: float) -> list[Event]:
+    """Return what is released once, of the noise multipliers of `RELEASED`."""
+    pairs = zip(RELEASED, multipliers, strict=True)
+    return [GaussianRelease(multiplier, what) for what, multiplier in pairs if multiplier]
 
 
 def default_delta(records: int) -> float:
@@ -222,8 +228,8 @@ def make_plan(records: int, config: RunConfig) -> Plan:
     delta = privacy.target_delta if privacy.target_delta is not None else default_delta(records)
     batch = min(training.batch_size or default_batch_size(records), records)
     steps = training.steps or default_steps(records, batch)
-    count_noise, marginal_noise = _release_noise(privacy, privacy.target_epsilon, delta)
-    releases = _releases(count_noise, marginal_noise)
+    noise = _release_noise(privacy, privacy.target_epsilon, delta)
+    releases = _releases(*noise)
     sigma = _multiplier(privacy.target_epsilon, delta, batch / records, steps, releases)
     highest, share = None, 1.0
     if policy.weighs and sigma:
@@ -242,7 +248,7 @@ def make_plan(records: int, config: RunConfig) -> Plan:
         batch_size=batch,
         steps=steps,
         noise_multiplier=sigma,
-        label_count_noise=count_noise,
+        label_count_noise=noise[0],
         learning_rate=rate if rate is not None else usual_rate,
         mismatch_weight=weight if weight is not None else MISMATCH_WEIGHT,
         policy=policy.key,
@@ -250,7 +256,8 @@ def make_plan(records: int, config: RunConfig) -> Plan:
         least_share=share,
         least_noise=1 / policy.importance_bound if is_stretched else 1.0,
         group_size=privacy.group_size,
-        marginal_noise=marginal_noise,
+        marginal_noise=noise[1],
+        teacher_noise=noise[2],
     )
 
 
@@ -266,17 +273,13 @@ def _highest_epsilon(privacy: PrivacyConfig, policy: PolicyConfig) -> float:
     return policy.epsilon_max
 
 
-def _release_noise(
-    privacy: PrivacyConfig, target: float | None, delta: float
-) -> tuple[float, float]:
-    """Return the noise multipliers of label counts and token marginals at this ε."""
-    if target is None:
-        return 0.0, 0.0
-    shares = privacy.label_count_share, privacy.marginal_share
-    counts, marginals = (
-        gaussian_noise_multiplier(target * share, delta) if share else 0.0 for share in shares
+def _release_noise(privacy: PrivacyConfig, target: float | None, delta: float) -> tuple[float, ...]:
+    """Return the noise multipliers of `RELEASED` at this ε; 0: without privacy, or left out."""
+    shares = privacy.label_count_share, privacy.marginal_share, privacy.teacher_share
+    return tuple(
+        gaussian_noise_multiplier(target * share, delta) if target and share else 0.0
+        for share in shares
     )
-    return counts, marginals
 
 
 def _check_noise(

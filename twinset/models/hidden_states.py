@@ -37,12 +37,12 @@ class Questions:
             text: to be read.
             longest: tokens of it that are.
         """
-        ids = self._tokenizer(text, add_special_tokens=False)["input_ids"][:longest]
+        ids = self._tokenizer(" " + text.strip(), add_special_tokens=False)["input_ids"][:longest]
         return self.of_tokens(ids)
 
     @torch.inference_mode()
     def of_tokens(self, ids: Sequence[int]) -> np.ndarray:
-        """Return the same of a text's token ids, at least as short as it must be."""
+        """Return the same of a text's token ids, without its end."""
         from transformers import DynamicCache
 
         cache: Any = DynamicCache()
@@ -50,7 +50,7 @@ class Questions:
         found = []
         for question in self._questions:
             found.append(self._read(question, cache)[0, -1].double().cpu().numpy())
-            cache.crop(1 + len(ids))
+            cache.crop(-len(question))
         return np.stack(found)
 
     def _read(self, ids: Sequence[int], cache: Any) -> torch.Tensor:

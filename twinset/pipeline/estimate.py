@@ -103,7 +103,8 @@ class Speed:
         step = computed * self.record_seconds + self.noise_seconds
         drawn = plan.records * (1 - (1 - plan.sample_rate) ** plan.steps)
         training = self.config.policy.phases * plan.steps * step + drawn * self.weigh_seconds
-        reference = REFERENCE_ROWS if self.config.privacy.marginal_share else 0
+        privacy, most = self.config.privacy, min(REFERENCE_ROWS, plan.records)
+        reference = most if privacy.marginal_share or privacy.teacher_share else 0
         return Estimate(
             self.tokens,
             self.trained_parameters,

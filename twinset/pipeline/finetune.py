@@ -22,6 +22,7 @@ from twinset.detectors import detector_named
 from twinset.detectors.masking import Masked
 from twinset.models.base_model import context_length
 from twinset.pipeline.finetuning_run import FinetuningRun
+from twinset.pipeline.fit_teacher import fit_teacher
 from twinset.pipeline.noisy_counts import LabelCounts, label_counts, token_marginals
 from twinset.pipeline.open_ledger import open_ledger
 from twinset.pipeline.prepare import Prepared
@@ -85,6 +86,8 @@ def finetune(
     )
     if prepared.config.privacy.marginal_share:
         model.tilt_towards(token_marginals(run, tokens), run.progress)
+    if prepared.config.privacy.teacher_share:
+        model.teacher = fit_teacher(run, tokens, model)
     return model
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,9 @@ from twinset.files.atomic import open_as_folder, write_json
 from twinset.files.limits import read_text
 from twinset.files.manifest import fault, write_checksums
 from twinset.models.base_model import context_length, load_base
+from twinset.models.hidden_states import Questions
 from twinset.models.hub import quiet
+from twinset.models.teacher import Teacher
 from twinset.privacy.mechanism.label_counts import proportional_rows
 from twinset.privacy.mechanism.token_marginals import TokenMarginals
 from twinset.privacy.statement.guarantee import Guarantee, guarantee
@@ -33,7 +36,7 @@ from twinset.privacy.statement.ledger import Ledger
 from twinset.progress import Progress, Silent
 from twinset.release.run_format import LEDGER, check_file_format
 from twinset.sampling.row_shards import draw_groups
-from twinset.sampling.sampler import RowGroups, Sampler
+from twinset.sampling.sampler import Row, RowGroups, Sampler
 from twinset.sampling.token_tilt import TokenTilt, expected_presence, fit_tilt
 from twinset.sampling.vllm_engine import VllmEngine
 
@@ -41,7 +44,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 DESCRIPTION = "twinset.json"
-REFERENCE_ROWS = 256  # written without a tilt, to find it
+REFERENCE_ROWS = 256  # at most, written without a tilt to find it: no more than units
 REFERENCE_PHASE = "reference rows"  # as progress calls it
 REFERENCE = SamplingConfig(guidance=0.0)
 
@@ -60,6 +63,7 @@ class TwinModel:
         ledger: what training spent.
         base_origin: where the base model came from; no path of this machine.
         tilt: brings the rows' words nearer to those of the private texts; None: as they are.
+        teacher: tells a text's labels; None: nothing does.
     """
 
     model: Any
@@ -71,6 +75,8 @@ class TwinModel:
     ledger: Ledger
     base_origin: str
     tilt: TokenTilt | None = None
+    teacher: Teacher | None = None
+    _reference: list[Row] = field(default_factory=list, repr=False, compare=False)
 
     @property
     def guarantee(self) -> Guarantee:
@@ -125,11 +131,9 @@ class TwinModel:
             progress: is notified of how many rows there are.
         """
         end, prompts = self.tokenizer.eos_token_id, self._prompts
-        wanted = {c: n for c, n in self._shared_out(REFERENCE_ROWS).items() if n}
+        rows = self.reference_rows(progress)
+        wanted = Counter(row.combination for row in rows)
         total = sum(self.label_counts[c] for c in wanted)
-        rows = self.sampler(REFERENCE, 0).sample(
-            wanted, lambda done: progress.count(REFERENCE_PHASE, done, REFERENCE_ROWS)
-        )
         expected = {}
         for combination in wanted:
             texts = [" " + row.text for row in rows if row.combination == combination]
@@ -137,6 +141,43 @@ class TwinModel:
             expected[combination] = expected_presence(self._fastest, prompts[combination], ids, end)
         shares = {c: self.label_counts[c] / total for c in wanted}
         self.tilt = fit_tilt(marginals, self.schema, shares, expected)
+
+    def reference_rows(self, progress: Progress) -> list[Row]:
+        """Return rows as the model writes them by itself: public, as all that is drawn from it."""
+        if not self._reference:
+            total = min(REFERENCE_ROWS, self.ledger.records)
+            wanted = {c: n for c, n in self._shared_out(total).items() if n}
+            self._reference = self.sampler(replace(REFERENCE, tilt=0.0), 0).sample(
+                wanted, lambda done: progress.count(REFERENCE_PHASE, done, total)
+            )
+        return self._reference
+
+    @property
+    def questions(self) -> Questions:
+        """What asks the model about a text's labels."""
+        names = [attribute.name for attribute in self.schema.attributes]
+        return Questions(self._fastest, self.tokenizer, names)
+
+    def classify(self, texts: Sequence[str]) -> pd.DataFrame:
+        """Return the labels that the private teacher gives to texts, a column an attribute.
+
+        It was released with the model: it costs no further ε, however many texts it is shown.
+
+        Args:
+            texts: of any origin, cut where the private texts were.
+
+        Raises:
+            InputError: the model has no teacher.
+        """
+        if self.teacher is None:
+            raise InputError("this model has no teacher; train one with `teacher_share` above 0")
+        questions, found = self.questions, []
+        for text in texts:
+            states = questions.features(text, self.text_tokens)
+            numbers = (int(each.argmax()) for each in self.teacher.log_probabilities(states))
+            pairs = zip(self.schema.attributes, numbers, strict=True)
+            found.append({each.name: each.values[number] for each, number in pairs})
+        return pd.DataFrame(found, columns=[each.name for each in self.schema.attributes])
 
     def _shared_out(self, rows: int) -> dict[Combination, int]:
         shares = proportional_rows(list(self.label_counts.values()), rows)
@@ -163,6 +204,8 @@ class TwinModel:
             self.tokenizer.save_pretrained(folder)
         if self.tilt is not None:
             self.tilt.save(folder)
+        if self.teacher is not None:
+            self.teacher.save(folder)
         write_json(folder / DESCRIPTION, self._description())
         write_json(folder / LEDGER, self.ledger.to_dict())
         open_as_folder(folder)
@@ -207,6 +250,8 @@ class TwinModel:
             )
             vocabulary = base.model.config.vocab_size
             model.tilt = TokenTilt.load(folder, model.schema, vocabulary)
+            classes = [len(attribute.values) for attribute in model.schema.attributes]
+            model.teacher = Teacher.load(folder, classes, base.model.config.hidden_size)
             model._check()
             return model
         except InputError:

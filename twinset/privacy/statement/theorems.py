@@ -229,13 +229,23 @@ TOKEN_MARGINALS = Theorem(
     source="Dwork and Roth 2014, 'The Algorithmic Foundations of Differential Privacy', appendix A",
 )
 
+TEACHER = Theorem(
+    statement=(
+        "Linear classifiers on what the trained model makes of a text, fitted by steps that are "
+        "Gaussian releases of one clipped gradient a unit, together one of multiplier σ "
+        "(`mechanism.private_regression`). The model, and the rows whose statistics scale its "
+        "hidden states, were released before; a unit's vectors depend on them and on it alone."
+    ),
+    source="Dong, Roth and Su 2019, 'Gaussian Differential Privacy', corollary 3.3",
+)
+
 RUN = Theorem(
     statement=(
         "A fine-tuned model with its noisy counts, and all that is drawn from it, is the output of "
         "mechanisms that its ledger lists completely. `guarantee` says what they amount to."
     ),
     source="the theorem of the run's noise policy, composed with Gaussian releases of the label "
-    "counts and, where they are asked for, of tokens by label (TOKEN_MARGINALS)",
+    "counts and, where they are asked for, of TOKEN_MARGINALS and TEACHER",
 )
 
 CLASSIFIER = Theorem(

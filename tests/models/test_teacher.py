@@ -1,0 +1,126 @@
+"""The private teacher: its features, its files, and a run that releases one."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.helpers.refusals import refusal
+from twinset import Twinset
+from twinset.models import hidden_states
+from twinset.models.base_model import load_base
+from twinset.models.hidden_states import Questions
+from twinset.models.teacher import CONSTANT, Teacher, Whitening
+from twinset.privacy.accounting.events import GaussianRelease
+from twinset.sampling.twin_model import TwinModel
+
+TEXTS = ["It works well.", "The plot was dull, and I left.", "Fine"]
+
+
+@pytest.fixture(scope="module")
+def questions(tiny_base):
+    base = load_base(str(tiny_base))
+    return Questions(base.model, base.tokenizer, ["mood", "kind_of_film"])
+
+
+def test_features_are_the_last_hidden_states_behind_each_question(tiny_base, questions):
+    import torch
+
+    base = load_base(str(tiny_base))
+    asked = "\n\nThe kind of film of this text is"
+    ids = [
+        base.tokenizer.bos_token_id,
+        *base.tokenizer(" " + TEXTS[0] + asked, add_special_tokens=False)["input_ids"],
+    ]
+    with torch.no_grad():
+        plain = base.model(input_ids=torch.tensor([ids]), output_hidden_states=True)
+    assert questions.features(TEXTS[0], 100)[1] == pytest.approx(
+        plain.hidden_states[-1][0, -1].numpy(), abs=1e-4
+    )
+
+
+def test_company_changes_no_bit_of_a_text(questions):
+    alone = questions.features(TEXTS[1], 100)
+    for text in TEXTS:
+        questions.features(text, 100)
+    assert (questions.features(TEXTS[1], 100) == alone).all()
+
+
+def test_a_text_is_read_as_far_as_it_may_be(questions):
+    whole, cut = questions.features(TEXTS[1], 100), questions.features(TEXTS[1], 2)
+    assert not np.allclose(whole, cut)
+    assert np.allclose(cut, questions.features(TEXTS[1] + " And more.", 2))
+
+
+def test_whitened_vectors_have_length_one_and_a_constant():
+    states = np.random.default_rng(0).normal(0, [1, 100, 0.01], (50, 3))
+    found = Whitening.of(states)(states[0])
+    assert np.linalg.norm(found[:-1]) == pytest.approx(1)
+    assert found[-1] == CONSTANT
+
+
+def test_reference_texts_that_are_all_alike_make_no_trouble():
+    assert np.isfinite(Whitening.of(np.ones((4, 3)))(np.ones(3))).all()
+
+
+def teacher_of(seed, hidden=3):
+    rng = np.random.default_rng(seed)
+    whiten = Whitening(rng.normal(size=hidden), rng.normal(size=(hidden, 2)))
+    return Teacher([whiten, whiten], [rng.normal(size=(2, 3)), rng.normal(size=(4, 3))])
+
+
+def test_what_is_saved_is_read_again(tmp_path):
+    teacher, states = teacher_of(0), np.ones((2, 3))
+    teacher.save(tmp_path)
+    read = Teacher.load(tmp_path, (2, 4), 3)
+    pairs = zip(teacher.log_probabilities(states), read.log_probabilities(states), strict=True)
+    for one, other in pairs:
+        assert (one == other).all()
+        assert np.exp(one).sum() == pytest.approx(1)
+    assert Teacher.load(tmp_path / "elsewhere", (2, 4), 3) is None
+
+
+@pytest.mark.parametrize(("classes", "hidden"), [((2, 5), 3), ((2,), 3), ((2, 4), 4)])
+def test_a_teacher_of_other_labels_or_another_model_is_refused(tmp_path, classes, hidden):
+    teacher_of(0).save(tmp_path)
+    with pytest.raises(ValueError):  # noqa: PT011
+        Teacher.load(tmp_path, classes, hidden)
+
+
+def fitted(tiny_base, folder, **options):
+    frame = pd.DataFrame({"text": TEXTS * 10, "label": ["good", "bad", "good"] * 10})
+    known = {"epsilon": 50, "steps": 2, "batch_size": 8, "max_tokens": 12}
+    twinset = Twinset(str(tiny_base), **known | options).fit(frame, "text", "label")
+    twinset.save(folder)
+    return TwinModel.load(folder)
+
+
+def test_a_run_releases_one_and_its_ledger_says_so(tiny_base, tmp_path):
+    model = fitted(tiny_base, tmp_path / "m", teacher_share=0.3)
+    released = [e.what for e in model.ledger.events if isinstance(e, GaussianRelease)]
+    assert released == ["label counts", "token marginals", "teacher"]
+    assert model.guarantee.epsilon <= 50
+    found = model.classify(TEXTS)
+    assert list(found.columns) == ["label"]
+    assert set(found["label"]) <= {"good", "bad"}
+
+
+def test_without_one_nothing_is_classified(tiny_base, tmp_path):
+    model = fitted(tiny_base, tmp_path / "m", marginal_share=0)
+    assert [type(e) for e in model.ledger.events].count(GaussianRelease) == 1
+    assert "`teacher_share`" in refusal(model.classify, TEXTS)
+
+
+def test_features_that_see_their_company_fail_the_check(questions, monkeypatch):
+    """Control: what was read before stays in the cache."""
+    kept = []
+    original = Questions._read
+
+    def leaky(self, ids, cache):
+        kept.append(sum(ids))
+        return original(self, [*ids, kept[0] % 300], cache)
+
+    monkeypatch.setattr(hidden_states.Questions, "_read", leaky)
+    kept.append(7)
+    alone = questions.features(TEXTS[1], 100)
+    kept[:] = [55]
+    assert not (questions.features(TEXTS[1], 100) == alone).all()

@@ -1,0 +1,75 @@
+"""The private teacher of a run: what the trained model makes of records, and noisy regressions."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from twinset.data.tokenization import TokenisedRecords
+from twinset.models.teacher import Teacher, Whitening
+from twinset.pipeline.finetuning_run import FinetuningRun
+from twinset.privacy.accounting.events import GaussianRelease
+from twinset.privacy.mechanism.poisson import poisson_batches
+from twinset.privacy.mechanism.private_regression import Regressions, fit_regressions
+from twinset.sampling.twin_model import TwinModel
+
+MOST_UNITS = 10_000  # that are read, in the mean: of more each is drawn by itself
+
+
+def fit_teacher(run: FinetuningRun, tokens: TokenisedRecords, model: TwinModel) -> Teacher:
+    """Fit the teacher with noise, and record what that spends.
+
+    For what it guarantees see `twinset.privacy.statement.theorems`, TEACHER. Units that are drawn
+    by chance are protected at least as well as if all were read, and are accounted for as these.
+    """
+    whitenings = _whitenings(run, model)
+    noise, schema = run.prepared.plan.teacher_noise, run.prepared.records.schema
+    drawn = _drawn(run)
+    places = {c: schema.value_numbers(c) for c in schema.combinations}
+    records = [record for unit in drawn for record in unit]
+    vectors = _vectors(run, tokens, model, whitenings, records)
+    labels = np.array([places[tokens.labels[i]] for i in records], np.int64)
+    position = iter(range(len(records)))
+    data = Regressions(
+        vectors,
+        list(labels.reshape(-1, len(whitenings)).T),
+        [len(attribute.values) for attribute in schema.attributes],
+        [[next(position) for _ in unit] for unit in drawn],
+    )
+    weights = fit_regressions(data, noise, run.randomness)
+    if noise:
+        run.ledger.record(GaussianRelease(noise, "teacher"))
+    return Teacher(whitenings, weights)
+
+
+def _whitenings(run: FinetuningRun, model: TwinModel) -> list[Whitening]:
+    """Return the scale of each attribute's hidden states: that of rows which the model wrote."""
+    questions = model.questions
+    rows = model.reference_rows(run.progress)
+    states = np.stack([questions.features(row.text, model.text_tokens) for row in rows])
+    return [Whitening.of(states[:, i]) for i in range(states.shape[1])]
+
+
+def _drawn(run: FinetuningRun) -> list[list[int]]:
+    """Return the records of the units that are read."""
+    rate = min(1.0, MOST_UNITS / len(run.units))
+    (units,) = poisson_batches(len(run.units), rate, 1, run.randomness)
+    return run.units.draw(units, run.randomness.sampling)
+
+
+def _vectors(
+    run: FinetuningRun,
+    tokens: TokenisedRecords,
+    model: TwinModel,
+    whitenings: list[Whitening],
+    records: list[int],
+) -> list[np.ndarray]:
+    """Return (n, c + 1) for each attribute, every record's computed by itself."""
+    questions, end = model.questions, model.tokenizer.eos_token_id
+    found: list[list[np.ndarray]] = [[] for _ in whitenings]
+    for done, record in enumerate(records, start=1):
+        ids = [token for token in tokens.texts[record] if token != end]
+        states = questions.of_tokens(ids)
+        for each, whiten, state in zip(found, whitenings, states, strict=True):
+            each.append(whiten(state))
+        run.progress.count("texts read by the teacher", done, len(records))
+    return [np.array(each).reshape(len(records), -1) for each in found]
