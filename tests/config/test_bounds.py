@@ -50,7 +50,12 @@ FIELDS = {
     for field in fields(kind)
     if str(field.type).split(" ")[0] in ("int", "float")
 }
-FEWER = {"heads": {"heads": 1, "width": 1000}, "width": {"heads": 1}, "each": {"copies": (0,)}}
+FEWER = {
+    "lora_rank": {"base_model": "gpt2-mini"},
+    "heads": {"heads": 1, "width": 1000},
+    "width": {"heads": 1},
+    "each": {"copies": (0,)},
+}
 FEWER |= {"importance_low": {"importance_high": 1.0}, "importance_high": {"importance_low": 0.0}}
 
 

@@ -123,7 +123,7 @@ def test_killed_and_resumed_it_ends_as_planned(place, generate, killed, capsys, 
     assert (done.code, MARKER in done.err) == (0, False)
     assert steps_of("r") == 5
     kinds = [event.__class__.__name__ for event in Ledger.load(Path("r/model/ledger.json")).events]
-    assert kinds.count("GaussianRelease") == 1  # label counts are released once
+    assert kinds.count("GaussianRelease") == 2  # label counts and token marginals, each once
     noise = {"noise.json", "noise.png"} if policy == "importance" else set()
     written = {path.name for path in Path("r/internal").iterdir()}
     assert written == {"config.json", "metrics.jsonl", "notes.txt"} | noise

@@ -43,9 +43,9 @@ def fit_teacher(run: FinetuningRun, tokens: TokenisedRecords, model: TwinModel) 
 
 def _whitenings(run: FinetuningRun, model: TwinModel) -> list[Whitening]:
     """Return the scale of each attribute's hidden states: that of rows which the model wrote."""
-    questions = model.questions
-    rows = model.reference_rows(run.progress)
-    states = np.stack([questions.features(row.text, model.text_tokens) for row in rows])
+    questions, end = model.questions, model.tokenizer.eos_token_id
+    rows = [ids for some in model.reference_rows(run.progress).values() for ids in some]
+    states = np.stack([questions.of_tokens([i for i in ids if i != end]) for ids in rows])
     return [Whitening.of(states[:, i]) for i in range(states.shape[1])]
 
 

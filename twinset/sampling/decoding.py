@@ -184,10 +184,13 @@ class _Batch:
         self._states = lru_cache(PROMPTS_KEPT)(self._read)
         like = self._states(first.prompts[0])
         self._cache = SlotCache(like, rounded(config.batch_size * self._per_row, SLOTS_TOGETHER))
-        has_bias = first.bias is not None
-        self._bias = first.bias.new_empty(config.batch_size, len(first.bias)) if has_bias else None
+        self._bias = self._biases_like(first.bias, config.batch_size)
         self._slots: list[_Slot] = []
         self.rows: list[_Row] = []
+
+    @staticmethod
+    def _biases_like(bias: Tensor | None, rows: int) -> Tensor | None:
+        return None if bias is None else bias.new_empty(rows, len(bias))
 
     def add(self, request: Request) -> None:
         """Take a row in; its prompt's last token is read in the next forward."""
@@ -195,7 +198,7 @@ class _Batch:
             before = len(prompt) - 1
             self._cache.put(len(self._slots), self._states(prompt), before)
             self._slots.append(_Slot(prompt[-1], before))
-        if self._bias is not None:
+        if self._bias is not None and request.bias is not None:
             self._bias[len(self.rows)] = request.bias
         self.rows.append(_Row(request.key))
 

@@ -96,6 +96,21 @@ class Sampler:
         self._refuse_missing(counts, Counter(wanted[i] for i in found))
         return [Row(c, found[i]) for i, c in enumerate(wanted)]
 
+    def drafts(
+        self,
+        counts: Mapping[Combination, int],
+        on_progress: Callable[[int], None] = lambda rows: None,
+    ) -> dict[Combination, list[list[int]]]:
+        """Return token ids of rows as the model writes them, usable or not, by combination."""
+        wanted = [c for c, n in counts.items() for _ in range(n)]
+        generator, wrong = _streams(self._config.seed, self._stream, self._model.device)
+        waiting = deque(self._request(i, c, wrong) for i, c in enumerate(wanted))
+        found: dict[Combination, list[list[int]]] = {c: [] for c in counts}
+        for done, (i, ids) in enumerate(self._written(waiting, generator), start=1):
+            found[wanted[i]].append(ids)
+            on_progress(done)
+        return found
+
     def _written(
         self, waiting: deque[Request], generator: torch.Generator
     ) -> Iterator[tuple[int, list[int]]]:

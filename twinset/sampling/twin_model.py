@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -36,7 +35,7 @@ from twinset.privacy.statement.ledger import Ledger
 from twinset.progress import Progress, Silent
 from twinset.release.run_format import LEDGER, check_file_format
 from twinset.sampling.row_shards import draw_groups
-from twinset.sampling.sampler import Row, RowGroups, Sampler
+from twinset.sampling.sampler import RowGroups, Sampler
 from twinset.sampling.token_tilt import TokenTilt, expected_presence, fit_tilt
 from twinset.sampling.vllm_engine import VllmEngine
 
@@ -76,7 +75,9 @@ class TwinModel:
     base_origin: str
     tilt: TokenTilt | None = None
     teacher: Teacher | None = None
-    _reference: list[Row] = field(default_factory=list, repr=False, compare=False)
+    _reference: dict[Combination, list[list[int]]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     @property
     def guarantee(self) -> Guarantee:
@@ -132,22 +133,23 @@ class TwinModel:
         """
         end, prompts = self.tokenizer.eos_token_id, self._prompts
         rows = self.reference_rows(progress)
-        wanted = Counter(row.combination for row in rows)
-        total = sum(self.label_counts[c] for c in wanted)
-        expected = {}
-        for combination in wanted:
-            texts = [" " + row.text for row in rows if row.combination == combination]
-            ids = self.tokenizer(texts, add_special_tokens=False)["input_ids"]
-            expected[combination] = expected_presence(self._fastest, prompts[combination], ids, end)
-        shares = {c: self.label_counts[c] / total for c in wanted}
+        total = sum(self.label_counts[c] for c in rows)
+        expected = {
+            c: expected_presence(self._fastest, prompts[c], ids, end) for c, ids in rows.items()
+        }
+        shares = {c: self.label_counts[c] / total for c in rows}
         self.tilt = fit_tilt(marginals, self.schema, shares, expected)
 
-    def reference_rows(self, progress: Progress) -> list[Row]:
-        """Return rows as the model writes them by itself: public, as all that is drawn from it."""
+    def reference_rows(self, progress: Progress) -> dict[Combination, list[list[int]]]:
+        """Return token ids of rows, by label, as the model writes them without a tilt.
+
+        They are as public as all that is drawn from it, and no row is refused: a run must not end
+        here, with its model trained and not yet saved.
+        """
         if not self._reference:
             total = min(REFERENCE_ROWS, self.ledger.records)
             wanted = {c: n for c, n in self._shared_out(total).items() if n}
-            self._reference = self.sampler(replace(REFERENCE, tilt=0.0), 0).sample(
+            self._reference = self.sampler(replace(REFERENCE, tilt=0.0), 0).drafts(
                 wanted, lambda done: progress.count(REFERENCE_PHASE, done, total)
             )
         return self._reference
