@@ -30,8 +30,8 @@ def demo(
     base_model: Annotated[
         str | None,
         typer.Option(
-            help="gpt2-mini is quick, smollm2-135m teaches more; or your own. Left out: "
-            "smollm2-135m for reviews, gpt2-mini for support."
+            help="gpt2-mini is quick, smollm2-135m-text teaches more; or your own. Left out: "
+            "smollm2-135m-text for reviews, gpt2-mini for support."
         ),
     ] = None,
     quiet: Quiet = False,

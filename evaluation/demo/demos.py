@@ -93,7 +93,7 @@ REVIEWS = Demo(
     text="review",
     attributes=("verdict",),
     prompt="film-verdict",
-    base_model="smollm2-135m",
+    base_model="smollm2-135m-text",
     training=_REVIEWS,
     mini=replace(_REVIEWS, steps=10, batch_size=1008, learning_rate=0.008),
     rows_per_label=300,  # as many of either: how they are mixed differs from film to film

@@ -150,7 +150,7 @@ class TrainingConfig:
     chosen where this machine needs longer. `None`: they may take any time.
     """
 
-    base_model: str = "smollm2-135m"
+    base_model: str = "smollm2-135m-text"
     method: Method = "lora"
     lora_rank: int = bounded(8, 1, 1024)
     steps: int | None = bounded(None, 1, 10**7)

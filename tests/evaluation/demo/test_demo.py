@@ -80,7 +80,7 @@ def test_the_secrets_table_shows_a_leak(support):
 
 
 def test_each_demo_has_a_base_model_of_its_own():
-    assert REVIEWS.config().training.base_model == "smollm2-135m"
+    assert REVIEWS.config().training.base_model == "smollm2-135m-text"
     assert SUPPORT.config().training.base_model == "gpt2-mini"
     small, other = REVIEWS.config("gpt2-mini").training, REVIEWS.config("./mine").training
     assert small.batch_size == 1008 and other.batch_size == 252
