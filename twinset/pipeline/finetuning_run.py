@@ -33,3 +33,13 @@ class FinetuningRun:
     units: Units
     randomness: Randomness
     ledger: Ledger
+
+    def release_noise(self, planned: float) -> float:
+        """Return the noise multiplier of a release: above 0 wherever there is privacy.
+
+        Raises:
+            RuntimeError: the plan has none, and what is released would be exact.
+        """
+        if self.prepared.plan.target_epsilon is not None and not planned > 0:
+            raise RuntimeError("a private run releases nothing without noise")
+        return planned

@@ -22,7 +22,8 @@ def fit_teacher(run: FinetuningRun, tokens: TokenisedRecords, model: TwinModel) 
     by chance are protected at least as well as if all were read, and are accounted for as these.
     """
     whitenings = _whitenings(run, model)
-    noise, schema = run.prepared.plan.teacher_noise, run.prepared.records.schema
+    schema = run.prepared.records.schema
+    noise = run.release_noise(run.prepared.plan.teacher_noise)
     drawn = _drawn(run)
     places = {c: schema.value_numbers(c) for c in schema.combinations}
     records = [record for unit in drawn for record in unit]

@@ -56,7 +56,7 @@ def token_marginals(run: FinetuningRun, tokens: TokenisedRecords) -> TokenMargin
 
     For what it guarantees see `twinset.privacy.statement.theorems`, TOKEN_MARGINALS.
     """
-    prepared, noise = run.prepared, run.prepared.plan.marginal_noise
+    prepared, noise = run.prepared, run.release_noise(run.prepared.plan.marginal_noise)
     schema, base = prepared.records.schema, prepared.base
     marginals, event = release_token_marginals(
         _texts(run, tokens),

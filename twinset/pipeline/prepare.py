@@ -31,6 +31,8 @@ from twinset.sampling.allocation import RowsRequest, explicit
 from twinset.sampling.decoding import attention_span
 from twinset.training.record_weights import weight_scale
 
+MOST_COUNTED_VALUES = 200  # of all attributes; every token is counted for each of them
+
 
 @dataclass(frozen=True)
 class Prepared:
@@ -116,6 +118,7 @@ def prepare(
     _check_owner(source, config.privacy)
     check_method(config.training)
     frame, records, notes = read_source(source, progress, folder)
+    config = _as_marginals_fit(config, records.schema)
     template = template_of(source, records.schema)
     counts = explicit(records.schema, rows or RowsRequest())
     base = load_base(config.training.base_model, say=progress.say)
@@ -144,6 +147,7 @@ def prepare_records(
             context, the plan cannot be made, or the noise policy lacks something.
     """
     config = replace(config, training=replace(config.training, max_minutes=None))  # as it says
+    config = _as_marginals_fit(config, records.schema)
     check_method(config.training)
     base = base or load_base(config.training.base_model)
     return _planned(records, template, config, base)
@@ -162,6 +166,13 @@ def _in_time(prepared: Prepared, rows: RowsRequest | None, progress: Progress) -
     facts = prepared.public_facts(rows)
     plan, speed = plan_in_time(prepared.plan, prepared.config, prepared.base, facts, progress)
     return replace(prepared, plan=plan, speed=speed)
+
+
+def _as_marginals_fit(config: RunConfig, schema: Schema) -> RunConfig:
+    """Leave token marginals out where each label value would have too few texts to count in."""
+    if sum(len(attribute.values) for attribute in schema.attributes) <= MOST_COUNTED_VALUES:
+        return config
+    return replace(config, privacy=replace(config.privacy, marginal_share=0.0))
 
 
 def read_source(
