@@ -16,11 +16,12 @@ NOTHING_DONE = {
     "reading": "twinset.pipeline.prepare.read_frame",
     "loading": "twinset.pipeline.prepare.load_base",
     "planning": "twinset.pipeline.prepare.make_plan",
+    "counting": "twinset.commandline.console.Console.count",
 }
 RESUMABLE = {
     "training": "twinset.commandline.console.Console.step",
     "saving": "twinset.sampling.twin_model.TwinModel.save",
-    "sampling": "twinset.commandline.console.Console.count",
+    "sampling": "twinset.sampling.row_shards._report",
     "writing": "twinset.release.share.write_text",
     "publishing": "twinset.release.publish.shutil.copyfile",
 }
@@ -86,4 +87,4 @@ def test_signal_to_a_running_process(good_table, tiny_base, number):
     assert "Traceback" not in rest
     assert sorted(path.name for path in good_table.iterdir()) == [".r.partial", "t.csv"]
     checkpoints = Path(".r.partial/internal/unfinished/checkpoints")
-    assert [len(list(step.iterdir())) for step in checkpoints.iterdir()] == [4]
+    assert [len(list(step.iterdir())) for step in checkpoints.iterdir()] == [5]

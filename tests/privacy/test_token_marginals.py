@@ -6,7 +6,11 @@ from scipy.stats import norm
 
 from twinset.privacy.mechanism import token_marginals
 from twinset.privacy.mechanism.randomness import Randomness
-from twinset.privacy.mechanism.token_marginals import MOST_TOKENS, release_token_marginals
+from twinset.privacy.mechanism.token_marginals import (
+    MOST_TOKENS,
+    TokenMarginals,
+    release_token_marginals,
+)
 from twinset.privacy.mechanism.vector_sum import VectorSum
 
 END, VOCABULARY = 0, 300
@@ -58,6 +62,14 @@ def test_noise_is_of_the_deviation_that_is_stated():
 
 def test_without_noise_there_is_no_event():
     assert released(TEXTS)[1] is None
+
+
+def test_what_is_kept_to_resume_from_is_what_was_released(tmp_path):
+    marginals, _ = released(TEXTS, 3.0)
+    marginals.save(tmp_path / "m.npz")
+    read = TokenMarginals.load(tmp_path / "m.npz")
+    assert (flat(read) == flat(marginals)).all()
+    assert (read.noise, read.units) == (marginals.noise, marginals.units)
 
 
 def advantage(runs=2000):

@@ -112,6 +112,14 @@ def weights_of(run) -> bytes:
     return Path(run, "model/model.safetensors").read_bytes()
 
 
+def test_a_run_with_a_teacher_is_not_resumed(place, generate, killed):
+    """It is released at the end: of two copies resumed there neither would count the other's."""
+    teacher = ("--teacher-share", "0.1")
+    killed(2, *teacher)
+    again = generate("--resume", *teacher)
+    assert again.code == 2 and "--teacher-share cannot be resumed" in again.err
+
+
 @pytest.mark.parametrize("policy", ["uniform", "importance", "selective"])
 def test_killed_and_resumed_it_ends_as_planned(place, generate, killed, capsys, policy):
     more = ("--noise-policy", policy)

@@ -20,10 +20,11 @@ from twinset.data.lazy_columns import Picked
 from twinset.data.tokenization import TokenisedRecords, text_budget, tokenise
 from twinset.detectors import detector_named
 from twinset.detectors.masking import Masked
+from twinset.errors import InputError
 from twinset.models.base_model import context_length
 from twinset.pipeline.finetuning_run import FinetuningRun
 from twinset.pipeline.fit_teacher import fit_teacher
-from twinset.pipeline.noisy_counts import LabelCounts, label_counts, token_marginals
+from twinset.pipeline.noisy_counts import NoisyCounts, noisy_counts
 from twinset.pipeline.open_ledger import open_ledger
 from twinset.pipeline.prepare import Prepared
 from twinset.policies import MechanismParams, NoisePolicy, make_policy
@@ -68,7 +69,7 @@ def finetune(
     policy, records = prepared.config.policy, prepared.records
     masked_texts = _masked(run) if policy.masks else records.texts
     tokens = _tokens(run, masked_texts if policy.redact_only else records.texts)
-    counts = run.resume_state.counts if run.resume_state else label_counts(run)
+    counts = noisy_counts(run, tokens)
     trainer = _trainer(run, tokens)
     if policy.noise_policy == "selective":
         _train_masked(run, trainer, _tokens(run, masked_texts, "masked"), counts)
@@ -79,13 +80,13 @@ def finetune(
         prepared.base.tokenizer,
         records.schema,
         prepared.template,
-        counts,
+        counts.labels,
         room,
         run.ledger,
         prepared.base.origin,
     )
-    if prepared.config.privacy.marginal_share:
-        model.tilt_towards(token_marginals(run, tokens), run.progress)
+    if counts.marginals is not None:
+        model.tilt_towards(counts.marginals, run.progress)
     if prepared.config.privacy.teacher_share:
         model.teacher = fit_teacher(run, tokens, model)
     return model
@@ -96,6 +97,11 @@ def _begin(prepared: Prepared, progress: Progress, context: RunContext) -> Finet
     for warning in prepared.plan.warnings:
         progress.warn(warning)
     resumed = context.resumption.resume_state() if context.resumption else None
+    if resumed and prepared.config.privacy.teacher_share:
+        raise InputError(
+            "a run with `teacher_share` cannot be resumed: its teacher is released at the end, and "
+            "of two copies neither would count the other's; `overwrite=True` begins anew"
+        )
     seed = prepared.config.privacy.insecure_noise_seed
     randomness = Randomness.from_os() if seed is None else Randomness.for_tests(seed)
     ledger = resumed.ledger if resumed else _new_ledger(prepared, randomness)
@@ -142,7 +148,7 @@ def _trainer(run: FinetuningRun, tokens: TokenisedRecords) -> Trainer:
 
 
 def _train_masked(
-    run: FinetuningRun, trainer: Trainer, tokens: TokenisedRecords, counts: LabelCounts
+    run: FinetuningRun, trainer: Trainer, tokens: TokenisedRecords, counts: NoisyCounts
 ) -> None:
     """Phase 1 of selective noise: masked texts, without noise."""
     if run.resume_state and run.resume_state.phase:
@@ -155,7 +161,7 @@ def _train_masked(
 
 
 def _train_private(
-    run: FinetuningRun, trainer: Trainer, tokens: TokenisedRecords, counts: LabelCounts
+    run: FinetuningRun, trainer: Trainer, tokens: TokenisedRecords, counts: NoisyCounts
 ) -> None:
     """The phase whose steps spend ε: the last, and with most policies the only one."""
     plan, phase = run.prepared.plan, run.prepared.config.policy.phases - 1
@@ -182,7 +188,7 @@ def _step_context(
     tokens: TokenisedRecords,
     plan: Plan,
     policy: NoisePolicy,
-    counts: LabelCounts,
+    counts: NoisyCounts,
 ) -> StepContext:
     """Return what the steps of a phase work with; without noise nothing is clipped."""
     config, resumption, resumed = run.prepared.config, run.context.resumption, run.resume_state
@@ -197,7 +203,9 @@ def _step_context(
         observe=lambda report: run.progress.step(report, plan),
         records_of=partial(run.units.draw, stream=run.randomness.sampling),
         resume_state=resumed.state if resumed and resumed.phase == phase else None,
-        checkpoints=resumption.callback(phase, run.ledger, counts) if resumption else NothingKept(),
+        checkpoints=resumption.callback(phase, run.ledger, counts.labels, counts.marginals)
+        if resumption
+        else NothingKept(),
         group=run.context.group,
     )
 

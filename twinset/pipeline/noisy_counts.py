@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -21,6 +22,27 @@ from twinset.privacy.mechanism.token_marginals import (
 OWNERS_AT_ONCE = 10_000
 
 LabelCounts = dict[Combination, int]
+
+
+@dataclass(frozen=True)
+class NoisyCounts:
+    """What was counted before training: once, however often the run is resumed.
+
+    Args:
+        labels: texts of each label combination.
+        marginals: texts by label value and token; None: not asked for.
+    """
+
+    labels: LabelCounts
+    marginals: TokenMarginals | None
+
+
+def noisy_counts(run: FinetuningRun, tokens: TokenisedRecords) -> NoisyCounts:
+    """Return what a resumed run has counted, or count, and record what that spends."""
+    if run.resume_state:
+        return NoisyCounts(run.resume_state.counts, run.resume_state.marginals)
+    asked = run.prepared.config.privacy.marginal_share > 0
+    return NoisyCounts(label_counts(run), token_marginals(run, tokens) if asked else None)
 
 
 def label_counts(run: FinetuningRun) -> LabelCounts:

@@ -25,6 +25,7 @@ from twinset.files.atomic import write_json
 from twinset.files.cache import cache_dir
 from twinset.files.checkpoints import Checkpoint, Checkpoints, save_state
 from twinset.privacy.accounting.events import Event
+from twinset.privacy.mechanism.token_marginals import TokenMarginals
 from twinset.privacy.statement.ledger import Ledger
 from twinset.privacy.statement.wording import SPENT
 from twinset.progress import Progress
@@ -32,6 +33,7 @@ from twinset.release.run_format import LEDGER
 from twinset.training.step_log import FILE, StepLog, StepRange
 
 CHECKPOINTS, STATE, FACTS = "checkpoints", "state.pt", "facts.json"
+MARGINALS = "marginals.npz"
 CHECKPOINT_SECONDS = 180.0
 ANEW = f"`overwrite=True` deletes the run and starts anew, and {SPENT}"
 
@@ -47,12 +49,14 @@ class ResumeState:
         state: of the training loop.
         counts: noisy label counts, released before.
         ledger: what was spent until then.
+        marginals: noisy counts of tokens, released before; None: they are not.
     """
 
     phase: int
     state: dict[str, Any]
     counts: dict[Combination, int]
     ledger: Ledger
+    marginals: TokenMarginals | None = None
 
     def steps_of(self, phase: int) -> int:
         """Return how many steps of a phase the state holds, where it is of that phase."""
@@ -134,6 +138,7 @@ class Resumption:
         import torch
 
         facts = json.loads((checkpoint.folder / FACTS).read_text("utf-8"))
+        marginals = checkpoint.folder / MARGINALS
         self._counted = facts["counted"]
         self._others()
         return ResumeState(
@@ -141,6 +146,7 @@ class Resumption:
             torch.load(checkpoint.folder / STATE, weights_only=True),
             {tuple(c): n for c, n in facts["label_counts"]},
             Ledger.load(checkpoint.folder / LEDGER),
+            TokenMarginals.load(marginals) if marginals.is_file() else None,
         )
 
     def count_others(self, event: Event, record: Callable[[Event], object]) -> None:
@@ -180,16 +186,27 @@ class Resumption:
         return sum(max(0, s.last - max(s.first, free)) for s in ranges)
 
     def callback(
-        self, phase: int, ledger: Ledger, counts: Mapping[Combination, int]
+        self,
+        phase: int,
+        ledger: Ledger,
+        counts: Mapping[Combination, int],
+        marginals: TokenMarginals | None,
     ) -> PhaseCheckpoints:
         """Return what the training loop notifies of its steps in a phase."""
         facts = {
             "phase": phase,
             "label_counts": [[list(c), n] for c, n in counts.items()],
         }
-        return PhaseCheckpoints(self, phase * self._steps, facts, ledger)
+        return PhaseCheckpoints(self, phase * self._steps, facts, ledger, marginals)
 
-    def keep(self, step: int, facts: dict[str, Any], ledger: Ledger, state: State) -> None:
+    def keep(
+        self,
+        step: int,
+        facts: dict[str, Any],
+        ledger: Ledger,
+        state: State,
+        marginals: TokenMarginals | None,
+    ) -> None:
         """Write a checkpoint."""
         counted = self._counted | {self._log.process: step}
 
@@ -197,6 +214,8 @@ class Resumption:
             write_json(folder / FACTS, facts | {"counted": counted})
             write_json(folder / LEDGER, ledger.to_dict())
             save_state(state(), folder / STATE)
+            if marginals is not None:
+                marginals.save(folder / MARGINALS)
 
         self._checkpoints.write(step, save)
         self._log.reach(step)
@@ -210,8 +229,14 @@ class PhaseCheckpoints:
     """
 
     def __init__(
-        self, resumption: Resumption, before: int, facts: dict[str, Any], ledger: Ledger
+        self,
+        resumption: Resumption,
+        before: int,
+        facts: dict[str, Any],
+        ledger: Ledger,
+        marginals: TokenMarginals | None,
     ) -> None:
+        self._marginals = marginals
         self._resumption, self._before, self._facts = resumption, before, facts
         self._ledger, self._last = ledger, time.monotonic()
 
@@ -226,7 +251,8 @@ class PhaseCheckpoints:
             self._keep(step, state)
 
     def _keep(self, step: int, state: State) -> None:
-        self._resumption.keep(self._before + step, self._facts, self._ledger, state)
+        step += self._before
+        self._resumption.keep(step, self._facts, self._ledger, state, self._marginals)
         self._last = time.monotonic()
 
 

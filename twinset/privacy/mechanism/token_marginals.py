@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -27,6 +28,18 @@ class TokenMarginals:
     counts: Sequence[np.ndarray]
     noise: float
     units: int
+
+    def save(self, path: Path) -> None:
+        """Write what was released, exactly."""
+        arrays = {str(number): counts for number, counts in enumerate(self.counts)}
+        np.savez(path, noise=self.noise, units=self.units, **arrays)  # type: ignore[arg-type]
+
+    @classmethod
+    def load(cls, path: Path) -> TokenMarginals:
+        """Read what `save` wrote."""
+        with np.load(path, allow_pickle=False) as kept:
+            counts = [kept[str(number)] for number in range(len(kept.files) - 2)]
+            return cls(counts, float(kept["noise"]), int(kept["units"]))
 
 
 Text = tuple[Sequence[int], Sequence[int]]  # token ids, and the number of each attribute's value
