@@ -496,9 +496,9 @@ def test_a_journal_cut_off_in_its_last_line_is_mended(generate, killed):
     (mirror,) = Path("..", "cache", "journals").glob("*.jsonl")
     for path in (UNFINISHED / "journal.jsonl", mirror):
         with path.open("a") as file:
-            file.write('{"process": "ab')
+            file.write('{"process": "no hex')
     assert generate("--resume").code == 0
-    assert mirror.read_text().count('"ab') == 0
+    assert "no hex" not in mirror.read_text()
 
 
 @pytest.fixture
