@@ -52,6 +52,15 @@ def test_a_word_of_one_label_is_tilted_there_and_nowhere_else():
     assert bias[7] == pytest.approx(np.log(3), abs=0.2)
 
 
+def test_a_fitted_tilt_is_the_same_when_it_was_saved(tmp_path):
+    same = {c: np.full(VOCABULARY, 0.1) for c in SCHEMA.combinations}
+    real = {c: np.random.default_rng(0).uniform(0.05, 0.4, VOCABULARY) for c in same}
+    tilt = fit_tilt(marginals_of(real, 4000), SCHEMA, dict.fromkeys(same, 0.25), same)
+    tilt.save(tmp_path)
+    read = TokenTilt.load(tmp_path, SCHEMA, VOCABULARY)
+    assert all((a == b).all() for a, b in zip(tilt.strengths, read.strengths, strict=True))
+
+
 def test_noise_that_hides_the_counts_leaves_rows_as_they_are():
     same = {c: np.full(VOCABULARY, 0.1) for c in SCHEMA.combinations}
     real = {c: np.full(VOCABULARY, 0.3) for c in same}

@@ -121,7 +121,8 @@ def fit_tilt(
                 parts = [shares[c] * released.units * expected[c] * odds(c, i) for c in own]
                 without = np.sum([*parts, np.full(counts.shape[1], SHARED)], 0)
                 strengths[i][value] = likeliest(counts[value], without, released.noise)
-    return TokenTilt([each.astype(np.float32) for each in strengths])
+    # As they are kept: rows must be the same before and after the model is loaded again.
+    return TokenTilt([each.astype(np.float16).astype(np.float32) for each in strengths])
 
 
 def likeliest(counts: np.ndarray, expected: np.ndarray, noise: float) -> np.ndarray:
