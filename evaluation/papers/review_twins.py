@@ -277,6 +277,7 @@ class Writer:
             "mismatch_form": loss.form,
             "mismatch_weight": loss.weight,
             "guidance": 0.0,
+            "marginal_share": 0.0,  # the paper releases no counts of words
             "top_p": TOP_P,
         }
 
