@@ -114,21 +114,12 @@ def test_all_linear_layers_but_the_output_have_one(whole, base):
     assert layers == (gpt2 if "gpt2" in str(base) else llama)
 
 
-def test_killed_and_resumed_it_ends_with_the_same_adapter(whole, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(training, "CHECKPOINT_SECONDS", -1.0)  # after each step
-    plain = training._Run.step
+def test_killed_and_resumed_it_ends_with_the_same_adapter(whole, tmp_path, capsys, dies_at):
     for victim in (3, 9):
-
-        def step(self, victim=victim):
-            if self.done == victim:
-                raise RuntimeError
-            plain(self)
-
-        monkeypatch.setattr(training._Run, "step", step)
-        assert pretrain(capsys).code == 1
+        with dies_at(victim):
+            assert pretrain(capsys).code == 1
     state = torch.load(tmp_path / "adapter/training/checkpoints/step-9/state.pt", weights_only=True)
     assert all("lora" in name for name in state["model"])  # no copy of the base
-    monkeypatch.setattr(training._Run, "step", plain)
     assert pretrain(capsys).code == 0
     assert same(factors(whole), factors(tmp_path / "adapter"))
     assert pretrain(capsys, "--seed", "1", output="other").code == 0

@@ -98,22 +98,13 @@ def test_one_process_trains_in_one_precision_after_another(tmp_path, capsys):
     assert not same(weights(tmp_path / "bfloat16"), weights(tmp_path / "float32"))
 
 
-def test_killed_and_resumed_it_ends_with_the_same_weights(whole, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(training, "CHECKPOINT_SECONDS", -1.0)  # after each step
-    plain = training._Run.step
+def test_killed_and_resumed_it_ends_with_the_same_weights(whole, tmp_path, capsys, dies_at):
     for victim in (3, 4, 9):
-
-        def step(self, victim=victim):
-            if self.done == victim:
-                raise RuntimeError
-            plain(self)
-
-        monkeypatch.setattr(training._Run, "step", step)
-        assert pretrain(capsys).code == 1
+        with dies_at(victim):
+            assert pretrain(capsys).code == 1
         checkpoints = tmp_path / "model" / "training" / "checkpoints"
         kept = sorted(int(path.name.removeprefix("step-")) for path in checkpoints.iterdir())
         assert kept == [victim - 1, victim]
-    monkeypatch.setattr(training._Run, "step", plain)
     assert pretrain(capsys).code == 0
     assert same(weights(whole), weights(tmp_path / "model"))
 

@@ -1,7 +1,8 @@
 """From private records to a model that may write their twin: the run's one private stage.
 
-Everything it releases is noisy counts of labels and tokens and the noisy gradients of training; all
-of it goes through the ledger. What it returns holds nothing else.
+Everything it releases is noisy counts of labels and tokens, the noisy gradients of training and,
+where one is asked for, a teacher; all of it goes through the ledger. What it returns holds nothing
+else.
 """
 
 from __future__ import annotations

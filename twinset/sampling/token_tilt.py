@@ -22,7 +22,7 @@ TILT = "token_tilt.safetensors"
 LARGEST, SPACING = 2.5, 0.1  # of λ, and of the values that are tried
 PRIOR = 1.0  # standard deviation of λ: what is not known stays near 0
 SWEEPS = 4  # over all label values
-SHARED = 1e-9
+RAREST = 1e-9  # texts that are expected to have a token, at least
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def fit_tilt(
             for value in range(len(counts)):
                 own = [c for c in expected if numbers[c][i] == value]
                 parts = [shares[c] * released.units * expected[c] * odds(c, i) for c in own]
-                without = np.sum([*parts, np.full(counts.shape[1], SHARED)], 0)
+                without = np.sum([*parts, np.full(counts.shape[1], RAREST)], 0)
                 strengths[i][value] = likeliest(counts[value], without, released.noise)
     # As they are kept: rows must be the same before and after the model is loaded again.
     return TokenTilt([each.astype(np.float16).astype(np.float32) for each in strengths])

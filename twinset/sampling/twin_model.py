@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,12 +28,12 @@ from twinset.models.base_model import context_length, load_base
 from twinset.models.hidden_states import Questions
 from twinset.models.hub import quiet
 from twinset.models.teacher import Teacher
-from twinset.privacy.mechanism.label_counts import proportional_rows
 from twinset.privacy.mechanism.token_marginals import TokenMarginals
 from twinset.privacy.statement.guarantee import Guarantee, guarantee
 from twinset.privacy.statement.ledger import Ledger
 from twinset.progress import Progress, Silent
 from twinset.release.run_format import LEDGER, check_file_format
+from twinset.sampling.allocation import proportional
 from twinset.sampling.row_shards import draw_groups
 from twinset.sampling.sampler import RowGroups, Sampler
 from twinset.sampling.token_tilt import TokenTilt, expected_presence, fit_tilt
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 DESCRIPTION = "twinset.json"
 REFERENCE_ROWS = 256  # at most, written without a tilt to find it: no more than units
 REFERENCE_PHASE = "reference rows"  # as progress calls it
-REFERENCE = SamplingConfig(guidance=0.0)
+REFERENCE = SamplingConfig(guidance=0.0, tilt=0.0)
 
 
 @dataclass
@@ -148,8 +148,8 @@ class TwinModel:
         """
         if not self._reference:
             total = min(REFERENCE_ROWS, self.ledger.records)
-            wanted = {c: n for c, n in self._shared_out(total).items() if n}
-            self._reference = self.sampler(replace(REFERENCE, tilt=0.0), 0).drafts(
+            wanted = {c: n for c, n in proportional(self.label_counts, total).items() if n}
+            self._reference = self.sampler(REFERENCE, 0).drafts(
                 wanted, lambda done: progress.count(REFERENCE_PHASE, done, total)
             )
         return self._reference
@@ -180,10 +180,6 @@ class TwinModel:
             pairs = zip(self.schema.attributes, numbers, strict=True)
             found.append({each.name: each.values[number] for each, number in pairs})
         return pd.DataFrame(found, columns=[each.name for each in self.schema.attributes])
-
-    def _shared_out(self, rows: int) -> dict[Combination, int]:
-        shares = proportional_rows(list(self.label_counts.values()), rows)
-        return dict(zip(self.label_counts, shares, strict=True))
 
     @property
     def _prompts(self) -> dict[Combination, list[int]]:
