@@ -135,6 +135,34 @@ def load_template(
     return template
 
 
+def written_template(source: Template | str | Path | None) -> PromptFile:
+    """Return a template as written, before it meets a table.
+
+    Raises:
+        InputError: there is no such template.
+    """
+    if isinstance(source, Template):
+        return PromptFile(source.name, source.pattern, wording=source.wording)
+    return _find(source)
+
+
+def worded_values(written: PromptFile, attribute: str, values: set[str]) -> tuple[str, ...] | None:
+    """Return the public values that a template's words declare for a table with these.
+
+    A scale declares all of its values, whether or not a row has them. Words for single values
+    declare these, if they are for all of the table's.
+
+    Args:
+        written: the template.
+        attribute: name of a label column.
+        values: that it has, as people write them.
+    """
+    words = written.wording.get(attribute, {})
+    if isinstance(words, Mapping):
+        return tuple(words) if words and set(words) == values else None
+    return next((tuple(scale) for scale in words if _fits(scale, values)), None)
+
+
 def wrong_combinations(
     combination: Combination,
     combinations: Sequence[Combination],
