@@ -317,6 +317,18 @@ def test_words_of_the_prompt_declare(prompt, found, values):
     assert load_template("{sentiment}:" if values is None else prompt, records.schema)
 
 
+@pytest.mark.parametrize("rows", [0, 1, 2])
+def test_one_record_does_not_choose_the_prompts_scale(rows):
+    """From four stars to five: what is published changes over a table that is refused."""
+    frame = table([1, 2, 3, 4] * 10 + [5] * rows).rename(columns={"label": "sentiment"})
+    words = {"prompt": written_template("film-review")}
+    if rows == 1:
+        assert "too few" in refusal(settled, frame, ["sentiment"], **words)
+    else:
+        whose = settled(frame, ["sentiment"], **words)[0].whose["sentiment"]
+        assert whose == ("prompt" if rows else "table")
+
+
 def test_words_for_single_values_declare_all_or_nothing():
     once = ["good"] * 20 + ["bad"]
     assert settled(table(once), prompt=MINE)[0].whose == {"label": "prompt"}

@@ -161,9 +161,11 @@ class LabelColumn:
         return np.bincount(pairs // many, minlength=values)
 
     @property
-    def units(self) -> int:
-        """How many records, or owners, there are."""
-        return len(self.rows) if self.owners is None else len(np.unique(self.owners))
+    def is_rare(self) -> np.ndarray:
+        """(K,) whether so few hold a value that it would tell of them."""
+        units = len(self.rows) if self.owners is None else len(np.unique(self.owners))
+        rare: np.ndarray = self.holders < max(2.0, min(FEW, FEW_SHARE * units))
+        return rare
 
     def of_rows(self, places: np.ndarray) -> LabelColumn:
         """Return the column as if it had no other rows."""
@@ -209,8 +211,7 @@ def public_labels(column: LabelColumn, rules: LabelRules, notes: list[str]) -> P
         values = _typed(rules.declared[name], column)
         codes = _as(column, values, _places(found, values, rules.merge), "labels", rules, notes)
         return PublicLabels(codes, rules.whose.get(name, OWNER))
-    texts = {plain(value) for value in found}
-    if rules.prompt is not None and (worded := worded_values(rules.prompt, name, texts)):
+    if worded := _worded(column, rules.prompt):
         values = _typed(worded, column)
         codes = _as(column, values, _places(found, values, False), "prompt", rules, notes)
         return PublicLabels(codes, PROMPT)
@@ -231,6 +232,15 @@ def _bin_of(value: LabelValue, edges: Sequence[float]) -> int:
     if number is None or not edges[0] <= number <= edges[-1]:
         return -1
     return max(0, bisect_left(edges, number) - 1)
+
+
+def _worded(column: LabelColumn, prompt: PromptFile | None) -> tuple[str, ...] | None:
+    """Return the values that the prompt's words declare, if they fit the column's."""
+    if prompt is None:
+        return None
+    texts = [plain(value) for value in column.codes.values]
+    common = {text for text, rare in zip(texts, column.is_rare, strict=True) if not rare}
+    return worded_values(prompt, column.name, set(texts), common)
 
 
 def _as(
@@ -381,8 +391,7 @@ def _from_table(column: LabelColumn, merge: bool, notes: list[str]) -> PublicLab
         column = replace(column, codes=merged)
         variants, whose = {}, MERGED
     held = column.holders
-    least = max(2.0, min(FEW, FEW_SHARE * column.units))
-    rare = {n for n, count in enumerate(held) if count < least}
+    rare = set(np.flatnonzero(column.is_rare).tolist())
     rare |= {n for n, other in variants.items() if _is_few(held[n], held[other])}
     if rare:
         raise InputError(_too_rare(column, rare, bool(variants)))

@@ -146,7 +146,9 @@ def written_template(source: Template | str | Path | None) -> PromptFile:
     return _find(source)
 
 
-def worded_values(written: PromptFile, attribute: str, values: set[str]) -> tuple[str, ...] | None:
+def worded_values(
+    written: PromptFile, attribute: str, values: set[str], common: set[str]
+) -> tuple[str, ...] | None:
     """Return the public values that a template's words declare for a table with these.
 
     A scale declares all of its values, whether or not a row has them. Words for single values
@@ -156,11 +158,13 @@ def worded_values(written: PromptFile, attribute: str, values: set[str]) -> tupl
         written: the template.
         attribute: name of a label column.
         values: that it has, as people write them.
+        common: those that are not rare. No other makes a scale the one meant.
     """
     words = written.wording.get(attribute, {})
     if isinstance(words, Mapping):
         return tuple(words) if words and set(words) == values else None
-    return next((tuple(scale) for scale in words if _fits(scale, values)), None)
+    meant = (scale for scale in words if values <= set(scale) and _fits(scale, common))
+    return next(map(tuple, meant), None)
 
 
 def wrong_combinations(
