@@ -17,7 +17,7 @@ from evaluation.twins import Twin, train_twin
 from evaluation.utility.classifiers import CLASSIFIERS
 from twinset.config import ROWS, NoisePolicyName, RunConfig
 from twinset.config.bounds import check_options, within
-from twinset.data.label_values import LabelRules
+from twinset.data.label_rules import LabelRules
 from twinset.data.records import Records, read_records
 from twinset.data.templates import Template
 from twinset.errors import InputError

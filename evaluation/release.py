@@ -17,7 +17,7 @@ from evaluation.twins import Twin, read_twin
 from twinset.config import RunConfig
 from twinset.data.columns import choose_columns
 from twinset.data.formats import FORMATS, written_names
-from twinset.data.label_values import LabelRules
+from twinset.data.label_rules import LabelRules
 from twinset.data.records import records_from_frame
 from twinset.data.schema import Schema
 from twinset.data.templates import Template

@@ -12,7 +12,7 @@ import pandas as pd
 
 from twinset.config import TrainingConfig
 from twinset.config.options import run_config
-from twinset.data.label_values import LabelRules
+from twinset.data.label_rules import LabelRules
 from twinset.data.schema import LabelValue
 from twinset.data.templates import Template
 from twinset.distributed import process_group

@@ -14,7 +14,7 @@ from evaluation.private_table import Tables
 from evaluation.release import FinishedRun
 from evaluation.twins import Twin, train_twin
 from twinset.data.formats import read_frame, write_frame
-from twinset.data.label_values import LabelRules
+from twinset.data.label_rules import LabelRules
 from twinset.pipeline.request import Source
 from twinset.progress import Progress
 

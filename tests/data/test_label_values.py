@@ -6,7 +6,8 @@ import pandas as pd
 import pytest
 
 from tests.helpers.refusals import SECRET, assert_silent, refusal
-from twinset.data.label_values import LabelRules, nearest
+from twinset.data.label_rules import LabelRules
+from twinset.data.label_spelling import nearest
 from twinset.data.records import read_records, records_from_frame
 from twinset.data.templates import PromptFile, Template, load_template, written_template
 from twinset.errors import InputError

@@ -6,9 +6,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+import cli
 from tests.helpers.commands import run_twinset
-from tests.helpers.evaluated import reviews, without_downloads
+from tests.helpers.evaluated import REDRAWS, reviews, without_downloads
 from twinset.api import Twinset, generate
+from twinset.config.options import run_config
 from twinset.data.label_values import TABLE, PublicLabels
 from twinset.errors import InputError
 from twinset.privacy.statement.ledger import Ledger
@@ -212,3 +214,16 @@ def test_python_generates_with_bins(frame, tiny_base):
     made = generate(frame, "text", "stars", bins={"stars": [0, 2, 5]}, **private)
     assert set(pd.read_parquet(made.twin).stars) <= {"0 to 2", "2 to 5"}
     assert json.loads(Path("run/internal/config.json").read_text())["labels"]["bins"]
+
+
+@pytest.mark.parametrize("held_out", [(), ("--test", "test.csv")], ids=["a fifth", "a table"])
+def test_comparing_gives_labels_as_a_run_does(run, frame, place, monkeypatch, held_out):
+    monkeypatch.setattr(cli, "run_config", lambda o: run_config({"max_redraws": REDRAWS, **o}))
+    frame.assign(text=[f"{text} It was late." for text in frame.text]).to_csv("test.csv")
+    few = ("--policies", "uniform", "--seeds", "1", "--classifier", "tfidf", *QUICK[:4])
+    few += ("--rows", "8", "--max-tokens", "64", "--output", "compared", *held_out)
+    assert run("compare", *few).code == 2
+    ended = run("compare", *few, "--merge-labels")
+    assert ended.code == 0, ended.err
+    assert RARE not in ended.out + ended.err and files_with(RARE, place) == ["test.csv"]
+    assert "rare spellings being merged" in Path("compared.md").read_text()

@@ -14,7 +14,7 @@ import typer
 
 if TYPE_CHECKING:
     from twinset.config.plan import Plan
-    from twinset.data.label_values import LabelRules
+    from twinset.data.label_rules import LabelRules
     from twinset.pipeline.generate import Result
     from twinset.pipeline.request import OutputPaths, Source
     from twinset.sampling.allocation import RowsRequest
@@ -49,7 +49,7 @@ def source_of(data: str, given: dict[str, Any]) -> Source:
 def _label_rules(given: dict[str, Any]) -> LabelRules:
     """Return what the options say of label values."""
     from twinset.commandline.label_flags import read_bins, read_labels
-    from twinset.data.label_values import LabelRules
+    from twinset.data.label_rules import LabelRules
 
     return LabelRules(
         read_labels(given.get("labels", ())),

@@ -8,170 +8,32 @@ nobody declared follows from the table, and the ledger says so. Knows no text an
 from __future__ import annotations
 
 import math
-import sys
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
 from twinset.data.columns import LabelCodes
-from twinset.data.schema import CONTROL, LabelValue, Schema
+from twinset.data.label_column import (
+    LabelColumn,
+    check_number_of_values,
+    listed_rows,
+    listed_values,
+    proposal,
+)
+from twinset.data.label_rules import LabelRules
+from twinset.data.label_spelling import is_few, nearest, variants
+from twinset.data.schema import LabelValue
 from twinset.data.templates import PromptFile, plain, worded_values
 from twinset.errors import InputError
 
 # who says what values there are; where the table does, its variants may be merged by their numbers
 OWNER, PROMPT, TABLE, MERGED = "owner", "prompt", "table", "table, merged"
-MOST_VALUES = 100
 
-# A value that fewer records hold than these is rare: to publish it tells that such a record is in
-# the table. Statistical offices publish no cell of fewer than ten; below a thousand records one in
-# a hundred is enough, so that the least class of a small table passes. What one record alone holds
-# is rare in any table: without that record the value would not be there.
-FEW, FEW_SHARE = 10, 0.01
-FEWER_BY = 4  # a variant has at most one record where the value that it varies has so many
-SHORTEST = 4  # letters of values that one letter may tell apart: "b" and "c" are grades
-MOST_SHOWN = 5  # row numbers
-LONGEST_PROPOSAL, LONGEST_SHOWN = 200, 60  # characters of all values, and of one
-
-
-@dataclass(frozen=True)
-class LabelRules:
-    """What the owner says of label values.
-
-    Args:
-        declared: by attribute, all values that are public. No others enter the twin, and these do
-            even where no row has them.
-        bins: by attribute, rising edges that cut numbers into labels: 0, 3, 5 make "0 to 3", which
-            has both its ends, and "3 to 5", which begins above 3. They are public.
-        merge: take values that differ from a public one by case, blanks or one letter for that.
-            Where nothing is declared, one letter counts in rare values alone.
-        drop: leave out rows whose value is not declared, instead of refusing them.
-        prompt: its words for values declare them, where they fit the table's.
-        whose: by attribute, who declared it, where that was not the owner.
-
-    Raises:
-        InputError: they contradict each other, or declare what no column can hold.
-    """
-
-    declared: Mapping[str, Sequence[LabelValue]] = field(default_factory=dict)
-    bins: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    merge: bool = False
-    drop: bool = False
-    prompt: PromptFile | None = None
-    whose: Mapping[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        """Refuse what could not be meant."""
-        for name, values in self.declared.items():
-            _check_declared(name, values)
-        for name, edges in self.bins.items():
-            _check_edges(name, edges)
-        if twice := self.declared.keys() & self.bins.keys():
-            raise InputError(f"{min(twice)!r} has `labels` and `bins`; its bins are its labels")
-        if self.drop and not self.names:
-            raise InputError("`drop_undeclared` does nothing without `labels` or `bins`; give them")
-
-    @property
-    def names(self) -> list[str]:
-        """The attributes that something is declared of."""
-        return [*self.declared, *self.bins]
-
-    @property
-    def changes_rows(self) -> bool:
-        """Whether rows may be left out, or have other labels than in the table."""
-        return bool(self.bins) or self.merge or self.drop
-
-    def settled(self, schema: Schema, whose: Mapping[str, str]) -> LabelRules:
-        """Return the rules by which other rows get labels of this schema and no others."""
-        declared = {a.name: a.values for a in schema.attributes if a.name not in self.bins}
-        return replace(self, declared=declared, prompt=None, whose=whose)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON, of all that is not the prompt's."""
-        plain_values = {name: list(values) for name, values in self.declared.items()}
-        edges = {name: list(numbers) for name, numbers in self.bins.items()}
-        return {"declared": plain_values, "bins": edges, "merge": self.merge, "drop": self.drop}
-
-    def check_names(self, attributes: Sequence[str]) -> None:
-        """Refuse a declaration that would do nothing."""
-        for name in self.names:
-            if name not in attributes:
-                option = "labels" if name in self.declared else "bins"
-                raise InputError(f"`{option}`: {name!r} is no label column; add it to `attributes`")
-
-
-def _check_declared(name: str, values: Sequence[LabelValue]) -> None:
-    if isinstance(values, str) or not all(map(_can_be_label, values)):
-        raise InputError(f"`labels`: give a list of texts, numbers or booleans for {name!r}")
-    texts = [plain(value) for value in values]
-    if not all(text.strip() and not CONTROL.search(text) for text in texts):
-        raise InputError(f"`labels`: a value of {name!r} is blank or has a control character")
-    if len(set(texts)) < len(texts) or not 2 <= len(texts) <= MOST_VALUES:
-        raise InputError(f"`labels`: give 2 to {MOST_VALUES} different values for {name!r}")
-
-
-def _can_be_label(value: object) -> bool:
-    largest = sys.float_info.max  # a whole number may be larger, and has no end
-    return isinstance(value, str) or (isinstance(value, int | float) and abs(value) <= largest)
-
-
-def _check_edges(name: str, edges: Sequence[float]) -> None:
-    are_numbers = all(_can_be_label(e) and not isinstance(e, str | bool) for e in edges)
-    are_rising = are_numbers and all(a < b for a, b in pairwise(edges))
-    if not are_rising or not 3 <= len(edges) <= MOST_VALUES + 1:
-        raise InputError(
-            f"`bins`: give 3 to {MOST_VALUES + 1} rising numbers for {name!r}, such as 0, 3, 5"
-        )
-
-
-@dataclass(frozen=True)
-class LabelColumn:
-    """A label column as it was read, of the rows that have text and labels.
-
-    Args:
-        name: of the attribute.
-        shown: what to call it in messages.
-        place: the same with its table.
-        codes: (n,) its values, all of which occur.
-        rows: (n,) their rows in the table, from 0.
-        owners: (n,) number of each row's owner; None: each row is its own.
-        is_typed: whether its source states types, and not the cells alone.
-    """
-
-    name: str
-    shown: str
-    place: str
-    codes: LabelCodes
-    rows: np.ndarray
-    owners: np.ndarray | None = None
-    is_typed: bool = True
-
-    @property
-    def holders(self) -> np.ndarray:
-        """(K,) how many records, or owners, hold each value."""
-        values, numbers = len(self.codes.values), self.codes.numbers
-        if self.owners is None:
-            return np.bincount(numbers, minlength=values)
-        many = int(self.owners.max()) + 1
-        pairs = np.unique(numbers.astype(np.int64) * many + self.owners)
-        return np.bincount(pairs // many, minlength=values)
-
-    @property
-    def is_rare(self) -> np.ndarray:
-        """(K,) whether so few hold a value that it would tell of them."""
-        units = len(self.rows) if self.owners is None else len(np.unique(self.owners))
-        rare: np.ndarray = self.holders < max(2.0, min(FEW, FEW_SHARE * units))
-        return rare
-
-    def of_rows(self, places: np.ndarray) -> LabelColumn:
-        """Return the column as if it had no other rows."""
-        owners = None if self.owners is None else self.owners[places]
-        codes, rows = self.codes.of_rows(places), self.rows[places]
-        return replace(self, codes=codes, rows=rows, owners=owners)
+_MERGE = "merge what differs by case, blanks or a letter with `merge_labels=True`, "
 
 
 @dataclass(frozen=True)
@@ -275,8 +137,8 @@ def _as(
     used = set(np.unique(numbers).tolist())
     if unused := [value for number, value in enumerate(values) if number not in used]:
         notes.append(
-            f"no row has {_listed(unused)} of {column.shown}, which `{declared_by}` declares: the "
-            "twin may have rows of it, for how many there are is counted with noise"
+            f"no row has {listed_values(unused)} of {column.shown}, which `{declared_by}` "
+            "declares: the twin may have rows of it, as how many there are is counted with noise"
         )
     return LabelCodes(numbers, list(values))
 
@@ -285,12 +147,9 @@ def _undeclared(column: LabelColumn, out: np.ndarray, declared_by: str, rules: L
     merge = "" if rules.merge or declared_by == "bins" else _MERGE
     return (
         f"{column.place} has a value that `{declared_by}` does not declare in {out.sum()} of "
-        f"{len(out)} rows ({_rows(column.rows[out])}); correct these cells, declare what is "
+        f"{len(out)} rows ({listed_rows(column.rows[out])}); correct these cells, declare what is "
         f"public, {merge}or leave these rows out with `drop_undeclared=True`"
     )
-
-
-_MERGE = "merge what differs by case, blanks or a letter with `merge_labels=True`, "
 
 
 def _typed(values: Sequence[LabelValue], column: LabelColumn) -> list[LabelValue]:
@@ -350,80 +209,27 @@ def _places(found: Sequence[LabelValue], values: Sequence[LabelValue], merge: bo
     return places
 
 
-def nearest(value: str, among: Sequence[str]) -> str | None:
-    """Return the one value that differs by case and blanks alone, else by one letter.
-
-    >>> nearest(" Postive", ["positive", "negative"]), nearest("1 star", ["2 stars", "3 stars"])
-    ('positive', None)
-    """
-    own = _folded(value)
-    for alike in (str.__eq__, _one_letter_apart):
-        found = [other for other in among if alike(own, _folded(other))]
-        if found:
-            return found[0] if len(found) == 1 else None
-    return None
-
-
-def _folded(value: str) -> str:
-    return " ".join(value.split()).casefold()
-
-
-def _one_letter_apart(one: str, other: str) -> bool:
-    """Return whether one letter is missing, added or another; digits tell values apart."""
-    short, long = sorted((one, other), key=len)
-    if len(short) < SHORTEST or len(long) - len(short) > 1:
-        return False
-    at = next((i for i, (a, b) in enumerate(zip(short, long, strict=False)) if a != b), len(short))
-    replaced = len(short) == len(long)
-    changed = short[at : at + replaced] + long[at : at + 1]
-    return changed.isalpha() and short[at + replaced :] == long[at + 1 :]
-
-
 def _from_table(column: LabelColumn, merge: bool, notes: list[str]) -> PublicLabels:
     """Return all values as public, unless one is rare."""
     check_number_of_values(column.codes, column.place, column.name)
-    variants, whose = _variants(column), TABLE
-    if merge and variants:
-        into = [variants.get(n, n) for n in range(len(column.codes.values))]
+    spellings, whose = variants(column), TABLE
+    if merge and spellings:
+        into = [spellings.get(n, n) for n in range(len(column.codes.values))]
         _note_merged(column, [column.codes.values[n] for n in into], notes)
         numbers = np.array(into, np.int32)[column.codes.numbers]
         merged = LabelCodes(numbers, column.codes.values).of_rows(np.arange(len(numbers)))
         column = replace(column, codes=merged)
-        variants, whose = {}, MERGED
+        spellings, whose = {}, MERGED
     held = column.holders
     rare = set(np.flatnonzero(column.is_rare).tolist())
-    rare |= {n for n, other in variants.items() if _is_few(held[n], held[other])}
+    rare |= {n for n, other in spellings.items() if is_few(held[n], held[other])}
     if rare:
-        raise InputError(_too_rare(column, rare, bool(variants)))
+        raise InputError(_too_rare(column, rare, bool(spellings)))
     notes.append(
         f"the values of {column.shown} become public as the table has them: "
-        f"{_listed(sorted(column.codes.values))}; `labels` declares them instead"
+        f"{listed_values(sorted(column.codes.values))}; `labels` declares them instead"
     )
     return PublicLabels(column.codes, whose)
-
-
-def _variants(column: LabelColumn) -> dict[int, int]:
-    """Return which value another is a variant of, by their places: the more frequent one."""
-    values, held = column.codes.values, column.holders
-    place = {value: n for n, value in enumerate(values)}
-    kept: list[str] = []
-    found: dict[int, int] = {}
-    order = sorted(range(len(values)), key=lambda n: (-held[n], plain(values[n])))
-    for n, value in ((n, values[n]) for n in order):
-        if not isinstance(value, str):
-            continue
-        near = nearest(value, kept)
-        if near is not None and (
-            _folded(near) == _folded(value) or _is_few(held[n], held[place[near]])
-        ):
-            found[n] = place[near]
-        else:
-            kept.append(value)
-    return found
-
-
-def _is_few(count: int, other: int) -> bool:
-    return bool(count < FEW and count * FEWER_BY <= other)
 
 
 def _too_rare(column: LabelColumn, rare: set[int], has_variants: bool) -> str:
@@ -434,42 +240,11 @@ def _too_rare(column: LabelColumn, rare: set[int], has_variants: bool) -> str:
     who = "records" if column.owners is None else "owners"
     several = "values that too few" if len(rare) > 1 else "a value that too few"
     return (
-        f"{column.place} has {several} {who} hold to become public ({_rows(rows)}); correct these "
-        f"cells, {_MERGE if has_variants else ''}or declare all that is public with "
+        f"{column.place} has {several} {who} hold to become public ({listed_rows(rows)}); correct "
+        f"these cells, {_MERGE if has_variants else ''}or declare all that is public with "
         f"{proposal('labels', column.name, common)} and leave other rows out with "
         "`drop_undeclared=True`"
     )
-
-
-def check_number_of_values(codes: LabelCodes, place: str, name: str) -> None:
-    """Refuse a column of one value, or of so many that they are no labels.
-
-    Raises:
-        InputError: the message holds none of them.
-    """
-    rows, distinct = len(codes.numbers), len(codes.values)
-    if distinct == 1:
-        raise InputError(
-            f"{place} has one value only; an attribute needs two or more, leave it out"
-        )
-    if distinct > MOST_VALUES or (distinct > 2 and distinct > rows / 2):
-        is_number = not isinstance(codes.values[0], str | bool)
-        bins = f", at edges such as {proposal('bins', name, [0, 3, 5])}" if is_number else ""
-        raise InputError(
-            f"{place} has {distinct} distinct values in {rows} rows; "
-            f"an attribute needs few, repeated values: bin it first{bins}"
-        )
-
-
-def proposal(option: str, name: str, values: Sequence[LabelValue]) -> str:
-    """Return an option that declares values, unless there are few or it would be long.
-
-    >>> proposal("labels", "stars", [1, 2]), proposal("labels", "stars", [])
-    ("`labels={'stars': [1, 2]}`", '`labels`')
-    """
-    text = f"{option}={ {name: list(values)} }"
-    is_fit = len(values) > 1 and len(text) <= LONGEST_PROPOSAL and "`" not in text
-    return f"`{text}`" if is_fit else f"`{option}`"
 
 
 def _note_merged(column: LabelColumn, into: Sequence[LabelValue | None], notes: list[str]) -> None:
@@ -484,17 +259,6 @@ def _note_merged(column: LabelColumn, into: Sequence[LabelValue | None], notes: 
         rows = column.rows[np.isin(codes.numbers, moved)]
         targets = sorted({str(into[n]) for n in moved})
         notes.append(
-            f"merging {len(moved)} values of {column.shown}, in {_rows(rows)}, into "
-            f"{_listed(targets)}"
+            f"merging {len(moved)} value{'s' if len(moved) > 1 else ''} of {column.shown}, in "
+            f"{listed_rows(rows)}, into {listed_values(targets)}"
         )
-
-
-def _rows(rows: np.ndarray) -> str:
-    """Name rows as they are counted in messages: from 1, without a header."""
-    shown = ", ".join(str(row + 1) for row in rows[:MOST_SHOWN].tolist())
-    more = f" and {len(rows) - MOST_SHOWN} more" if len(rows) > MOST_SHOWN else ""
-    return f"row{'s' if len(rows) > 1 else ''} {shown}{more}"
-
-
-def _listed(values: Sequence[LabelValue]) -> str:
-    return ", ".join(repr(value)[:LONGEST_SHOWN] for value in values)

@@ -28,15 +28,9 @@ from twinset.data.columns import (
     whole,
 )
 from twinset.data.formats import is_named_by_rows, read_frame, stated_dtype
-from twinset.data.label_values import (
-    OWNER,
-    PROMPT,
-    LabelColumn,
-    LabelRules,
-    PublicLabels,
-    check_number_of_values,
-    public_labels,
-)
+from twinset.data.label_column import LabelColumn, check_number_of_values
+from twinset.data.label_rules import LabelRules
+from twinset.data.label_values import OWNER, PROMPT, PublicLabels, public_labels
 from twinset.data.lazy_columns import Labels, Texts, some_at_once
 from twinset.data.schema import CONTROL, ORDERED, Attribute, Combination, LabelValue, Schema
 from twinset.errors import InputError

@@ -15,7 +15,7 @@ import pandas as pd
 from twinset.config import PrivacyConfig, RunConfig
 from twinset.config.plan import Plan, make_plan, sized
 from twinset.data.formats import read_frame
-from twinset.data.label_values import LabelRules
+from twinset.data.label_rules import LabelRules
 from twinset.data.records import Records, check_reserved, records_from_frame
 from twinset.data.schema import Combination, Schema
 from twinset.data.templates import Template, load_template, written_template

@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 from twinset.data.formats import FORMATS
-from twinset.data.label_values import LabelRules
+from twinset.data.label_rules import LabelRules
 from twinset.data.templates import Template
 from twinset.errors import InputError
 
