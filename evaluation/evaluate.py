@@ -217,8 +217,8 @@ def _tables(release: Release, request: EvaluationRequest) -> tuple[Tables, list[
         )
     other = [None if p is None else read_frame(p) for p in (request.baseline, request.non_private)]
     known = release.run.schema if release.run is not None else None
-    twin = release.twin.frame
-    return Tables(train, heldout, twin, text, tuple(attributes), *other, schema=known), notes
+    tables = Tables(train, heldout, release.twin.frame, text, tuple(attributes), *other)
+    return replace(tables, schema=known), notes
 
 
 def _baseline(run: FinishedRun, twin: pd.DataFrame, progress: Progress) -> pd.DataFrame:

@@ -80,6 +80,24 @@ def test_what_one_owner_alone_holds_is_rare_however_many_records(owners):
         assert values_of(settled(frame, owner="who")[0]) == ("a", "b", "c")
 
 
+def published(frame, **rules):
+    try:
+        return values_of(settled(frame, **rules)[0])
+    except InputError:
+        return None
+
+
+@pytest.mark.parametrize("others", [20, 400, 2000])
+@pytest.mark.parametrize("value", ["other", "postive"])
+def test_one_record_more_never_changes_the_list_that_is_published(others, value):
+    """One of two such tables is refused; where the table's variants are merged, neither may be."""
+    common = ["positive", "negative"] * (others // 2)
+    lists = [published(table([*common, *[value] * n])) for n in range(13)]
+    pairs = list(zip(lists, lists[1:], strict=False))
+    assert all(one == other or None in (one, other) for one, other in pairs)
+    assert lists[0] and lists[12] and lists[0] != lists[12] and lists[1] is None
+
+
 def test_the_refusal_names_rows_and_common_values_and_no_rare_one():
     frame = table([*EVEN, SECRET, f"{SECRET}2", "postive"])
     said = refused(frame)  # which asserts that it holds no SECRET
@@ -176,7 +194,7 @@ ODD = ["postive", "NEGATIVE", " positive", "other", "negatives", "posative", SEC
 
 @pytest.mark.parametrize("left_out", range(0, 20, 3))
 def test_no_record_decides_the_label_of_another_where_values_are_declared(left_out):
-    """Negative control: where the table decides, one record more does."""
+    """Negative control: where the table merges, one record more does (below)."""
     frame = table([*EVEN[:13], *ODD])
     rules = {"declared": PAIR, "merge": True, "drop": True}
     whole, without = (settled(f, **rules)[0] for f in (frame, frame.drop(index=left_out)))
@@ -185,7 +203,7 @@ def test_no_record_decides_the_label_of_another_where_values_are_declared(left_o
     assert len(pairs) - len(without.texts) in (0, 1) and whole.schema == without.schema
 
 
-def test_where_the_table_decides_one_record_decides_for_others():
+def test_where_the_table_merges_one_record_decides_for_others():
     frame = table(["positive"] * 60 + ["negative"] * 60 + ["postive"] * 10)
     assert len(values_of(settled(frame, merge=True)[0])) == 3
     assert len(values_of(settled(frame[:-1], merge=True)[0])) == 2

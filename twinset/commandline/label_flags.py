@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import csv
-import io
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -56,11 +55,12 @@ def flag_value(mapping: str) -> str:
     ('\'topic="a, b",c\'', 'stars=1,2')
     """
     ((name, values),) = ast.literal_eval(mapping).items()
-    texts, line = list(map(str, values)), io.StringIO()
-    is_odd = any(text != text.strip() or text.startswith("@") for text in texts)
-    quoting = csv.QUOTE_ALL if is_odd else csv.QUOTE_MINIMAL
-    csv.writer(line, lineterminator="", quoting=quoting).writerow(texts)
-    return shlex.quote(f"{name}={line.getvalue()}")
+    return shlex.quote(f"{name}={','.join(map(_cell, map(str, values)))}")
+
+
+def _cell(text: str) -> str:
+    is_plain = text == text.strip() and not text.startswith("@") and not set(text) & set(',"')
+    return text if is_plain else '"{}"'.format(text.replace('"', '""'))
 
 
 def _columns(given: Sequence[str], option: str, how: str) -> Iterator[tuple[str, str]]:

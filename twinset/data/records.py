@@ -88,8 +88,15 @@ def read_records(
 ) -> tuple[Records, list[str]]:
     """Read a table from a file, folder or hub name; see `read_frame` and `records_from_frame`."""
     frame = read_frame(path, split)
-    named = {"source": str(path), "drop_empty": drop_empty}
-    return records_from_frame(frame, text, attributes, reserved=reserved, rules=rules, **named)
+    return records_from_frame(
+        frame,
+        text,
+        attributes,
+        source=str(path),
+        drop_empty=drop_empty,
+        reserved=reserved,
+        rules=rules,
+    )
 
 
 def records_from_frame(

@@ -138,11 +138,13 @@ def load_template(
 def written_template(source: Template | str | Path | None) -> PromptFile:
     """Return a template as written, before it meets a table.
 
+    A `Template` has met one: its words are those for that table's values, and declare none.
+
     Raises:
         InputError: there is no such template.
     """
     if isinstance(source, Template):
-        return PromptFile(source.name, source.pattern, wording=source.wording)
+        return PromptFile(source.name, source.pattern)
     return _find(source)
 
 

@@ -137,7 +137,8 @@ def prepare_records(
 ) -> Prepared:
     """Check and plan what is to be done with records in hand, as `prepare` does, whatever it takes.
 
-    That no text holds a special token of the base model is for whoever made the records.
+    That no text holds a special token of the base model, and that their label values are public, is
+    for whoever made the records.
 
     Args:
         records: the private records.
