@@ -44,7 +44,7 @@ def test_what_is_no_list_is_refused(given, tmp_path, monkeypatch):
     assert refusal(read_labels, [given]).startswith("`labels")
 
 
-@pytest.mark.parametrize("given", ["stars", "stars=a,b", "stars=1,,2", "=1,2,3"])
+@pytest.mark.parametrize("given", ["stars", "stars=a,b", "stars=1,,2", "=1,2,3", "stars=1\r2"])
 def test_what_are_no_edges_is_refused(given):
     assert refusal(read_bins, [given]).startswith("`bins")
 

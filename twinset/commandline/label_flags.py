@@ -25,7 +25,7 @@ def read_labels(given: Sequence[str]) -> dict[str, list[str]]:
     {'city': ['York', 'New York'], 'size': ['S, slim', 'M']}
     """
     return {
-        name: _lines(Path(values[1:])) if values.startswith("@") else _cells(values)
+        name: _lines(Path(values[1:])) if values.startswith("@") else _cells(values, "labels")
         for name, values in _columns(given, "labels", "COLUMN=VALUE,VALUE or COLUMN=@FILE")
     }
 
@@ -40,12 +40,16 @@ def read_bins(given: Sequence[str]) -> dict[str, list[float]]:
     {'rating': [0.0, 2.5, 5.0]}
     """
     how = "COLUMN=NUMBER,NUMBER,NUMBER"
+    return {
+        name: _numbers(_cells(edges, "bins"), how) for name, edges in _columns(given, "bins", how)
+    }
+
+
+def _numbers(texts: Sequence[str], how: str) -> list[float]:
     try:
-        return {n: list(map(float, _cells(edges))) for n, edges in _columns(given, "bins", how)}
-    except ValueError as error:
-        raise (
-            error if isinstance(error, InputError) else InputError(f"`bins`: write {how}")
-        ) from None
+        return list(map(float, texts))
+    except ValueError:
+        raise InputError(f"`bins`: write {how}") from None
 
 
 def flag_value(mapping: str) -> str:
@@ -73,11 +77,11 @@ def _columns(given: Sequence[str], option: str, how: str) -> Iterator[tuple[str,
         yield name, values
 
 
-def _cells(line: str) -> list[str]:
+def _cells(line: str, option: str) -> list[str]:
     try:
         return next(csv.reader([line], skipinitialspace=True))
     except (csv.Error, StopIteration):
-        raise InputError(f"`labels`: {line[:60]!r} is no line of values between commas") from None
+        raise InputError(f"`{option}`: {line[:60]!r} is no line of values between commas") from None
 
 
 def _lines(path: Path) -> list[str]:
