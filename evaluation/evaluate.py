@@ -204,6 +204,8 @@ def _tables(release: Release, request: EvaluationRequest) -> tuple[Tables, list[
     for name, frame in (("`train`", train), ("`test`", heldout)):
         check_table(frame, name)
         choose_columns(frame, text, attributes, name, notes)
+    if release.run is not None:
+        train, heldout = release.run.public_rows(train), release.run.public_rows(heldout)
     rest, overlap = without_overlap(heldout, train, text)
     if overlap and request.exclude_overlap:
         notes.append(f"{overlap} held-out rows were left out, for their texts are training texts")
@@ -214,7 +216,9 @@ def _tables(release: Release, request: EvaluationRequest) -> tuple[Tables, list[
             "on these; --exclude-overlap leaves them out"
         )
     other = [None if p is None else read_frame(p) for p in (request.baseline, request.non_private)]
-    return Tables(train, heldout, release.twin.frame, text, tuple(attributes), *other), notes
+    known = release.run.schema if release.run is not None else None
+    tables = Tables(train, heldout, release.twin.frame, text, tuple(attributes), *other)
+    return replace(tables, schema=known), notes
 
 
 def _baseline(run: FinishedRun, twin: pd.DataFrame, progress: Progress) -> pd.DataFrame:

@@ -17,6 +17,7 @@ from evaluation.twins import Twin, train_twin
 from evaluation.utility.classifiers import CLASSIFIERS
 from twinset.config import ROWS, NoisePolicyName, RunConfig
 from twinset.config.bounds import check_options, within
+from twinset.data.label_rules import LabelRules
 from twinset.data.records import Records, read_records
 from twinset.data.templates import Template
 from twinset.errors import InputError
@@ -80,7 +81,8 @@ class Data:
         self, frame: pd.DataFrame, config: RunConfig, rows: int, progress: Progress
     ) -> tuple[TwinModel, Twin]:
         """Fine-tune on a table of these columns, and write so many rows."""
-        source = Source(frame, self.text, self.attributes, prompt=self.template)
+        known = LabelRules().settled(self.train.schema, self.train.whose)
+        source = Source(frame, self.text, self.attributes, prompt=self.template, labels=known)
         return train_twin(source, config, rows, progress)
 
     def settings(self, config: RunConfig) -> dict[str, Any]:
@@ -115,8 +117,9 @@ def read_data(
         return Data(take(records, order[held_out:]), take(records, order[:held_out]), template)
     schema = records.schema
     names = [attribute.name for attribute in schema.attributes]
+    rules = source.labels.settled(schema, {}) if source.labels.changes_rows else None
     heldout, _ = read_records(
-        request.test, schema.text, names, drop_empty=source.drop_empty, reserved=reserved
+        request.test, schema.text, names, None, source.drop_empty, reserved, rules
     )
     if not set(heldout.labels) <= set(schema.combinations):
         raise InputError(f"--test {request.test}: has labels that {source.name} lacks")
@@ -144,7 +147,7 @@ def policy_config(config: RunConfig, name: str) -> RunConfig:
 def take(records: Records, places: np.ndarray) -> Records:
     """Return the records at these places."""
     texts, labels = [records.texts[i] for i in places], [records.labels[i] for i in places]
-    return Records(texts, labels, records.schema)
+    return Records(texts, labels, records.schema, whose=records.whose)
 
 
 def table(records: Records) -> pd.DataFrame:

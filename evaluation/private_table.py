@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from twinset.data.columns import check_table, choose_columns, label_cells, text_cells
+from twinset.data.schema import Schema
 from twinset.errors import InputError
 
 REAL, REAL_SMALL = "real", "real, no more rows than the twin"
@@ -35,6 +36,7 @@ class Tables:
         attributes: names of the label columns.
         baseline: rows that the base model wrote without private data.
         non_private: rows that a model trained without noise wrote.
+        schema: of the twin, where it is known: it may have declared labels that no real row has.
     """
 
     train: pd.DataFrame
@@ -44,6 +46,7 @@ class Tables:
     attributes: tuple[str, ...]
     baseline: pd.DataFrame | None = None
     non_private: pd.DataFrame | None = None
+    schema: Schema | None = None
 
     def training_tables(self, seed: int) -> dict[str, pd.DataFrame]:
         """Return the tables that classifiers learn from, by name; `seed` draws the small one."""
@@ -84,6 +87,8 @@ def check_tables(tables: Tables) -> list[str]:
 
 def _check_labels(name: str, frame: pd.DataFrame, tables: Tables, attribute: str) -> None:
     known, found = (_labels(f, tables.text, attribute) for f in (tables.train, frame))
+    declared = tables.schema.attributes if tables.schema is not None else ()
+    known |= {str(value) for a in declared if a.name == attribute for value in a.values}
     if unknown := found - known:
         raise InputError(
             f"{name}: column {attribute!r} has {len(unknown)} labels that `train` lacks; "

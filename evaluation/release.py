@@ -17,6 +17,8 @@ from evaluation.twins import Twin, read_twin
 from twinset.config import RunConfig
 from twinset.data.columns import choose_columns
 from twinset.data.formats import FORMATS, written_names
+from twinset.data.label_rules import LabelRules
+from twinset.data.records import records_from_frame
 from twinset.data.schema import Schema
 from twinset.data.templates import Template
 from twinset.errors import DAMAGED, InputError
@@ -24,7 +26,7 @@ from twinset.files.atomic import sha256_file
 from twinset.files.environment import machine, versions
 from twinset.files.limits import read_text
 from twinset.release.run_format import LEDGER, check_file_format
-from twinset.sampling.twin_model import DESCRIPTION
+from twinset.sampling.twin_model import DESCRIPTION, twin_frame
 
 
 @dataclass(frozen=True)
@@ -36,12 +38,14 @@ class FinishedRun:
         config: its options, with the steps, batch size and rate that were chosen for it.
         schema: shape of the private table.
         template: its prompts.
+        labels: by which rows of the table's kind get labels of the schema.
     """
 
     root: Path
     config: RunConfig
     schema: Schema
     template: Template
+    labels: LabelRules = LabelRules()
 
     @classmethod
     def read(cls, root: Path) -> FinishedRun:
@@ -60,13 +64,24 @@ class FinishedRun:
             described = _json(root / "model" / DESCRIPTION)
             schema = Schema.from_dict(described["schema"])
             template = Template.from_dict(described["template"])
+            labels = LabelRules(**made_from.get("labels", {})).settled(schema, {})
         except InputError as error:
             raise InputError(f"{root}: {error}") from None
         except DAMAGED as error:
             raise InputError(
                 f"{root} is no complete run folder of twinset ({type(error).__name__})"
             ) from error
-        return cls(root, config, schema, template)
+        return cls(root, config, schema, template, labels)
+
+    def public_rows(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Return a table's rows with the labels that the run gave them; others are left out."""
+        if not self.labels.changes_rows:
+            return frame
+        rules, names = replace(self.labels, drop=True), [a.name for a in self.schema.attributes]
+        records, _ = records_from_frame(
+            frame, self.schema.text, names, drop_empty=True, rules=rules
+        )
+        return twin_frame(self.schema, records.texts, records.labels)
 
     @property
     def internal(self) -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,6 +12,8 @@ import pandas as pd
 
 from twinset.config import TrainingConfig
 from twinset.config.options import run_config
+from twinset.data.label_rules import LabelRules
+from twinset.data.schema import LabelValue
 from twinset.data.templates import Template
 from twinset.distributed import process_group
 from twinset.errors import InputError
@@ -27,6 +29,8 @@ from twinset.sampling.twin_model import TwinModel
 from twinset.sampling.vllm_engine import check_engine
 from twinset.training.resume import RunContext
 
+LabelValues = Mapping[str, Sequence[LabelValue]]
+Edges = Mapping[str, Sequence[float]]
 BASE_MODEL = TrainingConfig.base_model
 EVALUATION = "twinset.evaluation"  # group of entry points
 
@@ -73,6 +77,10 @@ class Twinset:
         *,
         split: str | None = None,
         drop_empty: bool = False,
+        labels: LabelValues | None = None,
+        bins: Edges | None = None,
+        merge_labels: bool = False,
+        drop_undeclared: bool = False,
     ) -> Self:
         """Fine-tune on the table's rows; what columns are taken, if none are named, is reported.
 
@@ -93,13 +101,20 @@ class Twinset:
                 None: each row is protected by itself.
             split: of a folder or hub data set.
             drop_empty: leave rows without text or label out instead of refusing them.
+            labels: by label column, all values that are public, whether or not a row has them;
+                left out: those of the table, unless some are rare, which is refused.
+            bins: by column of numbers, public and rising edges that cut it into labels.
+            merge_labels: take values that differ from a public one by case, blanks or a letter
+                for that; where `labels` leaves a column out, by a letter if they are rare.
+            drop_undeclared: leave rows out whose value is not declared instead of refusing them.
 
         Raises:
             InputError: the table cannot be used; the message says where and what to do.
         """
         check_engine(self.config.sampling)
         names = _several(attributes)
-        source = Source(data, text, names, split, drop_empty, self._prompt, owner)
+        rules = LabelRules(labels or {}, bins or {}, merge_labels, drop_undeclared)
+        source = Source(data, text, names, split, drop_empty, self._prompt, owner, rules)
         with TemporaryDirectory() as name:
             private = Path(name)
             prepared = prepare(source, self.config, progress=self._progress, folder=private)
@@ -219,6 +234,10 @@ def generate(
     prompt: Template | str | Path | None = None,
     base_model: str = BASE_MODEL,
     progress: Progress | None = None,
+    labels: LabelValues | None = None,
+    bins: Edges | None = None,
+    merge_labels: bool = False,
+    drop_undeclared: bool = False,
     **options: Any,
 ) -> Result:
     """Do what the command `twinset generate` does: a run folder with twin, card and ledger.
@@ -246,6 +265,10 @@ def generate(
         prompt: see `Twinset`.
         base_model: asset, local folder or hub name.
         progress: is notified of what happens; silent by default.
+        labels: see `Twinset.fit`.
+        bins: see `Twinset.fit`.
+        merge_labels: see `Twinset.fit`.
+        drop_undeclared: see `Twinset.fit`.
         options: see `Twinset`.
 
     Returns:
@@ -255,7 +278,8 @@ def generate(
         InputError: something cannot be used; nothing was written.
     """
     config = run_config({"base_model": base_model, **options})
-    source = Source(data, text, _several(attributes), split, drop_empty, prompt, owner)
+    rules = LabelRules(labels or {}, bins or {}, merge_labels, drop_undeclared)
+    source = Source(data, text, _several(attributes), split, drop_empty, prompt, owner, rules)
     paths = OutputPaths(
         _path(run), _path(output), format, overwrite, resume=resume, accept_spend=accept_spend
     )

@@ -73,7 +73,7 @@ def audit_release(
     if not twin:
         raise InputError(f"{release.path}: the twin has no texts; give another file")
     paths = request.members, request.non_members
-    members, others = (_records(path, text, attributes) for path in paths)
+    members, others = (_records(path, text, attributes, release.run) for path in paths)
     tried = sides(members, others, request.rows, request.seed)
     found = _Found(notes=[*notes, *tried.notes])
     if release.run is None:
@@ -155,6 +155,6 @@ def _ask_for_persons(
         found.measured += [] if ranked is None else [ranked]
 
 
-def _records(path: Path, text: str, attributes: list[str]) -> Records:
-    frame = read_frame(path)
+def _records(path: Path, text: str, attributes: list[str], run: FinishedRun | None) -> Records:
+    frame = read_frame(path) if run is None else run.public_rows(read_frame(path))
     return records_from_frame(frame, text, attributes, source=str(path), drop_empty=True)[0]

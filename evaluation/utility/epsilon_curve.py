@@ -14,6 +14,7 @@ from evaluation.private_table import Tables
 from evaluation.release import FinishedRun
 from evaluation.twins import Twin, train_twin
 from twinset.data.formats import read_frame, write_frame
+from twinset.data.label_rules import LabelRules
 from twinset.pipeline.request import Source
 from twinset.progress import Progress
 
@@ -40,7 +41,8 @@ def _twin_at(epsilon: float, run: FinishedRun, tables: Tables, progress: Progres
         return known
     progress.say(f"a twin at ε = {epsilon:g}")
     config = replace(run.config, privacy=replace(run.config.privacy, target_epsilon=epsilon))
-    source = Source(tables.train, tables.text, tables.attributes, prompt=run.template)
+    known, prompt = LabelRules().settled(run.schema, {}), run.template
+    source = Source(tables.train, tables.text, tables.attributes, prompt=prompt, labels=known)
     _, made = train_twin(source, config, len(tables.twin), progress)
     write_frame(made.frame, path)
     return made.frame

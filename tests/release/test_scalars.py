@@ -29,7 +29,7 @@ TABLES = {
     "b": pd.DataFrame(  # many are repeated, and many too long
         {
             "review": ["Bad."] * (N // 2) + [f"Number {i}: dull! " * 20 for i in range(N // 2)],
-            "label": ["neg"] * (N - 3) + ["pos"] * 3,
+            "label": ["pos"] * 3 + ["neg"] * (N - 3),  # no owner alone has one
             "who": [f"Somebody {min(i, OWNERS - 1)}" for i in range(N)],
         }
     ),

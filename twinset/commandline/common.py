@@ -14,6 +14,7 @@ import typer
 
 if TYPE_CHECKING:
     from twinset.config.plan import Plan
+    from twinset.data.label_rules import LabelRules
     from twinset.pipeline.generate import Result
     from twinset.pipeline.request import OutputPaths, Source
     from twinset.sampling.allocation import RowsRequest
@@ -41,7 +42,21 @@ def source_of(data: str, given: dict[str, Any]) -> Source:
 
     names = {"text": "text", "attribute": "attributes", "split": "split"}
     names |= {"drop_empty": "drop_empty", "prompt": "prompt", "owner": "owner"}
-    return Source(data, **{names[k]: v for k, v in given.items() if k in names})
+    labels = _label_rules(given)
+    return Source(data, **{names[k]: v for k, v in given.items() if k in names}, labels=labels)
+
+
+def _label_rules(given: dict[str, Any]) -> LabelRules:
+    """Return what the options say of label values."""
+    from twinset.commandline.label_flags import read_bins, read_labels
+    from twinset.data.label_rules import LabelRules
+
+    return LabelRules(
+        read_labels(given.get("labels", ())),
+        read_bins(given.get("bins", ())),
+        given.get("merge_labels", False),
+        given.get("drop_undeclared", False),
+    )
 
 
 def rows_of(given: dict[str, Any]) -> RowsRequest:

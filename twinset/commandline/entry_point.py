@@ -16,6 +16,7 @@ from typing import NoReturn
 
 import typer
 
+from twinset.commandline.label_flags import flag_value
 from twinset.errors import InputError, Stopped, VerificationError, printable
 
 STOPPED = 130  # exit code
@@ -76,6 +77,8 @@ def with_flags(line: str) -> str:
     '--top-p must be above 0; take --engine torch, or run `pip install vllm`'
     >>> with_flags("`overwrite=True` replaces it; name `attributes`; or train with `epsilon=None`")
     '--overwrite replaces it; name --attribute; or train with --no-privacy'
+    >>> with_flags("declare them with `labels={'city': ['York', 'New York']}`")
+    "declare them with --labels 'city=York,New York'"
     """
     return _OPTION.sub(_flag, line)
 
@@ -83,6 +86,8 @@ def with_flags(line: str) -> str:
 def _flag(found: re.Match[str]) -> str:
     name, value = found.groups()
     flag = _OTHERWISE.get(found[0].strip("`")) or f"--{name.replace('_', '-')}"
+    if value is not None and value.startswith("{"):
+        value = flag_value(value)
     return flag if value in (None, "True", "None") else f"{flag} {value}"
 
 

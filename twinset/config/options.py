@@ -75,6 +75,18 @@ TABLE = (
     Option("drop_empty", bool, "Leave out rows that lack text or label."),
     Option("prompt", str, "Template's name, .toml file, or the prompt itself.", "PROMPT"),
     Option("owner", str, "Column of whose record it is: protects owners, not records.", "COLUMN"),
+    Option(
+        "labels",
+        str,
+        "All public values of a label column; @FILE: one a line. Repeat it for several.",
+        "COLUMN=VALUE,…",
+        True,
+    ),
+    Option(
+        "bins", str, "Public edges that cut a column of numbers into labels.", "COLUMN=N,…", True
+    ),
+    Option("merge_labels", bool, "Merge labels that differ by case, blanks or, if rare, a letter."),
+    Option("drop_undeclared", bool, "Leave out rows with a value that `labels` does not declare."),
 )
 PRIVACY = (
     Option("epsilon", float, "ε of all that is shared; adaptive: of the most unusual records."),

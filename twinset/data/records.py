@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -28,12 +28,13 @@ from twinset.data.columns import (
     whole,
 )
 from twinset.data.formats import is_named_by_rows, read_frame, stated_dtype
+from twinset.data.label_column import LabelColumn, check_number_of_values
+from twinset.data.label_rules import LabelRules
+from twinset.data.label_values import OWNER, PROMPT, PublicLabels, public_labels
 from twinset.data.lazy_columns import Labels, Texts, some_at_once
 from twinset.data.schema import CONTROL, ORDERED, Attribute, Combination, LabelValue, Schema
 from twinset.errors import InputError
 from twinset.privacy.mechanism.units import Units
-
-MAX_LABELS = 100
 
 _HARMLESS = bytes(byte for byte in range(256) if not CONTROL.search(chr(byte)))
 
@@ -47,12 +48,14 @@ class Records:
         labels: one a row; a tuple is in the order of `schema.attributes`.
         schema: of the table.
         owners: (N,) number of each row's owner; None: each row is its own.
+        whose: by attribute, who says what values it has; else the table does.
     """
 
     texts: Sequence[str]
     labels: Sequence[Combination]
     schema: Schema
     owners: np.ndarray | None = None
+    whose: Mapping[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -81,11 +84,18 @@ def read_records(
     split: str | None = None,
     drop_empty: bool = False,
     reserved: Sequence[str] = (),
+    rules: LabelRules | None = None,
 ) -> tuple[Records, list[str]]:
     """Read a table from a file, folder or hub name; see `read_frame` and `records_from_frame`."""
     frame = read_frame(path, split)
     return records_from_frame(
-        frame, text, attributes, source=str(path), drop_empty=drop_empty, reserved=reserved
+        frame,
+        text,
+        attributes,
+        source=str(path),
+        drop_empty=drop_empty,
+        reserved=reserved,
+        rules=rules,
     )
 
 
@@ -98,6 +108,7 @@ def records_from_frame(
     drop_empty: bool = False,
     reserved: Sequence[str] = (),
     owner: str | None = None,
+    rules: LabelRules | None = None,
 ) -> tuple[Records, list[str]]:
     """Take texts and labels from a table, or refuse it.
 
@@ -109,6 +120,7 @@ def records_from_frame(
         drop_empty: leave out rows whose text or label is missing, blank or (text) not a string.
         reserved: special tokens of the tokenizer, which no text or label may contain.
         owner: column that says whose a record is; the twin does not have it.
+        rules: which label values are public; None: all, for rows of which nothing is published.
 
     Returns:
         The records, and notes for the table's owner (guesses, columns and rows left out,
@@ -119,14 +131,22 @@ def records_from_frame(
     """
     check_table(frame, source)
     notes: list[str] = []
-    text, attributes = choose_columns(frame, text, list(attributes), source, notes)
+    attributes = list(attributes) or (rules.names if rules else [])
+    text, attributes = choose_columns(frame, text, attributes, source, notes)
     places = _places(frame, (text, *attributes), source)
     there = {text: has_text(frame[text], places[text])}
     codes = {name: label_codes(frame[name], places[name]) for name in attributes}
     there |= {name: found.has_value for name, found in codes.items()}
     rows = _kept_rows(there, source, places, drop_empty, notes)
-    texts = Texts(frame[text], None if len(rows) == len(frame) else rows)
     labels = {name: whole(found.of_rows(rows), frame[name]) for name, found in codes.items()}
+    owners = None if owner is None else _owners(frame, owner, (text, *attributes), rows, source)
+    public: dict[str, PublicLabels] = {}
+    if rules is not None:
+        columns = [_label_column(frame, n, labels[n], places[n], rows, owners) for n in attributes]
+        public, kept = _settled(columns, rules, source, notes)
+        labels = {name: found.codes for name, found in public.items()}
+        rows, owners = rows[kept], None if owners is None else owners[kept]
+    texts = Texts(frame[text], None if len(rows) == len(frame) else rows)
     _check_characters(texts, labels, places, None)
     _check_characters(texts, labels, places, reserved)
     if dropped := [str(name) for name in frame.columns if name not in places]:
@@ -136,12 +156,14 @@ def records_from_frame(
     schema = Schema(
         text=text,
         text_dtype=_dtype_name(frame, text, [""]),
-        attributes=tuple(_attribute(frame, n, labels[n], places[n]) for n in attributes),
+        attributes=tuple(
+            _attribute(frame, n, labels[n], places[n], public.get(n), rules) for n in attributes
+        ),
         columns=_order(frame, (text, *attributes)),
     )
     _note_duplicates(texts, owner, notes)
-    owners = None if owner is None else _owners(frame, owner, (text, *attributes), rows, source)
-    return Records(texts, _combined(labels, schema), schema, owners), notes
+    whose = {name: found.whose for name, found in public.items()}
+    return Records(texts, _combined(labels, schema), schema, owners, whose), notes
 
 
 def check_reserved(
@@ -170,6 +192,38 @@ def check_reserved(
 def _places(frame: pd.DataFrame, names: Sequence[str], source: str) -> dict[str, str]:
     """Return what to call columns in messages."""
     return {name: f"{source}: {show([name], frame)}" for name in names}
+
+
+def _label_column(
+    frame: pd.DataFrame,
+    name: str,
+    codes: LabelCodes,
+    place: str,
+    rows: np.ndarray,
+    owners: np.ndarray | None,
+) -> LabelColumn:
+    is_typed = stated_dtype(frame, name) is not None or is_named_by_rows(frame)
+    return LabelColumn(name, show([name], frame), place, codes, rows, owners, is_typed)
+
+
+def _settled(
+    columns: Sequence[LabelColumn], rules: LabelRules, source: str, notes: list[str]
+) -> tuple[dict[str, PublicLabels], np.ndarray]:
+    """Return each column's public labels, of rows that have one, and (n,) which rows these are.
+
+    What is not declared is looked at in the rows that are left: a value may be rare in them alone.
+    """
+    rules.check_names([column.name for column in columns])
+    of_owner = [column for column in columns if column.name in rules.names]
+    declared = {column.name: public_labels(column, rules, notes) for column in of_owner}
+    has_all = [found.codes.has_value for found in declared.values()]
+    kept = np.flatnonzero(np.logical_and.reduce([np.ones(len(columns[0].rows), bool), *has_all]))
+    if not len(kept):
+        raise InputError(f"{source}: no row has declared values of all its labels; check `labels`")
+    rest = [column.of_rows(kept) for column in columns if column.name not in rules.names]
+    return {name: found.of_rows(kept) for name, found in declared.items()} | {
+        column.name: public_labels(column, rules, notes) for column in rest
+    }, kept
 
 
 def _combined(labels: dict[str, LabelCodes], schema: Schema) -> Labels:
@@ -283,18 +337,23 @@ def _has_control(text: str) -> bool:
         return True
 
 
-def _attribute(frame: pd.DataFrame, name: str, found: LabelCodes, place: str) -> Attribute:
-    column, rows = frame[name], len(found.numbers)
+def _attribute(
+    frame: pd.DataFrame,
+    name: str,
+    found: LabelCodes,
+    place: str,
+    public: PublicLabels | None,
+    rules: LabelRules | None,
+) -> Attribute:
+    """Return a label column with its public values: as declared, or those that rows have."""
+    column = frame[name]
+    if public is not None and public.whose in (OWNER, PROMPT):
+        values = tuple(public.codes.values)
+        is_binned = rules is not None and name in rules.bins
+        dtype = str(pd.Series(values).dtype) if is_binned else _dtype_name(frame, name, values)
+        return Attribute(name, dtype, values)
+    check_number_of_values(found.of_rows(np.arange(len(found.numbers))), place, name)
     distinct = {found.values[number] for number in np.unique(found.numbers).tolist()}
-    if len(distinct) == 1:
-        raise InputError(
-            f"{place} has one value only; an attribute needs two or more, leave it out"
-        )
-    if len(distinct) > MAX_LABELS or (len(distinct) > 2 and len(distinct) > rows / 2):
-        raise InputError(
-            f"{place} has {len(distinct)} distinct values in {rows} rows; "
-            "an attribute needs few, repeated values: bin it first"
-        )
     order = column.cat.categories.tolist() if _is_ordered(column) else sorted(distinct)
     values = tuple(v for v in order if v in distinct)
     return Attribute(name, _dtype_name(frame, name, values), values)

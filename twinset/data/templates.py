@@ -135,6 +135,40 @@ def load_template(
     return template
 
 
+def written_template(source: Template | str | Path | None) -> PromptFile:
+    """Return a template as written, before it meets a table.
+
+    A `Template` has met one: its words are those for that table's values, and declare none.
+
+    Raises:
+        InputError: there is no such template.
+    """
+    if isinstance(source, Template):
+        return PromptFile(source.name, source.pattern)
+    return _find(source)
+
+
+def worded_values(
+    written: PromptFile, attribute: str, values: set[str], common: set[str]
+) -> tuple[str, ...] | None:
+    """Return the public values that a template's words declare for a table with these.
+
+    A scale declares all of its values, whether or not a row has them. Words for single values
+    declare these, if they are for all of the table's.
+
+    Args:
+        written: the template.
+        attribute: name of a label column.
+        values: that it has, as people write them.
+        common: those that are not rare. No other makes a scale the one meant.
+    """
+    words = written.wording.get(attribute, {})
+    if isinstance(words, Mapping):
+        return tuple(words) if words and set(words) == values else None
+    meant = (scale for scale in words if values <= set(scale) and _fits(scale, common))
+    return next(map(tuple, meant), None)
+
+
 def wrong_combinations(
     combination: Combination,
     combinations: Sequence[Combination],

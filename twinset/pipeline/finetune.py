@@ -115,7 +115,8 @@ def _new_ledger(prepared: Prepared, randomness: Randomness) -> Ledger:
     weighs = config.policy.weighs and plan.target_epsilon is not None
     scale = _weight_scale(prepared) if weighs else None
     by_owner, origin = prepared.records.owners is not None, prepared.base.origin
-    return open_ledger(plan, config, prepared.template, origin, by_owner, randomness, scale)
+    whose, template = prepared.records.whose, prepared.template
+    return open_ledger(plan, config, template, origin, by_owner, randomness, scale, whose)
 
 
 def _masked(run: FinetuningRun) -> Sequence[str]:

@@ -220,6 +220,7 @@ def _check_same(prepared: Prepared, run: RunFolder, asked: RowsRequest) -> None:
         "plan": asdict(prepared.plan),
         "rows": asdict(asked),
         "prompt": prepared.template.to_dict(),
+        "labels": prepared.labels.to_dict(),
         "table": prepared.records.fingerprint(),  # private, as all of `internal/` is
     }
     plain = json.loads(json.dumps(made_from))

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from twinset.config import RunConfig
 from twinset.config.plan import Plan
+from twinset.data.label_values import MERGED, OWNER, PROMPT, TABLE
 from twinset.data.templates import Template
 from twinset.policies import POLICIES
 from twinset.privacy.mechanism.privacy_weight import WeightScale
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.privacy.statement.ledger import Ledger, MechanismRun
 from twinset.privacy.statement.wording import caveats
+
+_WHOSE = {
+    OWNER: "declared by the owner",
+    PROMPT: "declared by the words that the prompt template has for them",
+    TABLE: "taken from the table: public by assumption",
+    MERGED: "taken from the table, rare spellings being merged: public by assumption",
+}
 
 
 def open_ledger(
@@ -22,6 +30,7 @@ def open_ledger(
     by_owner: bool,
     randomness: Randomness,
     weight_scale: WeightScale | None,
+    whose_labels: Mapping[str, str],
 ) -> Ledger:
     """Open the ledger of a run. It is given no record.
 
@@ -33,6 +42,7 @@ def open_ledger(
         by_owner: whether all records of an owner are protected as one.
         randomness: of batches and noise.
         weight_scale: of privacy weights, where records have them.
+        whose_labels: by attribute, who says what values it has, as `Records` has it.
     """
     noise = POLICIES[config.policy.key]
     run = MechanismRun(
@@ -47,15 +57,21 @@ def open_ledger(
         by_owner=by_owner,
         group_size=config.privacy.group_size,
     )
-    public = tuple(_public_inputs(template, config, base_origin, by_owner))
+    public = tuple(_public_inputs(template, config, base_origin, by_owner, whose_labels))
     return Ledger.open(run, public, caveats(noise.name, noise.form), weight_scale)
 
 
 def _public_inputs(
-    template: Template, config: RunConfig, base_origin: str, by_owner: bool
+    template: Template,
+    config: RunConfig,
+    base_origin: str,
+    by_owner: bool,
+    whose_labels: Mapping[str, str],
 ) -> Iterator[str]:
     policy = config.policy
-    yield "the names, order and types of the columns, and the set of label values"
+    yield "the names, order and types of the columns"
+    for name in template.attributes:
+        yield f"the set of label values of {name!r}, {_WHOSE[whose_labels.get(name, TABLE)]}"
     yield f"the number of {'owners' if by_owner else 'records'}"
     yield f"the prompt template {template.pattern!r} with its wording"
     yield f"the base model {base_origin} and everything it was trained on"

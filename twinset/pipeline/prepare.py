@@ -15,9 +15,10 @@ import pandas as pd
 from twinset.config import PrivacyConfig, RunConfig
 from twinset.config.plan import Plan, make_plan, sized
 from twinset.data.formats import read_frame
+from twinset.data.label_rules import LabelRules
 from twinset.data.records import Records, check_reserved, records_from_frame
 from twinset.data.schema import Combination, Schema
-from twinset.data.templates import Template, load_template
+from twinset.data.templates import Template, load_template, written_template
 from twinset.data.tokenization import prompt_tokens, text_budget
 from twinset.detectors import detector_named
 from twinset.errors import InputError
@@ -47,6 +48,7 @@ class Prepared:
         notes: about the table, for its owner alone: guesses, rows and columns left out.
         counts: rows of the twin by label, where they were asked for so.
         speed: of this machine; None where it was not measured, as in a run that is resumed.
+        labels: what the owner said of label values.
     """
 
     records: Records
@@ -57,6 +59,7 @@ class Prepared:
     notes: tuple[str, ...] = ()
     counts: dict[Combination, int] | None = None
     speed: Speed | None = None
+    labels: LabelRules = LabelRules()
     _used: list[bool] = field(default_factory=list, repr=False, compare=False)
 
     def use(self) -> None:
@@ -125,7 +128,7 @@ def prepare(
     check_reserved(records, frame, special_token_strings(base.tokenizer), source.name)
     planned = sized(config, *begun_with) if begun_with and config.training.is_timed else config
     prepared = _planned(records, template, planned, base)
-    prepared = replace(prepared, config=config, notes=notes, counts=counts)
+    prepared = replace(prepared, config=config, notes=notes, counts=counts, labels=source.labels)
     return _in_time(prepared, rows, progress) if begun_with is None else prepared
 
 
@@ -134,7 +137,8 @@ def prepare_records(
 ) -> Prepared:
     """Check and plan what is to be done with records in hand, as `prepare` does, whatever it takes.
 
-    That no text holds a special token of the base model is for whoever made the records.
+    That no text holds a special token of the base model, and that their label values are public, is
+    for whoever made the records.
 
     Args:
         records: the private records.
@@ -200,6 +204,7 @@ def read_source(
         drop_empty=source.drop_empty,
         reserved=reserved,
         owner=source.owner,
+        rules=replace(source.labels, prompt=written_template(source.prompt)),
     )
     for note in notes:
         progress.say(note)

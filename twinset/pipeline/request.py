@@ -11,6 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 from twinset.data.formats import FORMATS
+from twinset.data.label_rules import LabelRules
 from twinset.data.templates import Template
 from twinset.errors import InputError
 
@@ -28,6 +29,7 @@ class Source:
         prompt: a built-in template, a `.toml` file, or the prompt itself; a `Template` is taken as
             it is.
         owner: column that says whose a record is; `None`: each record is protected by itself.
+        labels: which label values are public.
     """
 
     data: pd.DataFrame | str | Path
@@ -37,6 +39,7 @@ class Source:
     drop_empty: bool = False
     prompt: Template | str | Path | None = None
     owner: str | None = None
+    labels: LabelRules = LabelRules()
 
     def __post_init__(self) -> None:
         """Refuse a split of what has none."""

@@ -28,6 +28,7 @@ One page, in the order of a run; each module's docstring says what it assumes.
 The unit is one record, the neighbouring relation "add or remove one record"; where an owner of
 each record is named, it is all records of one owner, added or removed together; of selective noise
 alone it is what was flagged in one record, which is used or left out. The number of records, the
-label set, the template, the base model and the hyper-parameters are taken as public.
+label set, the template, the base model and the hyper-parameters are taken as public; the ledger
+says whether the label set was declared or follows from the table.
 Nothing here imports anything of twinset outside this folder.
 """

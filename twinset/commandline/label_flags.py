@@ -1,0 +1,94 @@
+"""Label values in options: COLUMN=VALUE,VALUE, and COLUMN=@FILE for a long list.
+
+Values with a comma, or blanks at an end, stand in double quotes, as in CSV.
+"""
+
+from __future__ import annotations
+
+import ast
+import csv
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from twinset.errors import InputError
+from twinset.files.limits import SMALL, read_text
+
+
+def read_labels(given: Sequence[str]) -> dict[str, list[str]]:
+    """Return declared values by column.
+
+    Raises:
+        InputError: something does not name a column and its values, or a file cannot be read.
+
+    >>> read_labels(["city=York,New York", 'size="S, slim",M'])
+    {'city': ['York', 'New York'], 'size': ['S, slim', 'M']}
+    """
+    return {
+        name: _lines(Path(values[1:])) if values.startswith("@") else _cells(values, "labels")
+        for name, values in _columns(given, "labels", "COLUMN=VALUE,VALUE or COLUMN=@FILE")
+    }
+
+
+def read_bins(given: Sequence[str]) -> dict[str, list[float]]:
+    """Return edges by column.
+
+    Raises:
+        InputError: something does not name a column and numbers.
+
+    >>> read_bins(["rating=0,2.5,5"])
+    {'rating': [0.0, 2.5, 5.0]}
+    """
+    how = "COLUMN=NUMBER,NUMBER,NUMBER"
+    return {
+        name: _numbers(_cells(edges, "bins"), how) for name, edges in _columns(given, "bins", how)
+    }
+
+
+def _numbers(texts: Sequence[str], how: str) -> list[float]:
+    try:
+        return list(map(float, texts))
+    except ValueError:
+        raise InputError(f"`bins`: write {how}") from None
+
+
+def flag_value(mapping: str) -> str:
+    r"""Return what Python's messages propose as one word of a shell.
+
+    >>> flag_value("{'topic': ['a, b', 'c']}"), flag_value("{'stars': [1, 2]}")
+    ('\'topic="a, b",c\'', 'stars=1,2')
+    """
+    ((name, values),) = ast.literal_eval(mapping).items()
+    return shlex.quote(f"{name}={','.join(map(_cell, map(str, values)))}")
+
+
+def _cell(text: str) -> str:
+    is_plain = text == text.strip() and not text.startswith("@") and not set(text) & set(',"')
+    return text if is_plain else '"{}"'.format(text.replace('"', '""'))
+
+
+def _columns(given: Sequence[str], option: str, how: str) -> Iterator[tuple[str, str]]:
+    seen: set[str] = set()
+    for one in given:
+        name, _, values = one.partition("=")
+        if not name or not values or name in seen:
+            raise InputError(f"`{option}={one[:60]}`: write {how}, once for each column")
+        seen.add(name)
+        yield name, values
+
+
+def _cells(line: str, option: str) -> list[str]:
+    try:
+        return next(csv.reader([line], skipinitialspace=True))
+    except (csv.Error, StopIteration):
+        raise InputError(f"`{option}`: {line[:60]!r} is no line of values between commas") from None
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        lines = read_text(path, SMALL).removeprefix("\ufeff").splitlines()
+    except InputError:
+        raise
+    except (OSError, ValueError):
+        raise InputError(f"`labels`: {path} cannot be read; name a UTF-8 file") from None
+    return [line for line in lines if line.strip()]
