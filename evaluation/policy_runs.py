@@ -116,7 +116,12 @@ def read_data(
     schema = records.schema
     names = [attribute.name for attribute in schema.attributes]
     heldout, _ = read_records(
-        request.test, schema.text, names, drop_empty=source.drop_empty, reserved=reserved
+        request.test,
+        source.text or schema.text,
+        names,
+        drop_empty=source.drop_empty,
+        reserved=reserved,
+        layout=source.layout,
     )
     if not set(heldout.labels) <= set(schema.combinations):
         raise InputError(f"--test {request.test}: has labels that {source.name} lacks")

@@ -191,7 +191,7 @@ def read_source(
     """
     frame = source.data
     if not isinstance(frame, pd.DataFrame):
-        frame = read_frame(frame, source.split, folder)
+        frame = read_frame(frame, source.split, folder, source.layout)
     records, notes = records_from_frame(
         frame,
         source.text,
@@ -200,6 +200,8 @@ def read_source(
         drop_empty=source.drop_empty,
         reserved=reserved,
         owner=source.owner,
+        strict=source.strict,
+        folder=folder,
     )
     for note in notes:
         progress.say(note)

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from twinset.data.formats import FORMATS
+from twinset.data.formats import FORMATS, format_of
+from twinset.data.standard_input import STDIN
 from twinset.data.templates import Template
+from twinset.data.text_layout import Layout
 from twinset.errors import InputError
 
 
@@ -21,13 +23,17 @@ class Source:
 
     Args:
         data: the table itself, or a file, folder of `datasets`, or hub name.
-        text: text column; `None` guesses.
+        text: text column, or a template that joins several; `None` guesses.
         attributes: label columns; empty guesses one.
-        split: of a folder or hub data set.
-        drop_empty: leave rows without text or label out instead of refusing them.
+        split: of a folder or hub data set, or an Excel file's sheet.
+        drop_empty: leave all rows without text or label out, not only where they are few.
         prompt: a built-in template, a `.toml` file, or the prompt itself; a `Template` is taken as
             it is.
         owner: column that says whose a record is; `None`: each record is protected by itself.
+        delimiter: of a CSV; `None`: it is detected.
+        encoding: of a file of text; `None`: it is detected.
+        strict: refuse rows without text or label, and control characters, instead of leaving them
+            out.
     """
 
     data: pd.DataFrame | str | Path
@@ -37,16 +43,28 @@ class Source:
     drop_empty: bool = False
     prompt: Template | str | Path | None = None
     owner: str | None = None
+    delimiter: str | None = None
+    encoding: str | None = None
+    strict: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse a split of what has none."""
-        if isinstance(self.data, pd.DataFrame) and self.split is not None:
-            raise InputError("`split`: a table in memory has none; leave it out")
+        """Refuse what is of files alone where there is none."""
+        given = [n for n in ("split", "delimiter", "encoding") if getattr(self, n) is not None]
+        if isinstance(self.data, pd.DataFrame) and given:
+            raise InputError(f"`{given[0]}`: a table in memory has none; leave it out")
+        _ = self.layout
+
+    @property
+    def layout(self) -> Layout:
+        """How a file of text is to be read."""
+        return Layout(self.encoding, self.delimiter, self.strict)
 
     @property
     def name(self) -> str:
         """What to call the table in messages, and a run after it."""
-        return "table" if isinstance(self.data, pd.DataFrame) else str(self.data)
+        if isinstance(self.data, pd.DataFrame):
+            return "table"
+        return "standard input" if str(self.data) == STDIN else str(self.data)
 
 
 @dataclass(frozen=True)
@@ -95,8 +113,8 @@ class OutputPaths:
         ('csv', 'parquet')
         """
         chosen = self.format or (ending_of(self.output) if self.output else None)
-        table = (ending_of(data) or "parquet").removesuffix(".gz")
-        return chosen or table
+        alike = {"xlsx": "csv", "json": "jsonl"}.get(format_of(data) or "", "parquet")
+        return chosen or (ending_of(data) or alike).removesuffix(".gz")
 
 
 def ending_of(path: str | Path) -> str | None:
