@@ -57,8 +57,8 @@ CASES = {
     "missing label column": (None, "t.csv --attribute stars", "t.csv|stars"),
     "damaged UTF-8": (LATIN, "t.csv", "t.csv|row 4|UTF-8"),
     "a picture": (raw(bytes(200) + MARKER.encode()), "t.csv", "not text"),
-    "unknown encoding": (None, "t.csv --encoding utf-7000", "--encoding=utf-7000|unknown"),
-    "a delimiter of two": (None, "t.csv --delimiter ;;", "--delimiter=;;|one character"),
+    "unknown encoding": (None, "t.csv --encoding utf-7000", "--encoding utf-7000|unknown"),
+    "a delimiter of two": (None, "t.csv --delimiter ;;", "--delimiter ;;|one character"),
     "a row too wide": (raw(f"review,label\n{MARKER},a,b\n".encode()), "t.csv", "row 2"),
     "empty file": (raw(b""), "t.csv", "t.csv|empty"),
     "no rows": (raw(b"review,label\n"), "t.csv", "t.csv|no rows"),
@@ -243,7 +243,6 @@ def test_a_few_empty_rows_are_left_out_unasked(generate):
     cell(None)()
     outcome = generate("t.csv --dry-run --json")
     assert (outcome.code, json.loads(outcome.out)["records"]) == (0, 59)
-    assert "leaving out 1 of 60 rows" in outcome.err
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -29,6 +30,7 @@ _LABEL_NAMES = frozenset(
     "label labels sentiment class category categories stars rating ratings score target topic "
     "emotion verdict polarity grade".split()
 )
+_WIDE = re.compile("[\u2e80-\ud7af]")
 _BLANK = "".join(c for c in map(chr, range(0x3001)) if c.isspace() or CONTROL.match(c))
 
 
@@ -152,7 +154,7 @@ def _looks_like_text(column: pd.Series) -> bool:
     words, places = 0, []
     for start, cells in enumerate(blocks(column)):
         texts = {i: cell for i, cell in enumerate(cells.tolist()) if isinstance(cell, str)}
-        words += sum(len(text.split()) for text in texts.values())
+        words += sum(map(_words, texts.values()))
         places.append(np.fromiter(texts, np.int64, len(texts)) + start * AT_ONCE)
     rows = np.concatenate(places)
     return (
@@ -160,6 +162,11 @@ def _looks_like_text(column: pd.Series) -> bool:
         and words >= _GUESS_WORDS * len(rows)
         and Texts(column, rows).repeats() < len(rows) / 2
     )
+
+
+def _words(text: str) -> int:
+    """Return about how many words a text has; Chinese and its like have no spaces between them."""
+    return len(text.split()) + (0 if text.isascii() else len(_WIDE.findall(text)) // 2)
 
 
 def _is_label_name(name: str) -> bool:

@@ -26,6 +26,7 @@ from twinset.models.nf4 import check_method
 from twinset.pipeline.estimate import Speed
 from twinset.pipeline.plan_in_time import PublicFacts, plan_in_time
 from twinset.pipeline.request import Source
+from twinset.pipeline.table_notes import table_notes
 from twinset.progress import Progress, Silent
 from twinset.sampling.allocation import RowsRequest, explicit
 from twinset.sampling.decoding import attention_span
@@ -125,7 +126,10 @@ def prepare(
     check_reserved(records, frame, special_token_strings(base.tokenizer), source.name)
     planned = sized(config, *begun_with) if begun_with and config.training.is_timed else config
     prepared = _planned(records, template, planned, base)
-    prepared = replace(prepared, config=config, notes=notes, counts=counts)
+    about = list(table_notes(records.texts, base.tokenizer, prepared.plan))
+    for note in about:
+        progress.say(note)
+    prepared = replace(prepared, config=config, notes=(*notes, *about), counts=counts)
     return _in_time(prepared, rows, progress) if begun_with is None else prepared
 
 
