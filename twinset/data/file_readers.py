@@ -1,4 +1,4 @@
-"""Bytes of a CSV, JSON, Parquet or Feather file → a table, or one line that says what is wrong.
+"""Bytes of a CSV, JSON or Parquet file → a table, or one line that says what is wrong.
 
 The cells are private, and the messages of pandas and pyarrow may quote them: none is passed on, and
 errors are raised `from None` so that no traceback holds one either. Rows are counted as a
@@ -300,10 +300,11 @@ def parquet(path: Path) -> Reading:
 
     with _parquet(path) as raw:
         schema = pq.read_schema(raw)
-    return Reading(whole, pieces, column, _declared(schema))
+    return Reading(whole, pieces, column, declared(schema))
 
 
-def _declared(schema: pa.Schema) -> dict[str, str]:
+def declared(schema: pa.Schema) -> dict[str, str]:
+    """Return the dtypes of whole numbers and booleans."""
     return {
         f.name: str(f.type) for f in schema if pa.types.is_integer(f.type) or f.type == pa.bool_()
     }
@@ -311,20 +312,14 @@ def _declared(schema: pa.Schema) -> dict[str, str]:
 
 @contextmanager
 def _parquet(path: Path) -> Iterator[IO[bytes]]:
-    with _arrow(path, "Parquet") as raw:
-        _check_parquet(raw, path)
-        yield raw
-
-
-@contextmanager
-def _arrow(path: Path, kind: str) -> Iterator[IO[bytes]]:
     try:
         with open(path, "rb") as raw:  # a handle: from a path pyarrow also reads "name=value/"
+            _check_parquet(raw, path)
             yield raw
     except (InputError, OSError, MemoryError):
         raise
     except Exception:  # whatever strange notes in the file make two libraries raise
-        raise InputError(f"{path}: not a readable {kind} file; write it again") from None
+        raise InputError(f"{path}: not a readable Parquet file; write it again") from None
 
 
 def _check_parquet(raw: IO[bytes], path: Path) -> None:
@@ -338,51 +333,6 @@ def _check_parquet(raw: IO[bytes], path: Path) -> None:
     check_inflated(sum(group.total_byte_size for group in groups), size, path)
     if found.num_rows > MOST_REPEATED and found.num_rows > size:
         raise InputError(f"{path}: has {found.num_rows} rows in {size} bytes; write it again")
-
-
-def feather(path: Path) -> Reading:
-    """Return the ways to read Feather, or another file of Arrow's: `datasets` writes such."""
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        with _arrow(path, "Feather or Arrow") as raw:
-            size, so_far = raw.seek(0, io.SEEK_END), 0
-            raw.seek(0)
-            for batch in _batches(raw):
-                so_far += batch.nbytes
-                check_inflated(so_far, size, path)
-                yield batch
-
-    def pieces() -> Iterator[pd.DataFrame]:
-        for batch in batches():
-            for start in range(0, batch.num_rows, ROWS_AT_ONCE):
-                yield utf8(batch.slice(start, ROWS_AT_ONCE).to_pandas())
-
-    with _arrow(path, "Feather or Arrow") as raw:
-        schema = _opened(raw).schema
-    check_names(schema.names, path)
-
-    def table(names: list[str]) -> pd.DataFrame:
-        with _arrow(path, "Feather or Arrow"):
-            found = pa.Table.from_batches(batches(), schema)
-            return utf8(found.select(names).to_pandas())
-
-    return Reading(
-        lambda: table(schema.names), pieces, lambda _, name: table([name])[name], _declared(schema)
-    )
-
-
-def _opened(raw: IO[bytes]) -> Any:
-    is_file = raw.read(6) == b"ARROW1"
-    raw.seek(0)
-    return pa.ipc.open_file(raw) if is_file else pa.ipc.open_stream(raw)
-
-
-def _batches(raw: IO[bytes]) -> Iterator[pa.RecordBatch]:
-    found = _opened(raw)
-    if isinstance(found, pa.RecordBatchStreamReader):
-        yield from found
-    else:
-        yield from map(found.get_batch, range(found.num_record_batches))
 
 
 def utf8(frame: pd.DataFrame) -> pd.DataFrame:

@@ -19,7 +19,8 @@ from typing import IO, cast
 
 import pandas as pd
 
-from twinset.data.file_readers import delimited, feather, json_file, jsonl, parquet
+from twinset.data.arrow_files import feather
+from twinset.data.file_readers import delimited, json_file, jsonl, parquet
 from twinset.data.hf_datasets import on_hub, saved
 from twinset.data.lazy_columns import Reading, RowNumbers, mapped
 from twinset.data.spreadsheets import excel

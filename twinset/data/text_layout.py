@@ -200,6 +200,7 @@ class _Bytes:
             return "utf-16-le" if self.nuls[1] > self.nuls[0] else "utf-16-be"
         if self.is_utf8 or _is_damaged_utf8(self.sample):
             return UTF8
+        self.nuls_in(UTF8, path)
         return _legacy(self.sample, path)
 
     def nuls_in(self, encoding: str, path: Path) -> int:
