@@ -35,7 +35,7 @@ from evaluation.utility.usefulness import Usefulness
 from twinset.config import PrivacyConfig
 from twinset.config.bounds import bounds_in, check_options, within
 from twinset.data.columns import check_table, choose_columns
-from twinset.data.formats import read_frame, write_frame
+from twinset.data.formats import read_frame, reading_notes, write_frame
 from twinset.data.joined_text import with_joined_text
 from twinset.data.text_layout import Layout
 from twinset.errors import InputError
@@ -204,6 +204,8 @@ def _public_model(
 def _tables(release: Release, request: EvaluationRequest) -> tuple[Tables, list[str]]:
     notes: list[str] = []
     real = [read_frame(path, layout=request.layout) for path in (request.train, request.test)]
+    for path, frame in zip((request.train, request.test), real, strict=True):
+        notes += [f"{path}: {note}" for note in reading_notes(frame)]
     (train, text, _), (heldout, _, _) = (
         with_joined_text(frame, request.text, request.attributes) for frame in real
     )
