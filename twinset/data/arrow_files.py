@@ -28,7 +28,9 @@ def feather(path: Path) -> Reading:
 
     def batches() -> Iterator[pa.RecordBatch]:
         with _stream(path) as raw:
-            yield from pa.ipc.open_stream(raw)
+            for batch in pa.ipc.open_stream(raw):
+                batch.validate(full=True)  # else a damaged one is read beyond its ends
+                yield batch.replace_schema_metadata(None)
 
     def pieces() -> Iterator[pd.DataFrame]:
         with _readable(path):
@@ -39,7 +41,7 @@ def feather(path: Path) -> Reading:
     with _readable(path):
         _check_messages(path)
         with _stream(path) as raw:
-            schema = pa.ipc.open_stream(raw).schema
+            schema = pa.ipc.open_stream(raw).schema.remove_metadata()
         check_names(schema.names, path)
 
     def table(names: list[str]) -> pd.DataFrame:

@@ -85,8 +85,8 @@ def read_frame(
         InputError: the source is absent, unreadable, or not what its ending says.
     """
     if str(source) == STDIN:
-        with spooled(folder) as (path, kind):
-            return _read(path, kind, STDIN, split, folder, layout or Layout())
+        with spooled(folder) as (file, found):
+            return _read(file, found, STDIN, split, folder, layout or Layout())
     path = Path(source)
     kind = format_of(path) if path.is_file() else None
     return _read(path, kind, str(source), split, folder, layout or Layout())

@@ -99,7 +99,7 @@ class _WithoutNuls(io.TextIOWrapper):
             pass
         return kept if found else ""
 
-    def __next__(self) -> str:
+    def __next__(self) -> str:  # type: ignore[override]  # as the class above has it
         return super().__next__().replace("\0", "")
 
 
