@@ -87,7 +87,7 @@ class Layout:
 
     def text(self, path: Path, newline: str = "", errors: str = "strict") -> io.TextIOWrapper:
         """Open a file as text. NUL characters are left out, unless they are to be refused."""
-        kind = _WithoutNuls if self.nuls and not self.strict else io.TextIOWrapper
+        kind = io.TextIOWrapper if self.strict or self.is_plain else _WithoutNuls
         return kind(open_bytes(path), self.encoding, errors, newline)
 
 
