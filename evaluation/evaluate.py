@@ -207,7 +207,7 @@ def _tables(release: Release, request: EvaluationRequest) -> tuple[Tables, list[
     for path, frame in zip((request.train, request.test), real, strict=True):
         notes += [f"{path}: {note}" for note in reading_notes(frame)]
     (train, text, _), (heldout, _, _) = (
-        with_joined_text(frame, request.text, request.attributes) for frame in real
+        with_joined_text(frame, request.text, list(frame)) for frame in real
     )
     text, attributes = release.columns(text, request.attributes, notes)
     for name, frame in (("`train`", train), ("`test`", heldout)):

@@ -75,7 +75,7 @@ def audit_release(
     paths = request.members, request.non_members
     real = [read_frame(path, layout=request.layout) for path in paths]
     (members_frame, joined, _), (others_frame, _, _) = (
-        with_joined_text(frame, request.text, request.attributes) for frame in real
+        with_joined_text(frame, request.text, list(frame)) for frame in real
     )
     text, attributes = release.columns(joined, request.attributes, notes)
     twin = [str(cell) for cell in release.twin.frame[text].dropna()]
