@@ -88,8 +88,9 @@ def choose_columns(
         notes.append(f"reading texts from {show([text], frame)} (guessed; `text` to change)")
     if not attributes:
         rest = [name for name in frame.columns if name != text]
-        rest = _named_like_labels(frame, rest) or rest
-        label = _guess(frame, rest, _looks_like_label, "a column of labels", "`attributes`", source)
+        named = _named_like_labels(frame, rest)
+        fits = (lambda _: True) if named else _looks_like_label
+        label = _guess(frame, named or rest, fits, "a column of labels", "`attributes`", source)
         _check_header(frame, label, source)
         attributes = [label]
         notes.append(
@@ -131,8 +132,7 @@ def _guess(
     option: str,
     source: str,
 ) -> str:
-    found = names if len(names) == 1 and _is_label_name(names[0]) else []
-    found = found or [name for name in names if fits(frame[name])]
+    found = [name for name in names if fits(frame[name])]
     if len(found) == 1 and is_partial(found[0], frame):
         raise InputError(
             f"{source}: {show(found, frame)} may be {what}, but not every row has this key; "
@@ -169,19 +169,13 @@ def _words(text: str) -> int:
     return len(text.split()) + (0 if text.isascii() else len(_WIDE.findall(text)) // 2)
 
 
-def _is_label_name(name: str) -> bool:
-    return name.strip().casefold() in _LABEL_NAMES
-
-
 def _named_like_labels(frame: pd.DataFrame, names: list[str]) -> list[str]:
     """Return the columns that are called as labels are; of several those with few values."""
-    found = [name for name in names if _is_label_name(name)]
+    found = [name for name in names if name.strip().casefold() in _LABEL_NAMES]
     few = [name for name in found if _looks_like_label(frame[name], least=1)]
-    return few or (found if len(found) == 1 and not _any_label(frame, names) else [])
-
-
-def _any_label(frame: pd.DataFrame, names: list[str]) -> bool:
-    return any(_looks_like_label(frame[name]) for name in names)
+    if few or len(found) != 1:
+        return few
+    return [] if any(_looks_like_label(frame[name]) for name in names) else found
 
 
 def _looks_like_label(column: pd.Series, least: int = 2) -> bool:
