@@ -35,7 +35,9 @@ from evaluation.utility.usefulness import Usefulness
 from twinset.config import PrivacyConfig
 from twinset.config.bounds import bounds_in, check_options, within
 from twinset.data.columns import check_table, choose_columns
-from twinset.data.formats import read_frame, write_frame
+from twinset.data.formats import read_frame, reading_notes, write_frame
+from twinset.data.joined_text import with_joined_text
+from twinset.data.text_layout import Layout
 from twinset.errors import InputError
 from twinset.models.base_model import load_base
 from twinset.privacy.statement.ledger import UNIT
@@ -52,7 +54,7 @@ class EvaluationRequest:
     Args:
         train: the private table it was made from.
         test: real rows held out.
-        text: text column; None: the run's, or a guess.
+        text: text column, or the template by which it was joined; None: the run's, or a guess.
         attributes: label columns; empty: the run's, or a guess.
         classifiers: names in `classifiers`.
         encoder: what the classifier `encoder` fine-tunes; None is MiniLM.
@@ -62,6 +64,7 @@ class EvaluationRequest:
         sweep: further ε, a twin of each is trained and scored.
         exclude_overlap: leave out held-out rows that are training rows too.
         embedded: whether texts are compared by embeddings too, which takes the asset `minilm`.
+        layout: of the files of real rows, where it is not to be detected.
     """
 
     train: Path
@@ -76,6 +79,7 @@ class EvaluationRequest:
     sweep: tuple[float, ...] = ()
     exclude_overlap: bool = False
     embedded: bool = True
+    layout: Layout = Layout()
 
     def __post_init__(self) -> None:
         """Refuse numbers out of range."""
@@ -198,9 +202,14 @@ def _public_model(
 
 
 def _tables(release: Release, request: EvaluationRequest) -> tuple[Tables, list[str]]:
-    train, heldout = read_frame(request.train), read_frame(request.test)
     notes: list[str] = []
-    text, attributes = release.columns(request.text, request.attributes, notes)
+    real = [read_frame(path, layout=request.layout) for path in (request.train, request.test)]
+    for path, frame in zip((request.train, request.test), real, strict=True):
+        notes += [f"{path}: {note}" for note in reading_notes(frame)]
+    (train, text, _), (heldout, _, _) = (
+        with_joined_text(frame, request.text, list(frame)) for frame in real
+    )
+    text, attributes = release.columns(text, request.attributes, notes)
     for name, frame in (("`train`", train), ("`test`", heldout)):
         check_table(frame, name)
         choose_columns(frame, text, attributes, name, notes)

@@ -119,7 +119,13 @@ def read_data(
     names = [attribute.name for attribute in schema.attributes]
     rules = source.labels.settled(schema, {}) if source.labels.changes_rows else None
     heldout, _ = read_records(
-        request.test, schema.text, names, None, source.drop_empty, reserved, rules
+        request.test,
+        source.text or schema.text,
+        names,
+        drop_empty=source.drop_empty,
+        reserved=reserved,
+        rules=rules,
+        layout=source.layout,
     )
     if not set(heldout.labels) <= set(schema.combinations):
         raise InputError(f"--test {request.test}: has labels that {source.name} lacks")

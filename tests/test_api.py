@@ -138,9 +138,11 @@ def test_a_file_and_a_frame_make_the_same_model(frame, tiny_base, tmp_path):
             "^`output=twin.doc`: unknown ending; give `format`",
         ),
         (
-            lambda f: Twinset().fit(f.replace(f.review[0], ""), "review", "sentiment"),
+            lambda f: Twinset().fit(f.replace(f.review[0], ""), "review", "sentiment", strict=True),
             "`drop_empty`$",
         ),
+        (lambda f: Twinset().fit(f, "review", delimiter=";"), "^`delimiter`: a table in memory"),
+        (lambda f: generate("t.csv", encoding="latin-9000"), "^`encoding=latin-9000`: unknown"),
     ],
 )
 def test_messages_name_parameters(frame, call, said):

@@ -81,6 +81,9 @@ class Twinset:
         bins: Edges | None = None,
         merge_labels: bool = False,
         drop_undeclared: bool = False,
+        delimiter: str | None = None,
+        encoding: str | None = None,
+        strict: bool = False,
     ) -> Self:
         """Fine-tune on the table's rows; what columns are taken, if none are named, is reported.
 
@@ -95,7 +98,7 @@ class Twinset:
 
         Args:
             data: the private table, or its file, folder of `datasets`, or hub name.
-            text: text column; None guesses.
+            text: text column, or a template that joins several, "{title}: {body}"; None guesses.
             attributes: label columns; none: one is guessed.
             owner: column that says whose a row is: all rows of an owner are then protected as one;
                 None: each row is protected by itself.
@@ -107,6 +110,12 @@ class Twinset:
             merge_labels: take values that differ from a public one by case, blanks or a letter
                 for that; where `labels` leaves a column out, by a letter if they are rare.
             drop_undeclared: leave rows out whose value is not declared instead of refusing them.
+            split: of a folder or hub data set, or sheet of an Excel file.
+            drop_empty: leave all rows without text or label out, not only where they are few.
+            delimiter: of a CSV; None: it is detected.
+            encoding: of a CSV or JSON file; None: it is detected.
+            strict: refuse rows without text or label, and control characters, instead of leaving
+                them out.
 
         Raises:
             InputError: the table cannot be used; the message says where and what to do.
@@ -114,7 +123,8 @@ class Twinset:
         check_engine(self.config.sampling)
         names = _several(attributes)
         rules = LabelRules(labels or {}, bins or {}, merge_labels, drop_undeclared)
-        source = Source(data, text, names, split, drop_empty, self._prompt, owner, rules)
+        form = (rules, delimiter, encoding, strict)
+        source = Source(data, text, names, split, drop_empty, self._prompt, owner, *form)
         with TemporaryDirectory() as name:
             private = Path(name)
             prepared = prepare(source, self.config, progress=self._progress, folder=private)
@@ -228,6 +238,9 @@ def generate(
     format: str | None = None,
     split: str | None = None,
     drop_empty: bool = False,
+    delimiter: str | None = None,
+    encoding: str | None = None,
+    strict: bool = False,
     overwrite: bool = False,
     resume: bool = False,
     accept_spend: bool = False,
@@ -250,15 +263,19 @@ def generate(
 
     Args:
         data: the private table, or its file, folder of `datasets`, or hub name.
-        text: text column; None guesses.
+        text: text column, or a template that joins several; None guesses.
         attributes: label columns; none: one is guessed.
         owner: see `Twinset.fit`.
         rows: of the twin; None: as many as the table has.
         run: the run folder; None takes the first free `runs/<table>-<n>`.
         output: file of the twin, beside which card and ledger stand too; None: in the run alone.
         format: of the twin; None takes it from `output`'s ending, else from the table's.
-        split: of a folder or hub data set.
-        drop_empty: leave rows without text or label out instead of refusing them.
+        split: of a folder or hub data set, or sheet of an Excel file.
+        drop_empty: leave all rows without text or label out, not only where they are few.
+        delimiter: of a CSV; None: it is detected.
+        encoding: of a CSV or JSON file; None: it is detected.
+        strict: refuse rows without text or label, and control characters, instead of leaving
+            them out.
         overwrite: whether an existing run or file may be replaced.
         resume: whether to resume a run that was killed or stopped.
         accept_spend: whether to resume from where it was resumed before, and count both.
@@ -279,7 +296,8 @@ def generate(
     """
     config = run_config({"base_model": base_model, **options})
     rules = LabelRules(labels or {}, bins or {}, merge_labels, drop_undeclared)
-    source = Source(data, text, _several(attributes), split, drop_empty, prompt, owner, rules)
+    names, form = _several(attributes), (rules, delimiter, encoding, strict)
+    source = Source(data, text, names, split, drop_empty, prompt, owner, *form)
     paths = OutputPaths(
         _path(run), _path(output), format, overwrite, resume=resume, accept_spend=accept_spend
     )

@@ -9,7 +9,18 @@ import typer
 from typer.core import TyperGroup
 
 from evaluation.limits import ATTACKED, CANARIES, LENGTHS, SECRETS
-from twinset.commandline.common import Data, Json, Policies, Quiet, Test, listed, show, source_of
+from twinset.commandline.common import (
+    OF_REAL_ROWS,
+    Data,
+    Json,
+    Policies,
+    Quiet,
+    Test,
+    layout_of,
+    listed,
+    show,
+    source_of,
+)
 from twinset.commandline.flags import takes
 from twinset.config import ROWS
 from twinset.config.bounds import SEEDS
@@ -69,7 +80,7 @@ def mechanism(
 
 
 @audit.command(RELEASE)
-@takes(*(option for option in TABLE if option.name in ("text", "attribute")))
+@takes(*(option for option in TABLE if option.name in OF_REAL_ROWS))
 def release(
     release: Annotated[Path, typer.Argument(help="Run folder, or a twin.", metavar="RUN|TWIN")],
     *,
@@ -93,7 +104,8 @@ def release(
     from twinset.files.environment import shell_line
 
     attributes = tuple(given.get("attribute", ()))
-    request = AuditRequest(members, non_members, given.get("text"), attributes, rows, seed)
+    columns = given.get("text"), attributes
+    request = AuditRequest(members, non_members, *columns, rows, seed, layout_of(given))
     attacked = Release.read(release, run)
     place = place_of(attacked.run, output, FILE)
     with Console(quiet) as progress:

@@ -11,7 +11,18 @@ from typing import Annotated, Any
 import typer
 
 from evaluation.limits import RUNS
-from twinset.commandline.common import Data, Json, Policies, Quiet, Test, listed, show, source_of
+from twinset.commandline.common import (
+    OF_REAL_ROWS,
+    Data,
+    Json,
+    Policies,
+    Quiet,
+    Test,
+    layout_of,
+    listed,
+    show,
+    source_of,
+)
 from twinset.commandline.flags import takes
 from twinset.config import ROWS
 from twinset.config.options import ANY_POLICY, TABLE, run_config, run_options
@@ -96,7 +107,7 @@ def compare(
         Stdout(highlight=False).print(as_table(results))
 
 
-@takes(*(option for option in TABLE if option.name in ("text", "attribute")))
+@takes(*(option for option in TABLE if option.name in OF_REAL_ROWS))
 def evaluate(
     twin: Annotated[Path, typer.Argument(help="The twin, or its run folder.")],
     *,
@@ -158,6 +169,7 @@ def evaluate(
         non_private,
         budgets(sweep_epsilon),
         exclude_overlap,
+        layout=layout_of(given),
     )
     release = Release.read(twin, run)
     place = place_of(release.run, output, FILE)

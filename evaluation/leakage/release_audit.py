@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from evaluation.findings import Findings, Measured
 from evaluation.leakage.membership import find_base, model_attacks
 from evaluation.leakage.names import mean_reciprocal_rank, phone_exposure
@@ -24,7 +26,9 @@ from evaluation.release import FinishedRun, Release
 from evaluation.utility.embeddings import SentenceEncoder
 from twinset.config.bounds import SEEDS, check_options, within
 from twinset.data.formats import read_frame
+from twinset.data.joined_text import with_joined_text
 from twinset.data.records import Records, records_from_frame
+from twinset.data.text_layout import Layout
 from twinset.data.tokenization import prompt_tokens
 from twinset.errors import InputError
 from twinset.progress import Progress
@@ -41,10 +45,11 @@ class AuditRequest:
     Args:
         members: the private table.
         non_members: real rows held out.
-        text: text column; None: the run's, or a guess.
+        text: text column, or the template by which it was joined; None: the run's, or a guess.
         attributes: label columns; empty: the run's, or a guess.
         rows: at most so many members, and so many non-members, are looked at by attacks.
         seed: of what is drawn.
+        layout: of the files of real rows, where it is not to be detected.
     """
 
     members: Path
@@ -53,6 +58,7 @@ class AuditRequest:
     attributes: tuple[str, ...] = ()
     rows: int = within(ROWS, ATTACKED)
     seed: int = within(0, SEEDS)
+    layout: Layout = Layout()
 
     def __post_init__(self) -> None:
         """Refuse numbers out of range."""
@@ -68,12 +74,19 @@ def audit_release(
         InputError: a table cannot be used.
     """
     notes: list[str] = []
-    text, attributes = release.columns(request.text, request.attributes, notes)
+    paths = request.members, request.non_members
+    real = [read_frame(path, layout=request.layout) for path in paths]
+    (members_frame, joined, _), (others_frame, _, _) = (
+        with_joined_text(frame, request.text, list(frame)) for frame in real
+    )
+    text, attributes = release.columns(joined, request.attributes, notes)
     twin = [str(cell) for cell in release.twin.frame[text].dropna()]
     if not twin:
         raise InputError(f"{release.path}: the twin has no texts; give another file")
-    paths = request.members, request.non_members
-    members, others = (_records(path, text, attributes, release.run) for path in paths)
+    members, others = (
+        _records(frame, str(path), text, attributes, release.run)
+        for path, frame in zip(paths, (members_frame, others_frame), strict=True)
+    )
     tried = sides(members, others, request.rows, request.seed)
     found = _Found(notes=[*notes, *tried.notes])
     if release.run is None:
@@ -155,6 +168,8 @@ def _ask_for_persons(
         found.measured += [] if ranked is None else [ranked]
 
 
-def _records(path: Path, text: str, attributes: list[str], run: FinishedRun | None) -> Records:
-    frame = read_frame(path) if run is None else run.public_rows(read_frame(path))
-    return records_from_frame(frame, text, attributes, source=str(path), drop_empty=True)[0]
+def _records(
+    frame: pd.DataFrame, name: str, text: str, attributes: list[str], run: FinishedRun | None
+) -> Records:
+    frame = frame if run is None else run.public_rows(frame)
+    return records_from_frame(frame, text, attributes, source=name, drop_empty=True)[0]

@@ -47,30 +47,37 @@ def folder(name):
 NO_EPSILON, NO_DELTA = ("0", "-1", "nan", "inf"), ("1", "2", "0", "-0.1", "nan")
 
 
-LATIN = raw(f"review,label\n{MARKER} fine,a\n{MARKER} caf\xe9,b\n".encode("latin-1"))
+LATIN = raw(f"review,label\n{MARKER} ça,a\n{MARKER} é\xe9,b\n".encode() + b"caf\xe9,b\n")
+FOUR_BLANK = [None if i in (6, 8, 9, 20) else t for i, t in enumerate(texts())]
 LONG_PROMPT = f"--prompt '{{label}} {'long prompt ' * 200}'"
 # what: (prepare, data and flags beside --text, --attribute and --base-model, parts of the message)
 CASES = {
     "missing file": (None, "gone.csv", "gone.csv|no such file"),
     "missing text column": (None, "t.csv --text reviw", "t.csv|reviw|review"),
     "missing label column": (None, "t.csv --attribute stars", "t.csv|stars"),
-    "latin-1": (LATIN, "t.csv", "t.csv|row 2|UTF-8"),
-    "utf-16": (raw(f"review,label\n{MARKER},a\n".encode("utf-16")), "t.csv", "UTF-8"),
-    "a row too wide": (raw(f"review,label\n{MARKER},a,b\n".encode()), "t.csv", "row 1"),
+    "damaged UTF-8": (LATIN, "t.csv", "t.csv|row 4|UTF-8"),
+    "a picture": (raw(bytes(200) + MARKER.encode()), "t.csv", "not text"),
+    "unknown encoding": (None, "t.csv --encoding utf-7000", "--encoding utf-7000|unknown"),
+    "a delimiter of two": (None, "t.csv --delimiter ;;", "--delimiter ;;|one character"),
+    "a row too wide": (raw(f"review,label\n{MARKER},a,b\n".encode()), "t.csv", "row 2"),
     "empty file": (raw(b""), "t.csv", "t.csv|empty"),
     "no rows": (raw(b"review,label\n"), "t.csv", "t.csv|no rows"),
-    "missing text": (cell(None), "t.csv", "t.csv|1 of 60|row 7|--drop-empty"),
-    "blank text": (cell(" \t "), "t.csv", "t.csv|1 of 60|row 7|--drop-empty"),
-    "null text": (jsonl(None), "t.jsonl", "t.jsonl|row 7|--drop-empty"),
-    "text that is a number": (jsonl(7731), "t.jsonl", "t.jsonl|row 7|--drop-empty"),
-    "text that is a list": (jsonl([MARKER]), "t.jsonl", "t.jsonl|row 7|--drop-empty"),
-    "broken json": (raw(f'{{"review": "{MARKER}\n'.encode(), "t.jsonl"), "t.jsonl", "row 1"),
+    "missing text": (table(review=FOUR_BLANK), "t.csv", "t.csv|4 of 60|row 8|--drop-empty"),
+    "blank text": (cell(" \t "), "t.csv --strict", "t.csv|1 of 60|row 8|--drop-empty"),
+    "null text": (jsonl(None), "t.jsonl --strict", "t.jsonl|line 7|--drop-empty"),
+    "text that is a number": (jsonl(7731), "t.jsonl --strict", "t.jsonl|line 7|--drop-empty"),
+    "text that is a list": (jsonl([MARKER]), "t.jsonl --strict", "t.jsonl|line 7|--drop-empty"),
+    "broken json": (raw(f'{{"review": "{MARKER}\n'.encode(), "t.jsonl"), "t.jsonl", "line 1"),
     "damaged parquet": (raw(b"PAR1" + MARKER.encode(), "t.parquet"), "t.parquet", "Parquet"),
-    "missing label": (table(label=[None, *"ba" * 29, "b"]), "t.csv", "label|row 1|--drop-empty"),
+    "missing label": (
+        table(label=[None, *"ba" * 29, "b"]),
+        "t.csv --strict",
+        "label|row 2|--drop-empty",
+    ),
     "one label only": (table(label="pos"), "t.csv", "t.csv|label|one value"),
     "hundreds of numbers": (table(label=range(1000, 1060)), "t.csv", "label|60 distinct"),
-    "end of text inside": (cell(f"{MARKER} <|endoftext|> b"), "t.csv", "t.csv|row 7"),
-    "control character": (cell(f"{MARKER} \x07 b"), "t.csv", "t.csv|row 7|control"),
+    "end of text inside": (cell(f"{MARKER} <|endoftext|> b"), "t.csv", "t.csv|row 8"),
+    "control character": (cell(f"{MARKER} \x07 b"), "t.csv --strict", "t.csv|row 8|control"),
     "unknown ending": (raw(b"x", "t.docx"), "t.docx", "t.docx|ending"),
     "split of a file": (None, "t.csv --split train", "--split"),
     "label never seen": (None, "t.csv --rows-per-label meh=3", "meh|neg, pos"),
@@ -91,7 +98,7 @@ CASES = {
     "plan of unseen label": (
         plan(b"label,rows\npos,3\nmeh,3\n"),
         "t.csv --plan-file plan.csv",
-        "row 2",
+        "row 3",
     ),
     **{f"epsilon {e}": (None, f"t.csv --epsilon={e}", "--epsilon|from 0.001") for e in NO_EPSILON},
     **{
@@ -227,8 +234,14 @@ def test_a_large_delta_is_warned_of_however_quiet(generate, delta, warning):
 
 
 def test_drop_empty_leaves_rows_out(generate):
-    cell(None)()
+    table(review=FOUR_BLANK)()
     outcome = generate("t.csv --drop-empty --dry-run --json")
+    assert (outcome.code, json.loads(outcome.out)["records"]) == (0, 56)
+
+
+def test_a_few_empty_rows_are_left_out_unasked(generate):
+    cell(None)()
+    outcome = generate("t.csv --dry-run --json")
     assert (outcome.code, json.loads(outcome.out)["records"]) == (0, 59)
 
 

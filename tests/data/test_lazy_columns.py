@@ -84,9 +84,9 @@ def test_a_parquet_table_with_an_index_or_other_dtypes_is_read_alike(tmp_path: P
 @pytest.mark.parametrize(
     ("tail", "part"),
     [
-        (b"a,b,c\n", "row 61 has 3 cells"),
-        (b"\xff,1\n", "row 61 is not UTF-8"),
-        (b'"never closed,1\n', "row 61"),
+        (b"a,b,c\n", "row 62 has 3 cells"),
+        (b"\xff,1\n", "row 62 is not UTF-8"),
+        (b'"never closed,1\n', "row 62"),
     ],
 )
 def test_what_is_wrong_with_a_late_row_is_reported_alike(tmp_path: Path, tail: bytes, part: str):
@@ -154,7 +154,7 @@ def test_special_tokens_are_found_later_by_the_same_rows(tmp_path: Path) -> None
     records, _ = read()
     check_reserved(records, frame, ["</s>", " "])
     later = refusal(check_reserved, records, frame, ["</s>", "<s>"])
-    assert "row 31" in later and "as do 1 more rows" in later
+    assert "row 32" in later and "as do 1 more rows" in later
     assert later == refusal(read, reserved=["<s>"])
 
 

@@ -51,7 +51,7 @@ def test_guesses_are_noted() -> None:
     assert notes[1] == "reading labels from column 'mood' (guessed; `attributes` to change)"
 
 
-TWO = table(title=[f"a title of words {i}" for i in range(6)], stars=[1, 1, 2, 2, 2, 1])
+TWO = table(title=[f"a title of words {i}" for i in range(6)], kind=[1, 1, 2, 2, 2, 1])
 HEADLESS = table().rename(columns={"mood": "good", "review": REVIEWS[0] * 2})
 
 
@@ -64,7 +64,7 @@ HEADLESS = table().rename(columns={"mood": "good", "review": REVIEWS[0] * 2})
             ["mood"],
             "'review', 'title' may each be a column of texts; choose with `text`",
         ),
-        (TWO, "review", [], "'mood', 'stars' may each be a column of labels; choose with `attri"),
+        (TWO, "review", [], "'mood', 'kind' may each be a column of labels; choose with `attri"),
         (table()[["id", "mood"]], None, [], "nothing looks like a column of texts"),
         (table()[["id", "review"]], None, [], "nothing looks like a column of labels"),
         (HEADLESS, None, [], "is the header row missing?"),
@@ -120,8 +120,6 @@ TYPED = [*REVIEWS[:3], f"{SECRET}<|endoftext|>", "y", "x"]
         ({"mood": ["1", 2] * 3}, ["mixes text, numbers"]),
         ({"mood": [True, 2] * 3}, ["mixes text, numbers"]),
         ({"mood": [[SECRET]] * 6}, ["neither text, numbers nor booleans"]),
-        ({"mood": pd.to_datetime(["2020-01-01"] * 6)}, ["write them as text"]),
-        ({"review": [*REVIEWS[:3], f"{SECRET}\x07", f"{SECRET}\x1b", "x"]}, ["row 4", "1 more"]),
         ({"review": TYPED}, ["row 4", "special token"]),
     ],
 )
@@ -138,8 +136,8 @@ def test_drop_empty_leaves_rows_out_and_keeps_row_numbers() -> None:
     assert records.texts == [REVIEWS[0], REVIEWS[1], REVIEWS[3], REVIEWS[5]]
     assert records.labels == [("a",), ("b",), ("b",), ("a",)]
     assert "leaving out 2 of 6 rows: text or label missing or blank" in notes
-    frame.loc[5, "review"] = "\x07"
-    assert "row 6" in refused(frame, "review", ["mood"], drop_empty=True)
+    frame.loc[5, "review"] = "a\x07 b"
+    assert "row 6" in refused(frame, "review", ["mood"], drop_empty=True, strict=True)
     frame["mood"] = None
     assert "no row has both" in refused(frame, "review", ["mood"], drop_empty=True)
 
@@ -285,7 +283,7 @@ def test_a_gap_in_whole_numbers_does_not_change_the_label(tmp_path: Path) -> Non
     path = tmp_path / "t.csv"
     path.write_text("review,stars\n" + "".join(f"r{i},{i % 2 + 1}\n" for i in range(6)) + "r,\n")
     message = refusal(read_records, path, "review", ["stars"])
-    assert "t.csv: column 'stars' " in message and " 1 of 7 rows, first in row 7" in message
+    assert "t.csv: column 'stars' " in message and " 1 of 7 rows, first in row 8" in message
     records, _ = read_records(path, "review", ["stars"], drop_empty=True)
     assert records.schema.attributes[0].values == (1, 2)
 

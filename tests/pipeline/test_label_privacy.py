@@ -62,7 +62,7 @@ def test_a_rare_value_stops_before_anything_is_written(place, run, command):
     quick = {"generate": QUICK, "finetune": (*QUICK[:6], *QUICK[8:]), "plan": QUICK[:8]}[command]
     ended = run(command, *quick)
     assert ended.code == 2 and ended.err.count("\n") == 1 and ended.out == ""
-    assert "(row 7)" in ended.err and RARE not in ended.err and "--merge-labels" in ended.err
+    assert "(row 8)" in ended.err and RARE not in ended.err and "--merge-labels" in ended.err
     assert "--labels sentiment=negative,positive" in ended.err and "--drop-undeclared" in ended.err
     assert [path.name for path in place.iterdir()] == ["t.csv"]
 
@@ -149,7 +149,7 @@ def test_options_may_stand_in_files(run, place):
         (("--drop-undeclared",), "--drop-undeclared does nothing without --labels or --bins"),
         (("--bins", "stars=0,few"), "--bins: write COLUMN=NUMBER"),
         (("--bins", "stars=0,1"), "3 to 101 rising numbers"),
-        (DECLARED, "does not declare in 1 of 80 rows (row 7)"),
+        (DECLARED, "does not declare in 1 of 80 rows (row 8)"),
     ],
 )
 def test_what_cannot_be_used_is_one_line(place, run, more, said):

@@ -203,7 +203,7 @@ def test_a_ledger_that_mixes_units_guarantees_nothing():
         (("--owner", "who", "--noise-policy", "selective"), "uniform or importance"),
         (("--owner", "who", "--noise-policy", "adaptive"), "uniform or importance"),
         (("--max-records-per-owner", "0"), "a whole number from 1"),
-        (("--owner", "gaps"), "missing in 1 rows, first in row 4"),
+        (("--owner", "gaps"), "missing in 1 rows, first in row 5"),
     ],
 )
 def test_what_is_no_owner_is_refused(generate, more, message):

@@ -15,14 +15,22 @@ import typer
 if TYPE_CHECKING:
     from twinset.config.plan import Plan
     from twinset.data.label_rules import LabelRules
+    from twinset.data.text_layout import Layout
     from twinset.pipeline.generate import Result
     from twinset.pipeline.request import OutputPaths, Source
     from twinset.sampling.allocation import RowsRequest
 
-Data = Annotated[str, typer.Argument(help="CSV, TSV, Parquet, JSONL, data-set folder or hub name.")]
+Data = Annotated[
+    str,
+    typer.Argument(
+        help="CSV, TSV, Excel, Parquet, Feather, JSON or JSONL file, data-set folder or hub name; "
+        "- reads standard input."
+    ),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Stop after the plan; write nothing.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+OF_REAL_ROWS = ("text", "attribute", "delimiter", "encoding")  # options of what measures a twin
 Policies = Annotated[str, typer.Option(help="Noise policies; none: without privacy.")]
 Test = Annotated[str | None, typer.Option(help="Real rows, held out; else a fifth.")]
 
@@ -41,7 +49,8 @@ def source_of(data: str, given: dict[str, Any]) -> Source:
     from twinset.pipeline.request import Source
 
     names = {"text": "text", "attribute": "attributes", "split": "split"}
-    names |= {"drop_empty": "drop_empty", "prompt": "prompt", "owner": "owner"}
+    same = ("drop_empty", "prompt", "owner", "delimiter", "encoding", "strict")
+    names |= dict(zip(same, same, strict=True))
     labels = _label_rules(given)
     return Source(data, **{names[k]: v for k, v in given.items() if k in names}, labels=labels)
 
@@ -57,6 +66,13 @@ def _label_rules(given: dict[str, Any]) -> LabelRules:
         given.get("merge_labels", False),
         given.get("drop_undeclared", False),
     )
+
+
+def layout_of(given: dict[str, Any]) -> Layout:
+    """Return how files of real rows are to be read."""
+    from twinset.data.text_layout import Layout
+
+    return Layout(given.get("encoding"), given.get("delimiter"))
 
 
 def rows_of(given: dict[str, Any]) -> RowsRequest:

@@ -69,10 +69,10 @@ class Option:
 
 
 TABLE = (
-    Option("text", str, "Column of texts; guessed where only one fits.", "COLUMN"),
+    Option("text", str, "Column of texts, or '{title}: {body}'; else guessed.", "COLUMN"),
     Option("attribute", str, "Column of labels; repeat it for several.", "COLUMN", True),
-    Option("split", str, "Split of a data set that has several.", "NAME"),
-    Option("drop_empty", bool, "Leave out rows that lack text or label."),
+    Option("split", str, "Split of a data set, or Excel sheet, of several.", "NAME"),
+    Option("drop_empty", bool, "Leave out all rows that lack text or label, not just a few."),
     Option("prompt", str, "Template's name, .toml file, or the prompt itself.", "PROMPT"),
     Option("owner", str, "Column of whose record it is: protects owners, not records.", "COLUMN"),
     Option(
@@ -87,6 +87,9 @@ TABLE = (
     ),
     Option("merge_labels", bool, "Merge labels that differ by case, blanks or, if rare, a letter."),
     Option("drop_undeclared", bool, "Leave out rows with a value that `labels` does not declare."),
+    Option("delimiter", str, "CSV: what separates cells; left out: detected.", ",|;|tab|…"),
+    Option("encoding", str, "CSV, JSON: as Python names it; left out: detected.", "NAME"),
+    Option("strict", bool, "Refuse what is left out or removed else: empty rows, odd characters."),
 )
 PRIVACY = (
     Option("epsilon", float, "ε of all that is shared; adaptive: of the most unusual records."),

@@ -33,6 +33,7 @@ LEARNING_RATE = 3e-3  # for adapters; docs/tuning.md says what was tried
 FULL_LEARNING_RATE = 1e-4  # for all weights
 FEWEST_STEPS = 8  # before steps become smaller, too: few large ones beat many small ones
 LEAST_MOVE = 0.048  # rate × steps of the time's choice, so that few steps move adapters as far
+MOST_ADVISED = 20.0  # ε; beyond, it protects too little to be worth a hint
 FEWEST_VISITS = 1024  # of records: the fewest that docs/tuning.md says anything of
 MISMATCH_WEIGHT = 8.0  # λ of the bounded form; docs/tuning.md says what was tried
 
@@ -294,9 +295,12 @@ def _check_noise(
     if sigma <= LARGEST_NOISE_PER_RECORD * batch:
         return
     attainable = _attainable(privacy, delta, batch, batch / records, steps)
+    more = "take more; some thousand are a start"
+    if attainable <= MOST_ADVISED:
+        more = f"attainable is `{option}={attainable:g}`, or take more records"
     raise InputError(
         f"{records} records are too few for ε = {privacy.target_epsilon:g}: the noise would drown "
-        f"them; attainable is `{option}={attainable:g}`, or take more records"
+        f"them; {more}"
     )
 
 

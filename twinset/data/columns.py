@@ -5,23 +5,33 @@ Messages name columns and row numbers and never hold a cell. Knows nothing of fi
 
 from __future__ import annotations
 
+import datetime
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from twinset.data.formats import is_named_by_rows
+from twinset.data.formats import is_named_by_rows, row_name
 from twinset.data.lazy_columns import AT_ONCE, Texts, blocks
-from twinset.data.schema import LabelValue
+from twinset.data.schema import CONTROL, LabelValue
 from twinset.errors import InputError
 from twinset.files.limits import check_names
 
 _GUESS_LABELS = 50
 _GUESS_WORDS = 4
+# What people call a column of labels. One of these is taken however rare some of its values are.
+_LABEL_NAMES = frozenset(
+    "label labels sentiment class category categories stars rating ratings score target topic "
+    "emotion verdict polarity grade".split()
+)
+_WIDE = re.compile("[\u2e80-\ud7af]")
+_BLANK = "".join(c for c in map(chr, range(0x3001)) if c.isspace() or CONTROL.match(c))
 
 
 def check_table(frame: pd.DataFrame, source: str) -> None:
@@ -67,9 +77,7 @@ def choose_columns(
 
     A JSONL key that some rows lack is never guessed: its name would leave the house with the twin.
     """
-    for name in ([] if text is None else [text]) + attributes:
-        if name not in frame.columns:
-            raise InputError(_no_column(frame, name, source))
+    check_named(frame, ([] if text is None else [text]) + attributes, source)
     if len(set(attributes)) < len(attributes):
         raise InputError(f"{source}: an attribute is given twice; give each `attribute` once")
     if text in attributes:
@@ -80,13 +88,22 @@ def choose_columns(
         notes.append(f"reading texts from {show([text], frame)} (guessed; `text` to change)")
     if not attributes:
         rest = [name for name in frame.columns if name != text]
-        label = _guess(frame, rest, _looks_like_label, "a column of labels", "`attributes`", source)
+        named = _named_like_labels(frame, rest)
+        fits = (lambda _: True) if named else _looks_like_label
+        label = _guess(frame, named or rest, fits, "a column of labels", "`attributes`", source)
         _check_header(frame, label, source)
         attributes = [label]
         notes.append(
             f"reading labels from {show([label], frame)} (guessed; `attributes` to change)"
         )
     return text, attributes
+
+
+def check_named(frame: pd.DataFrame, names: Sequence[str], source: str) -> None:
+    """Refuse names that no column has."""
+    for name in names:
+        if name not in frame.columns:
+            raise InputError(_no_column(frame, name, source))
 
 
 def _check_header(frame: pd.DataFrame, label: str, source: str) -> None:
@@ -124,7 +141,10 @@ def _guess(
     if len(found) == 1:
         return found[0]
     if found:
-        raise InputError(f"{source}: {show(found, frame)} may each be {what}; choose with {option}")
+        join = ", or join some: {title}: {body}" if option == "`text`" else ""
+        raise InputError(
+            f"{source}: {show(found, frame)} may each be {what}; choose with {option}{join}"
+        )
     choice = show_unchosen(names, frame) if names else "no other column"
     raise InputError(f"{source}: nothing looks like {what}; choose with {option}. It has {choice}")
 
@@ -134,7 +154,7 @@ def _looks_like_text(column: pd.Series) -> bool:
     words, places = 0, []
     for start, cells in enumerate(blocks(column)):
         texts = {i: cell for i, cell in enumerate(cells.tolist()) if isinstance(cell, str)}
-        words += sum(len(text.split()) for text in texts.values())
+        words += sum(map(_words, texts.values()))
         places.append(np.fromiter(texts, np.int64, len(texts)) + start * AT_ONCE)
     rows = np.concatenate(places)
     return (
@@ -144,9 +164,25 @@ def _looks_like_text(column: pd.Series) -> bool:
     )
 
 
-def _looks_like_label(column: pd.Series) -> bool:
-    """Say whether there are 2 to 50 plain values, each of them repeated."""
+def _words(text: str) -> int:
+    """Return about how many words a text has; Chinese and its like have no spaces between them."""
+    return len(text.split()) + (0 if text.isascii() else len(_WIDE.findall(text)) // 2)
+
+
+def _named_like_labels(frame: pd.DataFrame, names: list[str]) -> list[str]:
+    """Return the columns that are called as labels are; of several those with few values."""
+    found = [name for name in names if name.strip().casefold() in _LABEL_NAMES]
+    few = [name for name in found if _looks_like_label(frame[name], least=1)]
+    if few or len(found) != 1:
+        return few
+    return [] if any(_looks_like_label(frame[name]) for name in names) else found
+
+
+def _looks_like_label(column: pd.Series, least: int = 2) -> bool:
+    """Say whether there are 2 to 50 plain values, no dates, each of `least` rows or more."""
     few = column.iloc[:AT_ONCE]  # of most columns of texts these tell
+    if column.dtype.kind in "Mm" or few.map(lambda cell: isinstance(cell, datetime.date)).any():
+        return False
     try:
         if len(label_codes(few, "").values) > _GUESS_LABELS:
             return False
@@ -154,7 +190,8 @@ def _looks_like_label(column: pd.Series) -> bool:
     except InputError:
         return False
     counts = np.bincount(found.numbers[found.has_value], minlength=len(found.values))
-    return 2 <= len(counts) <= _GUESS_LABELS and bool(counts.min() > 1)
+    few_enough = 2 <= len(counts) <= min(_GUESS_LABELS, max(2, counts.sum() / 2))
+    return few_enough and bool(counts.min() >= least)
 
 
 def has_text(column: pd.Series, place: str) -> np.ndarray:
@@ -167,13 +204,19 @@ def has_text(column: pd.Series, place: str) -> np.ndarray:
     for start, cells in enumerate(blocks(column)):
         some = cells.tolist()
         rows = slice(start * AT_ONCE, start * AT_ONCE + len(some))
-        found[rows] = [isinstance(c, str) and c != "" and not c.isspace() for c in some]
+        found[rows] = [isinstance(cell, str) and _is_filled(cell) for cell in some]
         any_text = any_text or any(isinstance(cell, str) for cell in some)
     if not any_text:
         raise InputError(
             f"{place} holds no text (it is {column.dtype}); choose another with `text`"
         )
     return found
+
+
+def _is_filled(text: str) -> bool:
+    """Return whether something is left of a text without white space and control characters."""
+    rest = text.lstrip(_BLANK)
+    return rest != "" and (not CONTROL.match(rest) or not CONTROL.sub("", rest).isspace())
 
 
 def text_cells(column: pd.Series, place: str) -> list[str | None]:
@@ -256,8 +299,8 @@ def _merged(found: LabelCodes, column: pd.Series, place: str) -> LabelCodes:
         return found
     for number, value in enumerate(found.values):
         if isinstance(value, float) and not math.isfinite(value):
-            row = int((found.numbers == number).argmax()) + 1
-            raise InputError(f"{place}, row {row}: the number is infinite; correct it")
+            row = row_name(column, int((found.numbers == number).argmax()))
+            raise InputError(f"{place}, {row}: the number is infinite; correct it")
     return whole(found, column)
 
 
@@ -283,5 +326,20 @@ def label_cells(column: pd.Series, place: str) -> list[LabelValue | None]:
 
 
 def _plain(cell: Any) -> Any:
-    value = cell.item() if isinstance(cell, np.generic) else cell
+    value = plain_cell(cell)
     return None if isinstance(value, str) and not value.strip() else value
+
+
+def plain_cell(cell: Any) -> Any:
+    """Return a cell as Python's own number or text: dates by ISO 8601, decimals as numbers.
+
+    >>> plain_cell(Decimal("4.50")), plain_cell(pd.Timestamp("2024-02-29"))
+    (4.5, '2024-02-29')
+    """
+    if isinstance(cell, Decimal):
+        return int(cell) if cell == cell.to_integral_value() else float(cell)
+    if isinstance(cell, datetime.date | datetime.time):
+        return cell.isoformat().removesuffix("T00:00:00")
+    if isinstance(cell, datetime.timedelta):
+        return str(cell)
+    return cell.item() if isinstance(cell, np.generic) else cell

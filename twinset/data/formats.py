@@ -12,15 +12,20 @@ import os
 import zlib
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import IO, cast
 
 import pandas as pd
 
-from twinset.data.file_readers import delimited, jsonl, parquet
+from twinset.data.arrow_files import feather
+from twinset.data.file_readers import delimited, json_file, jsonl, parquet
 from twinset.data.hf_datasets import on_hub, saved
-from twinset.data.lazy_columns import Reading, mapped
+from twinset.data.lazy_columns import Reading, RowNumbers, mapped
+from twinset.data.spreadsheets import excel
+from twinset.data.standard_input import STDIN, spooled
+from twinset.data.text_layout import Layout, detected
 from twinset.errors import InputError
 
 FORMATS: dict[str, str] = {
@@ -32,10 +37,18 @@ FORMATS: dict[str, str] = {
     ".jsonl.gz": "jsonl",
     ".parquet": "parquet",
 }
+READ_ONLY: dict[str, str] = {  # a twin is written in none of these
+    ".json": "json",
+    ".json.gz": "json",
+    ".xlsx": "xlsx",
+    ".feather": "feather",
+    ".arrow": "feather",
+}
 # As OWASP's "CSV injection" lists them; the last four are = + - @ in full width.
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 _DELIMITERS = {"csv": ",", "tsv": "\t"}
+_OF_TEXT = (*_DELIMITERS, "jsonl", "json")
 _STATED = "twinset: stated by the source"  # key of a table's `attrs`, which hold plain values
 
 
@@ -46,41 +59,87 @@ def format_of(path: str | Path) -> str | None:
     ('csv', 'parquet', None)
     """
     name = Path(path).name.lower()
-    return next((kind for ending, kind in FORMATS.items() if name.endswith(ending)), None)
+    known = (FORMATS | READ_ONLY).items()
+    return next((kind for ending, kind in known if name.endswith(ending)), None)
 
 
 def read_frame(
-    source: str | Path, split: str | None = None, folder: Path | None = None
+    source: str | Path,
+    split: str | None = None,
+    folder: Path | None = None,
+    layout: Layout | None = None,
 ) -> pd.DataFrame:
-    """Read a file, a folder saved by `datasets`, or a data set of the hub.
+    """Read a file, standard input, a folder saved by `datasets`, or a data set of the hub.
 
     In CSV and TSV only an empty cell is missing: "NA", "None" and "null" are texts.
 
     Args:
-        source: file with an ending in `FORMATS`, folder of `save_to_disk`, or hub name.
-        split: which split of a folder or hub data set; not for files.
+        source: file with an ending in `FORMATS` or `READ_ONLY`, folder of `save_to_disk`, hub name,
+            or "-": standard input, which holds CSV, JSONL or a JSON array.
+        split: which split of a folder or hub data set, or sheet of an Excel file.
         folder: private to its owner: a large table's texts are kept on the disk there, in a file
             without a name; None: in memory.
+        layout: encoding and delimiter, where they are not to be detected.
 
     Raises:
         InputError: the source is absent, unreadable, or not what its ending says.
     """
+    if str(source) == STDIN:
+        with spooled(folder) as (file, found):
+            return _read(file, found, STDIN, split, folder, layout or Layout())
     path = Path(source)
+    kind = format_of(path) if path.is_file() else None
+    return _read(path, kind, str(source), split, folder, layout or Layout())
+
+
+def _read(
+    path: Path,
+    kind: str | None,
+    name: str,
+    split: str | None,
+    folder: Path | None,
+    layout: Layout,
+) -> pd.DataFrame:
     try:
-        reading = _reading(path, str(source), split)
+        reading = _reading(path, kind, name, split, layout)
         frame = reading.whole() if folder is None else mapped(reading, folder)
     except (EOFError, zlib.error, gzip.BadGzipFile):
         raise InputError(f"{path}: the gzip data is damaged or cut off; copy it again") from None
     except OSError as error:
         reason = error.strerror or "input/output error"
         raise InputError(f"{path}: cannot be read ({reason}); check path and rights") from None
-    kind = format_of(path) if path.is_file() else None
-    has_types = kind in (None, "parquet")
+    has_types = kind in (None, "parquet", "feather")
     frame.attrs[_STATED] = {
-        "names": kind != "jsonl",
+        "names": kind not in ("jsonl", "json"),
         "types": dict(reading.declared) if has_types else None,
+        "rows": reading.rows.to_plain(),
+        "notes": list(reading.notes),
     }
     return frame
+
+
+def reading_notes(frame: pd.DataFrame) -> list[str]:
+    """Return how a table was read, for its owner."""
+    return list(frame.attrs.get(_STATED, {}).get("notes", ()))
+
+
+def row_name(table: pd.DataFrame | pd.Series, index: int) -> str:
+    """Return what to call a row in messages: as a spreadsheet or an editor shows it.
+
+    Args:
+        table: or a column of it.
+        index: of the row, from 0.
+
+    >>> row_name(pd.DataFrame({"review": ["Good."]}), 0)
+    'row 1'
+    """
+    return row_numbers(table).name(index)
+
+
+def row_numbers(table: pd.DataFrame | pd.Series) -> RowNumbers:
+    """Return what a table's rows are called; see `row_name`."""
+    word, header, blank = table.attrs.get(_STATED, {}).get("rows", ("row", 0, ""))
+    return RowNumbers(word, header, bytearray(blank.encode()))
 
 
 def is_named_by_rows(frame: pd.DataFrame) -> bool:
@@ -141,27 +200,39 @@ def _endings() -> str:
     return ", ".join(FORMATS)
 
 
-def _reading(path: Path, name: str, split: str | None) -> Reading:
+def _reading(path: Path, kind: str | None, name: str, split: str | None, layout: Layout) -> Reading:
+    if layout.is_given and kind not in _OF_TEXT:
+        raise InputError(f"{name}: `delimiter` and `encoding` are of files of text; leave them out")
     if path.is_dir():
         return saved(path, split)
     if not path.exists() and format_of(path) is None:
         return on_hub(name, split)
-    if not path.is_file():
+    if not path.exists():
         raise InputError(f"{path}: no such file; check the path")
-    kind = format_of(path)
     if kind is None:
-        raise InputError(f"{path}: unknown ending; save it as one of {_endings()}")
+        raise InputError(f"{path}: unknown ending; save it as one of {_readable()}")
+    if kind == "xlsx":
+        return excel(path, split)
     if split is not None:
         raise InputError(f"{path}: a file has no splits; leave `split` out or name a split's file")
-    return _READERS[kind](path)
+    return _READERS[kind](path) if kind in _READERS else _of_text(path, kind, layout)
 
 
-_READERS: dict[str, Callable[[Path], Reading]] = {
-    "csv": partial(delimited, delimiter=","),
-    "tsv": partial(delimited, delimiter="\t"),
-    "jsonl": jsonl,
-    "parquet": parquet,
-}
+def _readable() -> str:
+    return ", ".join((*FORMATS, *READ_ONLY))
+
+
+_READERS: dict[str, Callable[[Path], Reading]] = {"parquet": parquet, "feather": feather}
+
+
+def _of_text(path: Path, kind: str, layout: Layout) -> Reading:
+    """Return the ways to read a file of text; raises InputError."""
+    own = _DELIMITERS.get(kind)
+    if own is None and layout.delimiter is not None:
+        raise InputError(f"{path}: `delimiter` is of CSV; leave it out")
+    found, notes = detected(path, layout, own)
+    read = delimited if own is not None else jsonl if kind == "jsonl" else json_file
+    return replace(read(path, found), notes=notes)
 
 
 def _guard(frame: pd.DataFrame) -> tuple[pd.DataFrame, int]:

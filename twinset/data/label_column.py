@@ -6,12 +6,13 @@ Knows nothing of what is declared.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from twinset.data.columns import LabelCodes
 from twinset.data.label_rules import MOST_VALUES
+from twinset.data.lazy_columns import RowNumbers
 from twinset.data.schema import LabelValue
 from twinset.errors import InputError
 
@@ -36,6 +37,7 @@ class LabelColumn:
         rows: (n,) their rows in the table, from 0.
         owners: (n,) number of each row's owner; None: each row is its own.
         is_typed: whether its source states types, and not the cells alone.
+        row_numbers: what messages call rows.
     """
 
     name: str
@@ -45,6 +47,7 @@ class LabelColumn:
     rows: np.ndarray
     owners: np.ndarray | None = None
     is_typed: bool = True
+    row_numbers: RowNumbers = field(default_factory=RowNumbers)
 
     @property
     def holders(self) -> np.ndarray:
@@ -62,6 +65,13 @@ class LabelColumn:
         units = len(self.rows) if self.owners is None else len(np.unique(self.owners))
         rare: np.ndarray = self.holders < max(2.0, min(FEW, FEW_SHARE * units))
         return rare
+
+    def named(self, rows: np.ndarray) -> str:
+        """Name some rows of the table, from 0, as they are counted in messages."""
+        names = [self.row_numbers.name(row).rpartition(" ") for row in rows[:MOST_SHOWN].tolist()]
+        several = f"{names[0][0]}{'s' if len(rows) > 1 else ''}"
+        more = f" and {len(rows) - MOST_SHOWN} more" if len(rows) > MOST_SHOWN else ""
+        return f"{several} {', '.join(number for *_, number in names)}{more}"
 
     def of_rows(self, places: np.ndarray) -> LabelColumn:
         """Return the column as if it had no other rows."""
@@ -99,13 +109,6 @@ def proposal(option: str, name: str, values: Sequence[LabelValue]) -> str:
     text = f"{option}={ {name: list(values)} }"
     is_fit = len(values) > 1 and len(text) <= LONGEST_PROPOSAL and "`" not in text
     return f"`{text}`" if is_fit else f"`{option}`"
-
-
-def listed_rows(rows: np.ndarray) -> str:
-    """Name rows as they are counted in messages: from 1, without a header."""
-    shown = ", ".join(str(row + 1) for row in rows[:MOST_SHOWN].tolist())
-    more = f" and {len(rows) - MOST_SHOWN} more" if len(rows) > MOST_SHOWN else ""
-    return f"row{'s' if len(rows) > 1 else ''} {shown}{more}"
 
 
 def listed_values(values: Sequence[LabelValue]) -> str:

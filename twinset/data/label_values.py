@@ -20,7 +20,6 @@ from twinset.data.columns import LabelCodes
 from twinset.data.label_column import (
     LabelColumn,
     check_number_of_values,
-    listed_rows,
     listed_values,
     proposal,
 )
@@ -147,7 +146,7 @@ def _undeclared(column: LabelColumn, out: np.ndarray, declared_by: str, rules: L
     merge = "" if rules.merge or declared_by == "bins" else _MERGE
     return (
         f"{column.place} has a value that `{declared_by}` does not declare in {out.sum()} of "
-        f"{len(out)} rows ({listed_rows(column.rows[out])}); correct these cells, declare what is "
+        f"{len(out)} rows ({column.named(column.rows[out])}); correct these cells, declare what is "
         f"public, {merge}or leave these rows out with `drop_undeclared=True`"
     )
 
@@ -240,7 +239,7 @@ def _too_rare(column: LabelColumn, rare: set[int], has_variants: bool) -> str:
     who = "records" if column.owners is None else "owners"
     several = "values that too few" if len(rare) > 1 else "a value that too few"
     return (
-        f"{column.place} has {several} {who} hold to become public ({listed_rows(rows)}); correct "
+        f"{column.place} has {several} {who} hold to become public ({column.named(rows)}); correct "
         f"these cells, {_MERGE if has_variants else ''}or declare all that is public with "
         f"{proposal('labels', column.name, common)} and leave other rows out with "
         "`drop_undeclared=True`"
@@ -260,5 +259,5 @@ def _note_merged(column: LabelColumn, into: Sequence[LabelValue | None], notes: 
         targets = sorted({str(into[n]) for n in moved})
         notes.append(
             f"merging {len(moved)} value{'s' if len(moved) > 1 else ''} of {column.shown}, in "
-            f"{listed_rows(rows)}, into {listed_values(targets)}"
+            f"{column.named(rows)}, into {listed_values(targets)}"
         )

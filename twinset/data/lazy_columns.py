@@ -81,10 +81,16 @@ class Texts(LazySequence[str]):
     Args:
         column: of a table, in memory or on the disk.
         rows: rising numbers of those that are meant, from 0; None: all.
+        mended: what each of them is to be changed to; None: they stay as they are.
     """
 
-    def __init__(self, column: pd.Series, rows: np.ndarray | None = None) -> None:
-        self._column = column
+    def __init__(
+        self,
+        column: pd.Series,
+        rows: np.ndarray | None = None,
+        mended: Callable[[str], str] | None = None,
+    ) -> None:
+        self._column, self._mended = column, mended
         self._rows = range(len(column)) if rows is None else rows
 
     def __len__(self) -> int:
@@ -96,7 +102,7 @@ class Texts(LazySequence[str]):
     def cell(self, index: int) -> str:
         """Return one text."""
         found: str = self._column.iat[int(self._rows[index])]
-        return found
+        return found if self._mended is None else self._mended(found)
 
     @property
     def rows(self) -> np.ndarray:
@@ -117,6 +123,11 @@ class Texts(LazySequence[str]):
             if holds(cell)
         ]
 
+    def mended(self, change: Callable[[str], str]) -> Texts:
+        """Return the same texts, changed when they are looked at."""
+        rows = None if isinstance(self._rows, range) else self._rows
+        return Texts(self._column, rows, change)
+
     def repeats(self) -> int:
         """Return how many texts occurred before: by 64 bits of each, so one in 10⁷ tables errs."""
         found = np.fromiter(map(hash, self), np.int64, len(self))
@@ -128,7 +139,8 @@ class Texts(LazySequence[str]):
             rows: Any = self._rows[start : start + AT_ONCE]
             first = rows[0]
             cells = self._column.iloc[first : rows[-1] + 1].tolist()
-            yield rows, cells if len(cells) == len(rows) else [cells[row - first] for row in rows]
+            cells = cells if len(cells) == len(rows) else [cells[row - first] for row in rows]
+            yield rows, cells if self._mended is None else list(map(self._mended, cells))
             let_go()
 
 
@@ -175,6 +187,62 @@ class Picked(LazySequence[list[int]]):
         return self._rows[self._places[index]]
 
 
+@dataclass
+class RowNumbers:
+    """What a table's rows are called in messages: as a spreadsheet or an editor counts them.
+
+    Args:
+        word: for a row.
+        header: rows before the first one.
+        blank: of each row of the file, header included, whether it holds nothing.
+
+    >>> RowNumbers("row", header=1).name(0)
+    'row 2'
+    >>> RowNumbers("line", blank=bytearray(b"0110")).name(1)
+    'line 4'
+    """
+
+    word: str = "row"
+    header: int = 0
+    blank: bytearray = field(default_factory=bytearray)
+
+    def begin(self) -> None:
+        """Count from the first row of the file."""
+        self.blank.clear()
+
+    def count(self, is_blank: bool = False) -> None:
+        """Go on by a row of the file."""
+        self.blank.append(b"01"[is_blank])
+
+    @property
+    def last(self) -> str:
+        """The row that was counted last."""
+        return f"{self.word} {len(self.blank)}"
+
+    @property
+    def next(self) -> str:
+        """The row after that."""
+        return "the header" if len(self.blank) < self.header else self._numbered(len(self.blank))
+
+    def name(self, index: int) -> str:
+        """Return what to call a row of the table.
+
+        Args:
+            index: from 0.
+        """
+        if b"1" not in self.blank:
+            return self._numbered(index + self.header)
+        filled = np.flatnonzero(np.frombuffer(bytes(self.blank), np.uint8) == ord("0"))
+        return self._numbered(int(filled[index + self.header]))
+
+    def _numbered(self, place: int) -> str:
+        return f"{self.word} {place + 1}"
+
+    def to_plain(self) -> list[Any]:
+        """Return plain values, of which another one like this can be made."""
+        return [self.word, self.header, self.blank.decode() if b"1" in self.blank else ""]
+
+
 @dataclass(frozen=True)
 class Reading:
     """The ways to read a table.
@@ -185,12 +253,16 @@ class Reading:
         column: one column by its place and its name, as `whole` has it.
         declared: dtypes of whole numbers and booleans, where the source states types: pandas makes
             others of them where cells are missing.
+        rows: what they are called; known once the table was read.
+        notes: on how the source is read, for its owner.
     """
 
     whole: Callable[[], pd.DataFrame]
     pieces: Callable[[], Iterator[pd.DataFrame]]
     column: Callable[[int, str], pd.Series]
     declared: Mapping[str, str] = field(default_factory=dict)
+    rows: RowNumbers = field(default_factory=RowNumbers)
+    notes: Sequence[str] = ()
 
 
 def let_go() -> None:

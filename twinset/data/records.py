@@ -27,15 +27,27 @@ from twinset.data.columns import (
     show_unchosen,
     whole,
 )
-from twinset.data.formats import is_named_by_rows, read_frame, stated_dtype
+from twinset.data.formats import (
+    is_named_by_rows,
+    read_frame,
+    reading_notes,
+    row_name,
+    row_numbers,
+    stated_dtype,
+)
+from twinset.data.joined_text import with_joined_text
 from twinset.data.label_column import LabelColumn, check_number_of_values
 from twinset.data.label_rules import LabelRules
 from twinset.data.label_values import OWNER, PROMPT, PublicLabels, public_labels
 from twinset.data.lazy_columns import Labels, Texts, some_at_once
 from twinset.data.schema import CONTROL, ORDERED, Attribute, Combination, LabelValue, Schema
+from twinset.data.text_layout import Layout
 from twinset.errors import InputError
 from twinset.privacy.mechanism.units import Units
 
+FEW = 20  # one row in so many may lack something, and is left out
+
+_CONVERTED = ("date", "time", "period", "decimal", "duration")  # dtypes whose values are changed
 _HARMLESS = bytes(byte for byte in range(256) if not CONTROL.search(chr(byte)))
 
 
@@ -85,9 +97,10 @@ def read_records(
     drop_empty: bool = False,
     reserved: Sequence[str] = (),
     rules: LabelRules | None = None,
+    layout: Layout | None = None,
 ) -> tuple[Records, list[str]]:
     """Read a table from a file, folder or hub name; see `read_frame` and `records_from_frame`."""
-    frame = read_frame(path, split)
+    frame = read_frame(path, split, layout=layout)
     return records_from_frame(
         frame,
         text,
@@ -109,18 +122,23 @@ def records_from_frame(
     reserved: Sequence[str] = (),
     owner: str | None = None,
     rules: LabelRules | None = None,
+    strict: bool = False,
+    folder: Path | None = None,
 ) -> tuple[Records, list[str]]:
     """Take texts and labels from a table, or refuse it.
 
     Args:
         frame: the private table.
-        text: its text column; None guesses.
+        text: its text column, or a template that joins several; None guesses.
         attributes: its label columns; empty guesses one.
         source: what to call the table in messages.
-        drop_empty: leave out rows whose text or label is missing, blank or (text) not a string.
+        drop_empty: leave out rows whose text or label is missing, blank or (text) not a string,
+            however many; else one row in `FEW`.
         reserved: special tokens of the tokenizer, which no text or label may contain.
         owner: column that says whose a record is; the twin does not have it.
         rules: which label values are public; None: all, for rows of which nothing is published.
+        strict: refuse such rows, and control characters in texts, which are removed else.
+        folder: private to its owner: joined texts of a large table are kept on the disk there.
 
     Returns:
         The records, and notes for the table's owner (guesses, columns and rows left out,
@@ -130,14 +148,19 @@ def records_from_frame(
         InputError: the table cannot be used; the message holds no cell.
     """
     check_table(frame, source)
-    notes: list[str] = []
+    notes = reading_notes(frame)
+    frame, text, joined = with_joined_text(frame, text, attributes, source, folder)
+    notes += joined
     attributes = list(attributes) or (rules.names if rules else [])
     text, attributes = choose_columns(frame, text, attributes, source, notes)
     places = _places(frame, (text, *attributes), source)
     there = {text: has_text(frame[text], places[text])}
     codes = {name: label_codes(frame[name], places[name]) for name in attributes}
     there |= {name: found.has_value for name, found in codes.items()}
-    rows = _kept_rows(there, source, places, drop_empty, notes)
+    most = len(frame) if drop_empty else 0 if strict else len(frame) // FEW
+    rows = _kept_rows(there, frame, places, most, notes)
+    if not len(rows):
+        raise InputError(f"{source}: no row has both a text and its labels; fill them in")
     labels = {name: whole(found.of_rows(rows), frame[name]) for name, found in codes.items()}
     owners = None if owner is None else _owners(frame, owner, (text, *attributes), rows, source)
     public: dict[str, PublicLabels] = {}
@@ -147,8 +170,9 @@ def records_from_frame(
         labels = {name: found.codes for name, found in public.items()}
         rows, owners = rows[kept], None if owners is None else owners[kept]
     texts = Texts(frame[text], None if len(rows) == len(frame) else rows)
-    _check_characters(texts, labels, places, None)
-    _check_characters(texts, labels, places, reserved)
+    texts = texts if strict else _mended(texts, notes)
+    _check_characters(frame, texts, labels, places, None)
+    _check_characters(frame, texts, labels, places, reserved)
     if dropped := [str(name) for name in frame.columns if name not in places]:
         notes.append(f"leaving out {show_unchosen(dropped, frame)}: the twin will not have them")
     if partial := [name for name in (text, *attributes) if is_partial(name, frame)]:
@@ -186,7 +210,7 @@ def check_reserved(
         attribute.name: LabelCodes(labels.numbers, [known[place] for known in labels.known])
         for place, attribute in enumerate(schema.attributes)
     }
-    _check_characters(texts, found, _places(frame, (schema.text, *found), source), reserved)
+    _check_characters(frame, texts, found, _places(frame, (schema.text, *found), source), reserved)
 
 
 def _places(frame: pd.DataFrame, names: Sequence[str], source: str) -> dict[str, str]:
@@ -203,7 +227,8 @@ def _label_column(
     owners: np.ndarray | None,
 ) -> LabelColumn:
     is_typed = stated_dtype(frame, name) is not None or is_named_by_rows(frame)
-    return LabelColumn(name, show([name], frame), place, codes, rows, owners, is_typed)
+    numbers = row_numbers(frame)
+    return LabelColumn(name, show([name], frame), place, codes, rows, owners, is_typed, numbers)
 
 
 def _settled(
@@ -251,8 +276,8 @@ def _owners(
     missing = rows[cells.isna().to_numpy(bool)]
     if len(missing):
         raise InputError(
-            f"{source}: {show([owner], frame)} is missing in {len(missing)} rows, first in row "
-            f"{missing[0] + 1}; every record needs an owner"
+            f"{source}: {show([owner], frame)} is missing in {len(missing)} rows, first in "
+            f"{row_name(frame, missing[0])}; every record needs an owner"
         )
     return pd.factorize(cells)[0]
 
@@ -268,7 +293,10 @@ def _dtype_name(frame: pd.DataFrame, name: str, values: Sequence[LabelValue]) ->
     """Return the dtype of a twin's column: as stated, or what the public values alone have."""
     if _is_ordered(frame[name]):
         return ORDERED
-    return stated_dtype(frame, name) or str(pd.Series(list(values)).dtype)
+    stated, plain = stated_dtype(frame, name), str(pd.Series(list(values)).dtype)
+    if stated is None or stated.startswith(_CONVERTED) or (stated == "object" and plain != "str"):
+        return plain
+    return stated
 
 
 def _is_ordered(column: pd.Series) -> bool:
@@ -277,30 +305,37 @@ def _is_ordered(column: pd.Series) -> bool:
 
 def _kept_rows(
     there: dict[str, np.ndarray],
-    source: str,
+    frame: pd.DataFrame,
     places: dict[str, str],
-    drop_empty: bool,
+    most: int,
     notes: list[str],
 ) -> np.ndarray:
-    """Return the positions of the rows that have everything; refuse others unless `drop_empty`."""
-    total = len(next(iter(there.values())))
-    for name, has_cell in there.items():
-        gaps = np.flatnonzero(~has_cell)
-        if len(gaps) and not drop_empty:
-            raise InputError(
-                f"{places[name]} is missing, blank or not text in {len(gaps)} of "
-                f"{total} rows, first in row {gaps[0] + 1}; fill them in, or leave these rows out "
-                "with `drop_empty`"
-            )
-    rows = np.flatnonzero(np.logical_and.reduce(list(there.values())))
-    if not len(rows):
-        raise InputError(f"{source}: no row has both a text and its labels; fill them in")
-    if empty := total - len(rows):
+    """Return the positions of the rows that have everything; refuse if more than `most` do not."""
+    total, rows = len(frame), np.flatnonzero(np.logical_and.reduce(list(there.values())))
+    empty = total - len(rows)
+    if empty > most:
+        name = next(name for name, has_cell in there.items() if not has_cell.all())
+        gaps = np.flatnonzero(~there[name])
+        raise InputError(
+            f"{places[name]} is missing, blank or not text in {len(gaps)} of {total} rows, first "
+            f"in {row_name(frame, gaps[0])}; fill them in, or leave these rows out with "
+            "`drop_empty`"
+        )
+    if empty:
         notes.append(f"leaving out {empty} of {total} rows: text or label missing or blank")
     return rows
 
 
+def _mended(texts: Texts, notes: list[str]) -> Texts:
+    """Return texts without control characters."""
+    if bad := len(texts.rows_where(_has_control)):
+        notes.append(f"removed control characters from {bad} texts (`strict` refuses them)")
+        return texts.mended(lambda text: CONTROL.sub("", text))
+    return texts
+
+
 def _check_characters(
+    frame: pd.DataFrame,
     texts: Texts,
     labels: dict[str, LabelCodes],
     places: dict[str, str],
@@ -318,8 +353,8 @@ def _check_characters(
         bad = texts.rows_where(is_bad) if found is None else _rows_of(found, texts.rows, is_bad)
         if len(bad):
             raise InputError(
-                f"{place}, row {bad[0] + 1}: contains {what}, as do {len(bad) - 1} more rows; "
-                "remove it from these cells"
+                f"{place}, {row_name(frame, bad[0])}: contains {what}, as do {len(bad) - 1} more "
+                "rows; remove it from these cells"
             )
 
 

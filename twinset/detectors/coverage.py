@@ -9,15 +9,16 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from twinset.data.columns import check_table, label_cells, show, text_cells
-from twinset.data.formats import read_frame
+from twinset.data.formats import read_frame, row_name
 from twinset.detectors import Detector, Span
 from twinset.detectors.masking import OnProgress, detect, masked, private_runs
 from twinset.errors import InputError
@@ -37,16 +38,18 @@ class Texts:
     """A table as the measurement needs it.
 
     Args:
-        rows: 1-based data rows of the table, of those that have a text.
+        rows: of the table, from 0, those that have a text.
         texts: one for each of them.
         secrets: by column, the cell of each of them; None where it is empty.
         total: rows of the table, with a text or without.
+        row_name: what to call a row.
     """
 
     rows: list[int]
     texts: list[str]
     secrets: Secrets
     total: int
+    row_name: Callable[[int], str] = str
 
 
 @dataclass
@@ -164,13 +167,14 @@ def read_texts(data: str, text: str, secrets: Sequence[str], split: str | None =
         raise InputError(f"{data}: every {text!r} is blank; choose another column with `text`")
     columns = {name: label_cells(frame[name], f"{data}: {show([name], frame)}") for name in secrets}
     return Texts(
-        rows=[row + 1 for row in rows],
+        rows=rows,
         texts=[cell for cell in cells if cell is not None],
         secrets={
             name: [None if column[row] is None else str(column[row]) for row in rows]
             for name, column in columns.items()
         },
         total=len(cells),
+        row_name=partial(row_name, frame),
     )
 
 
@@ -196,13 +200,13 @@ def write_samples(path: Path, table: Texts, detector: Detector, number: int, see
     size = min(number, len(table.texts))
     chosen = sorted(np.random.default_rng(seed).choice(len(table.texts), size, replace=False))
     texts = masked([table.texts[i] for i in chosen], detector, lambda done, total: None)
-    rows = [table.rows[i] for i in chosen]
+    rows = [table.row_name(table.rows[i]) for i in chosen]
     with (
         writing(path),
         tempfile.TemporaryDirectory(prefix=".", dir=path.absolute().parent) as private,
     ):
         whole = Path(private, path.name)  # a file is as open as its folder
-        pieces = (f"--- row {row}\n{text}\n" for row, text in zip(rows, texts, strict=True))
+        pieces = (f"--- {row}\n{text}\n" for row, text in zip(rows, texts, strict=True))
         write_text(whole, "\n".join(pieces))
         os.replace(whole, path)
     return size

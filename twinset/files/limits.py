@@ -20,6 +20,7 @@ MOST_NAME = 1000  # characters of a column's name
 MOST_CELL = 10_000_000  # characters
 MOST_LINE = 10 * MOST_CELL
 MOST_COMBINATIONS = 10_000  # of labels: each has a prompt, a count and a share of the rows
+MOST_SHEET_ROWS = 2**20  # of an Excel file
 MOST_REPEATED = 10_000_000  # rows, or cells of JSONL, of a file that has fewer bytes than those
 INFLATED = 2**28  # bytes that any compressed file may inflate to
 RATIO = 100  # and how many times its own size a larger one may; texts come to 3 to 10

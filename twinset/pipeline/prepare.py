@@ -27,6 +27,7 @@ from twinset.models.nf4 import check_method
 from twinset.pipeline.estimate import Speed
 from twinset.pipeline.plan_in_time import PublicFacts, plan_in_time
 from twinset.pipeline.request import Source
+from twinset.pipeline.table_notes import table_notes
 from twinset.progress import Progress, Silent
 from twinset.sampling.allocation import RowsRequest, explicit
 from twinset.sampling.decoding import attention_span
@@ -128,6 +129,10 @@ def prepare(
     check_reserved(records, frame, special_token_strings(base.tokenizer), source.name)
     planned = sized(config, *begun_with) if begun_with and config.training.is_timed else config
     prepared = _planned(records, template, planned, base)
+    about = tuple(table_notes(records.texts, base.tokenizer, prepared.plan))
+    for note in about:
+        progress.say(note)
+    notes = (*notes, *about)
     prepared = replace(prepared, config=config, notes=notes, counts=counts, labels=source.labels)
     return _in_time(prepared, rows, progress) if begun_with is None else prepared
 
@@ -195,7 +200,7 @@ def read_source(
     """
     frame = source.data
     if not isinstance(frame, pd.DataFrame):
-        frame = read_frame(frame, source.split, folder)
+        frame = read_frame(frame, source.split, folder, source.layout)
     records, notes = records_from_frame(
         frame,
         source.text,
@@ -205,6 +210,8 @@ def read_source(
         reserved=reserved,
         owner=source.owner,
         rules=replace(source.labels, prompt=written_template(source.prompt)),
+        strict=source.strict,
+        folder=folder,
     )
     for note in notes:
         progress.say(note)

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from twinset.data.formats import FORMATS
+from twinset.data.formats import FORMATS, format_of
 from twinset.data.label_rules import LabelRules
+from twinset.data.standard_input import STDIN
 from twinset.data.templates import Template
+from twinset.data.text_layout import Layout
 from twinset.errors import InputError
 
 
@@ -22,14 +24,18 @@ class Source:
 
     Args:
         data: the table itself, or a file, folder of `datasets`, or hub name.
-        text: text column; `None` guesses.
+        text: text column, or a template that joins several; `None` guesses.
         attributes: label columns; empty guesses one.
-        split: of a folder or hub data set.
-        drop_empty: leave rows without text or label out instead of refusing them.
+        split: of a folder or hub data set, or an Excel file's sheet.
+        drop_empty: leave all rows without text or label out, not only where they are few.
         prompt: a built-in template, a `.toml` file, or the prompt itself; a `Template` is taken as
             it is.
         owner: column that says whose a record is; `None`: each record is protected by itself.
         labels: which label values are public.
+        delimiter: of a CSV; `None`: it is detected.
+        encoding: of a file of text; `None`: it is detected.
+        strict: refuse rows without text or label, and control characters, instead of leaving them
+            out.
     """
 
     data: pd.DataFrame | str | Path
@@ -40,16 +46,28 @@ class Source:
     prompt: Template | str | Path | None = None
     owner: str | None = None
     labels: LabelRules = LabelRules()
+    delimiter: str | None = None
+    encoding: str | None = None
+    strict: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse a split of what has none."""
-        if isinstance(self.data, pd.DataFrame) and self.split is not None:
-            raise InputError("`split`: a table in memory has none; leave it out")
+        """Refuse what is of files alone where there is none."""
+        given = [n for n in ("split", "delimiter", "encoding") if getattr(self, n) is not None]
+        if isinstance(self.data, pd.DataFrame) and given:
+            raise InputError(f"`{given[0]}`: a table in memory has none; leave it out")
+        _ = self.layout
+
+    @property
+    def layout(self) -> Layout:
+        """How a file of text is to be read."""
+        return Layout(self.encoding, self.delimiter, self.strict)
 
     @property
     def name(self) -> str:
         """What to call the table in messages, and a run after it."""
-        return "table" if isinstance(self.data, pd.DataFrame) else str(self.data)
+        if isinstance(self.data, pd.DataFrame):
+            return "table"
+        return "standard input" if str(self.data) == STDIN else str(self.data)
 
 
 @dataclass(frozen=True)
@@ -98,8 +116,8 @@ class OutputPaths:
         ('csv', 'parquet')
         """
         chosen = self.format or (ending_of(self.output) if self.output else None)
-        table = (ending_of(data) or "parquet").removesuffix(".gz")
-        return chosen or table
+        alike = {"xlsx": "csv", "json": "jsonl"}.get(format_of(data) or "", "parquet")
+        return chosen or (ending_of(data) or alike).removesuffix(".gz")
 
 
 def ending_of(path: str | Path) -> str | None:

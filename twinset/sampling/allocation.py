@@ -8,7 +8,7 @@ from pathlib import Path
 
 from twinset.config import ROWS
 from twinset.config.bounds import check_number
-from twinset.data.formats import read_frame
+from twinset.data.formats import read_frame, row_name
 from twinset.data.schema import Combination, Schema
 from twinset.errors import InputError
 from twinset.privacy.mechanism.label_counts import proportional_rows
@@ -100,11 +100,11 @@ def from_file(schema: Schema, path: str | Path) -> dict[Combination, int]:
     known = {tuple(map(str, c)): c for c in schema.combinations}
     counts = dict.fromkeys(schema.combinations, 0)
     columns = (frame[name].tolist() for name in (*names, ROWS_COLUMN))  # each keeps its own type
-    for row, (*values, number) in enumerate(zip(*columns, strict=True), start=1):
-        key = tuple(map(str, values))
+    for index, (*values, number) in enumerate(zip(*columns, strict=True)):
+        key, row = tuple(map(str, values)), row_name(frame, index)
         if key not in known:
-            raise InputError(f"{path}, row {row}: no label {','.join(key)!r} in the schema")
-        counts[known[key]] += _number(number, f"row {row} of {path}")
+            raise InputError(f"{path}, {row}: no label {','.join(key)!r} in the schema")
+        counts[known[key]] += _number(number, f"{row} of {path}")
     return counts
 
 

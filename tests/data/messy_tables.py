@@ -1,0 +1,481 @@
+"""Tables as people have them: how each is made, and how it is read or refused.
+
+A row of `READ` says how many records there are, what the first text is, and what is said to the
+owner; a row of `REFUSED` what the one line says.
+"""
+
+import csv
+import gzip
+import io
+import json
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.feather
+import pyarrow.parquet
+
+from tests.helpers.refusals import SECRET
+
+TEXTS = [f"{SECRET} film {i} was long" for i in range(40)]
+LABELS = ["bad", "good"] * 20
+HEADER = ("review", "label")
+SEMICOLON = "read as UTF-8, separated by ; (detected"
+LEFT_OUT = "leaving out {} of 40 rows: text or label missing or blank"
+
+
+@dataclass(frozen=True)
+class Messy:
+    """A file, and what is to be seen of it.
+
+    Args:
+        file: its name.
+        make: its bytes, or what writes it.
+        records: how many are read.
+        first: the first text.
+        said: parts of what the owner is told; in `REFUSED`, of the line.
+        options: of `Source`.
+    """
+
+    file: str
+    make: bytes | Callable[[Path], Any]
+    records: int = 40
+    first: str = TEXTS[0]
+    said: tuple[str, ...] = ()
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def write(self, folder: Path) -> Path:
+        """Write the file into a folder."""
+        path = folder / self.file
+        if isinstance(self.make, bytes):
+            path.write_bytes(self.make)
+        else:
+            self.make(path)
+        return path
+
+
+def changed(cells: list, **places: Any) -> list:
+    """Return cells of which some are others: `_3=""` is the fourth."""
+    others = {int(place[1:]): cell for place, cell in places.items()}
+    return [others.get(place, cell) for place, cell in enumerate(cells)]
+
+
+def cells(
+    texts: list = TEXTS, labels: list = LABELS, sep: str = ",", header=HEADER, end="\n", more=()
+) -> str:
+    """Return a CSV."""
+    written = io.StringIO()
+    writer = csv.writer(written, delimiter=sep, lineterminator=end)
+    writer.writerows([header] * bool(header) + list(zip(texts, labels, *more, strict=True)))
+    return written.getvalue()
+
+
+def lines(texts: list = TEXTS, labels: list = LABELS, **more: Any) -> list[dict]:
+    """Return rows as objects."""
+    pairs = zip(texts, labels, strict=True)
+    return [dict(zip(HEADER, pair, strict=True)) | more for pair in pairs]
+
+
+def jsonl(rows: list[dict], end: str = "\n") -> bytes:
+    """Return one object a line."""
+    return "".join(json.dumps(row, ensure_ascii=False) + end for row in rows).encode()
+
+
+def table(texts: list = TEXTS, labels: list = LABELS, **more: Any) -> pd.DataFrame:
+    """Return a table."""
+    return pd.DataFrame({"review": texts, "label": labels} | more)
+
+
+def parquet(frame: pd.DataFrame | pa.Table) -> Callable[[Path], None]:
+    """Return what writes Parquet."""
+    arrow = frame if isinstance(frame, pa.Table) else pa.Table.from_pandas(frame)
+    return lambda path: pyarrow.parquet.write_table(arrow, path)
+
+
+def excel(*sheets: pd.DataFrame, header: bool = True, **more: Any) -> Callable[[Path], None]:
+    """Return what writes an Excel file."""
+
+    def write(path: Path) -> None:
+        with pd.ExcelWriter(path) as book:
+            for number, sheet in enumerate(sheets):
+                sheet.to_excel(book, sheet_name=f"s{number}", index=False, header=header, **more)
+
+    return write
+
+
+def arrow_stream(found: pa.Table) -> Callable[[Path], None]:
+    """Return what writes a stream, as `datasets` does."""
+
+    def write(path: Path) -> None:
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, found.schema) as stream:
+            stream.write_table(found)
+
+    return write
+
+
+def zip_of(size: int) -> bytes:
+    """Return an Excel file with a sheet of so many bytes."""
+    written = io.BytesIO()
+    with zipfile.ZipFile(written, "w", zipfile.ZIP_DEFLATED) as parts:
+        parts.writestr("xl/worksheets/sheet1.xml", b" " * size)
+    return written.getvalue()
+
+
+def bare_excel(sheet: str, doctype: str = "") -> Callable[[Path], None]:
+    """Return what writes an Excel file with a sheet of its own XML."""
+
+    def write(path: Path) -> None:
+        excel(table()[:1])(path)
+        with zipfile.ZipFile(path) as old:
+            parts = {name: old.read(name) for name in old.namelist()}
+        space = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
+        parts["xl/worksheets/sheet1.xml"] = (
+            f'{doctype}<worksheet xmlns="{space}"><sheetData>{sheet}</sheetData></worksheet>'
+        ).encode()
+        with zipfile.ZipFile(path, "w") as new:
+            for name, data in parts.items():
+                new.writestr(name, data)
+
+    return write
+
+
+def row(number: int, *texts: str) -> str:
+    """Return a row of a sheet's XML."""
+    inline = "".join(f'<c t="inlineStr"><is><t>{text}</t></is></c>' for text in texts)
+    return f'<row r="{number}">{inline}</row>'
+
+
+FRENCH = changed(TEXTS, _0="Un très bon film, déjà vu à la télé l’été dernier, garçon")
+GERMAN = changed(TEXTS, _0="Größe und Länge übertrieben, für mich schön; 5 €")
+RUSSIAN = [f"Это очень хороший фильм, советую всем посмотреть {i}" for i in range(40)]
+EMPTY_ROWS = changed(TEXTS, _1="", _30="  ")
+NULS = changed(TEXTS, _0=f"{SECRET} a\0b c", _9="d\0 e")
+BELLS = changed(TEXTS, _0="a\x07 b\x1b[2J c", _9="d\x08 e")
+DATES = [date(2024, 1, 1 + i % 2) for i in range(40)]
+PAIRS = [{"stars": 1}] * 40
+JOIN = {"text": "{title}: {review}", "attributes": ("label",)}
+LONG = changed(TEXTS, _0="word " * 100_000)
+UNBALANCED = ["good"] * 37 + ["bad"] * 3
+
+READ = {
+    "plain": Messy("t.csv", cells().encode()),
+    "byte order mark": Messy("t.csv", cells().encode("utf-8-sig")),
+    "semicolons in cp1252": Messy(
+        "t.csv",
+        cells(FRENCH, sep=";").encode("cp1252"),
+        first=FRENCH[0],
+        said=("read as cp1252, separated by ; (detected; `encoding` and `delimiter` to change)",),
+    ),
+    "semicolons in cells of a cp1252 file": Messy(
+        "t.csv", cells(GERMAN, sep=";").encode("cp1252"), first=GERMAN[0], said=("cp1252",)
+    ),
+    "semicolons": Messy("t.csv", cells(sep=";").encode(), said=(SEMICOLON,)),
+    "semicolons, and commas in all texts": Messy(
+        "t.csv",
+        cells([f"{t}, and, so" for t in TEXTS], sep=";").encode(),
+        first=f"{TEXTS[0]}, and, so",
+        said=(SEMICOLON,),
+    ),
+    "commas, and semicolons in all texts": Messy(
+        "t.csv", cells([f"{t}; and" for t in TEXTS]).encode(), first=f"{TEXTS[0]}; and"
+    ),
+    "tabs in a .csv": Messy("t.csv", cells(sep="\t").encode(), said=("separated by tabs",)),
+    "bars": Messy("t.csv", cells(sep="|").encode(), said=("separated by |",)),
+    "commas in a .tsv": Messy("t.tsv", cells().encode(), said=("separated by ,",)),
+    "a delimiter that is given": Messy(
+        "t.csv", cells(sep="~").encode(), options={"delimiter": "~"}, said=("read as UTF-8",)
+    ),
+    "an encoding that is given": Messy(
+        "t.csv",
+        cells(FRENCH).encode("cp850", "replace"),
+        first=FRENCH[0].replace("’", "?"),
+        options={"encoding": "cp850"},
+        said=("read as cp850, separated by , (detected; `delimiter` to change)",),
+    ),
+    "Excel's own first line": Messy(
+        "t.csv", b"sep=;\r\n" + cells(sep=";", end="\r\n").encode(), said=(SEMICOLON,)
+    ),
+    "UTF-16 of a spreadsheet": Messy(
+        "t.csv", cells(FRENCH, sep="\t").encode("utf-16"), first=FRENCH[0], said=("UTF-16", "tabs")
+    ),
+    "UTF-16 without its mark": Messy(
+        "t.csv", cells().encode("utf-16-le"), said=("read as UTF-16-le",)
+    ),
+    "UTF-32": Messy("t.csv", cells().encode("utf-32"), said=("read as UTF-32",)),
+    "Cyrillic of Windows": Messy(
+        "t.csv", cells(RUSSIAN).encode("cp1251"), first=RUSSIAN[0], said=("read as cp1251",)
+    ),
+    "JSONL in UTF-16": Messy(
+        "t.jsonl", jsonl(lines()).decode().encode("utf-16"), said=("read as UTF-16",)
+    ),
+    "compressed semicolons": Messy(
+        "t.csv.gz", gzip.compress(cells(sep=";").encode()), said=(SEMICOLON,)
+    ),
+    "carriage returns": Messy("t.csv", cells(end="\r\n").encode()),
+    "line breaks and quotes in cells": Messy(
+        "t.csv",
+        cells(changed(TEXTS, _0='two\n"lines", and\r\nmore')).encode(),
+        first='two\n"lines", and\r\nmore',
+    ),
+    "blank lines": Messy("t.csv", cells().replace("\n", "\n\n").encode()),
+    "a blank line before the header": Messy("t.csv", b"\n \n" + cells().encode()),
+    "NUL characters": Messy(
+        "t.csv", cells(NULS).encode(), first=f"{SECRET} ab c", said=("removed 2 NUL characters",)
+    ),
+    "control characters": Messy(
+        "t.csv",
+        cells(BELLS).encode(),
+        first="a b[2J c",
+        said=("removed control characters from 2 texts (`strict` refuses them)",),
+    ),
+    "control characters in Parquet": Messy(
+        "t.parquet", parquet(table(BELLS)), first="a b[2J c", said=("from 2 texts",)
+    ),
+    "few rows without text": Messy(
+        "t.csv", cells(EMPTY_ROWS).encode(), 38, said=(LEFT_OUT.format(2),)
+    ),
+    "few rows without label": Messy(
+        "t.csv",
+        cells(labels=changed(LABELS, _5="", _6="")).encode(),
+        38,
+        said=(LEFT_OUT.format(2),),
+    ),
+    "rows of separators": Messy("t.csv", f"{cells()},\n,\n".encode(), said=("out 2 of 42 rows",)),
+    "many rows without label": Messy(
+        "t.csv",
+        cells(labels=LABELS[:30] + [""] * 10).encode(),
+        30,
+        said=(LEFT_OUT.format(10),),
+        options={"drop_empty": True},
+    ),
+    "a label that is rare": Messy(
+        "t.csv", cells(labels=UNBALANCED).encode(), said=("labels from column 'label' (guessed",)
+    ),
+    "two columns that may be labels": Messy(
+        "t.csv",
+        cells(header=(*HEADER, "shop"), more=[["x", "y"] * 20]).encode(),
+        said=("labels from column 'label' (guessed", "leaving out column 'shop'"),
+    ),
+    "words for what is missing": Messy("t.csv", cells(labels=["NA", "None"] * 20).encode()),
+    "numbers with gaps": Messy(
+        "t.csv", cells(labels=[*[1, 2] * 19, 1, ""]).encode(), 39, said=(LEFT_OUT.format(1),)
+    ),
+    "numbers as text": Messy("t.jsonl", jsonl(lines(labels=["1", "2"] * 20))),
+    "zeros before numbers": Messy("t.csv", cells(labels=["007", "01"] * 20).encode()),
+    "decimal commas": Messy(
+        "t.csv", cells(labels=["1,5", "2,5"] * 20, sep=";").encode(), said=(SEMICOLON,)
+    ),
+    "a very long cell": Messy("t.csv", cells(LONG).encode(), first=LONG[0]),
+    "emoji": Messy(
+        "t.csv", cells(changed(TEXTS, _0="👩‍🔬 great 👍🏽")).encode(), first="👩‍🔬 great 👍🏽"
+    ),
+    "from right to left": Messy(
+        "t.csv",
+        cells(changed(TEXTS, _0="كان الفيلم جيدا \u200fجدا")).encode(),
+        first="كان الفيلم جيدا \u200fجدا",
+    ),
+    "Chinese without spaces": Messy(
+        "t.csv",
+        cells([f"这部电影非常好,我会推荐给所有人{i}" for i in range(40)]).encode(),
+        first="这部电影非常好,我会推荐给所有人0",
+        said=("texts from column 'review' (guessed",),
+    ),
+    "a column without a name": Messy(
+        "t.csv", cells(header=("review", "label", ""), more=[range(40)]).encode()
+    ),
+    "JSONL with blank lines": Messy("t.jsonl", jsonl(lines(), "\n\n")),
+    "an array of objects": Messy("t.json", json.dumps(lines(), indent=1).encode()),
+    "a compressed array": Messy("t.json.gz", gzip.compress(json.dumps(lines()).encode())),
+    "JSONL called .json": Messy("t.json", jsonl(lines())),
+    "nested JSON beside": Messy(
+        "t.json",
+        json.dumps(lines(about={"a": [1, {"b": None}]})).encode(),
+        said=("leaving out column 'about'",),
+    ),
+    "a text that is a number": Messy(
+        "t.jsonl", jsonl(lines(changed(TEXTS, _3=7))), 39, said=(LEFT_OUT.format(1),)
+    ),
+    "two columns for one text": Messy(
+        "t.csv",
+        cells(
+            header=(*HEADER, "title"), more=[changed([f"T{i}" for i in range(40)], _0="")]
+        ).encode(),
+        first=f": {TEXTS[0]}",
+        said=("joining columns 'title', 'review' into one, which the twin calls 'text'",),
+        options=JOIN,
+    ),
+    "a column that looks like a template": Messy(
+        "t.csv",
+        cells(header=("{review}", "label")).encode(),
+        options={"text": "{review}"},
+    ),
+    "Excel": Messy("t.xlsx", excel(table())),
+    "Excel with gaps": Messy(
+        "t.xlsx", excel(table(changed(TEXTS, _3=None))), 39, said=(LEFT_OUT.format(1),)
+    ),
+    "Excel with rows before the table": Messy("t.xlsx", excel(table(), startrow=3)),
+    "Excel with dates": Messy(
+        "t.xlsx",
+        excel(table(labels=[datetime(2024, 1, 1 + i % 2) for i in range(40)])),
+        options={"attributes": ("label",)},
+    ),
+    "Excel with several sheets": Messy(
+        "t.xlsx", excel(table(), table()[:2]), said=("read the first of 2 sheets (`split` names",)
+    ),
+    "another sheet": Messy("t.xlsx", excel(table()[:2], table()), options={"split": "s1"}),
+    "Feather": Messy("t.feather", lambda path: table().to_feather(path)),
+    "a stream of Arrow's": Messy("t.arrow", arrow_stream(pa.Table.from_pandas(table()))),
+    "dates as labels": Messy(
+        "t.parquet", parquet(table(labels=DATES)), options={"attributes": ("label",)}
+    ),
+    "timestamps beside": Messy("t.parquet", parquet(table(at=pd.to_datetime(DATES)))),
+    "decimals as labels": Messy(
+        "t.parquet", parquet(table(labels=[Decimal("1.50"), Decimal(2)] * 20))
+    ),
+    "categories": Messy("t.parquet", parquet(table(labels=pd.Categorical(LABELS)))),
+    "texts of Arrow's larger kind": Messy(
+        "t.parquet",
+        parquet(pa.table({"review": pa.array(TEXTS, pa.large_string()), "label": LABELS})),
+    ),
+}
+
+REFUSED = {
+    "nothing": Messy("t.csv", b"", said=("the file is empty",)),
+    "blank lines alone": Messy("t.csv", b"\n\n \n", said=("the file is empty",)),
+    "a header alone": Messy("t.csv", b"review,label\n", said=("the table has no rows",)),
+    "an empty array": Messy("t.json", b"[]", said=("the table has no rows",)),
+    "an empty sheet": Messy("t.xlsx", excel(pd.DataFrame()), said=("sheet is empty",)),
+    "a label of one record": Messy(
+        "t.csv",
+        cells(labels=["good"] * 37 + ["bad", "bad", SECRET]).encode(),
+        said=("'label' has a value that too few records hold", "row 41"),
+    ),
+    "no header": Messy("t.csv", cells(header=None).encode(), said=("is the header row missing?",)),
+    "two columns of one name": Messy(
+        "t.csv", cells(header=("a", "a")).encode(), said=("two columns have the same name",)
+    ),
+    "a row too wide": Messy(
+        "t.csv", cells().encode() + f"{SECRET},a,b\n".encode(), said=("row 42 has 3 cells",)
+    ),
+    "a row too short, after a blank line": Messy(
+        "t.csv", cells().encode() + f"\n{SECRET}\n".encode(), said=("row 43 has 1 cells",)
+    ),
+    "a quote that is never closed": Messy(
+        "t.csv", cells().encode() + f'"{SECRET},a\n'.encode(), said=("row 42", "cell")
+    ),
+    "damaged UTF-8": Messy(
+        "t.csv", cells(FRENCH).encode() + b"\xff,bad\n", said=("row 42 is not UTF-8 text",)
+    ),
+    "an encoding that is not its own": Messy(
+        "t.csv",
+        cells(FRENCH).encode("cp1252"),
+        options={"encoding": "ascii"},
+        said=("row 2 is not ascii text",),
+    ),
+    "an encoding that nobody knows": Messy(
+        "t.csv", cells(["\x81\x8d\x8f\x90\x9d" * 9] * 40).encode("latin-1"), said=("`encoding`",)
+    ),
+    "a picture": Messy("t.csv", b"\x89PNG" + bytes(99), said=("is not text",)),
+    "NUL characters, strictly": Messy(
+        "t.csv", cells(NULS).encode(), options={"strict": True}, said=("row 2 has a NUL",)
+    ),
+    "control characters, strictly": Messy(
+        "t.csv",
+        cells(BELLS).encode(),
+        options={"strict": True},
+        said=("row 2: contains a control",),
+    ),
+    "empty rows, strictly": Messy(
+        "t.csv", cells(EMPTY_ROWS).encode(), options={"strict": True}, said=("first in row 3",)
+    ),
+    "many rows without label": Messy(
+        "t.csv",
+        cells(labels=changed(LABELS, _5="", _6="", _7="")).encode(),
+        said=("in 3 of 40 rows, first in row 7", "`drop_empty`"),
+    ),
+    "labels of two kinds": Messy(
+        "t.jsonl", jsonl(lines(labels=["1", 2] * 20)), said=("mixes text, numbers",)
+    ),
+    "a thousand labels": Messy(
+        "t.csv",
+        cells(
+            [f"{SECRET} film {i} was" for i in range(2000)], [f"l{i % 1000}" for i in range(2000)]
+        ).encode(),
+        said=("has 1000 distinct values",),
+    ),
+    "objects as labels": Messy(
+        "t.jsonl",
+        jsonl(lines(labels=PAIRS)),
+        options={"attributes": ("label",)},
+        said=("neither text, numbers nor booleans",),
+    ),
+    "two columns of texts": Messy(
+        "t.csv",
+        cells(
+            header=(*HEADER, "title"), more=[[f"some title words {i}" for i in range(40)]]
+        ).encode(),
+        said=("may each be a column of texts", "or join some: {title}: {body}"),
+    ),
+    "a template of nothing": Messy(
+        "t.csv", cells().encode(), options=JOIN | {"text": "{}"}, said=("a template has columns",)
+    ),
+    "a template of no such column": Messy(
+        "t.csv", cells().encode(), options=JOIN, said=("no column 'title'",)
+    ),
+    "a template of objects": Messy(
+        "t.jsonl", jsonl(lines(title={"a": SECRET})), options=JOIN, said=("lists or objects",)
+    ),
+    "an object with a table inside": Messy(
+        "t.json", json.dumps({"rows": lines()}, indent=1).encode(), said=("line 1",)
+    ),
+    "an array of lists": Messy(
+        "t.json", json.dumps([[SECRET, "a"]]).encode(), said=("item 1", "array of objects")
+    ),
+    "an array that is cut off": Messy(
+        "t.json", json.dumps(lines()).encode()[:-20], said=("item 40", "array of objects")
+    ),
+    "a line that is cut off": Messy(
+        "t.jsonl", jsonl(lines(), "\n\n")[:-20], said=("line 79", "one object a line")
+    ),
+    "a delimiter of Parquet": Messy(
+        "t.parquet", parquet(table()), options={"delimiter": ";"}, said=("are of files of text",)
+    ),
+    "a sheet that is not there": Messy(
+        "t.xlsx", excel(table()), options={"split": "s9"}, said=("no sheet 's9'",)
+    ),
+    "an Excel file with a password": Messy("t.xlsx", b"\xd0\xcf\x11\xe0" * 99, said=("password",)),
+    "an Excel file that inflates": Messy(
+        "t.xlsx", zip_of(2**28 + 1), said=("inflates to more than 100 times",)
+    ),
+    "a Feather file that inflates": Messy(
+        "t.feather",
+        lambda path: table(["x" * 2**20] * 300, ["a", "b"] * 150).to_feather(
+            path, compression="zstd"
+        ),
+        said=("inflates to more than 100 times",),
+    ),
+    "a Feather file of more rows than bytes": Messy(
+        "t.arrow", arrow_stream(pa.table({"label": pa.nulls(10**8)})), said=("rows in", "bytes")
+    ),
+    "an Excel file of entities": Messy(
+        "t.xlsx",
+        bare_excel(row(1, "&a;"), f'<!DOCTYPE x [<!ENTITY a "{SECRET}">]>'),
+        said=("not a readable Excel file",),
+    ),
+    "an Excel row far below": Messy(
+        "t.xlsx",
+        bare_excel(row(1, *HEADER) + row(10**9, SECRET, "a")),
+        said=("more rows than a sheet can have",),
+    ),
+    "a note beside an Excel table": Messy(
+        "t.xlsx",
+        bare_excel(row(1, *HEADER) + row(2, SECRET, "a", "note")),
+        said=("row 2 has 3 cells where the header has 2",),
+    ),
+}

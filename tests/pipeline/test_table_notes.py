@@ -1,0 +1,59 @@
+"""The owner hears of a small table and of a strange language; nothing else follows from either."""
+
+from dataclasses import replace
+
+import pytest
+from transformers import AutoTokenizer
+
+from tests.helpers.commands import texts
+from twinset.config.options import run_config
+from twinset.config.plan import make_plan
+from twinset.models.assets import shipped_folder
+from twinset.pipeline.prepare import prepare
+from twinset.pipeline.request import Source
+from twinset.pipeline.table_notes import table_notes
+from twinset.progress import Silent
+
+CHINESE = [f"这部电影非常好,我会推荐给所有喜欢慢节奏故事的人{i}" for i in range(20)]
+ARABIC = [f"كان الفيلم جيدا جدا وأوصي به لكل من يحب قصة بطيئة {i}" for i in range(20)]
+CLINICAL = [f"Pt {i} c/o SOB x3d, hx of COPD; Rx furosemide 40mg PO BID, f/u" for i in range(20)]
+FEW, HARDLY = "records are few for", "it has hardly read their language"
+
+
+@pytest.fixture(scope="module")
+def english():
+    return AutoTokenizer.from_pretrained(shipped_folder("gpt2-mini"))
+
+
+def plan(records=10_000, **options):
+    return make_plan(records, run_config({"steps": 4, "batch_size": 32, **options}))
+
+
+@pytest.mark.parametrize(
+    ("found", "warned"),
+    [(texts(), False), (CLINICAL, False), (CHINESE, True), (ARABIC, True), (["😀"] * 9, True)],
+)
+def test_a_language_that_the_base_hardly_reads_is_told(english, found, warned):
+    assert any(HARDLY in note for note in table_notes(found, english, plan())) == warned
+
+
+@pytest.mark.parametrize(
+    ("records", "epsilon", "warned"), [(499, 8.0, True), (500, 8.0, False), (60, None, False)]
+)
+def test_few_records_for_their_budget_are_told(english, records, epsilon, warned):
+    notes = list(table_notes(texts(), english, plan(records, epsilon=epsilon)))
+    assert any(note.startswith(f"{records} {FEW}") for note in notes) == warned
+
+
+def test_a_run_does_not_depend_on_it(good_table, tiny_base, monkeypatch):
+    config = run_config({"base_model": str(tiny_base), "steps": 4, "batch_size": 8})
+    said = []
+    progress = Silent()
+    progress.say = said.append
+    made = prepare(Source("t.csv", "review", ("label",)), config, progress=progress)
+    assert any(FEW in note for note in made.notes) and set(made.notes) <= set(said)
+    monkeypatch.setattr("twinset.pipeline.prepare.table_notes", lambda *_: [])
+    other = prepare(Source("t.csv", "review", ("label",)), config)
+    assert replace(made, notes=(), base=other.base, records=other.records) == replace(
+        other, notes=()
+    )
