@@ -65,9 +65,14 @@ def test_twins_of_any_size(tmp_path, rows):
     frame = pd.DataFrame({"n": range(rows), "text": [f"row {n} is short" for n in range(rows)]})
     html = build_report(with_twin(bare(tmp_path), frame))
     shown = re.findall(r"row (\d+) is short", html)
-    assert len(shown) == len(set(shown)) == min(rows, 8)
+    assert len(shown) == len(set(shown)) == rows
     assert ("twinset sample RUN" in html) == (rows == 0)
-    assert (f"{min(rows, 8)} of {rows} rows" in html) == (rows > 0)
+    assert (f"Find in {rows} of {rows} rows" in html) == (rows > 0)
+
+
+def test_a_row_that_stands_twice_is_shown_once(tmp_path):
+    frame = pd.DataFrame({"n": [1] * 9, "text": ["the same text"] * 9})
+    assert build_report(with_twin(bare(tmp_path), frame)).count("the same text") == 1
 
 
 @pytest.mark.parametrize(
