@@ -39,7 +39,7 @@ def test_the_answers_stand_on_top_and_the_guarantee_word_for_word_below(page):
     assert facts == f"6 rows · {date.today():%-d %B %Y} · twinset {__version__}"
     below = section(page, "guarantee")
     assert claim.sentence in below.text
-    assert [dd.text for dd in below.find("dd")] == ["2.16", ""]  # "10" and its exponent in <sup>
+    assert [dd.text for dd in below.find("dd")] == ["2.16", "10−5"]
     assert one(below.find("sup")).text == "−5"
     assert "record (add or remove one record)" in below.text
     assert all(line in below.text for line in (*claim.covers, *claim.excludes))
