@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from markupsafe import Markup
 
+from evaluation.fidelity.measures import TRAIN
 from evaluation.findings import Curve, Histogram, Measured, Question
 from evaluation.leakage.one_run import BOUND
 from evaluation.leakage.roc import AUROC
@@ -15,6 +16,7 @@ from evaluation.private_table import BASELINE, PRIVATE_CLASSIFIER, REAL, REAL_SM
 from evaluation.report.charts.histograms import histogram_chart
 from evaluation.report.charts.intervals import Reference, domain_of, interval_chart
 from evaluation.report.charts.lines import Lines, Point, line_chart
+from evaluation.report.charts.styles import HELD_OUT, TRAIN_SAMPLE
 from evaluation.report.groups import (
     CLAIM,
     COMMONEST,
@@ -192,9 +194,15 @@ def _compared(
 
 
 def _once(scores: Mapping[str, Score]) -> dict[str, Score]:
-    """Leave out the real rows that were cut to the twin's number, where they are all of them."""
-    is_double = REAL in scores and scores.get(REAL_SMALL) == scores[REAL]
-    return {word: s for word, s in scores.items() if not (is_double and word == REAL_SMALL)}
+    """Leave out what would stand there twice: of two samples of one table, the less fair one.
+
+    Training rows are shown cut to the number of the held-out rows, which they are held against;
+    real rows cut to the twin's number only where that changed something.
+    """
+    double = {TRAIN} if {TRAIN_SAMPLE, HELD_OUT} <= scores.keys() else set()
+    if REAL in scores and scores.get(REAL_SMALL) == scores[REAL]:
+        double.add(REAL_SMALL)
+    return {word: score for word, score in scores.items() if word not in double}
 
 
 def _bounds(measured: Sequence[Measured]) -> Iterator[Figure]:
