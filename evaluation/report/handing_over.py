@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from evaluation.report.verdicts import Tone, Verdict
+from evaluation.report.verdicts import REFUTED, Tone, Verdict
 from twinset.privacy.statement.belief import says_little
 from twinset.privacy.statement.guarantee import Guarantee
 from twinset.privacy.statement.ledger import FLAGGED_UNIT
 
 QUESTION = "May I hand this over?"
+_WHAT_GOES = "share/ and model/ may go, internal/ stays"
 _USELESS = "; but it is no more useful than text made with no private data"
 
 
@@ -30,8 +31,10 @@ def _answer(claim: Guarantee | None, leaks: Verdict) -> tuple[str, str, Tone]:
         return "No", "nothing is known of its privacy: share/privacy.json is missing", "bad"
     if claim.epsilon is None:
         return "No", "nothing is guaranteed: treat the twin and the model as private", "bad"
-    if leaks.tone == "bad":
+    if leaks.answer == REFUTED:
         return "No", leaks.line, "bad"
+    if leaks.tone == "bad":
+        return "Not yet", f"{leaks.line}: read what it was, one in forty does by chance", "bad"
     if claim.unit == FLAGGED_UNIT:
         line = "only if all that the detector did not flag may be public: that is not protected"
         return "Not as it is", line, "mixed"
@@ -40,7 +43,7 @@ def _answer(claim: Guarantee | None, leaks: Verdict) -> tuple[str, str, Tone]:
     if says_little(claim):
         line = "the bound alone says little at this ε; that no attack found anything speaks for it"
         return "With care", line, "mixed"
-    line = "the guarantee holds and no attack found anything: share/ may go, the rest stays"
+    line = f"the guarantee holds and no attack found anything: {_WHAT_GOES}"
     return "Yes", line, "good"
 
 
@@ -48,5 +51,5 @@ def _unattacked(is_weak: bool) -> tuple[str, str, Tone]:
     if is_weak:
         line = "the bound alone says little at this ε, and no attack was tried: run an audit first"
         return "Not yet", line, "mixed"
-    line = "no attack was tried, but the guarantee holds without: share/ may go, the rest stays"
+    line = f"no attack was tried, but the guarantee holds without: {_WHAT_GOES}"
     return "Yes", line, "good"

@@ -21,6 +21,7 @@ from evaluation.report.groups import GUESSING, NEARER, Group, claimed, groups, w
 from evaluation.report.meanings import RULES
 from evaluation.scores import Score
 
+REFUTED = "The claim is refuted"
 Tone = Literal["good", "mixed", "bad", "unknown"]
 _BLIND = PLACE["sees"]  # what sees neither model nor twin can only tell the tables apart
 # One in a thousand false alarms needs more rows than most tables have, so that it does not count.
@@ -126,7 +127,7 @@ def leaking(measured: Sequence[Measured]) -> Verdict:
 
 def _leak_answer(bounds_hold: bool, tried: int, found: int) -> tuple[str, str, Tone]:
     if not bounds_hold:
-        return "The claim is refuted", "an attack shows more than is claimed: do not share", "bad"
+        return REFUTED, "an attack shows more than is claimed: do not share", "bad"
     if not tried:
         return "Not measured", "no attack on this run was measured", "unknown"
     what = f"{tried} attacks and comparisons found"

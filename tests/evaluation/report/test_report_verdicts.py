@@ -11,7 +11,7 @@ from evaluation.leakage.overlap import HELDOUT, SAMPLE, TRAIN
 from evaluation.private_table import PRIVATE_CLASSIFIER
 from evaluation.report import build_report
 from evaluation.report.handing_over import may_hand_over
-from evaluation.report.verdicts import Verdict, faithful, leaking, useful
+from evaluation.report.verdicts import REFUTED, Verdict, faithful, leaking, useful
 from evaluation.scores import Score
 from tests.helpers import reported
 from tests.helpers.pages import answers
@@ -130,22 +130,25 @@ def claim(epsilon, unit="record"):
     [
         (None, "good", "No"),
         (claim(None), "good", "No"),
-        (claim(1.0), "bad", "No"),
+        (claim(1.0), "bad", "Not yet"),
+        (claim(1.0), "refuted", "No"),
         (claim(1.0), "good", "Yes"),
         (claim(1.0), "unknown", "Yes"),
         (claim(8.0), "good", "With care"),
         (claim(8.0), "unknown", "Not yet"),
-        (claim(8.0), "bad", "No"),
+        (claim(8.0), "bad", "Not yet"),
         (claim(1.0, FLAGGED_UNIT), "good", "Not as it is"),
     ],
 )
 @pytest.mark.parametrize("use", ["good", "bad", "unknown"])
 def test_whether_it_may_be_handed_over(stated, leak, answer, use):
-    useful, leaks = Verdict("?", "a", "of use", use), Verdict("?", "a", "an attack found it", leak)
-    said = may_hand_over(stated, useful, leaks)
+    tone = "bad" if leak == "refuted" else leak
+    leaks = Verdict("?", REFUTED if leak == "refuted" else "a", "an attack found it", tone)
+    said = may_hand_over(stated, Verdict("?", "a", "of use", use), leaks)
     assert said.answer == answer
-    assert ("no more useful" in said.line) == (use == "bad" and answer != "No")
-    assert ("an attack found it" in said.line) == (leak == "bad" and stated.epsilon is not None)
+    assert ("no more useful" in said.line) == (use == "bad" and said.tone != "bad")
+    holds = stated is not None and stated.epsilon is not None
+    assert ("an attack found it" in said.line) == (holds and tone == "bad")
 
 
 def beside(goal, train, heldout):
