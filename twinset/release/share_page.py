@@ -17,7 +17,7 @@ from twinset import __version__
 from twinset.data.schema import Schema
 from twinset.privacy.accounting.rounding import up_decimals, up_digits
 from twinset.privacy.statement.belief import belief_sentence
-from twinset.privacy.statement.guarantee import guarantee
+from twinset.privacy.statement.guarantee import Guarantee, guarantee
 from twinset.privacy.statement.ledger import Ledger
 from twinset.release.rendering import template
 
@@ -40,18 +40,24 @@ def render_share_page(
     """
     claim = guarantee(ledger)
     day = f"{date.today():%d %B %Y}".lstrip("0")
-    numbers = (claim.epsilon, claim.delta)
     text: str = template("share_page.html.jinja").render(
         title=title,
         facts=[f"{len(frame):,} rows", f"written by {base_model}", day, f"twinset {__version__}"],
         claim=claim,
-        budget=None if None in numbers else (up_decimals(numbers[0]), up_digits(numbers[1])),
+        budget=_budget(claim),
         belief=belief_sentence(claim),
         charts=[*_labels(frame, schema), ("Words a text", _lengths(frame[schema.text].tolist()))],
         rows=_rows(frame, schema.text),
         total=len(frame),
     )
     return text
+
+
+def _budget(claim: Guarantee) -> tuple[str, str] | None:
+    """Return ε and δ in digits, rounded up; None where nothing is guaranteed."""
+    if claim.epsilon is None or claim.delta is None:
+        return None
+    return up_decimals(claim.epsilon), up_digits(claim.delta)
 
 
 def _labels(frame: pd.DataFrame, schema: Schema) -> list[tuple[str, list[Bar]]]:
