@@ -20,7 +20,7 @@ from evaluation.limits import RUNS
 from evaluation.private_table import Tables, check_tables, without_overlap
 from evaluation.release import FinishedRun, Release
 from evaluation.twins import Twin, rows_per_label
-from evaluation.untrained_baseline import untrained_twin
+from evaluation.untrained_baseline import BASELINE_FILE, untrained_twin
 from evaluation.utility.classifiers import (
     CLASSIFIERS,
     Classifier,
@@ -44,7 +44,6 @@ from twinset.privacy.statement.ledger import UNIT
 from twinset.progress import Progress
 
 FILE = "evaluation.json"
-BASELINE_FILE = "no-private-data.parquet"
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,8 @@ from twinset.sampling.twin_model import twin_frame
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+BASELINE_FILE = "no-private-data.parquet"  # in a run's `internal/`
+
 
 def untrained_twin(
     config: RunConfig,

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from markupsafe import Markup
 
-from evaluation.findings import Curve, Histogram, Measured
+from evaluation.fidelity.measures import TRAIN
+from evaluation.findings import Curve, Histogram, Measured, Question
 from evaluation.leakage.one_run import BOUND
+from evaluation.leakage.roc import AUROC
+from evaluation.private_table import BASELINE, PRIVATE_CLASSIFIER, REAL, REAL_SMALL, TWIN
 from evaluation.report.charts.histograms import histogram_chart
 from evaluation.report.charts.intervals import Reference, domain_of, interval_chart
 from evaluation.report.charts.lines import Lines, Point, line_chart
+from evaluation.report.charts.styles import HELD_OUT, TRAIN_SAMPLE
 from evaluation.report.groups import (
     CLAIM,
     COMMONEST,
@@ -26,9 +30,11 @@ from evaluation.report.groups import (
 )
 from evaluation.report.meanings import meaning
 from evaluation.report.tables import Table, of_curve, of_histogram
+from evaluation.report.verdicts import deciding_groups
 from evaluation.scores import Score
 
 _MOST_PANELS = 12
+_MOST_ATTACKS = 4  # in the picture that stands for all
 _DETAILS = ("macro-F1", "TPR at 0.1 % FPR")
 _DIAGONAL = "guessing"
 _UNKNOWN_SECRET = Reference(math.log2(math.e), "not known to the model")
@@ -63,6 +69,44 @@ def figures_of(measured: Sequence[Measured]) -> Iterator[Figure]:
             figures.setdefault((group.name, group.place.get("label", "")), []).append(group)
     for (name, label), panels in figures.items():
         yield _compared(name, label, panels, _reference(name, label, measured))
+
+
+def headline_figure(question: Question, measured: Sequence[Measured]) -> Figure | None:
+    """Return the picture that matters most for a question; None where nothing can be drawn."""
+    choose = {"utility": _most_useful, "fidelity": _first_deciding, "leakage": _strongest_attacks}
+    group = choose[question](measured)
+    if group is None:
+        return None
+    label = group.place.get("label", "")
+    return _compared(group.name, label, [group], _reference(group.name, label, measured))
+
+
+def _most_useful(measured: Sequence[Measured]) -> Group | None:
+    """Return accuracies of the first label, by the classifier that learns most from real rows."""
+    found = [
+        g for g in _groups(measured) if g.name == "accuracy" and {TWIN, BASELINE} <= {*g.members}
+    ]
+    first = [g for g in found if g.place.get("label") == found[0].place.get("label")]
+    best = max(first, key=lambda g: g.scores[REAL].value if REAL in g.scores else 0.0, default=None)
+    return None if best is None else _only(best, (REAL, TWIN, BASELINE, PRIVATE_CLASSIFIER))
+
+
+def _first_deciding(measured: Sequence[Measured]) -> Group | None:
+    return next(iter(deciding_groups(measured)), None)
+
+
+def _strongest_attacks(measured: Sequence[Measured]) -> Group | None:
+    """Return the attacks on this run that saw most of it, the strongest ones."""
+    found = [g for g in _groups(measured) if g.name == AUROC and "policy" not in g.place]
+    seeing = next((g for g in found if g.place.get("sees") == "model"), next(iter(found), None))
+    if seeing is None:
+        return None
+    ranked = sorted(seeing.members, key=lambda a: -seeing.scores[a].value)
+    return _only(seeing, ranked[:_MOST_ATTACKS])
+
+
+def _only(group: Group, names: Sequence[str]) -> Group:
+    return replace(group, members={k: v for k, v in group.members.items() if k in names})
 
 
 def not_drawn(measured: Sequence[Measured]) -> list[Measured]:
@@ -139,7 +183,7 @@ def _compared(
     pictures = []
     for group in panels[:_MOST_PANELS]:
         heading = words({k: v for k, v in group.place.items() if k != "label"})
-        rows = {word or name: score for word, score in group.scores.items()}
+        rows = {word or name: score for word, score in _once(group.scores).items()}
         pictures.append((heading, interval_chart(group.title, rows, domain, reference)))
     more = len(panels) - _MOST_PANELS
     note = f" The other {more} are in the table of all scores." if more > 0 else ""
@@ -147,6 +191,18 @@ def _compared(
     title = f"{name}: {label}" if label else name
     explained = meaning(name, first) + note
     return Figure(capital(title), explained, tuple(pictures), is_main=name not in _DETAILS)
+
+
+def _once(scores: Mapping[str, Score]) -> dict[str, Score]:
+    """Leave out what would stand there twice: of two samples of one table, the less fair one.
+
+    Training rows are shown cut to the number of the held-out rows, which they are held against;
+    real rows cut to the twin's number only where that changed something.
+    """
+    double = {TRAIN} if {TRAIN_SAMPLE, HELD_OUT} <= scores.keys() else set()
+    if REAL in scores and scores.get(REAL_SMALL) == scores[REAL]:
+        double.add(REAL_SMALL)
+    return {word: score for word, score in scores.items() if word not in double}
 
 
 def _bounds(measured: Sequence[Measured]) -> Iterator[Figure]:

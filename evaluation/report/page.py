@@ -1,11 +1,13 @@
 """The report: one file that needs nothing else, made from a run folder and what was measured.
 
 It holds numbers computed from private rows and, on request, private rows: it stays in `internal/`.
-Every text on it is escaped, and its own policy forbids scripts and requests.
+Every text on it is escaped. Its own policy forbids requests and every script but one, by its hash.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -13,25 +15,43 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from evaluation.report.charts.numbers import power
+from evaluation.findings import Question
 from evaluation.report.charts.svg import visible
+from evaluation.report.figures import headline_figure
+from evaluation.report.handing_over import may_hand_over
 from evaluation.report.making import noise_map, training_figures
+from evaluation.report.meanings import MISSING
 from evaluation.report.reading import Run, read_run
-from evaluation.report.rows import Sample, longest_column, sample_rows
+from evaluation.report.rows import (
+    MOST_ROWS,
+    SHOWN,
+    Row,
+    Sample,
+    beside,
+    longest_column,
+    sample_rows,
+)
 from evaluation.report.sections import about, sections
 from evaluation.report.tables import all_scores
 from evaluation.report.verdicts import faithful, leaking, useful
+from twinset import __version__
 from twinset.data.formats import read_frame
 from twinset.errors import InputError
 from twinset.files.atomic import write_text, writing
 from twinset.pipeline.run_folder import is_run
 from twinset.privacy.accounting.rounding import up_decimals, up_digits
+from twinset.privacy.statement.belief import belief_sentence
 from twinset.privacy.statement.guarantee import guarantee
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 REPORT = "report.html"
+_HEADLINES: dict[Question, str] = {  # a question, and the findings that answer it
+    "utility": "evaluation",
+    "fidelity": "evaluation",
+    "leakage": "audit",
+}
 STALE = "{}: measured before the twin was sampled anew; run the command once more"
 
 
@@ -68,29 +88,55 @@ def build_report(run: Path, *, show_real: Mapping[str, DataFrame] | None = None)
         InputError: there is no such folder, or a file in it is not what it should be.
     """
     found = read_run(run)
+    claim = guarantee(found.ledger) if found.ledger else None
+    is_useful = useful(found.measured("utility"))
+    leaks = leaking(found.measured("leakage"))
+    script = _resource("search.js")
     return _template().render(
         css=Markup(_resource("page.css")),
+        script=Markup(script),
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         run=found,
-        claim=guarantee(found.ledger) if found.ledger else None,
-        verdicts=[
-            useful(found.measured("utility")),
-            faithful(found.measured("fidelity")),
-            leaking(found.measured("leakage")),
+        facts=_facts(found),
+        claim=claim,
+        belief=belief_sentence(claim) if claim else None,
+        handing_over=may_hand_over(claim, is_useful, leaks),
+        verdicts=[is_useful, faithful(found.measured("fidelity")), leaks],
+        headlines=[
+            (headline_figure(question, found.measured(question)), MISSING[kind])
+            for question, kind in _HEADLINES.items()
         ],
         notes=[*map(STALE.format, found.stale), *found.notes],
         sections=list(sections(found)),
         training=training_figures(found.steps, found.ledger),
         noise=noise_map(found.noise),
-        samples=_samples(found, show_real or {}),
+        pairs=_pairs(found),
+        shown=SHOWN,
+        private=_private(found, show_real or {}),
         scores=all_scores(m for f in found.findings.values() for m in f.measured),
         about={kind: about(findings) for kind, findings in found.findings.items()},
     )
 
 
-def _samples(run: Run, show_real: Mapping[str, DataFrame]) -> list[Sample]:
+def _facts(run: Run) -> list[str]:
+    """Say what the twin is: rows, base, date, version."""
+    rows = None if run.twin is None else f"{len(run.twin):,} rows"
+    base = run.base_model and f"written by {run.base_model}"
+    day = run.written and f"{run.written:%d %B %Y}".lstrip("0")
+    return [fact for fact in (rows, base, day, f"twinset {__version__}") if fact]
+
+
+def _pairs(run: Run) -> list[tuple[Row, str | None]]:
+    if run.twin is None or not len(run.twin):
+        return []
+    text = longest_column(run.twin)
+    return beside(sample_rows("the twin", run.twin, text, MOST_ROWS), run.base, text)
+
+
+def _private(run: Run, show_real: Mapping[str, DataFrame]) -> list[Sample]:
     twin = run.twin if run.twin is not None and len(run.twin) else None
-    text = longest_column(twin) if twin is not None else None
-    made = [] if twin is None else [sample_rows("the twin", twin, text)]
+    text = None if twin is None else longest_column(twin)
+    made = []
     for name, real in show_real.items():
         shared = real if twin is None else real[[c for c in twin.columns if c in real.columns]]
         made.append(sample_rows(name, shared, text, is_private=True))
@@ -107,12 +153,25 @@ def _template() -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"decimals": up_decimals, "scientific": lambda x: power(up_digits(x))}
+    environment.filters |= {"decimals": up_decimals, "scientific": _scientific}
     return environment.from_string(_resource("page.html.jinja"))
 
 
 def _finalize(value: Any) -> Any:
     return visible(value) if isinstance(value, str) else value
+
+
+def _scientific(value: float) -> Markup:
+    """Return a rounded-up number whose exponent is raised by mark-up, in the font of the rest.
+
+    >>> _scientific(2.5e-7)
+    Markup('2.5 × 10<sup>−7</sup>')
+    """
+    mantissa, mark, exponent = up_digits(value).partition("e")
+    if not mark:
+        return Markup(mantissa)
+    factor = "" if mantissa == "1" else f"{mantissa} × "
+    return Markup("{}10<sup>{}</sup>").format(factor, f"{int(exponent)}".replace("-", "−"))
 
 
 def _resource(name: str) -> str:

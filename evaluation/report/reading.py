@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from evaluation.findings import Findings, Measured, Question
+from evaluation.untrained_baseline import BASELINE_FILE
 from twinset.data.formats import format_of, read_frame
 from twinset.errors import DAMAGED, InputError
 from twinset.files.atomic import sha256_file
@@ -34,6 +36,9 @@ class Run:
         steps: figures of each training step.
         noise: by parameter, the mean factor of what `uniform` draws.
         twin: its rows.
+        base: what the base model wrote without private data, for the same labels.
+        base_model: what the user called it.
+        written: the day on which the twin was.
         findings: by kind, what was measured.
         stale: kinds that were measured on other rows than those that are there now.
     """
@@ -43,6 +48,9 @@ class Run:
     steps: tuple[dict[str, Any], ...] = ()
     noise: dict[str, float] = field(default_factory=dict)
     twin: DataFrame | None = None
+    base: DataFrame | None = None
+    base_model: str | None = None
+    written: date | None = None
     findings: dict[str, Findings] = field(default_factory=dict)
     stale: tuple[str, ...] = ()
 
@@ -70,6 +78,7 @@ def read_run(path: Path) -> Run:
     files = {kind: internal / f"{kind}.json" for kind in KINDS}
     findings = {kind: Findings.load(file) for kind, file in files.items() if file.is_file()}
     twin = next((file for file in sorted(path.glob("share/twin.*")) if format_of(file)), None)
+    base = internal / BASELINE_FILE
     digest = None if twin is None else sha256_file(twin)
     return Run(
         name=path.resolve().name,
@@ -77,6 +86,9 @@ def read_run(path: Path) -> Run:
         steps=_read(internal / "metrics.jsonl", _steps) or (),
         noise=_read(internal / "noise.json", _noise) or {},
         twin=None if twin is None else read_frame(twin),
+        base=read_frame(base) if base.is_file() else None,
+        base_model=_read(internal / "config.json", _base_model),
+        written=None if twin is None else date.fromtimestamp(twin.stat().st_mtime),
         findings=findings,
         stale=tuple(
             kind
@@ -95,6 +107,10 @@ def _read(path: Path, parse: Callable[[str], Read]) -> Read | None:
         raise InputError(
             f"{path}: is damaged ({type(error).__name__}); restore it, or take it away"
         ) from error
+
+
+def _base_model(text: str) -> str:
+    return str(json.loads(text)["training"]["base_model"])
 
 
 def _steps(text: str) -> tuple[dict[str, Any], ...]:

@@ -104,7 +104,7 @@ def test_generate_keeps_its_promises(place, run, table, file, attributes, output
 
 def test_what_a_run_folder_holds(made):
     parts = {part.name: {file.name for file in part.iterdir()} for part in made.iterdir()}
-    assert parts["share"] == {"twin.csv", "README.md", "privacy.json"}
+    assert parts["share"] == {"twin.csv", "README.md", "privacy.json", "report.html"}
     assert parts["internal"] == {"config.json", "metrics.jsonl", "notes.txt"}
     assert parts["model"] >= {"model.safetensors", "tokenizer.json", "twinset.json", "ledger.json"}
     assert read_frame(made / "internal/metrics.jsonl")["step"].tolist() == [1, 2, 3]

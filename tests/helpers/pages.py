@@ -63,4 +63,6 @@ def one(elements):
 
 
 def answers(html):
-    return [e.text for e in all_elements(Page(html)) if e.attributes.get("class") == "answer"]
+    """What the page answers to the three questions."""
+    elements = [e for e in all_elements(Page(html)) if e.attributes.get("class") == "answer"]
+    return [e.text for e in elements if e.parent.name == "article"]

@@ -48,8 +48,11 @@ DIFFERS = {
     "model/checksums.json /twinset.json": "a hash of these counts",
     "share/privacy.json /files/twin/sha256": "a hash of these rows",
     "share/privacy.json /files/card/sha256": "a hash of the card",
+    "share/privacy.json /files/page/sha256": "a hash of a page that counts and shows these rows",
     "share/README.md": "rows of each label in the twin, in two lines: post-processing",
 }
+# Of the page: counts of the twin's rows, and some of them. All else on it must be equal.
+TWIN_ON_PAGE = re.compile(r'<div class="charts">.*?</div>|<ol>.*?</ol>', re.DOTALL)
 CARD_LINES = re.compile(r"- `label` = `(pos|neg)`: \d+|Cells .*formulas: \d+.*")
 
 # What is no whole number: an option, or arithmetic on options and on N, which is public.
@@ -87,6 +90,10 @@ def released(run):
                     found.setdefault(f"{name} {place}", []).append(value)
             elif path.suffix == ".md":
                 found[name] = path.read_text("utf-8").splitlines()
+            elif path.suffix == ".html":
+                page, parts = TWIN_ON_PAGE.subn("", path.read_text("utf-8"))
+                assert parts == 2 and len(page) > 3000
+                found[name] = page.splitlines()
             else:
                 found[name] = [path.read_bytes()]
     return found

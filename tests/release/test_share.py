@@ -93,17 +93,18 @@ def test_privacy_json_names_roles_and_holds_nothing_else(tmp_path):
     assert Ledger.from_dict(data["ledger"]) == spent
     twin = {"format": "parquet", "sha256": sha256_file(paths.twin), "rows": 6}
     twin["columns"] = ["review", "sentiment"]
-    assert data["files"] == {"twin": twin, "card": {"sha256": sha256_file(paths.card)}}
+    card, page = ({"sha256": sha256_file(path)} for path in (paths.card, paths.page))
+    assert data["files"] == {"twin": twin, "card": card, "page": page}
     shared = {path.name for path in tmp_path.iterdir()}
-    assert shared == {"twin.parquet", "README.md", "privacy.json"}
-    for path in (paths.card, paths.privacy):
+    assert shared == {"twin.parquet", "README.md", "privacy.json", "report.html"}
+    for path in (paths.card, paths.privacy, paths.page):
         assert str(tmp_path) not in path.read_text("utf-8")
 
 
 def test_the_same_twin_makes_the_same_files(tmp_path):
     spent = ledger()
     one, two = (hand_over(tmp_path / name, spent, "csv.gz") for name in ("a", "b"))
-    for name in ("twin", "card", "privacy"):
+    for name in ("twin", "card", "privacy", "page"):
         assert getattr(one, name).read_bytes() == getattr(two, name).read_bytes()
 
 

@@ -379,6 +379,32 @@ def test_a_text_cut_off_loses_its_last_word(scripted):
     assert texts == ["it was a", "it was a good one"]
 
 
+def test_a_text_cut_off_may_end_with_its_last_sentence(scripted):
+    cut_off = ["It was good. But the...", "It was good. But the end"]
+    sampler, _ = scripted(cut_off, endings="cut")
+    texts = [row.text for row in sampler.sample({("a",): 2})]
+    assert texts == ["It was good.", "It was good. But the end"]  # that one was finished
+
+
+def test_filtered_rows_are_drawn_again_and_counted(scripted):
+    script = ["good", "Labels: a, b", "This review focuses on x", "fine", "damn shit", "nice"]
+    sampler, asked = scripted(script, filter="debris")
+    rows = sampler.sample({("a",): 2, ("b",): 2})
+    assert [(row.text, row.filtered) for row in rows] == [
+        ("good", 0),
+        ("fine", 2),
+        ("damn shit", 0),
+        ("nice", 0),
+    ]
+    assert asked == [0, 1, 1, 1, 2, 3]
+
+
+def test_nothing_but_filtered_rows_ends_in_one_line_that_names_the_filter(scripted):
+    sampler, _ = scripted(["Labels: x"] * 9, filter="all", max_redraws=3)
+    with pytest.raises(InputError, match=r"leave `filter=all` out"):
+        sampler.sample({("a",): 2})
+
+
 def test_only_empty_rows_end_in_one_line(scripted):
     sampler, asked = scripted([""] * 100, max_redraws=5)
     with pytest.raises(InputError, match=r"only 0 of 2 rows for label \('a',\)") as error:

@@ -169,6 +169,13 @@ DECODING = (
     Option("max_new_tokens", int, "Longest text written; left out: as in training."),
     Option("sample_batch", int, "Rows written at once."),
     Option("engine", str, "That writes rows; vllm is made for GPUs.", "torch|vllm"),
+    Option("endings", str, "Of rows longer than allowed: cut at the last sentence?", "keep|cut"),
+    Option(
+        "filter",
+        str,
+        "Draw rows like web pages or with vulgar words again.",
+        "none|debris|vulgar|all",
+    ),
 )
 TWIN_FILE = (
     Option("output", str, "The twin beside your other files; card and ledger too.", "FILE"),

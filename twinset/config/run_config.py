@@ -20,6 +20,8 @@ MismatchForm = Literal["published", "bounded"]
 Precision = Literal["auto", "float32", "bfloat16"]
 Method = Literal["lora", "qlora", "full"]
 Engine = Literal["torch", "vllm"]
+Endings = Literal["keep", "cut"]
+Filter = Literal["none", "debris", "vulgar", "all"]
 
 SMALLEST_EPSILON = 1e-3
 LARGEST_EPSILON = 1e6  # beyond it nothing is private, and double precision cannot account for it
@@ -207,6 +209,8 @@ class SamplingConfig:
     max_redraws: int = bounded(20, 1, 10_000)
     seed: int = within(0, SEEDS)
     engine: Engine = "torch"
+    endings: Endings = "keep"  # private texts that were cut at max_tokens end so too
+    filter: Filter = "none"
 
     def __post_init__(self) -> None:
         """Refuse decoding settings that define no distribution."""

@@ -60,6 +60,11 @@ class BaseModel:
     origin: str
     licence: str
 
+    @property
+    def public_name(self) -> str:
+        """What it may be called before others: a folder's path is nobody's business."""
+        return "a model from a local folder" if LOCAL in self.origin else self.name
+
 
 @no_fetched_code()
 def load_base(

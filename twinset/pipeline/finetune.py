@@ -85,6 +85,7 @@ def finetune(
         room,
         run.ledger,
         prepared.base.origin,
+        base_name=prepared.base.public_name,
     )
     if counts.marginals is not None:
         model.tilt_towards(counts.marginals, run.progress)

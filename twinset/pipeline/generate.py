@@ -45,7 +45,7 @@ from twinset.release.run_format import LEDGER, check_file_format
 from twinset.release.share import PRIVACY, write_share
 from twinset.sampling.allocation import RowsRequest, explicit, proportional
 from twinset.sampling.decoding import check_decoding
-from twinset.sampling.row_shards import draw_groups
+from twinset.sampling.row_shards import draw_groups, groups_of
 from twinset.sampling.sampler import RowGroups
 from twinset.sampling.twin_model import DESCRIPTION, TwinModel
 from twinset.sampling.vllm_engine import check_engine
@@ -317,8 +317,16 @@ def _write_twin(
     rows: RowGroups | None = None,
 ) -> Path:
     """Sample the twin and write it with card and ledger; return its file."""
-    frame = model.sample(counts, sampling, progress, rows)
-    description = TwinDescription(model.base_origin, model.template, model.schema, sampling)
+    groups = RowGroups() if rows is None else rows
+    frame = model.sample(counts, sampling, progress, groups)
+    description = TwinDescription(
+        model.base_name or model.base_origin,
+        model.template,
+        model.schema,
+        sampling,
+        base_origin=model.base_origin,
+        filtered=groups.filtered(len(list(groups_of(counts)))),
+    )
     form = paths.twin_format(data)
     return write_share(share, frame, model.ledger, description, form, paths.guard_formulas).twin
 

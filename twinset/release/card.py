@@ -8,27 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
-from importlib.resources import files
-from typing import Any
 
 from twinset.config import SamplingConfig
 from twinset.data.formats import FORMULA_STARTS
 from twinset.data.schema import Combination, Schema
 from twinset.data.templates import Template
-from twinset.privacy.accounting.events import (
-    Event,
-    GaussianRelease,
-    IndividualGaussian,
-    MaskedAccess,
-    NonPrivateAccess,
-    SubsampledGaussian,
-)
 from twinset.privacy.accounting.rounding import up_decimals, up_digits
+from twinset.privacy.statement.belief import belief_sentence
 from twinset.privacy.statement.guarantee import Guarantee, guarantee
 from twinset.privacy.statement.ledger import FLAGGED_UNIT, OWNER_UNIT, Ledger
 from twinset.release.card_header import render_header, stated_numbers
 from twinset.release.markdown import bullets, code, plain
+from twinset.release.rendering import template
 
 TEMPLATE = "card.md.jinja"
 LONGEST_LIST = 200  # label combinations; more are summed up
@@ -38,17 +29,32 @@ WRITTEN = (
 )
 
 
+_FILTERED = {
+    "debris": "web debris or instructions to a writer",
+    "vulgar": "vulgar words or slurs",
+    "all": "web debris, instructions to a writer, vulgar words or slurs",
+}
+_READERS = {  # in CSV and TSV "NA" and "null" are texts
+    "csv": ("read_csv", ", keep_default_na=False"),
+    "tsv": ("read_csv", ', sep="\\t", keep_default_na=False'),
+    "jsonl": ("read_json", ", lines=True"),
+    "parquet": ("read_parquet", ""),
+}
+
+
 @dataclass(frozen=True)
 class TwinDescription:
     """How a twin was made, as far as the ledger does not say it. All of it is public.
 
     Args:
-        base_model: where the base model came from; no path of this machine.
+        base_model: what the base model is called; no path of this machine.
         template: the prompts.
         schema: the table's columns and label values.
         sampling: how rows were drawn.
         title: the card's; the private file's name is never taken for it unasked.
         licence: of the twin, as a hub identifier.
+        base_origin: where the base model came from; no path of this machine.
+        filtered: how many texts were drawn again because of `sampling.filter`.
     """
 
     base_model: str
@@ -57,6 +63,8 @@ class TwinDescription:
     sampling: SamplingConfig = SamplingConfig()
     title: str = "Synthetic twin"
     licence: str = "unknown"
+    base_origin: str = ""
+    filtered: int = 0
 
 
 @dataclass(frozen=True)
@@ -96,7 +104,7 @@ def render_card(description: TwinDescription, ledger: Ledger, contents: TwinCont
     claim, schema = guarantee(ledger), description.schema
     numbers = stated_numbers(ledger.to_dict(), claim, contents.rows)
     labelled = bool(schema.attributes)
-    return _template().render(
+    text: str = template(TEMPLATE).render(
         description=description,
         ledger=ledger,
         claim=claim,
@@ -106,44 +114,16 @@ def render_card(description: TwinDescription, ledger: Ledger, contents: TwinCont
         ),
         written=WRITTEN.format,
         stated=stated_lines(claim, contents.rows),
+        belief=belief_sentence(claim),
+        reading=_reading(contents.format),
         sampling=_sampling(description.sampling),
+        filtered=_filtered(description),
         label_rows=_label_rows(schema, contents),
         guards=[*_guarded_cells(contents), *_guarded_names(schema, contents)],
         FLAGGED_UNIT=FLAGGED_UNIT,
         OWNER_UNIT=OWNER_UNIT,
     )
-
-
-@lru_cache
-def _template() -> Any:
-    """Return the card's Markdown. Whatever a user may have named goes through `plain` or `code`."""
-    from jinja2 import Environment, StrictUndefined
-
-    environment = Environment(
-        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
-    )
-    environment.filters |= {"plain": plain, "code": code, "described": _event, "worded": _worded}
-    return environment.from_string(files("twinset.release").joinpath(TEMPLATE).read_text("utf-8"))
-
-
-def _worded(pair: tuple[str, str]) -> str:
-    return f"{code(pair[0])} as {code(pair[1])}"
-
-
-def _event(event: Event) -> str:
-    match event:
-        case SubsampledGaussian(sigma, rate, steps):
-            noise = f"noise multiplier σ = {sigma:g}, sample rate q = {rate:g}"
-            return f"Training: {steps} steps, {noise}"
-        case IndividualGaussian(sigma, rate, steps, share):
-            noise = f"noise multiplier σ = {sigma:g}, sample rate q = {rate:g}"
-            return f"Training: {steps} steps, {noise}; σ / {share:.4g} at privacy weight 1"
-        case MaskedAccess(detector):
-            return f"**Training without noise** on texts masked by the detector {code(detector)}"
-        case GaussianRelease(sigma, what):
-            return f"Noisy release of {plain(what)}: noise multiplier σ = {sigma:g}"
-        case NonPrivateAccess(reason):
-            return f"**Access without privacy**: {plain(reason)}"
+    return text
 
 
 def _sampling(sampling: SamplingConfig) -> str:
@@ -158,7 +138,23 @@ def _sampling(sampling: SamplingConfig) -> str:
     shown = [f"{name} {value:g}" for name, value in settings.items() if value is not None]
     if sampling.engine == "vllm":
         shown.append("by vLLM")
+    if sampling.endings == "cut":
+        shown.append("unfinished rows cut at their last sentence")
     return ", ".join(shown)
+
+
+def _filtered(description: TwinDescription) -> str | None:
+    """Say what was filtered; the lists are public, so that this tells of the model alone."""
+    what = _FILTERED.get(description.sampling.filter)
+    if what is None:
+        return None
+    return f"Texts with {what}, by public lists, were drawn again: {description.filtered} of them"
+
+
+def _reading(format: str) -> list[str]:
+    """Return the three lines that load the twin."""
+    name, options = _READERS[format.split(".")[0]]
+    return ["import pandas as pd", f'twin = pd.{name}("twin.{format}"{options})', "twin.head()"]
 
 
 def _label_rows(schema: Schema, contents: TwinContents) -> list[str]:

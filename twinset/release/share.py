@@ -1,4 +1,4 @@
-"""What is handed over: the twin, its card and `privacy.json`.
+"""What is handed over: the twin, its card, a page to look at, and `privacy.json`.
 
 Everything written here follows from the twin, the ledger and public choices. No private record, no
 figure computed from one without noise, no path and no file name comes near it. `privacy.json` names
@@ -23,17 +23,19 @@ from twinset.privacy.statement.guarantee import Guarantee, guarantee
 from twinset.privacy.statement.ledger import Ledger
 from twinset.privacy.statement.ledger_schema import FORMAT_VERSION
 from twinset.release.card import TwinContents, TwinDescription, render_card
+from twinset.release.share_page import render_share_page
 
-CARD, PRIVACY = "README.md", "privacy.json"
+CARD, PRIVACY, PAGE = "README.md", "privacy.json", "report.html"
 
 
 @dataclass(frozen=True)
 class SharePaths:
-    """Where the three shared files stand."""
+    """Where the shared files stand: the twin, what it is and guarantees, and a page to look at."""
 
     twin: Path
     card: Path
     privacy: Path
+    page: Path
 
 
 def write_share(
@@ -63,7 +65,7 @@ def write_share(
         raise InputError(f"`format={format}`: unknown; choose one of {known}")
     if tuple(frame.columns) != description.schema.columns:
         raise ValueError("the twin's columns are not the schema's; nothing was written")
-    paths = SharePaths(folder / f"twin.{format}", folder / CARD, folder / PRIVACY)
+    paths = SharePaths(folder / f"twin.{format}", folder / CARD, folder / PRIVACY, folder / PAGE)
     guarded = write_frame(frame, paths.twin, guard_formulas=guard_formulas)
     label_rows = _label_rows(frame, description.schema)
     names = tuple(written_names(frame, format if guard_formulas else "parquet"))
@@ -71,6 +73,10 @@ def write_share(
         format, len(frame), label_rows, guarded if guard_formulas else None, names
     )
     write_text(paths.card, render_card(description, ledger, contents))
+    page = render_share_page(
+        description.title, description.base_model, frame, description.schema, ledger
+    )
+    write_text(paths.page, page)
     twin = {
         "format": format,
         "sha256": sha256_file(paths.twin),
@@ -81,7 +87,11 @@ def write_share(
         "format_version": FORMAT_VERSION,
         "guarantee": claim_to_dict(guarantee(ledger)),
         "ledger": ledger.to_dict(),
-        "files": {"twin": twin, "card": {"sha256": sha256_file(paths.card)}},
+        "files": {
+            "twin": twin,
+            "card": {"sha256": sha256_file(paths.card)},
+            "page": {"sha256": sha256_file(paths.page)},
+        },
     }
     write_text(paths.privacy, statement_text(statement))
     open_as_folder(folder)

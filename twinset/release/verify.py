@@ -27,7 +27,7 @@ from twinset.release.card_header import data_file, read_header, stated_numbers
 from twinset.release.markdown import one_line
 from twinset.release.publish import beside
 from twinset.release.run_format import check_format
-from twinset.release.share import CARD, PRIVACY, claim_to_dict, statement_text
+from twinset.release.share import CARD, PAGE, PRIVACY, claim_to_dict, statement_text
 
 TOLERANCE = 1e-4  # relative; ε on another machine, with another release of the accountant
 
@@ -94,6 +94,7 @@ def _verify(shared: _Shared) -> VerificationReport:
     claim = _check_guarantee(ledger, statement["guarantee"], shared.privacy)
     _check_digest(shared.card, statement["files"]["card"]["sha256"])
     _check_card(shared.card, stated_numbers(ledger, claim, twin["rows"]), claim, twin)
+    _check_page(shared.privacy, statement["files"])
     twin_path = shared.twin or shared.privacy.with_name(f"twin.{twin['format']}")
     _check_digest(twin_path, twin["sha256"])
     _check_table(twin_path, twin)
@@ -156,8 +157,11 @@ def _statement(path: Path) -> dict[str, Any]:
     events = data["ledger"].get("events") if isinstance(data["ledger"], dict) else None
     most = len(events) if isinstance(events, list) else 0
     _expect(most <= MOST_EVENTS, path, f"has more than {MOST_EVENTS} events, too many to compose")
-    _expect_fields(data["files"], {"twin", "card"}, path, "'files'")
-    _expect_fields(data["files"]["card"], {"sha256"}, path, "'card'")
+    _expect(isinstance(data["files"], dict), path, "'files' holds no roles")
+    page = {"page"} & set(data["files"])  # shares made before there was one have none
+    _expect_fields(data["files"], {"twin", "card"} | page, path, "'files'")
+    for role in ("card", *page):
+        _expect_fields(data["files"][role], {"sha256"}, path, f"'{role}'")
     twin = data["files"]["twin"]
     _expect_fields(twin, {"format", "sha256", "rows", "columns"}, path, "'twin'")
     _expect(f".{twin['format']}" in FORMATS, path, "names an unknown format of the twin")
@@ -203,6 +207,14 @@ def _close(stated: Any, found: float | None) -> bool:
 def _check_digest(path: Path, stated: Any) -> None:
     digest = sha256_file(_present(path))
     _expect(digest == stated, path, f"was altered: its SHA-256 is not the one in {PRIVACY}")
+
+
+def _check_page(privacy: Path, files: Mapping[str, Any]) -> None:
+    """Compare the page where it stands in the same share; it may have been left out."""
+    page = privacy.with_name(PAGE)
+    if privacy.name == PRIVACY and page.is_file():
+        _expect("page" in files, page, f"is none of the files that {PRIVACY} names")
+        _check_digest(page, files["page"]["sha256"])
 
 
 def _check_card(

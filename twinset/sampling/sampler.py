@@ -19,16 +19,25 @@ from twinset.data.templates import wrong_combinations
 from twinset.errors import DAMAGED, InputError
 from twinset.files.atomic import whole_file
 from twinset.sampling.decoding import Engine, Request, attention_span, decode
+from twinset.sampling.endings import cut_at_sentence
+from twinset.sampling.row_filter import is_unwanted
 
 LOOP_WORDS, LOOP_TIMES = 3, 5  # the same three words five times over is a loop
 
 
 @dataclass(frozen=True)
 class Row:
-    """One row of the twin: its label combination and its text."""
+    """One row of the twin.
+
+    Args:
+        combination: its labels.
+        text: what was written for them.
+        filtered: how many texts before it were refused by the filter.
+    """
 
     combination: Combination
     text: str
+    filtered: int = 0
 
 
 class Sampler:
@@ -70,7 +79,7 @@ class Sampler:
     ) -> list[Row]:
         """Return exactly `counts[c]` rows of each combination c, in the order of `counts`.
 
-        Rows that are empty, broken or caught in a loop are drawn again, each up to
+        Rows that are empty, broken, caught in a loop or filtered are drawn again, each up to
         `config.max_redraws` times in all.
 
         Args:
@@ -82,19 +91,21 @@ class Sampler:
         """
         wanted = [c for c, n in counts.items() for _ in range(n)]
         found: dict[int, str] = {}
-        tries = [1] * len(wanted)
+        tries, filtered = [1] * len(wanted), [0] * len(wanted)
         generator, wrong = _streams(self._config.seed, self._stream, self._model.device)
         waiting = deque(self._request(i, c, wrong) for i, c in enumerate(wanted))
         for i, ids in self._written(waiting, generator):
             text = self._text(ids)
-            if is_usable(text):
+            usable, unwanted = is_usable(text), is_unwanted(text, self._config.filter)
+            filtered[i] += usable and unwanted
+            if usable and not unwanted:
                 found[i] = text
             elif tries[i] < self._config.max_redraws:
                 tries[i] += 1
                 waiting.appendleft(self._request(i, wanted[i], wrong))
             on_progress(len(found))
         self._refuse_missing(counts, Counter(wanted[i] for i in found))
-        return [Row(c, found[i]) for i, c in enumerate(wanted)]
+        return [Row(c, found[i], filtered[i]) for i, c in enumerate(wanted)]
 
     def drafts(
         self,
@@ -131,16 +142,23 @@ class Sampler:
         finished = end in ids
         kept = ids[: ids.index(end)] if finished else ids
         text: str = self._tokenizer.decode(kept, skip_special_tokens=True).strip()
-        return text if finished else " ".join(text.rsplit(None, 1)[:-1])
+        if finished:
+            return text
+        whole = " ".join(text.rsplit(None, 1)[:-1])
+        return cut_at_sentence(whole) if self._config.endings == "cut" else whole
 
     def _refuse_missing(
         self, counts: Mapping[Combination, int], found: Mapping[Combination, int]
     ) -> None:
         for combination, wanted in counts.items():
             if found[combination] < wanted:
+                kinds, or_filter = self._config.filter, ""
+                if kinds != "none":
+                    or_filter = f", or leave `filter={kinds}` out"
                 raise InputError(
                     f"only {found[combination]} of {wanted} rows for label {combination} were "
                     "usable (neither empty nor looping); raise `temperature` or lower `guidance`"
+                    f"{or_filter}"
                 )
 
 
@@ -169,9 +187,13 @@ class RowGroups:
         path = self._path(number)
         try:
             rows = json.loads(path.read_text("utf-8"))
-            return [Row(tuple(combination), text) for combination, text in rows]
+            return [Row(tuple(combination), *rest) for combination, *rest in rows]
         except DAMAGED:
             raise InputError(f"{path.name}: is damaged; remove it, and it is drawn anew") from None
+
+    def filtered(self, groups: int) -> int:
+        """Return how many texts the filter refused in the first so many groups."""
+        return sum(row.filtered for number in range(groups) for row in self.read(number))
 
     def draw(
         self,
@@ -189,7 +211,7 @@ class RowGroups:
             self._held[number] = rows
             return
         self._folder.mkdir(parents=True, exist_ok=True)
-        plain = [[list(row.combination), row.text] for row in rows]
+        plain = [[list(row.combination), row.text, row.filtered] for row in rows]
         with whole_file(self._path(number)) as file:
             json.dump(plain, file, ensure_ascii=False)
 

@@ -21,7 +21,7 @@ from twinset.data.schema import ORDERED, Attribute, Combination, Schema
 from twinset.data.templates import Template
 from twinset.data.tokenization import prompt_tokens, text_budget
 from twinset.errors import DAMAGED, InputError
-from twinset.files.atomic import open_as_folder, write_json
+from twinset.files.atomic import open_as_folder, write_json, write_text
 from twinset.files.limits import read_text
 from twinset.files.manifest import fault, write_checksums
 from twinset.models.base_model import context_length, load_base
@@ -32,6 +32,7 @@ from twinset.privacy.mechanism.token_marginals import TokenMarginals
 from twinset.privacy.statement.guarantee import Guarantee, guarantee
 from twinset.privacy.statement.ledger import Ledger
 from twinset.progress import Progress, Silent
+from twinset.release.model_card import CARD, render_model_card
 from twinset.release.run_format import LEDGER, check_file_format
 from twinset.sampling.allocation import proportional
 from twinset.sampling.row_shards import draw_groups
@@ -63,6 +64,7 @@ class TwinModel:
         base_origin: where the base model came from; no path of this machine.
         tilt: brings the rows' words nearer to those of the private texts; None: as they are.
         teacher: tells a text's labels; None: nothing does.
+        base_name: what the base model is called; no path of this machine; "" where nobody said.
     """
 
     model: Any
@@ -75,6 +77,7 @@ class TwinModel:
     base_origin: str
     tilt: TokenTilt | None = None
     teacher: Teacher | None = None
+    base_name: str = ""
     _reference: dict[Combination, list[list[int]]] = field(
         default_factory=dict, repr=False, compare=False
     )
@@ -206,6 +209,7 @@ class TwinModel:
             self.teacher.save(folder)
         write_json(folder / DESCRIPTION, self._description())
         write_json(folder / LEDGER, self.ledger.to_dict())
+        write_text(folder / CARD, render_model_card(self.base_name, self.base_origin, self.ledger))
         open_as_folder(folder)
         write_checksums(folder)
 
@@ -217,6 +221,7 @@ class TwinModel:
             "label_counts": counts,
             "text_tokens": self.text_tokens,
             "base_origin": self.base_origin,
+            "base_name": self.base_name,
         }
 
     @classmethod
@@ -245,6 +250,7 @@ class TwinModel:
                 data["text_tokens"],
                 Ledger.load(folder / LEDGER),
                 data["base_origin"],
+                base_name=data.get("base_name", ""),
             )
             vocabulary = base.model.config.vocab_size
             model.tilt = TokenTilt.load(folder, model.schema, vocabulary)
@@ -268,6 +274,7 @@ class TwinModel:
         schema, attributes = self.schema, self.schema.attributes
         names = [attribute.name for attribute in attributes]
         texts = [schema.text, schema.text_dtype, self.template.pattern, *schema.columns, *names]
+        texts.append(self.base_name)
         for text in (*texts, *(attribute.dtype for attribute in attributes)):
             text.encode()
         columns = sorted(schema.columns) == sorted([schema.text, *names])

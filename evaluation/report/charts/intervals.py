@@ -51,7 +51,7 @@ def interval_chart(
     described = "; ".join(f"{name} {with_interval(rows[name])}" for name in names)
     if reference:
         described += f"; {reference.label} {number(reference.value)}"
-    marks = _reference(reference, scale, foot) if reference else []
+    marks = _reference(reference, scale, top, len(names)) if reference else []
     return drawing(foot + _FOOT, title, described, *_axis(scale, foot), *marks, *parts)
 
 
@@ -113,9 +113,12 @@ def _axis(scale: Scale, y: float) -> Iterator[Markup]:
         yield text(short(tick), place, y + 14, "tick", anchor)
 
 
-def _reference(reference: Reference, scale: Scale, foot: float) -> Iterator[Markup]:
+def _reference(reference: Reference, scale: Scale, top: float, rows: int) -> Iterator[Markup]:
+    """Draw a line beside the bars of each row, never through the names above them."""
     x = scale(reference.value)
     room = len(reference.label) * 5.2
     anchor = "start" if x < room / 2 else "end" if x > WIDTH - room / 2 else "middle"
-    yield line(x, 12, x, foot, "reference")
+    for row in range(rows):
+        start = top + row * _PITCH + 13
+        yield line(x, start, x, start + _BAR + 5, "reference")
     yield text(reference.label, x, 9, "note", anchor)

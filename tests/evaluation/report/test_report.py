@@ -1,7 +1,10 @@
 """The report: what stands on it, that all text is text, and that nothing is fetched."""
 
+import base64
+import hashlib
 import re
 from dataclasses import replace
+from datetime import date
 
 import pandas as pd
 import pytest
@@ -11,26 +14,36 @@ from evaluation.report import build_report, write_report
 from tests.helpers import handover, reported
 from tests.helpers.pages import Page, all_elements, answers, one
 from tests.helpers.reported import audit, bare, evaluation, everything_in, with_twin
+from twinset import __version__
 from twinset.data.formats import write_frame
 from twinset.errors import InputError
 from twinset.privacy.accounting.events import IndividualGaussian
 from twinset.privacy.accounting.rounding import up_decimals
 from twinset.privacy.mechanism.privacy_weight import WeightScale
+from twinset.privacy.statement.belief import belief_sentence
 from twinset.privacy.statement.guarantee import guarantee
 
 EVIL = "<script>alert(1)</script>]]>\"'&<img src=x onerror=alert(1)></style></textarea>{{7*7}}"
 
 
-def test_the_guarantee_stands_on_top_word_for_word(page):
+def section(page, name):
+    return one(e for e in page.root.find("section") if e.attributes["id"] == name)
+
+
+def test_the_answers_stand_on_top_and_the_guarantee_word_for_word_below(page):
     claim = guarantee(handover.ledger())
-    main = one(page.root.find("main"))
-    first, *_ = main.find("section")
-    assert first.attributes["id"] == "guarantee"
-    assert claim.sentence in first.text
-    assert [dd.text for dd in first.find("dd")] == ["2.16", "10⁻⁵"]
-    assert "record (add or remove one record)" in first.text
-    assert all(line in first.text for line in (*claim.covers, *claim.excludes))
-    assert "No guarantee" not in first.text
+    first = next(one(page.root.find("main")).find("section"))
+    assert first.attributes["id"] == "verdicts" and belief_sentence(claim) in first.text
+    assert "May I hand this over?" in first.text and "ε" in first.text and "2.16" in first.text
+    facts = one(e for e in page.root.find("p") if e.attributes.get("class") == "facts").text
+    assert facts == f"6 rows · {date.today():%-d %B %Y} · twinset {__version__}"
+    below = section(page, "guarantee")
+    assert claim.sentence in below.text
+    assert [dd.text for dd in below.find("dd")] == ["2.16", "10−5"]
+    assert one(below.find("sup")).text == "−5"
+    assert "record (add or remove one record)" in below.text
+    assert all(line in below.text for line in (*claim.covers, *claim.excludes))
+    assert "No guarantee" not in page.root.text
 
 
 def test_epsilon_of_each_privacy_weight_is_shown(tmp_path):
@@ -38,8 +51,8 @@ def test_epsilon_of_each_privacy_weight_is_shown(tmp_path):
     trained = (IndividualGaussian(9.0, 1.0, 20, 0.5),)
     ledger = handover.ledger(trained, policy="adaptive", weight_scale=scale, sample_rate=1.0)
     page = Page(build_report(bare(tmp_path, ledger=ledger)))
-    first = next(page.root.find("section"))
-    shown = [[cell.text for cell in row.children] for row in one(first.find("tbody")).find("tr")]
+    table = one(section(page, "guarantee").find("tbody"))
+    shown = [[cell.text for cell in row.children] for row in table.find("tr")]
     expected = guarantee(ledger).by_weight
     assert shown == [[f"{w:g}", up_decimals(eps), "20%"] for w, eps, _ in expected]
     assert [row[0] for row in shown] == ["1", "0.75", "0.5", "0.25", "0"]
@@ -50,9 +63,11 @@ def test_no_guarantee_cannot_be_missed(tmp_path, ledger):
     run = bare(tmp_path, ledger=ledger)
     if ledger is None:
         (run / "share" / "privacy.json").unlink()
-    first = next(one(Page(build_report(run)).root.find("main")).find("section"))
-    assert one(e for e in first.find("p") if e.attributes.get("class") == "none")
-    assert "No guarantee" in first.text and not list(first.find("dd"))
+    page = Page(build_report(run))
+    first = section(page, "verdicts")
+    assert one(e for e in first.find("span") if e.attributes.get("class") == "none")
+    assert "No guarantee" in first.text and not list(section(page, "guarantee").find("dd"))
+    assert next(first.find("p")).text == "No"  # whether it may be handed over
     assert ("Unknown" in first.text) == (ledger is None)
 
 
@@ -188,7 +203,9 @@ def test_hostile_text_shows_as_text(tmp_path):
     page = Page(html)
     assert page.root.text.count(EVIL) > 20
     names = {element.name for element in all_elements(page)}
-    assert not names & {"script", "img", "textarea", "iframe", "object", "b>", "i"}
+    script = one(e for e in all_elements(page) if e.name == "script")
+    assert EVIL not in script.text and not script.attributes
+    assert not names & {"img", "textarea", "iframe", "object", "b>", "i"}
     assert not [k for e in all_elements(page) for k in e.attributes if k.startswith("on")]
     assert "\x00" not in html and "\x1b" not in html and "\N{REPLACEMENT CHARACTER}" in html
     html.encode("utf-8")
@@ -212,6 +229,22 @@ def test_real_rows_are_shown_on_request_only(tmp_path):
     assert "<h3>Twin</h3>" in shown
 
 
+def test_rows_stand_beside_what_the_base_wrote_for_the_same_labels(tmp_path):
+    run = with_twin(
+        bare(tmp_path),
+        pd.DataFrame({"review": [f"twin {n}" for n in range(90)], "mood": ["a", "b", "c"] * 30}),
+    )
+    base = {"review": [f"base {n} of {'ab'[n % 2]}" for n in range(80)], "mood": ["a", "b"] * 40}
+    write_frame(pd.DataFrame(base), run / "internal" / "no-private-data.parquet")
+    rows = [e for e in Page(build_report(run)).root.find("li") if e.parent.attributes.get("id")]
+    assert len(rows) == 90 and sum("hidden" not in row.attributes for row in rows) == 20
+    found = [(one(row.find("b")).text, re.findall(r"base \d+ of .", row.text)) for row in rows]
+    others = [text for _, texts in found for text in texts]
+    assert len(others) == len(set(others)) == 60
+    assert all(bool(texts) == (mood != "c") for mood, texts in found)
+    assert all(text.endswith(mood) for mood, texts in found for text in texts)
+
+
 def fetched(html):
     """Everything on a page by which a browser could ask for something."""
     found = [
@@ -228,8 +261,11 @@ def fetched(html):
 def test_nothing_is_fetched_and_nothing_runs(html):
     assert fetched(html) == []
     assert "https:" not in html and "http:" not in html
-    assert "<script" not in html and "javascript:" not in html
-    assert "default-src 'none'" in html  # and the browser is told so
+    assert html.count("<script") == 1 and "javascript:" not in html
+    script = one(e for e in all_elements(Page(html)) if e.name == "script").text
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'" in html
+    assert not re.search(r"fetch\(|XMLHttp|import|eval|innerHTML|location", script)
     for planted in ('<a href="https://x.y">', '<p style="a">', '<img src="//x">'):
         closed = "" if "img" in planted else f"</{planted[1]}>"
         assert fetched(html.replace("</main>", f"{planted}{closed}</main>"))

@@ -12,6 +12,7 @@ from evaluation.fidelity.measures import SECOND
 from evaluation.leakage.overlap import HELDOUT, SAMPLE, TRAIN
 from evaluation.report import groups
 from evaluation.report.charts import styles
+from tests.helpers import handover
 from tests.helpers.pages import all_elements, one
 
 
@@ -22,7 +23,7 @@ def test_headings_are_in_order_and_links_lead_somewhere(page):
     ids = [e.attributes["id"] for e in all_elements(page) if "id" in e.attributes]
     assert len(ids) == len(set(ids))
     links = {e.attributes["href"][1:] for e in page.root.find("a")}
-    assert len(links) > 8 and links <= set(ids)
+    assert len(links) == 8 and links <= set(ids)
     assert len([*page.root.find("main")]) == len([*page.root.find("h1")]) == 1
     assert one(page.root.find("html")).attributes["lang"] == "en"
 
@@ -101,6 +102,14 @@ def test_the_words_are_those_of_the_modules_that_measure():
 BROWSER = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )
+
+
+def in_browser(test):
+    """Mark a test that asks a browser."""
+    missing = pytest.mark.skipif(BROWSER is None, reason="no Chromium here")
+    return pytest.mark.browser(missing(test))
+
+
 PROBE = """<!doctype html><title>probe</title>
 <iframe width=360 height=800 style="border:0" srcdoc="{page}"></iframe>
 <pre id=found></pre>
@@ -134,7 +143,13 @@ def complaints(done):
     return [line for line in done.stderr.splitlines() if "CONSOLE" in line]
 
 
-@pytest.mark.skipif(BROWSER is None, reason="no Chromium here")
+@in_browser
+def test_a_browser_shows_the_receivers_page_without_complaint(tmp_path):
+    page = handover.hand_over(tmp_path / "share").page.read_text("utf-8")
+    assert complaints(browse(tmp_path, page, "--dump-dom")) == []
+
+
+@in_browser
 def test_a_browser_shows_it_without_complaint(tmp_path, html):
     done = browse(tmp_path, html, "--screenshot=page.png", "--window-size=1200,2000")
     assert complaints(done) == []
@@ -143,8 +158,11 @@ def test_a_browser_shows_it_without_complaint(tmp_path, html):
     assert complaints(browse(tmp_path, broken, "--dump-dom"))  # its own policy forbids scripts
 
 
-@pytest.mark.skipif(BROWSER is None, reason="no Chromium here")
-def test_a_telephone_need_not_scroll_sideways(tmp_path, html):
+@in_browser
+@pytest.mark.parametrize("whose", ["owner", "receiver"])
+def test_a_telephone_need_not_scroll_sideways(tmp_path, html, whose):
+    if whose == "receiver":
+        html = handover.hand_over(tmp_path / "share").page.read_text("utf-8")
     free = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", html)
     inner = free.replace("&", "&amp;").replace('"', "&quot;")
     done = browse(tmp_path, PROBE.format(page=inner), "--dump-dom", "--window-size=800,900")
@@ -152,4 +170,36 @@ def test_a_telephone_need_not_scroll_sideways(tmp_path, html):
     assert found is not None, done.stderr[-500:]
     closed, opened, small, scripts = map(int, found.groups())
     assert 300 < closed <= 360 and opened <= 360
-    assert (small, scripts) == (0, 0)
+    assert (small, scripts) == (0, whose == "owner")
+
+
+SCREEN = """<!doctype html><title>screen</title>
+<iframe width={width} height={height} style="border:0" srcdoc="{page}"></iframe>
+<pre id=found></pre>
+<script>
+onload = () => {{
+  const inside = document.querySelector("iframe").contentDocument;
+  const ends = [...inside.querySelectorAll(".facts, .handing, .belief, .verdict")]
+    .map(each => Math.ceil(each.getBoundingClientRect().bottom));
+  const field = inside.getElementById("find");
+  field.value = "HE SAID";
+  field.dispatchEvent(new Event("input"));
+  const rows = [...inside.querySelectorAll("#pairs > li")];
+  const hits = rows.filter(row => row.getBoundingClientRect().height).length;
+  found.textContent = JSON.stringify([ends.length, Math.max(...ends), rows.length, hits]);
+}};
+</script>"""
+
+
+@in_browser
+@pytest.mark.parametrize(("width", "height"), [(1280, 800), (400, 850)])
+def test_the_answers_are_on_the_first_screen_and_rows_can_be_found(tmp_path, html, width, height):
+    free = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", html)
+    inner = free.replace("&", "&amp;").replace('"', "&quot;")
+    shown = SCREEN.format(page=inner, width=width, height=height)
+    done = browse(tmp_path, shown, "--dump-dom", f"--window-size={width + 40},{height + 200}")
+    found = re.search(r'<pre id="found">\[(\d+),(\d+),(\d+),(\d+)\]</pre>', done.stdout)
+    assert found is not None, done.stderr[-500:]
+    answers, end, rows, hits = map(int, found.groups())
+    assert answers == 6 and 300 < end <= height
+    assert (rows, hits) == (6, 1)

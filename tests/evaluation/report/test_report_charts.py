@@ -11,7 +11,9 @@ from evaluation.findings import Histogram, Measured
 from evaluation.report import build_report
 from evaluation.report.charts.axes import Scale
 from evaluation.report.charts.histograms import histogram_chart
+from evaluation.report.charts.intervals import Reference, interval_chart
 from evaluation.report.charts.lines import Lines, line_chart
+from evaluation.report.figures import figures_of
 from evaluation.report.making import noise_map, over_steps, spent_over_steps
 from tests.helpers import handover, reported
 from tests.helpers.pages import Page, answers
@@ -35,6 +37,36 @@ def test_scores_that_are_no_numbers_are_shown_as_such(tmp_path):
     assert not re.search(r"\bnan\b|\bNaN\b|\binf\b|\bNone\b", Page(html).root.text)
     drawn = re.findall(r'(?:[dxy12]|width|height)="([^"]*)"', html)
     assert len(drawn) > 100 and not [d for d in drawn if "nan" in d or "inf" in d]
+
+
+def test_nothing_is_drawn_twice(tmp_path):
+    def drawn(**values):
+        place = {"label": "mood", "classifier": "tfidf"}
+        scores = {rows: reported.share("accuracy", value) for rows, value in values.items()}
+        named = {"small": "real, no more rows than the twin"}
+        found = [
+            Measured("utility", score, {"rows": named.get(rows, rows)} | place)
+            for rows, score in scores.items()
+        ]
+        (figure,) = figures_of(found)
+        return figure.panels[0][1].count("<rect")
+
+    assert drawn(real=0.8, small=0.8, twin=0.7) == 2 and drawn(real=0.8, small=0.7, twin=0.7) == 3
+    copied = [
+        m for m in reported.leakage() if m.score.name == "near-duplicates" and "against" in m.place
+    ]
+    (figure,) = figures_of(copied)
+    assert len(copied) == 3 and figure.panels[0][1].count("<rect") == 2
+
+
+def test_names_are_not_crossed_by_a_reference():
+    rows = {"real": reported.share("accuracy", 0.8), "twin": reported.share("accuracy", 0.7)}
+    picture = interval_chart("t", rows, (0.0, 1.0), Reference(0.5, "guessing"))
+    lines = re.findall(r'y1="([^"]*)" x2="[^"]*" y2="([^"]*)" class="reference"', picture)
+    names = [float(y) for y in re.findall(r'y="([^"]*)" class="label', picture)]
+    assert len(lines) == len(names) == 2
+    for start, end in ((float(a), float(b)) for a, b in lines):
+        assert not any(start < name and end > name - 8 for name in names)
 
 
 def test_many_labels_make_a_page_that_can_be_read(tmp_path):
@@ -65,9 +97,14 @@ def test_twins_of_any_size(tmp_path, rows):
     frame = pd.DataFrame({"n": range(rows), "text": [f"row {n} is short" for n in range(rows)]})
     html = build_report(with_twin(bare(tmp_path), frame))
     shown = re.findall(r"row (\d+) is short", html)
-    assert len(shown) == len(set(shown)) == min(rows, 8)
+    assert len(shown) == len(set(shown)) == rows
     assert ("twinset sample RUN" in html) == (rows == 0)
-    assert (f"{min(rows, 8)} of {rows} rows" in html) == (rows > 0)
+    assert (f"Find in {rows} of {rows} rows" in html) == (rows > 0)
+
+
+def test_a_row_that_stands_twice_is_shown_once(tmp_path):
+    frame = pd.DataFrame({"n": [1] * 9, "text": ["the same text"] * 9})
+    assert build_report(with_twin(bare(tmp_path), frame)).count("the same text") == 1
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,14 @@ from evaluation.findings import Measured
 from evaluation.leakage.overlap import HELDOUT, SAMPLE, TRAIN
 from evaluation.private_table import PRIVATE_CLASSIFIER
 from evaluation.report import build_report
-from evaluation.report.verdicts import faithful, leaking, useful
+from evaluation.report.handing_over import may_hand_over
+from evaluation.report.verdicts import REFUTED, Verdict, faithful, leaking, useful
 from evaluation.scores import Score
 from tests.helpers import reported
 from tests.helpers.pages import answers
 from tests.helpers.reported import bare
+from twinset.privacy.statement.guarantee import Guarantee
+from twinset.privacy.statement.ledger import FLAGGED_UNIT
 
 
 def score(name, low, high, goal="minimise"):
@@ -77,6 +80,75 @@ def test_a_private_classifier_of_the_real_rows_is_named_beside_the_twin():
 def test_faithful(goal, twin, answer):
     assert faithful(rows("fidelity", "m", goal, twin=twin, second=(0.5, 0.6))).answer == answer
     assert faithful(rows("fidelity", "m", goal, twin=twin)).answer == "Not measured"
+
+
+def fidelity(**ends):
+    """Measures of fidelity by name, of the twin; a second real sample has 0.9 or, of MAUVE, 1."""
+    second = {"MAUVE": (0.9, 1.0)}
+    return [
+        m
+        for name, twin in ends.items()
+        for m in rows(
+            "fidelity",
+            name.replace("_", " "),
+            "maximise",
+            twin=twin,
+            second=second.get(name, (0.85, 0.95)),
+        )
+    ]
+
+
+LIKE, NEAR, FAR = (0.9, 0.95), (0.5, 0.6), (0.04, 0.06)
+
+
+@pytest.mark.parametrize(
+    ("measured", "answer"),
+    [
+        (fidelity(MAUVE=LIKE, recall_of_embeddings=LIKE), "Yes"),
+        (fidelity(MAUVE=LIKE, recall_of_embeddings=LIKE, other=FAR), "Yes"),
+        (fidelity(MAUVE=LIKE, recall_of_embeddings=FAR), "In part"),
+        (fidelity(MAUVE=NEAR, recall_of_embeddings=LIKE), "In part"),
+        (fidelity(MAUVE=NEAR, recall_of_embeddings=NEAR), "No"),
+        (fidelity(MAUVE=FAR, recall_of_embeddings=LIKE, mean_length=LIKE), "No"),
+        (fidelity(recall_of_embeddings=FAR, MAUVE=LIKE), "In part"),  # MAUVE goes first
+        (fidelity(MAUVE=FAR, **{f"measure {n}": LIKE for n in range(16)}), "No"),
+    ],
+)
+def test_the_measures_that_matter_decide_whether_it_is_faithful(measured, answer):
+    verdict = faithful(measured)
+    assert verdict.answer == answer
+    if measured[0].score.name == "MAUVE":
+        assert verdict.line.startswith("MAUVE ") and verdict.reasons[0].startswith("MAUVE: ")
+
+
+def claim(epsilon, unit="record"):
+    return Guarantee(epsilon, None if epsilon is None else 1e-5, unit, "", "", (), ())
+
+
+@pytest.mark.parametrize(
+    ("stated", "leak", "answer"),
+    [
+        (None, "good", "No"),
+        (claim(None), "good", "No"),
+        (claim(1.0), "bad", "Not yet"),
+        (claim(1.0), "refuted", "No"),
+        (claim(1.0), "good", "Yes"),
+        (claim(1.0), "unknown", "Yes"),
+        (claim(8.0), "good", "With care"),
+        (claim(8.0), "unknown", "Not yet"),
+        (claim(8.0), "bad", "Not yet"),
+        (claim(1.0, FLAGGED_UNIT), "good", "Not as it is"),
+    ],
+)
+@pytest.mark.parametrize("use", ["good", "bad", "unknown"])
+def test_whether_it_may_be_handed_over(stated, leak, answer, use):
+    tone = "bad" if leak == "refuted" else leak
+    leaks = Verdict("?", REFUTED if leak == "refuted" else "a", "an attack found it", tone)
+    said = may_hand_over(stated, Verdict("?", "a", "of use", use), leaks)
+    assert said.answer == answer
+    assert ("no more useful" in said.line) == (use == "bad" and said.tone != "bad")
+    holds = stated is not None and stated.epsilon is not None
+    assert ("an attack found it" in said.line) == (holds and tone == "bad")
 
 
 def beside(goal, train, heldout):
