@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -27,11 +28,11 @@ from torch.utils._pytree import tree_flatten, tree_map_only
 
 from twinset.models import device, precision
 
-DEVICE = torch.device("meta", 0)
+DEVICE = torch.device("meta", 0)  # with a number; libraries load models on plain `meta`
 aten = torch.ops.aten
-MOVES = {aten._to_copy, aten.to}  # between devices, as asked; the second in inference mode
+MOVES = {aten._to_copy, aten.copy_}  # between devices, as asked
 # values, and tensors whose length follows from values
-READS = {aten._local_scalar_dense, aten.is_nonzero, aten.item, aten.nonzero, aten._unique2}
+READS = {aten._local_scalar_dense, aten.nonzero, aten._unique2}
 
 
 class Mixed(RuntimeError):
@@ -79,10 +80,10 @@ def computed(func, args, kwargs, reads: Counter):
     tensors = [t for t in given if isinstance(t, Tensor)]
     named = [d for d in given if isinstance(d, torch.device)]
     there = any(isinstance(t, Pretended) for t in tensors)
-    leaves = bool(named) and named[0].type != DEVICE.type
+    leaves = bool(named) and named[0] != DEVICE
     if not there and (not named or leaves):
         return func(*args, **kwargs)
-    if func.overloadpacket not in {*MOVES, aten.copy_}:
+    if func.overloadpacket not in MOVES:
         _refuse_mixed(func, tensors)
     held = tree_map_only(Pretended, lambda t: t.held, (args, kwargs))
     held = tree_map_only(torch.device, lambda _: torch.device("cpu"), held)
@@ -92,11 +93,11 @@ def computed(func, args, kwargs, reads: Counter):
     if func is aten.copy_.default:
         reads["copies"] += not isinstance(args[0], Pretended)
         return args[0]
-    if func.overloadpacket in MOVES and leaves:
+    if func is aten._to_copy.default and leaves:
         reads["copies"] += 1
         return found
-    found = tree_map_only(Tensor, Pretended, found)
-    return return_and_correct_aliasing(func, args, kwargs, found) if there else found
+    wrapped = tree_map_only(Tensor, Pretended, found)
+    return return_and_correct_aliasing(func, args, kwargs, wrapped) if there else wrapped
 
 
 def _refuse_mixed(func, given: list[Tensor]) -> None:
@@ -129,14 +130,37 @@ class _Lists(TorchFunctionMode):
         if func is Tensor.tolist and isinstance(args[0], Pretended):
             self.reads["values"] += 1
             return args[0].held.tolist()
+        if func in (Tensor.__getitem__, Tensor.__setitem__) and isinstance(args[0], Pretended):
+            places = args[1] if isinstance(args[1], tuple) else (args[1],)
+            args = (args[0], tuple(map(_there, places)), *args[2:])
         return func(*args, **kwargs)
+
+
+def _there(place):
+    return torch.tensor(place).to(DEVICE) if isinstance(place, list) else place
 
 
 @contextmanager
 def pretending() -> Iterator[Counter]:
     """Have the pretended device in the block; yield the counts of what was read from it."""
-    with _Pretending() as mode, _Lists(mode.reads):
+    with _Pretending() as mode, _Lists(mode.reads), _no_inference_mode():
         yield mode.reads
+
+
+@contextmanager
+def _no_inference_mode() -> Iterator[None]:
+    """Have inference mode keep no gradients, and no more: it knows no tensors like these."""
+
+    def enter(self) -> None:
+        self.before = torch.is_grad_enabled()
+        torch.set_grad_enabled(False)
+
+    def leave(self, *error) -> None:
+        torch.set_grad_enabled(self.before)
+
+    mode = torch.inference_mode
+    with patch.object(mode, "__enter__", enter), patch.object(mode, "__exit__", leave):
+        yield
 
 
 @contextmanager
