@@ -10,15 +10,34 @@ import pytest
 import torch
 
 from tests.helpers import oracle
-from tests.helpers.clipped import EXACT, LOSSES, C, build, random_units, run_engine, with_adapters
+from tests.helpers.clipped import (
+    CONTEXT,
+    EXACT,
+    LOSSES,
+    C,
+    build,
+    random_units,
+    run_engine,
+    with_adapters,
+)
 from tests.helpers.pretended import DEVICE, Mixed, Pretended, pretended_gpu, pretending
 from twinset import Twinset
+from twinset.config import RunConfig, SpeedConfig
+from twinset.config.plan import Plan
+from twinset.data.tokenization import TokenisedRecords
 from twinset.models import perplexity
-from twinset.privacy.clipping import ClippingEngine, output_head
+from twinset.models.base_model import load_base
+from twinset.pipeline.estimate import measure
+from twinset.privacy.clipping import ClippingEngine, Scale, output_head
+from twinset.privacy.clipping.batch_invariance import BatchShape, batch_interference
 from twinset.privacy.clipping.engine import UnitClipping
+from twinset.privacy.clipping.execution import repeatable_kernels
 from twinset.privacy.clipping.gradient_uses import EmbeddingUse
 from twinset.sampling import decoding, token_sampling
 from twinset.sampling.twin_model import TwinModel
+from twinset.training.clipped_sum import Batch, ClippedSum, WrongPrompts
+from twinset.training.distributed_sum import DistributedSum, follow
+from twinset.training.private_optimizer import _moved
 
 FAMILIES = ["gpt2-tied", "llama-untied"]  # the second with grouped heads
 READS_A_BATCH = 40  # of values, in a physical batch of a model of two layers
@@ -141,6 +160,89 @@ def test_a_forgotten_device_is_caught(monkeypatch, tiny_base, fault):
     with pretended_gpu(monkeypatch), pytest.raises(Exception, match="of the processor") as caught:
         fitted(tiny_base, **OPTIONS["full"]).sample(2)
     assert isinstance(caught.value, Mixed)
+
+
+def test_short_memory_halves_the_check_and_the_probe_too(monkeypatch, tiny_base):
+    """As it halves the physical batches of the run that they are made for."""
+    plain, sizes = ClippingEngine.add, []
+
+    def add(self, sequences, *more):
+        sizes.append(sequences.units)
+        if sequences.units > 3:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return plain(self, sequences, *more)
+
+    monkeypatch.setattr(ClippingEngine, "add", add)
+    base = load_base(str(tiny_base))
+    engine = ClippingEngine(base.model, C)
+    assert batch_interference(engine, base.model.config.vocab_size, [BatchShape(8, 1, 16)]) == 0
+    engine.close()
+    assert sizes == [8, 4, 2, 2]
+    sizes.clear()
+    config = RunConfig(speed=SpeedConfig(physical_batch=8, precision="float32"))
+    plan = Plan(24, 8.0, 1e-5, 12, 3, 1.0, 1.0, 1e-3, 0.0)
+    assert measure(base, config, plan, 16).record_seconds > 0
+    assert sizes == [8, 4, 2, 2]
+
+
+def test_a_gpu_repeats_its_sums_and_multiplies_whole_float32(monkeypatch):
+    def settings() -> tuple:
+        memory = torch.utils.deterministic.fill_uninitialized_memory
+        return (torch.get_deterministic_debug_mode(), torch.get_float32_matmul_precision(), memory)
+
+    before = settings()
+    torch.set_float32_matmul_precision("high")
+    try:
+        with repeatable_kernels(torch.zeros(1)):
+            assert settings() == (before[0], "high", before[2])  # the processor's are left alone
+        with pretending(), repeatable_kernels(torch.zeros(1, device=DEVICE)):
+            assert settings() == (1, "highest", False)
+        assert settings() == (before[0], "high", before[2])
+    finally:
+        torch.set_float32_matmul_precision(before[1])
+
+
+class Alone:
+    """A process group of one process, which looks where tensors are."""
+
+    rank, size, messages = 0, 1, []
+
+    def broadcast_message(self, message=None):
+        return self.messages.pop() if message is None else self.messages.append(message)
+
+    def broadcast(self, tensors) -> None:
+        assert all(isinstance(t, Pretended) for t in tensors)
+
+    reduce = broadcast
+
+    def gather(self, part, columns):
+        assert not isinstance(part, Pretended)  # a rank without units has no other
+        return [part]
+
+
+@pytest.mark.parametrize("units", [[[0], [1, 2]], []])
+def test_processes_exchange_sums_on_the_device_and_figures_on_the_processor(units):
+    with pretending():
+        engine = ClippingEngine(build("gpt2-tied").to(DEVICE), C)
+        prompts = {("a",): [1, 5], ("b",): [1, 6]}
+        records = TokenisedRecords([[7, 8]] * 3, [("a",), ("b",), ("a",)], prompts, 0, CONTEXT)
+        wrong = WrongPrompts(1.0, "bounded", 1, 0)
+        own = ClippedSum(engine, records, wrong, wrong.shapes(records, SpeedConfig(), 4))
+        scales = [Scale(torch.ones(p.shape[-1], device=DEVICE)) for p in engine.parameters]
+        report = DistributedSum(own, Alone()).over(Batch(1, units, scales=scales))
+        assert len(report.norms) == len(units)
+        group = Alone()
+        asked = group.messages[0]
+        group.messages[:] = ["end", asked]
+        follow(own, group)
+    engine.close()
+
+
+def test_what_a_checkpoint_keeps_goes_to_the_device():
+    with pretending():
+        kept = {"mean": [torch.ones(2), torch.ones(3)], "releases": 4}
+        moved = _moved(kept, DEVICE)
+        assert moved["releases"] == 4 and all(isinstance(t, Pretended) for t in moved["mean"])
 
 
 def test_a_perplexity_is_that_of_the_processor(tiny_base, monkeypatch):

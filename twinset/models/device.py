@@ -115,3 +115,10 @@ def peak_memory(device: torch.device) -> float:
         return torch.cuda.max_memory_allocated(device) / 1e9
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # in kilobytes, on macOS bytes
     return peak / (1e9 if sys.platform == "darwin" else 1e6)
+
+
+def device_name(device: torch.device) -> str:
+    """Return what its maker calls a GPU; of the processor nothing is known here."""
+    import torch
+
+    return torch.cuda.get_device_name(device) if device.type == CUDA else device.type

@@ -56,16 +56,17 @@ def repeatable_kernels(like: Tensor) -> Iterator[None]:
         yield
         return
     precision, strict = torch.get_float32_matmul_precision(), torch.get_deterministic_debug_mode()
-    fills = torch.utils.deterministic.fill_uninitialized_memory
+    memory: Any = torch.utils.deterministic
+    fills = memory.fill_uninitialized_memory
     try:
         torch.set_float32_matmul_precision("highest")
         torch.set_deterministic_debug_mode("warn")
-        torch.utils.deterministic.fill_uninitialized_memory = False  # it all is written over
+        memory.fill_uninitialized_memory = False  # all of it is written over
         yield
     finally:
         torch.set_float32_matmul_precision(precision)
         torch.set_deterministic_debug_mode(strict)
-        torch.utils.deterministic.fill_uninitialized_memory = fills
+        memory.fill_uninitialized_memory = fills
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
