@@ -4,10 +4,13 @@ import __future__
 
 import inspect
 import textwrap
+from copy import deepcopy
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 from tests.helpers import oracle
 from tests.helpers.clipped import (
@@ -21,23 +24,26 @@ from tests.helpers.clipped import (
     with_adapters,
 )
 from tests.helpers.pretended import DEVICE, Mixed, Pretended, pretended_gpu, pretending
+from tests.training.test_loop import plan, tokenised
 from twinset import Twinset
-from twinset.config import RunConfig, SpeedConfig
+from twinset.config import PolicyConfig, RunConfig, SpeedConfig
 from twinset.config.plan import Plan
 from twinset.data.tokenization import TokenisedRecords
 from twinset.models import perplexity
 from twinset.models.base_model import load_base
 from twinset.pipeline.estimate import measure
+from twinset.policies import MechanismParams, make_policy
 from twinset.privacy.clipping import ClippingEngine, Scale, output_head
 from twinset.privacy.clipping.batch_invariance import BatchShape, batch_interference
 from twinset.privacy.clipping.engine import UnitClipping
 from twinset.privacy.clipping.execution import repeatable_kernels
 from twinset.privacy.clipping.gradient_uses import EmbeddingUse
+from twinset.privacy.mechanism.randomness import Randomness
 from twinset.sampling import decoding, token_sampling
 from twinset.sampling.twin_model import TwinModel
 from twinset.training.clipped_sum import Batch, ClippedSum, WrongPrompts
 from twinset.training.distributed_sum import DistributedSum, follow
-from twinset.training.private_optimizer import _moved
+from twinset.training.loop import NothingKept, StepContext, train
 
 FAMILIES = ["gpt2-tied", "llama-untied"]  # the second with grouped heads
 READS_A_BATCH = 40  # of values, in a physical batch of a model of two layers
@@ -238,16 +244,47 @@ def test_processes_exchange_sums_on_the_device_and_figures_on_the_processor(unit
     engine.close()
 
 
-def test_what_a_checkpoint_keeps_goes_to_the_device():
-    with pretending():
-        kept = {"mean": [torch.ones(2), torch.ones(3)], "releases": 4}
-        moved = _moved(kept, DEVICE)
-        assert moved["releases"] == 4 and all(isinstance(t, Pretended) for t in moved["mean"])
+class Kept(NothingKept):
+    """Keeps the last state."""
+
+    def on_end(self, step, state) -> None:
+        self.state = deepcopy(state())
+
+
+def stepped(model, seed: int, state: dict | None = None) -> dict:
+    """Take a step with the noise of a seed, from a state or from nothing; return the next one."""
+    options = PolicyConfig(noise_policy="importance")
+    params = MechanismParams(1.0, C, 1.0, Randomness.for_tests(seed), options)
+    kept = Kept()
+    context = StepContext(
+        records=tokenised(),
+        plan=plan(steps=2),
+        policy=make_policy(params),
+        max_grad_norm=C,
+        record_event=lambda event: None,
+        resume_state=state,
+        checkpoints=kept,
+    )
+    train(model, [np.arange(12)], context)
+    return kept.state
+
+
+def test_a_run_that_began_on_the_processor_goes_on_on_a_device(tiny_base, monkeypatch):
+    """With the averages of its policy and of Adam, which a checkpoint brings to the processor."""
+
+    def model():
+        return AutoModelForCausalLM.from_pretrained(tiny_base)
+
+    begun = stepped(model(), seed=1)
+    expected = stepped(model(), 2, deepcopy(begun))["parameters"]
+    with pretended_gpu(monkeypatch):
+        found = stepped(model().to(DEVICE), 2, begun)["parameters"]
+        assert all(isinstance(p, Pretended) for p in found)
+        pairs = zip(found, expected, strict=True)
+        assert all(torch.allclose(a.cpu(), b, rtol=1e-4, atol=1e-6) for a, b in pairs)
 
 
 def test_a_perplexity_is_that_of_the_processor(tiny_base, monkeypatch):
-    from transformers import AutoModelForCausalLM
-
     model = AutoModelForCausalLM.from_pretrained(tiny_base).eval()
     texts = [[5, 6, 7], [8], [9, 10, 11, 12]]
     expected = perplexity.nats_per_token(model, texts, 0)
