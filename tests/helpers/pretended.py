@@ -26,7 +26,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 from torch.utils._pytree import tree_flatten, tree_map_only
 
-from twinset.models import device, precision
+from twinset.models import device
 
 DEVICE = torch.device("meta", 0)  # with a number; libraries load models on plain `meta`
 aten = torch.ops.aten
@@ -172,9 +172,8 @@ def pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter]:
     )
     monkeypatch.setattr(device, "CUDA", DEVICE.type)
     monkeypatch.setattr(device, "gpus", lambda: 1)
-    monkeypatch.setattr(device, "wait_for", lambda device: None)
-    monkeypatch.setattr(device, "peak_memory", lambda device: 1.0)
-    for module in (device, precision):
-        monkeypatch.setattr(module, "has_bfloat16", lambda device: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 3 * 10**9)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
     with pretending() as reads:
         yield reads

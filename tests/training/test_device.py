@@ -27,7 +27,7 @@ from tests.helpers.pretended import DEVICE, Mixed, Pretended, pretended_gpu, pre
 from tests.training.test_loop import plan, tokenised
 from twinset import Twinset
 from twinset.config import PolicyConfig, RunConfig, SpeedConfig
-from twinset.config.plan import Plan
+from twinset.config.options import run_config
 from twinset.data.tokenization import TokenisedRecords
 from twinset.models import perplexity
 from twinset.models.base_model import load_base
@@ -186,9 +186,18 @@ def test_short_memory_halves_the_check_and_the_probe_too(monkeypatch, tiny_base)
     assert sizes == [8, 4, 2, 2]
     sizes.clear()
     config = RunConfig(speed=SpeedConfig(physical_batch=8, precision="float32"))
-    plan = Plan(24, 8.0, 1e-5, 12, 3, 1.0, 1.0, 1e-3, 0.0)
-    assert measure(base, config, plan, 16).record_seconds > 0
+    assert measure(base, config, plan(24, mismatch_weight=0.0), 16).record_seconds > 0
     assert sizes == [8, 4, 2, 2]
+
+
+@pytest.mark.parametrize("policy", ["adaptive", pytest.param("importance", marks=pytest.mark.slow)])
+def test_the_probe_of_a_plan_measures_there(tiny_llama, monkeypatch, policy):
+    options = {"base_model": str(tiny_llama), "device": "cuda", "noise_policy": policy}
+    with pretended_gpu(monkeypatch):
+        base = load_base(str(tiny_llama), device="cuda")
+        speed = measure(base, run_config(options), plan(records=24), 16)
+    assert speed.memory_gb == 3.0
+    assert min(speed.record_seconds, speed.noise_seconds, speed.row_seconds) > 0
 
 
 def test_a_gpu_repeats_its_sums_and_multiplies_whole_float32(monkeypatch):
