@@ -19,7 +19,7 @@ from evaluation.bench import runner
 from evaluation.bench.models import MODELS
 from evaluation.bench.runner import RESULTS, Output, Rounds, names_in
 from evaluation.markdown import facts, page, publish, table
-from twinset.models.device import device_of, wait_for
+from twinset.models.device import CUDA, device_name, device_of, wait_for
 
 SIZES = ("smollm2-135m", "gpt2-124m", "gpt2-355m", "gpt2-774m", "gpt2-1558m")
 METHODS = ("lora", "full")
@@ -31,13 +31,13 @@ STEPS, ROWS = "steps", "rows"
 
 def bench(
     models: Annotated[str, typer.Option(help="Random weights.")] = ",".join(SIZES),
-    device: Annotated[str, typer.Option(help="Where.")] = "cuda",
+    device: Annotated[str, typer.Option(help="Where.")] = CUDA,
     rounds: Rounds = 5,
     output: Output = RESULTS / "gpu.json",
 ) -> None:
     """Run the tests that need a GPU, then time steps and rows."""
     names, place = names_in("--models", models, MODELS), device_of(device)
-    found: dict[str, Any] = {**runner.stamp("gpu"), "device": _name(place), "tests": _tests()}
+    found: dict[str, Any] = {**runner.stamp("gpu"), "device": device_name(place), "tests": _tests()}
     typer.echo(f"tests: {found['tests']}", err=True)
     found[STEPS] = [
         _asked(STEPS, name, method, *shape, rounds, device)
@@ -46,12 +46,6 @@ def bench(
     found[ROWS] = [_asked(ROWS, name, rounds, device) for name in names]
     publish(output, found, markdown(found))
     typer.echo(output.with_suffix(".md").read_text("utf-8"))
-
-
-def _name(place: Any) -> str:
-    from twinset.models.device import device_name
-
-    return device_name(place)
 
 
 def _tests() -> str:
