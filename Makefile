@@ -6,7 +6,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 WORKERS := --numprocesses auto --maxprocesses 4 --dist loadfile
 
-.PHONY: demo test test-all lint bench docs clean
+.PHONY: demo test test-all lint bench gpu docs clean
 
 demo: $(INSTALLED)
 	$(BIN)/twinset demo
@@ -24,6 +24,10 @@ lint: $(INSTALLED)
 
 bench: $(INSTALLED)
 	$(BIN)/python -m evaluation.bench.step
+
+# With what is installed: another build of torch than that of constraints.txt, for the GPU at hand.
+gpu:
+	$(firstword $(wildcard $(BIN)/python) $(PYTHON)) -m evaluation.bench.gpu
 
 docs: $(INSTALLED)
 	$(BIN)/python -m docs.make_cli

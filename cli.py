@@ -132,7 +132,7 @@ def _make(
 
 
 @app.command()
-@takes(*ROWS, *DECODING, *TWIN_FILE, *OVERWRITE, *SEED)
+@takes(OPTIONS["device"], *ROWS, *DECODING, *TWIN_FILE, *OVERWRITE, *SEED)
 def sample(
     model: Annotated[Path, typer.Argument(help="Run folder or model folder.")],
     *,
@@ -144,9 +144,11 @@ def sample(
     from twinset.commandline.console import Console
     from twinset.pipeline import generate as runs
 
-    sampling = run_config(run_options(given)).sampling
+    config, rows, places = run_config(run_options(given)), rows_of(given), places_of(given)
     with Console(quiet) as progress:
-        result = runs.sample_only(model, sampling, rows_of(given), places_of(given), progress)
+        result = runs.sample_only(
+            model, config.sampling, rows, places, progress, config.speed.device
+        )
     show_result(result, as_json)
 
 
@@ -174,7 +176,9 @@ def plan(
 
 
 @app.command()
-@takes(*(OPTIONS[name] for name in ("text", "base_model", "max_tokens", "precision", "seed")))
+@takes(
+    *(OPTIONS[n] for n in ("text", "base_model", "max_tokens", "precision", "device", "seed")),
+)
 def weights(
     tables: Annotated[list[str], typer.Argument(help="Public tables of texts.")],
     *,

@@ -40,6 +40,7 @@ from twinset.data.joined_text import with_joined_text
 from twinset.data.text_layout import Layout
 from twinset.errors import InputError
 from twinset.models.base_model import load_base
+from twinset.models.device import AUTO
 from twinset.privacy.statement.ledger import UNIT
 from twinset.progress import Progress
 
@@ -193,7 +194,7 @@ def _public_model(
         notes.append("no run folder (--run): no rows of the base model, and no perplexity")
         return None
     try:
-        base = load_base(run.config.training.base_model, say=progress.say)
+        base = load_base(run.config.training.base_model, device=AUTO, say=progress.say)
     except InputError as error:
         notes.append(f"no perplexity: {error}")
         return None

@@ -25,6 +25,7 @@ from twinset.errors import DAMAGED, InputError
 from twinset.files.atomic import sha256_file
 from twinset.files.environment import machine, versions
 from twinset.files.limits import read_text
+from twinset.models.device import AUTO
 from twinset.release.run_format import LEDGER, check_file_format
 from twinset.sampling.twin_model import DESCRIPTION, twin_frame
 
@@ -60,7 +61,11 @@ class FinishedRun:
             plan = made_from["plan"]
             config = RunConfig.from_dict(made_from)
             chosen = {name: plan[name] for name in ("steps", "batch_size", "learning_rate")}
-            config = replace(config, training=replace(config.training, **chosen))
+            config = replace(
+                config,
+                training=replace(config.training, **chosen),
+                speed=replace(config.speed, device=AUTO),  # of this machine, not of the run's
+            )
             described = _json(root / "model" / DESCRIPTION)
             schema = Schema.from_dict(described["schema"])
             template = Template.from_dict(described["template"])

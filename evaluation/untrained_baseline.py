@@ -42,7 +42,12 @@ def untrained_twin(
         progress: is notified of how many rows are written.
     """
     training = config.training
-    base = load_base(training.base_model, dtype=frozen_dtype(config), say=progress.say)
+    base = load_base(
+        training.base_model,
+        dtype=frozen_dtype(config),
+        device=config.speed.device,
+        say=progress.say,
+    )
     prompts = prompt_tokens(template, schema.combinations, base.tokenizer)
     longest = text_budget(prompts, context_length(base.model), training.max_tokens)
     total = sum(counts.values())

@@ -92,3 +92,9 @@ def model_copy(tiny_base, tmp_path) -> Path:
 def good_table(tmp_path, monkeypatch) -> Path:
     """A working folder with one good table, t.csv."""
     return good_table_in(tmp_path, monkeypatch)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what needs a GPU where there is none."""
+    if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+        pytest.skip("needs a GPU")

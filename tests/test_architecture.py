@@ -254,6 +254,50 @@ raise InputError("--rows" + "; or (--no-privacy)")
     assert flags_in(source) == ["raise --rows above {}", "--rows", "; or (--no-privacy)"]
 
 
+NAMES_DEVICES = ("twinset.models.device", "twinset.distributed")  # the second: what carries sums
+GPU, CPU = re.compile(r"(cuda|mps|xpu)(:.*)?"), "cpu"
+
+
+def devices_in(source: str) -> list[str]:
+    """Return where a source names a device: in a string, as `torch.cuda`, or by `.cuda()`."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute) and node.attr in ("cuda", "mps"):
+            found.append(ast.unparse(node))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found += [node.value] * bool(GPU.fullmatch(node.value))
+        found += [text_of(part) for part in _devices_of(node) if text_of(part) == CPU]
+    return found
+
+
+def _devices_of(node: ast.AST) -> list[ast.AST]:
+    """Return the parts of a node where "cpu" is a device, and not a size or a key."""
+    if isinstance(node, ast.Call):
+        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        named = [k.value for k in node.keywords if k.arg in ("device", "map_location")]
+        return [*named, *(node.args if name in ("to", "device") else [])]
+    if isinstance(node, ast.arguments):
+        return [*node.defaults, *(default for default in node.kw_defaults if default)]
+    return list(node.comparators) if isinstance(node, ast.Compare) else []
+
+
+def test_one_module_names_devices():
+    """All others take the model's: `device=x.device`; and move what they read with `.cpu()`."""
+    names = [n for n in MODULES if n.startswith(("twinset", "evaluation"))]
+    found = {n: devices_in(MODULES[n].read_text("utf-8")) for n in names if n not in NAMES_DEVICES}
+    assert {name: devices for name, devices in found.items() if devices} == {}
+
+
+def test_a_device_that_is_named_is_found():
+    source = """
+x = torch.zeros(2, device="cpu").cuda() if torch.cuda.is_available() else y.to(f"cuda:{n}")
+z = [torch.device("meta"), x.cpu(), x.is_cpu, "a cpu", {"cpu": 1}]
+def f(device="cpu"): return x.to("cpu") if x.device.type == "cpu" else torch.device("cpu")
+"""
+    named = ["cuda:", "torch.cuda", "torch.zeros(2, device='cpu').cuda"]
+    assert sorted(devices_in(source)) == sorted(named + 5 * ["cpu"])
+
+
 def test_a_newcomer_can_overlook_the_top():
     entries = [path for path in (ROOT / "twinset").iterdir() if path.name != "__pycache__"]
     assert len(entries) <= MOST_ENTRIES

@@ -222,7 +222,7 @@ class Twinset:
     def load(cls, path: str | Path, **options: Any) -> Self:
         """Read a model folder, or a run folder's model; `options` as of `Twinset`."""
         twinset = cls(**options)
-        twinset._model = TwinModel.load(path)
+        twinset._model = TwinModel.load(path, twinset.config.speed.device)
         return twinset
 
 

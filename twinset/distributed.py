@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 END = "end"
-LOOPBACK = "lo"
+ONLY_HERE = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}  # the loopback
 PATIENCE = timedelta(hours=12)  # rank 0 may write a checkpoint, or ask nothing, for long
 ENDING = 20.0  # seconds, for a process whose connections are closed
 
@@ -43,8 +43,10 @@ class ProcessGroup:
         return self.rank == 0
 
     def barrier(self) -> None:
-        """Wait until all have come so far."""
-        self._dist.barrier()
+        """Wait until all have come so far, by connections that are always there."""
+        import torch
+
+        self._dist.all_reduce(torch.zeros(1))
 
     def broadcast_message(self, message: Any = None) -> Any:
         """Return rank 0's message, plain values, on every rank."""
@@ -166,7 +168,7 @@ def _start(meeting: str, rank: int, count: int, threads: int) -> subprocess.Pope
         str(rank),
         str(count),
     ]
-    more = {"OMP_NUM_THREADS": str(threads), "GLOO_SOCKET_IFNAME": LOOPBACK}
+    more = {"OMP_NUM_THREADS": str(threads), "LOCAL_RANK": str(rank), **ONLY_HERE}
     silent = subprocess.DEVNULL  # what goes wrong there is reported here
     return subprocess.Popen(
         command, env=worker_environment() | more, stdin=silent, stdout=silent, stderr=silent
@@ -185,9 +187,9 @@ def joined(meeting: str, rank: int = -1, size: int = -1) -> Iterator[ProcessGrou
     import torch.distributed as dist
 
     if size > 0:
-        os.environ["GLOO_SOCKET_IFNAME"] = LOOPBACK
+        os.environ.update(ONLY_HERE)
     dist.init_process_group(
-        "gloo", init_method=meeting, timeout=PATIENCE, rank=rank, world_size=size
+        _backends(), init_method=meeting, timeout=PATIENCE, rank=rank, world_size=size
     )
     try:
         group = ProcessGroup()
@@ -196,3 +198,12 @@ def joined(meeting: str, rank: int = -1, size: int = -1) -> Iterator[ProcessGrou
             group.broadcast_message(END)
     finally:
         dist.destroy_process_group()
+
+
+def _backends() -> str:
+    """Return what carries tensors: messages lie on the processor, weights and sums on GPUs."""
+    import torch
+    import torch.distributed as dist
+
+    has_nccl = torch.cuda.is_available() and dist.is_nccl_available()
+    return "cpu:gloo,cuda:nccl" if has_nccl else "gloo"

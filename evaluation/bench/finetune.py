@@ -89,7 +89,8 @@ def _tokens(config: RunConfig, count: int) -> TokenisedRecords:
 
 
 def _model(config: RunConfig) -> Any:
-    model = load_base(config.training.base_model).model.to(frozen_dtype(config))
+    name, device = config.training.base_model, config.speed.device
+    model = load_base(name, device=device).model.to(frozen_dtype(config))
     return trainable(model, config.training)
 
 

@@ -72,11 +72,12 @@ class Made(NamedTuple):
 
 def ordinary(model: Any, work: Work) -> Made:
     """Hugging Face's model as it is, with its own loss."""
+    ids = work.input_ids.to(model.device)
 
     def step() -> None:
         model.zero_grad()
-        with Execution(autocast=work.autocast).casting(work.input_ids.device):
-            loss = model(input_ids=work.input_ids, labels=work.input_ids).loss
+        with Execution(autocast=work.autocast).casting(ids.device):
+            loss = model(input_ids=ids, labels=ids).loss
         loss.backward()
 
     return Made(step)
@@ -106,8 +107,8 @@ class InPlaceLoss(torch.autograd.Function):
 def our_kernels(model: Any, work: Work) -> Made:
     """Not private: plain autograd over the same model, activations and output layer as `ours`."""
     plain = getattr(fuse(model), "get_base_model", lambda: model)()
-    head, ids = plain.get_output_embeddings().weight, work.input_ids
-    q = torch.empty(ids[:, 1:].numel(), len(head))
+    head, ids = plain.get_output_embeddings().weight, work.input_ids.to(model.device)
+    q = torch.empty(ids[:, 1:].numel(), len(head), device=ids.device)
 
     def step() -> None:
         model.zero_grad()

@@ -109,7 +109,12 @@ class PolicyTrials:
             template, schema = self._data.template, self._data.train.schema
             frame = untrained_twin(config, schema, template, counts, self._progress)
         dtype = frozen_dtype(config)
-        base = load_base(config.training.base_model, dtype=dtype, say=self._progress.say)
+        base = load_base(
+            config.training.base_model,
+            dtype=dtype,
+            device=config.speed.device,
+            say=self._progress.say,
+        )
         values, exposures = self._scores(frame, base, self._canaries(seed), seconds)
         return PolicyRun(values, seconds, exposures=exposures)
 

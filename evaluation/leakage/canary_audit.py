@@ -102,7 +102,12 @@ class _Questions:
     ) -> None:
         self._request, self._data, self._progress = request, data, progress
         self._seed, self._longest = config.training.seed, config.training.max_tokens
-        base = load_base(config.training.base_model, dtype=frozen_dtype(config), say=progress.say)
+        base = load_base(
+            config.training.base_model,
+            dtype=frozen_dtype(config),
+            device=config.speed.device,
+            say=progress.say,
+        )
         self._base = base
         combinations = data.train.schema.combinations
         self._prompts = prompt_tokens(data.template, combinations, base.tokenizer)

@@ -25,6 +25,7 @@ from twinset.data.tokenization import TokenisedRecords, tokenise
 from twinset.errors import InputError
 from twinset.models.assets import Say, silent
 from twinset.models.base_model import BaseModel, context_length, load_base
+from twinset.models.device import AUTO
 from twinset.progress import Progress, Silent
 from twinset.sampling.twin_model import TwinModel
 
@@ -99,7 +100,7 @@ def model_attacks(
 def find_base(name: str, origin: str, say: Say = silent) -> BaseModel | None:
     """Return the base model of that name if its origin is what the twin states; else None."""
     try:
-        base = load_base(name, say=say)
+        base = load_base(name, device=AUTO, say=say)
     except InputError:
         return None
     return base if base.origin == origin else None  # the hub, or the folder, may hold another now

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from twinset.models.assets import Say, asset_path, silent
+from twinset.models.device import device_of
 from twinset.models.hub import no_fetched_code, quiet
 from twinset.models.model_files import ModelFiles
 from twinset.progress import Progress
@@ -71,17 +72,18 @@ class SentenceEncoder:
         with quiet(), files.alone() as folder:
             model: Any = AutoModel.from_pretrained(folder, use_safetensors=True, **options)
             self._tokenizer = AutoTokenizer.from_pretrained(folder, **options)
-        self._model = model.eval()
+        self._model = model.eval().to(device_of())
 
     def _embed(self, texts: list[str]) -> np.ndarray:
         import torch
+        from torch.nn.functional import normalize
 
         inputs = self._tokenizer(
             texts, padding=True, truncation=True, max_length=MAX_TOKENS, return_tensors="pt"
-        )
+        ).to(self._model.device)
         with torch.inference_mode():
             states = self._model(**inputs).last_hidden_state  # (B, T, d)
             mask = inputs["attention_mask"].unsqueeze(-1)  # (B, T, 1)
             means = (states * mask).sum(1) / mask.sum(1)  # (B, d)
-            vectors: np.ndarray = torch.nn.functional.normalize(means, dim=1).numpy()
+            vectors: np.ndarray = normalize(means, dim=1).cpu().numpy()
         return vectors

@@ -22,6 +22,7 @@ from evaluation.utility.embeddings import ASSET
 from twinset.data.padding import batches_of_one_length, padded
 from twinset.errors import InputError
 from twinset.models.assets import ASSETS, Say, asset_path, silent
+from twinset.models.device import device_of
 from twinset.models.hub import hub_folder, no_fetched_code, quiet
 from twinset.models.model_files import ModelFiles
 from twinset.policies import make_policy
@@ -104,8 +105,11 @@ class EncoderClassifier(PrivatelyFitted):
         with torch.inference_mode():
             for members in self._cut(rows, range(len(rows))):
                 batch = self._labelled(rows, members, unknown)
-                logits = self._model(input_ids=batch.input_ids, attention_mask=batch.attention_mask)
-                found[members] = logits.logits.argmax(1).numpy()
+                ids, mask = (
+                    x.to(self._model.device) for x in (batch.input_ids, batch.attention_mask)
+                )
+                logits = self._model(input_ids=ids, attention_mask=mask).logits
+                found[members] = logits.argmax(1).cpu().numpy()
         predicted: np.ndarray = self.classes_[found]
         return predicted
 
@@ -114,7 +118,7 @@ class EncoderClassifier(PrivatelyFitted):
         name = self._name or ASSET
         files = ModelFiles.of(self._folder(name), name)
         try:
-            with quiet(), files.alone() as folder, torch.random.fork_rng():
+            with quiet(), files.alone() as folder, torch.random.fork_rng(devices=[]):
                 torch.manual_seed(self._seed)
                 self._model = self._adapt(self._loaded(files, folder, classes))
         except InputError:
@@ -124,7 +128,7 @@ class EncoderClassifier(PrivatelyFitted):
         if self._tokenizer.pad_token_id is None:
             self._tokenizer.pad_token = self._tokenizer.eos_token
         self._model.config.pad_token_id = self._tokenizer.pad_token_id
-        self._model.eval()
+        self._model.eval().to(device_of())
 
     def _loaded(self, files: ModelFiles, folder: Path, classes: int) -> Any:
         """Read the tokenizer; return the model with a new head."""

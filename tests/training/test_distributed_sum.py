@@ -15,6 +15,7 @@ import torch
 from scipy import stats
 
 from tests.helpers.commands import arguments, python_environment, run_python, run_twinset
+from twinset import distributed
 from twinset.config import PrivacyConfig, RunConfig, SpeedConfig, TrainingConfig
 from twinset.config.plan import Plan
 from twinset.data.records import Records
@@ -304,6 +305,26 @@ def test_a_process_that_dies_ends_the_run_with_one_line():
     with pytest.raises(InputError, match="fewer `processes`"), process_group(2) as group:
         group.broadcast_message({"task": "no such task"})  # it ends with an error
         group.barrier()
+
+
+def test_each_process_knows_its_number_and_stays_on_the_loopback(monkeypatch):
+    started = {}
+    monkeypatch.setattr(
+        distributed.subprocess, "Popen", lambda command, env, **more: started.update(env)
+    )
+    distributed._start("meeting", 1, 2, 3)
+    assert (started["LOCAL_RANK"], started["OMP_NUM_THREADS"]) == ("1", "3")
+    assert started["NCCL_SOCKET_IFNAME"] == started["GLOO_SOCKET_IFNAME"] == "lo"
+
+
+@pytest.mark.parametrize(
+    ("gpu", "nccl", "carriers"),
+    [(False, True, "gloo"), (True, False, "gloo"), (True, True, "cpu:gloo,cuda:nccl")],
+)
+def test_messages_go_by_the_processor_and_sums_of_gpus_by_nccl(monkeypatch, gpu, nccl, carriers):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: gpu)
+    monkeypatch.setattr("torch.distributed.is_nccl_available", lambda: nccl)
+    assert distributed._backends() == carriers
 
 
 def test_sharded_training_is_refused(tiny_base, good_table, monkeypatch, capsys):

@@ -233,6 +233,7 @@ def test_one_record_more_moves_the_sum_by_its_own_clipped_gradient(rerun, withou
 OUT_OF_MEMORY = [
     torch.OutOfMemoryError("CUDA out of memory"),
     RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
 ]
 
 

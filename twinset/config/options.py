@@ -154,6 +154,7 @@ SPEED = (
     Option("gradient_checkpointing", bool, "Compute layers twice instead of keeping them."),
     Option("low_memory", bool, "Keep no record's gradient, whatever time that costs."),
     Option("processes", int, "That train and sample together; changes no guarantee."),
+    Option("device", str, "That computes; auto: a GPU, if any.", "auto|cpu|cuda|cuda:N|mps"),
 )
 ROWS = (
     Option("rows", int, "Rows in total; left out: as many as the table has."),

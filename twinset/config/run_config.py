@@ -7,6 +7,7 @@ Privacy knobs (`PrivacyConfig`, `PolicyConfig`), knobs that change what is train
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
@@ -185,10 +186,15 @@ class SpeedConfig:
     gradient_checkpointing: bool = False
     low_memory: bool = False
     processes: int = bounded(1, 1, 1024)
+    device: str = "auto"
 
     def __post_init__(self) -> None:
-        """Refuse an empty physical batch or an unknown precision."""
+        """Refuse an empty physical batch, an unknown precision or what names no device."""
         check_options(self)
+        _require(
+            re.fullmatch(r"auto|cpu|mps|cuda(:\d{1,3})?", self.device) is not None,
+            f"`device`: {self.device[:40]!r} is none of auto, cpu, cuda, cuda:N, mps",
+        )
 
     def units_at_once(self, tokens: int) -> int:
         """Return how many units of so many tokens, padding included, are in memory at once."""

@@ -100,7 +100,7 @@ def factors_of(adapted: Any) -> dict[str, Tensor]:
         if isinstance(layer, LoraLayer):
             (a,), (b,) = layer.lora_A.values(), layer.lora_B.values()
             found |= {f"{name}.A": a.weight, f"{name}.B": b.weight}
-    return {key: factor.detach().to("cpu", torch.bfloat16) for key, factor in found.items()}
+    return {key: factor.detach().to(torch.bfloat16).cpu() for key, factor in found.items()}
 
 
 def scaling_of(adapted: Any) -> float:

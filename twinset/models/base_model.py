@@ -27,6 +27,7 @@ from twinset.models.assets import (
     shipped_models,
     silent,
 )
+from twinset.models.device import CPU, device_of
 from twinset.models.hub import hub_folder, no_fetched_code, quiet
 from twinset.models.model_files import ADAPTER, PEFT_CONFIG, ModelFiles
 from twinset.models.provenance import Stage, facts_of, was_chosen
@@ -71,7 +72,7 @@ def load_base(
     name: str,
     *,
     dtype: torch.dtype | None = None,
-    device: str | torch.device = "cpu",
+    device: str = CPU,
     say: Say = silent,
 ) -> BaseModel:
     """Load a base model.
@@ -81,32 +82,33 @@ def load_base(
             (tried in that order; the hub's local cache goes before the hub itself). Each may be an
             adapter that `twinset pretrain` made: it is added into the built-in model it names.
         dtype: of the weights; float32 where left out.
-        device: where the weights go.
+        device: where the weights go, as `device_of` takes it.
         say: called with one line for people when something slow begins.
 
     Raises:
         InputError: the model cannot be found, reached or loaded, has no safetensors weights, or is
-            no causal language model; an adapter is damaged, or of no built-in model.
+            no causal language model; an adapter is damaged, or of no built-in model; or the device
+            is not there.
     """
+    place = device_of(device)
     folder, origin, licence = _locate(name, say)
     files = _files(folder, name)
     if origin == LOCAL:  # one may hold anything: its files tell it from another
         origin = f"{LOCAL}, files {files.digest()}{_chosen_by(folder)}"
     if files.weights == (ADAPTER,):
-        base = _with_adapter(files, dtype, say)
-        base.model.to(device)
+        base = _with_adapter(files, dtype, place, say)
         licences = " AND ".join(dict.fromkeys((base.licence, licence)))
         whole = f"{base.origin} with the adapter: {origin}"
         return replace(base, name=name, origin=whole, licence=licences)
     with quiet(), files.alone() as alone:
-        model = _load_model(alone, files, dtype)
+        model = _load_model(alone, files, dtype, place)
         tokenizer = _load_tokenizer(alone, name)
     if len(tokenizer) > model.get_input_embeddings().num_embeddings:
         raise InputError(
             f"{name}: its tokenizer has more tokens than its model has embeddings; "
             "name a folder whose model and tokenizer belong together"
         )
-    return BaseModel(model.to(device).eval(), tokenizer, name, origin, licence)
+    return BaseModel(model.eval(), tokenizer, name, origin, licence)
 
 
 def pretraining_of(name: str, say: Say = silent) -> Stage | None:
@@ -177,7 +179,9 @@ def _licence(folder: Path) -> str:
 # --- loading a folder ---------------------------------------------------------------------------
 
 
-def _load_model(alone: Path, files: ModelFiles, dtype: torch.dtype | None) -> Any:
+def _load_model(
+    alone: Path, files: ModelFiles, dtype: torch.dtype | None, place: torch.device
+) -> Any:
     """Load a folder of `ModelFiles.alone`."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -209,10 +213,12 @@ def _load_model(alone: Path, files: ModelFiles, dtype: torch.dtype | None) -> An
             f"{name}: its weights lack {missing[0]} and {len(missing) - 1} more tensors; "
             "name a complete model"
         )
-    return fuse(model)
+    return fuse(model.to(place))
 
 
-def _with_adapter(files: ModelFiles, dtype: torch.dtype | None, say: Say) -> BaseModel:
+def _with_adapter(
+    files: ModelFiles, dtype: torch.dtype | None, place: torch.device, say: Say
+) -> BaseModel:
     """Return the base that an adapter names, with the adapter in its weights: added in float32."""
     from twinset.models.adapter import Adapter
     from twinset.models.precision import fuse
@@ -230,7 +236,7 @@ def _with_adapter(files: ModelFiles, dtype: torch.dtype | None, say: Say) -> Bas
             "it again"
         )
     adapter.add(base.model, files.folder / ADAPTER, files.name)
-    return replace(base, model=fuse(base.model.to(dtype or base.model.dtype)))
+    return replace(base, model=fuse(base.model.to(place, dtype or base.model.dtype)))
 
 
 def _load_tokenizer(folder: Path, name: str) -> Any:

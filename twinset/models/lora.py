@@ -27,7 +27,7 @@ def trainable(model: Any, training: TrainingConfig) -> Any:
     """Return the model as a method trains it; the adapters' start is drawn from the run's seed."""
     if training.method == "full":
         return model
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=[]):  # adapters are drawn on the processor
         torch.manual_seed(training.seed)
         adapted = with_lora(model, training.lora_rank)
     return quantised(adapted) if training.method == "qlora" else adapted

@@ -65,7 +65,8 @@ def _means(model: Any, rows: list[list[int]], length: int) -> Tensor:
     for r, row in enumerate(rows):
         ids[r, : len(row)] = torch.tensor(row)
         mask[r, 1 : len(row)] = True
+    ids, mask = ids.to(model.device), mask.to(model.device)
     logits = model(input_ids=ids, use_cache=False).logits[:, :-1].float()
     nats = cross_entropy(logits.transpose(1, 2), ids[:, 1:], reduction="none").double()
     counted = mask[:, 1:]
-    return (nats * counted).sum(1) / counted.sum(1)
+    return ((nats * counted).sum(1) / counted.sum(1)).cpu()

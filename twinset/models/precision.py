@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from twinset.config import RunConfig
+from twinset.models.device import device_of, has_bfloat16, is_cpu
 from twinset.models.fused_layers import fuse_llama
 from twinset.privacy.clipping import ClippingEngine, Execution
 from twinset.privacy.clipping.batch_invariance import BatchShape, batch_interference
@@ -34,15 +35,9 @@ def execution(config: RunConfig) -> Execution:
     )
 
 
-def has_bfloat16() -> bool:
-    """Return whether this machine's processor multiplies in bfloat16."""
-    supported: bool = torch.cpu._is_avx512_bf16_supported()
-    return supported
-
-
 def _is_low(config: RunConfig) -> bool:
     if config.speed.precision == "auto":
-        return has_bfloat16()
+        return has_bfloat16(device_of(config.speed.device))
     return config.speed.precision == "bfloat16"
 
 
@@ -58,11 +53,11 @@ def is_batch_invariant(
 
 
 def fastest(model: Any) -> Any:
-    """Return a model to sample from, in the format that this machine multiplies fastest in.
+    """Return a model to sample from, in the format that its device multiplies fastest in.
 
     Rows are post-processing: rounding moves no guarantee, whatever training computed in.
     """
-    if has_bfloat16() and model.dtype is torch.float32 and model.device.type == "cpu":
+    if model.dtype is torch.float32 and has_bfloat16(model.device):
         return fuse(deepcopy(model).to(torch.bfloat16))
     return model
 
@@ -82,7 +77,7 @@ def fuse(model: Any) -> Any:
             if type(child) is NewGELUActivation:
                 setattr(module, name, nn.GELU(approximate="tanh"))
     fuse_llama(model)
-    if model.dtype is torch.bfloat16 and model.device.type == "cpu":
+    if model.dtype is torch.bfloat16 and is_cpu(model.device):
         # Flash attention on a CPU is slow here: 31 ms against 6 ms forward and backward for 32 rows
         # of 48 tokens, nine heads; even at 256 tokens.
         model.set_attn_implementation("eager")

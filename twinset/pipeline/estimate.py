@@ -19,11 +19,13 @@ from twinset.config import PolicyConfig, RunConfig
 from twinset.config.plan import Plan
 from twinset.data.padding import padded, padded_lengths
 from twinset.models.base_model import BaseModel, context_length
+from twinset.models.device import peak_memory, wait_for
 from twinset.models.lora import trainable
 from twinset.models.perplexity import TOKENS_AT_ONCE, nats_per_token
 from twinset.models.precision import execution, fastest, frozen_dtype, fuse
 from twinset.policies import MechanismParams, make_policy
 from twinset.privacy.clipping import ClippingEngine, Sequences
+from twinset.privacy.clipping.execution import is_out_of_memory
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.sampling.decoding import generate
 from twinset.sampling.twin_model import REFERENCE_PHASE, REFERENCE_ROWS
@@ -44,7 +46,7 @@ class Estimate:
         training_seconds: of all steps.
         sampling_seconds: of all rows.
         reference_seconds: of the rows that the tilt of words is found by.
-        memory_gb: the process's peak while a physical batch was in memory.
+        memory_gb: the process's peak while a physical batch was in memory, on the device.
     """
 
     tokens: int
@@ -167,7 +169,7 @@ def measure(
         noise_seconds=noise_seconds,
         weigh_seconds=weigh_seconds,
         row_seconds=row_seconds,
-        memory_gb=_peak_memory(),
+        memory_gb=peak_memory(base.model.device),
     )
 
 
@@ -187,11 +189,22 @@ def _record_seconds(
     mask = torch.zeros_like(ids, dtype=torch.bool)
     mask[:, max(1, tokens // 4) : tokens] = True  # behind the prompt, about
     loss = MismatchLoss(plan.mismatch_weight, config.training.mismatch_form)
-    sequences = Sequences(ids, mask, each)
-    engine.add(sequences, loss)  # the first one warms up
+    while True:
+        sequences = Sequences(ids[: units * each], mask[: units * each], each)
+        try:
+            _seconds_to_add(engine, sequences, loss)  # the first one warms up
+            return _seconds_to_add(engine, sequences, loss) / units
+        except RuntimeError as error:
+            if units == 1 or not is_out_of_memory(error):
+                raise
+        units //= 2  # as the run would
+
+
+def _seconds_to_add(engine: ClippingEngine, sequences: Sequences, loss: MismatchLoss) -> float:
     began = time.monotonic()
     engine.add(sequences, loss)
-    return (time.monotonic() - began) / units
+    wait_for(engine.parameters[0].device)
+    return time.monotonic() - began
 
 
 def _weigh_seconds(model: Any, tokens: int) -> float:
@@ -224,15 +237,6 @@ def _row_seconds(model: Any, config: RunConfig, tokens: int) -> float:
         generate(model, prompts, never, PROBE_TOKENS, config.sampling, generator, prompts)
     written = min(tokens, config.sampling.max_new_tokens or tokens)
     return (time.monotonic() - began) / PROBE_ROWS / PROBE_TOKENS * written
-
-
-def _peak_memory() -> float:
-    """Gigabytes. The kernel counts kilobytes, on macOS bytes."""
-    import resource
-    import sys
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (1e9 if sys.platform == "darwin" else 1e6)
 
 
 def usual_tokens(texts: Sequence[str], tokenizer: Any, prompt: int, longest: int) -> int:

@@ -142,7 +142,7 @@ def _of_number(
         raise InputError("give a table, or `records` with a number")
     check_number("`records`", records, RECORDS, is_whole=True)
     plan, facts = make_plan(records, config), PublicFacts(PROMPT_TOKENS, rows or records)
-    base = load_base(config.training.base_model, say=progress.say)
+    base = load_base(config.training.base_model, device=config.speed.device, say=progress.say)
     plan, speed = plan_in_time(plan, config, base, facts, progress)
     speed = speed or facts.speed(plan, config, base)
     return plan, speed, facts, speed.tokens

@@ -23,6 +23,7 @@ from twinset.distributed import ProcessGroup, process_group, world_size
 from twinset.errors import DAMAGED, InputError, Stopped
 from twinset.files.atomic import replacing, write_json, write_text, writing
 from twinset.files.manifest import has_checksums
+from twinset.models.device import AUTO
 from twinset.pipeline.finetune import finetune
 from twinset.pipeline.forecast import report_plan
 from twinset.pipeline.prepare import Prepared, prepare
@@ -102,9 +103,7 @@ def generate(
             folder = run.internal / UNFINISHED / "rows"
             rows = _kept_rows(folder, config.sampling, counts)
             if group:
-                group.broadcast_message(
-                    _sampling_message(run.model, counts, config.sampling, folder)
-                )
+                group.broadcast_message(_sampling_message(run.model, counts, config, folder))
                 draw = partial(model.sampler, config.sampling)
                 draw_groups(draw, counts, progress, rows, group.rank, group.size)
                 group.barrier()
@@ -139,6 +138,7 @@ def sample_only(
     asked: RowsRequest,
     paths: OutputPaths,
     progress: Progress,
+    device: str = AUTO,
 ) -> Result:
     """Write a twin from a model alone: beside `paths.output`, or into the `share/` of its run.
 
@@ -154,7 +154,7 @@ def sample_only(
         raise InputError(
             f"{folder}/share holds a twin; `overwrite=True` to replace it, or `output`"
         )
-    model = TwinModel.load(folder)
+    model = TwinModel.load(folder, device)
     counts = _counts(model, asked, explicit(model.schema, asked))
     with _share_folder(folder, paths) as share:
         twin = _write_twin(model, counts, sampling, paths, share, "", progress)
@@ -191,7 +191,7 @@ def _finetune(
     """Return the model, trained or, in a run that was stopped later, as it is."""
     _check_same(prepared, run, asked)
     if has_checksums(run.model):
-        return TwinModel.load(run.model)
+        return TwinModel.load(run.model, prepared.config.speed.device)
     write_text(run.internal / "notes.txt", "".join(f"{note}\n" for note in prepared.notes))
     recorded, folder = MetricsLog(progress, run.internal), run.internal / UNFINISHED
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -332,13 +332,14 @@ def _write_twin(
 
 
 def _sampling_message(
-    model: Path, counts: dict[Combination, int], sampling: SamplingConfig, rows: Path
+    model: Path, counts: dict[Combination, int], config: RunConfig, rows: Path
 ) -> dict[str, Any]:
     """Return what the other ranks need to draw their share of the twin's rows."""
     return {
         "task": "sample",
         "model": str(model),
-        "sampling": asdict(sampling),
+        "device": config.speed.device,
+        "sampling": asdict(config.sampling),
         "counts": [[list(combination), number] for combination, number in counts.items()],
         "rows": str(rows),
     }

@@ -23,6 +23,7 @@ from twinset.data.tokenization import prompt_tokens, text_budget
 from twinset.detectors import detector_named
 from twinset.errors import InputError
 from twinset.models.base_model import BaseModel, load_base, special_token_strings
+from twinset.models.device import check_device
 from twinset.models.nf4 import check_method
 from twinset.pipeline.estimate import Speed
 from twinset.pipeline.plan_in_time import PublicFacts, plan_in_time
@@ -121,11 +122,12 @@ def prepare(
     progress = progress or Silent()
     _check_owner(source, config.privacy)
     check_method(config.training)
+    check_device(config.speed.device, config.speed.processes)
     frame, records, notes = read_source(source, progress, folder)
     config = _as_marginals_fit(config, records.schema)
     template = template_of(source, records.schema)
     counts = explicit(records.schema, rows or RowsRequest())
-    base = load_base(config.training.base_model, say=progress.say)
+    base = load_base(config.training.base_model, device=config.speed.device, say=progress.say)
     check_reserved(records, frame, special_token_strings(base.tokenizer), source.name)
     planned = sized(config, *begun_with) if begun_with and config.training.is_timed else config
     prepared = _planned(records, template, planned, base)
@@ -158,7 +160,7 @@ def prepare_records(
     config = replace(config, training=replace(config.training, max_minutes=None))  # as it says
     config = _as_marginals_fit(config, records.schema)
     check_method(config.training)
-    base = base or load_base(config.training.base_model)
+    base = base or load_base(config.training.base_model, device=config.speed.device)
     return _planned(records, template, config, base)
 
 

@@ -66,7 +66,8 @@ def _sample(group: ProcessGroup, message: dict[str, Any]) -> None:
     from twinset.sampling.twin_model import TwinModel
 
     sampler = partial(
-        TwinModel.load(message["model"]).sampler, SamplingConfig(**message["sampling"])
+        TwinModel.load(message["model"], message["device"]).sampler,
+        SamplingConfig(**message["sampling"]),
     )
     counts = {tuple(combination): rows for combination, rows in message["counts"]}
     kept = RowGroups(Path(message["rows"]))

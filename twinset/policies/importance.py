@@ -178,7 +178,7 @@ def normalised(importance: Tensor, options: PolicyConfig) -> Tensor:
     """
     # NumPy's quantile: torch's refuses more than 2²⁴ numbers
     at = [options.importance_low, 0.5, options.importance_high]
-    low, middle, high = np.quantile(importance.double().numpy(), at).tolist()
+    low, middle, high = np.quantile(importance.double().cpu().numpy(), at).tolist()
     if not high > low:
         return torch.ones_like(importance)
     scaled = (importance - middle) / (high - low)

@@ -19,7 +19,7 @@ import torch
 
 from twinset.errors import InputError
 from twinset.files.checkpoints import Checkpoints, save_state
-from twinset.models.precision import has_bfloat16
+from twinset.models.device import device_of, has_bfloat16, is_cpu
 from twinset.pretraining.bits_per_byte import bits_per_byte
 from twinset.pretraining.config import PretrainConfig
 from twinset.pretraining.optimizers import adapter_optimizers, optimizers
@@ -235,10 +235,10 @@ def rate(step: int, steps: int, warmup: float) -> float:
 
 def on_cpu() -> bool:
     """Return whether there is nothing better."""
-    return not torch.cuda.is_available()
+    return is_cpu(device_of())
 
 
 def is_low(config: PretrainConfig) -> bool:
     """Return whether products are in bfloat16; weights and their updates are always in float32."""
-    has_low = has_bfloat16() if on_cpu() else torch.cuda.is_bf16_supported()
+    has_low = has_bfloat16(device_of())
     return {"auto": has_low, "bfloat16": True, "float32": False}[config.precision]

@@ -125,7 +125,7 @@ def check_decoding(
     asked = tuple(tuple(prompt) for prompt in prompts.values())[:2]
     try:
         _check_probabilities(model, asked, config)
-        generator = torch.Generator(model.device).manual_seed(0)
+        generator = torch.Generator().manual_seed(0)
         rows = deque([Request(0, asked)])
         list(decode(model, rows, NO_TOKEN, 2, replace(config, batch_size=1), generator))
     except Exception as error:

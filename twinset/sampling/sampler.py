@@ -92,7 +92,7 @@ class Sampler:
         wanted = [c for c, n in counts.items() for _ in range(n)]
         found: dict[int, str] = {}
         tries, filtered = [1] * len(wanted), [0] * len(wanted)
-        generator, wrong = _streams(self._config.seed, self._stream, self._model.device)
+        generator, wrong = _streams(self._config.seed, self._stream)
         waiting = deque(self._request(i, c, wrong) for i, c in enumerate(wanted))
         for i, ids in self._written(waiting, generator):
             text = self._text(ids)
@@ -114,7 +114,7 @@ class Sampler:
     ) -> dict[Combination, list[list[int]]]:
         """Return token ids of rows as the model writes them, usable or not, by combination."""
         wanted = [c for c, n in counts.items() for _ in range(n)]
-        generator, wrong = _streams(self._config.seed, self._stream, self._model.device)
+        generator, wrong = _streams(self._config.seed, self._stream)
         waiting = deque(self._request(i, c, wrong) for i, c in enumerate(wanted))
         found: dict[Combination, list[list[int]]] = {c: [] for c in counts}
         for done, (i, ids) in enumerate(self._written(waiting, generator), start=1):
@@ -220,16 +220,14 @@ class RowGroups:
         return self._folder / f"rows-{number:06}.json"
 
 
-def _streams(
-    seed: int, stream: int, device: torch.device
-) -> tuple[torch.Generator, np.random.Generator]:
-    """Return the sources of the draws and of the wrong prompts.
+def _streams(seed: int, stream: int) -> tuple[torch.Generator, np.random.Generator]:
+    """Return the sources of the draws and of the wrong prompts: on every device the same.
 
     A generator on the processor keeps 32 bits of its seed, so streams are numbers in a row: they
     differ for sure, where hashes might meet.
     """
     start = int(np.random.SeedSequence(seed).generate_state(1)[0])
-    draws = torch.Generator(device).manual_seed((start + stream) % 2**32)
+    draws = torch.Generator().manual_seed((start + stream) % 2**32)
     return draws, np.random.default_rng([seed, stream])
 
 

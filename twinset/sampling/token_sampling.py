@@ -31,7 +31,7 @@ def drawn_tokens(
 
     A few rows at a time: each is passed over a dozen times, and had better stay in the cache.
     """
-    step = max(1, CACHED // own.shape[1]) if own.device.type == "cpu" else len(own)
+    step = max(1, CACHED // own.shape[1]) if own.is_cpu else len(own)
     drawn = []
     for start in range(0, len(own), step):
         rows = slice(start, start + step)
@@ -122,7 +122,7 @@ def _any_token(weights: Tensor, generator: torch.Generator) -> Tensor:
     One number a row, where `torch.multinomial` draws one a token. Sums must never fall, so that a
     token of weight zero has no room: a GPU adds in parallel, and needs double precision for that.
     """
-    reached = weights.cumsum(1, dtype=torch.float64 if weights.is_cuda else torch.float32)
+    reached = weights.cumsum(1, dtype=torch.float32 if weights.is_cpu else torch.float64)
     total = reached[:, -1:]
     draw = torch.rand(
         len(weights), 1, dtype=torch.float64, device=generator.device, generator=generator

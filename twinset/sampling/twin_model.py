@@ -25,6 +25,7 @@ from twinset.files.atomic import open_as_folder, write_json, write_text
 from twinset.files.limits import read_text
 from twinset.files.manifest import fault, write_checksums
 from twinset.models.base_model import context_length, load_base
+from twinset.models.device import AUTO
 from twinset.models.hidden_states import Questions
 from twinset.models.hub import quiet
 from twinset.models.teacher import Teacher
@@ -123,7 +124,8 @@ class TwinModel:
     def _biases(self, strength: float) -> dict[Combination, Tensor]:
         if self.tilt is None or not strength:
             return {}
-        return {c: strength * self.tilt.bias(self.schema, c) for c in self.schema.combinations}
+        combinations, device = self.schema.combinations, self.model.device
+        return {c: (strength * self.tilt.bias(self.schema, c)).to(device) for c in combinations}
 
     def tilt_towards(self, marginals: TokenMarginals, progress: Progress) -> None:
         """Find the tilt with which rows have tokens as often as private texts, by noisy counts.
@@ -225,11 +227,16 @@ class TwinModel:
         }
 
     @classmethod
-    def load(cls, folder: str | Path) -> TwinModel:
+    def load(cls, folder: str | Path, device: str = AUTO) -> TwinModel:
         """Read what `save` wrote; a run folder is taken for its `model/`.
 
+        Args:
+            folder: of the model, or of its run.
+            device: that it is to write rows on, as `device_of` takes it.
+
         Raises:
-            InputError: the folder holds no such model, or one of another format.
+            InputError: the folder holds no such model, or one of another format, or the device is
+                not there.
         """
         folder = Path(folder)
         folder = folder / "model" if (folder / "model" / DESCRIPTION).exists() else folder
@@ -240,7 +247,7 @@ class TwinModel:
             raise InputError(f"the model folder is damaged: {damage}; copy it again")
         try:
             data = json.loads(read_text(folder / DESCRIPTION))
-            base = load_base(str(folder), dtype=_stored_dtype(folder))
+            base = load_base(str(folder), dtype=_stored_dtype(folder), device=device)
             model = cls(
                 base.model,
                 base.tokenizer,

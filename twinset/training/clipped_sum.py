@@ -17,6 +17,7 @@ from twinset.config.plan import Plan
 from twinset.data.padding import batches_of_one_length
 from twinset.data.tokenization import TokenisedRecords
 from twinset.privacy.clipping import ClippingEngine, Scale, UnitReport
+from twinset.privacy.clipping.execution import is_out_of_memory
 from twinset.training.batch_shapes import BatchShapes
 from twinset.training.mismatch_loss import MismatchLoss, summed
 
@@ -103,7 +104,7 @@ class ClippedSum:
                     self.engine.rescale(batch.scales)
                 return joined([self._add(batch.part(places)) for places in self._cut(batch)])
             except RuntimeError as error:
-                if self._tried is None or not _out_of_memory(error):
+                if self._tried is None or not is_out_of_memory(error):
                     raise
                 units = self._units(self._tried)
                 if units == 1:
@@ -145,7 +146,3 @@ def joined(reports: list[UnitReport]) -> UnitReport:
         torch.cat([report.norms for report in reports]),
         torch.cat([report.scales for report in reports]),
     )
-
-
-def _out_of_memory(error: RuntimeError) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error)

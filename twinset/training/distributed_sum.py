@@ -56,7 +56,8 @@ def follow(own: ClippedSum, group: ProcessGroup) -> None:
     """Form one's part of every sum that rank 0 asks for, until it says that it was the last."""
     while (asked := group.broadcast_message()) != END:
         limits = [torch.tensor(some, dtype=torch.float64) for some in asked["limits"]]
-        scales = [Scale(*map(_empty, shapes)) for shapes in asked["scales"]]
+        device = own.engine.parameters[0].device
+        scales = [Scale(*(_empty(s, device) for s in shapes)) for shapes in asked["scales"]]
         units = asked["units"]
         own_limits = limits[group.rank] if limits else None
         batch = Batch(asked["step"], units[group.rank], own_limits, scales)
@@ -69,7 +70,8 @@ def _part(batch: Batch, sizes: list[int], own: ClippedSum, group: ProcessGroup) 
     group.broadcast([f for s in batch.scales for f in (s.columns, s.rows) if f is not None])
     report = own.over(batch)
     group.reduce(own.engine.sums)
-    figures = torch.stack([f.double() for f in (report.losses, report.norms, report.scales)])
+    # from the processor on every rank: one without units has no device to speak of
+    figures = torch.stack([f.double().cpu() for f in (report.losses, report.norms, report.scales)])
     return joined([UnitReport(*each) for each in group.gather(figures, sizes)])
 
 
@@ -77,5 +79,5 @@ def _shape(factor: Tensor | None) -> list[int] | None:
     return None if factor is None else list(factor.shape)
 
 
-def _empty(shape: list[int] | None) -> Tensor | None:
-    return None if shape is None else torch.ones(shape)
+def _empty(shape: list[int] | None, device: torch.device) -> Tensor | None:
+    return None if shape is None else torch.ones(shape, device=device)

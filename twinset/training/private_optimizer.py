@@ -86,5 +86,17 @@ class PrivateOptimizer:
                 parameter.copy_(kept)
         self._optimizer.load_state_dict(state["optimizer"])
         self._schedule.load_state_dict(state["schedule"])
-        self._policy.restore(state["policy"])
+        self._policy.restore(_moved(state["policy"], self._parameters[0].device))
         self.done = state["done"]
+
+
+def _moved(state: Any, device: torch.device) -> Any:
+    """Return plain values with all tensors in them on a device: another one may have kept them."""
+    match state:
+        case Tensor():
+            return state.to(device)
+        case list():
+            return [_moved(value, device) for value in state]
+        case dict():
+            return {name: _moved(value, device) for name, value in state.items()}
+    return state

@@ -146,7 +146,7 @@ def fit_scale_on_tables(
     """
     seed, longest = config.training.seed, config.training.max_tokens
     texts = [cell for table in tables for cell in _some_texts(table, text, rows, seed)]
-    base = load_base(config.training.base_model, say=progress.say)
+    base = load_base(config.training.base_model, device=config.speed.device, say=progress.say)
     base.model.to(frozen_dtype(config))
     ids = base.tokenizer([f" {t.strip()}" for t in texts], add_special_tokens=False)["input_ids"]
     ended = [[*row, base.tokenizer.eos_token_id][:longest] for row in ids]

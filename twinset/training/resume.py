@@ -24,6 +24,7 @@ from twinset.errors import InputError
 from twinset.files.atomic import write_json
 from twinset.files.cache import cache_dir
 from twinset.files.checkpoints import Checkpoint, Checkpoints, save_state
+from twinset.models.device import CPU
 from twinset.privacy.accounting.events import Event
 from twinset.privacy.mechanism.token_marginals import TokenMarginals
 from twinset.privacy.statement.ledger import Ledger
@@ -143,7 +144,7 @@ class Resumption:
         self._others()
         return ResumeState(
             facts["phase"],
-            torch.load(checkpoint.folder / STATE, weights_only=True),
+            torch.load(checkpoint.folder / STATE, weights_only=True, map_location=CPU),
             {tuple(c): n for c, n in facts["label_counts"]},
             Ledger.load(checkpoint.folder / LEDGER),
             TokenMarginals.load(marginals) if marginals.is_file() else None,

@@ -1,4 +1,4 @@
-"""The base model made ready to train: its precision, kernels and adapters.
+"""The base model made ready to train: its device, precision, kernels and adapters.
 
 Knows no private record, and nothing of what a run spends.
 """
@@ -13,13 +13,14 @@ import torch
 
 from twinset.config import RunConfig
 from twinset.models.base_model import BaseModel
+from twinset.models.device import device_of
 from twinset.models.lora import merged, trainable
 from twinset.models.precision import execution, frozen_dtype, fuse, is_batch_invariant
 from twinset.privacy.clipping.batch_invariance import BatchShape
 from twinset.progress import Progress
 
 NOT_BATCH_INVARIANT = (
-    "in bfloat16 this machine rounds a record's gradient by the records computed beside it, which "
+    "in bfloat16 this device rounds a record's gradient by the records computed beside it, which "
     "no theorem covers; training in float32 instead"
 )
 
@@ -50,7 +51,8 @@ class Trainer:
         self.name, self._config = base.name, config
         self._dtype, self.execution = frozen_dtype(config), execution(config)
         self._fallen_back = False
-        self.model = trainable(fuse(base.model.to(self._dtype)), config.training)
+        device = device_of(config.speed.device)
+        self.model = trainable(fuse(base.model.to(device, self._dtype)), config.training).to(device)
         low, norm = self._is_low, config.privacy.max_grad_norm
         if low and shapes and not is_batch_invariant(self.model, norm, self.execution, shapes):
             progress.warn(NOT_BATCH_INVARIANT)

@@ -227,12 +227,15 @@ def test_findings_survive_their_file(run, tmp_path, capsys):
     assert not re.search(r"number \d", first)  # no text of any row
 
 
-def test_a_runs_options_have_the_steps_that_its_time_chose(run, tmp_path):
+def test_a_runs_options_have_the_steps_that_its_time_chose_and_not_its_device(run, tmp_path):
     path = tmp_path / "run" / "internal" / "config.json"
     stored = json.loads(path.read_text())
     stored["training"] |= {"steps": None, "batch_size": None}
+    stored["speed"]["device"] = "cuda"  # of a machine that another one may look at
     path.write_text(json.dumps(stored))
-    training = FinishedRun.read(tmp_path / "run").config.training
+    config = FinishedRun.read(tmp_path / "run").config
+    training = config.training
+    assert config.speed.device == "auto"
     plan = stored["plan"]
     assert (training.steps, training.batch_size) == (plan["steps"], plan["batch_size"])
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from twinset.privacy.clipping.causal import ClippingEngine, Sequences
+from twinset.privacy.clipping.execution import is_out_of_memory
 
 SUM_ROUNDING = 1e-4  # of C: sums are float32, and their order is the batch's
 LITTLE = 1e-9  # of C: what others may add where one unit's part of the sum is looked at
@@ -44,9 +45,22 @@ def batch_interference(
         shapes: that physical batches will have.
     """
     generator = torch.Generator().manual_seed(0)
-    found = [_interference(engine, vocabulary, shape, generator) for shape in shapes]
+    found = [_that_fits(engine, vocabulary, shape, generator) for shape in shapes]
     engine.zero()
     return max(found, default=0.0)
+
+
+def _that_fits(
+    engine: ClippingEngine, vocabulary: int, shape: BatchShape, generator: torch.Generator
+) -> float:
+    """Look at a shape, or where memory is short at what a run then makes of it: half the units."""
+    while True:
+        try:
+            return _interference(engine, vocabulary, shape, generator)
+        except RuntimeError as error:
+            if shape.units == 1 or not is_out_of_memory(error):
+                raise
+        shape = shape._replace(units=shape.units // 2)
 
 
 def _interference(
@@ -62,6 +76,7 @@ def _interference(
     norms, part = _clipped(engine, ids[:units], one, shape)
     again, part_again = _clipped(engine, ids[second], len(order) - 1, shape)
     stays = second < units
+    norms, again = norms.cpu(), again.cpu()
     worst = (norms[order[stays]] - again[stays]).abs().max() / engine.max_grad_norm
     moved = float((part - part_again).norm()) / engine.max_grad_norm
     return max(float(worst), moved if moved > SUM_ROUNDING else 0.0)
@@ -76,8 +91,7 @@ def _clipped(
     limits = torch.full((len(ids),), LITTLE * engine.max_grad_norm)
     limits[one] = engine.max_grad_norm
     engine.zero()
-    device = engine.sums[0].device
-    rows, mask = (x.flatten(0, 1).to(device) for x in (ids, mask))
+    rows, mask = (x.flatten(0, 1) for x in (ids, mask))
     batch = Sequences(rows, mask, shape.per_unit).filled(shape.units)
-    report = engine.add(batch, lambda means, counts: means.sum(1), limits.to(device))
+    report = engine.add(batch, lambda means, counts: means.sum(1), limits)
     return report.norms, torch.cat([total.flatten().double() for total in engine.sums])

@@ -23,7 +23,8 @@ class Sequences:
     """B units of K sequences, right-padded to T tokens; unit i owns rows i·K … i·K+K-1.
 
     Args:
-        input_ids: (B·K, T) token ids.
+        input_ids: (B·K, T) token ids. On the processor, so that where losses stand is known without
+            asking a device; the engine moves them to the model's.
         loss_mask: (B·K, T) true where a token carries loss (text and end of text, never prompt or
             padding). Column 0 must be false: nothing predicts the first token.
         per_unit: K.
@@ -128,7 +129,8 @@ class ClippingEngine(UnitClipping):
         """Return (B, K) mean token losses and (B, K) numbers of tokens with loss."""
         nll = self._token_losses(sequences)  # (N,)
         counts = sequences.tokens_per_row
-        row = torch.arange(len(counts), device=nll.device).repeat_interleave(counts)
+        row = torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
+        row, counts = row.to(nll.device), counts.to(nll.device)
         rows = torch.zeros(len(counts), dtype=nll.dtype, device=nll.device)
         means = rows.index_add(0, row, nll) / counts
         shape = (sequences.units, sequences.per_unit)
@@ -138,14 +140,17 @@ class ClippingEngine(UnitClipping):
         predicting, targets = sequences.predicting, sequences.targets  # (N,)
         piece = piece_of(sequences.input_ids.numel())
         filled = (0, whole_pieces(len(targets), piece) - len(targets))
-        hidden = self._hidden_states(sequences.input_ids).flatten(0, 1)  # (B·K·T, d)
-        hidden = hidden.index_select(0, pad(predicting, filled))  # (N, d), filled to whole pieces
+        device = self.parameters[0].device
+        hidden = self._hidden_states(sequences.input_ids.to(device)).flatten(0, 1)  # (B·K·T, d)
+        positions = pad(predicting, filled).to(device)
+        hidden = hidden.index_select(0, positions)  # (N, d), filled to whole pieces
         if not hidden.requires_grad:  # nothing below the output layer is trained
             hidden = hidden.detach().requires_grad_(True)
         weight, low = self._head.weight, self._execution.autocast
         assert isinstance(weight, Tensor)
         hidden, used = (x if low is None else x.to(low) for x in (hidden, weight))
-        head = self._head_use(sequences, hidden.detach(), pad(targets, filled), weight, used)
+        wanted = pad(targets, filled).to(device)
+        head = self._head_use(sequences, hidden.detach(), wanted, weight, used)
         losses: Tensor = TokenNLL.apply(hidden, used, head)
         return losses[: len(targets)]
 
@@ -157,7 +162,8 @@ class ClippingEngine(UnitClipping):
         per_unit = sequences.tokens_per_row.view(units, -1).sum(1)
         offsets = [0, *per_unit.cumsum(0).tolist()]
         embedding = self._model.get_input_embeddings()  # type: ignore[operator]
-        ids = sequences.input_ids.reshape(units, -1) if embedding.weight is weight else None
+        tied = embedding.weight is weight
+        ids = sequences.input_ids.reshape(units, -1).to(hidden.device) if tied else None
         use = HeadUse(
             hidden,
             used,

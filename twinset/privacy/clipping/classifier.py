@@ -59,19 +59,21 @@ class ClassifierClipping(UnitClipping):
         """Add the clipped gradients of B units to `sums`; limits (B,) as in `ClippingEngine`."""
 
         def forward() -> Tensor:
-            losses = cross_entropy(self._logits(rows), rows.labels, reduction="none")
+            logits = self._logits(rows)
+            losses = cross_entropy(logits, rows.labels.to(logits.device), reduction="none")
             return losses.view(rows.units, rows.per_unit).mean(1)
 
         return self._clip(rows.units, rows.input_ids.shape, forward, limits)
 
     def _logits(self, rows: LabelledRows) -> Tensor:
         """(R, T) → (R, classes). Positions and types are given per row: none is shared by rows."""
-        ids = rows.input_ids
+        device = self.parameters[0].device
+        ids = rows.input_ids.to(device)
         positions = torch.arange(ids.shape[1], device=ids.device) + self._first_position
         with self._execution.casting(ids.device):
             logits: Tensor = self._model(
                 input_ids=ids,
-                attention_mask=rows.attention_mask,
+                attention_mask=rows.attention_mask.to(device),
                 position_ids=positions.expand(*ids.shape),
                 token_type_ids=torch.zeros_like(ids),
             ).logits

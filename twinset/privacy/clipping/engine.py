@@ -11,7 +11,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from twinset.privacy.clipping.execution import FAST, CheckpointedLayers, Execution
+from twinset.privacy.clipping.execution import (
+    FAST,
+    CheckpointedLayers,
+    Execution,
+    repeatable_kernels,
+)
 from twinset.privacy.clipping.gradient_uses import (
     EmbeddingUse,
     Scale,
@@ -148,13 +153,14 @@ class UnitClipping:
             limit[:real] = self._checked(limits, real)
         self._capture.begin(units, shape)
         try:
-            with torch.enable_grad():
-                losses = forward()
-                losses[:real].sum().backward()  # so the filler's gradient is zero
-            norms = self._norms(units)
-            scales = (limit.to(norms.device) / norms).clamp(max=1.0)
-            scales = torch.where(norms.isfinite(), scales, torch.zeros_like(scales))
-            self._add_scaled(scales)
+            with repeatable_kernels(self._sums[0]):
+                with torch.enable_grad():
+                    losses = forward()
+                    losses[:real].sum().backward()  # so the filler's gradient is zero
+                norms = self._norms(units)
+                scales = (limit.to(norms.device) / norms).clamp(max=1.0)
+                scales = torch.where(norms.isfinite(), scales, torch.zeros_like(scales))
+                self._add_scaled(scales)
         finally:
             self._capture.end()
         return UnitReport(losses.detach()[:real], norms[:real], scales[:real])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial, wraps
 from typing import Any
@@ -32,12 +33,46 @@ class Execution:
     gradient_checkpointing: bool = False
     autocast: torch.dtype | None = None
 
-    def casting(self, device: torch.device) -> torch.autocast:
+    def casting(self, device: torch.device) -> AbstractContextManager[Any]:
         """Return the context for the model's forward pass, and nothing else."""
-        return torch.autocast(device.type, self.autocast, enabled=self.autocast is not None)
+        if self.autocast is None:
+            return nullcontext()
+        return torch.autocast(device.type, self.autocast)
 
 
 FAST = Execution()
+
+
+@contextmanager
+def repeatable_kernels(like: Tensor) -> Iterator[None]:
+    """Have a GPU add in the same order every time, and multiply float32 in float32 (no TF32).
+
+    What is left without such a kernel warns. The processor does both anyway.
+
+    Args:
+        like: a tensor where it is computed.
+    """
+    if like.is_cpu:
+        yield
+        return
+    precision, strict = torch.get_float32_matmul_precision(), torch.get_deterministic_debug_mode()
+    memory: Any = torch.utils.deterministic
+    fills = memory.fill_uninitialized_memory
+    try:
+        torch.set_float32_matmul_precision("highest")
+        torch.set_deterministic_debug_mode("warn")
+        memory.fill_uninitialized_memory = False  # all of it is written over
+        yield
+    finally:
+        torch.set_float32_matmul_precision(precision)
+        torch.set_deterministic_debug_mode(strict)
+        memory.fill_uninitialized_memory = fills
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Return whether a smaller physical batch may help."""
+    said = ("allocate memory", "ALLOC_FAILED")  # by a processor, and by libraries of a GPU
+    return isinstance(error, torch.OutOfMemoryError) or any(some in str(error) for some in said)
 
 
 class CheckpointedLayers:

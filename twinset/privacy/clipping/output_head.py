@@ -201,17 +201,22 @@ class HeadUse:
 
     def squared_norms(self) -> Tensor:
         """See `Use`."""
-        return torch.stack([self._squared_norm(i) for i in range(len(self.offsets) - 1)])
+        found = torch.stack([self._by_gram(unit) for unit in range(len(self.offsets) - 1)])
+        squared, size = found[:, 0], found[:, 1]
+        doubtful = cancels(squared, size, accumulation_dtype(self.hidden))
+        for unit in doubtful.nonzero().squeeze(1).tolist():  # one look for all: a GPU waits for it
+            squared[unit] = self._formed(unit)
+        return squared
 
-    def _squared_norm(self, unit: int) -> Tensor:
+    def _by_gram(self, unit: int) -> Tensor:
+        """Return (2,) float64: ‖G‖² by Gram matrices where that is quick, and how much cancels."""
         gram = self._grams[unit]
         if gram is None:
-            return self._formed(unit)
+            return self._formed(unit).expand(2)
         h = self._weighted_hidden(unit)
         hh = h @ h.t()
         size = hh.trace().double() * gram.trace().double()
-        squared = (hh * gram).sum(dtype=torch.float64)
-        return self._formed(unit) if bool(cancels(squared, size, h.dtype)) else squared
+        return torch.stack([(hh * gram).sum(dtype=torch.float64), size])
 
     def _formed(self, unit: int) -> Tensor:
         return squares(self.unit_gradients(unit, unit + 1))[0]

@@ -64,7 +64,7 @@ def add_gaussian_(
     """Add independent N(0, std²) to every element, round to a grid, in place; return the tensor.
 
     The grid's step is the largest power of two that is at most std / 64. What is not finite stays.
-    All is computed on the CPU in the tensor's own precision, and moved to its device.
+    All is computed on the processor in the tensor's own precision, and moved to its device.
 
     Guarantee: for a sum that adding or removing one unit changes by at most C in L2 norm, std = σC
     makes this the Gaussian mechanism of noise multiplier σ with post-processing, for that unit and
@@ -95,7 +95,7 @@ def add_gaussian_(
     with torch.no_grad():
         flat = tensor.detach().cpu().contiguous().view(-1)
         _add(flat.numpy(), stds, randomness)
-        if flat.data_ptr() != tensor.data_ptr():
+        if not tensor.is_cpu or flat.data_ptr() != tensor.data_ptr():
             tensor.copy_(flat.view(tensor.shape))
     return tensor
 

@@ -1,0 +1,102 @@
+"""Encoders, private classifiers and attacks on models, on a device that is pretended."""
+
+import numpy as np
+import pytest
+from transformers import AutoTokenizer
+
+from evaluation.leakage import exposure, names
+from evaluation.leakage.membership import row_losses
+from evaluation.leakage.names import mean_reciprocal_rank
+from evaluation.utility import embeddings
+from evaluation.utility.dp_fitting import Budget, Recipe
+from evaluation.utility.embeddings import SentenceEncoder
+from evaluation.utility.encoder_classifier import EncoderClassifier
+from evaluation.utility.private_regression import PrivateRegression
+from tests.helpers.evaluated import reviews
+from tests.helpers.models import save_tiny_encoder
+from tests.helpers.pretended import Mixed, Pretended, pretended_gpu
+from twinset.data.tokenization import TokenisedRecords
+from twinset.models.base_model import load_base
+from twinset.progress import Silent
+
+TEXTS = ["A great film, moving and fine.", "Dull.", "The plot was dull, and long."]
+BUDGET = Budget(8.0, 1e-3)
+
+
+@pytest.fixture(scope="module")
+def encoder_folder(tiny_base, tmp_path_factory):
+    tokenizer = AutoTokenizer.from_pretrained(tiny_base)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "max_position_embeddings": 160}
+    return save_tiny_encoder(tokenizer, tmp_path_factory.mktemp("encoder"), **sizes)
+
+
+@pytest.fixture
+def embedder(encoder_folder, monkeypatch):
+    monkeypatch.setattr(embeddings, "asset_path", lambda name, say: encoder_folder)
+    return SentenceEncoder
+
+
+@pytest.mark.parametrize("budget", [None, BUDGET])
+def test_a_classifier_learns_and_predicts_there(encoder_folder, monkeypatch, budget):
+    rows = reviews(40, seed=0)
+    recipe = Recipe(batch_size=16, epochs=1, learning_rate=1e-3)
+    with pretended_gpu(monkeypatch):
+        model = EncoderClassifier(str(encoder_folder), recipe=recipe, budget=budget)
+        model.fit(rows["text"].tolist(), rows["product"].tolist())
+        assert all(isinstance(p, Pretended) for p in model._model.parameters())
+        assert len(model.predict(rows["text"].tolist())) == 40
+
+
+def test_embeddings_are_those_of_the_processor_and_serve_a_private_regression(
+    embedder, monkeypatch
+):
+    expected = embedder().encode(TEXTS)
+    with pretended_gpu(monkeypatch) as reads:
+        encoder = embedder()
+        assert np.allclose(encoder.encode(TEXTS), expected, atol=1e-5)
+        assert reads["copies"] == 1
+        model = PrivateRegression(encoder, BUDGET, Recipe(np.inf, 2, 0.1))
+        assert len(model.fit(TEXTS, ["a", "b", "b"]).predict(TEXTS)) == 3
+
+
+def attacks(model, tokenizer) -> list[np.ndarray]:
+    """Return what each attack makes of a model: losses of rows and canaries, ranks of names."""
+    labels, prompts = [("a",), ("b",), ("a",)], {("a",): [1, 5], ("b",): [1, 6, 7]}
+    ids = tokenizer(TEXTS, add_special_tokens=False)["input_ids"]
+    losses = row_losses(model, TokenisedRecords(ids, labels, prompts, 0, 128))
+    rank = mean_reciprocal_rank(
+        model,
+        tokenizer,
+        TEXTS,
+        [[1, 5]] * len(TEXTS),
+        rows="train",
+        max_tokens=40,
+        seed=0,
+        progress=Silent(),
+        find=lambda texts: ([(0, 4)] for _ in texts),
+    )
+    canaries = exposure.candidate_losses(model, tokenizer, [1, 5], [f"PIN {i}" for i in range(20)])
+    return [losses.total, losses.hardest, canaries, np.array([rank.score.value])]
+
+
+@pytest.mark.parametrize("folder", ["tiny_base", "tiny_llama"])
+def test_attacks_find_there_what_they_find_on_the_processor(request, monkeypatch, folder):
+    base = load_base(str(request.getfixturevalue(folder)))
+    expected = attacks(base.model, base.tokenizer)
+    with pretended_gpu(monkeypatch):
+        there = load_base(str(request.getfixturevalue(folder)), device="cuda")
+        found = attacks(there.model, there.tokenizer)
+    for mine, theirs in zip(found, expected, strict=True):
+        assert np.allclose(mine, theirs, rtol=1e-4)
+
+
+def test_a_forgotten_device_is_caught(tiny_base, monkeypatch):
+    """The control: tokens that stay on the processor."""
+    plain = names.torch.tensor
+    with pretended_gpu(monkeypatch):
+        base = load_base(str(tiny_base), device="cuda")
+        monkeypatch.setattr(
+            names.torch, "tensor", lambda data, device=None, **more: plain(data, **more)
+        )
+        with pytest.raises(Mixed):
+            attacks(base.model, base.tokenizer)

@@ -1,0 +1,79 @@
+"""On a real GPU, by `make gpu`; skipped where there is none, where `test_device` pretends one."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from tests.helpers import oracle
+from tests.helpers.clipped import EXACT, LOSSES, C, build, random_units, run_engine, with_adapters
+from tests.helpers.commands import arguments, run_twinset
+from tests.training.test_device import FAMILIES, OPTIONS, fitted
+from twinset.config import SamplingConfig
+from twinset.models.precision import fuse
+from twinset.privacy.clipping import ClippingEngine
+from twinset.privacy.clipping.batch_invariance import BatchShape, batch_interference
+from twinset.privacy.clipping.execution import FAST
+from twinset.privacy.mechanism.noise import add_gaussian_
+from twinset.privacy.mechanism.randomness import Randomness
+from twinset.sampling.token_sampling import next_tokens
+from twinset.sampling.twin_model import TwinModel
+
+pytestmark = pytest.mark.gpu
+GPU = "cuda"
+SHAPES = [BatchShape(12, 1, 16), BatchShape(5, 2, 32), BatchShape(1, 2, 48)]
+
+
+@pytest.mark.parametrize("method", ["lora", "full"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_clipped_sum_is_that_of_one_record_at_a_time(family, method):
+    model, units = build(family), random_units(0, 7, 2)
+    model = with_adapters(model) if method == "lora" else model
+    expected = oracle.clipped(model, units, LOSSES["bounded"][1], C)
+    found = run_engine(model.to(GPU), units, LOSSES["bounded"][0], physical=3)
+    found.sums = {name: total.cpu() for name, total in found.sums.items()}
+    assert oracle.largest_error(found, expected) < EXACT
+
+
+@pytest.mark.parametrize("low", [None, torch.bfloat16])
+@pytest.mark.parametrize("folder", ["tiny_base", "tiny_llama"])
+def test_no_record_changes_a_bit_of_another_gradient(request, folder, low):
+    """Under autocast too. If not so, a run says it and computes in float32."""
+    model = AutoModelForCausalLM.from_pretrained(request.getfixturevalue(folder)).to(GPU)
+    engine = ClippingEngine(fuse(model), C, replace(FAST, autocast=low))
+    assert batch_interference(engine, model.config.vocab_size, SHAPES) == 0.0
+
+
+def test_noise_is_the_very_same_as_on_the_processor():
+    sums = torch.linspace(-3, 3, 10_001)
+    there, here = sums.to(GPU), sums.clone()
+    for total in (there, here):
+        add_gaussian_(total, 0.7, Randomness.for_tests(5))
+    assert torch.equal(there.cpu(), here) and not torch.equal(here, sums)
+
+
+def test_tokens_are_drawn_by_their_probabilities():
+    logits = torch.tensor([0.5, 0.3, 0.15, 0.05], device=GPU).log().repeat(20_000, 1)
+    config, generator = SamplingConfig(top_p=0.9), torch.Generator().manual_seed(0)
+    counts = np.bincount(next_tokens(logits, config, generator).cpu().numpy(), minlength=4)
+    assert counts[3] == 0  # beyond top-p
+    assert np.allclose(counts[:3] / 20_000, np.array([0.5, 0.3, 0.15]) / 0.95, atol=0.015)
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("folder", ["tiny_base", "tiny_llama"])
+def test_a_whole_run(request, tmp_path, folder, options):
+    made = fitted(request.getfixturevalue(folder), **OPTIONS[options])
+    assert made.model.model.device.type == GPU and len(made.sample(6)) == 6
+    made.save(tmp_path)
+    assert TwinModel.load(tmp_path, "cpu").model.device.type == "cpu"
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_two_gpus_make_one_run(tiny_base, good_table, capsys):
+    given = arguments(tiny_base, ("t.csv", "--run", "r", "--rows", "40", "--steps", "3"))
+    made = run_twinset(capsys, *given, "--epsilon", "20", "--processes", "2", "--device", GPU)
+    assert made.code == 0, made.err
+    assert run_twinset(capsys, "verify", "r").code == 0
