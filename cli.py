@@ -112,15 +112,17 @@ def _make(
     model_only: bool = False,
 ) -> None:
     """Make a run, or plan it; another rank than 0 of a launcher's does what rank 0 asks for."""
-    from twinset.commandline.console import Console
     from twinset.distributed import is_worker
-    from twinset.pipeline import generate as runs
-    from twinset.pipeline.worker import run_launched_worker
 
     if is_worker():
+        from twinset.pipeline.worker import run_launched_worker
+
         return run_launched_worker()
     source, config = source_of(data, given), run_config(run_options(given))
-    rows, places = rows_of(given), places_of(given)
+    rows, places = rows_of(given), places_of(given)  # what is wrong is said before torch is there
+    from twinset.commandline.console import Console
+    from twinset.pipeline import generate as runs
+
     with Console(quiet) as progress:
         if dry_run:
             return show_plan(runs.dry_run(source, config, rows, places, progress), as_json)
@@ -163,11 +165,11 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Say what a run would spend, need and cost, before any training."""
+    source = source_of(data, given) if data is not None else None
+    config, rows = run_config(run_options(given), any_policy=True), rows_of(given).rows
     from twinset.commandline.console import Console
     from twinset.pipeline.forecast import forecast
 
-    source = source_of(data, given) if data is not None else None
-    config, rows = run_config(run_options(given), any_policy=True), rows_of(given).rows
     with Console(quiet) as progress:
         found = forecast(source, records, config, rows, progress)
     show(found.to_dict(), map(with_flags, found.lines()), as_json)

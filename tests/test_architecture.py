@@ -264,6 +264,7 @@ def test_a_newcomer_can_overlook_the_top():
     [
         ("import twinset.config", (*HEAVY, "typer", "rich", "numpy")),
         ("import twinset.config.options", (*HEAVY, "typer", "rich", "numpy")),
+        ("from twinset import Twinset, generate", (*HEAVY, "numpy")),
         ("import cli", (*HEAVY, "numpy")),
         ("import cli; cli.main(['--help'])", (*HEAVY, "numpy")),
         ("import cli; cli.main(['generate', '--help'])", (*HEAVY, "numpy")),

@@ -1,4 +1,7 @@
-"""The Python interface: fit a twin model to a table, sample twins from it."""
+"""The Python interface: fit a twin model to a table, sample twins from it.
+
+What computes is imported when it is called, so that importing `Twinset` waits for no torch.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +9,21 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-import pandas as pd
-
-from twinset.config import TrainingConfig
+from twinset.config import RunConfig, TrainingConfig
 from twinset.config.options import run_config
-from twinset.data.templates import Template
-from twinset.distributed import process_group
 from twinset.errors import InputError
-from twinset.pipeline.finetune import finetune
-from twinset.pipeline.generate import Result
-from twinset.pipeline.generate import generate as run_generate
-from twinset.pipeline.prepare import prepare
-from twinset.pipeline.request import OutputPaths, Source
-from twinset.privacy.statement.guarantee import Guarantee
 from twinset.progress import Progress, Silent
-from twinset.sampling.allocation import RowsRequest, proportional
-from twinset.sampling.twin_model import TwinModel
-from twinset.sampling.vllm_engine import check_engine
-from twinset.training.resume import RunContext
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from twinset.data.templates import Template
+    from twinset.pipeline.generate import Result
+    from twinset.pipeline.request import Source
+    from twinset.privacy.statement.guarantee import Guarantee
+    from twinset.sampling.twin_model import TwinModel
 
 BASE_MODEL = TrainingConfig.base_model
 EVALUATION = "twinset.evaluation"  # group of entry points
@@ -97,15 +95,11 @@ class Twinset:
         Raises:
             InputError: the table cannot be used; the message says where and what to do.
         """
-        check_engine(self.config.sampling)
+        from twinset.pipeline.request import Source
+
         names = _several(attributes)
         source = Source(data, text, names, split, drop_empty, self._prompt, owner)
-        with TemporaryDirectory() as name:
-            private = Path(name)
-            prepared = prepare(source, self.config, progress=self._progress, folder=private)
-            with process_group(self.config.speed.processes) as group:
-                context = RunContext(private, group=group) if group else None
-                self._model = finetune(prepared, self._progress, context)
+        self._model = _fitted(source, self.config, self._progress)
         return self
 
     def sample(self, rows: int) -> pd.DataFrame:
@@ -119,6 +113,8 @@ class Twinset:
         Raises:
             InputError: nothing was fitted, or hardly a row that was drawn can be used.
         """
+        from twinset.sampling.allocation import proportional
+
         counts = proportional(self.model.label_counts, rows)
         return self.model.sample(counts, self.config.sampling, self._progress)
 
@@ -196,6 +192,8 @@ class Twinset:
     @classmethod
     def load(cls, path: str | Path, **options: Any) -> Self:
         """Read a model folder, or a run folder's model; `options` as of `Twinset`."""
+        from twinset.sampling.twin_model import TwinModel
+
         twinset = cls(**options)
         twinset._model = TwinModel.load(path)
         return twinset
@@ -254,12 +252,35 @@ def generate(
     Raises:
         InputError: something cannot be used; nothing was written.
     """
+    from twinset.pipeline.request import OutputPaths, Source
+    from twinset.sampling.allocation import RowsRequest
+
     config = run_config({"base_model": base_model, **options})
     source = Source(data, text, _several(attributes), split, drop_empty, prompt, owner)
     paths = OutputPaths(
         _path(run), _path(output), format, overwrite, resume=resume, accept_spend=accept_spend
     )
-    return run_generate(source, config, RowsRequest(rows), paths, progress or Silent())
+    asked = RowsRequest(rows)
+    from twinset.pipeline.generate import generate as run_generate
+
+    return run_generate(source, config, asked, paths, progress or Silent())
+
+
+def _fitted(source: Source, config: RunConfig, progress: Progress) -> TwinModel:
+    """Return a model fitted to a table; what is kept of it meanwhile is its owner's alone."""
+    from twinset.distributed import process_group
+    from twinset.pipeline.finetune import finetune
+    from twinset.pipeline.prepare import prepare
+    from twinset.sampling.vllm_engine import check_engine
+    from twinset.training.resume import RunContext
+
+    check_engine(config.sampling)
+    with TemporaryDirectory() as name:
+        private = Path(name)
+        prepared = prepare(source, config, progress=progress, folder=private)
+        with process_group(config.speed.processes) as group:
+            context = RunContext(private, group=group) if group else None
+            return finetune(prepared, progress, context)
 
 
 def _installed(name: str) -> Callable[..., Any]:

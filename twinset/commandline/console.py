@@ -77,7 +77,8 @@ class Console:
         if self._quiet:
             return
         due = report.step == plan.steps or not (report.step - 1) % -(-plan.steps // EPSILON_UPDATES)
-        if due and plan.is_covered:
+        first = report.taken <= 1  # a resumed run begins with what was spent before
+        if (due or first) and plan.is_covered:
             self._spent = plan.epsilon_after(report.step)
         each = report.seconds / max(1, report.taken)
         line = step_line(report, plan, self._spent)

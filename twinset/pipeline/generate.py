@@ -31,18 +31,21 @@ from twinset.pipeline.run_folder import (
     RunFolder,
     check_free,
     default_run_path,
+    is_finished,
     is_unfinished,
+    left_behind,
     models_replaced,
     sampling_command,
 )
-from twinset.privacy.statement.guarantee import Guarantee
-from twinset.privacy.statement.ledger import OWNER_UNIT
+from twinset.privacy.statement.guarantee import Guarantee, guarantee
+from twinset.privacy.statement.ledger import OWNER_UNIT, Ledger
 from twinset.privacy.statement.wording import SPENT
 from twinset.progress import Progress
 from twinset.release.card import TwinDescription
 from twinset.release.publish import check_output, publish
 from twinset.release.run_format import LEDGER, check_file_format
 from twinset.release.share import PRIVACY, write_share
+from twinset.release.verify import verify
 from twinset.sampling.allocation import RowsRequest, explicit, proportional
 from twinset.sampling.decoding import check_decoding
 from twinset.sampling.row_shards import draw_groups
@@ -87,6 +90,8 @@ def generate(
     Raises:
         InputError: something cannot be used; nothing was written.
     """
+    if finished := _finished(source, paths, progress):
+        return finished
     check_engine(config.sampling, world_size(config.speed.processes))
     with (
         _run_folder(source, paths, progress) as run,
@@ -122,6 +127,8 @@ def finetune_only(
     source: Source, config: RunConfig, paths: OutputPaths, progress: Progress
 ) -> Result:
     """Fine-tune on a private table: a run folder whose `share/` is still empty."""
+    if finished := _finished(source, paths, progress):
+        return finished
     with (
         _run_folder(source, paths, progress) as run,
         process_group(config.speed.processes) as group,
@@ -348,9 +355,27 @@ def _run_path(source: Source, paths: OutputPaths) -> Path:
     return paths.run or default_run_path(source.name, paths.resume)
 
 
+def _finished(source: Source, paths: OutputPaths, progress: Progress) -> Result | None:
+    """Return what a run made that is to be resumed and is whole already; None: it is not."""
+    run = _run_path(source, paths).resolve()
+    if not (paths.resume and is_finished(run)):
+        return None
+    progress.say(f"{run}: is finished, so there is nothing to resume; this is what it made")
+    if not (run / "share" / PRIVACY).exists():
+        return Result(guarantee(Ledger.load(run / "model" / LEDGER)), run)
+    found = verify(run)
+    twin = paths.output or next((run / "share").glob("twin.*"))
+    return Result(found.guarantee, run, twin, found.rows)
+
+
 @contextmanager
 def _run_folder(source: Source, paths: OutputPaths, progress: Progress) -> Iterator[RunFolder]:
     path, run = _run_path(source, paths), None
+    for left in [] if paths.run or paths.resume else left_behind(source.name):
+        progress.say(
+            f"{left}: left by a run that was killed before its first checkpoint; nothing of it was "
+            "released; delete it, as it may hold private texts"
+        )
     replaced = models_replaced(path.resolve(), paths.resume) if paths.overwrite else []
     try:
         with RunFolder.create(path, paths.overwrite, paths.resume) as run:

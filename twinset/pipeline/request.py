@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from twinset.data.formats import FORMATS
+from twinset.data.formats import FORMATS, format_of
 from twinset.data.templates import Template
 from twinset.errors import InputError
 
@@ -39,7 +39,8 @@ class Source:
     owner: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a split of what has none."""
+        """Refuse a file that is not there, and a split of what has none."""
+        check_there(self.data)
         if isinstance(self.data, pd.DataFrame) and self.split is not None:
             raise InputError("`split`: a table in memory has none; leave it out")
 
@@ -47,6 +48,17 @@ class Source:
     def name(self) -> str:
         """What to call the table in messages, and a run after it."""
         return "table" if isinstance(self.data, pd.DataFrame) else str(self.data)
+
+
+def check_there(data: pd.DataFrame | str | Path) -> None:
+    """Refuse a file that is not there, at once; what has no file's ending may be on the hub.
+
+    Raises:
+        InputError: there is no such file.
+    """
+    if isinstance(data, pd.DataFrame) or format_of(data) is None or Path(data).exists():
+        return
+    raise InputError(f"{data}: no such file; check the path")
 
 
 @dataclass(frozen=True)
