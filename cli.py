@@ -40,19 +40,21 @@ from twinset.config.options import (
     DECODING,
     OPTIONS,
     OVERWRITE,
+    PANELS,
     POLICY,
     PRIVACY,
     ROWS,
     RUN,
     SEED,
     SPEED,
-    TABLE,
     TIME,
     TRAINING,
     TWIN_FILE,
     run_config,
     run_options,
 )
+
+AUTOMATIC = {"hold_out": None}  # in a run, unless somebody says how many
 
 app = typer.Typer(
     add_completion=False,
@@ -90,7 +92,7 @@ def generate(
 
 
 @app.command()
-@takes(*TABLE, *PRIVACY, *POLICY, *TRAINING, *TIME, *SPEED, *RUN, *OVERWRITE, *SEED)
+@takes(*PANELS["Table"], *PRIVACY, *POLICY, *TRAINING, *TIME, *SPEED, *RUN, *OVERWRITE, *SEED)
 def finetune(
     data: Data,
     *,
@@ -118,7 +120,7 @@ def _make(
         from twinset.pipeline.worker import run_launched_worker
 
         return run_launched_worker()
-    source, config = source_of(data, given), run_config(run_options(given))
+    source, config = source_of(data, AUTOMATIC | given), run_config(run_options(given))
     rows, places = rows_of(given), places_of(given)  # what is wrong is said before torch is there
     from twinset.commandline.console import Console
     from twinset.pipeline import generate as runs
@@ -153,7 +155,7 @@ def sample(
 
 
 @app.command()
-@takes(*TABLE, *PRIVACY, *POLICY, *TRAINING, *TIME, *SPEED, *ROWS[:1], *SEED)
+@takes(*PANELS["Table"], *PRIVACY, *POLICY, *TRAINING, *TIME, *SPEED, *ROWS[:1], *SEED)
 def plan(
     data: Annotated[str | None, typer.Argument(help="The table; or give --records.")] = None,
     *,
@@ -165,7 +167,7 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Say what a run would spend, need and cost, before any training."""
-    source = source_of(data, given) if data is not None else None
+    source = source_of(data, AUTOMATIC | given) if data is not None else None
     config, rows = run_config(run_options(given), any_policy=True), rows_of(given).rows
     from twinset.commandline.console import Console
     from twinset.pipeline.forecast import forecast

@@ -211,6 +211,7 @@ def generate(
     format: str | None = None,
     split: str | None = None,
     drop_empty: bool = False,
+    hold_out: float | None = None,
     overwrite: bool = False,
     resume: bool = False,
     accept_spend: bool = False,
@@ -238,6 +239,8 @@ def generate(
         format: of the twin; None takes it from `output`'s ending, else from the table's.
         split: of a folder or hub data set.
         drop_empty: leave rows without text or label out instead of refusing them.
+        hold_out: share of the rows that is kept from the run, in its `internal/`, to judge the twin
+            by; None: 0.2 from 5,000 rows (or owners) on, else none.
         overwrite: whether an existing run or file may be replaced.
         resume: whether to resume a run that was killed or stopped.
         accept_spend: whether to resume from where it was resumed before, and count both.
@@ -256,7 +259,8 @@ def generate(
     from twinset.sampling.allocation import RowsRequest
 
     config = run_config({"base_model": base_model, **options})
-    source = Source(data, text, _several(attributes), split, drop_empty, prompt, owner)
+    names = _several(attributes)
+    source = Source(data, text, names, split, drop_empty, prompt, owner, hold_out)
     paths = OutputPaths(
         _path(run), _path(output), format, overwrite, resume=resume, accept_spend=accept_spend
     )

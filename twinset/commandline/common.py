@@ -41,6 +41,7 @@ def source_of(data: str, given: dict[str, Any]) -> Source:
 
     names = {"text": "text", "attribute": "attributes", "split": "split"}
     names |= {"drop_empty": "drop_empty", "prompt": "prompt", "owner": "owner"}
+    names |= {"hold_out": "hold_out"}
     return Source(data, **{names[k]: v for k, v in given.items() if k in names})
 
 

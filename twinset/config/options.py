@@ -14,6 +14,7 @@ from typing import Any
 
 from twinset.config.bounds import Bounds, bounds_in, option_name
 from twinset.config.run_config import GROUPS, PolicyConfig, RunConfig
+from twinset.config.run_config import HOLD_OUT as HOLD_OUT_BOUNDS
 from twinset.config.run_config import ROWS as ROWS_BOUNDS
 from twinset.errors import InputError
 from twinset.files.limits import SMALL, read_text
@@ -75,6 +76,14 @@ TABLE = (
     Option("drop_empty", bool, "Leave out rows that lack text or label."),
     Option("prompt", str, "Template's name, .toml file, or the prompt itself.", "PROMPT"),
     Option("owner", str, "Column of whose record it is: protects owners, not records.", "COLUMN"),
+)
+# Of a run; commands that measure several models hold rows out by themselves.
+HOLD_OUT = (
+    Option(
+        "hold_out",
+        float,
+        "Share of rows kept back, to judge the twin by; left out: 0.2 from 5,000 rows on, else 0.",
+    ),
 )
 PRIVACY = (
     Option("epsilon", float, "ε of all that is shared; adaptive: of the most unusual records."),
@@ -169,7 +178,7 @@ OVERWRITE = (Option("overwrite", bool, "Replace an existing run or output file."
 SEED = (Option("seed", int, "For everything but the noise, which no seed reaches."),)
 
 PANELS: dict[str, tuple[Option, ...]] = {
-    "Table": TABLE,
+    "Table": (*TABLE, *HOLD_OUT),
     "Privacy": PRIVACY,
     "Noise policy": POLICY,
     "Training": (*TRAINING, *TIME),
@@ -279,7 +288,7 @@ def _refuse_idle(options: Mapping[str, Any], policy: PolicyConfig) -> None:
 
 def run_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return those of the options that `run_config` knows."""
-    other = {o.name for o in (*TABLE, *ROWS, *PANELS["Results"])}
+    other = {o.name for o in (*PANELS["Table"], *ROWS, *PANELS["Results"])}
     return {name: value for name, value in options.items() if name not in other}
 
 
@@ -303,7 +312,7 @@ def bounds_of(name: str) -> Bounds | None:
     ('from 0.001 to 1', None)
     """
     found = {n: bounds for kind in GROUPS.values() for n, bounds in bounds_in(kind).items()}
-    return (found | {"rows": ROWS_BOUNDS}).get(name)
+    return (found | {"rows": ROWS_BOUNDS, "hold_out": HOLD_OUT_BOUNDS}).get(name)
 
 
 def _unknown(name: str, place: str = "", among: Collection[str] = tuple(OPTIONS)) -> str:

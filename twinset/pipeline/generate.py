@@ -25,6 +25,7 @@ from twinset.files.atomic import replacing, write_json, write_text, writing
 from twinset.files.manifest import has_checksums
 from twinset.pipeline.finetune import finetune
 from twinset.pipeline.forecast import report_plan
+from twinset.pipeline.hold_out import keep_held_out, kept_rows
 from twinset.pipeline.prepare import Prepared, prepare
 from twinset.pipeline.request import OutputPaths, Source
 from twinset.pipeline.run_folder import (
@@ -98,7 +99,7 @@ def generate(
         process_group(config.speed.processes) as group,
     ):
         _check_output(source, paths)
-        prepared = prepare(source, config, asked, progress, run.internal, _begun_with(run))
+        prepared = _prepared(source, config, asked, run, progress)
         report_plan(prepared, asked, progress)
         _check_decoding(prepared)
         model = _finetune(prepared, run, paths, asked, progress, group)
@@ -133,7 +134,7 @@ def finetune_only(
         _run_folder(source, paths, progress) as run,
         process_group(config.speed.processes) as group,
     ):
-        prepared = prepare(source, config, None, progress, run.internal, _begun_with(run))
+        prepared = _prepared(source, config, None, run, progress)
         report_plan(prepared, None, progress)
         model = _finetune(prepared, run, paths, RowsRequest(), progress, group)
         _clear(run)
@@ -199,6 +200,8 @@ def _finetune(
     _check_same(prepared, run, asked)
     if has_checksums(run.model):
         return TwinModel.load(run.model)
+    if prepared.held_out is not None:
+        keep_held_out(run.internal, prepared.held_out)
     write_text(run.internal / "notes.txt", "".join(f"{note}\n" for note in prepared.notes))
     recorded, folder = MetricsLog(progress, run.internal), run.internal / UNFINISHED
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -254,6 +257,19 @@ def _begun_with(run: RunFolder) -> tuple[int, int] | None:
     """Return steps and batch size of a run that is resumed, chosen when its machine was as fast."""
     known = _known(run).get("plan")
     return (known["steps"], known["batch_size"]) if known else None
+
+
+def _prepared(
+    source: Source,
+    config: RunConfig,
+    asked: RowsRequest | None,
+    run: RunFolder,
+    progress: Progress,
+) -> Prepared:
+    """Prepare a run, one that is resumed as it was begun."""
+    held_rows = kept_rows(run.internal) if run.is_resumed else None
+    begun_with = _begun_with(run)
+    return prepare(source, config, asked, progress, run.internal, begun_with, held_rows)
 
 
 def _check_decoding(prepared: Prepared) -> None:

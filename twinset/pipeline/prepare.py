@@ -24,6 +24,7 @@ from twinset.errors import InputError
 from twinset.models.base_model import BaseModel, load_base, special_token_strings
 from twinset.models.nf4 import check_method
 from twinset.pipeline.estimate import Speed
+from twinset.pipeline.hold_out import draw_held_out, held_out_line, split
 from twinset.pipeline.plan_in_time import PublicFacts, plan_in_time
 from twinset.pipeline.request import Source
 from twinset.progress import Progress, Silent
@@ -47,6 +48,7 @@ class Prepared:
         notes: about the table, for its owner alone: guesses, rows and columns left out.
         counts: rows of the twin by label, where they were asked for so.
         speed: of this machine; None where it was not measured, as in a run that is resumed.
+        held_out: records that are kept from the run; None: none.
     """
 
     records: Records
@@ -57,6 +59,7 @@ class Prepared:
     notes: tuple[str, ...] = ()
     counts: dict[Combination, int] | None = None
     speed: Speed | None = None
+    held_out: Records | None = None
     _used: list[bool] = field(default_factory=list, repr=False, compare=False)
 
     def use(self) -> None:
@@ -98,6 +101,7 @@ def prepare(
     progress: Progress | None = None,
     folder: Path | None = None,
     begun_with: tuple[int, int] | None = None,
+    held_rows: Sequence[int] | None = None,
 ) -> Prepared:
     """Read and check everything, the quickest first; train nothing.
 
@@ -110,6 +114,7 @@ def prepare(
             written, and the table is in memory.
         begun_with: steps and batch size of the run that is resumed, which goes on as it was begun;
             `None`: they are chosen, by the time that this machine takes where that may matter.
+        held_rows: of the table, from 0, held out of the run that is resumed; `None`: drawn anew.
 
     Raises:
         InputError: something cannot be used.
@@ -123,9 +128,14 @@ def prepare(
     counts = explicit(records.schema, rows or RowsRequest())
     base = load_base(config.training.base_model, say=progress.say)
     check_reserved(records, frame, special_token_strings(base.tokenizer), source.name)
+    if held_rows is None:
+        held_rows = draw_held_out(records, config, source.hold_out)
+    records, held_out = split(records, held_rows)
+    if held_out is not None:
+        progress.say(held_out_line(held_out))
     planned = sized(config, *begun_with) if begun_with and config.training.is_timed else config
     prepared = _planned(records, template, planned, base)
-    prepared = replace(prepared, config=config, notes=notes, counts=counts)
+    prepared = replace(prepared, config=config, notes=notes, counts=counts, held_out=held_out)
     return _in_time(prepared, rows, progress) if begun_with is None else prepared
 
 

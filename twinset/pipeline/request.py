@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from twinset.config.bounds import check_number
+from twinset.config.run_config import HOLD_OUT
 from twinset.data.formats import FORMATS, format_of
 from twinset.data.templates import Template
 from twinset.errors import InputError
@@ -28,6 +30,7 @@ class Source:
         prompt: a built-in template, a `.toml` file, or the prompt itself; a `Template` is taken as
             it is.
         owner: column that says whose a record is; `None`: each record is protected by itself.
+        hold_out: share of the rows that is kept from the run; `None`: see `pipeline.hold_out`.
     """
 
     data: pd.DataFrame | str | Path
@@ -37,10 +40,13 @@ class Source:
     drop_empty: bool = False
     prompt: Template | str | Path | None = None
     owner: str | None = None
+    hold_out: float | None = 0.0
 
     def __post_init__(self) -> None:
         """Refuse a file that is not there, and a split of what has none."""
         check_there(self.data)
+        if self.hold_out is not None:
+            check_number("`hold_out`", self.hold_out, HOLD_OUT)
         if isinstance(self.data, pd.DataFrame) and self.split is not None:
             raise InputError("`split`: a table in memory has none; leave it out")
 
