@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from evaluation.commands.audit import audit
+from evaluation.commands.first_verdict import show_first_verdict
 from evaluation.commands.measure import compare, demo, evaluate, report
 from twinset import __version__
 from twinset.commandline import entry_point as exits
@@ -133,6 +134,8 @@ def _make(
         else:
             result = runs.generate(source, config, rows, places, progress)
     show_result(result, as_json)
+    if not (model_only or quiet or as_json):
+        show_first_verdict(result, source)
 
 
 @app.command()

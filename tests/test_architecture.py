@@ -40,10 +40,11 @@ ROOMS = {
     """,
     "evaluation": """
         commands papers bench from_python
-        demo
+        demo first_verdict
         report evaluate base_models
         comparison audit
         leakage fidelity
+        held_out
         policy_runs
         utility
         release

@@ -75,7 +75,10 @@ def release(
     *,
     given: dict[str, Any],
     members: Annotated[Path, typer.Option(help="The private table that it was made from.")],
-    non_members: Annotated[Path, typer.Option(help="Real rows that it was not made from.")],
+    non_members: Annotated[
+        Path | None,
+        typer.Option(help="Real rows that it was not made from; else those that the run held out."),
+    ] = None,
     run: Annotated[Path | None, typer.Option(help="Run folder of a twin given as a file.")] = None,
     rows: Annotated[
         int, typer.Option(help="Members, and others, that are tried.", **ATTACKED.limits)
@@ -87,16 +90,17 @@ def release(
 ) -> None:
     """Attack a twin and its model: membership, verbatim overlap, replayed personal data."""
     from evaluation.commands.findings_output import place_of, show_findings, show_place
+    from evaluation.held_out import files
     from evaluation.leakage.release_audit import FILE, AuditRequest, audit_release
     from evaluation.release import Release
     from twinset.commandline.console import Console
     from twinset.files.environment import shell_line
 
     attributes = tuple(given.get("attribute", ()))
-    request = AuditRequest(members, non_members, given.get("text"), attributes, rows, seed)
     attacked = Release.read(release, run)
     place = place_of(attacked.run, output, FILE)
-    with Console(quiet) as progress:
+    with Console(quiet) as progress, files(attacked.run, members, non_members) as (known, unknown):
+        request = AuditRequest(known, unknown, given.get("text"), attributes, rows, seed)
         findings = audit_release(attacked, request, shell_line("twinset"), progress)
     if place is not None:
         findings.save(place)

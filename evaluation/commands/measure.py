@@ -102,7 +102,9 @@ def evaluate(
     *,
     given: dict[str, Any],
     train: Annotated[Path, typer.Option(help="The private table that it was made from.")],
-    test: Annotated[Path, typer.Option(help="Real rows, held out.")],
+    test: Annotated[
+        Path | None, typer.Option(help="Real rows, held out; else those that the run held out.")
+    ] = None,
     run: Annotated[Path | None, typer.Option(help="Run folder of a twin given as a file.")] = None,
     classifier: Annotated[
         list[str] | None, typer.Option(help="tfidf, svm, minilm, encoder; repeat it.")
@@ -141,24 +143,15 @@ def evaluate(
     from evaluation.evaluate import FILE, EvaluationRequest, budgets
     from evaluation.evaluate import evaluate as measure
     from evaluation.findings import Findings
+    from evaluation.held_out import files
     from evaluation.release import Release
     from evaluation.utility.classifiers import CLASSIFIERS
     from twinset.commandline.console import Console
     from twinset.files.environment import shell_line
 
-    request = EvaluationRequest(
-        train,
-        test,
-        given.get("text"),
-        tuple(given.get("attribute", ())),
-        tuple(classifier or CLASSIFIERS),
-        encoder,
-        seeds,
-        baseline,
-        non_private,
-        budgets(sweep_epsilon),
-        exclude_overlap,
-    )
+    columns = given.get("text"), tuple(given.get("attribute", ()))
+    classifiers, sweep = tuple(classifier or CLASSIFIERS), budgets(sweep_epsilon)
+    others = encoder, seeds, baseline, non_private, sweep, exclude_overlap
     release = Release.read(twin, run)
     place = place_of(release.run, output, FILE)
     if publishable:
@@ -168,7 +161,8 @@ def evaluate(
         if place is not None:
             found.save(place)
 
-    with Console(quiet) as progress:
+    with Console(quiet) as progress, files(release.run, train, test) as (known, unknown):
+        request = EvaluationRequest(known, unknown, *columns, classifiers, *others)
         findings = measure(release, request, shell_line("twinset"), progress, keep)
     if publishable:
         show_publishable(findings, as_json)

@@ -102,8 +102,7 @@ class Console:
         self._begin_phase(what, done)
         seconds, seen = time.monotonic() - self._began, done - self._first
         each = seconds / seen if seen else 0.0
-        rate = 1 / each if each else 0.0
-        line = f"{what} {done:0{len(str(total))}}/{total} | {rate:.3g}/s"
+        line = f"{what} {done:0{len(str(total))}}/{total}{_pace(each)}"
         self._show(what, line, done, total, each)
 
     def _show(self, phase: str, line: str, done: int, total: int, each: float) -> None:
@@ -150,6 +149,17 @@ class Console:
         if self._live:
             self._live[0].stop()
         self._live, self._phase = None, ""
+
+
+def _pace(each: float) -> str:
+    """Return how fast it goes, where that is known; slow ones by the minute.
+
+    >>> _pace(0.004), _pace(20.0), _pace(0.0)
+    (' | 250/s', ' | 3/min', '')
+    """
+    if not each:
+        return ""
+    return f" | {1 / each:.3g}/s" if each < 1 else f" | {60 / each:.3g}/min"
 
 
 def step_line(report: StepReport, plan: Plan, spent: float) -> str:
