@@ -239,12 +239,12 @@ def test_plan(place, run, given):
     text = run("plan", given=given).out
     for said in (
         "records N",
-        "choices  ",
+        "time in all",
         "--steps 40 --batch-size 60",
         "δ = 1e-05",
         "noise to signal",
         "about",
-        "ε = 1 would need",
+        "other budgets          ε = 1: σ",
     ):
         assert said in text
     assert snapshot(place) == before

@@ -23,9 +23,9 @@ from twinset.detectors import detector_named
 from twinset.errors import InputError
 from twinset.models.base_model import BaseModel, load_base, special_token_strings
 from twinset.models.nf4 import check_method
-from twinset.pipeline.estimate import Speed
+from twinset.pipeline.estimate import Speed, usual_tokens
 from twinset.pipeline.hold_out import draw_held_out, held_out_line, split
-from twinset.pipeline.plan_in_time import PublicFacts, plan_in_time
+from twinset.pipeline.plan_in_time import PublicFacts, late_warnings, plan_in_time
 from twinset.pipeline.request import Source
 from twinset.progress import Progress, Silent
 from twinset.sampling.allocation import RowsRequest, explicit
@@ -76,6 +76,12 @@ class Prepared:
     def owned(self) -> int | None:
         """Number of records that owners have; None: each record is protected by itself."""
         return None if self.records.owners is None else len(self.records)
+
+    @property
+    def usual_tokens(self) -> int:
+        """Mean tokens of a record with its prompt. Private: no plan may depend on it."""
+        longest, most = max(map(len, self.prompts.values())), self.config.training.max_tokens
+        return usual_tokens(self.records.texts, self.base.tokenizer, longest, most)
 
     @property
     def prompts(self) -> dict[Combination, list[int]]:
@@ -174,7 +180,12 @@ def _planned(records: Records, template: Template, config: RunConfig, base: Base
 def _in_time(prepared: Prepared, rows: RowsRequest | None, progress: Progress) -> Prepared:
     """Take fewer visits of records where there is less time; of `prepared` only what is public."""
     facts = prepared.public_facts(rows)
-    plan, speed = plan_in_time(prepared.plan, prepared.config, prepared.base, facts, progress)
+    config = prepared.config
+    plan, speed = plan_in_time(prepared.plan, config, prepared.base, facts, progress)
+    if speed is not None:
+        shown = speed.at(prepared.usual_tokens)  # to the owner, once the plan is chosen
+        for warning in late_warnings(plan, config, shown, facts.rows):
+            progress.warn(warning)
     return replace(prepared, plan=plan, speed=speed)
 
 
