@@ -17,7 +17,7 @@ from twinset.config.plan import Plan, make_plan, sized
 from twinset.data.formats import read_frame
 from twinset.data.records import Records, check_reserved, records_from_frame
 from twinset.data.schema import Combination, Schema
-from twinset.data.templates import Template, load_template
+from twinset.data.templates import Template, fitting_prompts, load_template
 from twinset.data.tokenization import prompt_tokens, text_budget
 from twinset.detectors import detector_named
 from twinset.errors import InputError
@@ -131,6 +131,8 @@ def prepare(
     frame, records, notes = read_source(source, progress, folder)
     config = _as_marginals_fit(config, records.schema)
     template = template_of(source, records.schema)
+    if source.prompt is None and (fitting := fitting_prompts(records.schema)):
+        progress.say(_prompt_line(template, fitting))
     counts = explicit(records.schema, rows or RowsRequest())
     base = load_base(config.training.base_model, say=progress.say)
     check_reserved(records, frame, special_token_strings(base.tokenizer), source.name)
@@ -232,6 +234,15 @@ def template_of(source: Source, schema: Schema) -> Template:
     if isinstance(source.prompt, Template):
         return source.prompt
     return load_template(source.prompt, schema)
+
+
+def _prompt_line(template: Template, fitting: Sequence[str]) -> str:
+    """Propose prompts: which one is taken may decide how good the twin is."""
+    written = [f"`prompt={name}`" if "{" not in name else f'`prompt="{name}"`' for name in fitting]
+    return (
+        f'the prompt is "{template.pattern}"; what says more of the texts mostly makes a better '
+        f"twin: {' or '.join(written)} may fit, or write your own"
+    )
 
 
 def _check_owner(source: Source, privacy: PrivacyConfig) -> None:
