@@ -8,7 +8,7 @@ import twinset  # noqa: F401  # first: it takes the working folder off the impor
 # isort: split
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,6 +24,7 @@ from twinset.commandline.common import (
     Data,
     DryRun,
     Json,
+    LogFile,
     Quiet,
     places_of,
     rows_of,
@@ -58,12 +59,33 @@ from twinset.config.options import (
 AUTOMATIC = {"hold_out": None}  # in a run, unless somebody says how many
 
 app = typer.Typer(
-    add_completion=False,
+    epilog="Once, for completion by Tab: twinset --install-completion",
     pretty_exceptions_enable=False,
     pretty_exceptions_show_locals=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(audit, name="audit")
+EXAMPLES = {
+    "generate": "generate reviews.csv --text review --attribute sentiment --epsilon 8",
+    "finetune": "finetune reviews.csv --text review --attribute sentiment --run runs/reviews",
+    "sample": "sample runs/reviews --rows 2000 --output twin.csv",
+    "plan": "plan reviews.csv, or plan --records 10000",
+    "weights": "weights public.csv --text text --output scale.json",
+    "verify": "verify runs/reviews/share",
+    "policy": "policy notes.csv --text note --detector patterns",
+    "demo": "demo --data support",
+    "compare": "compare reviews.csv --policies uniform,importance,none --output compared.json",
+    "evaluate": "evaluate runs/reviews --train reviews.csv --test held-out.csv",
+    "report": "report runs/reviews",
+    "pretrain": "pretrain public/ --output my-base --max-minutes 60",
+    "models": "models",
+    "prompts": "prompts",
+}
+
+
+def _command(function: Callable[..., None]) -> Callable[..., None]:
+    """Make a command of a function, with an example behind its help."""
+    return app.command(epilog=f"Example: twinset {EXAMPLES[function.__name__]}")(function)
 
 
 @app.callback(invoke_without_command=True)
@@ -78,7 +100,7 @@ def _twinset(
         typer.echo(context.get_help())
 
 
-@app.command()
+@_command
 @takes(*OPTIONS.values())
 def generate(
     data: Data,
@@ -86,13 +108,14 @@ def generate(
     given: dict[str, Any],
     dry_run: DryRun = False,
     quiet: Quiet = False,
+    log_file: LogFile = None,
     as_json: Json = False,
 ) -> None:
     """Fine-tune on a private table and write its twin: everything in one go."""
-    _make(data, given, dry_run, quiet, as_json)
+    _make(data, given, dry_run, quiet, log_file, as_json)
 
 
-@app.command()
+@_command
 @takes(*PANELS["Table"], *PRIVACY, *POLICY, *TRAINING, *TIME, *SPEED, *RUN, *OVERWRITE, *SEED)
 def finetune(
     data: Data,
@@ -100,10 +123,11 @@ def finetune(
     given: dict[str, Any],
     dry_run: DryRun = False,
     quiet: Quiet = False,
+    log_file: LogFile = None,
     as_json: Json = False,
 ) -> None:
     """Fine-tune on a private table: the first half of `generate`."""
-    _make(data, given, dry_run, quiet, as_json, model_only=True)
+    _make(data, given, dry_run, quiet, log_file, as_json, model_only=True)
 
 
 def _make(
@@ -111,6 +135,7 @@ def _make(
     given: dict[str, Any],
     dry_run: bool,
     quiet: bool,
+    log_file: Path | None,
     as_json: bool,
     model_only: bool = False,
 ) -> None:
@@ -126,7 +151,7 @@ def _make(
     from twinset.commandline.console import Console
     from twinset.pipeline import generate as runs
 
-    with Console(quiet) as progress:
+    with Console(quiet, log_file) as progress:
         if dry_run:
             return show_plan(runs.dry_run(source, config, rows, places, progress), as_json)
         if model_only:
@@ -138,13 +163,14 @@ def _make(
         show_first_verdict(result, source)
 
 
-@app.command()
+@_command
 @takes(*ROWS, *DECODING, *TWIN_FILE, *OVERWRITE, *SEED)
 def sample(
     model: Annotated[Path, typer.Argument(help="Run folder or model folder.")],
     *,
     given: dict[str, Any],
     quiet: Quiet = False,
+    log_file: LogFile = None,
     as_json: Json = False,
 ) -> None:
     """Write a twin from a trained model: the second half of `generate`."""
@@ -152,12 +178,12 @@ def sample(
     from twinset.pipeline import generate as runs
 
     sampling = run_config(run_options(given)).sampling
-    with Console(quiet) as progress:
+    with Console(quiet, log_file) as progress:
         result = runs.sample_only(model, sampling, rows_of(given), places_of(given), progress)
     show_result(result, as_json)
 
 
-@app.command()
+@_command
 @takes(*PANELS["Table"], *PRIVACY, *POLICY, *TRAINING, *TIME, *SPEED, *ROWS[:1], *SEED)
 def plan(
     data: Annotated[str | None, typer.Argument(help="The table; or give --records.")] = None,
@@ -180,7 +206,7 @@ def plan(
     show(found.to_dict(), map(with_flags, found.lines()), as_json)
 
 
-@app.command()
+@_command
 @takes(*(OPTIONS[name] for name in ("text", "base_model", "max_tokens", "precision", "seed")))
 def weights(
     tables: Annotated[list[str], typer.Argument(help="Public tables of texts.")],
@@ -206,7 +232,7 @@ def weights(
     show(scale.to_dict(), [f"{k}: {v}" for k, v in scale.to_dict().items()], as_json=False)
 
 
-@app.command()
+@_command
 def verify(
     path: Annotated[Path, typer.Argument(help="Run, its share/, or a twin with its companions.")],
     as_json: Json = False,
@@ -225,7 +251,7 @@ def verify(
     show(asdict(report), lines, as_json)
 
 
-@app.command()
+@_command
 def policy(
     data: Data,
     text: Annotated[str, typer.Option(help="Column of texts.", metavar="COLUMN")],
@@ -264,14 +290,14 @@ def policy(
     show(facts | coverage.to_dict(), lines, as_json)
 
 
-app.command()(demo)
-app.command()(compare)
-app.command()(evaluate)
-app.command()(report)
-app.command()(pretrain)
+_command(demo)
+_command(compare)
+_command(evaluate)
+_command(report)
+_command(pretrain)
 
 
-@app.command()
+@_command
 def models(as_json: Json = False) -> None:
     """List the base models that need no hub."""
     from twinset.models.base_model import builtin_models
@@ -281,7 +307,7 @@ def models(as_json: Json = False) -> None:
     show(bases, [*(f"{name}: {text}" for name, text in bases.items()), note], as_json)
 
 
-@app.command()
+@_command
 def prompts(as_json: Json = False) -> None:
     """List the built-in prompt templates."""
     from twinset.data.templates import builtin_templates

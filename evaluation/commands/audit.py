@@ -9,7 +9,17 @@ import typer
 from typer.core import TyperGroup
 
 from evaluation.limits import ATTACKED, CANARIES, LENGTHS, SECRETS
-from twinset.commandline.common import Data, Json, Policies, Quiet, Test, listed, show, source_of
+from twinset.commandline.common import (
+    Data,
+    Json,
+    LogFile,
+    Policies,
+    Quiet,
+    Test,
+    listed,
+    show,
+    source_of,
+)
 from twinset.commandline.flags import takes
 from twinset.config import ROWS
 from twinset.config.bounds import SEEDS
@@ -35,7 +45,7 @@ audit = typer.Typer(
 )
 
 
-@audit.command()
+@audit.command(epilog="Example: twinset audit mechanism --noise-policy importance")
 def mechanism(
     noise_policy: Annotated[str, typer.Option(help="The policy to attack.")] = "uniform",
     policy_form: Annotated[str, typer.Option(help="sound or published.")] = "sound",
@@ -68,7 +78,7 @@ def mechanism(
         raise VerificationError("the outputs show more than the nominal claim of this form")
 
 
-@audit.command(RELEASE)
+@audit.command(RELEASE, epilog="Example: twinset audit runs/reviews --members reviews.csv")
 @takes(*(option for option in TABLE if option.name in ("text", "attribute")))
 def release(
     release: Annotated[Path, typer.Argument(help="Run folder, or a twin.", metavar="RUN|TWIN")],
@@ -86,6 +96,7 @@ def release(
     seed: Annotated[int, typer.Option(help="Of what is drawn.", **SEEDS.limits)] = 0,
     output: Annotated[Path | None, typer.Option(help="JSON; a run keeps its own.")] = None,
     quiet: Quiet = False,
+    log_file: LogFile = None,
     as_json: Json = False,
 ) -> None:
     """Attack a twin and its model: membership, verbatim overlap, replayed personal data."""
@@ -99,7 +110,10 @@ def release(
     attributes = tuple(given.get("attribute", ()))
     attacked = Release.read(release, run)
     place = place_of(attacked.run, output, FILE)
-    with Console(quiet) as progress, files(attacked.run, members, non_members) as (known, unknown):
+    with (
+        Console(quiet, log_file) as progress,
+        files(attacked.run, members, non_members) as (known, unknown),
+    ):
         request = AuditRequest(known, unknown, given.get("text"), attributes, rows, seed)
         findings = audit_release(attacked, request, shell_line("twinset"), progress)
     if place is not None:
@@ -108,7 +122,7 @@ def release(
     show_place(place)
 
 
-@audit.command()
+@audit.command(epilog="Example: twinset audit canaries reviews.csv --policies uniform,none")
 @takes(*ANY_POLICY)
 def canaries(
     data: Data,

@@ -11,7 +11,17 @@ from typing import Annotated, Any
 import typer
 
 from evaluation.limits import RUNS
-from twinset.commandline.common import Data, Json, Policies, Quiet, Test, listed, show, source_of
+from twinset.commandline.common import (
+    Data,
+    Json,
+    LogFile,
+    Policies,
+    Quiet,
+    Test,
+    listed,
+    show,
+    source_of,
+)
 from twinset.commandline.flags import takes
 from twinset.config import ROWS
 from twinset.config.options import ANY_POLICY, TABLE, run_config, run_options
@@ -130,6 +140,7 @@ def evaluate(
         bool, typer.Option("--publishable", help="Print only what may be published.")
     ] = False,
     quiet: Quiet = False,
+    log_file: LogFile = None,
     as_json: Json = False,
 ) -> None:
     """Measure a twin: is it useful, is it faithful?"""
@@ -161,7 +172,7 @@ def evaluate(
         if place is not None:
             found.save(place)
 
-    with Console(quiet) as progress, files(release.run, train, test) as (known, unknown):
+    with Console(quiet, log_file) as progress, files(release.run, train, test) as (known, unknown):
         request = EvaluationRequest(known, unknown, *columns, classifiers, *others)
         findings = measure(release, request, shell_line("twinset"), progress, keep)
     if publishable:

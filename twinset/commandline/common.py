@@ -22,6 +22,9 @@ Data = Annotated[str, typer.Argument(help="CSV, TSV, Parquet, JSONL, data-set fo
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Stop after the plan; write nothing.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+LogFile = Annotated[
+    Path | None, typer.Option(help="Append progress to this file: for the table's owner alone.")
+]
 Policies = Annotated[str, typer.Option(help="Noise policies; none: without privacy.")]
 Test = Annotated[str | None, typer.Option(help="Real rows, held out; else a fifth.")]
 

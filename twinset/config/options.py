@@ -188,6 +188,16 @@ PANELS: dict[str, tuple[Option, ...]] = {
     "Results": (*RUN, *TWIN_FILE, *OVERWRITE),
     "Repeating": SEED,
 }
+EXPERTS = "For experts"  # a panel of its own, behind the others
+_EXPERT = """
+    max_grad_norm label_count_share marginal_share teacher_share weight_scale importance_beta1
+    importance_beta2 importance_alpha importance_low importance_high importance_bound lora_rank
+    mismatch_weight mismatch_prompts mismatch_form physical_tokens physical_batch
+    gradient_checkpointing low_memory typical_p sample_batch
+""".split()
+_KNOBS = tuple(o for panel in PANELS.values() for o in panel if o.name in _EXPERT)
+PANELS = {t: tuple(o for o in panel if o not in _KNOBS) for t, panel in PANELS.items()}
+PANELS[EXPERTS] = _KNOBS
 # What commands take that run every policy themselves, and one without privacy.
 ANY_POLICY = (
     *TABLE,
