@@ -4,9 +4,8 @@ import inspect
 import re
 import subprocess
 import sys
-import tomllib
 from functools import partial
-from importlib.metadata import EntryPoint, EntryPoints
+from importlib.metadata import EntryPoints
 from pathlib import Path
 
 import pandas as pd
@@ -14,7 +13,7 @@ import pytest
 
 import twinset
 from tests.helpers.commands import texts
-from tests.helpers.evaluated import without_downloads
+from tests.helpers.evaluated import as_installed, without_downloads
 from twinset import api
 from twinset.api import Twinset, generate
 from twinset.config.options import OPTIONS
@@ -92,11 +91,7 @@ def test_the_examples_run(frame, tiny_base, tmp_path, monkeypatch, name):
 
 @pytest.fixture(autouse=True)
 def provided(monkeypatch):
-    """What pyproject.toml says is provided, whatever was installed when; no download."""
-    stated = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
-    points = [EntryPoint(n, v, group) for group, each in stated.items() for n, v in each.items()]
-    found = EntryPoints(points)
-    monkeypatch.setattr(api, "entry_points", found.select)
+    as_installed(monkeypatch)
     without_downloads(monkeypatch)
     return monkeypatch
 

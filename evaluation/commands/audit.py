@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +17,7 @@ from twinset.commandline.common import (
     Policies,
     Quiet,
     Test,
+    check_tables_there,
     listed,
     show,
     source_of,
@@ -100,6 +102,7 @@ def release(
     as_json: Json = False,
 ) -> None:
     """Attack a twin and its model: membership, verbatim overlap, replayed personal data."""
+    check_tables_there(members, non_members)
     from evaluation.commands.findings_output import place_of, show_findings, show_place
     from evaluation.held_out import files
     from evaluation.leakage.release_audit import FILE, AuditRequest, audit_release
@@ -108,13 +111,16 @@ def release(
     from twinset.files.environment import shell_line
 
     attributes = tuple(given.get("attribute", ()))
+    request = AuditRequest(
+        members, non_members or members, given.get("text"), attributes, rows, seed
+    )
     attacked = Release.read(release, run)
     place = place_of(attacked.run, output, FILE)
     with (
         Console(quiet, log_file) as progress,
         files(attacked.run, members, non_members) as (known, unknown),
     ):
-        request = AuditRequest(known, unknown, given.get("text"), attributes, rows, seed)
+        request = replace(request, members=known, non_members=unknown)
         findings = audit_release(attacked, request, shell_line("twinset"), progress)
     if place is not None:
         findings.save(place)

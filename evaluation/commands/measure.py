@@ -5,6 +5,7 @@ They import what they need when they are called, as `cli` does.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,6 +19,7 @@ from twinset.commandline.common import (
     Policies,
     Quiet,
     Test,
+    check_tables_there,
     listed,
     show,
     source_of,
@@ -144,6 +146,7 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Measure a twin: is it useful, is it faithful?"""
+    check_tables_there(train, test)
     from evaluation.commands.findings_output import (
         check_publishable,
         place_of,
@@ -160,9 +163,19 @@ def evaluate(
     from twinset.commandline.console import Console
     from twinset.files.environment import shell_line
 
-    columns = given.get("text"), tuple(given.get("attribute", ()))
-    classifiers, sweep = tuple(classifier or CLASSIFIERS), budgets(sweep_epsilon)
-    others = encoder, seeds, baseline, non_private, sweep, exclude_overlap
+    request = EvaluationRequest(
+        train,
+        test or train,
+        given.get("text"),
+        tuple(given.get("attribute", ())),
+        tuple(classifier or CLASSIFIERS),
+        encoder,
+        seeds,
+        baseline,
+        non_private,
+        budgets(sweep_epsilon),
+        exclude_overlap,
+    )
     release = Release.read(twin, run)
     place = place_of(release.run, output, FILE)
     if publishable:
@@ -173,7 +186,7 @@ def evaluate(
             found.save(place)
 
     with Console(quiet, log_file) as progress, files(release.run, train, test) as (known, unknown):
-        request = EvaluationRequest(known, unknown, *columns, classifiers, *others)
+        request = replace(request, train=known, test=unknown)
         findings = measure(release, request, shell_line("twinset"), progress, keep)
     if publishable:
         show_publishable(findings, as_json)

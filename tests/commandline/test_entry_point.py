@@ -61,12 +61,14 @@ def test_a_reader_that_leaves_is_no_error(command):
 MISSING = """
 import sys
 import cli
-code = cli.main([sys.argv[1], "no.csv"])
+code = cli.main([*sys.argv[1].split(), "no.csv"])
 sys.exit(code if "torch" not in sys.modules else "torch was waited for")
 """
 
 
-@pytest.mark.parametrize("command", ["generate", "finetune", "plan"])
+@pytest.mark.parametrize(
+    "command", ["generate", "finetune", "plan", "evaluate run --train", "audit run --members"]
+)
 def test_a_file_that_is_not_there_is_refused_before_torch_is_imported(command):
     done = run_python("-c", MISSING, command)
     assert (done.returncode, done.stderr) == (2, "error: no.csv: no such file; check the path\n")

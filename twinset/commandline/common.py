@@ -48,6 +48,14 @@ def source_of(data: str, given: dict[str, Any]) -> Source:
     return Source(data, **{names[k]: v for k, v in given.items() if k in names})
 
 
+def check_tables_there(*paths: Path | None) -> None:
+    """Refuse files that are not there before anything slow is imported."""
+    from twinset.pipeline.request import check_there
+
+    for path in filter(None, paths):
+        check_there(path)
+
+
 def rows_of(given: dict[str, Any]) -> RowsRequest:
     """Return how many rows the options ask for."""
     from twinset.sampling.allocation import RowsRequest

@@ -38,8 +38,8 @@ def share_of(asked: float | None, units: int) -> float:
     return SHARE if units >= FROM else 0.0
 
 
-def draw_held_out(records: Records, config: RunConfig, asked: float | None) -> np.ndarray:
-    """Return (H,) rising numbers of the table's rows that are held out: of an owner's all or none.
+def draw_held_out(records: Records, config: RunConfig, asked: float | None) -> list[int]:
+    """Return rising numbers of the table's rows that are held out: of an owner's all or none.
 
     Each unit's coin is the operating system's: a seeded one would follow its place in the table,
     and one row more would move the coins of those behind it.
@@ -47,15 +47,16 @@ def draw_held_out(records: Records, config: RunConfig, asked: float | None) -> n
     units = records.units(config)
     share = share_of(asked, len(units))
     if not share:
-        return np.empty(0, int)
+        return []
     chosen = next(poisson_batches(len(units), share, 1, Randomness.from_os()))
     numbers = chosen if records.owners is None else np.flatnonzero(np.isin(records.owners, chosen))
-    return _texts(records).rows[numbers]
+    rows: list[int] = _texts(records).rows[numbers].tolist()
+    return rows
 
 
-def split(records: Records, rows: Sequence[int] | np.ndarray) -> tuple[Records, Records | None]:
+def split(records: Records, rows: Sequence[int]) -> tuple[Records, Records | None]:
     """Return the records in other rows of the table than these, and those in these; None: none."""
-    if not len(rows):
+    if not rows:
         return records, None
     is_held = np.isin(_texts(records).rows, rows)
     if is_held.all():
