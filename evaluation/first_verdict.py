@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,8 @@ from twinset.progress import Progress
 from twinset.sampling.twin_model import TwinModel
 
 MOST, ATTACKED = 5_000, 200  # rows of each table; members, and others, that attacks look at
+INDENT = "  "  # of a command, which is not broken into lines
+TOO_FEW = "Too few rows to say"
 PRIVATE = "Computed on private rows: the first three lines are for you alone."
 NOT_HELD_OUT = (
     "No rows were held out to judge the twin by: `hold_out=0.2` keeps some back; with other real "
@@ -53,7 +56,7 @@ def first_verdict(run: Path, source: Source, progress: Progress) -> list[str]:
     trained, held = (_some(records, MOST) for records in parts(run, source))
     judged = list(_judged(release, trained, held, progress))
     lines = [f"{v.question:<22}{v.answer}: {v.line}" for v in judged]
-    return [*lines, f"{'What next?':<22}{_next(names)}", PRIVATE]
+    return [*lines, *_next(names), PRIVATE]
 
 
 def _judged(
@@ -61,20 +64,25 @@ def _judged(
 ) -> Iterator[Verdict]:
     schema = trained.schema
     names = tuple(attribute.name for attribute in schema.attributes)
-    twin = release.twin.frame.head(MOST)
+    twin = release.twin.frame
+    twin = twin.sample(min(MOST, len(twin)), random_state=0)
+    rows = min(len(twin), len(held))
     tables = Tables(table(trained), table(held), twin, schema.text, names)
     progress.say("judging the twin by the rows held out: quick measures")
     learnt = Usefulness(tables, make_classifiers(["tfidf"]), [0], progress).measured()
-    yield useful_beside_guessing([m for m in learnt if m.score.name == "accuracy"], len(held))
-    yield faithful(fidelity(tables, None, seed=0, progress=progress)[0])
-    leaks = leaking(
-        _attacked(release, twin[schema.text].astype(str).tolist(), trained, held, progress)
-    )
+    use = useful_beside_guessing([m for m in learnt if m.score.name == "accuracy"])
+    yield use if rows >= FEW_ROWS else replace(use, answer=TOO_FEW, tone="unknown")
+    likeness = faithful(fidelity(tables, None, seed=0, progress=progress)[0])
+    yield likeness if rows >= FEW_ROWS else replace(likeness, answer=TOO_FEW, tone="unknown")
+    texts = twin[schema.text].astype(str).tolist()
+    leaks = leaking(_attacked(release, texts, trained, held, progress))
+    if rows < FEW_ROWS and leaks.tone == "good":
+        leaks = replace(leaks, answer=TOO_FEW, tone="unknown")
     yield leaks
     yield _may_hand_over(release, leaks)
 
 
-def useful_beside_guessing(accuracies: Sequence[Measured], rows: int) -> Verdict:
+def useful_beside_guessing(accuracies: Sequence[Measured]) -> Verdict:
     """Judge whether classifiers learn more from the twin than which label is commonest.
 
     The report's verdict asks for more: rows made with no private data, which take long to write.
@@ -92,8 +100,6 @@ def useful_beside_guessing(accuracies: Sequence[Measured], rows: int) -> Verdict
         for label, (twin, real, guess) in zip(found, scores, strict=True)
     )
     question = "Is it useful?"
-    if rows < FEW_ROWS:
-        return Verdict(question, "Too few rows to say", said, "unknown")
     if well == len(scores):
         return Verdict(question, "More than guessing", said, "good")
     return Verdict(question, "In part" if well else "Not seen", said, "mixed" if well else "bad")
@@ -121,9 +127,15 @@ def _may_hand_over(release: Release, leaks: Verdict) -> Verdict:
     return Verdict(question, "Yes", line, "good")
 
 
-def _next(names: dict[str, str]) -> str:
-    measure = "twinset evaluate {run} --train {table}, twinset audit {run} --members {table}"
-    return f"{measure.format(**names)}, then twinset report {names['run']}"
+def _next(names: dict[str, str]) -> list[str]:
+    """Return commands to paste, each in a line of its own."""
+    run, data = names["run"], names["table"]
+    return [
+        f"{'What next?':<22}All measures, all attacks, and one page with both:",
+        f"{INDENT}twinset evaluate {run} --train {data}",
+        f"{INDENT}twinset audit {run} --members {data}",
+        f"{INDENT}twinset report {run}",
+    ]
 
 
 def _some(records: Records, most: int) -> Records:

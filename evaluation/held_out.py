@@ -34,7 +34,7 @@ def parts(run: Path, source: Source) -> tuple[Records, Records]:
         InputError: it held none out, or the table is another one.
     """
     internal = run / "internal"
-    _, records, _ = read_source(source, Silent())
+    _, records, _ = read_source(source, Silent(), internal)  # where it is large
     trained, held = split(records, kept_rows(internal))
     if held is None:
         raise InputError(f"{run}: no rows were held out (`hold_out`)")

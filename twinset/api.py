@@ -105,7 +105,9 @@ class Twinset:
         from twinset.pipeline.request import Source
 
         names = _several(attributes)
-        source = None if data is None else Source(data, text, names, owner=owner)
+        source = (
+            None if data is None else Source(data, text, names, prompt=self._prompt, owner=owner)
+        )
         from twinset.pipeline.forecast import forecast
 
         return forecast(source, records, self.config, rows, self._progress)

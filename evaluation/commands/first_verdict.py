@@ -26,4 +26,5 @@ def show_first_verdict(result: Result, source: Source) -> None:
         except InputError as error:
             lines = [f"no verdict: {error}"]
         for line in lines:
-            progress.say(fill(line, WIDTH, subsequent_indent=" " * INDENT))
+            is_command = line.startswith(" ")
+            progress.say(line if is_command else fill(line, WIDTH, subsequent_indent=" " * INDENT))

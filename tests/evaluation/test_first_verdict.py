@@ -33,7 +33,7 @@ def test_a_run_that_held_rows_out_ends_with_a_verdict(run):
     said = made.err.splitlines()[made.err.splitlines().index(judging(made)) :]
     for question in ("Is it useful?", "Is it faithful?", "Does it leak?", "May I hand it over?"):
         assert len([line for line in said if re.match(rf"{re.escape(question)} +\w", line)]) == 1
-    assert all(len(line) <= 80 for line in said)
+    assert all(len(line) <= 80 or line.startswith("  twinset ") for line in said)
     assert "twinset evaluate" in made.err and "for you alone" in said[-1]
     assert "useful" not in made.out  # what others may see of a run
     shared = "".join(path.read_text() for path in Path("run/share").iterdir())
@@ -42,6 +42,12 @@ def test_a_run_that_held_rows_out_ends_with_a_verdict(run):
 
 def judging(made):
     return next(line for line in made.err.splitlines() if line.startswith("judging the twin"))
+
+
+def test_of_too_few_rows_nothing_is_said(run):
+    reviews(60, seed=0).to_csv("train.csv", index=False)
+    made = run("--hold-out", "0.2")
+    assert made.code == 0 and made.err.count("Too few rows to say: ") == 3
 
 
 def test_without_rows_held_out_one_line_says_how_to_get_one(run):
@@ -82,7 +88,7 @@ def test_a_run_that_held_nothing_out_needs_other_rows(run, capsys, command):
 
 @pytest.mark.parametrize(
     ("hits", "rows", "answer"),
-    [(180, 200, "More than guessing"), (110, 200, "Not seen"), (20, 22, "Too few rows to say")],
+    [(180, 200, "More than guessing"), (110, 200, "Not seen")],
 )
 def test_use_is_more_than_the_commonest_label_gives(hits, rows, answer):
     found = {"twin": hits, "real": int(0.95 * rows), "the commonest label": rows // 2}
@@ -90,4 +96,4 @@ def test_use_is_more_than_the_commonest_label_gives(hits, rows, answer):
         Measured("utility", proportion("accuracy", n, rows), {"rows": name, "label": "mood"})
         for name, n in found.items()
     ]
-    assert useful_beside_guessing(measured, rows).answer == answer
+    assert useful_beside_guessing(measured).answer == answer

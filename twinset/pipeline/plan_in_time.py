@@ -139,7 +139,9 @@ def minutes(seconds: float) -> str:
     """Return a duration as people plan with it.
 
     >>> minutes(20), minutes(1800), minutes(9000)
-    ('1 min', '30 min', '2 h 30 min')
+    ('20 s', '30 min', '2 h 30 min')
     """
-    hours, rest = divmod(max(1, round(seconds / 60)), 60)
+    if seconds < 100:
+        return f"{max(1, round(seconds))} s"
+    hours, rest = divmod(round(seconds / 60), 60)
     return f"{hours} h {rest:02} min" if hours else f"{rest} min"
