@@ -55,6 +55,7 @@ from twinset.config.options import (
     run_config,
     run_options,
 )
+from twinset.errors import InputError
 
 AUTOMATIC = {"hold_out": None}  # in a run, unless somebody says how many
 
@@ -146,8 +147,8 @@ def _make(
         from twinset.pipeline.worker import run_launched_worker
 
         return run_launched_worker()
-    source, config = source_of(data, AUTOMATIC | given), run_config(run_options(given))
-    rows, places = rows_of(given), places_of(given)  # what is wrong is said before torch is there
+    config, rows, places = run_config(run_options(given)), rows_of(given), places_of(given)
+    source = source_of(data, AUTOMATIC | given)  # what is wrong is said before torch is there
     from twinset.commandline.console import Console
     from twinset.pipeline import generate as runs
 
@@ -196,8 +197,10 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Say what a run would spend, need and cost, before any training."""
-    source = source_of(data, AUTOMATIC | given) if data is not None else None
     config, rows = run_config(run_options(given), any_policy=True), rows_of(given).rows
+    if data is None and "hold_out" in given:
+        raise InputError("`hold_out` does nothing without a table; leave it out")
+    source = source_of(data, AUTOMATIC | given) if data is not None else None
     from twinset.commandline.console import Console
     from twinset.pipeline.forecast import forecast
 

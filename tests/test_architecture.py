@@ -221,7 +221,11 @@ def test_privacy_knows_nothing_else_of_twinset():
     assert {other for _, other in leaving} <= {"twinset.privacy"}
 
 
-SPEAKS_FLAGS = ("twinset.commandline", "twinset.models.assets")  # the second one pip's
+SPEAKS_FLAGS = (
+    "twinset.commandline",
+    "twinset.models.assets",  # pip's
+    "twinset.files.environment",  # reads what was typed
+)
 COMMAND = re.compile(r"`\w[\w.-]* [^`]*`")  # to be typed into a shell: a program's name goes first
 
 

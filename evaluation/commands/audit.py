@@ -162,10 +162,10 @@ def canaries(
     from twinset.commandline.console import Console
     from twinset.files.environment import shell_line
 
+    config = run_config(run_options(given), any_policy=True)
     table = ComparisonRequest(source_of(data, given), listed(policies), 1, rows, test)
     request = CanaryRequest(table, copies_of(copies), each, digits, coins)
     check_output(output)
-    config = run_config(run_options(given), any_policy=True)
     with Console(quiet) as progress:
         findings = audit_canaries(request, config, output, shell_line("twinset"), progress)
     show_findings(findings, as_json)

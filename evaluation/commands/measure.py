@@ -91,13 +91,14 @@ def compare(
     from twinset.files.environment import shell_line
 
     classifiers = tuple(classifier or CLASSIFIERS)
+    config = run_config(run_options(given), any_policy=True)
     request = ComparisonRequest(
         source_of(data, given), listed(policies), seeds, rows, test, classifiers
     )
     with Console(quiet) as progress:
         results = compare_policies(
             request,
-            run_config(run_options(given), any_policy=True),
+            config,
             output,
             shell_line("twinset"),
             progress,

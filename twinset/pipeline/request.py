@@ -44,9 +44,9 @@ class Source:
 
     def __post_init__(self) -> None:
         """Refuse a file that is not there, and a split of what has none."""
-        check_there(self.data)
         if self.hold_out is not None:
             check_number("`hold_out`", self.hold_out, HOLD_OUT)
+        check_there(self.data)
         if isinstance(self.data, pd.DataFrame) and self.split is not None:
             raise InputError("`split`: a table in memory has none; leave it out")
 
