@@ -8,7 +8,7 @@ import twinset  # noqa: F401  # first: it takes the working folder off the impor
 # isort: split
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from evaluation.commands.audit import audit
+from evaluation.commands.first_verdict import show_first_verdict
 from evaluation.commands.measure import compare, demo, evaluate, report
 from twinset import __version__
 from twinset.commandline import entry_point as exits
@@ -23,6 +24,7 @@ from twinset.commandline.common import (
     Data,
     DryRun,
     Json,
+    LogFile,
     Quiet,
     places_of,
     rows_of,
@@ -40,27 +42,51 @@ from twinset.config.options import (
     DECODING,
     OPTIONS,
     OVERWRITE,
+    PANELS,
     POLICY,
     PRIVACY,
     ROWS,
     RUN,
     SEED,
     SPEED,
-    TABLE,
     TIME,
     TRAINING,
     TWIN_FILE,
     run_config,
     run_options,
 )
+from twinset.errors import InputError
+
+AUTOMATIC = {"hold_out": None}  # in a run, unless somebody says how many
 
 app = typer.Typer(
-    add_completion=False,
+    epilog="Once, for completion by Tab: twinset --install-completion",
     pretty_exceptions_enable=False,
     pretty_exceptions_show_locals=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(audit, name="audit")
+EXAMPLES = {
+    "generate": "generate reviews.csv --text review --attribute sentiment --epsilon 8",
+    "finetune": "finetune reviews.csv --text review --attribute sentiment --run runs/reviews",
+    "sample": "sample runs/reviews --rows 2000 --output twin.csv",
+    "plan": "plan reviews.csv, or plan --records 10000",
+    "weights": "weights public.csv --text text --output scale.json",
+    "verify": "verify runs/reviews/share",
+    "policy": "policy notes.csv --text note --detector patterns",
+    "demo": "demo --data support",
+    "compare": "compare reviews.csv --policies uniform,importance,none --output compared.json",
+    "evaluate": "evaluate runs/reviews --train reviews.csv --test held-out.csv",
+    "report": "report runs/reviews",
+    "pretrain": "pretrain public/ --output my-base --max-minutes 60",
+    "models": "models",
+    "prompts": "prompts",
+}
+
+
+def _command(function: Callable[..., None]) -> Callable[..., None]:
+    """Make a command of a function, with an example behind its help."""
+    return app.command(epilog=f"Example: twinset {EXAMPLES[function.__name__]}")(function)
 
 
 @app.callback(invoke_without_command=True)
@@ -75,7 +101,7 @@ def _twinset(
         typer.echo(context.get_help())
 
 
-@app.command()
+@_command
 @takes(*OPTIONS.values())
 def generate(
     data: Data,
@@ -83,24 +109,26 @@ def generate(
     given: dict[str, Any],
     dry_run: DryRun = False,
     quiet: Quiet = False,
+    log_file: LogFile = None,
     as_json: Json = False,
 ) -> None:
     """Fine-tune on a private table and write its twin: everything in one go."""
-    _make(data, given, dry_run, quiet, as_json)
+    _make(data, given, dry_run, quiet, log_file, as_json)
 
 
-@app.command()
-@takes(*TABLE, *PRIVACY, *POLICY, *TRAINING, *TIME, *SPEED, *RUN, *OVERWRITE, *SEED)
+@_command
+@takes(*PANELS["Table"], *PRIVACY, *POLICY, *TRAINING, *TIME, *SPEED, *RUN, *OVERWRITE, *SEED)
 def finetune(
     data: Data,
     *,
     given: dict[str, Any],
     dry_run: DryRun = False,
     quiet: Quiet = False,
+    log_file: LogFile = None,
     as_json: Json = False,
 ) -> None:
     """Fine-tune on a private table: the first half of `generate`."""
-    _make(data, given, dry_run, quiet, as_json, model_only=True)
+    _make(data, given, dry_run, quiet, log_file, as_json, model_only=True)
 
 
 def _make(
@@ -108,20 +136,23 @@ def _make(
     given: dict[str, Any],
     dry_run: bool,
     quiet: bool,
+    log_file: Path | None,
     as_json: bool,
     model_only: bool = False,
 ) -> None:
     """Make a run, or plan it; another rank than 0 of a launcher's does what rank 0 asks for."""
-    from twinset.commandline.console import Console
     from twinset.distributed import is_worker
-    from twinset.pipeline import generate as runs
-    from twinset.pipeline.worker import run_launched_worker
 
     if is_worker():
+        from twinset.pipeline.worker import run_launched_worker
+
         return run_launched_worker()
-    source, config = source_of(data, given), run_config(run_options(given))
-    rows, places = rows_of(given), places_of(given)
-    with Console(quiet) as progress:
+    config, rows, places = run_config(run_options(given)), rows_of(given), places_of(given)
+    source = source_of(data, AUTOMATIC | given)  # what is wrong is said before torch is there
+    from twinset.commandline.console import Console
+    from twinset.pipeline import generate as runs
+
+    with Console(quiet, log_file) as progress:
         if dry_run:
             return show_plan(runs.dry_run(source, config, rows, places, progress), as_json)
         if model_only:
@@ -129,15 +160,18 @@ def _make(
         else:
             result = runs.generate(source, config, rows, places, progress)
     show_result(result, as_json)
+    if not (model_only or quiet or as_json):
+        show_first_verdict(result, source)
 
 
-@app.command()
+@_command
 @takes(OPTIONS["device"], *ROWS, *DECODING, *TWIN_FILE, *OVERWRITE, *SEED)
 def sample(
     model: Annotated[Path, typer.Argument(help="Run folder or model folder.")],
     *,
     given: dict[str, Any],
     quiet: Quiet = False,
+    log_file: LogFile = None,
     as_json: Json = False,
 ) -> None:
     """Write a twin from a trained model: the second half of `generate`."""
@@ -145,15 +179,15 @@ def sample(
     from twinset.pipeline import generate as runs
 
     config, rows, places = run_config(run_options(given)), rows_of(given), places_of(given)
-    with Console(quiet) as progress:
+    with Console(quiet, log_file) as progress:
         result = runs.sample_only(
             model, config.sampling, rows, places, progress, config.speed.device
         )
     show_result(result, as_json)
 
 
-@app.command()
-@takes(*TABLE, *PRIVACY, *POLICY, *TRAINING, *TIME, *SPEED, *ROWS[:1], *SEED)
+@_command
+@takes(*PANELS["Table"], *PRIVACY, *POLICY, *TRAINING, *TIME, *SPEED, *ROWS[:1], *SEED)
 def plan(
     data: Annotated[str | None, typer.Argument(help="The table; or give --records.")] = None,
     *,
@@ -165,17 +199,19 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Say what a run would spend, need and cost, before any training."""
+    config, rows = run_config(run_options(given), any_policy=True), rows_of(given).rows
+    if data is None and "hold_out" in given:
+        raise InputError("`hold_out` does nothing without a table; leave it out")
+    source = source_of(data, AUTOMATIC | given) if data is not None else None
     from twinset.commandline.console import Console
     from twinset.pipeline.forecast import forecast
 
-    source = source_of(data, given) if data is not None else None
-    config, rows = run_config(run_options(given), any_policy=True), rows_of(given).rows
     with Console(quiet) as progress:
         found = forecast(source, records, config, rows, progress)
     show(found.to_dict(), map(with_flags, found.lines()), as_json)
 
 
-@app.command()
+@_command
 @takes(
     *(OPTIONS[n] for n in ("text", "base_model", "max_tokens", "precision", "device", "seed")),
 )
@@ -203,7 +239,7 @@ def weights(
     show(scale.to_dict(), [f"{k}: {v}" for k, v in scale.to_dict().items()], as_json=False)
 
 
-@app.command()
+@_command
 def verify(
     path: Annotated[Path, typer.Argument(help="Run, its share/, or a twin with its companions.")],
     as_json: Json = False,
@@ -222,7 +258,7 @@ def verify(
     show(asdict(report), lines, as_json)
 
 
-@app.command()
+@_command
 def policy(
     data: Data,
     text: Annotated[str, typer.Option(help="Column of texts.", metavar="COLUMN")],
@@ -261,14 +297,14 @@ def policy(
     show(facts | coverage.to_dict(), lines, as_json)
 
 
-app.command()(demo)
-app.command()(compare)
-app.command()(evaluate)
-app.command()(report)
-app.command()(pretrain)
+_command(demo)
+_command(compare)
+_command(evaluate)
+_command(report)
+_command(pretrain)
 
 
-@app.command()
+@_command
 def models(as_json: Json = False) -> None:
     """List the base models that need no hub."""
     from twinset.models.base_model import builtin_models
@@ -278,7 +314,7 @@ def models(as_json: Json = False) -> None:
     show(bases, [*(f"{name}: {text}" for name, text in bases.items()), note], as_json)
 
 
-@app.command()
+@_command
 def prompts(as_json: Json = False) -> None:
     """List the built-in prompt templates."""
     from twinset.data.templates import builtin_templates

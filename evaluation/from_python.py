@@ -1,4 +1,4 @@
-"""What `Twinset.evaluate` calls: a twin in memory against tables, and the scores as a table."""
+"""What `Twinset.evaluate` and `audit` call: a twin in memory, and the scores as a table."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pandas as pd
 from evaluation.evaluate import EvaluationRequest
 from evaluation.evaluate import evaluate as measure
 from evaluation.findings import Findings
+from evaluation.leakage.release_audit import AuditRequest, audit_release
 from evaluation.release import Release
 from evaluation.twins import Twin
 from evaluation.utility.classifiers import CLASSIFIERS
@@ -33,7 +34,7 @@ def evaluate(
     embedded: bool = True,
 ) -> pd.DataFrame:
     """Return the scores of a twin that a model wrote; see `twinset.Twinset.evaluate`."""
-    claim, schema = model.guarantee, model.schema
+    schema = model.schema
     with TemporaryDirectory() as folder:  # its owner's alone
         path = _file(twin, Path(folder, "twin.parquet"))
         request = EvaluationRequest(
@@ -46,9 +47,37 @@ def evaluate(
             exclude_overlap=exclude_overlap,
             embedded=embedded,
         )
-        made = Twin(twin, claim.epsilon, claim.delta, claim.sentence, unit=claim.unit)
-        release = Release(path, path, made, None)
+        release = Release(path, path, _claimed(model, twin), None)
         return scores_of(measure(release, request, "Twinset.evaluate", progress))
+
+
+def audit(
+    model: TwinModel,
+    twin: pd.DataFrame,
+    members: pd.DataFrame | str | Path,
+    non_members: pd.DataFrame | str | Path,
+    progress: Progress,
+    *,
+    rows: int,
+) -> pd.DataFrame:
+    """Return what attacks on a model and a twin of its find; see `twinset.Twinset.audit`."""
+    schema = model.schema
+    with TemporaryDirectory() as folder:  # its owner's alone
+        path = _file(twin, Path(folder, "twin.parquet"))
+        request = AuditRequest(
+            _file(members, Path(folder, "members.parquet")),
+            _file(non_members, Path(folder, "non-members.parquet")),
+            schema.text,
+            tuple(attribute.name for attribute in schema.attributes),
+            rows,
+        )
+        release = Release(path, path, _claimed(model, twin), None)
+        return scores_of(audit_release(release, request, "Twinset.audit", progress, model))
+
+
+def _claimed(model: TwinModel, twin: pd.DataFrame) -> Twin:
+    claim = model.guarantee
+    return Twin(twin, claim.epsilon, claim.delta, claim.sentence, unit=claim.unit)
 
 
 def scores_of(findings: Findings) -> pd.DataFrame:

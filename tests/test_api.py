@@ -4,9 +4,8 @@ import inspect
 import re
 import subprocess
 import sys
-import tomllib
 from functools import partial
-from importlib.metadata import EntryPoint, EntryPoints
+from importlib.metadata import EntryPoints
 from pathlib import Path
 
 import pandas as pd
@@ -14,7 +13,7 @@ import pytest
 
 import twinset
 from tests.helpers.commands import texts
-from tests.helpers.evaluated import without_downloads
+from tests.helpers.evaluated import as_installed, without_downloads
 from twinset import api
 from twinset.api import Twinset, generate
 from twinset.config.options import OPTIONS
@@ -52,6 +51,9 @@ EXAMPLES = {
     "fit": (Twinset.fit, {}),
     "sample": (Twinset.sample, {"more": 2000}),
     "evaluate": (Twinset.evaluate, {}),
+    "audit": (Twinset.audit, {}),
+    "share": (Twinset.share, {}),
+    "plan": (Twinset.plan, {}),
     "generate": (generate, {}),
 }
 
@@ -70,24 +72,26 @@ def test_the_examples_run(frame, tiny_base, tmp_path, monkeypatch, name):
         Quick().fit(frame, "review", "sentiment").save("model")
     quick = partial(generate, base_model=str(tiny_base), **QUICK)
     names = {"Twinset": Quick, "generate": quick, "frame": frame}
-    exec(compile(code.replace("rows=500", "rows=5"), name, "exec"), names)
+    exec(compile(code.replace("rows=500", "rows=5").replace("1000)", "10)"), name, "exec"), names)
     for variable, rows in sizes.items():
         assert len(names[variable]) == rows // 100
     if name == "evaluate":
         scores = names["scores"]
         assert {"real", "twin"} <= set(scores[scores.name == "accuracy"].rows)
         assert set(scores.question) == {"utility", "fidelity"}
+    if name == "audit":
+        assert {"model", "released rows"} <= set(names["scores"].sees)
+    if name == "share":
+        assert verify("shared").rows == 10
+    if name == "plan":
+        assert names["plan"].plan.records == 10_000
     if name == "generate":
         assert names["made"].rows == 5 and Path("twin.csv").is_file()
 
 
 @pytest.fixture(autouse=True)
 def provided(monkeypatch):
-    """What pyproject.toml says is provided, whatever was installed when; no download."""
-    stated = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
-    points = [EntryPoint(n, v, group) for group, each in stated.items() for n, v in each.items()]
-    found = EntryPoints(points)
-    monkeypatch.setattr(api, "entry_points", found.select)
+    as_installed(monkeypatch)
     without_downloads(monkeypatch)
     return monkeypatch
 
@@ -96,6 +100,66 @@ def test_without_the_evaluation_one_line_says_so(frame, provided):
     provided.setattr(api, "entry_points", EntryPoints().select)
     with pytest.raises(InputError, match="nothing that is installed provides `twinset.evaluation`"):
         Twinset().evaluate(frame, frame, frame)
+
+
+def test_a_dataset_and_two_sequences_make_what_a_frame_makes(frame, tiny_base):
+    from datasets import Dataset, DatasetDict
+
+    same = {"epsilon": 50, "insecure_noise_seed": 1, "seed": 2, "prompt": "A {label} one:", **QUICK}
+    named = frame.rename(columns={"review": "text", "sentiment": "label"})[["text", "label"]]
+    given = [
+        (named, "text", "label"),
+        (Dataset.from_pandas(named), "text", "label"),
+        (list(named.text), list(named.label)),
+        (named.text.to_numpy(), named.label),
+    ]
+    first, *others = (
+        Twinset(str(tiny_base), **same).fit(*data).model.model.state_dict() for data in given
+    )
+    for other in others:
+        assert all(first[name].equal(other[name]) for name in first)
+    for wrong in [(["a"],), (["a"], "b"), (["a"], ["b", "c"]), (named, ["pos"] * 60)]:
+        with pytest.raises(InputError, match="labels"):
+            Twinset(str(tiny_base)).fit(*wrong)
+    with pytest.raises(InputError, match="fit one of them, train, test"):
+        parts = {"train": Dataset.from_pandas(named), "test": Dataset.from_pandas(named)}
+        Twinset(str(tiny_base)).fit(DatasetDict(parts))
+
+
+def test_it_shows_what_is_guaranteed(frame, tiny_base):
+    model = Twinset(str(tiny_base), epsilon=50, **QUICK)
+    assert repr(model).endswith("not fitted; asked for: ε = 50>")
+    assert "no privacy" in repr(Twinset(epsilon=None))
+    shown = repr(model.fit(frame, "review", "sentiment"))
+    assert re.search(r"fitted\. .*\(50\.00, .*\)-differentially private for each record", shown)
+    assert len(shown) < 250 and "'review'" not in shown
+
+
+def test_a_twin_goes_to_the_hub_with_its_card_or_not_at_all(frame, tiny_base, monkeypatch):
+    pushed = {}
+
+    def upload(self, repo_id, repo_type, folder_path):
+        files = {path.name: path.read_bytes() for path in Path(folder_path).iterdir()}
+        pushed[repo_id, repo_type] = files
+
+    asked = []
+    monkeypatch.setattr("huggingface_hub.HfApi.upload_folder", upload)
+    monkeypatch.setattr(
+        "huggingface_hub.HfApi.create_repo", lambda self, name, **more: asked.append(more) or name
+    )
+    model = Twinset(str(tiny_base), epsilon=50, **QUICK).fit(frame, "review", "sentiment")
+    twin = model.sample(6)
+    assert model.push_to_hub("me/twin", twin) == "me/twin"
+    (files,) = pushed.values()
+    assert set(files) == {"README.md", "privacy.json", "twin.parquet"}
+    assert asked == [{"repo_type": "dataset", "private": True}]
+    assert b"differentially private" in files["README.md"]
+    with pytest.raises(InputError, match="other columns"):
+        model.push_to_hub("me/twin", twin.assign(more=1))
+    plain = Twinset(str(tiny_base), epsilon=None, **QUICK).fit(frame, "review", "sentiment")
+    with pytest.raises(InputError, match="nothing is guaranteed"):
+        plain.push_to_hub("me/twin", twin)
+    assert len(pushed) == 1
 
 
 def test_generate_makes_what_the_command_makes(frame, tiny_base, tmp_path):

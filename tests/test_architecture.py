@@ -40,10 +40,11 @@ ROOMS = {
     """,
     "evaluation": """
         commands papers bench from_python
-        demo
+        demo first_verdict
         report evaluate base_models
         comparison audit
         leakage fidelity
+        held_out
         policy_runs
         utility
         release
@@ -220,7 +221,11 @@ def test_privacy_knows_nothing_else_of_twinset():
     assert {other for _, other in leaving} <= {"twinset.privacy"}
 
 
-SPEAKS_FLAGS = ("twinset.commandline", "twinset.models.assets")  # the second one pip's
+SPEAKS_FLAGS = (
+    "twinset.commandline",
+    "twinset.models.assets",  # pip's
+    "twinset.files.environment",  # reads what was typed
+)
 COMMAND = re.compile(r"`\w[\w.-]* [^`]*`")  # to be typed into a shell: a program's name goes first
 
 
@@ -308,6 +313,7 @@ def test_a_newcomer_can_overlook_the_top():
     [
         ("import twinset.config", (*HEAVY, "typer", "rich", "numpy")),
         ("import twinset.config.options", (*HEAVY, "typer", "rich", "numpy")),
+        ("from twinset import Twinset, generate", (*HEAVY, "numpy")),
         ("import cli", (*HEAVY, "numpy")),
         ("import cli; cli.main(['--help'])", (*HEAVY, "numpy")),
         ("import cli; cli.main(['generate', '--help'])", (*HEAVY, "numpy")),

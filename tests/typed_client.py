@@ -22,7 +22,15 @@ def twin_of(table: Path, model: Path, rows: int) -> pd.DataFrame | None:
     fitted.save(model)
     twin = Twinset.load(model, temperature=0.8).sample(rows)
     scores = fitted.evaluate(twin, table, pd.DataFrame(), classifiers=["tfidf"], seeds=2)
-    return twin if len(scores) else None
+    attacked = fitted.audit(twin, table, pd.DataFrame(), rows=100)
+    shared: Path = fitted.share(twin, "shared")
+    return twin if len(scores) and len(attacked) and shared else None
+
+
+def texts_and_labels(texts: list[str], labels: list[int]) -> float:
+    model = Twinset().fit(texts, labels)
+    seconds: float = model.plan(records=100).estimate.seconds
+    return seconds
 
 
 def run_of(table: str) -> Path | None:

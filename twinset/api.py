@@ -1,4 +1,7 @@
-"""The Python interface: fit a twin model to a table, sample twins from it."""
+"""The Python interface: fit a twin model to a table, sample twins from it.
+
+What computes is imported when it is called, so that importing `Twinset` waits for no torch.
+"""
 
 from __future__ import annotations
 
@@ -6,31 +9,28 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-import pandas as pd
-
-from twinset.config import TrainingConfig
+from twinset.config import RunConfig, TrainingConfig
 from twinset.config.options import run_config
-from twinset.data.label_rules import LabelRules
-from twinset.data.schema import LabelValue
-from twinset.data.templates import Template
-from twinset.distributed import process_group
-from twinset.errors import InputError
-from twinset.pipeline.finetune import finetune
-from twinset.pipeline.generate import Result
-from twinset.pipeline.generate import generate as run_generate
-from twinset.pipeline.prepare import prepare
-from twinset.pipeline.request import OutputPaths, Source
-from twinset.privacy.statement.guarantee import Guarantee
+from twinset.errors import InputError, first_line
 from twinset.progress import Progress, Silent
-from twinset.sampling.allocation import RowsRequest, proportional
-from twinset.sampling.twin_model import TwinModel
-from twinset.sampling.vllm_engine import check_engine
-from twinset.training.resume import RunContext
 
-LabelValues = Mapping[str, Sequence[LabelValue]]
-Edges = Mapping[str, Sequence[float]]
+if TYPE_CHECKING:
+    import pandas as pd
+    from datasets import Dataset
+
+    from twinset.data.schema import LabelValue
+    from twinset.data.templates import Template
+    from twinset.pipeline.forecast import Forecast
+    from twinset.pipeline.generate import Result
+    from twinset.pipeline.request import Source
+    from twinset.privacy.statement.guarantee import Guarantee
+    from twinset.sampling.twin_model import TwinModel
+
+    LabelValues = Mapping[str, Sequence[LabelValue]]
+    Edges = Mapping[str, Sequence[float]]
+
 BASE_MODEL = TrainingConfig.base_model
 EVALUATION = "twinset.evaluation"  # group of entry points
 
@@ -68,10 +68,58 @@ class Twinset:
         self._prompt, self._progress = prompt, progress or Silent()
         self._model: TwinModel | None = None
 
+    def __repr__(self) -> str:
+        """State what is guaranteed of the model, or what is asked for."""
+        base = self.config.training.base_model
+        if self._model is None:
+            asked = self.config.privacy.target_epsilon
+            goal = "no privacy" if asked is None else f"ε = {asked:g}"
+            return f"<Twinset on {base}, not fitted; asked for: {goal}>"
+        return f"<Twinset, fitted. {self.guarantee.sentence.partition(': ')[0]}>"
+
+    def plan(
+        self,
+        data: pd.DataFrame | str | Path | None = None,
+        text: str | None = None,
+        attributes: str | Sequence[str] = (),
+        owner: str | None = None,
+        *,
+        records: int | None = None,
+        rows: int | None = None,
+    ) -> Forecast:
+        """Say what a run would spend, need and cost, before any training; as `twinset plan`.
+
+        Example:
+            For a table that is not there yet:
+
+                plan = Twinset(epsilon=8).plan(records=10_000)
+                print(plan.plan.noise_multiplier, plan.estimate.seconds)
+
+        Args:
+            data: the private table, or its file, folder of `datasets`, or hub name.
+            text: see `fit`.
+            attributes: see `fit`.
+            owner: see `fit`.
+            records: N, instead of a table.
+            rows: of the twin; None: as many as the table has.
+
+        Raises:
+            InputError: something cannot be used, or neither a table nor N is given.
+        """
+        from twinset.pipeline.request import Source
+
+        names = _several(attributes)
+        source = (
+            None if data is None else Source(data, text, names, prompt=self._prompt, owner=owner)
+        )
+        from twinset.pipeline.forecast import forecast
+
+        return forecast(source, records, self.config, rows, self._progress)
+
     def fit(
         self,
-        data: pd.DataFrame | str | Path,
-        text: str | None = None,
+        data: pd.DataFrame | Dataset | Sequence[str] | str | Path,
+        text: str | Sequence[Any] | None = None,
         attributes: str | Sequence[str] = (),
         owner: str | None = None,
         *,
@@ -97,8 +145,10 @@ class Twinset:
                 )
 
         Args:
-            data: the private table, or its file, folder of `datasets`, or hub name.
+            data: the private table, a `datasets.Dataset`, or a table's file, folder of `datasets`
+                or hub name; or the texts alone, one a row.
             text: text column, or a template that joins several, "{title}: {body}"; None guesses.
+                Of texts alone: their labels, one a row.
             attributes: label columns; none: one is guessed.
             owner: column that says whose a row is: all rows of an owner are then protected as one;
                 None: each row is protected by itself.
@@ -120,17 +170,15 @@ class Twinset:
         Raises:
             InputError: the table cannot be used; the message says where and what to do.
         """
-        check_engine(self.config.sampling)
+        from twinset.data.label_rules import LabelRules
+        from twinset.pipeline.request import Source
+
+        table, column = _as_table(data, text)
         names = _several(attributes)
         rules = LabelRules(labels or {}, bins or {}, merge_labels, drop_undeclared)
         form = (rules, delimiter, encoding, strict)
-        source = Source(data, text, names, split, drop_empty, self._prompt, owner, *form)
-        with TemporaryDirectory() as name:
-            private = Path(name)
-            prepared = prepare(source, self.config, progress=self._progress, folder=private)
-            with process_group(self.config.speed.processes) as group:
-                context = RunContext(private, group=group) if group else None
-                self._model = finetune(prepared, self._progress, context)
+        source = Source(table, column, names, split, drop_empty, self._prompt, owner, *form)
+        self._model = _fitted(source, self.config, self._progress)
         return self
 
     def sample(self, rows: int) -> pd.DataFrame:
@@ -144,6 +192,8 @@ class Twinset:
         Raises:
             InputError: nothing was fitted, or hardly a row that was drawn can be used.
         """
+        from twinset.sampling.allocation import proportional
+
         counts = proportional(self.model.label_counts, rows)
         return self.model.sample(counts, self.config.sampling, self._progress)
 
@@ -200,6 +250,117 @@ class Twinset:
         )
         return found
 
+    def audit(
+        self,
+        twin: pd.DataFrame,
+        members: pd.DataFrame | str | Path,
+        non_members: pd.DataFrame | str | Path,
+        *,
+        rows: int = 1000,
+    ) -> pd.DataFrame:
+        """Attack a twin and the model: what `twinset audit` measures.
+
+        The scores are computed on private rows and stay with their owner.
+
+        Example:
+            How well rows that were trained on can be told from others:
+
+                attacked = Twinset.load("model")
+                scores = attacked.audit(attacked.sample(1000), "reviews.csv", "heldout.csv")
+                print(scores[scores.name == "AUROC"][["attack", "sees", "value", "low", "high"]])
+
+        Args:
+            twin: rows that `sample` returned.
+            members: the private table that the model was fitted to, or its file.
+            non_members: real rows that nothing was trained on, or their file.
+            rows: of each that attacks look at.
+
+        Returns:
+            See `evaluate`.
+
+        Raises:
+            InputError: a table cannot be used, or the evaluation is not installed.
+        """
+        measure = _installed("audit")
+        found: pd.DataFrame = measure(
+            self.model, twin, members, non_members, self._progress, rows=rows
+        )
+        return found
+
+    @staticmethod
+    def report(run: str | Path) -> Path:
+        """Draw everything that is known of a run folder; return the page, as `twinset report`.
+
+        Raises:
+            InputError: there is no such run, or the evaluation is not installed.
+        """
+        page: Path = _installed("report")(Path(run))
+        return page
+
+    def share(self, twin: pd.DataFrame, folder: str | Path, format: str = "parquet") -> Path:
+        """Write a twin with its card and `privacy.json` into a folder; return the twin's file.
+
+        Example:
+            What may be handed over, as `twinset verify shared` checks it:
+
+                model = Twinset.load("model")
+                model.share(model.sample(1000), "shared")
+
+        Args:
+            twin: rows that `sample` returned.
+            folder: made where it is missing; it must be empty.
+            format: "parquet", "csv", "tsv" or "jsonl".
+
+        Raises:
+            InputError: these are not rows of this model, or the folder cannot be used.
+        """
+        from twinset.release.card import TwinDescription
+        from twinset.release.share import write_share
+
+        place, model = Path(folder), self.model
+        place.mkdir(parents=True, exist_ok=True)
+        if any(place.iterdir()):
+            raise InputError(f"{place}: is not empty; name another folder")
+        if tuple(twin.columns) != model.schema.columns:
+            raise InputError("`twin`: has other columns than the model's rows; share those alone")
+        made_with = model.base_origin, model.template, model.schema, self.config.sampling
+        return write_share(place, twin, model.ledger, TwinDescription(*made_with), format).twin
+
+    def push_to_hub(
+        self, name: str, twin: pd.DataFrame, *, private: bool = True, token: str | None = None
+    ) -> str:
+        """Upload a twin with its card and `privacy.json` as a data set; return its address.
+
+        Example:
+            Visible to you alone, until you say otherwise on the hub:
+
+                Twinset.load("model").push_to_hub("me/reviews-twin", twin)
+
+        Args:
+            name: of the data set, `owner/name`.
+            twin: rows that `sample` returned.
+            private: whether it is for its owner's eyes alone.
+            token: of the hub; None: the one that its library has.
+
+        Raises:
+            InputError: nothing is guaranteed of the model, these are not its rows, or the hub
+                refuses.
+        """
+        from huggingface_hub import HfApi
+        from huggingface_hub.errors import HfHubHTTPError
+
+        if self.guarantee.epsilon is None:
+            raise InputError("nothing is guaranteed of this model, so its rows are not uploaded")
+        hub = HfApi(token=token)
+        with TemporaryDirectory() as folder:
+            self.share(twin, folder)
+            try:
+                address = hub.create_repo(name, repo_type="dataset", private=private)
+                hub.upload_folder(repo_id=name, repo_type="dataset", folder_path=folder)
+            except (HfHubHTTPError, OSError, ValueError) as error:
+                raise InputError(f"{name}: the hub refuses ({first_line(error)})") from None
+        return str(address)
+
     @property
     def model(self) -> TwinModel:
         """The fitted model."""
@@ -221,6 +382,8 @@ class Twinset:
     @classmethod
     def load(cls, path: str | Path, **options: Any) -> Self:
         """Read a model folder, or a run folder's model; `options` as of `Twinset`."""
+        from twinset.sampling.twin_model import TwinModel
+
         twinset = cls(**options)
         twinset._model = TwinModel.load(path, twinset.config.speed.device)
         return twinset
@@ -241,6 +404,7 @@ def generate(
     delimiter: str | None = None,
     encoding: str | None = None,
     strict: bool = False,
+    hold_out: float | None = None,
     overwrite: bool = False,
     resume: bool = False,
     accept_spend: bool = False,
@@ -276,6 +440,8 @@ def generate(
         encoding: of a CSV or JSON file; None: it is detected.
         strict: refuse rows without text or label, and control characters, instead of leaving
             them out.
+        hold_out: share of the rows that is kept from the run, in its `internal/`, to judge the
+            twin by; None: 0.2 from 5,000 rows (or owners) on, else none.
         overwrite: whether an existing run or file may be replaced.
         resume: whether to resume a run that was killed or stopped.
         accept_spend: whether to resume from where it was resumed before, and count both.
@@ -294,14 +460,58 @@ def generate(
     Raises:
         InputError: something cannot be used; nothing was written.
     """
+    from twinset.data.label_rules import LabelRules
+    from twinset.pipeline.request import OutputPaths, Source
+    from twinset.sampling.allocation import RowsRequest
+
     config = run_config({"base_model": base_model, **options})
     rules = LabelRules(labels or {}, bins or {}, merge_labels, drop_undeclared)
-    names, form = _several(attributes), (rules, delimiter, encoding, strict)
+    names, form = _several(attributes), (rules, delimiter, encoding, strict, hold_out)
     source = Source(data, text, names, split, drop_empty, prompt, owner, *form)
     paths = OutputPaths(
         _path(run), _path(output), format, overwrite, resume=resume, accept_spend=accept_spend
     )
-    return run_generate(source, config, RowsRequest(rows), paths, progress or Silent())
+    asked = RowsRequest(rows)
+    from twinset.pipeline.generate import generate as run_generate
+
+    return run_generate(source, config, asked, paths, progress or Silent())
+
+
+def _fitted(source: Source, config: RunConfig, progress: Progress) -> TwinModel:
+    """Return a model fitted to a table; what is kept of it meanwhile is its owner's alone."""
+    from twinset.distributed import process_group
+    from twinset.pipeline.finetune import finetune
+    from twinset.pipeline.prepare import prepare
+    from twinset.sampling.vllm_engine import check_engine
+    from twinset.training.resume import RunContext
+
+    check_engine(config.sampling)
+    with TemporaryDirectory() as name:
+        private = Path(name)
+        prepared = prepare(source, config, progress=progress, folder=private)
+        with process_group(config.speed.processes) as group:
+            context = RunContext(private, group=group) if group else None
+            return finetune(prepared, progress, context)
+
+
+def _as_table(
+    data: Any, text: str | Sequence[Any] | None
+) -> tuple[pd.DataFrame | str | Path, str | None]:
+    """Return a table, or where it is, and its text column, of all that `fit` takes."""
+    import pandas as pd
+
+    if isinstance(data, pd.DataFrame | str | Path):
+        if text is not None and not isinstance(text, str):
+            raise InputError("`text` names a column here; labels go with texts alone")
+        return data, text
+    if hasattr(data, "to_pandas"):  # a `datasets.Dataset`
+        frame: pd.DataFrame = data.to_pandas()
+        return frame, text if isinstance(text, str) else None
+    if isinstance(data, Mapping):
+        raise InputError(f"a data set with splits: fit one of them, {', '.join(map(str, data))}")
+    if text is None or isinstance(text, str) or len(text) != len(data):
+        raise InputError("texts alone need as many labels: `fit(texts, labels)`")
+    return pd.DataFrame({"text": list(data), "label": list(text)}), "text"
 
 
 def _installed(name: str) -> Callable[..., Any]:

@@ -120,6 +120,11 @@ def world_size(count: int) -> int:
     return launched if launched > 1 else count
 
 
+def threads_each(count: int) -> int:
+    """Return how many threads each process has of a group that is started here."""
+    return max(1, (os.cpu_count() or 1) // count)
+
+
 def _launched() -> int:
     """Return how many processes a launcher has started; 1 without one."""
     return int(os.environ.get("WORLD_SIZE", "1"))
@@ -129,7 +134,7 @@ def _launched() -> int:
 def _started(count: int) -> Iterator[ProcessGroup]:
     import torch
 
-    threads = max(1, (os.cpu_count() or 1) // count)
+    threads = threads_each(count)
     own = torch.get_num_threads()
     with TemporaryDirectory(prefix="twinset-group-") as folder:
         meeting = str(Path(folder, "meeting"))

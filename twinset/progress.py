@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from twinset.config.plan import Plan
+if TYPE_CHECKING:
+    from twinset.config.plan import Plan
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,9 +14,11 @@ from twinset.commandline.common import (
     OF_REAL_ROWS,
     Data,
     Json,
+    LogFile,
     Policies,
     Quiet,
     Test,
+    check_tables_there,
     layout_of,
     listed,
     show,
@@ -46,7 +49,7 @@ audit = typer.Typer(
 )
 
 
-@audit.command()
+@audit.command(epilog="Example: twinset audit mechanism --noise-policy importance")
 def mechanism(
     noise_policy: Annotated[str, typer.Option(help="The policy to attack.")] = "uniform",
     policy_form: Annotated[str, typer.Option(help="sound or published.")] = "sound",
@@ -79,14 +82,17 @@ def mechanism(
         raise VerificationError("the outputs show more than the nominal claim of this form")
 
 
-@audit.command(RELEASE)
+@audit.command(RELEASE, epilog="Example: twinset audit runs/reviews --members reviews.csv")
 @takes(*(option for option in TABLE if option.name in OF_REAL_ROWS))
 def release(
     release: Annotated[Path, typer.Argument(help="Run folder, or a twin.", metavar="RUN|TWIN")],
     *,
     given: dict[str, Any],
     members: Annotated[Path, typer.Option(help="The private table that it was made from.")],
-    non_members: Annotated[Path, typer.Option(help="Real rows that it was not made from.")],
+    non_members: Annotated[
+        Path | None,
+        typer.Option(help="Real rows that it was not made from; else those that the run held out."),
+    ] = None,
     run: Annotated[Path | None, typer.Option(help="Run folder of a twin given as a file.")] = None,
     rows: Annotated[
         int, typer.Option(help="Members, and others, that are tried.", **ATTACKED.limits)
@@ -94,10 +100,13 @@ def release(
     seed: Annotated[int, typer.Option(help="Of what is drawn.", **SEEDS.limits)] = 0,
     output: Annotated[Path | None, typer.Option(help="JSON; a run keeps its own.")] = None,
     quiet: Quiet = False,
+    log_file: LogFile = None,
     as_json: Json = False,
 ) -> None:
     """Attack a twin and its model: membership, verbatim overlap, replayed personal data."""
+    check_tables_there(members, non_members)
     from evaluation.commands.findings_output import place_of, show_findings, show_place
+    from evaluation.held_out import files
     from evaluation.leakage.release_audit import FILE, AuditRequest, audit_release
     from evaluation.release import Release
     from twinset.commandline.console import Console
@@ -105,10 +114,14 @@ def release(
 
     attributes = tuple(given.get("attribute", ()))
     columns = given.get("text"), attributes
-    request = AuditRequest(members, non_members, *columns, rows, seed, layout_of(given))
+    request = AuditRequest(members, non_members or members, *columns, rows, seed, layout_of(given))
     attacked = Release.read(release, run)
     place = place_of(attacked.run, output, FILE)
-    with Console(quiet) as progress:
+    with (
+        Console(quiet, log_file) as progress,
+        files(attacked.run, members, non_members) as (known, unknown),
+    ):
+        request = replace(request, members=known, non_members=unknown)
         findings = audit_release(attacked, request, shell_line("twinset"), progress)
     if place is not None:
         findings.save(place)
@@ -116,7 +129,7 @@ def release(
     show_place(place)
 
 
-@audit.command()
+@audit.command(epilog="Example: twinset audit canaries reviews.csv --policies uniform,none")
 @takes(*ANY_POLICY)
 def canaries(
     data: Data,
@@ -150,10 +163,10 @@ def canaries(
     from twinset.commandline.console import Console
     from twinset.files.environment import shell_line
 
+    config = run_config(run_options(given), any_policy=True)
     table = ComparisonRequest(source_of(data, given), listed(policies), 1, rows, test)
     request = CanaryRequest(table, copies_of(copies), each, digits, coins)
     check_output(output)
-    config = run_config(run_options(given), any_policy=True)
     with Console(quiet) as progress:
         findings = audit_canaries(request, config, output, shell_line("twinset"), progress)
     show_findings(findings, as_json)

@@ -36,6 +36,7 @@ _ACROSS: dict[Question, str] = {  # the dimension of places that becomes columns
     "leakage": "",
 }
 _LONG = ("method", "candidates")  # dimensions that the JSON and the report show
+TOO_FEW = "too few rows"  # to say
 _DETAIL = "value"  # a dimension that is for the report alone: F1 of each label
 
 
@@ -98,14 +99,19 @@ def show_findings(findings: Findings, as_json: bool) -> None:
 
 
 def as_tables(findings: Findings) -> Iterator[Text | Table]:
-    """Yield notes for the terminal, and a short table for each question that was asked."""
+    """Yield notes for the terminal, and for each question asked a short table and a conclusion."""
     from rich.text import Text
 
+    from evaluation.report.verdicts import faithful, leaking, useful
+
+    judges = {"utility": useful, "fidelity": faithful, "leakage": leaking}
     for note in findings.notes:
         yield Text(f"note: {note}")
     for question in TITLES:
         if found := [m for m in findings.of(question) if _DETAIL not in m.place]:
             yield _table(question, found)
+            verdict = judges[question](findings.of(question))
+            yield Text(f"{verdict.question} {verdict.answer}: {verdict.line}.\n", "bold")
 
 
 def _table(question: Question, found: list[Measured]) -> Table:
@@ -137,9 +143,19 @@ def _named(dimension: str, value: str) -> str:
 
 
 def _short(score: Score) -> str:
-    """Return "0.71 ±0.03", the longer half of the interval, or the value alone without one."""
+    """Return "0.71 ±0.03", the longer half of the interval, or what is known without one."""
     half = max(score.high - score.value, score.value - score.low)
-    return f"{score.value:.2f} ±{half:.2f}" if math.isfinite(half) else f"{score.value:.2f} or more"
+    if not math.isfinite(half):
+        return f"{score.value:.2f} or more"
+    return TOO_FEW if _says_nothing(score, half) else f"{score.value:.2f} ±{half:.2f}"
+
+
+def _says_nothing(score: Score, half: float) -> bool:
+    """Return whether an interval is as wide as a fifth of what is possible, to either side."""
+    possible = score.maximum - score.minimum
+    if math.isfinite(possible):
+        return half >= possible / 5
+    return half >= abs(score.value) > 0
 
 
 def show_place(place: Path | None) -> None:

@@ -5,6 +5,7 @@ They import what they need when they are called, as `cli` does.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,9 +16,11 @@ from twinset.commandline.common import (
     OF_REAL_ROWS,
     Data,
     Json,
+    LogFile,
     Policies,
     Quiet,
     Test,
+    check_tables_there,
     layout_of,
     listed,
     show,
@@ -90,13 +93,14 @@ def compare(
     from twinset.files.environment import shell_line
 
     classifiers = tuple(classifier or CLASSIFIERS)
+    config = run_config(run_options(given), any_policy=True)
     request = ComparisonRequest(
         source_of(data, given), listed(policies), seeds, rows, test, classifiers
     )
     with Console(quiet) as progress:
         results = compare_policies(
             request,
-            run_config(run_options(given), any_policy=True),
+            config,
             output,
             shell_line("twinset"),
             progress,
@@ -113,7 +117,9 @@ def evaluate(
     *,
     given: dict[str, Any],
     train: Annotated[Path, typer.Option(help="The private table that it was made from.")],
-    test: Annotated[Path, typer.Option(help="Real rows, held out.")],
+    test: Annotated[
+        Path | None, typer.Option(help="Real rows, held out; else those that the run held out.")
+    ] = None,
     run: Annotated[Path | None, typer.Option(help="Run folder of a twin given as a file.")] = None,
     classifier: Annotated[
         list[str] | None, typer.Option(help="tfidf, svm, minilm, encoder; repeat it.")
@@ -139,9 +145,11 @@ def evaluate(
         bool, typer.Option("--publishable", help="Print only what may be published.")
     ] = False,
     quiet: Quiet = False,
+    log_file: LogFile = None,
     as_json: Json = False,
 ) -> None:
     """Measure a twin: is it useful, is it faithful?"""
+    check_tables_there(train, test)
     from evaluation.commands.findings_output import (
         check_publishable,
         place_of,
@@ -152,6 +160,7 @@ def evaluate(
     from evaluation.evaluate import FILE, EvaluationRequest, budgets
     from evaluation.evaluate import evaluate as measure
     from evaluation.findings import Findings
+    from evaluation.held_out import files
     from evaluation.release import Release
     from evaluation.utility.classifiers import CLASSIFIERS
     from twinset.commandline.console import Console
@@ -159,7 +168,7 @@ def evaluate(
 
     request = EvaluationRequest(
         train,
-        test,
+        test or train,
         given.get("text"),
         tuple(given.get("attribute", ())),
         tuple(classifier or CLASSIFIERS),
@@ -180,7 +189,8 @@ def evaluate(
         if place is not None:
             found.save(place)
 
-    with Console(quiet) as progress:
+    with Console(quiet, log_file) as progress, files(release.run, train, test) as (known, unknown):
+        request = replace(request, train=known, test=unknown)
         findings = measure(release, request, shell_line("twinset"), progress, keep)
     if publishable:
         show_publishable(findings, as_json)

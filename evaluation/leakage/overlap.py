@@ -32,7 +32,7 @@ def overlap(
     twin_texts: Sequence[str],
     train_texts: Sequence[str],
     heldout_texts: Sequence[str],
-    encoder: Encoder,
+    encoder: Encoder | None,
     *,
     seed: int,
     progress: Progress,
@@ -43,7 +43,7 @@ def overlap(
         twin_texts: of the twin.
         train_texts: of the rows it was made from.
         heldout_texts: of rows like those of train that it was not made from.
-        encoder: of sentences.
+        encoder: of sentences; None leaves distances out.
         seed: of the samples that make tables equal.
         progress: notified of how far it is.
 
@@ -59,6 +59,8 @@ def overlap(
             raise InputError(f"overlap cannot be measured: {name} has no row with a text")
     tables = _tables(train_texts, heldout_texts, seed)
     measured = list(_shared(twin_texts, tables, progress))
+    if encoder is None:
+        return measured
     equal = SAMPLE if SAMPLE in tables else TRAIN
     wanted = {"twin": twin_texts, equal: tables[equal], HELDOUT: tables[HELDOUT]}
     measured += _distances(encode_tables(encoder, wanted, progress), equal)

@@ -31,6 +31,7 @@ from twinset.data.records import Records, records_from_frame
 from twinset.data.text_layout import Layout
 from twinset.data.tokenization import prompt_tokens
 from twinset.errors import InputError
+from twinset.models.base_model import BaseModel
 from twinset.progress import Progress
 from twinset.sampling.twin_model import TwinModel
 
@@ -66,9 +67,20 @@ class AuditRequest:
 
 
 def audit_release(
-    release: Release, request: AuditRequest, command: str, progress: Progress
+    release: Release,
+    request: AuditRequest,
+    command: str,
+    progress: Progress,
+    model: TwinModel | None = None,
 ) -> Findings:
-    """Attack a release: its model, where there is a run folder, and the twin alone.
+    """Attack a release: its model, where there is one, and the twin alone.
+
+    Args:
+        release: a twin, with its run folder where there is one.
+        request: what it is attacked with.
+        command: that leads here.
+        progress: is notified of what happens.
+        model: that wrote the twin; None: the run folder's.
 
     Raises:
         InputError: a table cannot be used.
@@ -89,10 +101,13 @@ def audit_release(
     )
     tried = sides(members, others, request.rows, request.seed)
     found = _Found(notes=[*notes, *tried.notes])
-    if release.run is None:
+    if release.run is not None and model is None:
+        model = TwinModel.load(release.run.root)
+    if model is None:
         found.notes.append("the model was not attacked: name its run folder")
     else:
-        _attack_model(release.run, tried, request.seed, found, progress)
+        base = _base_of(release.run, model, progress)
+        _attack_model(model, base, tried, request.seed, found, progress)
     found.measured += tried.measured
     _attack_twin(twin, members.texts, others.texts, tried, request.seed, found, progress)
     judged = separation(found.attacks, request.seed)
@@ -119,11 +134,21 @@ class _Found:
     notes: list[str] = field(default_factory=list)
 
 
+def _base_of(run: FinishedRun | None, model: TwinModel, progress: Progress) -> BaseModel | None:
+    """Return what the model was before; None where nobody says which one that is."""
+    if run is None:
+        return None
+    return find_base(run.config.training.base_model, model.base_origin, progress.say)
+
+
 def _attack_model(
-    run: FinishedRun, tried: Sides, seed: int, found: _Found, progress: Progress
+    model: TwinModel,
+    base: BaseModel | None,
+    tried: Sides,
+    seed: int,
+    found: _Found,
+    progress: Progress,
 ) -> None:
-    model = TwinModel.load(run.root)
-    base = find_base(run.config.training.base_model, model.base_origin, progress.say)
     attacks, notes = model_attacks(model, base, tried.members, tried.non_members, progress)
     found.attacks += attacks
     found.notes += notes

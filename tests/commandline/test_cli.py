@@ -9,7 +9,15 @@ import pandas as pd
 import pytest
 
 import cli
-from tests.helpers.commands import MARKER, QUICK, run_twinset, snapshot, texts
+from tests.helpers.commands import (
+    MARKER,
+    QUICK,
+    ROOT,
+    run_python,
+    run_twinset,
+    snapshot,
+    texts,
+)
 from twinset.data.formats import read_frame, write_frame
 from twinset.release.verify import verify
 
@@ -239,12 +247,12 @@ def test_plan(place, run, given):
     text = run("plan", given=given).out
     for said in (
         "records N",
-        "choices  ",
+        "time in all",
         "--steps 40 --batch-size 60",
         "δ = 1e-05",
         "noise to signal",
         "about",
-        "ε = 1 would need",
+        "other budgets          ε = 1: σ",
     ):
         assert said in text
     assert snapshot(place) == before
@@ -294,3 +302,39 @@ def test_a_report_is_written_into_runs_alone(tmp_path, capsys):
     ended = run_twinset(capsys, "report", tmp_path)
     assert ended.code == 2 and "no such run" in ended.err and ended.err.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def commands(app=cli.app, before=()):
+    for group in app.registered_groups:
+        yield from commands(group.typer_instance, (*before, group.name))
+    yield from ((*before, c.name or c.callback.__name__) for c in app.registered_commands)
+
+
+@pytest.mark.parametrize("command", commands(), ids=" ".join)
+def test_every_help_ends_with_an_example(capsys, command):
+    shown = " ".join(run_twinset(capsys, *command, "--help").out.split())
+    name = " ".join(word for word in command if word != "release")
+    assert f"Example: twinset {name}" in shown
+
+
+def test_expert_knobs_stand_in_the_last_panel(capsys):
+    _, _, after = run_twinset(capsys, "generate", "--help").out.partition("─ For experts ─")
+    assert "--importance-beta1" in after and "--steps " not in after and after.count("╭─") == 0
+    assert "--install-completion" in run_twinset(capsys).out
+
+
+def test_a_shell_completes_commands():
+    words = {"_TWINSET_COMPLETE": "complete_bash", "COMP_WORDS": "twinset gen", "COMP_CWORD": "1"}
+    done = run_python(ROOT / "cli.py", **words)
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "generate", "")
+
+
+@pytest.mark.parametrize("more", [(), ("--quiet",)])
+def test_a_log_file_on_request(place, run, more):
+    given = GIVEN[:-1]
+    assert run("generate", "--rows", "4", "--log-file", "log.txt", *more, given=given).code == 0
+    written = Path("log.txt").read_text()
+    assert re.search(r"^20\d\d-\d\d-\d\d \d\d:\d\d:\d\d step 3/3 \| loss", written, re.M)
+    assert MARKER not in written and Path("log.txt").stat().st_mode & 0o077 == 0
+    refused = run("generate", "--log-file", "none/log.txt", "--dry-run")
+    assert refused.code == 2 and "--log-file none/log.txt: cannot be written" in refused.err

@@ -95,6 +95,15 @@ def test_a_resumed_phase_counts_what_this_process_does(console, clock):
     assert lines[-1][0] == "eta 32:28"  # a second a row
 
 
+def test_a_resumed_phase_shows_what_was_spent_before_at_once(clock):
+    progress = shown.Console()
+    progress._out = RichConsole(file=io.StringIO(), width=200)
+    many = make_plan(1000, run_config({"steps": 100, "batch_size": 50}))
+    clock(20)
+    progress.step(StepReport(50, 10, 1.0, 0.5, 0, 1.0, 1), many)
+    assert f"| eps {many.epsilon_after(50):.2f}/8.00 |" in progress._out.file.getvalue()
+
+
 def test_without_a_plan_of_its_time_a_phase_shows_its_own_end(console, clock):
     progress, lines = console
     step(progress, 1, clock(10))

@@ -3,6 +3,8 @@ import sys
 
 import pytest
 
+from tests.helpers.commands import run_python
+
 FAULTS = """
 import resource, sys
 import torch
@@ -38,3 +40,35 @@ def test_freed_memory_is_used_again_without_new_pages():
     _, usual = _faults("give back")
     assert usual > 10 * 500  # the control: at least every huge page of 10 tensors came anew
     assert faults < usual / 10
+
+
+LEFT = """
+import os, sys
+read, write = os.pipe()
+os.close(read)
+os.dup2(write, 1)
+import cli
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("command", [("plan", "--help"), ("models",), ("compare", "--help")])
+def test_a_reader_that_leaves_is_no_error(command):
+    done = run_python("-c", LEFT, *command)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+MISSING = """
+import sys
+import cli
+code = cli.main([*sys.argv[1].split(), "no.csv"])
+sys.exit(code if "torch" not in sys.modules else "torch was waited for")
+"""
+
+
+@pytest.mark.parametrize(
+    "command", ["generate", "finetune", "plan", "evaluate run --train", "audit run --members"]
+)
+def test_a_file_that_is_not_there_is_refused_before_torch_is_imported(command):
+    done = run_python("-c", MISSING, command)
+    assert (done.returncode, done.stderr) == (2, "error: no.csv: no such file; check the path\n")

@@ -8,7 +8,13 @@ import pytest
 
 from tests.helpers.refusals import refusal
 from twinset.data.schema import Attribute, Schema
-from twinset.data.templates import Template, builtin_templates, load_template, wrong_combinations
+from twinset.data.templates import (
+    Template,
+    builtin_templates,
+    fitting_prompts,
+    load_template,
+    wrong_combinations,
+)
 
 
 def schema(**attributes) -> Schema:
@@ -187,3 +193,19 @@ def test_wrong_combinations_are_drawn_evenly():
 def test_no_prompt_file_is_left_out_of_the_package():
     written = {path.stem for path in Path(__file__).parents[2].glob("prompts/*.toml")}
     assert written == set(builtin_templates())
+
+
+@pytest.mark.parametrize(
+    ("attributes", "fitting"),
+    [
+        ({"sentiment": ["a", "b"]}, ["film-review"]),
+        ({"product": ["a", "b"], "sentiment": ["a", "b"]}, ["product-review"]),
+        ({"stars": [1, 2, 3, 4, 5]}, []),  # "a 5 film review" does not read well
+        ({"field": ["Business", "Sports"]}, ["Write a news article about {field}:"]),
+        ({"colour": ["red", "blue"]}, []),
+        ({"label": ["negative", "positive"], "other": ["a", "b"]}, []),
+    ],
+)
+def test_prompts_that_fit_are_found_by_names_or_values(attributes, fitting):
+    found = tuple(Attribute(name, "str", tuple(values)) for name, values in attributes.items())
+    assert fitting_prompts(Schema("text", "str", found, columns=("text", *attributes))) == fitting

@@ -95,7 +95,7 @@ def test_what_is_not_run_says_what_it_needs(command):
         "plan t.csv --epsilon much",
         "verify",
         "no-such",
-        "audit r --members m",
+        "audit r --non-members m",
     ],
 )
 def test_a_wrong_command_is_refused(call):

@@ -14,10 +14,12 @@ from twinset import generate
 from twinset.config.options import run_config
 from twinset.config.plan import make_plan, size_for
 from twinset.models.base_model import load_base
+from twinset.pipeline import estimate
 from twinset.pipeline import plan_in_time as in_time
 from twinset.pipeline.choices import choices, published, worth
 from twinset.pipeline.estimate import measure, usual_tokens
 from twinset.pipeline.finetune import finetune
+from twinset.pipeline.forecast import forecast
 from twinset.pipeline.open_ledger import open_ledger
 from twinset.pipeline.prepare import Prepared, prepare, prepare_records
 from twinset.pipeline.request import Source
@@ -268,6 +270,47 @@ def test_a_run_is_the_same_whether_it_was_measured(planned, monkeypatch):
     assert all(torch.equal(t, others[name]) for name, t in ours.items())
 
 
+def test_a_plan_and_its_choices_are_of_one_estimate(tiny_base, machine, tmp_path):
+    """Chosen for the length that is supposed, all are shown for the length that texts have."""
+    machine(1e-3, row=1e-3)
+    table = tmp_path / "t.csv"
+    found = {}
+    for name, data in short_and_long().items():
+        pd.DataFrame({"text": data, "label": ["good", "bad"] * 30}).to_csv(table, index=False)
+        config = run_config({"base_model": str(tiny_base), "epsilon": 1000, "max_tokens": 12})
+        source = Source(str(table), "text", ("label",))
+        found[name] = forecast(source, None, config, None, Notes())
+    for plan in found.values():
+        usual = next(choice for choice in plan.choices if choice.name == "usual")
+        assert usual.plan == plan.plan and usual.estimate == plan.estimate
+    short, long = found["short"], found["long"]
+    assert short.plan == long.plan and short.estimate.seconds < long.estimate.seconds
+    assert [c.plan for c in short.choices] == [c.plan for c in long.choices]
+
+
+def test_processes_share_records_and_rows(machine):
+    machine(1e-3, row=1e-3)
+    plan = make_plan(1000, run_config({"max_tokens": 12}))
+    times = [
+        in_time.measure(None, run_config({"processes": n}), plan, 32).estimate(plan, 100)
+        for n in (1, 4)
+    ]
+    assert times[1].training_seconds == pytest.approx(times[0].training_seconds / 4)
+    assert times[1].sampling_seconds == pytest.approx(times[0].sampling_seconds / 4)
+
+
+@pytest.mark.parametrize(("each", "taken"), [(1e-6, [32, 256]), (0.03, [32, 66]), (0.5, [32])])
+def test_a_slow_machine_is_not_measured_for_long(monkeypatch, each, taken):
+    seen, now = [], [0.0]
+
+    def take(number):
+        seen.append(number)
+        now[0] += number * each
+
+    monkeypatch.setattr(estimate.time, "monotonic", lambda: now[0])
+    assert estimate._seconds_of_one(take, 256) == pytest.approx(each) and seen == taken
+
+
 # --- three choices ------------------------------------------------------------------------------
 
 
@@ -279,7 +322,8 @@ def test_three_choices(tiny_base, machine):
     sizes = {n: (c.plan.steps, c.plan.batch_size) for n, c in found.items()}
     assert sizes == {"quick": (10, 250), "usual": (40, 250), "best": (40, 1000)}
     assert found["quick"].estimate.seconds < found["usual"].estimate.seconds
-    assert "`steps=40` `batch_size=1000`" in found["best"].line()
+    line, options = found["best"].lines("twinset generate t.csv")
+    assert options.startswith("  twinset generate t.csv `steps=40` `batch_size=1000` ")
 
 
 def test_what_a_choice_buys_is_what_docs_publish():

@@ -166,6 +166,13 @@ def test_killed_before_the_first_checkpoint_nothing_is_left(place, generate, kil
     assert "no unfinished run" in generate("--resume").err
 
 
+def test_a_finished_run_has_nothing_to_resume(place, generate):
+    made = generate()
+    before = snapshot(place)
+    again = generate("--resume")
+    assert (again.code, again.out, snapshot(place)) == (0, made.out, before)
+
+
 def test_other_settings_are_refused(place, generate, killed):
     killed(3)
     partial = snapshot(place / ".r.partial")

@@ -31,6 +31,9 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Stop after the plan; wr
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 OF_REAL_ROWS = ("text", "attribute", "delimiter", "encoding")  # options of what measures a twin
+LogFile = Annotated[
+    Path | None, typer.Option(help="Append progress to this file: for the table's owner alone.")
+]
 Policies = Annotated[str, typer.Option(help="Noise policies; none: without privacy.")]
 Test = Annotated[str | None, typer.Option(help="Real rows, held out; else a fifth.")]
 
@@ -49,7 +52,7 @@ def source_of(data: str, given: dict[str, Any]) -> Source:
     from twinset.pipeline.request import Source
 
     names = {"text": "text", "attribute": "attributes", "split": "split"}
-    same = ("drop_empty", "prompt", "owner", "delimiter", "encoding", "strict")
+    same = ("drop_empty", "prompt", "owner", "delimiter", "encoding", "strict", "hold_out")
     names |= dict(zip(same, same, strict=True))
     labels = _label_rules(given)
     return Source(data, **{names[k]: v for k, v in given.items() if k in names}, labels=labels)
@@ -73,6 +76,14 @@ def layout_of(given: dict[str, Any]) -> Layout:
     from twinset.data.text_layout import Layout
 
     return Layout(given.get("encoding"), given.get("delimiter"))
+
+
+def check_tables_there(*paths: Path | None) -> None:
+    """Refuse files that are not there before anything slow is imported."""
+    from twinset.pipeline.request import check_there
+
+    for path in filter(None, paths):
+        check_there(path)
 
 
 def rows_of(given: dict[str, Any]) -> RowsRequest:

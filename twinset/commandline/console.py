@@ -7,8 +7,11 @@ Knows how things look, and nothing of how they are computed.
 
 from __future__ import annotations
 
+import logging
+import os
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -17,6 +20,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from twinset.commandline.entry_point import with_flags
 from twinset.config.plan import Plan
+from twinset.errors import InputError
 from twinset.progress import PretrainingReport, StepReport, TimeLeft, clock
 
 PLAIN_SECONDS = 10.0  # between two plain lines
@@ -31,11 +35,16 @@ class Console:
 
     Args:
         quiet: show warnings only.
+        log_file: gets the same lines, with the time; it is readable by its owner alone.
+
+    Raises:
+        InputError: it cannot be written.
     """
 
-    def __init__(self, quiet: bool = False) -> None:
+    def __init__(self, quiet: bool = False, log_file: Path | None = None) -> None:
         self._out = RichConsole(stderr=True, highlight=False, soft_wrap=True)
         self._quiet = quiet
+        self._log = None if log_file is None else _logger(log_file)
         self._live: tuple[Progress, Any] | None = None
         self._phase = ""
         self._bits = 0.0  # per byte, of the last validation
@@ -60,12 +69,14 @@ class Console:
     def say(self, line: str) -> None:
         """See `twinset.progress.Progress`."""
         self._end_phase()
+        self._note(with_flags(line))
         if not self._quiet:
             self._out.print(with_flags(line), markup=False)
 
     def warn(self, line: str) -> None:
         """Show a line that no option hides."""
         self._end_phase()
+        self._note(f"WARNING: {with_flags(line)}")
         self._out.print(f"WARNING: {with_flags(line)}", markup=False, style="bold red")
 
     def expect(self, phases: Sequence[tuple[str, float]]) -> None:
@@ -74,10 +85,11 @@ class Console:
 
     def step(self, report: StepReport, plan: Plan) -> None:
         """See `twinset.progress.Progress`."""
-        if self._quiet:
+        if self._is_unheard:
             return
         due = report.step == plan.steps or not (report.step - 1) % -(-plan.steps // EPSILON_UPDATES)
-        if due and plan.is_covered:
+        first = report.taken <= 1  # a resumed run begins with what was spent before
+        if (due or first) and plan.is_covered:
             self._spent = plan.epsilon_after(report.step)
         each = report.seconds / max(1, report.taken)
         line = step_line(report, plan, self._spent)
@@ -85,7 +97,7 @@ class Console:
 
     def pretraining_step(self, report: PretrainingReport) -> None:
         """See `twinset.progress.Progress`."""
-        if self._quiet:
+        if self._is_unheard:
             return
         self._bits = report.bits or self._bits
         line, each = pretraining_line(report, self._bits), report.seconds / max(1, report.taken)
@@ -96,13 +108,12 @@ class Console:
 
     def count(self, what: str, done: int, total: int) -> None:
         """See `twinset.progress.Progress`."""
-        if self._quiet:
+        if self._is_unheard:
             return
         self._begin_phase(what, done)
         seconds, seen = time.monotonic() - self._began, done - self._first
         each = seconds / seen if seen else 0.0
-        rate = 1 / each if each else 0.0
-        line = f"{what} {done:0{len(str(total))}}/{total} | {rate:.3g}/s"
+        line = f"{what} {done:0{len(str(total))}}/{total}{_pace(each)}"
         self._show(what, line, done, total, each)
 
     def _show(self, phase: str, line: str, done: int, total: int, each: float) -> None:
@@ -117,6 +128,12 @@ class Console:
         """
         self._begin_phase(phase, done)
         left = each * (total - done)
+        is_due = done == total or time.monotonic() - self._last >= PLAIN_SECONDS
+        if is_due:
+            self._last = time.monotonic()
+            self._note(f"{line} | eta {clock(left)}")
+        if self._quiet:
+            return
         if self._live and self._ahead:
             left = self._ahead.after(phase, done, total, each)
             spent = time.monotonic() - self._run_began
@@ -124,9 +141,17 @@ class Console:
             self._update(f"{clock(left)} left | {line}", spent, spent + left)
         elif self._live:
             self._update(f"{line} | eta {clock(left)}", done, total)
-        elif done == total or time.monotonic() - self._last >= PLAIN_SECONDS:
-            self._last = time.monotonic()
+        elif is_due:
             self._out.print(f"{line} | eta {clock(left)}", markup=False)
+
+    @property
+    def _is_unheard(self) -> bool:
+        """Whether nobody reads how far a phase is."""
+        return self._quiet and self._log is None
+
+    def _note(self, line: str) -> None:
+        if self._log:
+            self._log.info(line)
 
     def _update(self, line: str, completed: float, total: float) -> None:
         assert self._live
@@ -139,7 +164,7 @@ class Console:
         self._end_phase()
         self._phase, self._began, self._first = phase, time.monotonic(), done
         self._last = 0.0 if phase == "training" else self._began  # the first step tells at once
-        if self._out.is_terminal:
+        if self._out.is_terminal and not self._quiet:
             columns = (BarColumn(bar_width=20), TextColumn("{task.description}", markup=False))
             bar = Progress(*columns, console=self._out)
             self._live = bar, bar.add_task("")
@@ -149,6 +174,29 @@ class Console:
         if self._live:
             self._live[0].stop()
         self._live, self._phase = None, ""
+
+
+def _logger(path: Path) -> logging.Logger:
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600))
+        handler = logging.FileHandler(path, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"`log_file={path}`: cannot be written ({error.strerror})") from None
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
+    found = logging.Logger("twinset")
+    found.addHandler(handler)
+    return found
+
+
+def _pace(each: float) -> str:
+    """Return how fast it goes, where that is known; slow ones by the minute.
+
+    >>> _pace(0.004), _pace(20.0), _pace(0.0)
+    (' | 250/s', ' | 3/min', '')
+    """
+    if not each:
+        return ""
+    return f" | {1 / each:.3g}/s" if each < 1 else f" | {60 / each:.3g}/min"
 
 
 def step_line(report: StepReport, plan: Plan, spent: float) -> str:

@@ -93,6 +93,10 @@ def _flag(found: re.Match[str]) -> str:
 
 def _failed(error: BaseException) -> int:
     """Print in one line what ended the command; return the exit code."""
+    if isinstance(error, SystemExit) and error.code in (None, 0):
+        return 0  # the shell was told how to complete a word
+    if isinstance(error, SystemExit) and isinstance(error.__context__, BrokenPipeError):
+        return 1  # the reader left, as `head` does: nobody is there to be told
     line, code = _verdict(error)
     typer.echo(printable(" ".join(line.split())), err=True)
     if _debugging():

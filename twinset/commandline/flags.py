@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from twinset.commandline.entry_point import with_flags
-from twinset.config.options import PANELS, Option, bounds_of, default_of, merge
+from twinset.config.options import EXPERTS, PANELS, Option, bounds_of, default_of, merge
 
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY
 _CONFIG = inspect.Parameter(
@@ -34,6 +34,7 @@ def takes(*options: Option) -> Callable[[Callable[..., None]], Callable[..., Non
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         names = [option.name for option in options]
+        in_order = sorted(options, key=lambda option: option in PANELS[EXPERTS])  # these last
 
         @wraps(command)
         def parsed(config: str | None = None, **arguments: Any) -> None:
@@ -45,7 +46,7 @@ def takes(*options: Option) -> Callable[[Callable[..., None]], Callable[..., Non
         own = inspect.signature(command, eval_str=True).parameters.values()
         before = [p for p in own if p.kind is not _KEYWORD]
         after = [p for p in own if p.kind is _KEYWORD and p.name != "given"]
-        signature = [*before, *map(_parameter, options), _CONFIG, *after]
+        signature = [*before, *map(_parameter, in_order), _CONFIG, *after]
         parsed.__signature__ = inspect.Signature(signature)  # type: ignore[attr-defined]
         parsed.__annotations__ = {p.name: p.annotation for p in signature}
         return parsed

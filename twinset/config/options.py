@@ -14,6 +14,7 @@ from typing import Any
 
 from twinset.config.bounds import Bounds, bounds_in, option_name
 from twinset.config.run_config import GROUPS, PolicyConfig, RunConfig
+from twinset.config.run_config import HOLD_OUT as HOLD_OUT_BOUNDS
 from twinset.config.run_config import ROWS as ROWS_BOUNDS
 from twinset.errors import InputError
 from twinset.files.limits import SMALL, read_text
@@ -90,6 +91,14 @@ TABLE = (
     Option("delimiter", str, "CSV: what separates cells; left out: detected.", ",|;|tab|…"),
     Option("encoding", str, "CSV, JSON: as Python names it; left out: detected.", "NAME"),
     Option("strict", bool, "Refuse what is left out or removed else: empty rows, odd characters."),
+)
+# Of a run; commands that measure several models hold rows out by themselves.
+HOLD_OUT = (
+    Option(
+        "hold_out",
+        float,
+        "Share of rows kept back, to judge the twin by; left out: 0.2 from 5,000 rows on, else 0.",
+    ),
 )
 PRIVACY = (
     Option("epsilon", float, "ε of all that is shared; adaptive: of the most unusual records."),
@@ -192,7 +201,7 @@ OVERWRITE = (Option("overwrite", bool, "Replace an existing run or output file."
 SEED = (Option("seed", int, "For everything but the noise, which no seed reaches."),)
 
 PANELS: dict[str, tuple[Option, ...]] = {
-    "Table": TABLE,
+    "Table": (*TABLE, *HOLD_OUT),
     "Privacy": PRIVACY,
     "Noise policy": POLICY,
     "Training": (*TRAINING, *TIME),
@@ -202,6 +211,16 @@ PANELS: dict[str, tuple[Option, ...]] = {
     "Results": (*RUN, *TWIN_FILE, *OVERWRITE),
     "Repeating": SEED,
 }
+EXPERTS = "For experts"  # a panel of its own, behind the others
+_EXPERT = """
+    max_grad_norm label_count_share marginal_share teacher_share weight_scale importance_beta1
+    importance_beta2 importance_alpha importance_low importance_high importance_bound lora_rank
+    mismatch_weight mismatch_prompts mismatch_form physical_tokens physical_batch
+    gradient_checkpointing low_memory typical_p sample_batch
+""".split()
+_KNOBS = tuple(o for panel in PANELS.values() for o in panel if o.name in _EXPERT)
+PANELS = {t: tuple(o for o in panel if o not in _KNOBS) for t, panel in PANELS.items()}
+PANELS[EXPERTS] = _KNOBS
 # What commands take that run every policy themselves, and one without privacy.
 ANY_POLICY = (
     *TABLE,
@@ -302,7 +321,7 @@ def _refuse_idle(options: Mapping[str, Any], policy: PolicyConfig) -> None:
 
 def run_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return those of the options that `run_config` knows."""
-    other = {o.name for o in (*TABLE, *ROWS, *PANELS["Results"])}
+    other = {o.name for o in (*PANELS["Table"], *ROWS, *PANELS["Results"])}
     return {name: value for name, value in options.items() if name not in other}
 
 
@@ -326,7 +345,7 @@ def bounds_of(name: str) -> Bounds | None:
     ('from 0.001 to 1', None)
     """
     found = {n: bounds for kind in GROUPS.values() for n, bounds in bounds_in(kind).items()}
-    return (found | {"rows": ROWS_BOUNDS}).get(name)
+    return (found | {"rows": ROWS_BOUNDS, "hold_out": HOLD_OUT_BOUNDS}).get(name)
 
 
 def _unknown(name: str, place: str = "", among: Collection[str] = tuple(OPTIONS)) -> str:

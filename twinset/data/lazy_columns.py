@@ -109,6 +109,10 @@ class Texts(LazySequence[str]):
         """Their rows in the table, from 0."""
         return np.asarray(self._rows)
 
+    def some(self, places: np.ndarray) -> Texts:
+        """Return those of them in rising places, from 0."""
+        return Texts(self._column, self.rows[places])
+
     def rows_where(self, holds: Callable[[str], bool]) -> list[int]:
         """Return the table's rows, from 0, of texts of which something holds.
 

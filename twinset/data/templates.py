@@ -169,6 +169,33 @@ def worded_values(
     return next(map(tuple, meant), None)
 
 
+def fitting_prompts(schema: Schema) -> list[str]:
+    """Return built-in templates that fit a table, by name, or as a prompt of its own columns.
+
+    A template fits by the names of the label columns; or, where there is one, by its values.
+
+    >>> mood = Attribute("label", "str", ("negative", "positive"))
+    >>> fitting_prompts(Schema("text", "str", (mood,), columns=("text", "label")))
+    ['Write a {label} film review:', 'Write a short, one-sentence {label} review of a film:']
+    """
+    named = [a.name for a in schema.attributes]
+    files = {name: f for name, f in builtin_templates().items() if name != GENERIC}
+    by_name = [name for name, f in files.items() if set(placeholders(f.pattern)) == set(named)]
+    if by_name or len(named) != 1:
+        return by_name
+    values = {plain(value).lower() for value in schema.attributes[0].values}
+    found = [f for f in files.values() if values in _known_values(f)]
+    return [PLACEHOLDER.sub(f"{{{named[0]}}}", f.pattern) for f in found]
+
+
+def _known_values(written: PromptFile) -> list[set[str]]:
+    """Return the sets of values that read well in a template of one attribute, as they are."""
+    if len(placeholders(written.pattern)) != 1:
+        return []
+    words = [set(dict(scale).values()) for scale in _scales(written.wording)]
+    return words or [set(values) for values in written.example_values.values()]
+
+
 def wrong_combinations(
     combination: Combination,
     combinations: Sequence[Combination],

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from importlib import metadata
 from typing import Any
 
+from twinset.files.import_path import is_command
+
 LIBRARIES = (
     "twinset numpy opacus pandas peft scikit-learn torch transformers".split()  # alphabetical
 )
@@ -40,6 +42,16 @@ def _cpu_model() -> str:
     except OSError:
         lines = []
     return lines[0] if lines else platform.processor() or platform.machine()
+
+
+def run_line() -> str:
+    """Return the line that makes the run that this command plans or makes; "" in other programs."""
+    name, *words = [*sys.argv[1:], ""]
+    named = any(word.startswith("--records") for word in words)  # there is no table yet
+    if not is_command() or name not in ("generate", "finetune", "plan") or named:
+        return ""
+    rest = [word for word in words if word not in ("", "--dry-run", "--json")]
+    return shlex.join(["twinset", "generate" if name == "plan" else name, *rest])
 
 
 def shell_line(*program: str) -> str:

@@ -24,7 +24,7 @@ class Choice:
     Args:
         name: "quick", "usual" or "best".
         plan: the plan.
-        estimate: its cost, as supposed in every choice alike.
+        estimate: its cost.
         worth: what as much training was worth where that was measured, else empty.
     """
 
@@ -33,14 +33,17 @@ class Choice:
     estimate: Estimate
     worth: str
 
-    def line(self) -> str:
-        """Return it for people, with the options that ask for it."""
+    def lines(self, command: str = "") -> list[str]:
+        """Return it for people, with what asks for it: a command's further options."""
         steps, batch = self.plan.steps, self.plan.batch_size
         rate = f"`learning_rate={self.plan.learning_rate:.3g}`"
         options = f"`steps={steps}` `batch_size={batch}` {rate}"
         time, noise = minutes(self.estimate.seconds), f"σ = {self.plan.noise_multiplier:.3f}"
         worth = f"; {self.worth}" if self.worth else ""
-        return f"{self.name:<23}about {time}, {noise}: {options}{worth}"
+        return [
+            f"{self.name:<23}about {time}, {noise}{worth}",
+            f"  {f'{command} {options}'.strip()}",
+        ]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
@@ -54,11 +57,21 @@ class Choice:
         }
 
 
-def choices(records: int, config: RunConfig, speed: Speed, rows: int) -> list[Choice]:
+def choices(
+    records: int, config: RunConfig, speed: Speed, rows: int, tokens: int | None = None
+) -> list[Choice]:
     """Return the plans that N and the time ask for, whatever steps the options name.
 
     `usual` is what a run takes by itself; `quick` has a quarter of its visits of records and `best`
-    four times those of a run that has the time. A plan that would drown in noise is left out.
+    four times those of a run that has the time. What would drown in noise, or says what another
+    says, is left out. Which plans these are follows from `speed`, so from public facts.
+
+    Args:
+        records: N.
+        config: the run's options.
+        speed: of this machine, for the length that a plan is chosen with.
+        rows: of the twin.
+        tokens: length for which their times are shown; None: the same.
     """
     free = sized(config, None, None)
     try:
@@ -72,14 +85,16 @@ def choices(records: int, config: RunConfig, speed: Speed, rows: int) -> list[Ch
         "usual": (usual.steps, usual.batch_size),
         "best": size_for(records, 4 * whole.steps * whole.batch_size),
     }
-    found = []
+    shown = speed if tokens is None else speed.at(tokens)
+    found: list[Choice] = []
     for name, size in sizes.items():
         try:
             plan = make_plan(records, sized(config, *size))
         except InputError:
             continue
-        found.append(Choice(name, plan, speed.estimate(plan, rows), worth(plan, config)))
-    return found
+        found.append(Choice(name, plan, shown.estimate(plan, rows), worth(plan, config)))
+    usual_plan = next((choice.plan for choice in found if choice.name == "usual"), None)
+    return [choice for choice in found if choice.name == "usual" or choice.plan != usual_plan]
 
 
 def worth(plan: Plan, config: RunConfig) -> str:

@@ -7,7 +7,8 @@ random ids of that length, with a copy of the model.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,6 +19,7 @@ from torch import Tensor
 from twinset.config import PolicyConfig, RunConfig
 from twinset.config.plan import Plan
 from twinset.data.padding import padded, padded_lengths
+from twinset.distributed import threads_each, world_size
 from twinset.models.base_model import BaseModel, context_length
 from twinset.models.device import peak_memory, wait_for
 from twinset.models.lora import trainable
@@ -34,6 +36,7 @@ from twinset.training.clipped_sum import WrongPrompts
 from twinset.training.mismatch_loss import MismatchLoss
 
 PROBE_ROWS, PROBE_TOKENS = 256, 4  # of the sampler's probe
+PROBE_SECONDS = 2.0  # for each probe, about
 
 
 @dataclass(frozen=True)
@@ -101,9 +104,11 @@ class Speed:
 
     def estimate(self, plan: Plan, rows: int) -> Estimate:
         """Return what a plan costs, and so many rows of the twin."""
+        processes = world_size(self.config.speed.processes)  # they share records, and rows
         computed = plan.batch_size * self.records_each + self._filler(plan)
-        step = computed * self.record_seconds + self.noise_seconds
+        step = computed * self.record_seconds / processes + self.noise_seconds
         drawn = plan.records * (1 - (1 - plan.sample_rate) ** plan.steps)
+        row_seconds = self.row_seconds / processes
         training = self.config.policy.phases * plan.steps * step + drawn * self.weigh_seconds
         privacy, most = self.config.privacy, min(REFERENCE_ROWS, plan.records)
         reference = most if privacy.marginal_share or privacy.teacher_share else 0
@@ -111,7 +116,7 @@ class Speed:
             self.tokens,
             self.trained_parameters,
             training,
-            rows * self.row_seconds,
+            rows * row_seconds,
             self.memory_gb,
             reference * self.row_seconds,
         )
@@ -148,6 +153,25 @@ def measure(
         records_each: of a unit, as supposed.
     """
     tokens = max(4, min(tokens, context_length(base.model) - PROBE_TOKENS))
+    with _threads_of_one(config.speed.processes):
+        return _measured(base, config, plan, tokens, records_each)
+
+
+@contextmanager
+def _threads_of_one(processes: int) -> Iterator[None]:
+    """Compute with as many threads as each process of a run has."""
+    own = torch.get_num_threads()
+    if processes > 1:
+        torch.set_num_threads(threads_each(processes))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(own)
+
+
+def _measured(
+    base: BaseModel, config: RunConfig, plan: Plan, tokens: int, records_each: float
+) -> Speed:
     row_seconds = _row_seconds(fastest(base.model), config, tokens)
     copied = fuse(deepcopy(base.model).to(frozen_dtype(config)))
     adaptive = config.policy.noise_policy == "adaptive"
@@ -189,21 +213,34 @@ def _record_seconds(
     mask = torch.zeros_like(ids, dtype=torch.bool)
     mask[:, max(1, tokens // 4) : tokens] = True  # behind the prompt, about
     loss = MismatchLoss(plan.mismatch_weight, config.training.mismatch_form)
+
+    def take(units: int) -> None:
+        engine.add(Sequences(ids[: units * each], mask[: units * each], each), loss)
+
+    return _seconds_of_one(take, units, engine.parameters[0].device)
+
+
+def _seconds_of_one(take: Callable[[int], object], most: int, device: torch.device) -> float:
+    """Time parts of a run, as many as it takes at once where a few seconds suffice for that.
+
+    A few of them warm up, and say how many there is time for; those of a slow machine suffice.
+    """
     while True:
-        sequences = Sequences(ids[: units * each], mask[: units * each], each)
+        few = max(1, most // 8)
         try:
-            _seconds_to_add(engine, sequences, loss)  # the first one warms up
-            return _seconds_to_add(engine, sequences, loss) / units
+            each = _timed(take, few, device) / few
+            number = min(most, int(PROBE_SECONDS / each)) if each else most
+            return each if number <= few else _timed(take, number, device) / number
         except RuntimeError as error:
-            if units == 1 or not is_out_of_memory(error):
+            if most == 1 or not is_out_of_memory(error):
                 raise
-        units //= 2  # as the run would
+        most //= 2  # as the run would
 
 
-def _seconds_to_add(engine: ClippingEngine, sequences: Sequences, loss: MismatchLoss) -> float:
+def _timed(take: Callable[[int], object], number: int, device: torch.device) -> float:
     began = time.monotonic()
-    engine.add(sequences, loss)
-    wait_for(engine.parameters[0].device)
+    take(number)
+    wait_for(device)
     return time.monotonic() - began
 
 
@@ -231,12 +268,14 @@ def _row_seconds(model: Any, config: RunConfig, tokens: int) -> float:
     prompts = [[0] * max(1, tokens // 4)] * PROBE_ROWS
     never = -1  # no token ends a row, so that every row is as long as asked for
     generator = torch.Generator().manual_seed(0)
-    with torch.inference_mode():
-        generate(model, prompts, never, 1, config.sampling, generator, prompts)  # warms up
-        began = time.monotonic()
-        generate(model, prompts, never, PROBE_TOKENS, config.sampling, generator, prompts)
+
+    @torch.inference_mode()
+    def write(rows: int) -> None:
+        some = prompts[:rows]
+        generate(model, some, never, PROBE_TOKENS, config.sampling, generator, some)
+
     written = min(tokens, config.sampling.max_new_tokens or tokens)
-    return (time.monotonic() - began) / PROBE_ROWS / PROBE_TOKENS * written
+    return _seconds_of_one(write, PROBE_ROWS, model.device) / PROBE_TOKENS * written
 
 
 def usual_tokens(texts: Sequence[str], tokenizer: Any, prompt: int, longest: int) -> int:

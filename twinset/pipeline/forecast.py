@@ -11,14 +11,15 @@ from twinset.config import RECORDS, NoisePolicyName, PolicyConfig, RunConfig
 from twinset.config.bounds import check_number
 from twinset.config.plan import Plan, make_plan
 from twinset.errors import InputError
+from twinset.files.environment import run_line
 from twinset.models.base_model import load_base
 from twinset.pipeline.choices import Choice, choices
-from twinset.pipeline.estimate import Estimate, Speed, usual_tokens
-from twinset.pipeline.plan_in_time import PublicFacts, plan_in_time
+from twinset.pipeline.estimate import Estimate, Speed
+from twinset.pipeline.plan_in_time import PublicFacts, late_warnings, minutes, plan_in_time
 from twinset.pipeline.prepare import Prepared, prepare
 from twinset.pipeline.request import Source
 from twinset.privacy.accounting.group_privacy import group_epsilon, says_something
-from twinset.progress import Progress, clock
+from twinset.progress import Progress
 from twinset.sampling.allocation import RowsRequest
 
 BUDGETS = (1.0, 3.0, 8.0)
@@ -57,31 +58,23 @@ class Forecast:
             *plan_lines(self.plan),
             f"noise to signal        {self.noise_to_signal:.3g}"
             f"  (σ·√p/L, p = {estimate.trained_parameters:,} trained numbers)",
-            f"training               about {clock(estimate.training_seconds)} on this machine"
-            f" ({estimate.tokens} tokens a record)",
-            f"writing the twin       about"
-            f" {clock(estimate.reference_seconds + estimate.sampling_seconds)}",
+            *time_lines(estimate),
             f"memory                 about {estimate.memory_gb:.1f} GB",
-            *self._choice_lines(),
-            *(
-                f"ε = {epsilon:g} would need     σ = {sigma:.3f}"
-                if sigma is not None
-                else f"ε = {epsilon:g} would need     more records"
-                for epsilon, sigma in self.noise_by_epsilon.items()
-            ),
+            *choice_lines(self.choices),
+            *self._budget_lines(),
             *(
                 f"{f'`noise_policy={name}`':<27}{policy_line(p)}"
                 for name, p in self.policies.items()
             ),
         ]
 
-    def _choice_lines(self) -> Iterator[str]:
-        """Yield the choices behind the length that they suppose."""
-        if self.choices:
-            tokens = self.choices[0].estimate.tokens
-            yield f"choices                by time, rows included, for {tokens} tokens a record"
-        for choice in self.choices:
-            yield choice.line()
+    def _budget_lines(self) -> Iterator[str]:
+        """Yield what the same steps would need for other ε."""
+        needed = [
+            f"ε = {epsilon:g}: {'more records' if sigma is None else f'σ = {sigma:.3f}'}"
+            for epsilon, sigma in self.noise_by_epsilon.items()
+        ]
+        yield f"other budgets          {'; '.join(needed)}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
@@ -118,7 +111,7 @@ def forecast(
         speed.at(tokens).estimate(plan, facts.rows),
         noise_by_epsilon(plan.records, config),
         policies_side_by_side(plan.records, config),
-        choices(plan.records, config, speed, facts.rows),
+        choices(plan.records, config, speed, facts.rows, tokens),
     )
 
 
@@ -129,9 +122,7 @@ def _of_table(
     prepared = prepare(source, config, rows, progress)
     plan, base, facts = prepared.plan, prepared.base, prepared.public_facts(rows)
     speed = prepared.speed or facts.speed(plan, config, base)
-    most = config.training.max_tokens
-    tokens = usual_tokens(prepared.records.texts, base.tokenizer, facts.longest_prompt, most)
-    return plan, speed, facts, tokens
+    return plan, speed, facts, prepared.usual_tokens
 
 
 def _of_number(
@@ -145,26 +136,53 @@ def _of_number(
     base = load_base(config.training.base_model, device=config.speed.device, say=progress.say)
     plan, speed = plan_in_time(plan, config, base, facts, progress)
     speed = speed or facts.speed(plan, config, base)
+    for warning in late_warnings(plan, config, speed, facts.rows):
+        progress.warn(warning)
     return plan, speed, facts, speed.tokens
 
 
 def report_plan(prepared: Prepared, rows: RowsRequest | None, progress: Progress) -> None:
-    """Show a plan, and report the time of its phases; `finetune` shows its warnings.
+    """Show a plan with its time and what else could be run; `finetune` shows its warnings.
 
     Args:
         prepared: with the plan.
         rows: of the twin; `None`: none are written.
-        progress: is notified.
+        progress: is notified, of the phases' time too.
     """
-    plan = prepared.plan
-    if prepared.speed is not None:
-        estimate = prepared.speed.estimate(plan, prepared.public_facts(rows).rows)
-        progress.expect(estimate.phases(prepared.config.policy))
     if prepared.owned is not None:
-        owned = f"{plan.records} owners of {prepared.owned} records"
+        owned = f"{prepared.plan.records} owners of {prepared.owned} records"
         progress.say(f"each of {owned} is protected as one")
-    for line in plan_lines(plan):
+    for line in [*plan_lines(prepared.plan), *_cost_lines(prepared, rows, progress)]:
         progress.say(line)
+
+
+def _cost_lines(prepared: Prepared, rows: RowsRequest | None, progress: Progress) -> Iterator[str]:
+    """Yield the time, and the other choices; nothing where it was not measured."""
+    plan, config, speed = prepared.plan, prepared.config, prepared.speed
+    if speed is None:
+        return
+    tokens, written = prepared.usual_tokens, prepared.public_facts(rows).rows
+    estimate = speed.at(tokens).estimate(plan, written)
+    progress.expect(estimate.phases(config.policy))
+    yield from time_lines(estimate)
+    found = choices(plan.records, config, speed, written, tokens)
+    yield from choice_lines([choice for choice in found if choice.plan != plan])
+
+
+def time_lines(estimate: Estimate) -> list[str]:
+    """Return how long all of it takes, and what of it."""
+    writing = minutes(estimate.reference_seconds + estimate.sampling_seconds)
+    return [
+        f"time in all            about {minutes(estimate.seconds)} on this machine",
+        f"  of it                training {minutes(estimate.training_seconds)}, writing rows "
+        f"{writing}; {estimate.tokens} tokens a record",
+    ]
+
+
+def choice_lines(found: Sequence[Choice]) -> Iterator[str]:
+    """Yield plans by time, rows included, and how each is asked for."""
+    for choice in found:
+        yield from choice.lines(run_line())
 
 
 def plan_to_dict(plan: Plan) -> dict[str, Any]:

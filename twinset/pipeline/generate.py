@@ -26,24 +26,28 @@ from twinset.files.manifest import has_checksums
 from twinset.models.device import AUTO
 from twinset.pipeline.finetune import finetune
 from twinset.pipeline.forecast import report_plan
+from twinset.pipeline.hold_out import keep_held_out, kept_rows
 from twinset.pipeline.prepare import Prepared, prepare
 from twinset.pipeline.request import OutputPaths, Source
 from twinset.pipeline.run_folder import (
     RunFolder,
     check_free,
     default_run_path,
+    is_finished,
     is_unfinished,
+    left_behind,
     models_replaced,
     sampling_command,
 )
-from twinset.privacy.statement.guarantee import Guarantee
-from twinset.privacy.statement.ledger import OWNER_UNIT
+from twinset.privacy.statement.guarantee import Guarantee, guarantee
+from twinset.privacy.statement.ledger import OWNER_UNIT, Ledger
 from twinset.privacy.statement.wording import SPENT
 from twinset.progress import Progress
 from twinset.release.card import TwinDescription
 from twinset.release.publish import check_output, publish
 from twinset.release.run_format import LEDGER, check_file_format
 from twinset.release.share import PRIVACY, write_share
+from twinset.release.verify import verify
 from twinset.sampling.allocation import RowsRequest, explicit, proportional
 from twinset.sampling.decoding import check_decoding
 from twinset.sampling.row_shards import draw_groups, groups_of
@@ -88,13 +92,15 @@ def generate(
     Raises:
         InputError: something cannot be used; nothing was written.
     """
+    if finished := _finished(source, paths, progress):
+        return finished
     check_engine(config.sampling, world_size(config.speed.processes))
     with (
         _run_folder(source, paths, progress) as run,
         process_group(config.speed.processes) as group,
     ):
         _check_output(source, paths)
-        prepared = prepare(source, config, asked, progress, run.internal, _begun_with(run))
+        prepared = _prepared(source, config, asked, run, progress)
         report_plan(prepared, asked, progress)
         _check_decoding(prepared)
         model = _finetune(prepared, run, paths, asked, progress, group)
@@ -121,11 +127,13 @@ def finetune_only(
     source: Source, config: RunConfig, paths: OutputPaths, progress: Progress
 ) -> Result:
     """Fine-tune on a private table: a run folder whose `share/` is still empty."""
+    if finished := _finished(source, paths, progress):
+        return finished
     with (
         _run_folder(source, paths, progress) as run,
         process_group(config.speed.processes) as group,
     ):
-        prepared = prepare(source, config, None, progress, run.internal, _begun_with(run))
+        prepared = _prepared(source, config, None, run, progress)
         report_plan(prepared, None, progress)
         model = _finetune(prepared, run, paths, RowsRequest(), progress, group)
         _clear(run)
@@ -192,6 +200,8 @@ def _finetune(
     _check_same(prepared, run, asked)
     if has_checksums(run.model):
         return TwinModel.load(run.model, prepared.config.speed.device)
+    if prepared.held_out is not None:
+        keep_held_out(run.internal, prepared.held_out)
     write_text(run.internal / "notes.txt", "".join(f"{note}\n" for note in prepared.notes))
     recorded, folder = MetricsLog(progress, run.internal), run.internal / UNFINISHED
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -248,6 +258,19 @@ def _begun_with(run: RunFolder) -> tuple[int, int] | None:
     """Return steps and batch size of a run that is resumed, chosen when its machine was as fast."""
     known = _known(run).get("plan")
     return (known["steps"], known["batch_size"]) if known else None
+
+
+def _prepared(
+    source: Source,
+    config: RunConfig,
+    asked: RowsRequest | None,
+    run: RunFolder,
+    progress: Progress,
+) -> Prepared:
+    """Prepare a run, one that is resumed as it was begun."""
+    held_rows = kept_rows(run.internal) if run.is_resumed else None
+    begun_with = _begun_with(run)
+    return prepare(source, config, asked, progress, run.internal, begun_with, held_rows)
 
 
 def _check_decoding(prepared: Prepared) -> None:
@@ -358,9 +381,27 @@ def _run_path(source: Source, paths: OutputPaths) -> Path:
     return paths.run or default_run_path(source.name, paths.resume)
 
 
+def _finished(source: Source, paths: OutputPaths, progress: Progress) -> Result | None:
+    """Return what a run made that is to be resumed and is whole already; None: it is not."""
+    run = _run_path(source, paths).resolve()
+    if not (paths.resume and is_finished(run)):
+        return None
+    progress.say(f"{run}: is finished, so there is nothing to resume; this is what it made")
+    if not (run / "share" / PRIVACY).exists():
+        return Result(guarantee(Ledger.load(run / "model" / LEDGER)), run)
+    found = verify(run)
+    twin = paths.output or next((run / "share").glob("twin.*"))
+    return Result(found.guarantee, run, twin, found.rows)
+
+
 @contextmanager
 def _run_folder(source: Source, paths: OutputPaths, progress: Progress) -> Iterator[RunFolder]:
     path, run = _run_path(source, paths), None
+    for left in [] if paths.run or paths.resume else left_behind(source.name):
+        progress.say(
+            f"{left}: left by a run that was killed before its first checkpoint; nothing of it was "
+            "released; delete it, as it may hold private texts"
+        )
     replaced = models_replaced(path.resolve(), paths.resume) if paths.overwrite else []
     try:
         with RunFolder.create(path, paths.overwrite, paths.resume) as run:

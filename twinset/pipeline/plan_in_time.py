@@ -1,7 +1,7 @@
 """A plan that ends in time: chosen by this machine's speed and by public facts alone.
 
-It is given no record. How long texts are is private, so half of the longest that the options keep
-is supposed, behind the longest prompt.
+It is given no record. How long texts are is private, so three quarters of the longest that the
+options keep are supposed, behind the longest prompt: many tables' texts are cut there.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class PublicFacts:
         return (1 + self.most_records) / 2
 
     def tokens(self, config: RunConfig, base: BaseModel) -> int:
-        """Return how many tokens a record is supposed to have: its text half of what it may."""
+        """Return how many tokens a record is supposed to have: see the module."""
         room = max(1, context_length(base.model) - self.longest_prompt)
-        return self.longest_prompt + -(-min(config.training.max_tokens, room) // 2)
+        return self.longest_prompt + -(-3 * min(config.training.max_tokens, room) // 4)
 
     def speed(self, plan: Plan, config: RunConfig, base: BaseModel) -> Speed:
         """Measure this machine."""
@@ -63,7 +63,7 @@ def plan_in_time(
         config: the run's options. Steps or a batch size that they name are never changed.
         base: the base model, which stays as it is.
         facts: about the table.
-        progress: is notified of what was changed, and warned where the time does not suffice.
+        progress: is notified of what was changed.
 
     Returns:
         The plan, and what was measured: nothing where no machine needs longer than there is.
@@ -73,7 +73,13 @@ def plan_in_time(
     progress.say("measuring speed on this machine")
     speed = facts.speed(plan, config, base)
     chosen = fitted(plan, config, speed, facts.rows)
-    _report(plan, chosen, config, speed, facts.rows, progress)
+    if chosen != plan:
+        progress.say(
+            f"{plan.steps} steps of {plan.batch_size} records do not fit into "
+            f"`max_minutes={config.training.max_minutes:g}` with the rows, if texts with their "
+            f"prompts have {speed.tokens} tokens: there are {chosen.steps} of "
+            f"{chosen.batch_size}; a smaller `max_tokens` makes room for more"
+        )
     return chosen, speed
 
 
@@ -109,24 +115,13 @@ def fitted(plan: Plan, config: RunConfig, speed: Speed, rows: int) -> Plan:
         return plan
 
 
-def _report(
-    plan: Plan, chosen: Plan, config: RunConfig, speed: Speed, rows: int, progress: Progress
-) -> None:
-    """Say what was changed for the time, and what does not suffice."""
-    limit, cost = config.training.max_minutes, speed.estimate(chosen, rows)
-    if chosen != plan:
-        usual = minutes(speed.estimate(plan, rows).seconds)
-        progress.say(
-            f"{plan.steps} steps of {plan.batch_size} records would take about {usual} with the "
-            f"rows, if texts with their prompts have {speed.tokens} tokens; for "
-            f"`max_minutes={limit:g}` there are {chosen.steps} of {chosen.batch_size}; a smaller "
-            "`max_tokens` makes room for more"
-        )
-    if limit is not None and cost.seconds > 60 * limit:
-        progress.warn(
-            f"the run may take about {minutes(cost.seconds)}, and not `max_minutes={limit:g}`: "
-            f"{_remedy(cost, limit, rows)}"
-        )
+def late_warnings(plan: Plan, config: RunConfig, speed: Speed, rows: int) -> list[str]:
+    """Return what to tell the owner where the time does not suffice."""
+    limit, cost = config.training.max_minutes, speed.estimate(plan, rows)
+    if limit is None or cost.seconds <= 60 * limit:
+        return []
+    late = f"the run may take about {minutes(cost.seconds)}, and not `max_minutes={limit:g}`"
+    return [f"{late}: {_remedy(cost, limit, rows)}"]
 
 
 def _remedy(cost: Estimate, limit: float, rows: int) -> str:
@@ -144,7 +139,9 @@ def minutes(seconds: float) -> str:
     """Return a duration as people plan with it.
 
     >>> minutes(20), minutes(1800), minutes(9000)
-    ('1 min', '30 min', '2 h 30 min')
+    ('20 s', '30 min', '2 h 30 min')
     """
-    hours, rest = divmod(max(1, round(seconds / 60)), 60)
+    if seconds < 100:
+        return f"{max(1, round(seconds))} s"
+    hours, rest = divmod(round(seconds / 60), 60)
     return f"{hours} h {rest:02} min" if hours else f"{rest} min"

@@ -18,15 +18,16 @@ from twinset.data.formats import read_frame
 from twinset.data.label_rules import LabelRules
 from twinset.data.records import Records, check_reserved, records_from_frame
 from twinset.data.schema import Combination, Schema
-from twinset.data.templates import Template, load_template, written_template
+from twinset.data.templates import Template, fitting_prompts, load_template, written_template
 from twinset.data.tokenization import prompt_tokens, text_budget
 from twinset.detectors import detector_named
 from twinset.errors import InputError
 from twinset.models.base_model import BaseModel, load_base, special_token_strings
 from twinset.models.device import check_device
 from twinset.models.nf4 import check_method
-from twinset.pipeline.estimate import Speed
-from twinset.pipeline.plan_in_time import PublicFacts, plan_in_time
+from twinset.pipeline.estimate import Speed, usual_tokens
+from twinset.pipeline.hold_out import draw_held_out, held_out_line, split
+from twinset.pipeline.plan_in_time import PublicFacts, late_warnings, plan_in_time
 from twinset.pipeline.request import Source
 from twinset.pipeline.table_notes import table_notes
 from twinset.progress import Progress, Silent
@@ -51,6 +52,7 @@ class Prepared:
         counts: rows of the twin by label, where they were asked for so.
         speed: of this machine; None where it was not measured, as in a run that is resumed.
         labels: what the owner said of label values.
+        held_out: records that are kept from the run; None: none.
     """
 
     records: Records
@@ -62,6 +64,7 @@ class Prepared:
     counts: dict[Combination, int] | None = None
     speed: Speed | None = None
     labels: LabelRules = LabelRules()
+    held_out: Records | None = None
     _used: list[bool] = field(default_factory=list, repr=False, compare=False)
 
     def use(self) -> None:
@@ -78,6 +81,12 @@ class Prepared:
     def owned(self) -> int | None:
         """Number of records that owners have; None: each record is protected by itself."""
         return None if self.records.owners is None else len(self.records)
+
+    @property
+    def usual_tokens(self) -> int:
+        """Mean tokens of a record with its prompt. Private: no plan may depend on it."""
+        longest, most = max(map(len, self.prompts.values())), self.config.training.max_tokens
+        return usual_tokens(self.records.texts, self.base.tokenizer, longest, most)
 
     @property
     def prompts(self) -> dict[Combination, list[int]]:
@@ -103,6 +112,7 @@ def prepare(
     progress: Progress | None = None,
     folder: Path | None = None,
     begun_with: tuple[int, int] | None = None,
+    held_rows: Sequence[int] | None = None,
 ) -> Prepared:
     """Read and check everything, the quickest first; train nothing.
 
@@ -115,6 +125,7 @@ def prepare(
             written, and the table is in memory.
         begun_with: steps and batch size of the run that is resumed, which goes on as it was begun;
             `None`: they are chosen, by the time that this machine takes where that may matter.
+        held_rows: of the table, from 0, held out of the run that is resumed; `None`: drawn anew.
 
     Raises:
         InputError: something cannot be used.
@@ -126,16 +137,29 @@ def prepare(
     frame, records, notes = read_source(source, progress, folder)
     config = _as_marginals_fit(config, records.schema)
     template = template_of(source, records.schema)
+    if source.prompt is None and (fitting := fitting_prompts(records.schema)):
+        progress.say(_prompt_line(template, fitting))
     counts = explicit(records.schema, rows or RowsRequest())
     base = load_base(config.training.base_model, device=config.speed.device, say=progress.say)
     check_reserved(records, frame, special_token_strings(base.tokenizer), source.name)
+    if held_rows is None:
+        held_rows = draw_held_out(records, config, source.hold_out)
+    records, held_out = split(records, held_rows)
+    if held_out is not None:
+        progress.say(held_out_line(held_out))
     planned = sized(config, *begun_with) if begun_with and config.training.is_timed else config
     prepared = _planned(records, template, planned, base)
     about = tuple(table_notes(records.texts, base.tokenizer, prepared.plan))
     for note in about:
         progress.say(note)
-    notes = (*notes, *about)
-    prepared = replace(prepared, config=config, notes=notes, counts=counts, labels=source.labels)
+    prepared = replace(
+        prepared,
+        config=config,
+        notes=(*notes, *about),
+        counts=counts,
+        labels=source.labels,
+        held_out=held_out,
+    )
     return _in_time(prepared, rows, progress) if begun_with is None else prepared
 
 
@@ -175,7 +199,12 @@ def _planned(records: Records, template: Template, config: RunConfig, base: Base
 def _in_time(prepared: Prepared, rows: RowsRequest | None, progress: Progress) -> Prepared:
     """Take fewer visits of records where there is less time; of `prepared` only what is public."""
     facts = prepared.public_facts(rows)
-    plan, speed = plan_in_time(prepared.plan, prepared.config, prepared.base, facts, progress)
+    config = prepared.config
+    plan, speed = plan_in_time(prepared.plan, config, prepared.base, facts, progress)
+    if speed is not None:
+        shown = speed.at(prepared.usual_tokens)  # to the owner, once the plan is chosen
+        for warning in late_warnings(plan, config, shown, facts.rows):
+            progress.warn(warning)
     return replace(prepared, plan=plan, speed=speed)
 
 
@@ -225,6 +254,15 @@ def template_of(source: Source, schema: Schema) -> Template:
     if isinstance(source.prompt, Template):
         return source.prompt
     return load_template(source.prompt, schema)
+
+
+def _prompt_line(template: Template, fitting: Sequence[str]) -> str:
+    """Propose prompts: which one is taken may decide how good the twin is."""
+    written = [f"`prompt={name}`" if "{" not in name else f'`prompt="{name}"`' for name in fitting]
+    return (
+        f'the prompt is "{template.pattern}"; what says more of the texts mostly makes a better '
+        f"twin: {' or '.join(written)} may fit, or write your own"
+    )
 
 
 def _check_owner(source: Source, privacy: PrivacyConfig) -> None:

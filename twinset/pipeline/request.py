@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from twinset.config.bounds import check_number
+from twinset.config.run_config import HOLD_OUT
 from twinset.data.formats import FORMATS, format_of
 from twinset.data.label_rules import LabelRules
 from twinset.data.standard_input import STDIN
@@ -36,6 +38,7 @@ class Source:
         encoding: of a file of text; `None`: it is detected.
         strict: refuse rows without text or label, and control characters, instead of leaving them
             out.
+        hold_out: share of the rows that is kept from the run; `None`: see `pipeline.hold_out`.
     """
 
     data: pd.DataFrame | str | Path
@@ -49,9 +52,13 @@ class Source:
     delimiter: str | None = None
     encoding: str | None = None
     strict: bool = False
+    hold_out: float | None = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse what is of files alone where there is none."""
+        """Refuse a file that is not there, and what is of files alone where there is none."""
+        if self.hold_out is not None:
+            check_number("`hold_out`", self.hold_out, HOLD_OUT)
+        check_there(self.data)
         given = [n for n in ("split", "delimiter", "encoding") if getattr(self, n) is not None]
         if isinstance(self.data, pd.DataFrame) and given:
             raise InputError(f"`{given[0]}`: a table in memory has none; leave it out")
@@ -68,6 +75,17 @@ class Source:
         if isinstance(self.data, pd.DataFrame):
             return "table"
         return "standard input" if str(self.data) == STDIN else str(self.data)
+
+
+def check_there(data: pd.DataFrame | str | Path) -> None:
+    """Refuse a file that is not there, at once; what has no file's ending may be on the hub.
+
+    Raises:
+        InputError: there is no such file.
+    """
+    if isinstance(data, pd.DataFrame) or format_of(data) is None or Path(data).exists():
+        return
+    raise InputError(f"{data}: no such file; check the path")
 
 
 @dataclass(frozen=True)

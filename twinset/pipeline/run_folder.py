@@ -30,11 +30,25 @@ def default_run_path(source_name: str, resume: bool = False) -> Path:
 
     Args:
         source_name: path or hub name.
-        resume: take the last n that is unfinished, if there is one; else the first that is free.
+        resume: take the last n that is unfinished, else the last that was begun; else, and where
+            there is none, the first that is free.
     """
-    table = re.sub(r"[^\w.-]", "-", Path(source_name).name.split(".")[0]) or "table"
-    unfinished = [n for n in range(1, 1 + _first_free(table)) if is_unfinished(_run(table, n))]
-    return _run(table, unfinished[-1] if resume and unfinished else _first_free(table))
+    table = _table(source_name)
+    free = _first_free(table)
+    unfinished = [n for n in range(1, free) if is_unfinished(_run(table, n))]
+    last = unfinished[-1] if unfinished else max(1, free - 1)
+    return _run(table, last if resume else free)
+
+
+def left_behind(source_name: str) -> list[Path]:
+    """Return what runs of a table left that were killed before their first checkpoint."""
+    table = _table(source_name)
+    runs = [_run(table, n) for n in range(1, _first_free(table))]
+    return [_hidden(run) for run in runs if is_abandoned(run)]
+
+
+def _table(source_name: str) -> str:
+    return re.sub(r"[^\w.-]", "-", Path(source_name).name.split(".")[0]) or "table"
 
 
 def _run(table: str, n: int) -> Path:
@@ -49,12 +63,22 @@ def _first_free(table: str) -> int:
 
 
 def _besides(final: Path) -> tuple[Path, ...]:
-    return final.with_name(f".{final.name}.lock"), _hidden(final), _aside(final)
+    return _lock(final), _hidden(final), _aside(final)
 
 
 def is_unfinished(final: Path) -> bool:
     """Tell whether a run that was to stand there can be resumed."""
     return any((folder / _UNFINISHED).is_file() for folder in (_hidden(final), _aside(final)))
+
+
+def is_abandoned(final: Path) -> bool:
+    """Tell whether a run was killed there before its first checkpoint: nothing can be resumed."""
+    return _hidden(final).exists() and not is_unfinished(final) and not _is_held(final)
+
+
+def is_finished(final: Path) -> bool:
+    """Tell whether a whole run stands there, and none that is to take its place."""
+    return is_run(final) and has_checksums(final / "model") and not is_unfinished(final)
 
 
 def models_replaced(final: Path, resume: bool = False) -> list[Path]:
@@ -184,6 +208,12 @@ def check_free(final: Path, overwrite: bool = False, resume: bool = False) -> No
     """
     if os.path.ismount(final):
         raise InputError(f"{final}: is a mount point; give a folder inside it as `run`")
+    if resume and is_abandoned(final):
+        raise InputError(
+            f"{final}: was killed before its first checkpoint and cannot be resumed; nothing of it "
+            f"was released, and no ε is spent; begin anew without `resume`, and delete "
+            f"{_hidden(final)}, which may hold private texts"
+        )
     if resume and not is_unfinished(final):
         raise InputError(f"{final}: there is no unfinished run to go on with; leave `resume` out")
     if is_unfinished(final) and not (resume or overwrite):
@@ -275,7 +305,7 @@ def _parents(final: Path) -> Iterator[None]:
 @contextmanager
 def _locked(final: Path) -> Iterator[None]:
     """Hold the lock file beside `final`; the kernel frees it when its process dies, however."""
-    path = final.with_name(f".{final.name}.lock")
+    path = _lock(final)
     while True:
         with open(path, "a") as file:
             try:
@@ -291,6 +321,20 @@ def _locked(final: Path) -> Iterator[None]:
             finally:
                 path.unlink(missing_ok=True)
             return
+
+
+def _lock(final: Path) -> Path:
+    return final.with_name(f".{final.name}.lock")
+
+
+def _is_held(final: Path) -> bool:
+    """Tell whether a living run holds the lock."""
+    with suppress(FileNotFoundError), open(_lock(final)) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def _is_at(path: Path, descriptor: int) -> bool:

@@ -248,6 +248,19 @@ RUN = Theorem(
     "counts and, where they are asked for, of TOKEN_MARGINALS and TEACHER",
 )
 
+HELD_OUT = Theorem(
+    statement=(
+        "Each unit is held out of a run by an independent coin of its own. With equal coins the "
+        "training parts of two tables that differ in one unit differ in that unit, or not at all: "
+        "what holds of the training part for its units holds of the whole table for all, whether "
+        "or not somebody knows the coins. Nothing released is computed from what is held out, but "
+        "the set of label values, which is public; N is that of the training part, and public. "
+        "What is measured with rows held out is computed on private rows, is covered by no "
+        "guarantee, and stays with their owner."
+    ),
+    source="RUN, for each outcome of the coins",
+)
+
 CLASSIFIER = Theorem(
     statement=(
         "With a budget, a classifier's weights are what TRAINING leaves of them, rows being "

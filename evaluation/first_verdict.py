@@ -1,0 +1,137 @@
+"""What a run says of its twin at its end, in five lines: quick measures on the rows held out.
+
+Everything but the guarantee is computed on private rows and is for their owner alone.
+`twinset evaluate` and `twinset audit` measure all the rest.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from evaluation.fidelity import fidelity
+from evaluation.findings import Measured
+from evaluation.held_out import has_held_out, parts
+from evaluation.leakage.membership import model_attacks
+from evaluation.leakage.overlap import overlap
+from evaluation.leakage.roc import separation
+from evaluation.leakage.shift import sides
+from evaluation.leakage.text_membership import text_attacks
+from evaluation.policy_runs import table, take
+from evaluation.private_table import FEW_ROWS, REAL, TWIN, Tables
+from evaluation.release import Release
+from evaluation.report.groups import COMMONEST
+from evaluation.report.handing_over import may_hand_over
+from evaluation.report.verdicts import Verdict, faithful, leaking
+from evaluation.utility.classifiers import make_classifiers
+from evaluation.utility.usefulness import Usefulness
+from twinset.data.records import Records
+from twinset.pipeline.request import Source
+from twinset.progress import Progress
+from twinset.sampling.twin_model import TwinModel
+
+MOST, ATTACKED = 5_000, 200  # rows of each table; members, and others, that attacks look at
+INDENT = "  "  # of a command, which is not broken into lines
+TOO_FEW = "Too few rows to say"
+PRIVATE = "Computed on private rows: the first three lines are for you alone."
+NOT_HELD_OUT = (
+    "No rows were held out to judge the twin by: `hold_out=0.2` keeps some back; with other real "
+    "rows, `twinset evaluate {run} --train {table} --test OTHERS` measures it now."
+)
+
+
+def first_verdict(run: Path, source: Source, progress: Progress) -> list[str]:
+    """Return the five lines, or the one that says how to get them.
+
+    Raises:
+        InputError: the private table cannot be read again.
+    """
+    names = {"run": shlex.quote(str(run)), "table": shlex.quote(source.name)}
+    if not has_held_out(run):
+        return [NOT_HELD_OUT.format(**names)]
+    release = Release.read(run)
+    trained, held = (_some(records, MOST) for records in parts(run, source))
+    judged = list(_judged(release, trained, held, progress))
+    lines = [f"{v.question:<22}{v.answer}: {v.line}" for v in judged]
+    return [*lines, *_next(names), PRIVATE]
+
+
+def _judged(
+    release: Release, trained: Records, held: Records, progress: Progress
+) -> Iterator[Verdict]:
+    schema = trained.schema
+    names = tuple(attribute.name for attribute in schema.attributes)
+    twin = release.twin.frame
+    twin = twin.sample(min(MOST, len(twin)), random_state=0)
+    rows = min(len(twin), len(held))
+    tables = Tables(table(trained), table(held), twin, schema.text, names)
+    progress.say("judging the twin by the rows held out: quick measures")
+    learnt = Usefulness(tables, make_classifiers(["tfidf"]), [0], progress).measured()
+    use = useful_beside_guessing([m for m in learnt if m.score.name == "accuracy"])
+    if rows < FEW_ROWS:
+        use = replace(use, answer=TOO_FEW, tone="unknown")
+    yield use
+    likeness = faithful(fidelity(tables, None, seed=0, progress=progress)[0])
+    yield likeness if rows >= FEW_ROWS else replace(likeness, answer=TOO_FEW, tone="unknown")
+    texts = twin[schema.text].astype(str).tolist()
+    assert release.run is not None
+    model = TwinModel.load(release.run.root)
+    leaks = leaking(_attacked(model, texts, trained, held, progress))
+    if rows < FEW_ROWS and leaks.tone == "good":
+        leaks = replace(leaks, answer=TOO_FEW, tone="unknown")
+    yield leaks
+    yield may_hand_over(model.guarantee, use, leaks)
+
+
+def useful_beside_guessing(accuracies: Sequence[Measured]) -> Verdict:
+    """Judge whether classifiers learn more from the twin than which label is commonest.
+
+    The report's verdict asks for more: rows made with no private data, which take long to write.
+    """
+    found: dict[str, dict[str, Measured]] = {}
+    for m in accuracies:
+        found.setdefault(m.place["label"], {})[m.place["rows"]] = m
+    scores = [
+        tuple(by_rows[name].score for name in (TWIN, REAL, COMMONEST)) for by_rows in found.values()
+    ]
+    well = sum(twin.low > guess.high for twin, _, guess in scores)
+    said = "; ".join(
+        f"{label}: {twin.value:.2f} learnt from the twin, {real.value:.2f} from real rows, "
+        f"{guess.value:.2f} by guessing"
+        for label, (twin, real, guess) in zip(found, scores, strict=True)
+    )
+    question = "Is it useful?"
+    if well == len(scores):
+        return Verdict(question, "More than guessing", said, "good")
+    return Verdict(question, "In part" if well else "Not seen", said, "mixed" if well else "bad")
+
+
+def _attacked(
+    model: TwinModel, twin: Sequence[str], trained: Records, held: Records, progress: Progress
+) -> list[Measured]:
+    tried = sides(trained, held, ATTACKED, 0)
+    attacks, _ = model_attacks(model, None, tried.members, tried.non_members, progress)
+    attacks += text_attacks(twin, tried.members.texts, tried.non_members.texts, None, progress)
+    shared = overlap(twin, trained.texts, held.texts, None, seed=0, progress=progress)
+    return [*separation(attacks, 0).measured, *tried.measured, *shared]
+
+
+def _next(names: dict[str, str]) -> list[str]:
+    """Return commands to paste, each in a line of its own."""
+    run, data = names["run"], names["table"]
+    return [
+        f"{'What next?':<22}All measures, all attacks, and one page with both:",
+        f"{INDENT}twinset evaluate {run} --train {data}",
+        f"{INDENT}twinset audit {run} --members {data}",
+        f"{INDENT}twinset report {run}",
+    ]
+
+
+def _some(records: Records, most: int) -> Records:
+    if len(records) <= most:
+        return records
+    return take(records, np.random.default_rng(0).permutation(len(records))[:most])

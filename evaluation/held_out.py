@@ -1,0 +1,72 @@
+"""The rows that a run was trained on, and those that it held out; see `pipeline.hold_out`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from evaluation.policy_runs import table
+from evaluation.release import FinishedRun
+from twinset.data.formats import read_frame, write_frame
+from twinset.data.records import Records
+from twinset.errors import InputError
+from twinset.pipeline.hold_out import HELD_OUT, kept_rows, split
+from twinset.pipeline.prepare import read_source
+from twinset.pipeline.request import Source
+from twinset.progress import Silent
+
+
+def has_held_out(run: Path) -> bool:
+    """Tell whether a run folder holds rows that were held out."""
+    return (run / "internal" / HELD_OUT).is_file()
+
+
+def parts(run: Path, source: Source) -> tuple[Records, Records]:
+    """Return the records that a run was trained on, and those that it held out.
+
+    Args:
+        run: its folder.
+        source: the private table that it was made from, with the columns that it took.
+
+    Raises:
+        InputError: it held none out, or the table is another one.
+    """
+    internal = run / "internal"
+    _, records, _ = read_source(source, Silent(), internal)  # where it is large
+    trained, held = split(records, kept_rows(internal))
+    if held is None:
+        raise InputError(f"{run}: no rows were held out (`hold_out`)")
+    if list(held.texts) != read_frame(internal / HELD_OUT)[records.schema.text].tolist():
+        raise InputError(f"{source.name}: is not the table that {run} was made from")
+    return trained, held
+
+
+@contextmanager
+def files(run: FinishedRun | None, data: Path, others: Path | None) -> Iterator[tuple[Path, Path]]:
+    """Yield files of rows that were trained on, and of others: those that the run held out.
+
+    Args:
+        run: made from the table; None: there is none.
+        data: the table, which is taken as it is where others are named.
+        others: real rows that were not trained on; None: those that the run held out.
+
+    Raises:
+        InputError: there are none.
+    """
+    if others is not None:
+        yield data, others
+        return
+    if run is None or not has_held_out(run.root):
+        raise InputError(
+            "real rows that nothing was trained on are needed: name a file, or make a run with "
+            "`hold_out=0.2`, which keeps some back"
+        )
+    names = tuple(attribute.name for attribute in run.schema.attributes)
+    source = Source(str(data), run.schema.text, names, drop_empty=True)
+    with TemporaryDirectory(dir=run.internal, prefix=f"{data.name}-") as folder:
+        found = Path(folder, "trained-on.parquet"), Path(folder, HELD_OUT)
+        for path, records in zip(found, parts(run.root, source), strict=True):
+            write_frame(table(records), path)
+        yield found
