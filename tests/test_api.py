@@ -151,7 +151,7 @@ def test_a_twin_goes_to_the_hub_with_its_card_or_not_at_all(frame, tiny_base, mo
     twin = model.sample(6)
     assert model.push_to_hub("me/twin", twin) == "me/twin"
     (files,) = pushed.values()
-    assert set(files) == {"README.md", "privacy.json", "twin.parquet"}
+    assert set(files) == {"README.md", "privacy.json", "report.html", "twin.parquet"}
     assert asked == [{"repo_type": "dataset", "private": True}]
     assert b"differentially private" in files["README.md"]
     with pytest.raises(InputError, match="other columns"):

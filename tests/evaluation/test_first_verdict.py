@@ -31,7 +31,7 @@ def test_a_run_that_held_rows_out_ends_with_a_verdict(run):
     made = run("--hold-out", "0.3")
     assert made.code == 0, made.err
     said = made.err.splitlines()[made.err.splitlines().index(judging(made)) :]
-    for question in ("Is it useful?", "Is it faithful?", "Does it leak?", "May I hand it over?"):
+    for question in ("Is it useful?", "Is it faithful?", "Does it leak?", "May I hand this over?"):
         assert len([line for line in said if re.match(rf"{re.escape(question)} +\w", line)]) == 1
     assert all(len(line) <= 80 or line.startswith("  twinset ") for line in said)
     assert "twinset evaluate" in made.err and "for you alone" in said[-1]

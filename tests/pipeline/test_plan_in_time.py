@@ -308,7 +308,8 @@ def test_a_slow_machine_is_not_measured_for_long(monkeypatch, each, taken):
         now[0] += number * each
 
     monkeypatch.setattr(estimate.time, "monotonic", lambda: now[0])
-    assert estimate._seconds_of_one(take, 256) == pytest.approx(each) and seen == taken
+    assert estimate._seconds_of_one(take, 256, torch.device("cpu")) == pytest.approx(each)
+    assert seen == taken
 
 
 # --- three choices ------------------------------------------------------------------------------

@@ -71,7 +71,7 @@ class PrivacyConfig:
     max_records_per_owner: int = bounded(4, 1, 10**6)
     group_size: int | None = bounded(None, 2, 100_000)
     label_count_share: float = bounded(0.05, 1e-3, 0.999)
-    marginal_share: float = bounded(0.25, 0, 0.999, hint="0 leaves them out")
+    marginal_share: float = bounded(0.5, 0, 0.999, hint="0 leaves them out")
     teacher_share: float = bounded(0.0, 0, 0.999, hint="0 leaves it out")
     insecure_noise_seed: int | None = within(None, SEEDS)
 

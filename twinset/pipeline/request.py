@@ -58,11 +58,11 @@ class Source:
         """Refuse a file that is not there, and what is of files alone where there is none."""
         if self.hold_out is not None:
             check_number("`hold_out`", self.hold_out, HOLD_OUT)
+        _ = self.layout
         check_there(self.data)
         given = [n for n in ("split", "delimiter", "encoding") if getattr(self, n) is not None]
         if isinstance(self.data, pd.DataFrame) and given:
             raise InputError(f"`{given[0]}`: a table in memory has none; leave it out")
-        _ = self.layout
 
     @property
     def layout(self) -> Layout:
