@@ -223,14 +223,16 @@ def _record_seconds(
 def _seconds_of_one(take: Callable[[int], object], most: int, device: torch.device) -> float:
     """Time parts of a run, as many as it takes at once where a few seconds suffice for that.
 
-    A few of them warm up, and say how many there is time for; those of a slow machine suffice.
+    One warms up, and a few say how many there is time for; those of a slow machine suffice. Other
+    work on the machine makes parts slower and never faster: the fastest count.
     """
     while True:
         few = max(1, most // 8)
         try:
+            _timed(take, 1, device)
             each = _timed(take, few, device) / few
             number = min(most, int(PROBE_SECONDS / each)) if each else most
-            return each if number <= few else _timed(take, number, device) / number
+            return each if number <= few else min(each, _timed(take, number, device) / number)
         except RuntimeError as error:
             if most == 1 or not is_out_of_memory(error):
                 raise
