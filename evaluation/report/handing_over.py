@@ -34,16 +34,16 @@ def _answer(claim: Guarantee | None, leaks: Verdict) -> tuple[str, str, Tone]:
     if leaks.answer == REFUTED:
         return "No", leaks.line, "bad"
     if leaks.tone == "bad":
-        return "Not yet", f"{leaks.line}: read what it was, one in forty does by chance", "bad"
+        return "Not yet", f"{leaks.line}: read what it was before anybody gets it", "bad"
     if claim.unit == FLAGGED_UNIT:
         line = "only if all that the detector did not flag may be public: that is not protected"
         return "Not as it is", line, "mixed"
     if leaks.tone == "unknown":
         return _unattacked(says_little(claim))
     if says_little(claim):
-        line = "the bound alone says little at this ε; that no attack found anything speaks for it"
+        line = "the bound alone says little at this ε; no attack found more than chance does"
         return "With care", line, "mixed"
-    line = f"the guarantee holds and no attack found anything: {_WHAT_GOES}"
+    line = f"the guarantee holds and no attack found more than chance does: {_WHAT_GOES}"
     return "Yes", line, "good"
 
 

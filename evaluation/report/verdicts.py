@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 from typing import Literal
 
 from evaluation.fidelity.measures import SECOND, TRAIN
@@ -22,6 +23,7 @@ from evaluation.report.meanings import RULES
 from evaluation.scores import Score
 
 REFUTED = "The claim is refuted"
+FALSE_ALARMS = 0.025  # of one attack, and of all of a verdict together: those of a 95 % interval
 Tone = Literal["good", "mixed", "bad", "unknown"]
 _BLIND = PLACE["sees"]  # what sees neither model nor twin can only tell the tables apart
 # One in a thousand false alarms needs more rows than most tables have, so that it does not count.
@@ -62,10 +64,18 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two numbers held against each other: whether that is well for the twin, and in words."""
+    """Two numbers held against each other.
+
+    Args:
+        is_well: for the twin.
+        reason: in words.
+        errors: standard errors by which a finding is off from chance; of two intervals that lie
+            apart many.
+    """
 
     is_well: bool
     reason: str
+    errors: float = math.inf
 
 
 def useful(measured: Sequence[Measured]) -> Verdict:
@@ -118,21 +128,23 @@ def leaking(measured: Sequence[Measured]) -> Verdict:
     own = [m for m in measured if "policy" not in m.place]
     tried = sorted([*_attacks(own), *_overlaps(own)], key=lambda c: c.is_well)
     reasons = tuple(c.reason for c in sorted([*bounds, *tried], key=lambda c: c.is_well))
-    answer, line, tone = _leak_answer(
-        all(c.is_well for c in bounds), len(tried), sum(not c.is_well for c in tried)
-    )
+    answer, line, tone = _leak_answer(all(c.is_well for c in bounds), tried)
     blind = tuple(_blind(own))
     return Verdict("Does it leak?", answer, line, tone, (*blind, *reasons), RULES["leaking"])
 
 
-def _leak_answer(bounds_hold: bool, tried: int, found: int) -> tuple[str, str, Tone]:
+def _leak_answer(bounds_hold: bool, tried: Sequence[Comparison]) -> tuple[str, str, Tone]:
     if not bounds_hold:
         return REFUTED, "an attack shows more than is claimed: do not share", "bad"
     if not tried:
         return "Not measured", "no attack on this run was measured", "unknown"
-    what = f"{tried} attacks and comparisons found"
+    what, found = f"{len(tried)} attacks and comparisons found", [c for c in tried if not c.is_well]
+    by_chance = NormalDist().inv_cdf(1 - FALSE_ALARMS / len(tried))  # Bonferroni's inequality
+    if any(c.errors > by_chance for c in found):
+        return "Signs of a leak", f"{len(found)} of {what} something", "bad"
     if found:
-        return "Signs of a leak", f"{found} of {what} something", "bad"
+        line = f"{len(found)} of {what} something, no more than so many find by chance"
+        return "No sure sign", line, "mixed"
     return "No leak found", f"none of {what} anything", "good"
 
 
@@ -197,7 +209,9 @@ def _attacks(measured: Sequence[Measured]) -> Iterator[Comparison]:
             leaks = m.score.low > guessing
             how = f"{'above' if leaks else 'not above'} guessing ({guessing:g})"
             where = ", ".join(filter(None, (m.score.name, words(m.place))))
-            yield Comparison(not leaks, f"{where}: {with_interval(m.score)}, {how}")
+            error = (m.score.value - m.score.low) / NormalDist().inv_cdf(1 - FALSE_ALARMS)
+            errors = (m.score.value - guessing) / error if error > 0 else math.inf
+            yield Comparison(not leaks, f"{where}: {with_interval(m.score)}, {how}", errors)
 
 
 def _blind(measured: Sequence[Measured]) -> Iterator[str]:

@@ -299,7 +299,9 @@ def test_processes_share_records_and_rows(machine):
     assert times[1].sampling_seconds == pytest.approx(times[0].sampling_seconds / 4)
 
 
-@pytest.mark.parametrize(("each", "taken"), [(1e-6, [1, 32, 256]), (0.03, [1, 32, 66]), (0.5, [1, 32])])
+@pytest.mark.parametrize(
+    ("each", "taken"), [(1e-6, [1, 32, 256]), (0.03, [1, 32, 66]), (0.5, [1, 32])]
+)
 def test_a_slow_machine_is_not_measured_for_long(monkeypatch, each, taken):
     seen, now = [], [0.0]
 

@@ -179,6 +179,8 @@ BLIND = "neither model nor released rows"
         ([attack(0.45, 0.55)], "No leak found"),
         ([attack(0.51, 0.6)], "Signs of a leak"),
         ([attack(0.3, 0.4)], "No leak found"),
+        ([attack(0.51, 0.6), *[attack(0.45, 0.55)] * 10], "No sure sign"),
+        ([attack(0.56, 0.65), *[attack(0.45, 0.55)] * 10], "Signs of a leak"),
         ([attack(0.005, 0.02, "TPR at 1 % FPR")], "No leak found"),
         ([attack(0.02, 0.05, "TPR at 1 % FPR")], "Signs of a leak"),
         ([attack(0.6, 0.7, sees=BLIND)], "Not measured"),
