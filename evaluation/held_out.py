@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -11,6 +12,7 @@ from evaluation.policy_runs import table
 from evaluation.release import FinishedRun
 from twinset.data.formats import read_frame, write_frame
 from twinset.data.records import Records
+from twinset.data.text_layout import Layout
 from twinset.errors import InputError
 from twinset.pipeline.hold_out import HELD_OUT, kept_rows, split
 from twinset.pipeline.prepare import read_source
@@ -43,30 +45,58 @@ def parts(run: Path, source: Source) -> tuple[Records, Records]:
     return trained, held
 
 
+@dataclass(frozen=True)
+class RealRows:
+    """Files of real rows, and how they are read.
+
+    Args:
+        known: of rows that were trained on.
+        others: of rows that were not.
+        text: their text column, or the template that joins several; None: the run's, or a guess.
+        layout: of the files, where it is not to be detected.
+    """
+
+    known: Path
+    others: Path
+    text: str | None
+    layout: Layout
+
+
 @contextmanager
-def files(run: FinishedRun | None, data: Path, others: Path | None) -> Iterator[tuple[Path, Path]]:
-    """Yield files of rows that were trained on, and of others: those that the run held out.
+def real_rows(
+    run: FinishedRun | None, data: Path, others: Path | None, text: str | None, layout: Layout
+) -> Iterator[RealRows]:
+    """Yield rows that were trained on, and others: those that the run held out, if none are named.
 
     Args:
         run: made from the table; None: there is none.
         data: the table, which is taken as it is where others are named.
         others: real rows that were not trained on; None: those that the run held out.
+        text: see `RealRows`, as for the table.
+        layout: of the table, and of others.
 
     Raises:
         InputError: there are none.
     """
     if others is not None:
-        yield data, others
+        yield RealRows(data, others, text, layout)
         return
     if run is None or not has_held_out(run.root):
         raise InputError(
             "real rows that nothing was trained on are needed: name a file, or make a run with "
             "`hold_out=0.2`, which keeps some back"
         )
-    names = tuple(attribute.name for attribute in run.schema.attributes)
-    source = Source(str(data), run.schema.text, names, drop_empty=True)
+    source = Source(
+        str(data),
+        text or run.schema.text,
+        tuple(attribute.name for attribute in run.schema.attributes),
+        drop_empty=True,
+        labels=run.labels,
+        delimiter=layout.delimiter,
+        encoding=layout.encoding,
+    )
     with TemporaryDirectory(dir=run.internal, prefix=f"{data.name}-") as folder:
         found = Path(folder, "trained-on.parquet"), Path(folder, HELD_OUT)
         for path, records in zip(found, parts(run.root, source), strict=True):
             write_frame(table(records), path)
-        yield found
+        yield RealRows(*found, None, Layout())

@@ -106,22 +106,28 @@ def release(
     """Attack a twin and its model: membership, verbatim overlap, replayed personal data."""
     check_tables_there(members, non_members)
     from evaluation.commands.findings_output import place_of, show_findings, show_place
-    from evaluation.held_out import files
+    from evaluation.held_out import real_rows
     from evaluation.leakage.release_audit import FILE, AuditRequest, audit_release
     from evaluation.release import Release
     from twinset.commandline.console import Console
     from twinset.files.environment import shell_line
 
     attributes = tuple(given.get("attribute", ()))
-    columns = given.get("text"), attributes
-    request = AuditRequest(members, non_members or members, *columns, rows, seed, layout_of(given))
+    form = given.get("text"), layout_of(given)
+    request = AuditRequest(members, non_members or members, None, attributes, rows, seed)
     attacked = Release.read(release, run)
     place = place_of(attacked.run, output, FILE)
     with (
         Console(quiet, log_file) as progress,
-        files(attacked.run, members, non_members) as (known, unknown),
+        real_rows(attacked.run, members, non_members, *form) as real,
     ):
-        request = replace(request, members=known, non_members=unknown)
+        request = replace(
+            request,
+            members=real.known,
+            non_members=real.others,
+            text=real.text,
+            layout=real.layout,
+        )
         findings = audit_release(attacked, request, shell_line("twinset"), progress)
     if place is not None:
         findings.save(place)

@@ -160,7 +160,7 @@ def evaluate(
     from evaluation.evaluate import FILE, EvaluationRequest, budgets
     from evaluation.evaluate import evaluate as measure
     from evaluation.findings import Findings
-    from evaluation.held_out import files
+    from evaluation.held_out import real_rows
     from evaluation.release import Release
     from evaluation.utility.classifiers import CLASSIFIERS
     from twinset.commandline.console import Console
@@ -169,7 +169,7 @@ def evaluate(
     request = EvaluationRequest(
         train,
         test or train,
-        given.get("text"),
+        None,
         tuple(given.get("attribute", ())),
         tuple(classifier or CLASSIFIERS),
         encoder,
@@ -178,8 +178,8 @@ def evaluate(
         non_private,
         budgets(sweep_epsilon),
         exclude_overlap,
-        layout=layout_of(given),
     )
+    form = given.get("text"), layout_of(given)
     release = Release.read(twin, run)
     place = place_of(release.run, output, FILE)
     if publishable:
@@ -189,8 +189,13 @@ def evaluate(
         if place is not None:
             found.save(place)
 
-    with Console(quiet, log_file) as progress, files(release.run, train, test) as (known, unknown):
-        request = replace(request, train=known, test=unknown)
+    with (
+        Console(quiet, log_file) as progress,
+        real_rows(release.run, train, test, *form) as real,
+    ):
+        request = replace(
+            request, train=real.known, test=real.others, text=real.text, layout=real.layout
+        )
         findings = measure(release, request, shell_line("twinset"), progress, keep)
     if publishable:
         show_publishable(findings, as_json)

@@ -78,6 +78,22 @@ def test_evaluate_and_audit_find_the_rows_that_a_run_held_out(run, capsys):
     assert other.code == 2 and "is not the table that run was made from" in other.err
 
 
+def test_held_out_rows_are_read_as_the_run_read_its_table(run, capsys):
+    frame = reviews(200, seed=0)
+    frame["head"] = "A film"
+    frame.loc[3, "sentiment"] = frame.loc[3, "sentiment"].upper()
+    frame.to_csv("train.csv", index=False, sep=";", encoding="utf-16")
+    form = ("--text", "{head}: {text}", "--delimiter", ";", "--encoding", "utf-16")
+    made = run("--hold-out", "0.3", "--merge-labels", "--quiet", *form)
+    assert made.code == 0, made.err
+    audited = run_twinset(capsys, "audit", "run", "--members", "train.csv", "--quiet", *form)
+    assert audited.code == 0, audited.err
+    measured = run_twinset(
+        capsys, *("evaluate", "run", "--train", "train.csv", "--classifier", "tfidf"), *form
+    )
+    assert measured.code == 0, measured.err
+
+
 @pytest.mark.parametrize("command", [("evaluate", "--train"), ("audit", "--members")])
 def test_a_run_that_held_nothing_out_needs_other_rows(run, capsys, command):
     assert run("--quiet").code == 0
