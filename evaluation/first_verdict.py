@@ -72,19 +72,22 @@ def _judged(
     progress.say("judging the twin by the rows held out: quick measures")
     learnt = Usefulness(tables, make_classifiers(["tfidf"]), [0], progress).measured()
     use = useful_beside_guessing([m for m in learnt if m.score.name == "accuracy"])
-    if rows < FEW_ROWS:
-        use = replace(use, answer=TOO_FEW, tone="unknown")
+    use = use if rows >= FEW_ROWS else _of_few(use)
     yield use
     likeness = faithful(fidelity(tables, None, seed=0, progress=progress)[0])
-    yield likeness if rows >= FEW_ROWS else replace(likeness, answer=TOO_FEW, tone="unknown")
+    yield likeness if rows >= FEW_ROWS else _of_few(likeness)
     texts = twin[schema.text].astype(str).tolist()
     assert release.run is not None
     model = TwinModel.load(release.run.root)
     leaks = leaking(_attacked(model, texts, trained, held, progress))
     if rows < FEW_ROWS and leaks.tone == "good":
-        leaks = replace(leaks, answer=TOO_FEW, tone="unknown")
+        leaks = _of_few(leaks)
     yield leaks
     yield may_hand_over(model.guarantee, use, leaks)
+
+
+def _of_few(verdict: Verdict) -> Verdict:
+    return replace(verdict, answer=TOO_FEW, tone="unknown")
 
 
 def useful_beside_guessing(accuracies: Sequence[Measured]) -> Verdict:

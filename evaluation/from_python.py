@@ -36,7 +36,6 @@ def evaluate(
     """Return the scores of a twin that a model wrote; see `twinset.Twinset.evaluate`."""
     schema = model.schema
     with TemporaryDirectory() as folder:  # its owner's alone
-        path = _file(twin, Path(folder, "twin.parquet"))
         request = EvaluationRequest(
             _file(train, Path(folder, "train.parquet")),
             _file(test, Path(folder, "test.parquet")),
@@ -47,7 +46,7 @@ def evaluate(
             exclude_overlap=exclude_overlap,
             embedded=embedded,
         )
-        release = Release(path, path, _claimed(model, twin), None)
+        release = _release(model, twin, Path(folder))
         return scores_of(measure(release, request, "Twinset.evaluate", progress))
 
 
@@ -63,7 +62,6 @@ def audit(
     """Return what attacks on a model and a twin of its find; see `twinset.Twinset.audit`."""
     schema = model.schema
     with TemporaryDirectory() as folder:  # its owner's alone
-        path = _file(twin, Path(folder, "twin.parquet"))
         request = AuditRequest(
             _file(members, Path(folder, "members.parquet")),
             _file(non_members, Path(folder, "non-members.parquet")),
@@ -71,13 +69,14 @@ def audit(
             tuple(attribute.name for attribute in schema.attributes),
             rows,
         )
-        release = Release(path, path, _claimed(model, twin), None)
+        release = _release(model, twin, Path(folder))
         return scores_of(audit_release(release, request, "Twinset.audit", progress, model))
 
 
-def _claimed(model: TwinModel, twin: pd.DataFrame) -> Twin:
-    claim = model.guarantee
-    return Twin(twin, claim.epsilon, claim.delta, claim.sentence, unit=claim.unit)
+def _release(model: TwinModel, twin: pd.DataFrame, folder: Path) -> Release:
+    claim, path = model.guarantee, _file(twin, folder / "twin.parquet")
+    made = Twin(twin, claim.epsilon, claim.delta, claim.sentence, unit=claim.unit)
+    return Release(path, path, made, None)
 
 
 def scores_of(findings: Findings) -> pd.DataFrame:

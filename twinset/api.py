@@ -112,7 +112,7 @@ class Twinset:
         source = (
             None if data is None else Source(data, text, names, prompt=self._prompt, owner=owner)
         )
-        from twinset.pipeline.forecast import forecast
+        from twinset.pipeline.forecast import forecast  # after what is wrong was said
 
         return forecast(source, records, self.config, rows, self._progress)
 
@@ -152,8 +152,6 @@ class Twinset:
             attributes: label columns; none: one is guessed.
             owner: column that says whose a row is: all rows of an owner are then protected as one;
                 None: each row is protected by itself.
-            split: of a folder or hub data set.
-            drop_empty: leave rows without text or label out instead of refusing them.
             labels: by label column, all values that are public, whether or not a row has them;
                 left out: those of the table, unless some are rare, which is refused.
             bins: by column of numbers, public and rising edges that cut it into labels.
@@ -434,12 +432,11 @@ def generate(
         run: the run folder; None takes the first free `runs/<table>-<n>`.
         output: file of the twin, beside which card and ledger stand too; None: in the run alone.
         format: of the twin; None takes it from `output`'s ending, else from the table's.
-        split: of a folder or hub data set, or sheet of an Excel file.
-        drop_empty: leave all rows without text or label out, not only where they are few.
-        delimiter: of a CSV; None: it is detected.
-        encoding: of a CSV or JSON file; None: it is detected.
-        strict: refuse rows without text or label, and control characters, instead of leaving
-            them out.
+        split: see `Twinset.fit`.
+        drop_empty: see `Twinset.fit`.
+        delimiter: see `Twinset.fit`.
+        encoding: see `Twinset.fit`.
+        strict: see `Twinset.fit`.
         hold_out: share of the rows that is kept from the run, in its `internal/`, to judge the
             twin by; None: 0.2 from 5,000 rows (or owners) on, else none.
         overwrite: whether an existing run or file may be replaced.
