@@ -101,7 +101,7 @@ class Twinset:
             attributes: see `fit`.
             owner: see `fit`.
             records: N, instead of a table.
-            rows: of the twin; None: as many as the table has.
+            rows: of the twin; None: twice the table's, 3,000 at least, if there is time.
 
         Raises:
             InputError: something cannot be used, or neither a table nor N is given.
@@ -428,7 +428,7 @@ def generate(
         text: text column, or a template that joins several; None guesses.
         attributes: label columns; none: one is guessed.
         owner: see `Twinset.fit`.
-        rows: of the twin; None: as many as the table has.
+        rows: of the twin; None: twice the table's, 3,000 at least, if there is time.
         run: the run folder; None takes the first free `runs/<table>-<n>`.
         output: file of the twin, beside which card and ledger stand too; None: in the run alone.
         format: of the twin; None takes it from `output`'s ending, else from the table's.

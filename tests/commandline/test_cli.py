@@ -159,7 +159,7 @@ def test_the_halves_make_the_whole(place, run, capsys):
 
 def test_default_run_and_rows(place, run):
     first = json.loads(run("generate", "--json").out)
-    assert (first["run"], first["rows"]) == (str(place / "runs" / "t-1"), 60)
+    assert (first["run"], first["rows"]) == (str(place / "runs" / "t-1"), 3000)
     assert Path(first["twin"]) == place / "runs" / "t-1" / "share" / "twin.csv"
     assert set(first) == {"run", "twin", "rows", "epsilon", "delta", "guarantee"}
 

@@ -21,6 +21,7 @@ from twinset.pipeline.estimate import measure, usual_tokens
 from twinset.pipeline.finetune import finetune
 from twinset.pipeline.forecast import forecast
 from twinset.pipeline.open_ledger import open_ledger
+from twinset.pipeline.plan_in_time import PublicFacts
 from twinset.pipeline.prepare import Prepared, prepare, prepare_records
 from twinset.pipeline.request import Source
 from twinset.privacy.mechanism.randomness import Randomness
@@ -64,7 +65,7 @@ def planned(tiny_base):
         frame["who"] = frame.index // 3
         source = Source(frame, "text", ("label",), **(source or {}))
         config = run_config({**known, "physical_batch": 1, **options})  # one by one: no filler
-        asked = None if rows is None else RowsRequest(rows)
+        asked = RowsRequest(rows) if isinstance(rows, int) else rows
         return prepare(source, config, asked, notes), notes
 
     return plan
@@ -76,7 +77,7 @@ def size(prepared: Prepared) -> tuple[int, int]:
 
 def seconds_of(visits: int, prepared: Prepared) -> float:
     """Seconds a token with which so many visits just fit into a minute."""
-    tokens = prepared.public_facts(None).tokens(prepared.config, prepared.base)
+    tokens = prepared.public_facts().tokens(prepared.config, prepared.base)
     return A_MINUTE / visits / tokens
 
 
@@ -119,6 +120,29 @@ def test_rows_are_written_in_the_same_time(planned, machine):
     found = {rows: planned(rows, max_minutes=1.0)[0] for rows in (None, 10, 640)}
     visits = {rows: p.plan.steps * p.plan.batch_size for rows, p in found.items()}
     assert visits[None] == 1280 and 1200 < visits[10] < 1280 and 600 < visits[640] <= 640
+
+
+@pytest.mark.parametrize(
+    ("visits", "rows"),
+    [(1, 3000), (1280, 640 * 0.4), (1000, 640 * 0.4), (320, 640 * 3 / 4), (0.1, 640)],
+)
+def test_rows_nobody_asked_for_fill_what_training_leaves_or_their_share(
+    planned, machine, visits, rows
+):
+    """A machine that has time for so many visits, or twice as many rows, in all."""
+    record = seconds_of(1280, planned(max_minutes=None)[0])
+    speed = 1e-9 if visits == 1 else record * visits / 1280
+    machine(speed, row=1e-9 if visits == 1 else 2 * record)
+    found, notes = planned(RowsRequest(), max_minutes=1.0)
+    assert found.rows.most == pytest.approx(rows, abs=2) and found.rows.rows is None
+    assert any("rows do not fit" in line for line in notes.said) == (rows < 3000)
+    assert found.public_facts().rows == found.rows.most
+
+
+def test_rows_that_were_asked_for_are_written_whatever_they_take(planned, machine):
+    machine(1e-9, row=1e-2)
+    assert planned(RowsRequest(6000), max_minutes=1.0)[0].rows == RowsRequest(6000)
+    assert planned(RowsRequest(), max_minutes=None)[0].rows == RowsRequest(most=3000)
 
 
 def test_rows_that_take_longer_than_there_is_are_named(planned, machine):
@@ -195,8 +219,8 @@ def test_private_lengths_move_no_plan(planned, machine):
 def test_a_plan_by_private_lengths_would_be_noticed(planned, machine, monkeypatch):
     honest = Prepared.public_facts
 
-    def spying(prepared, rows):
-        tokenizer, facts = prepared.base.tokenizer, honest(prepared, rows)
+    def spying(prepared):
+        tokenizer, facts = prepared.base.tokenizer, honest(prepared)
         most = prepared.config.training.max_tokens
         tokens = usual_tokens(prepared.records.texts, tokenizer, facts.longest_prompt, most)
         return replace(facts, longest_prompt=tokens)
@@ -320,9 +344,10 @@ def test_a_slow_machine_is_not_measured_for_long(monkeypatch, each, taken):
 def test_three_choices(tiny_base, machine):
     machine(1e-3)
     config = run_config({"base_model": str(tiny_base), "steps": 3, "max_minutes": 1e6})
-    speed = in_time.measure(None, config, None, 32)
-    found = {choice.name: choice for choice in choices(10_000, config, speed, 100)}
+    speed, facts = in_time.measure(None, config, None, 32), PublicFacts(8, 100, may_be_fewer=True)
+    found = {choice.name: choice for choice in choices(10_000, config, speed, facts)}
     sizes = {n: (c.plan.steps, c.plan.batch_size) for n, c in found.items()}
+    assert {n: c.rows for n, c in found.items()} == {"quick": 25, "usual": None, "best": None}
     assert sizes == {"quick": (10, 250), "usual": (40, 250), "best": (40, 1000)}
     assert found["quick"].estimate.seconds < found["usual"].estimate.seconds
     line, options = found["best"].lines("twinset generate t.csv")
@@ -360,4 +385,4 @@ def test_a_choice_that_would_drown_in_noise_is_left_out(tiny_base, machine):
     machine(1e-3)
     config = run_config({"base_model": str(tiny_base), "epsilon": 1.0})
     speed = in_time.measure(None, config, None, 32)
-    assert choices(60, config, speed, 10) == []
+    assert choices(60, config, speed, PublicFacts(8, 10)) == []

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import twinset.training.resume as resumption
@@ -188,28 +189,30 @@ def test_other_settings_are_refused(place, generate, killed):
 def timed(place, tiny_base, capsys):
     """Run `generate` where the time chooses the steps."""
     given = ["generate", "t.csv", *COLUMNS, "--base-model", tiny_base, "--run", "r", "--quiet"]
-    given += "--rows 6 --max-tokens 12 --epsilon 1000 --max-minutes 1".split()
+    given += "--max-tokens 12 --epsilon 1000 --max-minutes 1 --marginal-share 0".split()
     return lambda *more: run_twinset(capsys, *given, *more)
 
 
 @pytest.mark.parametrize("faster", [20, 1 / 20], ids=["faster", "slower"])
 def test_resumed_on_another_machine_it_keeps_its_plan(timed, at_step, monkeypatch, faster):
-    machine_of(monkeypatch, record=0.03)
+    machine_of(monkeypatch, record=0.03, row=0.1)
     at_step(3, die)
     assert timed().code == 1
-    begun = json.loads(Path(".r.partial/internal/config.json").read_text())["plan"]
-    assert 8 <= begun["steps"] < 16  # with a rate of their own
-    machine_of(monkeypatch, record=0.03 / faster)
+    begun = json.loads(Path(".r.partial/internal/config.json").read_text())
+    assert 8 <= begun["plan"]["steps"] < 16  # with a rate of their own
+    assert 0 < begun["rows"]["most"] < 60
+    machine_of(monkeypatch, record=0.03 / faster, row=0.1 / faster)
     assert timed("--resume").code == 0
-    assert steps_of("r") == begun["steps"]
-    assert json.loads(Path("r/internal/config.json").read_text())["plan"] == begun
+    assert steps_of("r") == begun["plan"]["steps"]
+    assert json.loads(Path("r/internal/config.json").read_text())["plan"] == begun["plan"]
+    assert len(pd.read_csv("r/share/twin.csv")) == begun["rows"]["most"]
 
 
 def test_a_resumed_run_that_was_planned_anew_would_be_noticed(timed, at_step, monkeypatch):
-    machine_of(monkeypatch, record=0.03)
+    machine_of(monkeypatch, record=0.03, row=0.1)
     at_step(3, die)
     assert timed().code == 1
-    machine_of(monkeypatch, record=0.001)
+    machine_of(monkeypatch, record=0.001, row=0.1)
     monkeypatch.setattr("twinset.pipeline.generate._begun_with", lambda run: None)
     again = timed("--resume")
     assert again.code == 2 and "other settings (plan)" in again.err

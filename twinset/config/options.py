@@ -166,7 +166,11 @@ SPEED = (
     Option("device", str, "That computes; auto: a GPU, if any.", "auto|cpu|cuda|cuda:N|mps"),
 )
 ROWS = (
-    Option("rows", int, "Rows in total; left out: as many as the table has."),
+    Option(
+        "rows",
+        int,
+        "Rows in total; left out: twice the table's, at least 3,000, if there is time.",
+    ),
     Option("rows_per_label", str, "500 for each label, or positive=500.", "[LABEL=]N", True),
     Option("plan_file", str, "Table of labels with a column named rows.", "FILE"),
 )

@@ -14,7 +14,7 @@ from twinset.config import RunConfig
 from twinset.config.plan import FEWEST_VISITS, Plan, make_plan, size_for, sized
 from twinset.errors import InputError
 from twinset.pipeline.estimate import Estimate, Speed
-from twinset.pipeline.plan_in_time import fitted, minutes
+from twinset.pipeline.plan_in_time import PublicFacts, fitted, minutes
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,7 @@ class Choice:
         name: "quick", "usual" or "best".
         plan: the plan.
         estimate: its cost.
+        rows: of the twin, where they differ from the usual; None: they are what was asked for.
         worth: what as much training was worth where that was measured, else empty.
     """
 
@@ -32,12 +33,14 @@ class Choice:
     plan: Plan
     estimate: Estimate
     worth: str
+    rows: int | None = None
 
     def lines(self, command: str = "") -> list[str]:
         """Return it for people, with what asks for it: a command's further options."""
         steps, batch = self.plan.steps, self.plan.batch_size
         rate = f"`learning_rate={self.plan.learning_rate:.3g}`"
-        options = f"`steps={steps}` `batch_size={batch}` {rate}"
+        rows = f" `rows={self.rows}`" if self.rows else ""
+        options = f"`steps={steps}` `batch_size={batch}` {rate}{rows}"
         time, noise = minutes(self.estimate.seconds), f"σ = {self.plan.noise_multiplier:.3f}"
         worth = f"; {self.worth}" if self.worth else ""
         return [
@@ -52,25 +55,27 @@ class Choice:
             "batch_size": self.plan.batch_size,
             "learning_rate": self.plan.learning_rate,
             "noise_multiplier": self.plan.noise_multiplier,
+            "rows": self.rows,
             "seconds": self.estimate.seconds,
             "worth": self.worth,
         }
 
 
 def choices(
-    records: int, config: RunConfig, speed: Speed, rows: int, tokens: int | None = None
+    records: int, config: RunConfig, speed: Speed, facts: PublicFacts, tokens: int | None = None
 ) -> list[Choice]:
     """Return the plans that N and the time ask for, whatever steps the options name.
 
-    `usual` is what a run takes by itself; `quick` has a quarter of its visits of records and `best`
-    four times those of a run that has the time. What would drown in noise, or says what another
-    says, is left out. Which plans these are follows from `speed`, so from public facts.
+    `usual` is what a run takes by itself; `quick` has a quarter of its visits of records, and of
+    rows that nobody asked for, and `best` four times the visits of a run that has the time. What
+    would drown in noise, or says what another says, is left out. Which plans these are follows from
+    `speed`, so from public facts.
 
     Args:
         records: N.
         config: the run's options.
         speed: of this machine, for the length that a plan is chosen with.
-        rows: of the twin.
+        facts: with the rows that there is time for.
         tokens: length for which their times are shown; None: the same.
     """
     free = sized(config, None, None)
@@ -78,7 +83,7 @@ def choices(
         whole = make_plan(records, free)
     except InputError:
         return []
-    usual = fitted(whole, free, speed, rows)
+    usual, rows = fitted(whole, free, speed, facts.rows), facts.rows
     visits = usual.steps * usual.batch_size
     sizes = {
         "quick": size_for(records, min(visits, max(FEWEST_VISITS, visits // 4))),
@@ -92,7 +97,9 @@ def choices(
             plan = make_plan(records, sized(config, *size))
         except InputError:
             continue
-        found.append(Choice(name, plan, shown.estimate(plan, rows), worth(plan, config)))
+        few = max(1, rows // 4) if name == "quick" and facts.may_be_fewer else None
+        cost = shown.estimate(plan, few or rows)
+        found.append(Choice(name, plan, cost, worth(plan, config), few))
     usual_plan = next((choice.plan for choice in found if choice.name == "usual"), None)
     return [choice for choice in found if choice.name == "usual" or choice.plan != usual_plan]
 

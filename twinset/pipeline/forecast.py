@@ -20,7 +20,7 @@ from twinset.pipeline.prepare import Prepared, prepare
 from twinset.pipeline.request import Source
 from twinset.privacy.accounting.group_privacy import group_epsilon, says_something
 from twinset.progress import Progress
-from twinset.sampling.allocation import RowsRequest
+from twinset.sampling.allocation import RowsRequest, usual_rows
 
 BUDGETS = (1.0, 3.0, 8.0)
 PROMPT_TOKENS = 16  # where there is no table whose labels would say
@@ -111,7 +111,7 @@ def forecast(
         speed.at(tokens).estimate(plan, facts.rows),
         noise_by_epsilon(plan.records, config),
         policies_side_by_side(plan.records, config),
-        choices(plan.records, config, speed, facts.rows, tokens),
+        choices(plan.records, config, speed, facts, tokens),
     )
 
 
@@ -120,7 +120,7 @@ def _of_table(
 ) -> tuple[Plan, Speed, PublicFacts, int]:
     """Return plan, speed, what it was measured with, and the tokens of a usual record."""
     prepared = prepare(source, config, rows, progress)
-    plan, base, facts = prepared.plan, prepared.base, prepared.public_facts(rows)
+    plan, base, facts = prepared.plan, prepared.base, prepared.public_facts()
     speed = prepared.speed or facts.speed(plan, config, base)
     return plan, speed, facts, prepared.usual_tokens
 
@@ -132,40 +132,41 @@ def _of_number(
     if records is None:
         raise InputError("give a table, or `records` with a number")
     check_number("`records`", records, RECORDS, is_whole=True)
-    plan, facts = make_plan(records, config), PublicFacts(PROMPT_TOKENS, rows or records)
+    plan = make_plan(records, config)
+    facts = PublicFacts(PROMPT_TOKENS, rows or usual_rows(records), may_be_fewer=rows is None)
     base = load_base(config.training.base_model, device=config.speed.device, say=progress.say)
-    plan, speed = plan_in_time(plan, config, base, facts, progress)
+    plan, most, speed = plan_in_time(plan, config, base, facts, progress)
+    facts = replace(facts, rows=most)
     speed = speed or facts.speed(plan, config, base)
     for warning in late_warnings(plan, config, speed, facts.rows):
         progress.warn(warning)
     return plan, speed, facts, speed.tokens
 
 
-def report_plan(prepared: Prepared, rows: RowsRequest | None, progress: Progress) -> None:
+def report_plan(prepared: Prepared, progress: Progress) -> None:
     """Show a plan with its time and what else could be run; `finetune` shows its warnings.
 
     Args:
         prepared: with the plan.
-        rows: of the twin; `None`: none are written.
         progress: is notified, of the phases' time too.
     """
     if prepared.owned is not None:
         owned = f"{prepared.plan.records} owners of {prepared.owned} records"
         progress.say(f"each of {owned} is protected as one")
-    for line in [*plan_lines(prepared.plan), *_cost_lines(prepared, rows, progress)]:
+    for line in [*plan_lines(prepared.plan), *_cost_lines(prepared, progress)]:
         progress.say(line)
 
 
-def _cost_lines(prepared: Prepared, rows: RowsRequest | None, progress: Progress) -> Iterator[str]:
+def _cost_lines(prepared: Prepared, progress: Progress) -> Iterator[str]:
     """Yield the time, and the other choices; nothing where it was not measured."""
     plan, config, speed = prepared.plan, prepared.config, prepared.speed
     if speed is None:
         return
-    tokens, written = prepared.usual_tokens, prepared.public_facts(rows).rows
-    estimate = speed.at(tokens).estimate(plan, written)
+    tokens, facts = prepared.usual_tokens, prepared.public_facts()
+    estimate = speed.at(tokens).estimate(plan, facts.rows)
     progress.expect(estimate.phases(config.policy))
     yield from time_lines(estimate)
-    found = choices(plan.records, config, speed, written, tokens)
+    found = choices(plan.records, config, speed, facts, tokens)
     yield from choice_lines([choice for choice in found if choice.plan != plan])
 
 

@@ -10,7 +10,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -48,7 +48,7 @@ from twinset.release.publish import check_output, publish
 from twinset.release.run_format import LEDGER, check_file_format
 from twinset.release.share import PRIVACY, write_share
 from twinset.release.verify import verify
-from twinset.sampling.allocation import RowsRequest, explicit, proportional
+from twinset.sampling.allocation import RowsRequest, explicit, proportional, usual_rows
 from twinset.sampling.decoding import check_decoding
 from twinset.sampling.row_shards import draw_groups, groups_of
 from twinset.sampling.sampler import RowGroups
@@ -101,11 +101,11 @@ def generate(
     ):
         _check_output(source, paths)
         prepared = _prepared(source, config, asked, run, progress)
-        report_plan(prepared, asked, progress)
+        report_plan(prepared, progress)
         _check_decoding(prepared)
-        model = _finetune(prepared, run, paths, asked, progress, group)
+        model = _finetune(prepared, run, paths, progress, group)
         with _model_is_safe(run, progress):
-            counts = _counts(model, asked, prepared.counts)
+            counts = _counts(model, prepared.rows or asked, prepared.counts)
             folder = run.internal / UNFINISHED / "rows"
             rows = _kept_rows(folder, config.sampling, counts)
             if group:
@@ -134,8 +134,8 @@ def finetune_only(
         process_group(config.speed.processes) as group,
     ):
         prepared = _prepared(source, config, None, run, progress)
-        report_plan(prepared, None, progress)
-        model = _finetune(prepared, run, paths, RowsRequest(), progress, group)
+        report_plan(prepared, progress)
+        model = _finetune(prepared, run, paths, progress, group)
         _clear(run)
     return Result(model.guarantee, run.root)
 
@@ -181,7 +181,7 @@ def dry_run(
         check_free(_run_path(source, paths).resolve(), paths.overwrite, paths.resume)
     _check_output(source, paths)
     prepared = prepare(source, config, asked, progress)
-    report_plan(prepared, asked, progress)
+    report_plan(prepared, progress)
     _check_decoding(prepared)
     for warning in prepared.plan.warnings:
         progress.warn(warning)
@@ -192,12 +192,11 @@ def _finetune(
     prepared: Prepared,
     run: RunFolder,
     paths: OutputPaths,
-    asked: RowsRequest,
     progress: Progress,
     group: ProcessGroup | None,
 ) -> TwinModel:
     """Return the model, trained or, in a run that was stopped later, as it is."""
-    _check_same(prepared, run, asked)
+    _check_same(prepared, run)
     if has_checksums(run.model):
         return TwinModel.load(run.model, prepared.config.speed.device)
     if prepared.held_out is not None:
@@ -223,12 +222,12 @@ def _finetune(
     return model
 
 
-def _check_same(prepared: Prepared, run: RunFolder, asked: RowsRequest) -> None:
+def _check_same(prepared: Prepared, run: RunFolder) -> None:
     """Write what a run is made from; a resumed one must train as before."""
     made_from = {
         **prepared.config.to_dict(),
         "plan": asdict(prepared.plan),
-        "rows": asdict(asked),
+        "rows": asdict(prepared.rows or RowsRequest()),
         "prompt": prepared.template.to_dict(),
         "labels": prepared.labels.to_dict(),
         "table": prepared.records.fingerprint(),  # private, as all of `internal/` is
@@ -270,6 +269,8 @@ def _prepared(
     """Prepare a run, one that is resumed as it was begun."""
     held_rows = kept_rows(run.internal) if run.is_resumed else None
     begun_with = _begun_with(run)
+    if asked is not None:
+        asked = replace(asked, most=_known(run).get("rows", {}).get("most"))
     return prepare(source, config, asked, progress, run.internal, begun_with, held_rows)
 
 
@@ -319,10 +320,13 @@ def _clear(run: RunFolder) -> None:
 def _counts(
     model: TwinModel, asked: RowsRequest, counts: dict[Combination, int] | None
 ) -> dict[Combination, int]:
-    return counts or proportional(model.label_counts, asked.rows or _as_many(model))
+    if counts:
+        return counts
+    usual = usual_rows(_records(model))
+    return proportional(model.label_counts, asked.rows or min(usual, asked.most or usual))
 
 
-def _as_many(model: TwinModel) -> int:
+def _records(model: TwinModel) -> int:
     """Return how many records there are; of owners, how many were counted, with noise."""
     if model.ledger.unit != OWNER_UNIT:
         return model.ledger.records

@@ -17,6 +17,7 @@ from twinset.progress import Progress
 from twinset.training.clipped_sum import WrongPrompts
 
 PLANNED_SHARE = 0.9  # of the time; the rest is for reading, accounting and saving
+ROWS_SHARE = 0.4  # of that, at most, where nobody asks for a number of rows
 SLOWEST = 2e9  # multiply-adds a second: no machine that can hold the model is slower
 
 
@@ -27,12 +28,14 @@ class PublicFacts:
     Args:
         longest_prompt: in tokens, of all label combinations.
         rows: of the twin; 0 where none are written.
+        may_be_fewer: nobody asked for so many rows.
         most_records: of an owner that take part in a step; 1 without owners.
     """
 
     longest_prompt: int
     rows: int
     most_records: int = 1
+    may_be_fewer: bool = False
 
     @property
     def records_each(self) -> float:
@@ -55,24 +58,31 @@ def plan_in_time(
     base: BaseModel,
     facts: PublicFacts,
     progress: Progress,
-) -> tuple[Plan, Speed | None]:
-    """Return a plan of fewer visits where this one takes longer than it may.
+) -> tuple[Plan, int, Speed | None]:
+    """Return a plan of fewer visits, and of fewer rows, where this one takes longer than it may.
 
     Args:
         plan: what the options and N ask for.
-        config: the run's options. Steps or a batch size that they name are never changed.
+        config: the run's options. Steps, batch size or rows that they name are never changed.
         base: the base model, which stays as it is.
         facts: about the table.
         progress: is notified of what was changed.
 
     Returns:
-        The plan, and what was measured: nothing where no machine needs longer than there is.
+        The plan, the number of rows, and what was measured: nothing where no machine needs longer
+        than there is.
     """
     if not may_take_longer(plan, config, base, facts):
-        return plan, None
+        return plan, facts.rows, None
     progress.say("measuring speed on this machine")
     speed = facts.speed(plan, config, base)
-    chosen = fitted(plan, config, speed, facts.rows)
+    rows = rows_in_time(plan, config, speed, facts)
+    chosen = fitted(plan, config, speed, rows)
+    if rows < facts.rows:
+        progress.say(
+            f"{facts.rows:,} rows do not fit into `max_minutes={config.training.max_minutes:g}` "
+            f"with the training: there are {rows:,}; more can be sampled from the model later"
+        )
     if chosen != plan:
         progress.say(
             f"{plan.steps} steps of {plan.batch_size} records do not fit into "
@@ -80,7 +90,17 @@ def plan_in_time(
             f"prompts have {speed.tokens} tokens: there are {chosen.steps} of "
             f"{chosen.batch_size}; a smaller `max_tokens` makes room for more"
         )
-    return chosen, speed
+    return chosen, rows, speed
+
+
+def rows_in_time(plan: Plan, config: RunConfig, speed: Speed, facts: PublicFacts) -> int:
+    """Return how many rows there is time for, beside the whole training or in their share of it."""
+    limit, cost = config.training.max_minutes, speed.estimate(plan, facts.rows)
+    if limit is None or not facts.may_be_fewer:
+        return facts.rows
+    time = 60 * PLANNED_SHARE * limit
+    left = max(ROWS_SHARE * time, time - (cost.seconds - cost.sampling_seconds))
+    return max(1, min(facts.rows, int(facts.rows * left / cost.sampling_seconds)))
 
 
 def may_take_longer(plan: Plan, config: RunConfig, base: BaseModel, facts: PublicFacts) -> bool:

@@ -31,7 +31,7 @@ from twinset.pipeline.plan_in_time import PublicFacts, late_warnings, plan_in_ti
 from twinset.pipeline.request import Source
 from twinset.pipeline.table_notes import table_notes
 from twinset.progress import Progress, Silent
-from twinset.sampling.allocation import RowsRequest, explicit
+from twinset.sampling.allocation import RowsRequest, explicit, usual_rows
 from twinset.sampling.decoding import attention_span
 from twinset.training.record_weights import weight_scale
 
@@ -49,7 +49,8 @@ class Prepared:
         plan: noise, steps and learning rate for as many records, or owners.
         config: the run's options.
         notes: about the table, for its owner alone: guesses, rows and columns left out.
-        counts: rows of the twin by label, where they were asked for so.
+        rows: of the twin, with `most` where there is no time for more; None: none are written.
+        counts: the rows by label, where they were asked for so.
         speed: of this machine; None where it was not measured, as in a run that is resumed.
         labels: what the owner said of label values.
         held_out: records that are kept from the run; None: none.
@@ -61,6 +62,7 @@ class Prepared:
     plan: Plan
     config: RunConfig
     notes: tuple[str, ...] = ()
+    rows: RowsRequest | None = None
     counts: dict[Combination, int] | None = None
     speed: Speed | None = None
     labels: LabelRules = LabelRules()
@@ -94,15 +96,17 @@ class Prepared:
         combinations = self.records.schema.combinations
         return prompt_tokens(self.template, combinations, self.base.tokenizer)
 
-    def public_facts(self, rows: RowsRequest | None) -> PublicFacts:
+    def public_facts(self) -> PublicFacts:
         """Return all that a plan's time may depend on beside options, N and base model."""
         longest = max(map(len, self.prompts.values()))
         most = 1 if self.owned is None else self.config.privacy.max_records_per_owner
         facts = PublicFacts(longest, 0, most)
-        if rows is None:
+        if self.rows is None:
             return facts
-        asked = sum(self.counts.values()) if self.counts else rows.rows
-        return replace(facts, rows=asked or round(self.plan.records * facts.records_each))
+        if asked := sum(self.counts.values()) if self.counts else self.rows.rows:
+            return replace(facts, rows=asked)
+        usual = usual_rows(round(self.plan.records * facts.records_each))
+        return replace(facts, rows=min(usual, self.rows.most or usual), may_be_fewer=True)
 
 
 def prepare(
@@ -156,11 +160,12 @@ def prepare(
         prepared,
         config=config,
         notes=(*notes, *about),
+        rows=rows,
         counts=counts,
         labels=source.labels,
         held_out=held_out,
     )
-    return _in_time(prepared, rows, progress) if begun_with is None else prepared
+    return _in_time(prepared, progress) if begun_with is None else prepared
 
 
 def prepare_records(
@@ -196,16 +201,17 @@ def _planned(records: Records, template: Template, config: RunConfig, base: Base
     return Prepared(records, template, base, plan, config)
 
 
-def _in_time(prepared: Prepared, rows: RowsRequest | None, progress: Progress) -> Prepared:
-    """Take fewer visits of records where there is less time; of `prepared` only what is public."""
-    facts = prepared.public_facts(rows)
-    config = prepared.config
-    plan, speed = plan_in_time(prepared.plan, config, prepared.base, facts, progress)
+def _in_time(prepared: Prepared, progress: Progress) -> Prepared:
+    """Take fewer visits and rows where there is less time; of `prepared` only what is public."""
+    facts, config, rows = prepared.public_facts(), prepared.config, prepared.rows
+    plan, most, speed = plan_in_time(prepared.plan, config, prepared.base, facts, progress)
     if speed is not None:
         shown = speed.at(prepared.usual_tokens)  # to the owner, once the plan is chosen
-        for warning in late_warnings(plan, config, shown, facts.rows):
+        for warning in late_warnings(plan, config, shown, most):
             progress.warn(warning)
-    return replace(prepared, plan=plan, speed=speed)
+    if rows is not None and facts.may_be_fewer:
+        rows = replace(rows, most=most)
+    return replace(prepared, plan=plan, speed=speed, rows=rows)
 
 
 def _as_marginals_fit(config: RunConfig, schema: Schema) -> RunConfig:

@@ -15,21 +15,24 @@ from twinset.privacy.mechanism.label_counts import proportional_rows
 
 ROWS_COLUMN = "rows"
 LONGEST_NUMBER = 12  # digits
+FEWEST_ROWS = 3000  # where nobody says how many
 
 
 @dataclass(frozen=True)
 class RowsRequest:
-    """How many rows the twin gets; at most one of the three, none: as many as the private table.
+    """How many rows the twin gets; at most one of the three, none of them: `usual_rows`.
 
     Args:
         rows: in total, in the proportions of the noisy label counts.
         per_label: "500", or "positive=500" for each label wanted.
         plan_file: a table of label columns and a column `rows`.
+        most: rows that there is time for, where none of the three is given; None: all.
     """
 
     rows: int | None = None
     per_label: tuple[str, ...] = ()
     plan_file: str | None = None
+    most: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse two answers to one question."""
@@ -38,6 +41,17 @@ class RowsRequest:
             raise InputError("give one of `rows`, `rows_per_label` and `plan_file`, not several")
         if self.rows is not None:
             check_number("`rows`", self.rows, ROWS, is_whole=True)
+
+
+def usual_rows(records: int) -> int:
+    """Return how many rows a twin has where nobody says, of so many records.
+
+    They cost time alone, and a classifier learns more from more of them (docs/tuning.md).
+
+    >>> usual_rows(50), usual_rows(5000)
+    (3000, 10000)
+    """
+    return max(2 * records, FEWEST_ROWS)
 
 
 def explicit(schema: Schema, request: RowsRequest) -> dict[Combination, int] | None:
