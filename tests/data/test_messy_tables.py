@@ -24,7 +24,7 @@ def read(messy: Messy, path: Path, folder: Path | None):
 
 @pytest.fixture(autouse=True)
 def few_at_once(monkeypatch):
-    for place in ("lazy_columns", "file_readers", "spreadsheets", "joined_text"):
+    for place in ("lazy_columns", "file_readers", "spreadsheets", "columns"):
         monkeypatch.setattr(f"twinset.data.{place}.ROWS_AT_ONCE", FEW)
 
 

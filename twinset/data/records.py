@@ -26,6 +26,7 @@ from twinset.data.columns import (
     show,
     show_unchosen,
     whole,
+    with_joined_text,
 )
 from twinset.data.formats import (
     is_named_by_rows,
@@ -35,7 +36,6 @@ from twinset.data.formats import (
     row_numbers,
     stated_dtype,
 )
-from twinset.data.joined_text import with_joined_text
 from twinset.data.label_column import LabelColumn, check_number_of_values
 from twinset.data.label_rules import LabelRules
 from twinset.data.label_values import OWNER, PROMPT, PublicLabels, public_labels
