@@ -76,6 +76,42 @@ class Records:
         """Return whose records are protected together."""
         return Units(len(self), self.owners, config.privacy.max_records_per_owner)
 
+    @property
+    def rows(self) -> np.ndarray:
+        """(N,) their rows in the table, rising from 0."""
+        assert isinstance(self.texts, Texts)
+        return self.texts.rows
+
+    def rows_of(self, units: np.ndarray) -> list[int]:
+        """Return the table's rows, from 0, that have some units, by the numbers of these."""
+        chosen = units if self.owners is None else np.flatnonzero(np.isin(self.owners, units))
+        rows: list[int] = self.rows[chosen].tolist()
+        return rows
+
+    def split(self, rows: Sequence[int]) -> tuple[Records, Records | None]:
+        """Return what is in other rows of the table than these, and what is in these; None: none.
+
+        Raises:
+            InputError: no other row is left.
+        """
+        if not rows:
+            return self, None
+        is_held = np.isin(self.rows, rows)
+        if is_held.all():
+            raise InputError("`hold_out` leaves no row to train on; make it smaller, or 0")
+        return self._some(~is_held), self._some(is_held)
+
+    def _some(self, chosen: np.ndarray) -> Records:
+        """Return some of the records, under the schema of all."""
+        places, owners = np.flatnonzero(chosen), self.owners
+        assert isinstance(self.texts, Texts) and isinstance(self.labels, Labels)
+        return Records(
+            self.texts.some(places),
+            Labels(self.labels.numbers[places], self.labels.known),
+            self.schema,
+            None if owners is None else np.unique(owners[places], return_inverse=True)[1],
+        )
+
     def fingerprint(self) -> str:
         """Return a hash of all cells: as private as they are."""
         found = hashlib.sha256(json.dumps([len(self), self.schema.to_dict()]).encode())
