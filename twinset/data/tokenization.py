@@ -31,6 +31,8 @@ from twinset.privacy.clipping import Sequences
 SHORTEST_TEXT = 8  # tokens that must fit behind the longest prompt
 TEXTS_AT_ONCE = 1000
 ROWS_AT_ONCE = 1000
+ENGLISH = "The film was very good, and I would recommend it to everyone who likes a slow story."
+LOOKED_AT, LETTERS = 200, 1000  # texts by which a language is judged, and of each
 VALUES, ENDS, LABELS, FACTS = "values.bin", "ends.npy", "labels.npy", "facts.json"
 
 
@@ -222,6 +224,18 @@ def text_budget(prompts: dict[Combination, list[int]], context: int, max_tokens:
             "shorten `prompt` or take a base model with a longer context"
         )
     return min(budget, max_tokens)
+
+
+def times_english(texts: Sequence[str], tokenizer: Any) -> float:
+    """Return how many times the tokens of English a character of the first texts takes."""
+    looked_at = [text[:LETTERS] for text in islice(texts, LOOKED_AT)]
+    return _tokens_each(looked_at, tokenizer) / _tokens_each([ENGLISH], tokenizer)
+
+
+def _tokens_each(texts: Sequence[str], tokenizer: Any) -> float:
+    """Return the tokens that a character takes."""
+    rows = tokenizer(texts, add_special_tokens=False)["input_ids"]
+    return sum(map(len, rows)) / max(1, sum(map(len, texts)))
 
 
 def tokenise(

@@ -19,7 +19,7 @@ from twinset.data.label_rules import LabelRules
 from twinset.data.records import Records, check_reserved, records_from_frame
 from twinset.data.schema import Combination, Schema
 from twinset.data.templates import Template, fitting_prompts, load_template, written_template
-from twinset.data.tokenization import prompt_tokens, text_budget
+from twinset.data.tokenization import prompt_tokens, text_budget, times_english
 from twinset.detectors import detector_named
 from twinset.errors import InputError
 from twinset.models.base_model import BaseModel, load_base, special_token_strings
@@ -150,7 +150,7 @@ def prepare(
         progress.say(held_out_line(len(held_out)))
     planned = sized(config, *begun_with) if begun_with and config.training.is_timed else config
     prepared = _planned(records, template, planned, base)
-    about = tuple(table_notes(records.texts, base.tokenizer, prepared.plan))
+    about = tuple(table_notes(prepared.plan, times_english(records.texts, base.tokenizer)))
     for note in about:
         progress.say(note)
     prepared = replace(
