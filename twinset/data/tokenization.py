@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import mmap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import chain, islice
@@ -27,6 +27,7 @@ from twinset.data.templates import Template, wrong_combinations
 from twinset.errors import InputError
 from twinset.files.atomic import synced, write_json
 from twinset.privacy.clipping import Sequences
+from twinset.privacy.mechanism.token_marginals import Text
 
 SHORTEST_TEXT = 8  # tokens that must fit behind the longest prompt
 TEXTS_AT_ONCE = 1000
@@ -177,6 +178,18 @@ class TokenisedRecords:
                 chosen[label] = wrong_combinations(label, combinations, mismatched, rng)
             rows += [(self.prompts[c], self.texts[i]) for c in (label, *chosen[label])]
         return _padded(rows, len(rows) // len(indices), max(map(self.padded_length, indices)))
+
+    def of_units(
+        self, units: Iterable[list[int]], numbers: Mapping[Combination, Sequence[int]]
+    ) -> Iterator[list[Text]]:
+        """Yield the texts of each unit, with the numbers that stand for their labels.
+
+        Args:
+            units: the records of each.
+            numbers: by label combination.
+        """
+        for unit in units:
+            yield [(self.texts[i], numbers[self.labels[i]]) for i in unit]
 
     @classmethod
     def open(cls, folder: Path) -> TokenisedRecords:
