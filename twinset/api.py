@@ -312,17 +312,13 @@ class Twinset:
         Raises:
             InputError: these are not rows of this model, or the folder cannot be used.
         """
-        from twinset.release.card import TwinDescription
-        from twinset.release.share import write_share
-
         place, model = Path(folder), self.model
         place.mkdir(parents=True, exist_ok=True)
         if any(place.iterdir()):
             raise InputError(f"{place}: is not empty; name another folder")
         if tuple(twin.columns) != model.schema.columns:
             raise InputError("`twin`: has other columns than the model's rows; share those alone")
-        made_with = model.base_origin, model.template, model.schema, self.config.sampling
-        return write_share(place, twin, model.ledger, TwinDescription(*made_with), format).twin
+        return model.share(twin, place, self.config.sampling, format)
 
     def push_to_hub(
         self, name: str, twin: pd.DataFrame, *, private: bool = True, token: str | None = None

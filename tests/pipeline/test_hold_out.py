@@ -72,7 +72,7 @@ def test_a_run_counts_and_trains_on_the_others_alone(tiny_base, tmp_path, monkey
 
 
 def test_a_resumed_run_holds_out_the_same_rows(good_table, tiny_base, capsys, monkeypatch):
-    from twinset.pipeline import generate as module
+    from twinset.sampling import twin_model as module
 
     given = ["generate", "t.csv", "--text", "review", "--attribute", "label", "--hold-out", "0.3"]
     given += ["--base-model", tiny_base, "--run", "r", "--rows", "4", "--steps", "2"]
