@@ -12,7 +12,7 @@ from evaluation.policy_runs import table
 from evaluation.release import FinishedRun
 from twinset.data.formats import read_frame, write_frame
 from twinset.data.records import Records
-from twinset.data.text_layout import Layout
+from twinset.data.text_files import Layout
 from twinset.errors import InputError
 from twinset.pipeline.hold_out import HELD_OUT, kept_rows
 from twinset.pipeline.prepare import read_source

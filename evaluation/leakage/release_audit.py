@@ -28,7 +28,7 @@ from twinset.config.bounds import SEEDS, check_options, within
 from twinset.data.columns import with_joined_text
 from twinset.data.formats import read_frame
 from twinset.data.records import Records, records_from_frame
-from twinset.data.text_layout import Layout
+from twinset.data.text_files import Layout
 from twinset.data.tokenization import prompt_tokens
 from twinset.errors import InputError
 from twinset.models.base_model import BaseModel

@@ -23,7 +23,7 @@ ROWS = 60
 @pytest.fixture(autouse=True)
 def few_at_once(monkeypatch):
     """Seven rows a piece, so that sixty are many."""
-    for place in ("lazy_columns", "file_readers", "hf_datasets"):
+    for place in ("lazy_columns", "text_files", "json_files", "arrow_files", "hf_datasets"):
         monkeypatch.setattr(f"twinset.data.{place}.ROWS_AT_ONCE", 7)
     monkeypatch.setattr("twinset.data.lazy_columns.AT_ONCE", 7)
     monkeypatch.setattr("twinset.data.columns.AT_ONCE", 7)

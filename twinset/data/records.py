@@ -41,7 +41,7 @@ from twinset.data.label_rules import LabelRules
 from twinset.data.label_values import OWNER, PROMPT, PublicLabels, public_labels
 from twinset.data.lazy_columns import Labels, Texts, some_at_once
 from twinset.data.schema import CONTROL, ORDERED, Attribute, Combination, LabelValue, Schema
-from twinset.data.text_layout import Layout
+from twinset.data.text_files import Layout
 from twinset.errors import InputError
 from twinset.privacy.mechanism.units import Units
 

@@ -16,7 +16,7 @@ from twinset.data.formats import FORMATS, format_of
 from twinset.data.label_rules import LabelRules
 from twinset.data.standard_input import STDIN
 from twinset.data.templates import Template
-from twinset.data.text_layout import Layout
+from twinset.data.text_files import Layout
 from twinset.errors import InputError
 
 
