@@ -174,8 +174,19 @@ class Twinset:
         table, column = _as_table(data, text)
         names = _several(attributes)
         rules = LabelRules(labels or {}, bins or {}, merge_labels, drop_undeclared)
-        form = (rules, delimiter, encoding, strict)
-        source = Source(table, column, names, split, drop_empty, self._prompt, owner, *form)
+        source = Source(
+            table,
+            column,
+            names,
+            split=split,
+            drop_empty=drop_empty,
+            prompt=self._prompt,
+            owner=owner,
+            labels=rules,
+            delimiter=delimiter,
+            encoding=encoding,
+            strict=strict,
+        )
         self._model = _fitted(source, self.config, self._progress)
         return self
 
@@ -459,8 +470,20 @@ def generate(
 
     config = run_config({"base_model": base_model, **options})
     rules = LabelRules(labels or {}, bins or {}, merge_labels, drop_undeclared)
-    names, form = _several(attributes), (rules, delimiter, encoding, strict, hold_out)
-    source = Source(data, text, names, split, drop_empty, prompt, owner, *form)
+    source = Source(
+        data,
+        text,
+        _several(attributes),
+        split=split,
+        drop_empty=drop_empty,
+        prompt=prompt,
+        owner=owner,
+        labels=rules,
+        delimiter=delimiter,
+        encoding=encoding,
+        strict=strict,
+        hold_out=hold_out,
+    )
     paths = OutputPaths(
         _path(run), _path(output), format, overwrite, resume=resume, accept_spend=accept_spend
     )

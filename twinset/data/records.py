@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -105,11 +105,11 @@ class Records:
         """Return some of the records, under the schema of all."""
         places, owners = np.flatnonzero(chosen), self.owners
         assert isinstance(self.texts, Texts) and isinstance(self.labels, Labels)
-        return Records(
-            self.texts.some(places),
-            Labels(self.labels.numbers[places], self.labels.known),
-            self.schema,
-            None if owners is None else np.unique(owners[places], return_inverse=True)[1],
+        return replace(
+            self,
+            texts=self.texts.some(places),
+            labels=Labels(self.labels.numbers[places], self.labels.known),
+            owners=None if owners is None else np.unique(owners[places], return_inverse=True)[1],
         )
 
     def fingerprint(self) -> str:

@@ -6,7 +6,7 @@ import numpy as np
 
 from twinset.models.teacher import Teacher, Whitening
 from twinset.pipeline.finetuning_run import FinetuningRun
-from twinset.privacy.accounting.events import GaussianRelease
+from twinset.privacy.accounting.events import TEACHER, GaussianRelease
 from twinset.privacy.mechanism.poisson import poisson_batches
 from twinset.privacy.mechanism.private_regression import Regressions, fit_regressions
 from twinset.sampling.twin_model import TwinModel
@@ -37,7 +37,7 @@ def fit_teacher(run: FinetuningRun, model: TwinModel) -> Teacher:
     )
     weights = fit_regressions(data, noise, run.randomness)
     if noise:
-        run.ledger.record(GaussianRelease(noise, "teacher"))
+        run.ledger.record(GaussianRelease(noise, TEACHER))
     return Teacher(whitenings, weights)
 
 
