@@ -7,6 +7,7 @@ are in docs/tuning.md.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from twinset.config import PolicyConfig, PrivacyConfig, RunConfig
@@ -308,7 +309,7 @@ def _check_noise(
 
 
 def _multiplier(
-    target: float | None, delta: float, sample_rate: float, steps: int, releases: list[Event]
+    target: float | None, delta: float, sample_rate: float, steps: int, releases: Sequence[Event]
 ) -> float:
     if target is None:
         return 0.0
