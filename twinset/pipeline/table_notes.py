@@ -14,12 +14,7 @@ HARDLY_READ = 3.2  # times the tokens a character of English; clinical notes and
 
 
 def table_notes(plan: Plan, times_english: float) -> Iterator[str]:
-    """Yield notes, if there is anything to say.
-
-    Args:
-        plan: of the run.
-        times_english: see `twinset.data.tokenization`.
-    """
+    """Yield notes, if there is anything to say."""
     epsilon = plan.target_epsilon
     if epsilon is not None and plan.records * epsilon < FEW:
         yield (

@@ -127,15 +127,7 @@ def _label_rows(frame: pd.DataFrame, schema: Schema) -> dict[Combination, int]:
 def render_share_page(
     title: str, base_model: str, frame: pd.DataFrame, schema: Schema, ledger: Ledger
 ) -> str:
-    """Return the page as one text that fetches nothing and runs nothing.
-
-    Args:
-        title: of the data set.
-        base_model: what the base model is called.
-        frame: the twin.
-        schema: its columns.
-        ledger: what was spent.
-    """
+    """Return the page as one text that fetches nothing and runs nothing."""
     claim = guarantee(ledger)
     day = f"{date.today():%d %B %Y}".lstrip("0")
     text: str = template("share_page.html.jinja").render(

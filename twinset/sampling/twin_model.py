@@ -125,17 +125,7 @@ class TwinModel:
         format: str = "parquet",
         guard_formulas: bool = True,
     ) -> Path:
-        """Sample a twin and hand it over with card and ledger; return its file.
-
-        Args:
-            folder: where `write_share` writes.
-            counts: see `sample`, as for what follows.
-            sampling: decoding settings and seed.
-            progress: is notified of how many rows there are.
-            kept: where finished groups of rows are.
-            format: see `write_share`.
-            guard_formulas: see `write_share`.
-        """
+        """Sample a twin and hand it over; return its file. See `sample` and `write_share`."""
         groups = RowGroups() if kept is None else kept
         twin = self.sample(counts, sampling, progress, groups)
         filtered = groups.filtered(len(list(groups_of(counts))))
