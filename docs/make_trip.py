@@ -45,7 +45,7 @@ PAGE = Path(__file__).with_name("architecture.md")
 BEGIN, END = "<!-- trip: made by `make docs` -->\n", "<!-- trip: end -->\n"
 HOME = f"{Path(twinset.__file__).parent}/"
 LOOP = ("training/loop.py", "train")
-STEP = ("training/private_optimizer.py", "PrivateOptimizer.step")
+STEP = ("training/loop.py", "PrivateOptimizer.step")
 BASE = "gpt2-mini"
 OPTIONS = {"steps": 2, "batch_size": 60, "max_tokens": 16, "epsilon": 50, "insecure_noise_seed": 1}
 TEXTS = "It was a good and bad film.", "It was a bad and good film."  # of as many tokens
@@ -210,17 +210,19 @@ class Way:
     functions: dict[tuple[str, str], list[str]]
 
     @classmethod
-    def between(cls, trip: Trip, other_text: Trip, other_seed: Trip) -> Way:
+    def between(cls, trip: Trip, other_text: Trip, other_seed: Trip, again: Trip) -> Way:
         """Compare a run with one on another text, and with one that draws other rows.
 
-        Up to the noisy sum what counts must be there again with another seed: what memory held
-        before, and what is drawn anew in each process, is neither a record nor computed from one.
+        What counts must be there again: up to the noisy sum with another seed, and behind the
+        training where the run is repeated. What memory held before, what is drawn anew in each run,
+        and what is read once a process, as a card's template is, is no record and no row.
         """
         found: dict[tuple[str, str], list[str]] = {}
         for place, functions in trip.seen.items():
             for name, values in functions.items():
-                same, text = other_seed.values(place, name), other_text.values(place, name)
-                if values - same if place[0] == "twin" else (values & same) - text:
+                seed, text = other_seed.values(place, name), other_text.values(place, name)
+                rows = (values & again.values(place, name)) - seed
+                if rows if place[0] == "twin" else (values & seed) - text:
                     found.setdefault(place, []).append(name)
         return cls(found)
 
@@ -286,4 +288,4 @@ def counts(text: str) -> tuple[int, int]:
 
 if __name__ == "__main__":
     head, _, tail = parts_of(PAGE.read_text("utf-8"))
-    PAGE.write_text(f"{head}\n{listing(Way.between(*islice(trips(), 3)))}\n{tail}", "utf-8")
+    PAGE.write_text(f"{head}\n{listing(Way.between(*trips()))}\n{tail}", "utf-8")

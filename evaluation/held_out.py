@@ -12,9 +12,9 @@ from evaluation.policy_runs import table
 from evaluation.release import FinishedRun
 from twinset.data.formats import read_frame, write_frame
 from twinset.data.records import Records
-from twinset.data.text_layout import Layout
+from twinset.data.text_files import Layout
 from twinset.errors import InputError
-from twinset.pipeline.hold_out import HELD_OUT, kept_rows, split
+from twinset.pipeline.hold_out import HELD_OUT, kept_rows
 from twinset.pipeline.prepare import read_source
 from twinset.pipeline.request import Source
 from twinset.progress import Silent
@@ -37,7 +37,7 @@ def parts(run: Path, source: Source) -> tuple[Records, Records]:
     """
     internal = run / "internal"
     _, records, _ = read_source(source, Silent(), internal)  # where it is large
-    trained, held = split(records, kept_rows(internal))
+    trained, held = records.split(kept_rows(internal))
     if held is None:
         raise InputError(f"{run}: no rows were held out (`hold_out`)")
     if list(held.texts) != read_frame(internal / HELD_OUT)[records.schema.text].tolist():

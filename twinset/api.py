@@ -174,8 +174,19 @@ class Twinset:
         table, column = _as_table(data, text)
         names = _several(attributes)
         rules = LabelRules(labels or {}, bins or {}, merge_labels, drop_undeclared)
-        form = (rules, delimiter, encoding, strict)
-        source = Source(table, column, names, split, drop_empty, self._prompt, owner, *form)
+        source = Source(
+            table,
+            column,
+            names,
+            split=split,
+            drop_empty=drop_empty,
+            prompt=self._prompt,
+            owner=owner,
+            labels=rules,
+            delimiter=delimiter,
+            encoding=encoding,
+            strict=strict,
+        )
         self._model = _fitted(source, self.config, self._progress)
         return self
 
@@ -312,17 +323,13 @@ class Twinset:
         Raises:
             InputError: these are not rows of this model, or the folder cannot be used.
         """
-        from twinset.release.card import TwinDescription
-        from twinset.release.share import write_share
-
         place, model = Path(folder), self.model
         place.mkdir(parents=True, exist_ok=True)
         if any(place.iterdir()):
             raise InputError(f"{place}: is not empty; name another folder")
         if tuple(twin.columns) != model.schema.columns:
             raise InputError("`twin`: has other columns than the model's rows; share those alone")
-        made_with = model.base_origin, model.template, model.schema, self.config.sampling
-        return write_share(place, twin, model.ledger, TwinDescription(*made_with), format).twin
+        return model.share(twin, place, self.config.sampling, format)
 
     def push_to_hub(
         self, name: str, twin: pd.DataFrame, *, private: bool = True, token: str | None = None
@@ -463,8 +470,20 @@ def generate(
 
     config = run_config({"base_model": base_model, **options})
     rules = LabelRules(labels or {}, bins or {}, merge_labels, drop_undeclared)
-    names, form = _several(attributes), (rules, delimiter, encoding, strict, hold_out)
-    source = Source(data, text, names, split, drop_empty, prompt, owner, *form)
+    source = Source(
+        data,
+        text,
+        _several(attributes),
+        split=split,
+        drop_empty=drop_empty,
+        prompt=prompt,
+        owner=owner,
+        labels=rules,
+        delimiter=delimiter,
+        encoding=encoding,
+        strict=strict,
+        hold_out=hold_out,
+    )
     paths = OutputPaths(
         _path(run), _path(output), format, overwrite, resume=resume, accept_spend=accept_spend
     )

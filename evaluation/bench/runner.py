@@ -52,11 +52,6 @@ class Failed(Exception):
 def ask(name: str, *arguments: Any, **environment: str) -> Any:
     """Return what `in_process` of `run` returns in a new process: plain values, both ways.
 
-    Args:
-        name: of the benchmark.
-        arguments: of the function, ready for JSON.
-        environment: variables set for it.
-
     Raises:
         Failed: with the last line that it wrote, or the signal that ended it.
     """

@@ -30,10 +30,6 @@ _TURNS = _STATED["turns"]
 def support_dialogues(rows: int = 1000, seed: int = 0) -> DataFrame:
     """Return a table of dialogues; of the same seed, more rows begin with the same ones.
 
-    Args:
-        rows: how many.
-        seed: of all draws.
-
     Returns:
         Columns `text`, `topic` (delivery, refund, damage or moving), `satisfied` ("yes" or "no"),
         and `secrets`: JSON of what is private in the text, by kind; each value stands there once.

@@ -102,13 +102,6 @@ def draw_canaries(
 ) -> list[Canary]:
     """Draw secrets, labels, and which sentence is planted how often, by the seed alone.
 
-    Args:
-        combinations: the labels there are.
-        seed: for all draws.
-        copies: numbers of copies.
-        each: canaries of every number of copies.
-        formats: sentences; each is for one canary.
-
     Raises:
         ValueError: there are fewer sentences than canaries wanted.
     """

@@ -28,16 +28,7 @@ def extrapolated_exposure(
     seed: int,
     candidates: int = CANDIDATES,
 ) -> Exposure:
-    """Estimate the rank of a canary's secret from a random sample of the others.
-
-    Args:
-        model: causal LM in evaluation mode.
-        tokenizer: its tokenizer.
-        prompt: ids of the prompt of the label that the canary was planted with.
-        canary: the canary.
-        seed: of the sample.
-        candidates: its size.
-    """
+    """Estimate what `exposure` computes from a random sample of so many other secrets."""
     space = canary.format.space
     texts = [canary.text, *map(canary.format.text, sampled_secrets(canary, candidates, seed))]
     losses = candidate_losses(model, tokenizer, prompt, texts)

@@ -170,19 +170,9 @@ def phone_exposure(
     """Measure the exposure of telephone numbers among all of the same format.
 
     Candidates have other digits in the same places, behind all that stands before the number. They
-    are too many to rank: their losses are extrapolated from a sample.
-
-    Args:
-        model: causal LM in evaluation mode.
-        tokenizer: its tokenizer.
-        texts: whose numbers.
-        prompts: ids of each text's prompt.
-        rows: what the texts are, for the place: "train", "held-out".
-        max_tokens: longest text of training, end of text included.
-        seed: of the numbers chosen, of the candidates and of the bootstrap over texts.
-        progress: notified of how many numbers are scored.
-        candidates: how many others each number is compared with.
-        most: how many numbers are scored, drawn at random.
+    are too many to rank: their losses are extrapolated from a sample. At `most` so many numbers are
+    scored, drawn at random, each among so many `candidates`; see `mean_reciprocal_rank` for all
+    else.
 
     Returns:
         The mean exposure in bits, one score for each |R|.

@@ -108,16 +108,7 @@ def planted(
     included: Sequence[int],
     progress: Progress,
 ) -> Planted:
-    """Draw canaries and plant them.
-
-    Args:
-        request: how many.
-        data: the private table.
-        config: its base model writes the beginnings of the coins' canaries, its seed draws.
-        base: that model.
-        included: the coins.
-        progress: is notified of what happens.
-    """
+    """Draw canaries and plant them."""
     combinations, seed = data.train.schema.combinations, config.training.seed
     secrets = draw_canaries(combinations, seed, request.copies, request.each, request.formats)
     coins = _coin_records(request.coins, data, config, base, progress)

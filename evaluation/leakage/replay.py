@@ -47,13 +47,7 @@ def replay(
     *,
     progress: Progress,
 ) -> tuple[list[Measured], list[str]]:
-    """Measure how many of the personal data in train stand in the twin.
-
-    Args:
-        twin_texts: of the twin.
-        train_texts: of the rows it was made from.
-        heldout_texts: of rows like those of train that it was not made from.
-        progress: notified of how far it is.
+    """Measure how many of the personal data in train stand in the twin; see `overlap`.
 
     Returns:
         Scores, and notes on what could not be measured. A place names the kind; the rows that hold

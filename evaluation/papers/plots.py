@@ -14,14 +14,7 @@ if TYPE_CHECKING:
 def make_panels(
     title: str, rows: int, columns: int, size: tuple[float, float]
 ) -> tuple[Figure, Any]:
-    """Return a figure, and its panels in an array (rows, columns).
-
-    Args:
-        title: above all panels.
-        rows: of panels.
-        columns: of panels.
-        size: width and height of the figure, in inches.
-    """
+    """Return a figure of a size in inches, and its panels in an array (rows, columns)."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=size, layout="constrained")
@@ -66,15 +59,7 @@ def crosses(panel: Axes, reported: Sequence[str | None], **style: Any) -> None:
 def name_panel(
     panel: Axes, title: str, names: Sequence[str], *, logarithmic: bool = False, **style: Any
 ) -> None:
-    """Write a title, and a name at each of the places 0, 1, … on the x-axis.
-
-    Args:
-        panel: written on.
-        title: above it.
-        names: of the places.
-        logarithmic: whether the y-axis is, with a few plain numbers at its ticks.
-        style: of the names.
-    """
+    """Write a title, and a name at each of the places 0, 1, … on the x-axis."""
     panel.set_title(title, fontsize=9)
     panel.set_xticks(range(len(names)), names, **{"fontsize": 8, **style})
     if logarithmic:

@@ -374,13 +374,7 @@ class Scorer:
         }
 
     def leaks(self, frame: pd.DataFrame, records: int | None, seed: int) -> dict[str, Any]:
-        """Return what texts alone give away of the rows that a twin of this seed is trained on.
-
-        Args:
-            frame: what was written.
-            records: that a twin is trained on; None: all.
-            seed: that draws them.
-        """
+        """Return what texts alone give away of the rows that a twin of this seed is trained on."""
         members, others, written = self._texts(frame, records, seed)
         shared = overlap(written, members, others, self._embeddings, seed=seed, progress=Silent())
         values = {f"{one.score.name}, {one.place['against']}": one.score.value for one in shared}

@@ -21,7 +21,7 @@ from twinset.privacy.mechanism.randomness import Randomness
 from twinset.privacy.statement.guarantee import Guarantee, guarantee
 from twinset.privacy.statement.ledger import Ledger, MechanismRun
 from twinset.privacy.statement.wording import CLASSIFIER, caveats
-from twinset.training.private_optimizer import PrivateOptimizer
+from twinset.training.loop import PrivateOptimizer
 
 Count = Callable[[int, int], object]  # is notified of how many steps are done, of how many
 MakePolicy = Callable[[MechanismParams], NoisePolicy]

@@ -22,15 +22,7 @@ from twinset.progress import Progress
 def twins_by_epsilon(
     budgets: Sequence[float], run: FinishedRun, tables: Tables, twin: Twin, progress: Progress
 ) -> dict[float, pd.DataFrame]:
-    """Train a twin for each ε, with the run's other options; the run's own is among them.
-
-    Args:
-        budgets: the ε.
-        run: whose options are taken.
-        tables: what is trained on.
-        twin: the run's own.
-        progress: is notified of what happens.
-    """
+    """Train a twin for each ε, with the run's other options; the run's own is among them."""
     own = {} if twin.epsilon is None else {twin.epsilon: twin.frame}
     return own | {epsilon: _twin_at(epsilon, run, tables, progress) for epsilon in budgets}
 

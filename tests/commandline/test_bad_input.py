@@ -47,7 +47,6 @@ def folder(name):
 NO_EPSILON, NO_DELTA = ("0", "-1", "nan", "inf"), ("1", "2", "0", "-0.1", "nan")
 
 
-LATIN = raw(f"review,label\n{MARKER} ça,a\n{MARKER} é\xe9,b\n".encode() + b"caf\xe9,b\n")
 FOUR_BLANK = [None if i in (6, 8, 9, 20) else t for i, t in enumerate(texts())]
 LONG_PROMPT = f"--prompt '{{label}} {'long prompt ' * 200}'"
 # what: (prepare, data and flags beside --text, --attribute and --base-model, parts of the message)
@@ -55,27 +54,16 @@ CASES = {
     "missing file": (None, "gone.csv", "gone.csv|no such file"),
     "missing text column": (None, "t.csv --text reviw", "t.csv|reviw|review"),
     "missing label column": (None, "t.csv --attribute stars", "t.csv|stars"),
-    "damaged UTF-8": (LATIN, "t.csv", "t.csv|row 4|UTF-8"),
-    "a picture": (raw(bytes(200) + MARKER.encode()), "t.csv", "not text"),
     "unknown encoding": (None, "t.csv --encoding utf-7000", "--encoding utf-7000|unknown"),
     "a delimiter of two": (None, "t.csv --delimiter ;;", "--delimiter ;;|one character"),
-    "a row too wide": (raw(f"review,label\n{MARKER},a,b\n".encode()), "t.csv", "row 2"),
-    "empty file": (raw(b""), "t.csv", "t.csv|empty"),
-    "no rows": (raw(b"review,label\n"), "t.csv", "t.csv|no rows"),
     "missing text": (table(review=FOUR_BLANK), "t.csv", "t.csv|4 of 60|row 8|--drop-empty"),
     "blank text": (cell(" \t "), "t.csv --strict", "t.csv|1 of 60|row 8|--drop-empty"),
     "null text": (jsonl(None), "t.jsonl --strict", "t.jsonl|line 7|--drop-empty"),
-    "text that is a number": (jsonl(7731), "t.jsonl --strict", "t.jsonl|line 7|--drop-empty"),
-    "text that is a list": (jsonl([MARKER]), "t.jsonl --strict", "t.jsonl|line 7|--drop-empty"),
-    "broken json": (raw(f'{{"review": "{MARKER}\n'.encode(), "t.jsonl"), "t.jsonl", "line 1"),
-    "damaged parquet": (raw(b"PAR1" + MARKER.encode(), "t.parquet"), "t.parquet", "Parquet"),
     "missing label": (
         table(label=[None, *"ba" * 29, "b"]),
         "t.csv --strict",
         "label|row 2|--drop-empty",
     ),
-    "one label only": (table(label="pos"), "t.csv", "t.csv|label|one value"),
-    "hundreds of numbers": (table(label=range(1000, 1060)), "t.csv", "label|60 distinct"),
     "end of text inside": (cell(f"{MARKER} <|endoftext|> b"), "t.csv", "t.csv|row 8"),
     "control character": (cell(f"{MARKER} \x07 b"), "t.csv --strict", "t.csv|row 8|control"),
     "unknown ending": (raw(b"x", "t.docx"), "t.docx", "t.docx|ending"),

@@ -361,7 +361,9 @@ REFUSED = {
         "t.csv", cells(header=("a", "a")).encode(), said=("two columns have the same name",)
     ),
     "a row too wide": Messy(
-        "t.csv", cells().encode() + f"{SECRET},a,b\n".encode(), said=("row 42 has 3 cells",)
+        "t.csv",
+        cells().encode() + f"{SECRET},a,b\n".encode(),
+        said=("row 42 has 3 cells", "quotes"),
     ),
     "a row too short, after a blank line": Messy(
         "t.csv", cells().encode() + f"\n{SECRET}\n".encode(), said=("row 43 has 1 cells",)

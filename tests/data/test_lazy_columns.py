@@ -23,7 +23,7 @@ ROWS = 60
 @pytest.fixture(autouse=True)
 def few_at_once(monkeypatch):
     """Seven rows a piece, so that sixty are many."""
-    for place in ("lazy_columns", "file_readers", "hf_datasets"):
+    for place in ("lazy_columns", "text_files", "json_files", "arrow_files", "hf_datasets"):
         monkeypatch.setattr(f"twinset.data.{place}.ROWS_AT_ONCE", 7)
     monkeypatch.setattr("twinset.data.lazy_columns.AT_ONCE", 7)
     monkeypatch.setattr("twinset.data.columns.AT_ONCE", 7)
@@ -79,22 +79,6 @@ def test_a_parquet_table_with_an_index_or_other_dtypes_is_read_alike(tmp_path: P
         kept.to_parquet(tmp_path / f"{name}.parquet")
         found = read_frame(tmp_path / f"{name}.parquet", None, tmp_path)
         pd.testing.assert_frame_equal(found, read_frame(tmp_path / f"{name}.parquet"))
-
-
-@pytest.mark.parametrize(
-    ("tail", "part"),
-    [
-        (b"a,b,c\n", "row 62 has 3 cells"),
-        (b"\xff,1\n", "row 62 is not UTF-8"),
-        (b'"never closed,1\n', "row 62"),
-    ],
-)
-def test_what_is_wrong_with_a_late_row_is_reported_alike(tmp_path: Path, tail: bytes, part: str):
-    path = tmp_path / "t.csv"
-    write_frame(table()[["review", "stars"]], path)
-    path.write_bytes(path.read_bytes() + tail)
-    message = refusal(read_frame, path)
-    assert part in message and message == refusal(read_frame, path, None, tmp_path)
 
 
 def test_texts_lie_in_a_file_without_a_name_that_goes_with_them(tmp_path: Path) -> None:

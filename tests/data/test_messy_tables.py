@@ -24,7 +24,8 @@ def read(messy: Messy, path: Path, folder: Path | None):
 
 @pytest.fixture(autouse=True)
 def few_at_once(monkeypatch):
-    for place in ("lazy_columns", "file_readers", "spreadsheets", "joined_text"):
+    files = ("text_files", "json_files", "arrow_files", "spreadsheets")
+    for place in ("lazy_columns", "columns", *files):
         monkeypatch.setattr(f"twinset.data.{place}.ROWS_AT_ONCE", FEW)
 
 

@@ -101,31 +101,20 @@ def test_wrong_columns(text: str, attributes: list[str], parts: list[str]) -> No
     assert all(part in message for part in parts), message
 
 
-GAPS = [REVIEWS[0], "", None, "  \n", *REVIEWS[4:]]
-
-
-TYPED = [*REVIEWS[:3], f"{SECRET}<|endoftext|>", "y", "x"]
-
-
 @pytest.mark.parametrize(
     ("columns", "parts"),
     [
-        ({"review": GAPS}, ["'review'", "in 3 of 6 rows", "first in row 2", "`drop_empty`"]),
         ({"review": [*REVIEWS[:5], 7]}, ["'review'", "in 1 of 6", "row 6", "`drop_empty`"]),
-        ({"mood": ["a", "b", None, "a", "b", " "]}, ["'mood'", "in 2 of 6", "row 3"]),
         ({"mood": ["a", "b", "a", "a\x00", "b", "a"]}, ["'mood', row 4", "control character"]),
         ({"mood": ["same"] * 6}, ["'mood' has one value only"]),
         ({"mood": [0.1, 0.2, 0.3, 0.4, 0.1, 0.2]}, ["4 distinct values in 6", "bin it first"]),
         ({"mood": [1.5, float("inf")] * 3}, ["'mood', row 2", "infinite"]),
-        ({"mood": ["1", 2] * 3}, ["mixes text, numbers"]),
         ({"mood": [True, 2] * 3}, ["mixes text, numbers"]),
-        ({"mood": [[SECRET]] * 6}, ["neither text, numbers nor booleans"]),
-        ({"review": TYPED}, ["row 4", "special token"]),
     ],
 )
 def test_wrong_cells(columns: dict[str, list], parts: list[str]) -> None:
     frame = table().astype({name: object for name in columns}).assign(**columns)
-    message = refused(frame, "review", ["mood"], reserved=["<|endoftext|>", "<|im_start|>"])
+    message = refused(frame, "review", ["mood"])
     assert all(part in message for part in parts), message
 
 

@@ -100,7 +100,7 @@ def test_parquet_of_more_rows_than_bytes(tmp_path, monkeypatch):
     path = tmp_path / "t.parquet"
     pq.write_table(pa.table({"review": pa.repeat("a", 1000)}), path)
     assert len(read_frame(path)) == 1000
-    monkeypatch.setattr("twinset.data.file_readers.MOST_REPEATED", 100)
+    monkeypatch.setattr("twinset.data.arrow_files.MOST_REPEATED", 100)
     pq.write_table(pa.table({"review": pa.repeat("a", path.stat().st_size * 2)}), path)
     refused(lambda: read_frame(path), "rows in .* bytes; write it again")
 

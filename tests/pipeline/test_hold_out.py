@@ -12,7 +12,7 @@ from twinset import generate
 from twinset.config.options import run_config
 from twinset.data.records import records_from_frame
 from twinset.errors import InputError
-from twinset.pipeline.hold_out import draw_held_out, kept_rows, split
+from twinset.pipeline.hold_out import draw_held_out, kept_rows
 from twinset.privacy.statement.ledger import Ledger
 
 QUICK = {"steps": 2, "max_tokens": 12, "epsilon": 50, "rows": 4}
@@ -25,8 +25,8 @@ def records(frame=FRAME, owner=None):
 
 def test_owners_are_held_out_whole():
     owned = records(OWNED, "who")
-    rows = draw_held_out(owned, run_config({}), 0.4)
-    trained, held = split(owned, rows)
+    rows = owned.rows_of(draw_held_out(len(owned.units(run_config({}))), 0.4))
+    trained, held = owned.split(rows)
     assert 0 < len(held) < 60 and len(trained) + len(held) == 60
     who = OWNED.who.to_numpy()
     assert not set(who[rows]) & set(np.delete(who, rows))
@@ -36,8 +36,7 @@ def test_owners_are_held_out_whole():
 
 def test_coins_are_independent_of_one_another_and_of_the_table():
     """A seeded draw, or one of so many rows, would tell one row's coin by the others'."""
-    many = records(pd.concat([FRAME] * 50, ignore_index=True))
-    drawn = [draw_held_out(many, run_config({"seed": 1}), 0.2) for _ in range(8)]
+    drawn = [draw_held_out(3000, 0.2).tolist() for _ in range(8)]
     sizes = [len(rows) for rows in drawn]
     assert len({tuple(rows) for rows in drawn}) == 8 and len(set(sizes)) > 2
     assert abs(sum(sizes) / 8 - 600) < 5 * (3000 * 0.16 / 8) ** 0.5
@@ -47,9 +46,8 @@ def test_coins_are_independent_of_one_another_and_of_the_table():
 
 @pytest.mark.parametrize(("rows", "held"), [(4_999, False), (5_000, True)])
 def test_from_so_many_rows_on_some_are_held_out_unless_somebody_says_none(rows, held):
-    many = records(pd.concat([FRAME] * 84, ignore_index=True).head(rows))
-    assert (len(draw_held_out(many, run_config({}), None)) > 0) == held
-    assert len(draw_held_out(many, run_config({}), 0.0)) == 0
+    assert (len(draw_held_out(rows, None)) > 0) == held
+    assert len(draw_held_out(rows, 0.0)) == 0
 
 
 def test_a_run_counts_and_trains_on_the_others_alone(tiny_base, tmp_path, monkeypatch):
@@ -74,7 +72,7 @@ def test_a_run_counts_and_trains_on_the_others_alone(tiny_base, tmp_path, monkey
 
 
 def test_a_resumed_run_holds_out_the_same_rows(good_table, tiny_base, capsys, monkeypatch):
-    from twinset.pipeline import generate as module
+    from twinset.sampling import twin_model as module
 
     given = ["generate", "t.csv", "--text", "review", "--attribute", "label", "--hold-out", "0.3"]
     given += ["--base-model", tiny_base, "--run", "r", "--rows", "4", "--steps", "2"]

@@ -8,6 +8,7 @@ from transformers import AutoTokenizer
 from tests.helpers.commands import texts
 from twinset.config.options import run_config
 from twinset.config.plan import make_plan
+from twinset.data.tokenization import times_english
 from twinset.models.assets import shipped_folder
 from twinset.pipeline.prepare import prepare
 from twinset.pipeline.request import Source
@@ -34,14 +35,16 @@ def plan(records=10_000, **options):
     [(texts(), False), (CLINICAL, False), (CHINESE, True), (ARABIC, True), (["😀"] * 9, True)],
 )
 def test_a_language_that_the_base_hardly_reads_is_told(english, found, warned):
-    assert any(HARDLY in note for note in table_notes(found, english, plan())) == warned
+    assert (
+        any(HARDLY in note for note in table_notes(plan(), times_english(found, english))) == warned
+    )
 
 
 @pytest.mark.parametrize(
     ("records", "epsilon", "warned"), [(499, 8.0, True), (500, 8.0, False), (60, None, False)]
 )
-def test_few_records_for_their_budget_are_told(english, records, epsilon, warned):
-    notes = list(table_notes(texts(), english, plan(records, epsilon=epsilon)))
+def test_few_records_for_their_budget_are_told(records, epsilon, warned):
+    notes = list(table_notes(plan(records, epsilon=epsilon), 1.0))
     assert any(note.startswith(f"{records} {FEW}") for note in notes) == warned
 
 

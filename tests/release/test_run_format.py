@@ -10,7 +10,7 @@ from tests.helpers.commands import arguments, good_table_in, run_twinset
 from twinset.errors import InputError
 from twinset.privacy.statement.ledger_schema import FORMAT_VERSION, format_fault
 from twinset.release.run_format import check_file_format
-from twinset.training.private_optimizer import PrivateOptimizer
+from twinset.training.loop import PrivateOptimizer
 
 OTHERS = {FORMAT_VERSION - 1: "use the older twinset that wrote it", FORMAT_VERSION + 1: "upgrade"}
 COMMANDS = {

@@ -8,8 +8,7 @@ from tests.helpers.pages import Page, all_elements
 from twinset.errors import VerificationError
 from twinset.privacy.statement.belief import belief_sentence
 from twinset.privacy.statement.guarantee import guarantee
-from twinset.release.share import write_share
-from twinset.release.share_page import render_share_page
+from twinset.release.share import render_share_page, write_share
 from twinset.release.verify import verify
 
 EVIL = "<script>alert(1)</script>\"'&</style>{{7*7}}"

@@ -9,8 +9,7 @@ from tests.helpers.commands import run_twinset
 from twinset.config import SamplingConfig
 from twinset.errors import InputError
 from twinset.sampling.endings import LEAST_LEFT, cut_at_sentence
-from twinset.sampling.row_filter import is_unwanted
-from twinset.sampling.sampler import Row, RowGroups
+from twinset.sampling.sampler import Row, RowGroups, is_unwanted
 
 DEBRIS = [
     "Too heavy.\nLabels: Chicago Movie Shame, Screw Up, Bad Taste",

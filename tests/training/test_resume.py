@@ -32,7 +32,7 @@ from twinset.release.verify import verify
 from twinset.sampling import row_shards
 from twinset.sampling.sampler import RowGroups
 from twinset.training import step_log
-from twinset.training.private_optimizer import PrivateOptimizer
+from twinset.training.loop import PrivateOptimizer
 from twinset.training.step_log import StepLog, StepRange
 
 RUN = ("t.csv", "--run", "r", "--rows", "6", "--steps", "5", "--epsilon", "20")

@@ -15,7 +15,7 @@ import typer
 if TYPE_CHECKING:
     from twinset.config.plan import Plan
     from twinset.data.label_rules import LabelRules
-    from twinset.data.text_layout import Layout
+    from twinset.data.text_files import Layout
     from twinset.pipeline.generate import Result
     from twinset.pipeline.request import OutputPaths, Source
     from twinset.sampling.allocation import RowsRequest
@@ -73,7 +73,7 @@ def _label_rules(given: dict[str, Any]) -> LabelRules:
 
 def layout_of(given: dict[str, Any]) -> Layout:
     """Return how files of real rows are to be read."""
-    from twinset.data.text_layout import Layout
+    from twinset.data.text_files import Layout
 
     return Layout(given.get("encoding"), given.get("delimiter"))
 

@@ -117,15 +117,7 @@ class Console:
         self._show(what, line, done, total, each)
 
     def _show(self, phase: str, line: str, done: int, total: int, each: float) -> None:
-        """Show how far a phase is, and its end; with a bar, and a plan, that of the whole run.
-
-        Args:
-            phase: its name.
-            line: its figures.
-            done: of its parts.
-            total: of its parts.
-            each: seconds of one part; 0 where that is not known.
-        """
+        """Show how far a phase is, and its end; with a bar, and a plan, that of the whole run."""
         self._begin_phase(phase, done)
         left = each * (total - done)
         is_due = done == total or time.monotonic() - self._last >= PLAIN_SECONDS

@@ -7,6 +7,7 @@ are in docs/tuning.md.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from twinset.config import PolicyConfig, PrivacyConfig, RunConfig
@@ -14,6 +15,9 @@ from twinset.errors import InputError
 from twinset.privacy.accounting.accountant import epsilon
 from twinset.privacy.accounting.calibration import calibrate_noise_multiplier
 from twinset.privacy.accounting.events import (
+    LABEL_COUNTS,
+    TEACHER,
+    TOKEN_MARGINALS,
     Event,
     GaussianRelease,
     IndividualGaussian,
@@ -27,7 +31,7 @@ from twinset.privacy.statement.wording import caveats, delta_caveats
 # directions together; with this share of C as noise in each one of them training finds nothing.
 LARGEST_NOISE_PER_RECORD = 0.25
 
-RELEASED = ("label counts", "token marginals", "teacher")  # once, beside the training
+RELEASED = (LABEL_COUNTS, TOKEN_MARGINALS, TEACHER)  # once, beside the training
 
 LEARNING_RATE = 3e-3  # for adapters; docs/tuning.md says what was tried
 FULL_LEARNING_RATE = 1e-4  # for all weights
@@ -121,7 +125,7 @@ class Plan:
         return [*self.releases, SubsampledGaussian(sigma * self.least_noise, rate, steps)]
 
     @property
-    def releases(self) -> list[Event]:
+    def releases(self) -> list[GaussianRelease]:
         """What the run releases once, beside its training; nothing without privacy."""
         return _releases(self.label_count_noise, self.marginal_noise, self.teacher_noise)
 
@@ -160,7 +164,7 @@ def without_noise(plan: Plan) -> Plan:
     )
 
 
-def _releases(*multipliers: float) -> list[Event]:
+def _releases(*multipliers: float) -> list[GaussianRelease]:
     """Return what is released once, of the noise multipliers of `RELEASED`."""
     pairs = zip(RELEASED, multipliers, strict=True)
     return [GaussianRelease(multiplier, what) for what, multiplier in pairs if multiplier]
@@ -305,7 +309,7 @@ def _check_noise(
 
 
 def _multiplier(
-    target: float | None, delta: float, sample_rate: float, steps: int, releases: list[Event]
+    target: float | None, delta: float, sample_rate: float, steps: int, releases: Sequence[Event]
 ) -> float:
     if target is None:
         return 0.0

@@ -1,11 +1,14 @@
-"""Feather and other files of Arrow's → tables. Buffers may be compressed, so they are bounded.
+"""Parquet, Feather and other files of Arrow's → tables, or one line that says what is wrong.
 
-The format says of each compressed buffer how large it is, in its first eight bytes; where buffers
-lie stands in a FlatBuffer (arrow.apache.org/docs/format/Columnar.html#recordbatch-message).
+The cells are private, and the messages of pyarrow may quote them: none is passed on. Buffers may be
+compressed, so they are bounded. Arrow's format says of each compressed buffer how large it is, in
+its first eight bytes; where buffers lie stands in a FlatBuffer
+(arrow.apache.org/docs/format/Columnar.html#recordbatch-message).
 """
 
 from __future__ import annotations
 
+import io
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,13 +17,89 @@ from typing import IO
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from twinset.data.file_readers import declared, utf8
 from twinset.data.lazy_columns import ROWS_AT_ONCE, Reading
 from twinset.errors import InputError
 from twinset.files.limits import MOST_REPEATED, check_inflated, check_names
 
 _MAGIC = b"ARROW1\0\0"  # before the stream, in Feather
+
+
+def read_parquet(path: Path) -> pd.DataFrame:
+    """Read a Parquet file with its pandas dtypes."""
+    return parquet(path).whole()
+
+
+def parquet(path: Path) -> Reading:
+    """Return the ways to read Parquet."""
+
+    def whole() -> pd.DataFrame:
+        with _parquet(path) as raw:
+            return utf8(pd.read_parquet(raw))
+
+    def pieces() -> Iterator[pd.DataFrame]:
+        with _parquet(path) as raw:
+            # a buffer: else a whole group of rows is read, which may be all of them
+            file = pq.ParquetFile(raw, buffer_size=1 << 20, pre_buffer=False)
+            for batch in file.iter_batches(ROWS_AT_ONCE, use_threads=False):
+                yield utf8(batch.to_pandas())
+
+    def column(place: int, name: str) -> pd.Series:
+        with _parquet(path) as raw:
+            return utf8(pd.read_parquet(raw, columns=[name]))[name]
+
+    with _parquet(path) as raw:
+        schema = pq.read_schema(raw)
+    return Reading(whole, pieces, column, declared(schema))
+
+
+def declared(schema: pa.Schema) -> dict[str, str]:
+    """Return the dtypes of whole numbers and booleans."""
+    return {
+        f.name: str(f.type) for f in schema if pa.types.is_integer(f.type) or f.type == pa.bool_()
+    }
+
+
+@contextmanager
+def _parquet(path: Path) -> Iterator[IO[bytes]]:
+    try:
+        with open(path, "rb") as raw:  # a handle: from a path pyarrow also reads "name=value/"
+            _check_parquet(raw, path)
+            yield raw
+    except (InputError, OSError, MemoryError):
+        raise
+    except Exception:  # whatever strange notes in the file make two libraries raise
+        raise InputError(f"{path}: not a readable Parquet file; write it again") from None
+
+
+def _check_parquet(raw: IO[bytes], path: Path) -> None:
+    """Look at the file's own figures; leaves the handle at its beginning."""
+    found = pq.read_metadata(raw)
+    check_names(range(found.num_columns), path)
+    check_names(found.schema.to_arrow_schema().names, path)
+    size = raw.seek(0, io.SEEK_END)
+    raw.seek(0)
+    groups = (found.row_group(number) for number in range(found.num_row_groups))
+    check_inflated(sum(group.total_byte_size for group in groups), size, path)
+    if found.num_rows > MOST_REPEATED and found.num_rows > size:
+        raise InputError(f"{path}: has {found.num_rows} rows in {size} bytes; write it again")
+
+
+def utf8(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a table of Arrow's strings as it is, once all of them are known to be UTF-8.
+
+    They are decoded where they are used, and the error of one that is not would quote it there.
+
+    Raises:
+        pa.ArrowException: one is not; the message must not be passed on.
+    """
+    for _, column in frame.items():
+        is_category = isinstance(column.dtype, pd.CategoricalDtype)
+        cells = column.cat.categories.to_series() if is_category else column
+        if isinstance(cells.dtype, pd.StringDtype):
+            pa.array(cells).validate(full=True)
+    return frame
 
 
 def feather(path: Path) -> Reading:

@@ -1,5 +1,6 @@
 """Which columns of a private table hold texts and labels, and their cells as plain values.
 
+Several may be joined into one text, as `{title}: {body}` says, where no column has that very name.
 Messages name columns and row numbers and never hold a cell. Knows nothing of files or models.
 """
 
@@ -8,17 +9,20 @@ from __future__ import annotations
 import datetime
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from difflib import get_close_matches
+from numbers import Number
+from pathlib import Path
+from string import Formatter
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from twinset.data.formats import is_named_by_rows, row_name
-from twinset.data.lazy_columns import AT_ONCE, Texts, blocks
+from twinset.data.lazy_columns import AT_ONCE, ROWS_AT_ONCE, Reading, Texts, blocks, let_go, mapped
 from twinset.data.schema import CONTROL, LabelValue
 from twinset.errors import InputError
 from twinset.files.limits import check_names
@@ -32,6 +36,9 @@ _LABEL_NAMES = frozenset(
 )
 _WIDE = re.compile("[\u2e80-\ud7af]")
 _BLANK = "".join(c for c in map(chr, range(0x3001)) if c.isspace() or CONTROL.match(c))
+JOINED = "text"  # what the twin calls joined columns
+_WRITABLE = (str, Number, Decimal, np.bool_, datetime.date, datetime.time, datetime.timedelta)
+_ESCAPES = {"\\n": "\n", "\\t": "\t"}  # as a shell leaves them
 
 
 def check_table(frame: pd.DataFrame, source: str) -> None:
@@ -343,3 +350,95 @@ def plain_cell(cell: Any) -> Any:
     if isinstance(cell, datetime.timedelta):
         return str(cell)
     return cell.item() if isinstance(cell, np.generic) else cell
+
+
+def with_joined_text(
+    frame: pd.DataFrame,
+    text: str | None,
+    keep: Sequence[str] = (),
+    source: str = "table",
+    folder: Path | None = None,
+) -> tuple[pd.DataFrame, str | None, list[str]]:
+    """Return a table with the text column that is asked for, its name, and notes for the owner.
+
+    Args:
+        frame: the table.
+        text: a column, or a template of columns between braces; None: to be guessed later.
+        keep: joined columns that are needed for themselves.
+        source: what to call the table in messages.
+        folder: private to its owner: texts of a large table are kept on the disk there.
+
+    Raises:
+        InputError: the template names no column of the table, or one that is not of plain values.
+    """
+    if text is None or text in frame.columns or "{" not in text:
+        return frame, text, []
+    parts = _template_parts(text)
+    used = list(dict.fromkeys(name for _, name in parts if name is not None))
+    check_named(frame, used, source)
+    name = JOINED if JOINED in used or JOINED not in frame.columns else f"joined_{JOINED}"
+    column = _joined(frame[used], parts, source, folder)
+    rest = frame.drop(columns=[n for n in used if n not in keep or n == name])
+    notes = [f"joining {show(used, frame)} into one, which the twin calls {name!r}"]
+    return rest.assign(**{name: column}), name, notes
+
+
+def _template_parts(template: str) -> list[tuple[str, str | None]]:
+    for escape, character in _ESCAPES.items():
+        template = template.replace(escape, character)
+    try:
+        found = list(Formatter().parse(template))
+    except ValueError:
+        found = []
+    if not any(name for _, name, _, _ in found) or any(n == "" or s or c for _, n, s, c in found):
+        raise InputError(
+            "`text`: a template has columns between braces and nothing else there, as in "
+            "{title}: {body}; or name one column"
+        )
+    return [(literal, name) for literal, name, _, _ in found]
+
+
+def _joined(
+    frame: pd.DataFrame, parts: list[tuple[str, str | None]], source: str, folder: Path | None
+) -> pd.Series:
+    """Return a row's text for each row; an empty one where all its parts are blank."""
+
+    def pieces() -> Iterator[pd.DataFrame]:
+        for start in range(0, len(frame), ROWS_AT_ONCE):
+            some = frame.iloc[start : start + ROWS_AT_ONCE]
+            cells = {name: _written_cells(some[name], source, frame) for name in some.columns}
+            rows = [
+                _filled(parts, dict(zip(cells, row, strict=True)))
+                for row in zip(*cells.values(), strict=True)
+            ]
+            yield pd.DataFrame({JOINED: pd.Series(rows, dtype="str")})
+            let_go()
+
+    def whole() -> pd.DataFrame:
+        return pd.concat(pieces(), ignore_index=True)
+
+    reading = Reading(whole, pieces, lambda _, name: whole()[name])
+    found = whole() if folder is None else mapped(reading, folder)
+    return found[JOINED].set_axis(frame.index)
+
+
+def _filled(parts: list[tuple[str, str | None]], cells: dict[str, str]) -> str:
+    if not any(map(str.strip, cells.values())):
+        return ""
+    return "".join(f"{literal}{cells[name] if name else ''}" for literal, name in parts).strip()
+
+
+def _written_cells(column: pd.Series, source: str, frame: pd.DataFrame) -> list[str]:
+    gaps = column.isna().tolist()
+    cells = [None if gap else cell for cell, gap in zip(column.tolist(), gaps, strict=True)]
+    if not all(cell is None or isinstance(cell, _WRITABLE) for cell in cells):
+        raise InputError(
+            f"{source}: {show([str(column.name)], frame)} holds lists or objects, which cannot be "
+            "joined into a text; leave it out of `text`"
+        )
+    return ["" if cell is None else _shown(cell) for cell in cells]
+
+
+def _shown(cell: Any) -> str:
+    value = plain_cell(cell)
+    return str(int(value) if isinstance(value, float) and value.is_integer() else value)

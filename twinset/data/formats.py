@@ -1,6 +1,6 @@
 """Tables in files: which ending means which format, and how each of them is read and written.
 
-Knows nothing of texts, labels or privacy budgets, nor how a format is parsed (`file_readers`).
+Knows nothing of texts, labels or privacy budgets, nor how a format is parsed.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from typing import IO, cast
 
 import pandas as pd
 
-from twinset.data.arrow_files import feather
-from twinset.data.file_readers import delimited, json_file, jsonl, parquet
+from twinset.data.arrow_files import feather, parquet
 from twinset.data.hf_datasets import on_hub, saved
+from twinset.data.json_files import json_file, jsonl
 from twinset.data.lazy_columns import Reading, RowNumbers, mapped
 from twinset.data.spreadsheets import excel
 from twinset.data.standard_input import STDIN, spooled
-from twinset.data.text_layout import Layout, detected
+from twinset.data.text_files import Layout, delimited, detected
 from twinset.errors import InputError
 
 FORMATS: dict[str, str] = {

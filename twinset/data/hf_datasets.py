@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from twinset.data.file_readers import utf8
+from twinset.data.arrow_files import utf8
 from twinset.data.lazy_columns import ROWS_AT_ONCE, Reading
 from twinset.errors import InputError
 from twinset.files.limits import check_names

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +26,7 @@ from twinset.data.columns import (
     show,
     show_unchosen,
     whole,
+    with_joined_text,
 )
 from twinset.data.formats import (
     is_named_by_rows,
@@ -35,13 +36,12 @@ from twinset.data.formats import (
     row_numbers,
     stated_dtype,
 )
-from twinset.data.joined_text import with_joined_text
 from twinset.data.label_column import LabelColumn, check_number_of_values
 from twinset.data.label_rules import LabelRules
 from twinset.data.label_values import OWNER, PROMPT, PublicLabels, public_labels
 from twinset.data.lazy_columns import Labels, Texts, some_at_once
 from twinset.data.schema import CONTROL, ORDERED, Attribute, Combination, LabelValue, Schema
-from twinset.data.text_layout import Layout
+from twinset.data.text_files import Layout
 from twinset.errors import InputError
 from twinset.privacy.mechanism.units import Units
 
@@ -75,6 +75,42 @@ class Records:
     def units(self, config: RunConfig) -> Units:
         """Return whose records are protected together."""
         return Units(len(self), self.owners, config.privacy.max_records_per_owner)
+
+    @property
+    def rows(self) -> np.ndarray:
+        """(N,) their rows in the table, rising from 0."""
+        assert isinstance(self.texts, Texts)
+        return self.texts.rows
+
+    def rows_of(self, units: np.ndarray) -> list[int]:
+        """Return the table's rows, from 0, that have some units, by the numbers of these."""
+        chosen = units if self.owners is None else np.flatnonzero(np.isin(self.owners, units))
+        rows: list[int] = self.rows[chosen].tolist()
+        return rows
+
+    def split(self, rows: Sequence[int]) -> tuple[Records, Records | None]:
+        """Return what is in other rows of the table than these, and what is in these; None: none.
+
+        Raises:
+            InputError: no other row is left.
+        """
+        if not rows:
+            return self, None
+        is_held = np.isin(self.rows, rows)
+        if is_held.all():
+            raise InputError("`hold_out` leaves no row to train on; make it smaller, or 0")
+        return self._some(~is_held), self._some(is_held)
+
+    def _some(self, chosen: np.ndarray) -> Records:
+        """Return some of the records, under the schema of all."""
+        places, owners = np.flatnonzero(chosen), self.owners
+        assert isinstance(self.texts, Texts) and isinstance(self.labels, Labels)
+        return replace(
+            self,
+            texts=self.texts.some(places),
+            labels=Labels(self.labels.numbers[places], self.labels.known),
+            owners=None if owners is None else np.unique(owners[places], return_inverse=True)[1],
+        )
 
     def fingerprint(self) -> str:
         """Return a hash of all cells: as private as they are."""

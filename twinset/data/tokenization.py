@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import mmap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import chain, islice
@@ -27,10 +27,13 @@ from twinset.data.templates import Template, wrong_combinations
 from twinset.errors import InputError
 from twinset.files.atomic import synced, write_json
 from twinset.privacy.clipping import Sequences
+from twinset.privacy.mechanism.token_marginals import Text
 
 SHORTEST_TEXT = 8  # tokens that must fit behind the longest prompt
 TEXTS_AT_ONCE = 1000
 ROWS_AT_ONCE = 1000
+ENGLISH = "The film was very good, and I would recommend it to everyone who likes a slow story."
+LOOKED_AT, LETTERS = 200, 1000  # texts by which a language is judged, and of each
 VALUES, ENDS, LABELS, FACTS = "values.bin", "ends.npy", "labels.npy", "facts.json"
 
 
@@ -176,6 +179,18 @@ class TokenisedRecords:
             rows += [(self.prompts[c], self.texts[i]) for c in (label, *chosen[label])]
         return _padded(rows, len(rows) // len(indices), max(map(self.padded_length, indices)))
 
+    def of_units(
+        self, units: Iterable[list[int]], numbers: Mapping[Combination, Sequence[int]]
+    ) -> Iterator[list[Text]]:
+        """Yield the texts of each unit, with the numbers that stand for their labels.
+
+        Args:
+            units: the records of each.
+            numbers: by label combination.
+        """
+        for unit in units:
+            yield [(self.texts[i], numbers[self.labels[i]]) for i in unit]
+
     @classmethod
     def open(cls, folder: Path) -> TokenisedRecords:
         """Look at what `tokenise` wrote into a folder."""
@@ -222,6 +237,18 @@ def text_budget(prompts: dict[Combination, list[int]], context: int, max_tokens:
             "shorten `prompt` or take a base model with a longer context"
         )
     return min(budget, max_tokens)
+
+
+def times_english(texts: Sequence[str], tokenizer: Any) -> float:
+    """Return how many times the tokens of English a character of the first texts takes."""
+    looked_at = [text[:LETTERS] for text in islice(texts, LOOKED_AT)]
+    return _tokens_each(looked_at, tokenizer) / _tokens_each([ENGLISH], tokenizer)
+
+
+def _tokens_each(texts: Sequence[str], tokenizer: Any) -> float:
+    """Return the tokens that a character takes."""
+    rows = tokenizer(texts, add_special_tokens=False)["input_ids"]
+    return sum(map(len, rows)) / max(1, sum(map(len, texts)))
 
 
 def tokenise(

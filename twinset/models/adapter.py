@@ -42,10 +42,6 @@ class Adapter:
     def stated(cls, facts: Mapping[str, Any] | None, name: str) -> Adapter:
         """Return the adapter of a folder's facts.
 
-        Args:
-            facts: of its pre-training.
-            name: what the user called it.
-
         Raises:
             InputError: they describe none.
         """

@@ -190,9 +190,5 @@ def shipped_models() -> dict[str, str]:
 
 
 def shipped_folder(name: str) -> Path:
-    """Return a model's folder: config, safetensors, tokenizer, card, facts and training log.
-
-    Args:
-        name: of `shipped_models`.
-    """
+    """Return a model's folder: config, safetensors, tokenizer, card, facts and training log."""
     return _SHIPPED_IN / name

@@ -31,12 +31,7 @@ class Questions:
         self._start = tokenizer.bos_token_id or tokenizer.eos_token_id
 
     def features(self, text: str, longest: int) -> np.ndarray:
-        """Return the last hidden state (A, d) float64 behind each question.
-
-        Args:
-            text: to be read.
-            longest: tokens of it that are.
-        """
+        """Return the last hidden state (A, d) float64 behind each question."""
         ids = self._tokenizer(" " + text.strip(), add_special_tokens=False)["input_ids"][:longest]
         return self.of_tokens(ids)
 

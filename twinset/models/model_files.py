@@ -113,10 +113,6 @@ class ModelFiles:
     def check_size(self, kind: Any, config: Any) -> None:
         """Refuse a configuration of a few bytes that would fill all memory: weights must be there.
 
-        Args:
-            kind: an `AutoModelFor…` class.
-            config: of a folder of `alone`.
-
         Raises:
             InputError: the model has far more numbers than its weights have bytes.
         """

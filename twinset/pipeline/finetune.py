@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -67,22 +68,18 @@ def finetune(
     """
     prepared.use()
     run = _begin(prepared, progress or Silent(), context or RunContext())
-    policy, records = prepared.config.policy, prepared.records
-    masked_texts = _masked(run) if policy.masks else records.texts
-    tokens = _tokens(run, masked_texts if policy.redact_only else records.texts)
-    counts = noisy_counts(run, tokens)
-    trainer = _trainer(run, tokens)
-    if policy.noise_policy == "selective":
-        _train_masked(run, trainer, _tokens(run, masked_texts, "masked"), counts)
-    _train_private(run, trainer, tokens, counts)
-    room = text_budget(tokens.prompts, tokens.context, prepared.config.training.max_tokens)
+    counts = noisy_counts(run)
+    trainer = _trainer(run)
+    if prepared.config.policy.noise_policy == "selective":
+        _train_masked(run, trainer, counts)
+    _train_private(run, trainer, counts)
     model = TwinModel(
         trainer.finished(),
         prepared.base.tokenizer,
-        records.schema,
+        prepared.records.schema,
         prepared.template,
         counts.labels,
-        room,
+        _longest_text(run),
         run.ledger,
         prepared.base.origin,
         base_name=prepared.base.public_name,
@@ -90,12 +87,12 @@ def finetune(
     if counts.marginals is not None:
         model.tilt_towards(counts.marginals, run.progress)
     if prepared.config.privacy.teacher_share:
-        model.teacher = fit_teacher(run, tokens, model)
+        model.teacher = fit_teacher(run, model)
     return model
 
 
 def _begin(prepared: Prepared, progress: Progress, context: RunContext) -> FinetuningRun:
-    """Read what is resumed, and open the ledger of what is not."""
+    """Read what is resumed, open the ledger of what is not, and turn records into tokens."""
     for warning in prepared.plan.warnings:
         progress.warn(warning)
     resumed = context.resumption.resume_state() if context.resumption else None
@@ -107,8 +104,11 @@ def _begin(prepared: Prepared, progress: Progress, context: RunContext) -> Finet
     seed = prepared.config.privacy.insecure_noise_seed
     randomness = Randomness.from_os() if seed is None else Randomness.for_tests(seed)
     ledger = resumed.ledger if resumed else _new_ledger(prepared, randomness)
-    units = prepared.records.units(prepared.config)
-    return FinetuningRun(prepared, progress, context, resumed, units, randomness, ledger)
+    units, texts = prepared.records.units(prepared.config), prepared.records.texts
+    if prepared.config.policy.redact_only:
+        texts = _masked(prepared, progress)
+    tokens = _tokens(prepared, progress, texts, context.tokens("texts"))
+    return FinetuningRun(prepared, tokens, progress, context, resumed, units, randomness, ledger)
 
 
 def _new_ledger(prepared: Prepared, randomness: Randomness) -> Ledger:
@@ -120,58 +120,62 @@ def _new_ledger(prepared: Prepared, randomness: Randomness) -> Ledger:
     return open_ledger(plan, config, template, origin, by_owner, randomness, scale, whose)
 
 
-def _masked(run: FinetuningRun) -> Sequence[str]:
+def _masked(prepared: Prepared, progress: Progress) -> Sequence[str]:
     """Return all texts as the detector leaves them."""
-    detector = detector_named(run.prepared.config.policy.detector)
-    count = partial(run.progress.count, "texts masked")
-    return Masked(run.prepared.records.texts, detector, count)
+    detector = detector_named(prepared.config.policy.detector)
+    return Masked(prepared.records.texts, detector, partial(progress.count, "texts masked"))
 
 
-def _tokens(run: FinetuningRun, texts: Sequence[str], name: str = "texts") -> TokenisedRecords:
-    prepared, folder = run.prepared, run.context.tokens(name)
+def _tokens(
+    prepared: Prepared, progress: Progress, texts: Sequence[str], folder: Path | None
+) -> TokenisedRecords:
     records, base = replace(prepared.records, texts=texts), prepared.base
     longest, context = prepared.config.training.max_tokens, context_length(base.model)
     tokens = tokenise(records, prepared.template, base.tokenizer, context, longest, folder)
     if tokens.truncated:
-        run.progress.say(f"{tokens.truncated} texts are cut at the longest length (`max_tokens`)")
+        progress.say(f"{tokens.truncated} texts are cut at the longest length (`max_tokens`)")
     return tokens
 
 
-def _trainer(run: FinetuningRun, tokens: TokenisedRecords) -> Trainer:
+def _trainer(run: FinetuningRun) -> Trainer:
     """Return what trains; the shapes it is checked in follow from public facts alone."""
     config, plan, prepared = run.prepared.config, run.prepared.plan, run.prepared
     if plan.target_epsilon is None:
         return Trainer(prepared.base, config, [], run.progress)
     wrong = WrongPrompts.of(plan, config.training)
-    shapes = wrong.shapes(tokens, config.speed, plan.batch_size)
+    shapes = wrong.shapes(run.tokens, config.speed, plan.batch_size)
     most = 1 if prepared.records.owners is None else config.privacy.max_records_per_owner
-    longest = text_budget(tokens.prompts, tokens.context, config.training.max_tokens)
-    every = shapes.all(tokens.padded_lengths(longest), most)
+    every = shapes.all(run.tokens.padded_lengths(_longest_text(run)), most)
     return Trainer(prepared.base, config, every, run.progress)
 
 
-def _train_masked(
-    run: FinetuningRun, trainer: Trainer, tokens: TokenisedRecords, counts: NoisyCounts
-) -> None:
+def _longest_text(run: FinetuningRun) -> int:
+    """Return the longest text that is trained on, in tokens."""
+    most = run.prepared.config.training.max_tokens
+    return text_budget(run.tokens.prompts, run.tokens.context, most)
+
+
+def _train_masked(run: FinetuningRun, trainer: Trainer, counts: NoisyCounts) -> None:
     """Phase 1 of selective noise: masked texts, without noise."""
     if run.resume_state and run.resume_state.phase:
         return
+    folder = run.context.tokens("masked")
+    texts = _masked(run.prepared, run.progress)
+    masked = replace(run, tokens=_tokens(run.prepared, run.progress, texts, folder))
     run.progress.say("phase 1 of 2: masked texts, without noise")
     plan = without_noise(run.prepared.plan)
     policy = MaskedPhase(_params(run, plan))
-    run_training(trainer, _batches(run, 0), _step_context(run, 0, tokens, plan, policy, counts))
+    run_training(trainer, _batches(run, 0), _step_context(masked, 0, plan, policy, counts))
     run.progress.say("phase 2 of 2: texts as they are")
 
 
-def _train_private(
-    run: FinetuningRun, trainer: Trainer, tokens: TokenisedRecords, counts: NoisyCounts
-) -> None:
+def _train_private(run: FinetuningRun, trainer: Trainer, counts: NoisyCounts) -> None:
     """The phase whose steps spend ε: the last, and with most policies the only one."""
     plan, phase = run.prepared.plan, run.prepared.config.policy.phases - 1
     batches = _batches(run, phase)
-    policy = make_policy(_params(run, plan, _weights(run, trainer, tokens, batches)))
+    policy = make_policy(_params(run, plan, _weights(run, trainer, batches)))
     _count_others(run, policy)
-    run_training(trainer, batches, _step_context(run, phase, tokens, plan, policy, counts))
+    run_training(trainer, batches, _step_context(run, phase, plan, policy, counts))
     _count_others(run, policy)  # who trained meanwhile; the model is not written yet
     _report_noise(run, policy, trainer)
 
@@ -186,17 +190,12 @@ def _batches(run: FinetuningRun, phase: int) -> list[np.ndarray]:
 
 
 def _step_context(
-    run: FinetuningRun,
-    phase: int,
-    tokens: TokenisedRecords,
-    plan: Plan,
-    policy: NoisePolicy,
-    counts: NoisyCounts,
+    run: FinetuningRun, phase: int, plan: Plan, policy: NoisePolicy, counts: NoisyCounts
 ) -> StepContext:
     """Return what the steps of a phase work with; without noise nothing is clipped."""
     config, resumption, resumed = run.prepared.config, run.context.resumption, run.resume_state
     return StepContext(
-        records=tokens,
+        records=run.tokens,
         plan=plan,
         policy=policy,
         max_grad_norm=config.privacy.max_grad_norm if plan.noise_multiplier else math.inf,
@@ -236,9 +235,7 @@ def _weight_scale(prepared: Prepared) -> WeightScale:
     return weight_scale(prepared.base, prepared.config.policy.weight_scale)
 
 
-def _weights(
-    run: FinetuningRun, trainer: Trainer, tokens: TokenisedRecords, batches: list[np.ndarray]
-) -> Tensor | None:
+def _weights(run: FinetuningRun, trainer: Trainer, batches: list[np.ndarray]) -> Tensor | None:
     """Return privacy weights where noise is adaptive. Kept in memory only, and shown to nobody.
 
     The model still is the base model: adapters begin as nothing. The published form normalises
@@ -247,14 +244,14 @@ def _weights(
     policy = run.prepared.config.policy
     if policy.noise_policy != "adaptive":
         return None
-    weights = torch.ones(len(tokens), dtype=torch.float64)
+    weights = torch.ones(len(run.tokens), dtype=torch.float64)
     if run.prepared.plan.target_epsilon is None:
         return weights
     published = not policy.weighs
     drawn = np.unique(np.concatenate(batches)).tolist() if batches else []
-    weighed = range(len(tokens)) if published else drawn
+    weighed = range(len(run.tokens)) if published else drawn
     count = partial(run.progress.count, "texts weighed")
-    texts = Picked(tokens.texts, weighed)
+    texts = Picked(run.tokens.texts, weighed)
     nats = text_nats(trainer.model, run.prepared.base.tokenizer, texts, count)
     if published:
         weights[list(weighed)] = normalised_over(nats.exp())

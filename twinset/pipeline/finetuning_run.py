@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from twinset.data.tokenization import TokenisedRecords
 from twinset.pipeline.prepare import Prepared
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.privacy.mechanism.units import Units
@@ -18,6 +19,7 @@ class FinetuningRun:
 
     Args:
         prepared: records, template, base model, plan and options.
+        tokens: what is trained on: of the records' texts, or of these masked.
         progress: is notified of what happens.
         context: where it runs, and with whom.
         resume_state: where it resumes; None: at its beginning.
@@ -27,6 +29,7 @@ class FinetuningRun:
     """
 
     prepared: Prepared
+    tokens: TokenisedRecords
     progress: Progress
     context: RunContext
     resume_state: ResumeState | None

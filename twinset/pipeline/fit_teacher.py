@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from twinset.data.tokenization import TokenisedRecords
 from twinset.models.teacher import Teacher, Whitening
 from twinset.pipeline.finetuning_run import FinetuningRun
-from twinset.privacy.accounting.events import GaussianRelease
+from twinset.privacy.accounting.events import TEACHER, GaussianRelease
 from twinset.privacy.mechanism.poisson import poisson_batches
 from twinset.privacy.mechanism.private_regression import Regressions, fit_regressions
 from twinset.sampling.twin_model import TwinModel
@@ -15,7 +14,7 @@ from twinset.sampling.twin_model import TwinModel
 MOST_UNITS = 10_000  # that are read, in the mean: of more each is drawn by itself
 
 
-def fit_teacher(run: FinetuningRun, tokens: TokenisedRecords, model: TwinModel) -> Teacher:
+def fit_teacher(run: FinetuningRun, model: TwinModel) -> Teacher:
     """Fit the teacher with noise, and record what that spends.
 
     For what it guarantees see `twinset.privacy.statement.theorems`, TEACHER. Units that are drawn
@@ -27,8 +26,8 @@ def fit_teacher(run: FinetuningRun, tokens: TokenisedRecords, model: TwinModel) 
     drawn = _drawn(run)
     places = {c: schema.value_numbers(c) for c in schema.combinations}
     records = [record for unit in drawn for record in unit]
-    vectors = _vectors(run, tokens, model, whitenings, records)
-    labels = np.array([places[tokens.labels[i]] for i in records], np.int64)
+    vectors = _vectors(run, model, whitenings, records)
+    labels = np.array([places[run.tokens.labels[i]] for i in records], np.int64)
     position = iter(range(len(records)))
     data = Regressions(
         vectors,
@@ -38,7 +37,7 @@ def fit_teacher(run: FinetuningRun, tokens: TokenisedRecords, model: TwinModel) 
     )
     weights = fit_regressions(data, noise, run.randomness)
     if noise:
-        run.ledger.record(GaussianRelease(noise, "teacher"))
+        run.ledger.record(GaussianRelease(noise, TEACHER))
     return Teacher(whitenings, weights)
 
 
@@ -58,17 +57,13 @@ def _drawn(run: FinetuningRun) -> list[list[int]]:
 
 
 def _vectors(
-    run: FinetuningRun,
-    tokens: TokenisedRecords,
-    model: TwinModel,
-    whitenings: list[Whitening],
-    records: list[int],
+    run: FinetuningRun, model: TwinModel, whitenings: list[Whitening], records: list[int]
 ) -> list[np.ndarray]:
     """Return (n, c + 1) for each attribute, every record's computed by itself."""
     questions, end = model.questions, model.tokenizer.eos_token_id
     found: list[list[np.ndarray]] = [[] for _ in whitenings]
     for done, record in enumerate(records, start=1):
-        ids = [token for token in tokens.texts[record] if token != end]
+        ids = [token for token in run.tokens.texts[record] if token != end]
         states = questions.of_tokens(ids)
         for each, whiten, state in zip(found, whitenings, states, strict=True):
             each.append(whiten(state))

@@ -206,15 +206,9 @@ def plan_lines(plan: Plan) -> list[str]:
         f"batch L, rate q        {plan.batch_size}, {plan.sample_rate:.4g}",
         f"steps T                {plan.steps}",
         f"noise on label counts  ± {plan.label_count_noise:.1f} records (one standard deviation)",
-        *_releases(plan),
+        *(f"{r.what:<23}σ = {r.noise_multiplier:.2f}, once" for r in plan.releases[1:]),
         f"learning rate, λ       {plan.learning_rate:g}, {plan.mismatch_weight:g}",
     ]
-
-
-def _releases(plan: Plan) -> list[str]:
-    """Return the noise of what is released once beside the label counts."""
-    released = {"token marginals": plan.marginal_noise, "teacher": plan.teacher_noise}
-    return [f"{what:<23}σ = {noise:.2f}, once" for what, noise in released.items() if noise]
 
 
 def _group(plan: Plan) -> list[str]:

@@ -43,14 +43,13 @@ from twinset.privacy.statement.guarantee import Guarantee, guarantee
 from twinset.privacy.statement.ledger import OWNER_UNIT, Ledger
 from twinset.privacy.statement.wording import SPENT
 from twinset.progress import Progress
-from twinset.release.card import TwinDescription
 from twinset.release.publish import check_output, publish
 from twinset.release.run_format import LEDGER, check_file_format
-from twinset.release.share import PRIVACY, write_share
+from twinset.release.share import PRIVACY
 from twinset.release.verify import verify
 from twinset.sampling.allocation import RowsRequest, explicit, proportional, usual_rows
 from twinset.sampling.decoding import check_decoding
-from twinset.sampling.row_shards import draw_groups, groups_of
+from twinset.sampling.row_shards import draw_groups
 from twinset.sampling.sampler import RowGroups
 from twinset.sampling.twin_model import DESCRIPTION, TwinModel
 from twinset.sampling.vllm_engine import check_engine
@@ -344,18 +343,8 @@ def _write_twin(
     rows: RowGroups | None = None,
 ) -> Path:
     """Sample the twin and write it with card and ledger; return its file."""
-    groups = RowGroups() if rows is None else rows
-    frame = model.sample(counts, sampling, progress, groups)
-    description = TwinDescription(
-        model.base_name or model.base_origin,
-        model.template,
-        model.schema,
-        sampling,
-        base_origin=model.base_origin,
-        filtered=groups.filtered(len(list(groups_of(counts)))),
-    )
-    form = paths.twin_format(data)
-    return write_share(share, frame, model.ledger, description, form, paths.guard_formulas).twin
+    form, guard = paths.twin_format(data), paths.guard_formulas
+    return model.write_twin(share, counts, sampling, progress, rows, form, guard)
 
 
 def _sampling_message(

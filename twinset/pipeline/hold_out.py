@@ -7,16 +7,12 @@ kept in `internal/`, and so is all that is measured with them.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from twinset.config import RunConfig
 from twinset.data.formats import write_frame
-from twinset.data.lazy_columns import Labels, Texts
 from twinset.data.records import Records
-from twinset.errors import InputError
 from twinset.files.atomic import write_json
 from twinset.files.limits import read_text
 from twinset.privacy.mechanism.poisson import poisson_batches
@@ -38,53 +34,22 @@ def share_of(asked: float | None, units: int) -> float:
     return SHARE if units >= FROM else 0.0
 
 
-def draw_held_out(records: Records, config: RunConfig, asked: float | None) -> list[int]:
-    """Return rising numbers of the table's rows that are held out: of an owner's all or none.
+def draw_held_out(units: int, asked: float | None) -> np.ndarray:
+    """Return the rising numbers of those that are held out, of so many records, or owners.
 
-    Each unit's coin is the operating system's: a seeded one would follow its place in the table,
+    Each one's coin is the operating system's: a seeded one would follow its place in the table,
     and one row more would move the coins of those behind it.
     """
-    units = records.units(config)
-    share = share_of(asked, len(units))
+    share = share_of(asked, units)
     if not share:
-        return []
-    chosen = next(poisson_batches(len(units), share, 1, Randomness.from_os()))
-    numbers = chosen if records.owners is None else np.flatnonzero(np.isin(records.owners, chosen))
-    rows: list[int] = _texts(records).rows[numbers].tolist()
-    return rows
+        return np.zeros(0, np.int64)
+    return next(poisson_batches(units, share, 1, Randomness.from_os()))
 
 
-def split(records: Records, rows: Sequence[int]) -> tuple[Records, Records | None]:
-    """Return the records in other rows of the table than these, and those in these; None: none."""
-    if not rows:
-        return records, None
-    is_held = np.isin(_texts(records).rows, rows)
-    if is_held.all():
-        raise InputError("`hold_out` leaves no row to train on; make it smaller, or 0")
-    return _part(records, ~is_held), _part(records, is_held)
-
-
-def _part(records: Records, chosen: np.ndarray) -> Records:
-    """Return some of the records, under the schema of all."""
-    places, labels, owners = np.flatnonzero(chosen), records.labels, records.owners
-    assert isinstance(labels, Labels)
-    return Records(
-        _texts(records).some(places),
-        Labels(labels.numbers[places], labels.known),
-        records.schema,
-        None if owners is None else np.unique(owners[places], return_inverse=True)[1],
-    )
-
-
-def _texts(records: Records) -> Texts:
-    assert isinstance(records.texts, Texts)
-    return records.texts
-
-
-def held_out_line(held_out: Records) -> str:
-    """Return what its owner should know."""
+def held_out_line(rows: int) -> str:
+    """Return what their owner should know."""
     return (
-        f"holding {len(held_out):,} rows out, to judge the twin by: nothing is trained on them; "
+        f"holding {rows:,} rows out, to judge the twin by: nothing is trained on them; "
         "`hold_out=0` trains on all"
     )
 
@@ -93,7 +58,7 @@ def keep_held_out(folder: Path, held_out: Records) -> None:
     """Keep rows and their places in the table in a folder that is private to its owner."""
     frame = twin_frame(held_out.schema, held_out.texts, held_out.labels)
     write_frame(frame, folder / HELD_OUT)
-    write_json(folder / NUMBERS, {"rows": _texts(held_out).rows.tolist()})
+    write_json(folder / NUMBERS, {"rows": held_out.rows.tolist()})
 
 
 def kept_rows(folder: Path) -> list[int]:

@@ -10,14 +10,9 @@ from functools import partial
 import numpy as np
 
 from twinset.data.schema import Combination
-from twinset.data.tokenization import TokenisedRecords
 from twinset.pipeline.finetuning_run import FinetuningRun
 from twinset.privacy.mechanism.label_counts import release_label_counts
-from twinset.privacy.mechanism.token_marginals import (
-    Text,
-    TokenMarginals,
-    release_token_marginals,
-)
+from twinset.privacy.mechanism.token_marginals import TokenMarginals, release_token_marginals
 
 OWNERS_AT_ONCE = 10_000
 
@@ -37,12 +32,12 @@ class NoisyCounts:
     marginals: TokenMarginals | None
 
 
-def noisy_counts(run: FinetuningRun, tokens: TokenisedRecords) -> NoisyCounts:
+def noisy_counts(run: FinetuningRun) -> NoisyCounts:
     """Return what a resumed run has counted, or count, and record what that spends."""
     if run.resume_state:
         return NoisyCounts(run.resume_state.counts, run.resume_state.marginals)
     asked = run.prepared.config.privacy.marginal_share > 0
-    return NoisyCounts(label_counts(run), token_marginals(run, tokens) if asked else None)
+    return NoisyCounts(label_counts(run), token_marginals(run) if asked else None)
 
 
 def label_counts(run: FinetuningRun) -> LabelCounts:
@@ -73,15 +68,16 @@ def _units(run: FinetuningRun) -> Iterator[list[int]]:
         yield from units.draw(some, run.randomness.sampling)
 
 
-def token_marginals(run: FinetuningRun, tokens: TokenisedRecords) -> TokenMarginals:
+def token_marginals(run: FinetuningRun) -> TokenMarginals:
     """Count texts by token and label with noise, and record what that spends.
 
     For what it guarantees see `twinset.privacy.statement.theorems`, TOKEN_MARGINALS.
     """
     prepared, noise = run.prepared, run.release_noise(run.prepared.plan.marginal_noise)
     schema, base = prepared.records.schema, prepared.base
+    numbers = {c: schema.value_numbers(c) for c in schema.combinations}
     marginals, event = release_token_marginals(
-        _texts(run, tokens),
+        run.tokens.of_units(_shown(run), numbers),
         base.model.config.vocab_size,
         [len(attribute.values) for attribute in schema.attributes],
         base.tokenizer.eos_token_id,
@@ -93,11 +89,9 @@ def token_marginals(run: FinetuningRun, tokens: TokenisedRecords) -> TokenMargin
     return marginals
 
 
-def _texts(run: FinetuningRun, tokens: TokenisedRecords) -> Iterator[list[Text]]:
-    """Yield the texts of each unit, with the numbers of their label values."""
-    schema = run.prepared.records.schema
-    numbers = {c: schema.value_numbers(c) for c in schema.combinations}
+def _shown(run: FinetuningRun) -> Iterator[list[int]]:
+    """Yield the records of each unit, and notify of those that are counted."""
     count = partial(run.progress.count, "texts counted", total=len(run.units))
     for done, unit in enumerate(_units(run), start=1):
-        yield [(tokens.texts[i], numbers[tokens.labels[i]]) for i in unit]
+        yield unit
         count(done)

@@ -19,14 +19,14 @@ from twinset.data.label_rules import LabelRules
 from twinset.data.records import Records, check_reserved, records_from_frame
 from twinset.data.schema import Combination, Schema
 from twinset.data.templates import Template, fitting_prompts, load_template, written_template
-from twinset.data.tokenization import prompt_tokens, text_budget
+from twinset.data.tokenization import prompt_tokens, text_budget, times_english
 from twinset.detectors import detector_named
 from twinset.errors import InputError
 from twinset.models.base_model import BaseModel, load_base, special_token_strings
 from twinset.models.device import check_device
 from twinset.models.nf4 import check_method
 from twinset.pipeline.estimate import Speed, usual_tokens
-from twinset.pipeline.hold_out import draw_held_out, held_out_line, split
+from twinset.pipeline.hold_out import draw_held_out, held_out_line
 from twinset.pipeline.plan_in_time import PublicFacts, late_warnings, plan_in_time
 from twinset.pipeline.request import Source
 from twinset.pipeline.table_notes import table_notes
@@ -147,13 +147,14 @@ def prepare(
     base = load_base(config.training.base_model, device=config.speed.device, say=progress.say)
     check_reserved(records, frame, special_token_strings(base.tokenizer), source.name)
     if held_rows is None:
-        held_rows = draw_held_out(records, config, source.hold_out)
-    records, held_out = split(records, held_rows)
+        drawn = draw_held_out(len(records.units(config)), source.hold_out)
+        held_rows = records.rows_of(drawn)
+    records, held_out = records.split(held_rows)
     if held_out is not None:
-        progress.say(held_out_line(held_out))
+        progress.say(held_out_line(len(held_out)))
     planned = sized(config, *begun_with) if begun_with and config.training.is_timed else config
     prepared = _planned(records, template, planned, base)
-    about = tuple(table_notes(records.texts, base.tokenizer, prepared.plan))
+    about = tuple(table_notes(prepared.plan, times_english(records.texts, base.tokenizer)))
     for note in about:
         progress.say(note)
     prepared = replace(

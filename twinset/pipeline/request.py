@@ -5,7 +5,7 @@ Plain, validated data; reads no file and knows no model.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 import pandas as pd
@@ -16,7 +16,7 @@ from twinset.data.formats import FORMATS, format_of
 from twinset.data.label_rules import LabelRules
 from twinset.data.standard_input import STDIN
 from twinset.data.templates import Template
-from twinset.data.text_layout import Layout
+from twinset.data.text_files import Layout
 from twinset.errors import InputError
 
 
@@ -45,6 +45,7 @@ class Source:
     text: str | None = None
     attributes: tuple[str, ...] = ()
     split: str | None = None
+    _: KW_ONLY
     drop_empty: bool = False
     prompt: Template | str | Path | None = None
     owner: str | None = None

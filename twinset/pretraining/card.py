@@ -23,11 +23,7 @@ def corpus_facts(corpus: Corpus) -> dict[str, Any]:
 
 
 def card(facts: Mapping[str, Any]) -> str:
-    """Return a model card in Markdown.
-
-    Args:
-        facts: as in `pretraining.json`.
-    """
+    """Return a model card in Markdown."""
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(

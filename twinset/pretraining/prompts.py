@@ -54,11 +54,6 @@ class Prompt:
 def prompt_of(file: str, columns: Collection[str], prompts: Iterable[Prompt]) -> Prompt | None:
     """Return a file's prompt: one for files of such names goes before one for any table.
 
-    Args:
-        file: name.
-        columns: that it has.
-        prompts: to choose from.
-
     Raises:
         InputError: the file has not all columns of a prompt for files of such names.
     """

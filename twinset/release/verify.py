@@ -15,8 +15,10 @@ from typing import Any
 
 import pandas as pd
 
-from twinset.data.file_readers import read_delimited, read_jsonl, read_parquet
+from twinset.data.arrow_files import read_parquet
 from twinset.data.formats import FORMATS
+from twinset.data.json_files import read_jsonl
+from twinset.data.text_files import read_delimited
 from twinset.errors import InputError, VerificationError
 from twinset.files.atomic import sha256_file
 from twinset.files.limits import read_text

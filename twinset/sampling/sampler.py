@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
+import tomllib
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +16,13 @@ import numpy as np
 import torch
 
 from twinset.config import SamplingConfig
+from twinset.config.run_config import Filter
 from twinset.data.schema import CONTROL, Combination
 from twinset.data.templates import wrong_combinations
 from twinset.errors import DAMAGED, InputError
 from twinset.files.atomic import whole_file
 from twinset.sampling.decoding import Engine, Request, attention_span, decode
 from twinset.sampling.endings import cut_at_sentence
-from twinset.sampling.row_filter import is_unwanted
 
 LOOP_WORDS, LOOP_TIMES = 3, 5  # the same three words five times over is a loop
 
@@ -242,3 +244,24 @@ def is_usable(text: str) -> bool:
         return False
     runs = Counter(zip(*(words[i:] for i in range(LOOP_WORDS)), strict=False))
     return not runs or max(runs.values()) < LOOP_TIMES
+
+
+def is_unwanted(text: str, kinds: Filter) -> bool:
+    """Return whether a text holds what is filtered: web debris, vulgar words.
+
+    The patterns are public and the same for every table, so that filtering is post-processing. How
+    often the private texts hold such words is not asked, since that would read them.
+
+    >>> [is_unwanted("Labels:Class a fine film", kinds) for kinds in ("none", "debris", "vulgar")]
+    [False, True, False]
+    """
+    return any(pattern.search(text) for pattern in _unwanted(kinds))
+
+
+@cache
+def _unwanted(kinds: Filter) -> list[re.Pattern[str]]:
+    lists = tomllib.loads(Path(__file__).with_name("unwanted.toml").read_text("utf-8"))
+    chosen = {"none": [], "all": list(lists)}.get(kinds, [kinds])
+    return [
+        re.compile(line, re.IGNORECASE | re.MULTILINE) for kind in chosen for line in lists[kind]
+    ]

@@ -33,10 +33,12 @@ from twinset.privacy.mechanism.token_marginals import TokenMarginals
 from twinset.privacy.statement.guarantee import Guarantee, guarantee
 from twinset.privacy.statement.ledger import Ledger
 from twinset.progress import Progress, Silent
+from twinset.release.card import TwinDescription
 from twinset.release.model_card import CARD, render_model_card
 from twinset.release.run_format import LEDGER, check_file_format
+from twinset.release.share import write_share
 from twinset.sampling.allocation import proportional
-from twinset.sampling.row_shards import draw_groups
+from twinset.sampling.row_shards import draw_groups, groups_of
 from twinset.sampling.sampler import RowGroups, Sampler
 from twinset.sampling.token_tilt import TokenTilt, expected_presence, fit_tilt
 from twinset.sampling.vllm_engine import VllmEngine
@@ -112,6 +114,42 @@ class TwinModel:
         labels, texts = [row.combination for row in rows], [row.text for row in rows]
         frame = twin_frame(self.schema, texts, labels)
         return frame.sample(frac=1, random_state=sampling.seed).reset_index(drop=True)
+
+    def write_twin(
+        self,
+        folder: Path,
+        counts: Mapping[Combination, int],
+        sampling: SamplingConfig,
+        progress: Progress | None = None,
+        kept: RowGroups | None = None,
+        format: str = "parquet",
+        guard_formulas: bool = True,
+    ) -> Path:
+        """Sample a twin and hand it over; return its file. See `sample` and `write_share`."""
+        groups = RowGroups() if kept is None else kept
+        twin = self.sample(counts, sampling, progress, groups)
+        filtered = groups.filtered(len(list(groups_of(counts))))
+        return self.share(twin, folder, sampling, format, guard_formulas, filtered)
+
+    def share(
+        self,
+        twin: pd.DataFrame,
+        folder: Path,
+        sampling: SamplingConfig,
+        format: str = "parquet",
+        guard_formulas: bool = True,
+        filtered: int = 0,
+    ) -> Path:
+        """Write rows of `sample` with card and ledger; return their file. See `write_share`."""
+        description = TwinDescription(
+            self.base_name or self.base_origin,
+            self.template,
+            self.schema,
+            sampling,
+            base_origin=self.base_origin,
+            filtered=filtered,
+        )
+        return write_share(folder, twin, self.ledger, description, format, guard_formulas).twin
 
     def sampler(self, sampling: SamplingConfig, stream: int) -> Sampler:
         """Return what draws rows, with random numbers of its own for each stream."""

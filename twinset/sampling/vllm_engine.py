@@ -81,10 +81,6 @@ class VllmEngine:
 def check_engine(sampling: SamplingConfig, processes: int = 1) -> None:
     """Refuse, before anything slow, an engine that cannot be had.
 
-    Args:
-        sampling: that names it.
-        processes: of the run.
-
     Raises:
         InputError: vLLM is asked for, and is missing or cannot be loaded, or is to be in several
             processes.

@@ -156,10 +156,6 @@ class Resumption:
         To be called before the first step that spends ε, and again after the last: the log
         holds that one by then, so of two that train at a time one sees the other here.
 
-        Args:
-            event: of a step.
-            record: the ledger's.
-
         Raises:
             InputError: there are such steps, and they were not accepted.
         """

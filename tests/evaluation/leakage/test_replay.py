@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from importlib.util import find_spec
 
 import numpy as np
@@ -270,16 +271,14 @@ UNSAID = ["The film by Kurt Oakes, was great.", "A book by Vera Nettle, at last.
 options = {"max_tokens": 100, "seed": 0, "progress": Silent()}
 
 
-def rank(base, texts, **more):
+def asked(measure, base, texts, **more):
     prompts = [base.tokenizer.encode("Write:")] * len(texts)
-    return mean_reciprocal_rank(
-        base.model,
-        base.tokenizer,
-        texts,
-        prompts,
-        find=capitalised,
-        **{"rows": "train", **options, **more},
-    )
+    given = {"rows": "train", **options, **more}
+    return measure(base.model, base.tokenizer, texts, prompts, **given)
+
+
+rank = partial(asked, mean_reciprocal_rank, find=capitalised)
+phones = partial(asked, phone_exposure, candidates=200)
 
 
 def test_the_rank_of_names_sees_what_was_memorised_and_nothing_before(base):
@@ -314,18 +313,6 @@ def test_names_that_training_cut_off_are_not_asked_for(base):
 
 NUMBERS = ["Ring 713-555-0199 now.", "Ring 602-341-8874 now."]
 OTHERS = ["Ring 415-902-6638 now.", "Ring 918-273-4401 now."]
-
-
-def phones(base, texts, **more):
-    prompts = [base.tokenizer.encode("Write:")] * len(texts)
-    return phone_exposure(
-        base.model,
-        base.tokenizer,
-        texts,
-        prompts,
-        candidates=200,
-        **{"rows": "train", **options, **more},
-    )
 
 
 def test_the_exposure_of_telephone_numbers_sees_what_was_memorised(base):

@@ -13,6 +13,9 @@ from typing import Any
 SMALLEST, LARGEST = 1e-100, 1e100  # noise multipliers
 MOST_STEPS = 2**53
 
+# What a run may release once, as its `GaussianRelease` says.
+LABEL_COUNTS, TOKEN_MARGINALS, TEACHER = "label counts", "token marginals", "teacher"
+
 
 def _require_multiplier(value: float) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):

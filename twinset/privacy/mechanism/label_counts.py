@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from twinset.privacy.accounting.events import GaussianRelease
+from twinset.privacy.accounting.events import LABEL_COUNTS, GaussianRelease
 from twinset.privacy.mechanism.noise import GaussianGrid
 from twinset.privacy.mechanism.randomness import Randomness
 
@@ -50,7 +50,7 @@ def release_label_counts(
         ValueError: a label is not in the public set (its value is not shown), or that set is empty
             or holds a combination twice.
     """
-    event = GaussianRelease(noise_multiplier, "label counts")
+    event = GaussianRelease(noise_multiplier, LABEL_COUNTS)
     public = set(combinations)
     if not public or len(public) < len(combinations):
         raise ValueError("the public label combinations must be distinct, and at least one")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from twinset.privacy.accounting.events import GaussianRelease
+from twinset.privacy.accounting.events import TOKEN_MARGINALS, GaussianRelease
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.privacy.mechanism.vector_sum import VectorSum
 
@@ -78,7 +78,7 @@ def release_token_marginals(
     """
     offsets = np.cumsum([0, *(vocabulary * count for count in values)])
     one = (MOST_TOKENS * len(values)) ** -0.5  # what a token of a text adds to the vector
-    event = GaussianRelease(noise_multiplier, "token marginals") if noise_multiplier else None
+    event = GaussianRelease(noise_multiplier, TOKEN_MARGINALS) if noise_multiplier else None
     total, number = VectorSum(int(offsets[-1])), 0
     for texts in units:
         number += 1

@@ -35,10 +35,6 @@ class Units:
         Guarantee: which of an owner's records are drawn depends on how many it has and on fresh
         random bits, never on other owners. So a batch's sum, given who is in it, is a sum of
         independent contributions, one of each owner.
-
-        Args:
-            units: numbers.
-            stream: of random bits.
         """
         if not self._owners:
             return [[unit] for unit in units.tolist()]

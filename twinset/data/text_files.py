@@ -1,6 +1,8 @@
-"""How a file of text is to be read: its encoding, and for CSV what separates the cells.
+"""Files of text: their encoding, what separates cells, and how CSV is read.
 
-What is not given is detected, and said to the owner. Messages hold no cell.
+What is not given is detected, and said to the owner. The cells are private, and the messages of
+pandas may quote them: none is passed on, and errors are raised `from None` so that no traceback
+holds one either. Rows are counted as a spreadsheet or an editor shows them.
 """
 
 from __future__ import annotations
@@ -10,15 +12,18 @@ import csv
 import io
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
+import pandas as pd
 from charset_normalizer import CharsetMatches, from_bytes
 
+from twinset.data.lazy_columns import ROWS_AT_ONCE, Reading, RowNumbers
 from twinset.errors import InputError
-from twinset.files.limits import MOST_CELL, inflated
+from twinset.files.limits import MOST_CELL, MOST_LINE, check_names, inflated
 
 UTF8 = "utf-8-sig"
 _DELIMITERS = ",;\t|"
@@ -79,11 +84,6 @@ class Layout:
     def name(self) -> str:
         """The encoding, as people name it."""
         return "UTF-8" if self.encoding == UTF8 else str(self.encoding).replace("utf-", "UTF-")
-
-    def lines(self, path: Path, newline: str) -> Iterator[str]:
-        """Yield a file's lines; a byte that is no text of the encoding becomes a lone surrogate."""
-        with self.text(path, newline, "surrogateescape") as text:
-            yield from text
 
     def text(self, path: Path, newline: str = "", errors: str = "strict") -> io.TextIOWrapper:
         """Open a file as text. NUL characters are left out, unless they are to be refused."""
@@ -291,3 +291,125 @@ def _separator(delimiter: str) -> str:
             f"`delimiter={delimiter}`: must be one character, such as ; or , or | (or tab)"
         )
     return given
+
+
+def text_lines(path: Path, layout: Layout, newline: str, rows: RowNumbers) -> Iterator[str]:
+    """Yield the lines of a file; the first unreadable one raises UnicodeError on its turn.
+
+    Decoding goes by blocks, so a strict decoder would fail rows too early; escaping the bad bytes
+    and looking for the escapes names the right row.
+    """
+    with layout.text(path, newline, "surrogateescape") as text:
+        for line in text:
+            if "\0" in line:
+                raise InputError(
+                    f"{path}: {rows.next} has a NUL character; remove it, or leave `strict` out"
+                )
+            if len(line) > MOST_LINE:
+                raise _too_long(path)
+            line.encode()
+            yield line
+
+
+def _too_long(path: Path) -> InputError:
+    return InputError(
+        f"{path}: a line or a cell has more than {MOST_CELL} characters; look for a quoted cell "
+        "that is never closed"
+    )
+
+
+def undecodable(path: Path, layout: Layout, row: str) -> InputError:
+    """Return the error of bytes that are no text of the encoding, in a row that is named so."""
+    return InputError(
+        f"{path}: {row} is not {layout.name} text; save it as UTF-8, or name its `encoding`"
+    )
+
+
+def read_delimited(path: Path, delimiter: str) -> pd.DataFrame:
+    """Read CSV or TSV as twinset writes it."""
+    return delimited(path, Layout(UTF8, delimiter)).whole()
+
+
+def delimited(path: Path, layout: Layout) -> Reading:
+    """Return the ways to read CSV; only an empty cell is missing, and all rows are equally wide."""
+    rows, options = RowNumbers("row", header=1), _delimited_options(layout)
+
+    def whole() -> pd.DataFrame:
+        with _delimited(path, layout, _check_rows(path, layout, rows)) as raw:
+            return pd.read_csv(raw, **options)
+
+    def pieces() -> Iterator[pd.DataFrame]:
+        with _delimited(path, layout, _check_rows(path, layout, rows)) as raw:
+            yield from pd.read_csv(raw, chunksize=ROWS_AT_ONCE, **options)
+
+    def column(place: int, name: str) -> pd.Series:
+        with _delimited(path, layout, "the header") as raw:
+            return pd.read_csv(raw, usecols=[place], **options)[name]
+
+    return Reading(whole, pieces, column, rows=rows)
+
+
+def _delimited_options(layout: Layout) -> dict[str, Any]:
+    return {
+        "sep": layout.delimiter,
+        "encoding": UTF8 if layout.is_plain else None,  # of what is decoded already
+        "skiprows": layout.skipped,
+        "keep_default_na": False,
+        "na_values": [""],
+        "low_memory": False,  # types are inferred once a column, not once a block of rows
+    }
+
+
+@contextmanager
+def _delimited(path: Path, layout: Layout, last: str) -> Iterator[IO[Any]]:
+    try:
+        with open_bytes(path) if layout.is_plain else layout.text(path) as raw:
+            yield raw
+    except (ValueError, OverflowError):
+        raise InputError(
+            f"{path}: {last} cannot be parsed; look for a quoted cell that is never closed"
+        ) from None
+
+
+def _check_rows(path: Path, layout: Layout, rows: RowNumbers) -> str:
+    """Return the last row's name; refuse what pandas would fill in, rename or quote in an error."""
+    limit = csv.field_size_limit(MOST_CELL)
+    try:
+        _check_widths(path, layout, rows)
+    except UnicodeError:
+        raise undecodable(path, layout, rows.next) from None
+    except csv.Error:
+        raise _too_long(path) from None
+    finally:
+        csv.field_size_limit(limit)
+    return rows.last
+
+
+def _check_widths(path: Path, layout: Layout, rows: RowNumbers) -> None:
+    rows.begin()
+    lines = islice(text_lines(path, layout, "", rows), layout.skipped, None)
+    header: list[str] | None = None
+    for cells in csv.reader(lines, delimiter=str(layout.delimiter)):
+        is_blank = len(cells) < 2 and not "".join(cells).strip()
+        rows.count(is_blank)
+        if is_blank:
+            continue
+        if header is None:
+            header = cells
+            _check_header(path, header)
+        elif len(cells) != len(header):
+            raise InputError(
+                f"{path}: {rows.last} has {len(cells)} cells where the header has {len(header)}; "
+                "put cells that hold the separator, a quote or a line break in double quotes, or "
+                "name the separator with `delimiter`"
+            )
+    if header is None:
+        raise InputError(f"{path}: the file is empty; give a table with a header row")
+
+
+def _check_header(path: Path, header: list[str]) -> None:
+    check_names(header, path)
+    names = [name for name in header if name]
+    for position, name in enumerate(names):
+        if name in names[:position]:
+            raise InputError(f"{path}: two columns have the same name; rename one in the header")
