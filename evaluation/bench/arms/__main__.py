@@ -21,7 +21,7 @@ from evaluation.bench.arms.tables import SPLITS, Table, read_table
 from evaluation.results_store import ResultsStore, about, check_settings
 from evaluation.run_command import command, command_line, run_command
 from twinset.commandline.console import Console
-from twinset.errors import InputError
+from twinset.errors import InputError, Stopped
 from twinset.files.atomic import write_text
 from twinset.progress import Progress
 
@@ -103,9 +103,13 @@ def main(
         typer.echo("\n".join(" | ".join(map(str, key)) for _, key in store.missing(wanted)))
         return
     if not page:
-        with Console() as progress:
-            work = Work(stated, store, options, output, progress)
-            work.run(wanted, tables, split, run_folder)
+        try:
+            with Console() as progress:
+                work = Work(stated, store, options, output, progress)
+                work.run(wanted, tables, split, run_folder)
+        except (KeyboardInterrupt, Stopped):
+            typer.echo("stopped; the same command goes on", err=True)
+            raise SystemExit(130) from None
     write_text(output / "arms.md", Page(store, stated).text())
     typer.echo(output / "arms.md")
 
