@@ -102,6 +102,7 @@ def main(
     if dry_run:
         typer.echo("\n".join(" | ".join(map(str, key)) for _, key in store.missing(wanted)))
         return
+    output.mkdir(parents=True, exist_ok=True)
     if not page:
         try:
             with Console() as progress:
