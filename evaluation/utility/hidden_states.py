@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from twinset.models.hidden_states import Questions
 from twinset.models.precision import fastest
 from twinset.models.teacher import Whitening
 
+TOKENS_AT_ONCE = 2048
 INVERSE_PENALTY = 10.0  # C of the logistic regression on vectors of length one
 
 
@@ -31,9 +33,17 @@ class HiddenStates:
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
         """Return hidden states (N, A, d)."""
-        for text in set(texts) - self._known.keys():
-            states = self._questions.features(text, self._longest)
-            self._known[text] = states.astype(np.float32)
+        tokens = {
+            t: self._questions.tokens(t, self._longest) for t in {*texts} - self._known.keys()
+        }
+        by_length = sorted(tokens, key=lambda text: len(tokens[text]))
+        for length, group in groupby(by_length, lambda text: len(tokens[text])):
+            alike = list(group)
+            at_once = max(1, TOKENS_AT_ONCE // (length + 1))
+            for start in range(0, len(alike), at_once):
+                some = alike[start : start + at_once]
+                states = self._questions.of_batch([tokens[text] for text in some])
+                self._known.update(zip(some, states.astype(np.float32), strict=True))
         return np.stack([self._known[text] for text in texts])
 
     @cached_property

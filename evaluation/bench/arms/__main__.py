@@ -73,7 +73,9 @@ def main(
     seed: Annotated[list[int] | None, typer.Option(help="Repeat it.")] = None,
     rows: Annotated[list[str] | None, typer.Option(help="600, N or 2N; repeat it.")] = None,
     arm: Annotated[list[str] | None, typer.Option(help="An arm; repeat it.")] = None,
-    student: Annotated[list[str] | None, typer.Option(help="Instead of the size's.")] = None,
+    student: Annotated[
+        list[str] | None, typer.Option(help="Instead of the size's; later ones are added.")
+    ] = None,
     split: Annotated[str, typer.Option(help="test; dev: training rows, for tuning.")] = "test",
     base_model: Annotated[str | None, typer.Option(help="Instead of the default.")] = None,
     run_folder: Annotated[
@@ -94,7 +96,8 @@ def main(
     part.check(stated)
     check_known("`split`", [split], SPLITS)
     options = stated.size["options"] | ({"base_model": base_model} if base_model else {})
-    settings = {"size": size, "sizes": stated.size, "split": split, "options": options}
+    fixed = {name: value for name, value in stated.size.items() if name != "students"}
+    settings = {"size": size, "sizes": fixed, "split": split, "options": options}
     store = ResultsStore.open(
         output / "arms.json", settings | {"about": about()}, command_line("evaluation.bench.arms")
     )
@@ -164,12 +167,13 @@ class Work:
             epsilon, seed = next((m.epsilon, m.seed) for m in wanted if m.epsilon != ONCE)
             cell = measuring.cell(epsilon, seed)
             take_finished(run_folder, cell, TAKEN, self.stated.runs[TAKEN])
-        for turn, key in self.store.missing(wanted):
-            asked, began = Measurement(*key), monotonic()  # type: ignore[arg-type]
-            self.progress.say(f"{turn}: {' | '.join(map(str, asked))}")
-            self.store.add(key, measuring.row(asked))
-            minutes = (monotonic() - began) / 60
-            self.progress.say(f"{turn}: took {minutes:.1f} minutes")
+        rows = self.store.rows
+        left = [m for m in wanted if m not in rows or measuring.lacking(rows[m])]
+        for number, key in enumerate(left, start=1):
+            turn, began = f"{number} of {len(left)}", monotonic()
+            self.progress.say(f"{turn}: {' | '.join(map(str, key))}")
+            self.store.add(tuple(key), measuring.row(key, rows.get(key)))
+            self.progress.say(f"{turn}: took {(monotonic() - began) / 60:.1f} minutes")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import pandas as pd
 from evaluation.bench.arms.plan import ALL_ROWS, ONCE, Measurement, Stated, number_of
 from evaluation.bench.arms.rows import Arm, Writing
 from evaluation.bench.arms.runs import Cell, cost_of, measured
-from evaluation.bench.arms.scores import ACCURACY, Scorer
+from evaluation.bench.arms.scores import ACCURACY, TEACHER, Scorer
 from evaluation.bench.arms.tables import Table
 from twinset.progress import Progress
 
@@ -48,8 +48,13 @@ class Measuring:
         epsilon = self._stated.size["epsilons"][0] if epsilon == ONCE else epsilon
         return Cell(self._table, epsilon, seed, self._options, self._folder, self._progress)
 
-    def row(self, key: Measurement) -> dict[str, Any]:
-        """Return what a measurement found, and what it took."""
+    def lacking(self, row: Mapping[str, Any]) -> list[str]:
+        """Return the students that are asked for and that a finished row lacks."""
+        known = next(iter(row.get(ACCURACY, {}).values()), {TEACHER: 0.0})
+        return [s for s in self._stated.size["students"] if not {s, TEACHER} & known.keys()]
+
+    def row(self, key: Measurement, known: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Return what a measurement found, and what it took; of a known row what is new in it."""
         arm, writing = self._stated.arm(key.arm), self._writing_of(key)
         if arm.use == "classify":
             given = writing.classified(arm, self._table.heldout[self._table.text].tolist())
@@ -60,8 +65,11 @@ class Measuring:
         cost = cost_of(self._folder / SCORING)
         cost.unlink(missing_ok=True)
         with measured(cost):
-            found = self._scores(arm, frame, key.seed)
-        made = {**writing.costs(arm, wanted), SCORING: json.loads(cost.read_text("utf-8"))}
+            found = self._scores(arm, frame, key.seed, known)
+        spent = json.loads(cost.read_text("utf-8"))
+        if known:
+            spent["minutes"] += known[MADE][SCORING]["minutes"]
+        made = {**writing.costs(arm, wanted), SCORING: spent}
         return {NUMBER: len(frame), **found, EPSILON: writing.epsilon(arm), MADE: made}
 
     def _frame(self, arm: Arm, writing: Writing, wanted: int, seed: int) -> pd.DataFrame:
@@ -72,15 +80,20 @@ class Measuring:
             return train.sample(min(wanted, len(train)), random_state=seed)
         return writing.rows(arm, wanted)
 
-    def _scores(self, arm: Arm, frame: pd.DataFrame, seed: int) -> dict[str, Any]:
+    def _scores(
+        self, arm: Arm, frame: pd.DataFrame, seed: int, known: Mapping[str, Any] | None
+    ) -> dict[str, Any]:
         """Return an arm's scores; real rows are not compared with themselves."""
         if frame.empty:
             return {}
+        if known:
+            more = self._scorer.worth(frame, seed, self.lacking(known))
+            return {**known, ACCURACY: {t: known[ACCURACY][t] | more[t] for t in more}}
         found: dict[str, Any] = self._scorer.lengths(frame)
         if arm.use != "real":
             found |= self._scorer.likeness(frame)
         if arm.use != "second":
-            found[ACCURACY] = self._scorer.worth(frame, seed)
+            found[ACCURACY] = self._scorer.worth(frame, seed, self._stated.size["students"])
         return found
 
     def _writing_of(self, key: Measurement) -> Writing:

@@ -8,7 +8,15 @@ from typing import Any
 
 from evaluation.bench.arms.measuring import EPSILON, MADE, NUMBER, SCORING
 from evaluation.bench.arms.plan import ALL_ROWS, ONCE, WHOLE, Stated
-from evaluation.bench.arms.scores import ACCURACY, FIDELITY, LENGTH, LOG_ODDS, MAUVE, MEDIAN
+from evaluation.bench.arms.scores import (
+    ACCURACY,
+    FIDELITY,
+    LENGTH,
+    LOG_ODDS,
+    MAUVE,
+    MEDIAN,
+    TEACHER,
+)
 from evaluation.markdown import page, table
 from evaluation.private_table import names_of
 from evaluation.results_store import ResultsStore
@@ -17,7 +25,7 @@ from twinset.privacy.accounting.rounding import up_decimals
 from twinset.release.markdown import code
 
 NOT_RUN = "not run"
-TEACHER, TWIN, BASE_ARM, REAL = "teacher itself", "twin + tilt", "base", "real rows"
+TEACHER_ARM, TWIN, BASE_ARM, REAL = "teacher itself", "twin + tilt", "base", "real rows"
 
 Rows = list[dict[str, Any]]  # of one case, one a seed
 Case = tuple[str, float, str, str]  # a measurement but for its seed
@@ -34,6 +42,8 @@ class Page:
     def __init__(self, store: ResultsStore, stated: Stated) -> None:
         self._store, self._stated = store, stated
         self._wanted = list(stated.measurements())
+        found = (student for row in store.rows.values() for student in _students_of(row))
+        self._students = list(dict.fromkeys([*stated.size["students"], *found]))
 
     def text(self) -> str:
         """Return it."""
@@ -67,7 +77,7 @@ class Page:
         return [*attributes, names_of(attributes)] if len(attributes) > 1 else list(attributes)
 
     def _summary(self) -> list[str]:
-        most, student = self._stated.size["rows"][-1], self._stated.size["students"][0]
+        most, student = self._stated.size["rows"][-1], self._students[0]
         header = ["table", "ε", "real", "twin", "real − twin", "twin − base", "best twin − teacher"]
         lines = [
             self._summary_line(name, epsilon, most, student)
@@ -88,12 +98,11 @@ class Page:
             cases = self._rows((name, epsilon, arm, rows))
             return [_mean(_accuracy(row, target, one) for row in cases) for one in of]
 
-        everyone = self._stated.size["students"]
         (real,) = students(ONCE, REAL, WHOLE, [student])
         (base,) = students(ONCE, BASE_ARM, most, [student])
         (twin,) = students(epsilon, TWIN, most, [student])
-        (teacher,) = students(epsilon, TEACHER, ALL_ROWS, ["teacher"])
-        best = max((v for v in students(epsilon, TWIN, most, everyone) if v), default=None)
+        (teacher,) = students(epsilon, TEACHER_ARM, ALL_ROWS, [TEACHER])
+        best = max((v for v in students(epsilon, TWIN, most, self._students) if v), default=None)
         mauve = _mean(row.get(MAUVE) for row in self._rows((name, epsilon, TWIN, most)))
         values = [real, twin, _less(real, twin), _less(twin, base), _less(best, teacher), mauve]
         return [name, f"{epsilon:g}", *(NOT_RUN if v is None else f"{v:.3f}" for v in values)]
@@ -110,11 +119,11 @@ class Page:
         ]
 
     def _accuracies(self, name: str) -> list[str]:
-        students = self._stated.size["students"]
-        columns = [(target, student) for target in self._targets(name) for student in students]
+        columns = [(t, student) for t in self._targets(name) for student in self._students]
         values = [_accuracy_of(target, student) for target, student in columns]
         header = [f"{target}: {student}" for target, student in columns]
-        return self._lines(name, header, values)
+        cases = [c for c in self._cases(name) if self._stated.arm(c[2]).use != "second"]
+        return self._lines(cases, header, values, NOT_RUN)
 
     def _likeness(self, name: str) -> list[str]:
         joint, attributes = self._targets(name)[-1], self._stated.tables[name]["attributes"]
@@ -125,22 +134,24 @@ class Page:
             f"words: {LENGTH}": lambda row: row.get(LENGTH),
             MEDIAN: lambda row: row.get(MEDIAN),
         }
-        return self._lines(name, list(values), list(values.values()))
+        cases = [c for c in self._cases(name) if self._stated.arm(c[2]).use != "classify"]
+        return self._lines(cases, list(values), list(values.values()), "–")
 
     def _lines(
         self,
-        name: str,
+        cases: Sequence[Case],
         header: Sequence[str],
         values: Sequence[Callable[[dict[str, Any]], float | None]],
+        blank: str,
     ) -> list[str]:
         lines = []
-        for case in self._cases(name):
+        for case in cases:
             rows = self._rows(case)
             _, epsilon, arm, wanted = case
             spent = max((row[EPSILON] for row in rows if row[EPSILON] is not None), default=None)
             left = [arm, "none" if epsilon == ONCE else f"{epsilon:g}", wanted]
             facts = [str(len(rows)), "" if spent is None else up_decimals(spent), _number(rows)]
-            shown = (_cell([value(row) for row in rows]) for value in values)
+            shown = (_cell([value(row) for row in rows], blank) for value in values)
             lines.append([*left, *facts, *(shown if rows else [NOT_RUN] * len(values))])
         return table(["arm", "ε", "rows", "seeds", "ε spent", "rows kept", *header], lines, 3)
 
@@ -206,6 +217,11 @@ def _shown(epsilon: Any) -> str:
     return "no ε" if epsilon == ONCE else f"ε {epsilon:g}"
 
 
+def _students_of(row: Mapping[str, Any]) -> list[str]:
+    known: dict[str, float] = next(iter(row.get(ACCURACY, {}).values()), {})
+    return [student for student in known if student != TEACHER]
+
+
 def _accuracy(row: Mapping[str, Any], target: str, student: str) -> float | None:
     found = row.get(ACCURACY, {}).get(target, {})
     value: float | None = found.get(student)
@@ -216,7 +232,7 @@ def _accuracy_of(target: str, student: str) -> Callable[[dict[str, Any]], float 
     """Return what reads a student's accuracy; a teacher is its own student."""
 
     def value(row: dict[str, Any]) -> float | None:
-        found = _accuracy(row, target, "teacher")
+        found = _accuracy(row, target, TEACHER)
         return _accuracy(row, target, student) if found is None else found
 
     return value
@@ -226,10 +242,10 @@ def _log_odds_of(attribute: str) -> Callable[[dict[str, Any]], float | None]:
     return lambda row: row.get(LOG_ODDS, {}).get(attribute)
 
 
-def _cell(values: Iterable[float | None]) -> str:
+def _cell(values: Iterable[float | None], blank: str) -> str:
     known = [value for value in values if value is not None]
     if not known:
-        return "–"
+        return blank
     score = mean("", known, "match", float("-inf"), float("inf"))
     digits = 3 if abs(score.value) <= 1 else 1
     middle, low, high = (f"{v:.{digits}f}" for v in (score.value, score.low, score.high))

@@ -5,7 +5,7 @@ Knows no run and no model that writes. All students are tested on the same held-
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -26,6 +26,7 @@ from twinset.models.assets import Say
 HIDDEN = "hidden"
 ACCURACY, FIDELITY, LOG_ODDS = "accuracy", "label fidelity", "log-odds correlation"
 MAUVE, LENGTH, MEDIAN = "MAUVE", "mean length", "median length"
+TEACHER = "teacher"  # in the place of students
 ByTarget = dict[str, dict[str, float]]  # by label columns, then by student
 
 
@@ -52,13 +53,14 @@ class Scorer:
             for name in students
         }
 
-    def worth(self, frame: pd.DataFrame, seed: int) -> ByTarget:
+    def worth(self, frame: pd.DataFrame, seed: int, students: Collection[str]) -> ByTarget:
         """Return how well students that learn from rows do on held-out ones."""
         text, test = self._table.text, self._table.heldout
         return {
             names_of(target): {
                 name: accuracy(train_on(frame, text, target, maker, seed), test, text, target).value
                 for name, maker in self._makers.items()
+                if name in students
             }
             for target in targets(self._table.attributes)
         }
@@ -69,7 +71,7 @@ class Scorer:
         for target in targets(self._table.attributes):
             names, test = list(target), self._table.heldout
             same = test[names].astype(str).to_numpy() == given[names].astype(str).to_numpy()
-            found[names_of(target)] = {"teacher": float(same.all(1).mean())}
+            found[names_of(target)] = {TEACHER: float(same.all(1).mean())}
         return found
 
     def likeness(self, frame: pd.DataFrame) -> dict[str, Any]:

@@ -99,6 +99,16 @@ def test_a_part_is_added_to_and_the_rest_is_named_as_not_run(run_arms):
     assert f"- {NAME}, no ε: base: rows N (seed 0); real rows" in page
     assert f"- {NAME}, ε 8: " in page
     assert len(run_arms(arm=["real rows"])["rows"]) == 3
+    (before, *_), (after, *_) = few["rows"], run_arms(arm=["base"], student=["svm"])["rows"]
+    for target, found in after.pop("accuracy").items():
+        assert (
+            list(found) == ["tfidf", "svm"]
+            and found["tfidf"] == before["accuracy"][target]["tfidf"]
+        )
+    assert {n: after[n] for n in after if n != "made"} == {
+        n: before[n] for n in before if n not in ("made", "accuracy")
+    }
+    assert "| not run |" in Path("out/arms.md").read_text()
     with pytest.raises(InputError, match=r"other settings \(split\)"):
         run_arms(arm=["base"], split="dev")
     table = Path("tables", NAME, "train.csv.gz")
