@@ -49,7 +49,7 @@ def log_odds_correlation(ours: Labelled, real: Labelled) -> float | None:
     ]
     if len(shared) < 2 or any(side.std() == 0 for side in sides):
         return None
-    return float(np.corrcoef(*sides)[0, 1])
+    return float(np.corrcoef(sides[0], sides[1])[0, 1])
 
 
 def _log_odds(presence: np.ndarray, labels: np.ndarray, label: str) -> np.ndarray:

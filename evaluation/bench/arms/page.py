@@ -63,7 +63,7 @@ class Page:
         return [row for row in found if row is not None]
 
     def _cases(self, name: str) -> list[Case]:
-        cases = [tuple(m[:4]) for m in self._wanted if m.table == name]
+        cases: list[Case] = [(*m[:3], m.rows) for m in self._wanted if m.table == name]
         place = {arm.name: number for number, arm in enumerate(self._stated.arms)}
         sizes = [*self._stated.size["rows"], ALL_ROWS]
 
