@@ -14,9 +14,10 @@ from twinset.data.schema import Combination, Schema
 from twinset.data.templates import Template
 from twinset.data.tokenization import prompt_tokens, text_budget
 from twinset.models.base_model import context_length, load_base
-from twinset.models.precision import frozen_dtype
+from twinset.models.precision import frozen_dtype, fuse
 from twinset.progress import Progress
-from twinset.sampling.sampler import Sampler
+from twinset.sampling.row_shards import draw_groups
+from twinset.sampling.sampler import RowGroups, Sampler
 from twinset.sampling.twin_model import twin_frame
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def untrained_twin(
     template: Template,
     counts: Mapping[Combination, int],
     progress: Progress,
+    kept: RowGroups | None = None,
 ) -> DataFrame:
     """Return rows from the base model as it is, asked just as the twin's model is.
 
@@ -40,6 +42,7 @@ def untrained_twin(
         template: the twin's.
         counts: rows of every label combination: the twin's.
         progress: is notified of how many rows are written.
+        kept: where finished groups of rows are; what is there is not drawn again.
     """
     training = config.training
     base = load_base(
@@ -50,7 +53,8 @@ def untrained_twin(
     )
     prompts = prompt_tokens(template, schema.combinations, base.tokenizer)
     longest = text_budget(prompts, context_length(base.model), training.max_tokens)
-    total = sum(counts.values())
-    sampler = Sampler(base.model, base.tokenizer, prompts, config.sampling, longest)
-    rows = sampler.sample(counts, lambda done: progress.count("rows", done, total))
+    asked = fuse(base.model), base.tokenizer, prompts, config.sampling, longest
+    groups = RowGroups() if kept is None else kept
+    made = draw_groups(lambda stream: Sampler(*asked, stream), counts, progress, groups)
+    rows = [row for number in range(made) for row in groups.read(number)]
     return twin_frame(schema, [row.text for row in rows], [row.combination for row in rows])

@@ -1,4 +1,4 @@
-"""Steps that are broken on purpose. An audit that does not catch them proves nothing.
+"""Steps and releases that are broken on purpose. An audit that does not catch them proves nothing.
 
 Each is a mistake that has been made in earnest, by others or by us.
 """
@@ -8,13 +8,21 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from evaluation.audit.mechanism import MAX_GRAD_NORM, Step, Target, Units
 from evaluation.audit.neighbours import Neighbours
+from evaluation.audit.releases import (
+    DESCENT,
+    LabelCounts,
+    Release,
+    TeacherWeights,
+    TokenMarginals,
+)
 from twinset.policies import MechanismParams, NoisePolicy
-from twinset.privacy.accounting.events import Event, SubsampledGaussian
+from twinset.privacy.accounting.events import Event, GaussianRelease, SubsampledGaussian
 from twinset.privacy.clipping import ClippingEngine
 from twinset.privacy.mechanism.noise import add_gaussian_
 from twinset.privacy.mechanism.randomness import Randomness
@@ -104,6 +112,42 @@ class KnownSeed(Step):
             part -= add_gaussian_(drawn, std, self._theirs)
         return flat
 
+
+class CountsAsOfOne(LabelCounts):
+    """Label counts of owners with several records, with the noise for one record."""
+
+    most = 1
+
+
+class HalvedMarginalNoise(TokenMarginals):
+    """Token marginals with half of the stated σ, which is what the ledger records."""
+
+    @property
+    def noise_multiplier(self) -> float:
+        """See `Release`."""
+        return self.sigma / 2
+
+    def output(self, present: bool) -> np.ndarray:
+        """See `Release`."""
+        found = super().output(present)
+        self.event = GaussianRelease(self.sigma, self.what)
+        return found
+
+
+class NoiseOfOneStep(TeacherWeights):
+    """A teacher with σ at each step, as if the others had released nothing."""
+
+    @property
+    def noise_multiplier(self) -> float:
+        """See `Release`: what is passed on grows by the root of the number of steps."""
+        return self.sigma / DESCENT.steps**0.5
+
+
+RELEASE_FAULTS: dict[str, type[Release]] = {
+    "label-counts-as-of-one": CountsAsOfOne,
+    "halved-marginal-noise": HalvedMarginalNoise,
+    "teacher-noise-of-one-step": NoiseOfOneStep,
+}
 
 FAULTS: dict[str, type[Step]] = {
     "two-thirds-noise": TwoThirdsNoise,

@@ -1,4 +1,4 @@
-"""`twinset audit mechanism`: both experiments, and what they say of the claim."""
+"""`twinset audit mechanism`: all experiments, and what they say of the claims."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from evaluation.audit.faults import FAULTS
+from evaluation.audit.faults import FAULTS, RELEASE_FAULTS
 from evaluation.audit.lower_bound import CONFIDENCE
 from evaluation.audit.mechanism import Finding, Step, Target, audit_run, audit_step
 from evaluation.audit.neighbours import worst_case
+from evaluation.audit.releases import RELEASES, Release, audit_release
 from twinset.config import PolicyConfig
 from twinset.config.bounds import bounded, check_options
 from twinset.errors import InputError
@@ -22,7 +23,8 @@ class MechanismAudit:
 
     Args:
         policy: whose step, in which form, with which options.
-        fault: a key of `FAULTS`: attack a step that is broken on purpose. `None`: the real one.
+        fault: a key of `FAULTS` or `RELEASE_FAULTS`: attack a step, or a release, that is broken on
+            purpose, and nothing else. `None`: the real ones.
         noise_multiplier: σ.
         steps: of the short run.
         sample_rate: q, of the short run.
@@ -41,12 +43,22 @@ class MechanismAudit:
     def __post_init__(self) -> None:
         """Refuse a fault that is none, and numbers out of range."""
         check_options(self)
-        if self.fault is not None and self.fault not in FAULTS:
-            raise InputError(f"--fault: {self.fault!r} is none of {', '.join(FAULTS)}")
+        known = (*FAULTS, *RELEASE_FAULTS)
+        if self.fault is not None and self.fault not in known:
+            raise InputError(f"--fault: {self.fault!r} is none of {', '.join(known)}")
 
     def run(self, on_output: Callable[[], object] = lambda: None) -> list[Finding]:
+        """Return what was found of steps and of releases."""
+        return [*self.run_steps(on_output), *self.run_releases(on_output)]
+
+    def run_steps(self, on_output: Callable[[], object] = lambda: None) -> list[Finding]:
         """Return what was found for one step and for a run, by the target's privacy weight."""
         return [finding for weight in self._weights for finding in self._attack(weight, on_output)]
+
+    def run_releases(self, on_output: Callable[[], object] = lambda: None) -> list[Finding]:
+        """Return what was found of what a run releases once, whatever its policy."""
+        made = [kind(self.noise_multiplier) for kind in self._releases]
+        return [audit_release(one, self.trials, self.delta, on_output) for one in made]
 
     def _attack(self, weight: float, on_output: Callable[[], object]) -> list[Finding]:
         kind = FAULTS[self.fault] if self.fault else Step
@@ -62,14 +74,22 @@ class MechanismAudit:
     @property
     def outputs(self) -> int:
         """How often `on_output` will be called."""
-        return 4 * self.trials * len(self._weights)
+        return self.trials * (4 * len(self._weights) + 2 * len(self._releases))
 
     @property
     def _weights(self) -> tuple[float, ...]:
         """The most and the least private record, and of published noise the one that halts it."""
+        if self.fault in RELEASE_FAULTS:
+            return ()
         if self.policy.noise_policy != "adaptive":
             return (1.0,)  # which knows no difference
         return (1.0, 0.0) if self.policy.weighs else (0.0,)
+
+    @property
+    def _releases(self) -> list[type[Release]]:
+        if self.fault in FAULTS:
+            return []
+        return [RELEASE_FAULTS[self.fault]] if self.fault else list(RELEASES.values())
 
     def to_dict(self, findings: list[Finding]) -> dict[str, Any]:
         """Return plain values: what was attacked, and what was found."""

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from evaluation.audit.faults import FAULTS
+from evaluation.audit.faults import FAULTS, RELEASE_FAULTS
 from evaluation.audit.mechanism import Finding, Step, Target, audit_step
 from evaluation.audit.neighbours import worst_case
 from evaluation.audit.report import MechanismAudit, guaranteed_for_json
@@ -46,13 +46,17 @@ class Effort:
 
 
 def audits(effort: Effort) -> dict[str, Callable[[], list[dict[str, Any]]]]:
-    """Return what audits each case: policies in full, faults by a single step."""
+    """Return what audits each case: policies in full, faulty steps by a single one."""
     made: dict[str, Callable[[], list[Finding]]] = {}
     for policy in POLICIES:
         audit = MechanismAudit(policy, trials=effort.trials, delta=effort.delta)
-        made[f"{policy.noise_policy}, {policy.policy_form}"] = audit.run
+        made[f"{policy.noise_policy}, {policy.policy_form}"] = audit.run_steps
+    made["releases"] = MechanismAudit(trials=effort.trials, delta=effort.delta).run_releases
     for name, kind in FAULTS.items():
         made[f"fault: {name}"] = partial(_fault, kind, effort)
+    for name in RELEASE_FAULTS:
+        broken = MechanismAudit(fault=name, trials=effort.fault_trials, delta=effort.delta)
+        made[f"fault: {name}"] = broken.run_releases
     return {case: partial(_repeated, make, effort.repetitions) for case, make in made.items()}
 
 

@@ -6,6 +6,7 @@ import importlib
 import resource
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -86,6 +87,12 @@ def peak_bytes() -> int:
         line = next(li for li in status.read_text().splitlines() if li.startswith("VmHWM"))
         return int(line.split()[1]) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def reset_peak() -> None:
+    """Let the peak begin anew; where the system has no way to, it stays that of the process."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
 
 
 def limit(threads: int, memory_gib: float) -> None:

@@ -54,7 +54,7 @@ def mechanism(
     noise_policy: Annotated[str, typer.Option(help="The policy to attack.")] = "uniform",
     policy_form: Annotated[str, typer.Option(help="sound or published.")] = "sound",
     fault: Annotated[
-        str | None, typer.Option(help="Break the step first; a wrong name lists all.")
+        str | None, typer.Option(help="Break a step or a release first; a wrong name lists all.")
     ] = None,
     noise_multiplier: Annotated[float, typer.Option(help="Sigma.")] = 1.0,
     steps: Annotated[int, typer.Option(help="Of the short run.")] = 6,
@@ -64,7 +64,7 @@ def mechanism(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Attack the noise step with worst-case neighbours; exit code 1 if its claim is refuted."""
+    """Attack the noise step and what is released once; exit code 1 if a claim is refuted."""
     from rich.console import Console as Stderr
     from rich.progress import Progress
 
@@ -77,7 +77,9 @@ def mechanism(
         findings = audited.run(lambda: bar.advance(task))
     show(audited.to_dict(findings), map(finding_line, findings), as_json)
     if not all(finding.theorem_holds for finding in findings):
-        raise VerificationError("the outputs show more than is claimed: the step is not private")
+        raise VerificationError(
+            "the outputs show more than is claimed: what is refuted is not private"
+        )
     if not all(finding.holds for finding in findings):
         raise VerificationError("the outputs show more than the nominal claim of this form")
 

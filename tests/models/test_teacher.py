@@ -115,9 +115,9 @@ def test_features_that_see_their_company_fail_the_check(questions, monkeypatch):
     kept = []
     original = Questions._read
 
-    def leaky(self, ids, cache):
-        kept.append(sum(ids))
-        return original(self, [*ids, kept[0] % 300], cache)
+    def leaky(self, rows, cache):
+        kept.append(sum(rows[0]))
+        return original(self, [[*ids, kept[0] % 300] for ids in rows], cache)
 
     monkeypatch.setattr(hidden_states.Questions, "_read", leaky)
     kept.append(7)

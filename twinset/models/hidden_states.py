@@ -1,7 +1,7 @@
 """What a language model makes of a text when it is asked about a label: hidden states as features.
 
-One text at a time: a batch would let the company round what a text's features are, and a private
-regression on them rests on each record's being its own.
+A private record is read by itself: a batch would let the company round what its features are, and
+a private regression on them rests on each record's being its own.
 """
 
 from __future__ import annotations
@@ -32,24 +32,34 @@ class Questions:
 
     def features(self, text: str, longest: int) -> np.ndarray:
         """Return the last hidden state (A, d) float64 behind each question."""
-        ids = self._tokenizer(" " + text.strip(), add_special_tokens=False)["input_ids"][:longest]
-        return self.of_tokens(ids)
+        return self.of_tokens(self.tokens(text, longest))
 
-    @torch.inference_mode()
+    def tokens(self, text: str, longest: int) -> list[int]:
+        """Return a text's token ids, so many at most."""
+        ids: list[int] = self._tokenizer(" " + text.strip(), add_special_tokens=False)["input_ids"]
+        return ids[:longest]
+
     def of_tokens(self, ids: Sequence[int]) -> np.ndarray:
         """Return the same of a text's token ids, without its end."""
+        found: np.ndarray = self.of_batch([ids])[0]
+        return found
+
+    @torch.inference_mode()
+    def of_batch(self, rows: Sequence[Sequence[int]]) -> np.ndarray:
+        """Return the same of several texts as long as one another (B, A, d): no private records."""
         from transformers import DynamicCache
 
         cache: Any = DynamicCache()
-        self._read([self._start, *ids], cache)
+        self._read([[self._start, *ids] for ids in rows], cache)
         found = []
         for question in self._questions:
-            found.append(self._read(question, cache)[0, -1].double().cpu().numpy())
+            states = self._read([question] * len(rows), cache)
+            found.append(states[:, -1].double().cpu().numpy())
             cache.crop(-len(question))
-        return np.stack(found)
+        return np.stack(found, 1)
 
-    def _read(self, ids: Sequence[int], cache: Any) -> torch.Tensor:
-        read = torch.tensor([list(ids)], device=self._model.device)
+    def _read(self, rows: Sequence[Sequence[int]], cache: Any) -> torch.Tensor:
+        read = torch.tensor([list(ids) for ids in rows], device=self._model.device)
         states: torch.Tensor = self._model.base_model(
             input_ids=read, past_key_values=cache, use_cache=True
         ).last_hidden_state

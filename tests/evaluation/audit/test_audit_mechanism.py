@@ -1,4 +1,4 @@
-"""The audit of the noise step: it is right about known mechanisms, and it catches broken ones."""
+"""The audit of steps and releases: right about known mechanisms, and it catches broken ones."""
 
 import json
 from typing import get_args
@@ -8,10 +8,11 @@ import pytest
 
 import cli
 from evaluation.audit import table as audit_table
-from evaluation.audit.faults import FAULTS
+from evaluation.audit.faults import FAULTS, RELEASE_FAULTS
 from evaluation.audit.lower_bound import epsilon_lower_bound
 from evaluation.audit.mechanism import MAX_GRAD_NORM, Step, Target, audit_step
 from evaluation.audit.neighbours import worst_case
+from evaluation.audit.releases import RELEASES, audit_release
 from evaluation.audit.report import MechanismAudit
 from twinset.config import NoisePolicyName, PolicyConfig
 from twinset.errors import InputError
@@ -89,7 +90,7 @@ def test_broken_clipping_moves_further(neighbours, fault, by):
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda p: p.noise_policy)
 def test_the_real_step_holds(policy):
-    findings = MechanismAudit(policy, trials=TRIALS).run()
+    findings = MechanismAudit(policy, trials=TRIALS).run_steps()
     assert all(finding.holds for finding in findings)
     assert max(f.lower_bound / f.claimed for f in findings) > 0.3  # it can see
 
@@ -119,7 +120,7 @@ def test_a_record_that_is_clipped_as_if_it_were_ordinary_is_caught(neighbours):
 @pytest.mark.parametrize("policy", PUBLISHED, ids=lambda p: p.noise_policy)
 def test_published_forms_exceed_their_nominal_epsilon(policy):
     """Adaptive through the length of the noise, importance through the least noisy direction."""
-    findings = MechanismAudit(policy, trials=TRIALS).run()
+    findings = MechanismAudit(policy, trials=TRIALS).run_steps()
     assert not any(finding.holds for finding in findings)
     assert all(finding.lower_bound <= finding.guaranteed for finding in findings)
 
@@ -146,19 +147,38 @@ def test_a_broken_step_is_caught(neighbours, fault):
 def test_twenty_audits_hold_and_twenty_of_each_fault_are_caught(neighbours):
     for _ in range(20):
         for policy in POLICIES:
-            findings = MechanismAudit(policy, trials=TRIALS).run()
+            findings = MechanismAudit(policy, trials=TRIALS).run_steps()
             assert all(finding.holds for finding in findings)
         for policy in PUBLISHED:
-            findings = MechanismAudit(policy, trials=TRIALS).run()
+            findings = MechanismAudit(policy, trials=TRIALS).run_steps()
             assert not any(finding.holds for finding in findings)
         assert all(is_caught(neighbours, fault) for fault in FAULTS)
+        assert all(finding.holds for finding in map(attacked, RELEASES.values()))
+        assert not any(finding.holds for finding in map(attacked, RELEASE_FAULTS.values()))
+
+
+def attacked(release):
+    return audit_release(release(1.0), TRIALS, DELTA, lambda: None)
+
+
+@pytest.mark.parametrize("what", RELEASES)
+def test_a_real_release_holds(what):
+    finding = attacked(RELEASES[what])
+    assert finding.what == what and finding.holds
+    assert finding.lower_bound > 0.3 * finding.claimed  # it can see
+
+
+@pytest.mark.parametrize("fault", RELEASE_FAULTS)
+def test_a_broken_release_is_caught(fault):
+    (finding,) = MechanismAudit(fault=fault, trials=TRIALS, delta=DELTA).run()
+    assert not finding.holds
 
 
 def test_the_command_tells_and_exits(capsys):
     few = ["audit", "mechanism", "--trials", "1000", "--quiet"]
     assert cli.main([*few, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert [finding["holds"] for finding in found["findings"]] == [True, True]
+    assert [finding["holds"] for finding in found["findings"]] == [True] * (2 + len(RELEASES))
     assert cli.main([*few, "--fault", "known-seed"]) == 1
     shown = capsys.readouterr()
     assert "REFUTED" in shown.out and "more than is claimed" in shown.err
@@ -168,7 +188,7 @@ def test_the_command_tells_and_exits(capsys):
     capsys.readouterr()
     assert cli.main([*few, *published]) == 1
     found = json.loads(capsys.readouterr().out)
-    assert {finding["guaranteed"] for finding in found["findings"]} == {"none"}
+    assert {finding["guaranteed"] for finding in found["findings"][: -len(RELEASES)]} == {"none"}
 
 
 @pytest.mark.parametrize(
@@ -182,13 +202,16 @@ def test_bad_options_are_refused(wrong):
 def test_the_table_holds_every_policy_and_fault_and_resumes(tmp_path, monkeypatch):
     monkeypatch.setattr(audit_table, "POLICIES", POLICIES[:1])
     monkeypatch.setattr(audit_table, "FAULTS", {"known-seed": FAULTS["known-seed"]})
+    monkeypatch.setattr(audit_table, "RELEASE_FAULTS", ["label-counts-as-of-one"])
     path = tmp_path / "new" / "found.json"
     audit_table.main(2, 100, 100, DELTA, path)
     lines = path.with_suffix(".md").read_text().splitlines()
-    assert [line.split(" | ")[0] for line in lines[2:5]] == [
-        "| uniform, sound", "| uniform, sound", "| fault: known-seed"
+    assert [line.split(" | ")[0] for line in lines[2:9]] == [
+        *["| uniform, sound"] * 2, *["| releases"] * 3,
+        "| fault: known-seed", "| fault: label-counts-as-of-one",
     ]  # fmt: skip
-    assert "| 2 of 2 |" in lines[2] and lines[4].endswith("| 0 of 2 | nothing |")
+    assert "| 2 of 2 |" in lines[2]
+    assert lines[7].endswith("| 0 of 2 | nothing |") and lines[8].endswith("| nothing |")
     monkeypatch.setattr(audit_table, "_repeated", lambda *of: pytest.fail())
     audit_table.main(2, 100, 100, DELTA, path)  # nothing is left to do
     with pytest.raises(InputError, match=r"other settings \(trials\)"):

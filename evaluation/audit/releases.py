@@ -1,0 +1,124 @@
+"""A white-box attack on what a run releases once: label counts, token marginals, the teacher.
+
+The real functions, on tables that differ in one unit: the one that moves the release furthest. The
+attacker knows all other units, and what the release would be without noise.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import ClassVar
+
+import numpy as np
+
+from evaluation.audit.lower_bound import epsilon_lower_bound
+from evaluation.audit.mechanism import Finding
+from twinset.privacy.accounting.accountant import epsilon
+from twinset.privacy.accounting.events import Event, GaussianRelease
+from twinset.privacy.mechanism.label_counts import release_label_counts
+from twinset.privacy.mechanism.private_regression import Descent, Regressions, fit_regressions
+from twinset.privacy.mechanism.randomness import Randomness
+from twinset.privacy.mechanism.token_marginals import MOST_TOKENS, release_token_marginals
+
+OTHERS = 3  # units that are always there
+COUNTED = 100  # others of each label, so that no count is cut at 0
+OWNED = 2  # records of the target, where a release counts those of an owner
+DESCENT = Descent(steps=3)  # few: what the attacker sees is the end of all of them
+
+
+class Release(ABC):
+    """One release, as twinset makes it.
+
+    Args:
+        noise_multiplier: σ, as the ledger records it.
+    """
+
+    what: ClassVar[str]
+    direction: ClassVar[np.ndarray]  # what the target adds, up to a factor
+
+    def __init__(self, noise_multiplier: float) -> None:
+        self.sigma, self.randomness = noise_multiplier, Randomness.from_os()
+        self.event: Event = GaussianRelease(noise_multiplier, self.what)
+
+    @property
+    def noise_multiplier(self) -> float:
+        """Return σ as it is drawn with."""
+        return self.sigma
+
+    @abstractmethod
+    def output(self, present: bool) -> np.ndarray:
+        """Return flat noisy numbers, with the target or without; note the event to record."""
+
+
+class LabelCounts(Release):
+    """Counts of two labels; the target is an owner, all of whose records have the first."""
+
+    what = "label counts"
+    direction = np.array([1.0, 0.0])
+    most: ClassVar[int] = OWNED  # records of an owner that noise is made for
+
+    def output(self, present: bool) -> np.ndarray:
+        """See `Release`."""
+        labels = ["a", "b"] * COUNTED + ["a"] * OWNED * present
+        counts, self.event = release_label_counts(
+            labels, ["a", "b"], self.noise_multiplier, self.randomness, self.most
+        )
+        return np.array(counts, float)
+
+
+class TokenMarginals(Release):
+    """Texts by token; the target's has as many tokens as are counted in full, and a label alone."""
+
+    what = "token marginals"
+    direction = np.repeat([0.0, 1.0], MOST_TOKENS + 1)
+
+    def output(self, present: bool) -> np.ndarray:
+        """See `Release`."""
+        units = [[(range(1, 3), (0,))]] * OTHERS + [[(range(1, MOST_TOKENS + 1), (1,))]] * present
+        found, event = release_token_marginals(
+            units, MOST_TOKENS + 1, [2], 0, self.noise_multiplier, self.randomness
+        )
+        assert event is not None
+        self.event = event
+        return found.counts[0].ravel()
+
+
+class TeacherWeights(Release):
+    """A regression of two classes; the target's gradient is as long as it may be, at each step.
+
+    There are no others, as their number is public: with the target and without it counts as one.
+    """
+
+    what = "teacher"
+    direction = np.array([1.0, -1.0])
+
+    def output(self, present: bool) -> np.ndarray:
+        """See `Release`."""
+        data = Regressions([np.ones((1, 1))], [np.zeros(1, np.int64)], [2], [[0]] * present)
+        (weights,) = fit_regressions(data, self.noise_multiplier, self.randomness, DESCENT)
+        return weights.ravel()
+
+
+RELEASES: dict[str, type[Release]] = {
+    kind.what: kind for kind in (LabelCounts, TokenMarginals, TeacherWeights)
+}
+
+
+def audit_release(
+    release: Release, trials: int, delta: float, on_output: Callable[[], object]
+) -> Finding:
+    """Attack a release: the others and the target, or the others alone."""
+
+    def scores(present: bool) -> np.ndarray:
+        return np.array(
+            [
+                (on_output(), float(release.output(present) @ release.direction))[1]
+                for _ in range(trials)
+            ]
+        )
+
+    present, absent = scores(True), scores(False)
+    claimed = epsilon([release.event], delta)
+    bound = epsilon_lower_bound(present, absent, delta)
+    return Finding(release.what, claimed, bound, delta, trials)

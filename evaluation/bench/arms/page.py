@@ -1,0 +1,272 @@
+"""The page of all arms, made of finished rows alone; what was not run is named as not run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from evaluation.bench.arms.measuring import EPSILON, MADE, NUMBER, SCORING
+from evaluation.bench.arms.plan import ALL_ROWS, ONCE, WHOLE, Stated
+from evaluation.bench.arms.scores import (
+    ACCURACY,
+    FIDELITY,
+    LENGTH,
+    LOG_ODDS,
+    MAUVE,
+    MEDIAN,
+    TEACHER,
+)
+from evaluation.markdown import page, table
+from evaluation.private_table import names_of
+from evaluation.results_store import ResultsStore
+from evaluation.scores import mean
+from twinset.privacy.accounting.rounding import up_decimals
+from twinset.release.markdown import code
+
+NOT_RUN = "not run"
+TEACHER_ARM, TWIN, BASE_ARM, REAL = "teacher itself", "twin + tilt", "base", "real rows"
+
+Rows = list[dict[str, Any]]  # of one case, one a seed
+Case = tuple[str, float, str, str]  # a measurement but for its seed
+
+
+class Page:
+    """Shows what was found beside what should be.
+
+    Args:
+        store: the rows.
+        stated: what there should be.
+    """
+
+    def __init__(self, store: ResultsStore, stated: Stated) -> None:
+        self._store, self._stated = store, stated
+        self._wanted = list(stated.measurements())
+        found = (student for row in store.rows.values() for student in _students_of(row))
+        self._students = list(dict.fromkeys([*stated.size["students"], *found]))
+
+    def text(self) -> str:
+        """Return it."""
+        tables = (self._table(name) for name in self._stated.tables)
+        return page(
+            "Twins beside the base, a teacher and real rows, all at one ε",
+            _INTRODUCTION,
+            ["## Summary", "", *self._summary()],
+            *tables,
+            ["## What it took", "", *self._costs()],
+            ["## Not run", "", *self._not_run()],
+            ["## How it was made", "", *self._made()],
+        )
+
+    def _rows(self, case: Case) -> Rows:
+        found = (self._store.rows.get((*case, seed)) for seed in self._stated.size["seeds"])
+        return [row for row in found if row is not None]
+
+    def _cases(self, name: str) -> list[Case]:
+        cases: list[Case] = [(*m[:3], m.rows) for m in self._wanted if m.table == name]
+        place = {arm.name: number for number, arm in enumerate(self._stated.arms)}
+        sizes = [*self._stated.size["rows"], ALL_ROWS]
+
+        def order(case: Case) -> tuple[int, float, int]:
+            return place[case[2]], case[1], sizes.index(case[3])
+
+        return sorted(dict.fromkeys(cases), key=order)
+
+    def _targets(self, name: str) -> list[str]:
+        attributes = self._stated.tables[name]["attributes"]
+        return [*attributes, names_of(attributes)] if len(attributes) > 1 else list(attributes)
+
+    def _summary(self) -> list[str]:
+        most, student = self._stated.size["rows"][-1], self._students[0]
+        header = ["table", "ε", "real", "twin", "real − twin", "twin − base", "best twin − teacher"]
+        lines = [
+            self._summary_line(name, epsilon, most, student)
+            for name in self._stated.tables
+            for epsilon in self._stated.size["epsilons"]
+        ]
+        explained = (
+            f"All labels together, student {student}; twin: “{TWIN}” of {most} rows, beside N real "
+            "rows. The last column takes the best student of the twin, and the teacher alone at "
+            "the same total ε. Means of the seeds that both have."
+        )
+        return [explained, "", *table([*header, "MAUVE"], lines, 2)]
+
+    def _summary_line(self, name: str, epsilon: float, most: str, student: str) -> list[str]:
+        target = self._targets(name)[-1]
+
+        def students(epsilon: float, arm: str, rows: str, of: Sequence[str]) -> list[float | None]:
+            cases = self._rows((name, epsilon, arm, rows))
+            return [_mean(_accuracy(row, target, one) for row in cases) for one in of]
+
+        (real,) = students(ONCE, REAL, WHOLE, [student])
+        (base,) = students(ONCE, BASE_ARM, most, [student])
+        (twin,) = students(epsilon, TWIN, most, [student])
+        (teacher,) = students(epsilon, TEACHER_ARM, ALL_ROWS, [TEACHER])
+        best = max((v for v in students(epsilon, TWIN, most, self._students) if v), default=None)
+        mauve = _mean(row.get(MAUVE) for row in self._rows((name, epsilon, TWIN, most)))
+        values = [real, twin, _less(real, twin), _less(twin, base), _less(best, teacher), mauve]
+        return [name, f"{epsilon:g}", *(NOT_RUN if v is None else f"{v:.3f}" for v in values)]
+
+    def _table(self, name: str) -> list[str]:
+        facts = self._store.facts.get("tables", {}).get(name)
+        if facts is None:
+            return [f"## {name}", "", f"{NOT_RUN}: the table was not there."]
+        said = ", ".join(f"{what}: {value}" for what, value in facts.items() if what != "SHA-256")
+        return [
+            *(f"## {name}", "", said, ""),
+            *("### Accuracy of students on real rows", "", *self._accuracies(name), ""),
+            *("### How like real rows", "", *self._likeness(name)),
+        ]
+
+    def _accuracies(self, name: str) -> list[str]:
+        columns = [(t, student) for t in self._targets(name) for student in self._students]
+        values = [_accuracy_of(target, student) for target, student in columns]
+        header = [f"{target}: {student}" for target, student in columns]
+        cases = [c for c in self._cases(name) if self._stated.arm(c[2]).use != "second"]
+        return self._lines(cases, header, values, NOT_RUN)
+
+    def _likeness(self, name: str) -> list[str]:
+        joint, attributes = self._targets(name)[-1], self._stated.tables[name]["attributes"]
+        values: dict[str, Callable[[dict[str, Any]], float | None]] = {
+            f"{FIDELITY}, {joint}": lambda row: row.get(FIDELITY, {}).get(joint),
+            **{f"{LOG_ODDS}, {one}": _log_odds_of(one) for one in attributes},
+            MAUVE: lambda row: row.get(MAUVE),
+            f"words: {LENGTH}": lambda row: row.get(LENGTH),
+            MEDIAN: lambda row: row.get(MEDIAN),
+        }
+        cases = [c for c in self._cases(name) if self._stated.arm(c[2]).use != "classify"]
+        return self._lines(cases, list(values), list(values.values()), "–")
+
+    def _lines(
+        self,
+        cases: Sequence[Case],
+        header: Sequence[str],
+        values: Sequence[Callable[[dict[str, Any]], float | None]],
+        blank: str,
+    ) -> list[str]:
+        lines = []
+        for case in cases:
+            rows = self._rows(case)
+            _, epsilon, arm, wanted = case
+            spent = max((row[EPSILON] for row in rows if row[EPSILON] is not None), default=None)
+            left = [arm, "none" if epsilon == ONCE else f"{epsilon:g}", wanted]
+            facts = [str(len(rows)), "" if spent is None else up_decimals(spent), _number(rows)]
+            shown = (_cell([value(row) for row in rows], blank) for value in values)
+            lines.append([*left, *facts, *(shown if rows else [NOT_RUN] * len(values))])
+        return table(["arm", "ε", "rows", "seeds", "ε spent", "rows kept", *header], lines, 3)
+
+    def _costs(self) -> list[str]:
+        spent: dict[tuple[str, str], dict[str, Any]] = {}
+        for key, row in self._store.rows.items():
+            name, epsilon, arm, rows, seed = key
+            of = f"{arm}, rows {rows}, {_shown(epsilon)}, seed {seed}"
+            for what, cost in row[MADE].items():
+                spent[str(name), f"{SCORING}: {of}" if what == SCORING else what] = cost
+        lines = [[*what, *_cost(cost)] for what, cost in spent.items()]
+        note = (
+            "Wall time, and peak resident memory of the process since the part began. What several "
+            "arms share was made once. A part that was killed counts from its last start."
+        )
+        return [note, "", *table(["table", "what", "minutes", "peak GiB"], lines, 2)]
+
+    def _not_run(self) -> Iterator[str]:
+        missing = [m for m in self._wanted if tuple(m) not in self._store.rows]
+        if not missing:
+            yield "Nothing: all was run."
+        for (name, epsilon), group in groupby(missing, lambda m: (m.table, m.epsilon)):
+            by_arm: dict[str, list[str]] = {}
+            for m in group:
+                by_arm.setdefault(m.arm, []).append(f"{m.rows} (seed {m.seed})")
+            each_arm = "; ".join(f"{arm}: rows {', '.join(each)}" for arm, each in by_arm.items())
+            yield f"- {name}, {_shown(epsilon)}: {each_arm}"
+
+    def _made(self) -> Iterator[str]:
+        for name, facts in self._store.facts.get("tables", {}).items():
+            sums = ", ".join(f"{file} {digest}" for file, digest in facts["SHA-256"].items())
+            yield f"- {name}: SHA-256 {sums}"
+        for what, value in self._store.settings.items():
+            if what == "about":
+                yield from (f"- {about}: {said}" for about, said in value.items())
+            else:
+                yield f"- {what}: {value}"
+        yield f"- seeds: {', '.join(map(str, self._stated.size['seeds']))}"
+        yield from (f"- command: {code(command)}" for command in self._store.commands)
+
+
+_INTRODUCTION = [
+    "Students learn from an arm's rows and are tested on real rows that nothing learnt from. Every "
+    "private arm has the whole of ε for all of its releases together. Rows are the first of one "
+    "generation.",
+    "",
+    "- base: behind the same prompts with the same decoding, without private data; label shares "
+    "are the real ones",
+    "- base + released words: tilted towards noisy counts of words; nothing is trained",
+    "- twin: trained, written without that tilt, whose counts it has paid for",
+    "- twin + tilt: the default of `twinset generate`",
+    "- teacher: a private classifier on hidden states, by itself of the base model; “relabelled”: "
+    "rows get its labels; “kept”: only those rows on whose labels it agrees; “itself”: no students",
+    "",
+    "Label fidelity: how often the first student, trained on real rows, finds the labels; that of "
+    "the second real sample, the held-out rows, is what real rows reach. Log-odds correlation: of "
+    "words between labels, with the training rows. MAUVE is that of docs/results.md. With several "
+    "seeds: mean and 95 % t interval.",
+]
+
+
+def _shown(epsilon: Any) -> str:
+    return "no ε" if epsilon == ONCE else f"ε {epsilon:g}"
+
+
+def _students_of(row: Mapping[str, Any]) -> list[str]:
+    known: dict[str, float] = next(iter(row.get(ACCURACY, {}).values()), {})
+    return [student for student in known if student != TEACHER]
+
+
+def _accuracy(row: Mapping[str, Any], target: str, student: str) -> float | None:
+    found = row.get(ACCURACY, {}).get(target, {})
+    value: float | None = found.get(student)
+    return value
+
+
+def _accuracy_of(target: str, student: str) -> Callable[[dict[str, Any]], float | None]:
+    """Return what reads a student's accuracy; a teacher is its own student."""
+
+    def value(row: dict[str, Any]) -> float | None:
+        found = _accuracy(row, target, TEACHER)
+        return _accuracy(row, target, student) if found is None else found
+
+    return value
+
+
+def _log_odds_of(attribute: str) -> Callable[[dict[str, Any]], float | None]:
+    return lambda row: row.get(LOG_ODDS, {}).get(attribute)
+
+
+def _cell(values: Iterable[float | None], blank: str) -> str:
+    known = [value for value in values if value is not None]
+    if not known:
+        return blank
+    score = mean("", known, "match", float("-inf"), float("inf"))
+    digits = 3 if abs(score.value) <= 1 else 1
+    middle, low, high = (f"{v:.{digits}f}" for v in (score.value, score.low, score.high))
+    return middle if len(known) == 1 else f"{middle} [{low}, {high}]"
+
+
+def _number(rows: Rows) -> str:
+    kept = sorted({row[NUMBER] for row in rows if row[NUMBER]})
+    return "–".join(f"{number:,}" for number in dict.fromkeys((*kept[:1], *kept[-1:])))
+
+
+def _cost(cost: Mapping[str, Any]) -> list[str]:
+    if "note" in cost:
+        return [cost["note"], ""]
+    return [f"{cost['minutes']:.1f}", f"{cost['peak GiB']:.2f}"]
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _less(ours: float | None, theirs: float | None) -> float | None:
+    return None if ours is None or theirs is None else ours - theirs

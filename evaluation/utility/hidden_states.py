@@ -1,0 +1,92 @@
+"""A classifier on what a language model makes of a text when it is asked about its labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from twinset.models.base_model import load_base
+from twinset.models.hidden_states import Questions
+from twinset.models.precision import fastest
+from twinset.models.teacher import Whitening
+
+TOKENS_AT_ONCE = 2048
+INVERSE_PENALTY = 10.0  # C of the logistic regression on vectors of length one
+
+
+class HiddenStates:
+    """Reads texts, each of them once: vectors are kept in memory as long as this object.
+
+    Args:
+        base_model: folder, asset or hub name.
+        attributes: names of the label columns that the model is asked about.
+        longest: tokens of a text that are read.
+    """
+
+    def __init__(self, base_model: str, attributes: Sequence[str], longest: int) -> None:
+        self._name, self._attributes, self._longest = base_model, list(attributes), longest
+        self._known: dict[str, np.ndarray] = {}
+
+    def encode(self, texts: Sequence[str]) -> np.ndarray:
+        """Return hidden states (N, A, d)."""
+        tokens = {
+            t: self._questions.tokens(t, self._longest) for t in {*texts} - self._known.keys()
+        }
+        by_length = sorted(tokens, key=lambda text: len(tokens[text]))
+        for length, group in groupby(by_length, lambda text: len(tokens[text])):
+            alike = list(group)
+            at_once = max(1, TOKENS_AT_ONCE // (length + 1))
+            for start in range(0, len(alike), at_once):
+                some = alike[start : start + at_once]
+                states = self._questions.of_batch([tokens[text] for text in some])
+                self._known.update(zip(some, states.astype(np.float32), strict=True))
+        return np.stack([self._known[text] for text in texts])
+
+    @cached_property
+    def _questions(self) -> Questions:
+        base = load_base(self._name)
+        return Questions(fastest(base.model), base.tokenizer, self._attributes)
+
+
+class HiddenStateClassifier:
+    """A logistic regression on all attributes' hidden states, each whitened by the texts learnt.
+
+    Args:
+        states: reads texts.
+    """
+
+    def __init__(self, states: HiddenStates) -> None:
+        self._states = states
+
+    def fit(self, texts: Sequence[str], labels: Sequence[str]) -> HiddenStateClassifier:
+        """Learn from rows."""
+        from sklearn.linear_model import LogisticRegression
+
+        states = self._states.encode(texts)
+        self._whitenings = [Whitening.of(states[:, i]) for i in range(states.shape[1])]
+        self._regression: Any = LogisticRegression(C=INVERSE_PENALTY, max_iter=1000)
+        self._regression.fit(self._vectors(states), labels)
+        return self
+
+    def predict(self, texts: Sequence[str]) -> np.ndarray:
+        """Return the labels (N,) of texts."""
+        found: np.ndarray = self._regression.predict(self._vectors(self._states.encode(texts)))
+        return found
+
+    def _vectors(self, states: np.ndarray) -> np.ndarray:
+        """(N, A, d) → (N, A · (c + 1))."""
+        return np.stack(
+            [
+                np.concatenate([w(s) for w, s in zip(self._whitenings, text, strict=True)])
+                for text in states
+            ]
+        )
+
+
+def hidden_state_classifier(states: HiddenStates) -> Callable[[int], HiddenStateClassifier]:
+    """Return what makes an unfitted one for a seed, as `classifiers.Classifier` has it."""
+    return lambda seed: HiddenStateClassifier(states)
