@@ -26,16 +26,19 @@ from tests.helpers.commands import (
 from tests.helpers.machines import machine_of
 from twinset.commandline.console import Console
 from twinset.errors import InputError
-from twinset.privacy.accounting.events import SubsampledGaussian
+from twinset.pipeline import finetune as finetuning
+from twinset.privacy.accounting.events import TEACHER, SubsampledGaussian
 from twinset.privacy.statement.ledger import Ledger
 from twinset.release.verify import verify
 from twinset.sampling import row_shards
 from twinset.sampling.sampler import RowGroups
+from twinset.sampling.twin_model import TwinModel
 from twinset.training import step_log
 from twinset.training.loop import PrivateOptimizer
 from twinset.training.step_log import StepLog, StepRange
 
 RUN = ("t.csv", "--run", "r", "--rows", "6", "--steps", "5", "--epsilon", "20")
+COPY = (*RUN, "--run", "copy", "--resume")
 UNFINISHED = Path(".r.partial/internal/unfinished")
 
 
@@ -113,12 +116,56 @@ def weights_of(run) -> bytes:
     return Path(run, "model/model.safetensors").read_bytes()
 
 
-def test_a_run_with_a_teacher_is_not_resumed(place, generate, killed):
-    """It is released at the end: of two copies resumed there neither would count the other's."""
-    teacher = ("--teacher-share", "0.1")
-    killed(2, *teacher)
-    again = generate("--resume", *teacher)
-    assert again.code == 2 and "--teacher-share cannot be resumed" in again.err
+def teachers_of(run) -> int:
+    """Count the teachers that the ledger of a run states."""
+    events = Ledger.load(Path(run, "model/ledger.json")).events
+    return sum(getattr(event, "what", None) == TEACHER for event in events)
+
+
+TAUGHT = ("--teacher-share", "0.1")
+
+
+@pytest.fixture
+def killed_before(generate, monkeypatch):
+    """Run `generate` with a teacher, and kill it before a method is called."""
+
+    def run(owner, method):
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, method, lambda *given: die())
+            assert generate(*TAUGHT).code == 1
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("owner", "method", "fits"),
+    [(resumption.Resumption, "keep_teacher", 1), (TwinModel, "save", 0)],
+)
+def test_a_teacher_is_released_anew_only_where_nobody_saw_it(
+    generate, killed_before, monkeypatch, owner, method, fits
+):
+    killed_before(owner, method)
+    fitted, plain = [], finetuning.fit_teacher
+    monkeypatch.setattr(finetuning, "fit_teacher", lambda *of: fitted.append(0) or plain(*of))
+    assert generate("--resume", *TAUGHT).code == 0
+    assert (len(fitted), teachers_of("r"), steps_of("r")) == (fits, 1, 5)
+
+
+@pytest.mark.parametrize("looks", [True, False], ids=["", "control: it does not look"])
+def test_two_copies_that_release_a_teacher_each_are_two_releases(
+    generate, killed_before, monkeypatch, looks
+):
+    killed_before(resumption.Resumption, "keep_teacher")
+    shutil.copytree(".r.partial", ".copy.partial")
+    assert generate("--resume", *TAUGHT).code == 0
+    if not looks:
+        monkeypatch.setattr(resumption.Resumption, "_others", lambda self: [])
+        assert generate(*TAUGHT, given=COPY).code == 0 and teachers_of("copy") == 1
+        return
+    refused = generate(*TAUGHT, given=COPY)
+    assert refused.code == 2 and "from step 5 to step 6" in refused.err
+    assert generate(*TAUGHT, "--accept-spend", given=COPY).code == 0
+    assert (teachers_of("r"), teachers_of("copy"), steps_of("copy")) == (1, 2, 5)
 
 
 @pytest.mark.parametrize("policy", ["uniform", "importance", "selective"])
@@ -229,9 +276,6 @@ def test_resuming_twice_from_one_checkpoint_is_two_releases(generate, killed):
     assert generate("--resume", "--accept-spend").code == 0
     assert steps_of("first") == 5
     assert steps_of("r") == 7  # 5, and the 2 that were taken twice
-
-
-COPY = (*RUN, "--run", "copy", "--resume")
 
 
 @pytest.fixture

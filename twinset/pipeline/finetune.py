@@ -22,10 +22,10 @@ from twinset.data.lazy_columns import Picked
 from twinset.data.tokenization import TokenisedRecords, text_budget, tokenise
 from twinset.detectors import detector_named
 from twinset.detectors.masking import Masked
-from twinset.errors import InputError
 from twinset.models.base_model import context_length
+from twinset.models.teacher import Teacher
 from twinset.pipeline.finetuning_run import FinetuningRun
-from twinset.pipeline.fit_teacher import fit_teacher
+from twinset.pipeline.fit_teacher import fit_teacher, teacher_event
 from twinset.pipeline.noisy_counts import NoisyCounts, noisy_counts
 from twinset.pipeline.open_ledger import open_ledger
 from twinset.pipeline.prepare import Prepared
@@ -72,7 +72,7 @@ def finetune(
     trainer = _trainer(run)
     if prepared.config.policy.noise_policy == "selective":
         _train_masked(run, trainer, counts)
-    _train_private(run, trainer, counts)
+    policy = _train_private(run, trainer, counts)
     model = TwinModel(
         trainer.finished(),
         prepared.base.tokenizer,
@@ -87,7 +87,7 @@ def finetune(
     if counts.marginals is not None:
         model.tilt_towards(counts.marginals, run.progress)
     if prepared.config.privacy.teacher_share:
-        model.teacher = fit_teacher(run, model)
+        model.teacher = _teacher(run, policy, model)
     return model
 
 
@@ -96,11 +96,6 @@ def _begin(prepared: Prepared, progress: Progress, context: RunContext) -> Finet
     for warning in prepared.plan.warnings:
         progress.warn(warning)
     resumed = context.resumption.resume_state() if context.resumption else None
-    if resumed and prepared.config.privacy.teacher_share:
-        raise InputError(
-            "a run with `teacher_share` cannot be resumed: its teacher is released at the end, and "
-            "of two copies neither would count the other's; `overwrite=True` begins anew"
-        )
     seed = prepared.config.privacy.insecure_noise_seed
     randomness = Randomness.from_os() if seed is None else Randomness.for_tests(seed)
     ledger = resumed.ledger if resumed else _new_ledger(prepared, randomness)
@@ -169,7 +164,7 @@ def _train_masked(run: FinetuningRun, trainer: Trainer, counts: NoisyCounts) -> 
     run.progress.say("phase 2 of 2: texts as they are")
 
 
-def _train_private(run: FinetuningRun, trainer: Trainer, counts: NoisyCounts) -> None:
+def _train_private(run: FinetuningRun, trainer: Trainer, counts: NoisyCounts) -> NoisePolicy:
     """The phase whose steps spend ε: the last, and with most policies the only one."""
     plan, phase = run.prepared.plan, run.prepared.config.policy.phases - 1
     batches = _batches(run, phase)
@@ -178,6 +173,18 @@ def _train_private(run: FinetuningRun, trainer: Trainer, counts: NoisyCounts) ->
     run_training(trainer, batches, _step_context(run, phase, plan, policy, counts))
     _count_others(run, policy)  # who trained meanwhile; the model is not written yet
     _report_noise(run, policy, trainer)
+    return policy
+
+
+def _teacher(run: FinetuningRun, policy: NoisePolicy, model: TwinModel) -> Teacher | None:
+    """Return the teacher that a resumed run has released, or release one."""
+    if run.resume_state and (folder := run.resume_state.teacher):
+        return model.read_teacher(folder)
+    teacher = fit_teacher(run, model)
+    if run.context.resumption:
+        run.context.resumption.keep_teacher(teacher.save, run.ledger)
+        _count_others(run, policy)
+    return teacher
 
 
 def _batches(run: FinetuningRun, phase: int) -> list[np.ndarray]:
@@ -213,9 +220,10 @@ def _step_context(
 
 
 def _count_others(run: FinetuningRun, policy: NoisePolicy) -> None:
-    """Count steps that other processes took from a state of this run, and left something of."""
+    """Count what other processes did from a state of this run, and left something of."""
     if run.context.resumption:
-        run.context.resumption.count_others(policy.event, run.ledger.record)
+        teacher = teacher_event(run)
+        run.context.resumption.count_others(policy.event, teacher, run.ledger.record)
 
 
 def _params(run: FinetuningRun, plan: Plan, weights: Tensor | None = None) -> MechanismParams:

@@ -22,8 +22,7 @@ def fit_teacher(run: FinetuningRun, model: TwinModel) -> Teacher:
     """
     whitenings = _whitenings(run, model)
     schema = run.prepared.records.schema
-    noise = run.release_noise(run.prepared.plan.teacher_noise)
-    drawn = _drawn(run)
+    event, drawn = teacher_event(run), _drawn(run)
     places = {c: schema.value_numbers(c) for c in schema.combinations}
     records = [record for unit in drawn for record in unit]
     vectors = _vectors(run, model, whitenings, records)
@@ -35,10 +34,19 @@ def fit_teacher(run: FinetuningRun, model: TwinModel) -> Teacher:
         [len(attribute.values) for attribute in schema.attributes],
         [[next(position) for _ in unit] for unit in drawn],
     )
+    noise = event.noise_multiplier if event else 0.0
     weights = fit_regressions(data, noise, run.randomness)
-    if noise:
-        run.ledger.record(GaussianRelease(noise, TEACHER))
+    if event:
+        run.ledger.record(event)
     return Teacher(whitenings, weights)
+
+
+def teacher_event(run: FinetuningRun) -> GaussianRelease | None:
+    """Return what the teacher spends; None: there is none, or no privacy."""
+    if not run.prepared.config.privacy.teacher_share:
+        return None
+    noise = run.release_noise(run.prepared.plan.teacher_noise)
+    return GaussianRelease(noise, TEACHER) if noise else None
 
 
 def _whitenings(run: FinetuningRun, model: TwinModel) -> list[Whitening]:

@@ -224,6 +224,15 @@ class TwinModel:
             found.append({each.name: each.values[number] for each, number in pairs})
         return pd.DataFrame(found, columns=[each.name for each in self.schema.attributes])
 
+    def read_teacher(self, folder: Path) -> Teacher | None:
+        """Return the teacher that a folder holds; None: it holds none.
+
+        Raises:
+            ValueError, KeyError: it is of other attributes, or of another model.
+        """
+        classes = [len(attribute.values) for attribute in self.schema.attributes]
+        return Teacher.load(folder, classes, self.model.config.hidden_size)
+
     @property
     def _prompts(self) -> dict[Combination, list[int]]:
         return prompt_tokens(self.template, self.schema.combinations, self.tokenizer)
@@ -299,8 +308,7 @@ class TwinModel:
             )
             vocabulary = base.model.config.vocab_size
             model.tilt = TokenTilt.load(folder, model.schema, vocabulary)
-            classes = [len(attribute.values) for attribute in model.schema.attributes]
-            model.teacher = Teacher.load(folder, classes, base.model.config.hidden_size)
+            model.teacher = model.read_teacher(folder)
             model._check()
             return model
         except InputError:

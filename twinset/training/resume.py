@@ -24,6 +24,7 @@ from twinset.errors import InputError
 from twinset.files.atomic import write_json
 from twinset.files.cache import cache_dir
 from twinset.files.checkpoints import Checkpoint, Checkpoints, save_state
+from twinset.files.manifest import CHECKSUMS
 from twinset.models.device import CPU
 from twinset.privacy.accounting.events import Event
 from twinset.privacy.mechanism.token_marginals import TokenMarginals
@@ -51,6 +52,7 @@ class ResumeState:
         counts: noisy label counts, released before.
         ledger: what was spent until then.
         marginals: noisy counts of tokens, released before; None: they are not.
+        teacher: folder of the teacher, released before; None: it is not.
     """
 
     phase: int
@@ -58,6 +60,7 @@ class ResumeState:
     counts: dict[Combination, int]
     ledger: Ledger
     marginals: TokenMarginals | None = None
+    teacher: Path | None = None
 
     def steps_of(self, phase: int) -> int:
         """Return how many steps of a phase the state holds, where it is of that phase."""
@@ -140,6 +143,7 @@ class Resumption:
 
         facts = json.loads((checkpoint.folder / FACTS).read_text("utf-8"))
         marginals = checkpoint.folder / MARGINALS
+        has_teacher = checkpoint.step > self._steps * self._phases
         self._counted = facts["counted"]
         self._others()
         return ResumeState(
@@ -148,27 +152,37 @@ class Resumption:
             {tuple(c): n for c, n in facts["label_counts"]},
             Ledger.load(checkpoint.folder / LEDGER),
             TokenMarginals.load(marginals) if marginals.is_file() else None,
+            checkpoint.folder if has_teacher else None,
         )
 
-    def count_others(self, event: Event, record: Callable[[Event], object]) -> None:
-        """Count steps that others took and left something of: releases of their own.
+    def count_others(
+        self, event: Event, teacher: Event | None, record: Callable[[Event], object]
+    ) -> None:
+        """Count what others did and left something of: releases of their own.
 
-        To be called before the first step that spends ε, and again after the last: the log
-        holds that one by then, so of two that train at a time one sees the other here.
+        To be called before the first step that spends ε, after the last, and after the teacher: the
+        log holds it by then, so of two that train at a time one sees the other here.
+
+        Args:
+            event: of a step.
+            teacher: event of the teacher; None: it spends nothing.
+            record: the ledger's.
 
         Raises:
             InputError: there are such steps, and they were not accepted.
         """
         found = self._others()
         self._warn_unseen()
-        for _ in range(self._spending(found)):
-            record(event)
+        steps, teachers = self._spending(found)
+        for one in [event] * steps + [teacher] * teachers:
+            if one is not None:
+                record(one)
         self._counted = self._counted | {one.process: one.last for one in found}
 
     def _others(self) -> list[StepRange]:
         """Return what others did that is not in the ledger, if it may be there."""
         found = self._log.uncounted(self._counted)
-        if self._spending(found) and not self._accept_spend:
+        if any(self._spending(found)) and not self._accept_spend:
             first, last = min(s.first for s in found), max(s.last for s in found)
             raise InputError(
                 f"another process took the run from step {first} to step {last}: taking these "
@@ -177,10 +191,11 @@ class Resumption:
             )
         return found
 
-    def _spending(self, ranges: list[StepRange]) -> int:
-        """Return how many steps spend ε."""
-        free = (self._phases - 1) * self._steps
-        return sum(max(0, s.last - max(s.first, free)) for s in ranges)
+    def _spending(self, ranges: list[StepRange]) -> tuple[int, int]:
+        """Return how many steps spend ε, and how many teachers, which stand behind the last."""
+        free, last = (self._phases - 1) * self._steps, self._phases * self._steps
+        steps = sum(max(0, min(s.last, last) - max(s.first, free)) for s in ranges)
+        return steps, sum(s.first <= last < s.last for s in ranges)
 
     def callback(
         self,
@@ -213,6 +228,30 @@ class Resumption:
             save_state(state(), folder / STATE)
             if marginals is not None:
                 marginals.save(folder / MARGINALS)
+
+        self._checkpoints.write(step, save)
+        self._log.reach(step)
+        self._kept()
+
+    def keep_teacher(self, save_teacher: Callable[[Path], object], ledger: Ledger) -> None:
+        """Write a checkpoint that holds the teacher too: it is logged as the step behind the last.
+
+        Args:
+            save_teacher: writes it into a folder.
+            ledger: with its event.
+        """
+        trained, step = self._checkpoints.newest(), self._phases * self._steps + 1
+        assert trained is not None  # training ends with one
+
+        def save(folder: Path) -> None:
+            for path in trained.folder.iterdir():
+                if path.name != CHECKSUMS:
+                    shutil.copyfile(path, folder / path.name)
+            facts = json.loads((folder / FACTS).read_text("utf-8"))
+            facts["counted"] = self._counted | {self._log.process: step}
+            write_json(folder / FACTS, facts)
+            write_json(folder / LEDGER, ledger.to_dict())
+            save_teacher(folder)
 
         self._checkpoints.write(step, save)
         self._log.reach(step)

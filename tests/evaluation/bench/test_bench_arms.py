@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from twinset.training.private_optimizer import PrivateOptimizer
 
 from evaluation.bench.arms import __main__ as arms
 from evaluation.bench.arms import rows, runs
@@ -19,7 +20,6 @@ from twinset.errors import InputError
 from twinset.privacy.accounting.accountant import epsilon
 from twinset.privacy.accounting.events import SubsampledGaussian
 from twinset.privacy.statement.ledger import Ledger
-from twinset.training.private_optimizer import PrivateOptimizer
 
 NAME = "blitzer_dvd_kitchen"
 CELL = Path("out", NAME, "epsilon-8-seed-0")
