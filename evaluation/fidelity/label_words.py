@@ -8,7 +8,9 @@ import numpy as np
 
 from evaluation.fidelity.words import words
 
-LEAST_TEXTS = 5  # that a word is in, on either side: of rarer ones log-odds are chance
+# That a word is in, on either side: of rarer ones log-odds are chance. Of two halves of 3,128 real
+# reviews the correlation is 0.45 with 5 texts, 0.66 with 20.
+LEAST_TEXTS = 20
 _HALF = 0.5  # text added to each count, so that none is zero
 
 Labelled = tuple[Sequence[str], Sequence[str]]  # texts, and the label of each
@@ -25,8 +27,8 @@ def log_odds_correlation(ours: Labelled, real: Labelled) -> float | None:
         ours: a twin.
         real: real rows.
 
-    >>> real = ["bad film", "dull film", "bad plot", "good film", "fine film", "good plot"] * 9
-    >>> labels = (["-"] * 3 + ["+"] * 3) * 9
+    >>> real = ["bad film", "dull film", "bad plot", "good film", "fine film", "good plot"] * 30
+    >>> labels = (["-"] * 3 + ["+"] * 3) * 30
     >>> round(log_odds_correlation((real, labels), (real, labels)), 3)
     1.0
     >>> round(log_odds_correlation((real, labels[::-1]), (real, labels)), 3)
