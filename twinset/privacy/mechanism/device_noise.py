@@ -188,8 +188,8 @@ def _angle_columns(rows: int) -> list[list[float]]:
 @cache
 def is_exact_on(device: torch.device) -> bool:
     """Return whether a device makes the processor's numbers, bit by bit; tried with a known key."""
-    here, there = (_tried(x) for x in (torch.device("cpu"), device))
-    return torch.equal(here, there.cpu())
+    processor = torch.empty(0).cpu().device
+    return torch.equal(_tried(processor), _tried(device).cpu())
 
 
 def _tried(device: torch.device) -> Tensor:

@@ -90,32 +90,25 @@ def add_gaussian_(
     """
     import torch
 
+    from twinset.privacy.mechanism.device_noise import is_exact_on
+
     if tensor.dtype not in (torch.float32, torch.float64):
         raise TypeError(f"noise is added to float32 or float64 tensors only, not {tensor.dtype}")
-    place = _place(tensor)
     with torch.no_grad():
-        stds = float(std) if scales is None else std * scales.detach().to(place).double().flatten()
+        stays = tensor.is_cpu or is_exact_on(tensor.device)
+        known, scale = (x if x is None or stays else x.cpu() for x in (tensor.detach(), scales))
+        stds = float(std) if scale is None else std * scale.detach().double().flatten()
         _check(std, stds)
         if std == 0:
             return tensor
-        flat = tensor.detach().to(place).contiguous().view(-1)
+        flat = known.contiguous().view(-1)
         if flat.is_cpu:
             _add(flat.numpy(), stds if isinstance(stds, float) else stds.numpy(), randomness)
         else:
             _add_there(flat, stds, randomness)
-        if flat.device != tensor.device or not tensor.is_contiguous():
+        if not stays or not tensor.is_contiguous():
             tensor.copy_(flat.view(tensor.shape))
     return tensor
-
-
-def _place(tensor: torch.Tensor) -> torch.device:
-    """Return where its noise is made."""
-    import torch
-
-    from twinset.privacy.mechanism.device_noise import is_exact_on
-
-    own = tensor.is_cpu or is_exact_on(tensor.device)
-    return tensor.device if own else torch.device("cpu")
 
 
 def _check(std: float, stds: float | torch.Tensor) -> None:
