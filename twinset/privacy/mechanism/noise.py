@@ -96,8 +96,10 @@ def add_gaussian_(
         raise TypeError(f"noise is added to float32 or float64 tensors only, not {tensor.dtype}")
     with torch.no_grad():
         stays = tensor.is_cpu or is_exact_on(tensor.device)
-        known, scale = (x if x is None or stays else x.cpu() for x in (tensor.detach(), scales))
-        stds = float(std) if scale is None else std * scale.detach().double().flatten()
+        known = tensor.detach() if stays else tensor.cpu()
+        stds: float | torch.Tensor = float(std)
+        if scales is not None:
+            stds = std * (scales.detach() if stays else scales.cpu()).double().flatten()
         _check(std, stds)
         if std == 0:
             return tensor
