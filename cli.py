@@ -161,7 +161,7 @@ def _make(
             result = runs.generate(source, config, rows, places, progress)
     show_result(result, as_json)
     if not (model_only or quiet or as_json):
-        show_first_verdict(result, source)
+        show_first_verdict(result, source, config.speed.device)
 
 
 @_command

@@ -39,7 +39,6 @@ from twinset.data.formats import read_frame, reading_notes, write_frame
 from twinset.data.text_files import Layout
 from twinset.errors import InputError
 from twinset.models.base_model import load_base
-from twinset.models.device import AUTO
 from twinset.privacy.statement.ledger import UNIT
 from twinset.progress import Progress
 
@@ -120,7 +119,7 @@ def evaluate(
     Raises:
         InputError: a table cannot be used.
     """
-    embeddings = SentenceEncoder(progress.say)
+    embeddings = SentenceEncoder(progress.say, release.device)
     makers = make_classifiers(request.classifiers, progress.say, request.encoder, embeddings)
     run, twin = release.run, release.twin
     if request.sweep and run is None:
@@ -193,7 +192,8 @@ def _public_model(
         notes.append("no run folder (--run): no rows of the base model, and no perplexity")
         return None
     try:
-        base = load_base(run.config.training.base_model, device=AUTO, say=progress.say)
+        config = run.config
+        base = load_base(config.training.base_model, device=config.speed.device, say=progress.say)
     except InputError as error:
         notes.append(f"no perplexity: {error}")
         return None

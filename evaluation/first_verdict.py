@@ -30,6 +30,7 @@ from evaluation.report.verdicts import Verdict, faithful, leaking
 from evaluation.utility.classifiers import make_classifiers
 from evaluation.utility.usefulness import Usefulness
 from twinset.data.records import Records
+from twinset.models.device import AUTO
 from twinset.pipeline.request import Source
 from twinset.progress import Progress
 from twinset.sampling.twin_model import TwinModel
@@ -44,8 +45,14 @@ NOT_HELD_OUT = (
 )
 
 
-def first_verdict(run: Path, source: Source, progress: Progress) -> list[str]:
+def first_verdict(run: Path, source: Source, progress: Progress, device: str = AUTO) -> list[str]:
     """Return the five lines, or the one that says how to get them.
+
+    Args:
+        run: its folder.
+        source: the private table.
+        progress: is notified of what happens.
+        device: that reads rows with the run's model.
 
     Raises:
         InputError: the private table cannot be read again.
@@ -53,7 +60,7 @@ def first_verdict(run: Path, source: Source, progress: Progress) -> list[str]:
     names = {"run": shlex.quote(str(run)), "table": shlex.quote(source.name)}
     if not has_held_out(run):
         return [NOT_HELD_OUT.format(**names)]
-    release = Release.read(run)
+    release = Release.read(run, device=device)
     trained, held = (_some(records, MOST) for records in parts(run, source))
     judged = list(_judged(release, trained, held, progress))
     lines = [f"{v.question:<22}{v.answer}: {v.line}" for v in judged]
@@ -78,7 +85,7 @@ def _judged(
     yield likeness if rows >= FEW_ROWS else _of_few(likeness)
     texts = twin[schema.text].astype(str).tolist()
     assert release.run is not None
-    model = TwinModel.load(release.run.root)
+    model = TwinModel.load(release.run.root, release.device)
     leaks = leaking(_attacked(model, texts, trained, held, progress))
     if rows < FEW_ROWS and leaks.tone == "good":
         leaks = _of_few(leaks)

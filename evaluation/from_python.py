@@ -76,7 +76,7 @@ def audit(
 def _release(model: TwinModel, twin: pd.DataFrame, folder: Path) -> Release:
     claim, path = model.guarantee, _file(twin, folder / "twin.parquet")
     made = Twin(twin, claim.epsilon, claim.delta, claim.sentence, unit=claim.unit)
-    return Release(path, path, made, None)
+    return Release(path, path, made, None, str(model.model.device))
 
 
 def scores_of(findings: Findings) -> pd.DataFrame:

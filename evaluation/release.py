@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from evaluation.twins import Twin, read_twin
-from twinset.config import RunConfig
+from twinset.config import RunConfig, SpeedConfig
 from twinset.data.columns import choose_columns
 from twinset.data.formats import FORMATS, written_names
 from twinset.data.label_rules import LabelRules
@@ -25,7 +25,7 @@ from twinset.errors import DAMAGED, InputError
 from twinset.files.atomic import sha256_file
 from twinset.files.environment import machine, versions
 from twinset.files.limits import read_text
-from twinset.models.device import AUTO
+from twinset.models.device import AUTO, check_device
 from twinset.release.run_format import LEDGER, check_file_format
 from twinset.sampling.twin_model import DESCRIPTION, twin_frame
 
@@ -49,8 +49,12 @@ class FinishedRun:
     labels: LabelRules = LabelRules()
 
     @classmethod
-    def read(cls, root: Path) -> FinishedRun:
+    def read(cls, root: Path, device: str = AUTO) -> FinishedRun:
         """Read a run folder.
+
+        Args:
+            root: the run folder.
+            device: of what is computed from now on: of this machine, not of the run's.
 
         Raises:
             InputError: the folder is none, is damaged, or is of another format.
@@ -64,7 +68,7 @@ class FinishedRun:
             config = replace(
                 config,
                 training=replace(config.training, **chosen),
-                speed=replace(config.speed, device=AUTO),  # of this machine, not of the run's
+                speed=replace(config.speed, device=device),
             )
             described = _json(root / "model" / DESCRIPTION)
             schema = Schema.from_dict(described["schema"])
@@ -115,30 +119,33 @@ class Release:
         file: the file of the twin's rows.
         twin: its rows, and what is guaranteed of them.
         run: the run folder.
+        device: that computes what is measured, as `device_of` takes it.
     """
 
     path: Path
     file: Path
     twin: Twin
     run: FinishedRun | None
+    device: str = AUTO
 
     @classmethod
-    def read(cls, path: Path, run: Path | None = None) -> Release:
+    def read(cls, path: Path, run: Path | None = None, device: str = AUTO) -> Release:
         """Read a run folder, or a twin's file with or without its run folder.
 
         Raises:
-            InputError: something cannot be read.
+            InputError: something cannot be read, or the device is not there.
         """
+        check_device(SpeedConfig(device=device).device, 1)
         is_run = (path / "model" / DESCRIPTION).is_file()
         if is_run and run is not None:
             raise InputError(f"{path} is a run folder; --run is for a twin given as a file")
         root = run or (path if is_run else None)
-        finished = None if root is None else FinishedRun.read(root)
+        finished = None if root is None else FinishedRun.read(root, device)
         file = finished.twin_path if finished is not None and is_run else path
         twin = read_twin(file)
         if finished is not None:
             twin = replace(twin, frame=_unguarded(twin.frame, finished.schema))
-        return cls(path, file, twin, finished)
+        return cls(path, file, twin, finished, device)
 
     def columns(
         self, text: str | None, attributes: Sequence[str], notes: list[str]

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from twinset.models.device import CPU, device_of
 from twinset.privacy.clipping import Sequences
 
 TOKENS = 6  # in a row
@@ -44,8 +45,8 @@ class Neighbours:
         return Sequences(ids, mask, 1 if apart else self.rows.shape[1])
 
 
-def worst_case() -> Neighbours:
-    """Return the neighbours; only the token table is trained.
+def worst_case(device: str = CPU) -> Neighbours:
+    """Return the neighbours, the model on a device; only the token table is trained.
 
     Seed and target are the worst of 300 × 97: with them, a tied table's norm without its cross term
     lets a record contribute 1.38 C, and not 1.03 C as with usual weights.
@@ -69,4 +70,6 @@ def worst_case() -> Neighbours:
     for parameter in model.parameters():
         parameter.requires_grad_(parameter is model.lm_head.weight)
     target, other = (torch.full((1, 2, TOKENS), token) for token in (85, 5))
-    return Neighbours(model, torch.cat([other.expand(OTHERS, -1, -1), target]))
+    return Neighbours(
+        model.to(device_of(device)), torch.cat([other.expand(OTHERS, -1, -1), target])
+    )

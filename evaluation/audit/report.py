@@ -15,6 +15,7 @@ from evaluation.audit.releases import RELEASES, Release, audit_release
 from twinset.config import PolicyConfig
 from twinset.config.bounds import bounded, check_options
 from twinset.errors import InputError
+from twinset.models.device import AUTO, check_device
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class MechanismAudit:
         sample_rate: q, of the short run.
         trials: outputs with the target, and as many without.
         delta: δ. A small one leaves few outputs beyond the threshold, and so a weak bound.
+        device: that computes the step; on a GPU its noise is another cipher's.
     """
 
     policy: PolicyConfig = PolicyConfig()
@@ -39,10 +41,12 @@ class MechanismAudit:
     sample_rate: float = bounded(0.5, 1e-6, 0.999)
     trials: int = bounded(20_000, 100, 10**8)
     delta: float = bounded(0.05, 1e-9, 0.999)
+    device: str = AUTO
 
     def __post_init__(self) -> None:
-        """Refuse a fault that is none, and numbers out of range."""
+        """Refuse a fault that is none, numbers out of range, and a device that is not there."""
         check_options(self)
+        check_device(self.device, 1)
         known = (*FAULTS, *RELEASE_FAULTS)
         if self.fault is not None and self.fault not in known:
             raise InputError(f"--fault: {self.fault!r} is none of {', '.join(known)}")
@@ -62,7 +66,7 @@ class MechanismAudit:
 
     def _attack(self, weight: float, on_output: Callable[[], object]) -> list[Finding]:
         kind = FAULTS[self.fault] if self.fault else Step
-        step = kind(worst_case(), Target(self.policy, self.noise_multiplier, weight))
+        step = kind(worst_case(self.device), Target(self.policy, self.noise_multiplier, weight))
         try:
             return [
                 audit_step(step, self.trials, self.delta, on_output),

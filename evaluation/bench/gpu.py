@@ -26,6 +26,7 @@ METHODS = ("lora", "full")
 SHAPES = ((32, 128), (32, 512))  # units × tokens
 WAYS = ("ours", "without privacy", "Hugging Face")
 WRITTEN = {"rows": 512, "tokens": 64, "at once": 256}
+NOISES = ("noise", "noise, moved", "torch.randn")
 STEPS, ROWS = "steps", "rows"
 
 
@@ -93,16 +94,24 @@ def step_row(
 
 
 def _noise(numbers: int, rounds: int, place: Any) -> dict[str, Any]:
-    """Return seconds of one draw of ours, beside the library's own, which is not private."""
+    """Return seconds of one draw there and by the processor, beside the library's own.
+
+    Which is not private.
+    """
     import torch
 
     from twinset.privacy.mechanism.noise import add_gaussian_
     from twinset.privacy.mechanism.randomness import Randomness
 
     total, randomness = torch.zeros(numbers, device=place), Randomness.from_os()
+
+    def moved() -> object:
+        return total.copy_(add_gaussian_(total.cpu(), 1.0, randomness))
+
     return {
         "trained": numbers,
         "noise": _median(lambda: add_gaussian_(total, 1.0, randomness), rounds, place),
+        "noise, moved": _median(moved, rounds, place),
         "torch.randn": _median(lambda: torch.randn_like(total), rounds, place),
     }
 
@@ -149,9 +158,9 @@ def markdown(found: dict[str, Any]) -> str:
         "Random weights, bfloat16: frozen weights in it, weights that are all trained under "
         "autocast. Medians of seconds; a private step has its noise in it, and clips each unit. "
         "`without privacy` has the same kernels, `Hugging Face` its own loss. GB: the peak of the "
-        "private step, model included."
+        "private step, model included. `noise, moved`: the processor's, there and back."
     )
-    columns = (*WAYS, "noise", "torch.randn", "trained", "GB")
+    columns = (*WAYS, *NOISES, "trained", "GB")
     steps = table(["model, method, units, tokens", *columns], _cells(found[STEPS], columns))
     written = ", ".join(f"{name}: {number}" for name, number in WRITTEN.items())
     rows = table([f"rows ({written})", "rows a second"], _cells(found[ROWS], ["rows a second"]))

@@ -27,7 +27,7 @@ from twinset.commandline.common import (
 from twinset.commandline.flags import takes
 from twinset.config import ROWS
 from twinset.config.bounds import SEEDS
-from twinset.config.options import ANY_POLICY, TABLE, run_config, run_options
+from twinset.config.options import ANY_POLICY, OPTIONS, TABLE, run_config, run_options
 from twinset.errors import VerificationError
 
 RELEASE = "release"
@@ -50,9 +50,10 @@ audit = typer.Typer(
 
 
 @audit.command(epilog="Example: twinset audit mechanism --noise-policy importance")
+@takes(*(OPTIONS[name] for name in ("noise_policy", "policy_form", "device")))
 def mechanism(
-    noise_policy: Annotated[str, typer.Option(help="The policy to attack.")] = "uniform",
-    policy_form: Annotated[str, typer.Option(help="sound or published.")] = "sound",
+    *,
+    given: dict[str, Any],
     fault: Annotated[
         str | None, typer.Option(help="Break a step or a release first; a wrong name lists all.")
     ] = None,
@@ -70,8 +71,17 @@ def mechanism(
 
     from evaluation.audit.report import MechanismAudit, finding_line
 
-    policy = run_config({"noise_policy": noise_policy, "policy_form": policy_form}).policy
-    audited = MechanismAudit(policy, fault, noise_multiplier, steps, sample_rate, trials, delta)
+    config = run_config(given)
+    audited = MechanismAudit(
+        config.policy,
+        fault,
+        noise_multiplier,
+        steps,
+        sample_rate,
+        trials,
+        delta,
+        config.speed.device,
+    )
     with Progress(console=Stderr(stderr=True), disable=quiet, transient=True) as bar:
         task = bar.add_task("attacking", total=audited.outputs)
         findings = audited.run(lambda: bar.advance(task))
@@ -85,7 +95,7 @@ def mechanism(
 
 
 @audit.command(RELEASE, epilog="Example: twinset audit runs/reviews --members reviews.csv")
-@takes(*(option for option in TABLE if option.name in OF_REAL_ROWS))
+@takes(*(option for option in TABLE if option.name in OF_REAL_ROWS), OPTIONS["device"])
 def release(
     release: Annotated[Path, typer.Argument(help="Run folder, or a twin.", metavar="RUN|TWIN")],
     *,
@@ -113,11 +123,12 @@ def release(
     from evaluation.release import Release
     from twinset.commandline.console import Console
     from twinset.files.environment import shell_line
+    from twinset.models.device import AUTO
 
     attributes = tuple(given.get("attribute", ()))
     form = given.get("text"), layout_of(given)
     request = AuditRequest(members, non_members or members, None, attributes, rows, seed)
-    attacked = Release.read(release, run)
+    attacked = Release.read(release, run, given.get("device", AUTO))
     place = place_of(attacked.run, output, FILE)
     with (
         Console(quiet, log_file) as progress,

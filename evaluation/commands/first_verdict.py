@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 WIDTH, INDENT = 80, 22  # of a terminal's lines, and of those that go on
 
 
-def show_first_verdict(result: Result, source: Source) -> None:
+def show_first_verdict(result: Result, source: Source, device: str) -> None:
     """Say on stderr what the twin is worth, by the rows held out."""
     from evaluation.first_verdict import first_verdict
     from twinset.commandline.console import Console
@@ -22,7 +22,7 @@ def show_first_verdict(result: Result, source: Source) -> None:
     assert result.run is not None
     with Console() as progress:
         try:
-            lines = first_verdict(result.run, source, progress)
+            lines = first_verdict(result.run, source, progress, device)
         except InputError as error:
             lines = [f"no verdict: {error}"]
         for line in lines:

@@ -28,10 +28,13 @@ from twinset.commandline.common import (
 )
 from twinset.commandline.flags import takes
 from twinset.config import ROWS
-from twinset.config.options import ANY_POLICY, TABLE, run_config, run_options
+from twinset.config.options import ANY_POLICY, OPTIONS, TABLE, run_config, run_options
 
 
+@takes(OPTIONS["device"])
 def demo(
+    *,
+    given: dict[str, Any],
     data: Annotated[
         str,
         typer.Option(
@@ -57,9 +60,12 @@ def demo(
     from evaluation.demo.demos import demo_named
     from evaluation.demo.run_demo import run_demo
     from twinset.commandline.console import Console
+    from twinset.models.device import AUTO
 
     with Console(quiet) as progress:
-        made = run_demo(demo_named(data), run, progress, overwrite, base_model)
+        made = run_demo(
+            demo_named(data), run, progress, overwrite, base_model, given.get("device", AUTO)
+        )
     if as_json:
         show({"run": made.run, **made.findings.to_dict()}, (), as_json)
     else:
@@ -111,7 +117,7 @@ def compare(
         Stdout(highlight=False).print(as_table(results))
 
 
-@takes(*(option for option in TABLE if option.name in OF_REAL_ROWS))
+@takes(*(option for option in TABLE if option.name in OF_REAL_ROWS), OPTIONS["device"])
 def evaluate(
     twin: Annotated[Path, typer.Argument(help="The twin, or its run folder.")],
     *,
@@ -165,6 +171,7 @@ def evaluate(
     from evaluation.utility.classifiers import CLASSIFIERS
     from twinset.commandline.console import Console
     from twinset.files.environment import shell_line
+    from twinset.models.device import AUTO
 
     request = EvaluationRequest(
         train,
@@ -180,7 +187,7 @@ def evaluate(
         exclude_overlap,
     )
     form = given.get("text"), layout_of(given)
-    release = Release.read(twin, run)
+    release = Release.read(twin, run, given.get("device", AUTO))
     place = place_of(release.run, output, FILE)
     if publishable:
         check_publishable(release)

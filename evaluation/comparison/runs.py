@@ -27,6 +27,7 @@ from evaluation.policy_runs import ComparisonRequest, Data, read_data, table, ta
 from evaluation.twins import Seconds, timed
 from evaluation.untrained_baseline import untrained_twin
 from evaluation.utility.classifiers import make_classifiers
+from evaluation.utility.embeddings import SentenceEncoder
 from evaluation.utility.heldout_loss import perplexity
 from evaluation.utility.train_and_test import accuracy as accuracy_of
 from evaluation.utility.train_and_test import label_fidelity, targets, train_on
@@ -67,7 +68,8 @@ class PolicyTrials:
         self._prompts = prompt_tokens(data.template, data.train.schema.combinations, base.tokenizer)
         self._probes = self._tokenised(base)
         _check_canaries(base, self._prompts, config.training.max_tokens)
-        self._makers = make_classifiers(request.classifiers, progress.say)
+        embeddings = SentenceEncoder(progress.say, config.speed.device)
+        self._makers = make_classifiers(request.classifiers, progress.say, embeddings=embeddings)
         self._target = targets(data.attributes)[-1]
         progress.say("training classifiers on real rows")
         known = self._train.sample(frac=1, random_state=config.training.seed).head(JUDGE_ROWS)

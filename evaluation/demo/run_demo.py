@@ -21,9 +21,10 @@ from evaluation.leakage.replay import replay_planted
 from evaluation.release import Release
 from evaluation.report.page import write_report
 from evaluation.utility.embeddings import SentenceEncoder
-from twinset.config import RunConfig
+from twinset.config import RunConfig, SpeedConfig
 from twinset.data.formats import write_frame
 from twinset.models.base_model import load_base
+from twinset.models.device import AUTO, check_device
 from twinset.pipeline.estimate import measure, usual_tokens
 from twinset.pipeline.generate import generate
 from twinset.pipeline.prepare import prepare
@@ -46,6 +47,7 @@ def run_demo(
     progress: Progress | None = None,
     overwrite: bool = False,
     base_model: str | None = None,
+    device: str = AUTO,
 ) -> DemoReport:
     """Make a twin of the demo's table and measure it; a few minutes.
 
@@ -55,12 +57,15 @@ def run_demo(
         progress: is notified of what happens, an estimate of the time first.
         overwrite: whether an existing run may be replaced.
         base_model: asset, local folder or hub name; None takes the demo's own.
+        device: that computes, as `device_of` takes it.
 
     Raises:
-        InputError: an asset is out of reach, or the run folder cannot be written.
+        InputError: an asset is out of reach, the run folder cannot be written, or the device is not
+            there.
     """
     progress = progress or Silent()
-    config = demo.config(base_model)
+    config = replace(demo.config(base_model), speed=SpeedConfig(device=device))
+    check_device(device, 1)
     train, heldout = demo.tables(progress.say)
     load_base(config.training.base_model, say=progress.say)  # before the clock is read
     with TemporaryDirectory() as folder:
@@ -78,7 +83,7 @@ def run_demo(
             known, tested, classifiers=demo.classifiers, embedded=demo.embedded
         )
         command = f"twinset demo --data {demo.name}"
-        release = Release.read(made)
+        release = Release.read(made, device=device)
         findings = evaluate(release, request, command, progress)
     twin = release.twin.frame
     findings = _with_secrets(findings, demo, twin, train, heldout)
@@ -113,13 +118,15 @@ def _seconds_ahead(
     rows = demo.rows_per_label * len(prepared.records.schema.combinations)
     twin = measure(prepared.base, config, prepared.plan, tokens).estimate(prepared.plan, rows)
     baseline = twin.sampling_seconds * longest / tokens
-    embedding = _embedding_seconds(demo, train, rows, progress) if demo.embedded else 0.0
+    embedding = _embedding_seconds(demo, train, rows, config, progress) if demo.embedded else 0.0
     return twin.seconds + baseline + embedding + OTHER_SECONDS
 
 
-def _embedding_seconds(demo: Demo, train: DataFrame, rows: int, progress: Progress) -> float:
+def _embedding_seconds(
+    demo: Demo, train: DataFrame, rows: int, config: RunConfig, progress: Progress
+) -> float:
     texts = train[demo.text][: PROBE_TEXTS + 1].tolist()
-    encoder = SentenceEncoder(progress.say)
+    encoder = SentenceEncoder(progress.say, config.speed.device)
     encoder.encode(texts[:1])  # loads it
     began = time.monotonic()
     encoder.encode(texts[1:])

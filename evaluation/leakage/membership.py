@@ -97,10 +97,10 @@ def model_attacks(
     return [Attack(name, SEES, of, not_of) for name, (of, not_of) in scored.items()], notes
 
 
-def find_base(name: str, origin: str, say: Say = silent) -> BaseModel | None:
+def find_base(name: str, origin: str, say: Say = silent, device: str = AUTO) -> BaseModel | None:
     """Return the base model of that name if its origin is what the twin states; else None."""
     try:
-        base = load_base(name, device=AUTO, say=say)
+        base = load_base(name, device=device, say=say)
     except InputError:
         return None
     return base if base.origin == origin else None  # the hub, or the folder, may hold another now

@@ -102,14 +102,15 @@ def audit_release(
     tried = sides(members, others, request.rows, request.seed)
     found = _Found(notes=[*notes, *tried.notes])
     if release.run is not None and model is None:
-        model = TwinModel.load(release.run.root)
+        model = TwinModel.load(release.run.root, release.device)
     if model is None:
         found.notes.append("the model was not attacked: name its run folder")
     else:
         base = _base_of(release.run, model, progress)
         _attack_model(model, base, tried, request.seed, found, progress)
     found.measured += tried.measured
-    _attack_twin(twin, members.texts, others.texts, tried, request.seed, found, progress)
+    encoder = SentenceEncoder(progress.say, release.device)
+    _attack_twin(twin, members.texts, others.texts, tried, encoder, request.seed, found, progress)
     judged = separation(found.attacks, request.seed)
     rows = {"twin": len(twin), "members": len(members), "non-members": len(others)}
     about = {"seed": request.seed, "rows": rows, "tried": request.rows}
@@ -138,7 +139,8 @@ def _base_of(run: FinishedRun | None, model: TwinModel, progress: Progress) -> B
     """Return what the model was before; None where nobody says which one that is."""
     if run is None:
         return None
-    return find_base(run.config.training.base_model, model.base_origin, progress.say)
+    training, device = run.config.training, run.config.speed.device
+    return find_base(training.base_model, model.base_origin, progress.say, device)
 
 
 def _attack_model(
@@ -162,11 +164,11 @@ def _attack_twin(
     members: Sequence[str],
     others: Sequence[str],
     tried: Sides,
+    encoder: SentenceEncoder,
     seed: int,
     found: _Found,
     progress: Progress,
 ) -> None:
-    encoder = SentenceEncoder(progress.say)
     known, unknown = tried.members.texts, tried.non_members.texts
     found.attacks += text_attacks(twin, known, unknown, encoder.encode, progress)
     found.measured += overlap(twin, members, others, encoder, seed=seed, progress=progress)

@@ -39,7 +39,7 @@ def make_classifiers(
         names: in `CLASSIFIERS` or `SLOW_CLASSIFIERS`.
         say: called before an asset is downloaded, the first time ever.
         encoder: what `encoder` fine-tunes: folder or hub name; None is MiniLM.
-        embeddings: what all `minilm` ones made here share.
+        embeddings: what all `minilm` ones made here share; its device is that of `encoder` too.
 
     Raises:
         InputError: a name that is in neither.
@@ -49,7 +49,9 @@ def make_classifiers(
         "tfidf": tfidf,
         "svm": svm,
         "minilm": partial(minilm, embeddings),
-        "encoder": lambda seed: EncoderClassifier(encoder, seed=seed, say=say),
+        "encoder": lambda seed: EncoderClassifier(
+            encoder, seed=seed, say=say, device=embeddings.device
+        ),
     }
     if unknown := [name for name in names if name not in makers]:
         raise InputError(f"there is no classifier {unknown[0]!r}; there are {', '.join(makers)}")
@@ -78,7 +80,7 @@ def make_dp_classifiers(
     dp_classifiers: dict[str, Classifier] = {
         "minilm": lambda seed: PrivateRegression(vectors, budget, count=count),
         "encoder": lambda seed: EncoderClassifier(
-            encoder, budget=budget, seed=seed, say=say, count=count
+            encoder, budget=budget, seed=seed, say=say, count=count, device=vectors.device
         ),
     }
     return {name: dp_classifiers[name] for name in names if name in dp_classifiers}

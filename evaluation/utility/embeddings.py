@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from twinset.models.assets import Say, asset_path, silent
-from twinset.models.device import device_of
+from twinset.models.device import AUTO, device_of
 from twinset.models.hub import no_fetched_code, quiet
 from twinset.models.model_files import ModelFiles
 from twinset.progress import Progress
@@ -45,10 +45,11 @@ class SentenceEncoder:
 
     Args:
         say: called before the encoder is downloaded, the first time ever.
+        device: that embeds, as `device_of` takes it.
     """
 
-    def __init__(self, say: Say = silent) -> None:
-        self._say = say
+    def __init__(self, say: Say = silent, device: str = AUTO) -> None:
+        self._say, self.device = say, device
         self._model: Any = None
         self._tokenizer: Any = None
         self._known: dict[str, np.ndarray] = {}
@@ -72,7 +73,7 @@ class SentenceEncoder:
         with quiet(), files.alone() as folder:
             model: Any = AutoModel.from_pretrained(folder, use_safetensors=True, **options)
             self._tokenizer = AutoTokenizer.from_pretrained(folder, **options)
-        self._model = model.eval().to(device_of())
+        self._model = model.eval().to(device_of(self.device))
 
     def _embed(self, texts: list[str]) -> np.ndarray:
         import torch

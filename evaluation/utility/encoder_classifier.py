@@ -22,7 +22,7 @@ from evaluation.utility.embeddings import ASSET
 from twinset.data.padding import batches_of_one_length, padded
 from twinset.errors import InputError
 from twinset.models.assets import ASSETS, Say, asset_path, silent
-from twinset.models.device import device_of
+from twinset.models.device import AUTO, device_of
 from twinset.models.hub import hub_folder, no_fetched_code, quiet
 from twinset.models.model_files import ModelFiles
 from twinset.policies import make_policy
@@ -71,8 +71,9 @@ class EncoderClassifier(PrivatelyFitted):
         adapt: Adapt = whole,
         make: MakePolicy = make_policy,
         max_tokens: int = MAX_TOKENS,
+        device: str = AUTO,
     ) -> None:
-        self._name, self._seed, self._say = name, seed, say
+        self._name, self._seed, self._say, self._device = name, seed, say, device
         self._adapt, self._max_tokens = adapt, max_tokens
         recipe = recipe or (PRIVATE if budget else OPEN)
         self._fitting = Fitting(recipe, budget, seed, count, make)
@@ -128,7 +129,7 @@ class EncoderClassifier(PrivatelyFitted):
         if self._tokenizer.pad_token_id is None:
             self._tokenizer.pad_token = self._tokenizer.eos_token
         self._model.config.pad_token_id = self._tokenizer.pad_token_id
-        self._model.eval().to(device_of())
+        self._model.eval().to(device_of(self._device))
 
     def _loaded(self, files: ModelFiles, folder: Path, classes: int) -> Any:
         """Read the tokenizer; return the model with a new head."""

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
+from evaluation.audit.mechanism import Attacker, Step, Target
+from evaluation.audit.neighbours import worst_case
 from evaluation.leakage import exposure, names
 from evaluation.leakage.membership import row_losses
 from evaluation.leakage.names import mean_reciprocal_rank
@@ -55,6 +57,8 @@ def test_embeddings_are_those_of_the_processor_and_serve_a_private_regression(
         encoder = embedder()
         assert np.allclose(encoder.encode(TEXTS), expected, atol=1e-5)
         assert reads["copies"] == 1
+        here = embedder(device="cpu")
+        assert np.allclose(here.encode(TEXTS), expected) and reads["copies"] == 1
         model = PrivateRegression(encoder, BUDGET, Recipe(np.inf, 2, 0.1))
         assert len(model.fit(TEXTS, ["a", "b", "b"]).predict(TEXTS)) == 3
 
@@ -88,6 +92,14 @@ def test_attacks_find_there_what_they_find_on_the_processor(request, monkeypatch
         found = attacks(there.model, there.tokenizer)
     for mine, theirs in zip(found, expected, strict=True):
         assert np.allclose(mine, theirs, rtol=1e-4)
+
+
+def test_the_noise_step_is_attacked_there(monkeypatch):
+    with pretended_gpu(monkeypatch) as reads:
+        attacker = Attacker(Step(worst_case("cuda"), Target()))
+        assert isinstance(attacker.step.output(attacker.present), Pretended)
+        reads.clear()
+        assert np.isfinite(attacker.observe(True)) and reads["copies"] == 0
 
 
 def test_a_forgotten_device_is_caught(tiny_base, monkeypatch):

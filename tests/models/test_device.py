@@ -94,3 +94,20 @@ def test_the_command_line_ends_with_one_line_and_writes_nothing(
     refused = run_twinset(capsys, *arguments(tiny_base, ("t.csv", "--run", "r")), "--device", name)
     assert refused.code == 2 and refused.err.count("\n") == 1 and "--device" in refused.err
     assert not Path("r").exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("evaluate", "r", "--train", "t.csv", "--test", "t.csv"),
+        ("audit", "r", "--members", "t.csv", "--non-members", "t.csv"),
+        ("audit", "mechanism"),
+        ("demo", "--run", "r"),
+    ],
+    ids=" ".join,
+)
+def test_so_do_the_commands_that_measure(good_table, capsys, command):
+    refused = run_twinset(capsys, *command, "--device", "cuda")
+    assert refused.code == 2 and refused.err.count("\n") == 1 and "--device cuda" in refused.err
+    assert not Path("r").exists()

@@ -3,13 +3,17 @@
 import __future__
 
 import inspect
+import re
 import textwrap
+from contextlib import nullcontext
 from copy import deepcopy
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten
 from transformers import AutoModelForCausalLM
 
 from tests.helpers import oracle
@@ -38,6 +42,7 @@ from twinset.privacy.clipping.batch_invariance import BatchShape, batch_interfer
 from twinset.privacy.clipping.engine import UnitClipping
 from twinset.privacy.clipping.execution import repeatable_kernels
 from twinset.privacy.clipping.gradient_uses import EmbeddingUse
+from twinset.privacy.mechanism import device_noise
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.sampling import decoding, token_sampling
 from twinset.sampling.twin_model import TwinModel
@@ -50,20 +55,23 @@ READS_A_BATCH = 40  # of values, in a physical batch of a model of two layers
 READS_A_TOKEN = 5
 
 
-def on_device(model: torch.nn.Module, units, **options) -> oracle.Clipped:
+def on_device(model: torch.nn.Module, units, place: torch.device) -> oracle.Clipped:
     """Return what the engine makes of a model there, moved back."""
-    with pretending():
-        found = run_engine(model.to(DEVICE), units, LOSSES["bounded"][0], physical=3, **options)
+    with pretending() if place == DEVICE else nullcontext():
+        found = run_engine(model.to(place), units, LOSSES["bounded"][0], physical=3)
         return oracle.Clipped(found.norms, {n: total.cpu() for n, total in found.sums.items()})
 
 
+@pytest.mark.parametrize(
+    "place", [DEVICE, pytest.param(torch.device("cuda"), marks=pytest.mark.gpu)], ids=str
+)
 @pytest.mark.parametrize("method", ["lora", "full"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_clipped_sum_on_a_device_is_that_of_one_record_at_a_time(family, method):
+def test_the_clipped_sum_on_a_device_is_that_of_one_record_at_a_time(family, method, place):
     model, units = build(family), random_units(0, 7, 2)
     model = with_adapters(model) if method == "lora" else model
     expected = oracle.clipped(model, units, LOSSES["bounded"][1], C)
-    assert oracle.largest_error(on_device(model, units), expected) < EXACT
+    assert oracle.largest_error(on_device(model, units, place), expected) < EXACT
 
 
 def test_a_physical_batch_reads_few_values_and_copies_none(monkeypatch):
@@ -211,10 +219,46 @@ def test_a_gpu_repeats_its_sums_and_multiplies_whole_float32(monkeypatch):
         with repeatable_kernels(torch.zeros(1)):
             assert settings() == (before[0], "high", before[2])  # the processor's are left alone
         with pretending(), repeatable_kernels(torch.zeros(1, device=DEVICE)):
-            assert settings() == (1, "highest", False)
+            assert settings() == (2, "highest", False)
         assert settings() == (before[0], "high", before[2])
     finally:
         torch.set_float32_matmul_precision(before[1])
+
+
+def refused_operations() -> set[str]:
+    """Return what PyTorch says it has no repeatable kernel for, in letters alone."""
+    said = torch.use_deterministic_algorithms.__doc__.rpartition("will throw a\n")[2]
+    names = re.findall(r"`torch\.(?:\w+\.)*(\w+)`", said.partition("In addition")[0])
+    return {name.replace("_", "").lower() for name in names}
+
+
+class Seen(TorchDispatchMode):
+    """Keeps the names of operations on numbers of the device; whole ones add in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        given = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, Pretended)]
+        if any(x.is_floating_point() for x in given):
+            self.names.add(func.overloadpacket.__name__.replace("_", ""))
+        return func(*args, **(kwargs or {}))
+
+
+def test_no_operation_of_a_step_is_refused_for_want_of_a_repeatable_kernel(monkeypatch):
+    def refused() -> set[str]:
+        with pretending(), Seen() as seen:
+            for family in FAMILIES:
+                for adapted in (False, True):
+                    model = with_adapters(build(family)) if adapted else build(family)
+                    run_engine(model.to(DEVICE), random_units(0, 7, 2), LOSSES["bounded"][0])
+        assert {"bmm", "indexadd", "scatteradd"} <= seen.names
+        return seen.names & refused_operations()
+
+    assert refused() == set()
+    plant(monkeypatch, UnitClipping, "_norms", "squared.sqrt()", "squared.cumsum(0).sqrt()")
+    assert refused() == {"cumsum"}
 
 
 class Alone:
@@ -286,6 +330,7 @@ def test_a_run_that_began_on_the_processor_goes_on_on_a_device(tiny_base, monkey
 
     begun = stepped(model(), seed=1)
     expected = stepped(model(), 2, deepcopy(begun))["parameters"]
+    monkeypatch.setattr(device_noise, "is_exact_on", lambda device: False)  # of one cipher
     with pretended_gpu(monkeypatch):
         found = stepped(model().to(DEVICE), 2, begun)["parameters"]
         assert all(isinstance(p, Pretended) for p in found)

@@ -7,15 +7,15 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from tests.helpers import oracle
-from tests.helpers.clipped import EXACT, LOSSES, C, build, random_units, run_engine, with_adapters
+from tests.helpers.clipped import C
 from tests.helpers.commands import arguments, run_twinset
-from tests.training.test_device import FAMILIES, OPTIONS, fitted
+from tests.training.test_device import OPTIONS, fitted
 from twinset.config import SamplingConfig
 from twinset.models.precision import fuse
 from twinset.privacy.clipping import ClippingEngine
 from twinset.privacy.clipping.batch_invariance import BatchShape, batch_interference
 from twinset.privacy.clipping.execution import FAST
+from twinset.privacy.mechanism.device_noise import DeviceGrid, grid_steps, is_exact_on
 from twinset.privacy.mechanism.noise import add_gaussian_
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.sampling.token_sampling import next_tokens
@@ -24,17 +24,6 @@ from twinset.sampling.twin_model import TwinModel
 pytestmark = pytest.mark.gpu
 GPU = "cuda"
 SHAPES = [BatchShape(12, 1, 16), BatchShape(5, 2, 32), BatchShape(1, 2, 48)]
-
-
-@pytest.mark.parametrize("method", ["lora", "full"])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_clipped_sum_is_that_of_one_record_at_a_time(family, method):
-    model, units = build(family), random_units(0, 7, 2)
-    model = with_adapters(model) if method == "lora" else model
-    expected = oracle.clipped(model, units, LOSSES["bounded"][1], C)
-    found = run_engine(model.to(GPU), units, LOSSES["bounded"][0], physical=3)
-    found.sums = {name: total.cpu() for name, total in found.sums.items()}
-    assert oracle.largest_error(found, expected) < EXACT
 
 
 @pytest.mark.parametrize("low", [None, torch.bfloat16])
@@ -46,11 +35,15 @@ def test_no_record_changes_a_bit_of_another_gradient(request, folder, low):
     assert batch_interference(engine, model.config.vocab_size, SHAPES) == 0.0
 
 
-def test_noise_is_the_very_same_as_on_the_processor():
-    sums = torch.linspace(-3, 3, 10_001)
-    there, here = sums.to(GPU), sums.clone()
-    for total in (there, here):
-        add_gaussian_(total, 0.7, Randomness.for_tests(5))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("scale", [1.0, 1e9, 1e-44])
+def test_noise_is_made_there_and_is_what_a_processor_makes_by_the_same_steps(dtype, scale):
+    assert is_exact_on(torch.device(GPU))
+    sums = (torch.linspace(-3, 3, 300_001).double() * scale).to(dtype)
+    scales = torch.linspace(0.5, 2, len(sums), dtype=torch.float64)
+    there = add_gaussian_(sums.to(GPU), 0.7, Randomness.for_tests(5), scales.to(GPU))
+    same, here, std = Randomness.for_tests(5), sums.clone(), 0.7 * scales
+    DeviceGrid(same.on_device, same.refinement[0]).add(here, std, grid_steps(std))
     assert torch.equal(there.cpu(), here) and not torch.equal(here, sums)
 
 

@@ -263,6 +263,22 @@ def test_out_of_memory_halves_the_physical_batch_and_changes_nothing(rerun, monk
     assert len(actual.events) == 2
 
 
+def test_where_one_unit_is_too_much_layers_keep_less_and_nothing_changes(rerun, monkeypatch):
+    expected = rerun(physical=2, the_plan=plan(steps=2))
+    original, sizes = ClippingEngine.add, []
+
+    def add(self, sequences, *more):
+        sizes.append((sequences.units, self._layers is not None))
+        if self._layers is None:
+            raise OUT_OF_MEMORY[0]
+        return original(self, sequences, *more)
+
+    monkeypatch.setattr(ClippingEngine, "add", add)
+    actual = rerun(physical=2, the_plan=plan(steps=2))
+    assert sizes == [(2, False), (1, False)] + [(1, True)] * 24
+    assert all(same(actual.sums[step], expected.sums[step]) for step in (0, 1))
+
+
 @pytest.mark.parametrize(
     ("error", "largest"), [(OUT_OF_MEMORY[0], 0), (RuntimeError("shapes do not match"), 100)]
 )

@@ -217,7 +217,12 @@ def _record_seconds(
     def take(units: int) -> None:
         engine.add(Sequences(ids[: units * each], mask[: units * each], each), loss)
 
-    return _seconds_of_one(take, units, engine.parameters[0].device)
+    try:
+        return _seconds_of_one(take, units, engine.parameters[0].device)
+    except RuntimeError as error:
+        if not (is_out_of_memory(error) and engine.checkpoint_layers()):  # as the run would
+            raise
+    return _seconds_of_one(take, 1, engine.parameters[0].device)
 
 
 def _seconds_of_one(take: Callable[[int], object], most: int, device: torch.device) -> float:

@@ -95,7 +95,10 @@ class ClippedSum:
         self._fewer: dict[Width, int] = {}  # units at once, where memory ran out before
 
     def over(self, batch: Batch) -> UnitReport:
-        """Leave Σᵢ ĝᵢ of a batch in `engine.sums`; halve and start again when out of memory."""
+        """Leave Σᵢ ĝᵢ of a batch in `engine.sums`; when out of memory, start again with less.
+
+        Physical batches are halved; where one unit is too much, layers keep their inputs only.
+        """
         while True:
             self._tried: Width | None = None
             try:
@@ -107,9 +110,9 @@ class ClippedSum:
                 if self._tried is None or not is_out_of_memory(error):
                     raise
                 units = self._units(self._tried)
-                if units == 1:
+                if units == 1 and not self.engine.checkpoint_layers():
                     raise
-                self._fewer[self._tried] = units // 2
+                self._fewer[self._tried] = max(1, units // 2)
 
     def width(self, unit: list[int]) -> Width:
         """Return how many records a unit has, and to how many tokens their rows are padded."""

@@ -5,6 +5,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
+import torch
 
 import cli
 from evaluation.audit import table as audit_table
@@ -18,6 +19,7 @@ from twinset.config import NoisePolicyName, PolicyConfig
 from twinset.errors import InputError
 from twinset.privacy.accounting.accountant import epsilon
 from twinset.privacy.accounting.events import GaussianRelease
+from twinset.privacy.mechanism import noise
 
 POLICIES = [PolicyConfig(noise_policy=name) for name in get_args(NoisePolicyName)]
 PUBLISHED = [
@@ -141,6 +143,20 @@ def is_caught(neighbours, fault):
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_broken_step_is_caught(neighbours, fault):
     assert is_caught(neighbours, fault)
+
+
+@pytest.mark.parametrize("fault", [None, "known-seed"])
+def test_noise_that_is_made_on_a_gpu_is_attacked_too(neighbours, monkeypatch, fault):
+    def add(numbers, std, randomness):
+        calls.append(std)
+        noise._add_there(torch.from_numpy(numbers), std, randomness)
+
+    calls: list[float] = []
+    monkeypatch.setattr(noise, "_add", add)
+    step = FAULTS[fault](neighbours, Target()) if fault else Step(neighbours, Target())
+    found = audit_step(step, 400, 0.1, lambda: None)
+    step.engine.close()
+    assert len(calls) >= 2 * found.trials and found.holds == (fault is None)
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from tests.helpers.commands import run_python
 @pytest.mark.parametrize(("model", "method"), [("gpt2-toy", "lora"), ("llama-toy", "full")])
 def test_a_row_of_steps(model, method):
     row = gpu.measured_here(gpu.STEPS, model, method, 2, 16, 1, "cpu")
-    assert set(row) == {*gpu.WAYS, "noise", "torch.randn", "trained", "GB"}
+    assert set(row) == {*gpu.WAYS, *gpu.NOISES, "trained", "GB"}
     assert all(value > 0 for value in row.values())
 
 
@@ -20,7 +20,7 @@ def test_a_row_of_the_sampler(monkeypatch):
 
 
 def test_what_failed_is_a_row_of_the_page():
-    step = dict.fromkeys((*gpu.WAYS, "noise", "torch.randn", "trained", "GB"), 0.12345)
+    step = dict.fromkeys((*gpu.WAYS, *gpu.NOISES, "trained", "GB"), 0.12345)
     rows = [{"case": "a", "rows a second": 4.0}]
     failed = {"case": "b", "failed": "out of memory"}
     lines = gpu.markdown(

@@ -58,9 +58,11 @@ def _that_fits(
         try:
             return _interference(engine, vocabulary, shape, generator)
         except RuntimeError as error:
-            if shape.units == 1 or not is_out_of_memory(error):
+            if not is_out_of_memory(error):
                 raise
-        shape = shape._replace(units=shape.units // 2)
+            if shape.units == 1 and not engine.checkpoint_layers():
+                raise
+        shape = shape._replace(units=max(1, shape.units // 2))
 
 
 def _interference(

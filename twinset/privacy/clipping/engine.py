@@ -91,9 +91,9 @@ class UnitClipping:
         self.parameters = self._capture.parameters
         if not self.parameters:
             raise ValueError("the model has no parameter that is to be trained")
-        self._layers = None
+        self._layers: CheckpointedLayers | None = None
         if execution.gradient_checkpointing:
-            self._layers = CheckpointedLayers(model, {id(p) for p in self.parameters})
+            self.checkpoint_layers()
         self._sums = [torch.empty_like(p, dtype=accumulation_dtype(p)) for p in self.parameters]
         self._undefined = True  # what the sums hold; the first addition overwrites it
 
@@ -124,10 +124,17 @@ class UnitClipping:
             self._undefined = False
         return self._sums
 
+    def checkpoint_layers(self) -> bool:
+        """Keep only the inputs of layers from now on; return whether that needs less memory."""
+        if self._layers is None:
+            self._layers = CheckpointedLayers(self._model, {id(p) for p in self.parameters})
+            return len(self._layers) > 0
+        return False
+
     def close(self) -> None:
         """Remove hooks; parameters are trainable by autograd again."""
         self._capture.close()
-        if self._layers:
+        if self._layers is not None:
             self._layers.close()
 
     def _clip(

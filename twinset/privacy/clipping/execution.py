@@ -47,7 +47,8 @@ FAST = Execution()
 def repeatable_kernels(like: Tensor) -> Iterator[None]:
     """Have a GPU add in the same order every time, and multiply float32 in float32 (no TF32).
 
-    What is left without such a kernel warns. The processor does both anyway.
+    What has no such kernel raises: where it only warned, the backward pass of every fused attention
+    would add in any order. The processor does both anyway.
 
     Args:
         like: a tensor where it is computed.
@@ -60,7 +61,7 @@ def repeatable_kernels(like: Tensor) -> Iterator[None]:
     fills = memory.fill_uninitialized_memory
     try:
         torch.set_float32_matmul_precision("highest")
-        torch.set_deterministic_debug_mode("warn")
+        torch.set_deterministic_debug_mode("error")
         memory.fill_uninitialized_memory = False  # all of it is written over
         yield
     finally:
@@ -92,6 +93,9 @@ class CheckpointedLayers:
         for layer in self._layers:
             starts = any(id(p) in trained for p in layer.parameters())
             layer.forward = _checkpointed(layer.forward, starts)
+
+    def __len__(self) -> int:
+        return len(self._layers)
 
     def close(self) -> None:
         """Give the layers their own forward pass back."""

@@ -18,6 +18,8 @@ uniform numbers, which are bits without end, and each level knows more of them:
 3. Practically never: again 64 + 64 bits more, and again, in interval arithmetic, until both ends of
    the interval agree. That ends with probability one: only S + std · Z exactly halfway between two
    multiples would not.
+
+Sums on a GPU get theirs there: `device_noise`.
 """
 
 from __future__ import annotations
@@ -64,7 +66,8 @@ def add_gaussian_(
     """Add independent N(0, std²) to every element, round to a grid, in place; return the tensor.
 
     The grid's step is the largest power of two that is at most std / 64. What is not finite stays.
-    All is computed on the processor in the tensor's own precision, and moved to its device.
+    All is computed where the tensor lies, unless that is a device whose arithmetic is not the
+    processor's to the bit: then on the processor.
 
     Guarantee: for a sum that adding or removing one unit changes by at most C in L2 norm, std = σC
     makes this the Gaussian mechanism of noise multiplier σ with post-processing, for that unit and
@@ -87,30 +90,42 @@ def add_gaussian_(
     """
     import torch
 
+    from twinset.privacy.mechanism.device_noise import is_exact_on
+
     if tensor.dtype not in (torch.float32, torch.float64):
         raise TypeError(f"noise is added to float32 or float64 tensors only, not {tensor.dtype}")
-    stds = _stds(std, scales)
-    if std == 0:
-        return tensor
     with torch.no_grad():
-        flat = tensor.detach().cpu().contiguous().view(-1)
-        _add(flat.numpy(), stds, randomness)
-        if not tensor.is_cpu or flat.data_ptr() != tensor.data_ptr():
+        stays = tensor.is_cpu or is_exact_on(tensor.device)
+        known = tensor.detach() if stays else tensor.cpu()
+        stds: float | torch.Tensor = float(std)
+        if scales is not None:
+            stds = std * (scales.detach() if stays else scales.cpu()).double().flatten()
+        _check(std, stds)
+        if std == 0:
+            return tensor
+        flat = known.contiguous().view(-1)
+        if flat.is_cpu:
+            _add(flat.numpy(), stds if isinstance(stds, float) else stds.numpy(), randomness)
+        else:
+            _add_there(flat, stds, randomness)
+        if not stays or not tensor.is_contiguous():
             tensor.copy_(flat.view(tensor.shape))
     return tensor
 
 
-def _stds(std: float, scales: torch.Tensor | None) -> Scale:
-    """Return one for all, or (n,) of float64; zero for no noise."""
-    if scales is None:
-        stds = np.array(std, dtype=np.float64)
-    else:
-        stds = std * scales.detach().cpu().double().contiguous().view(-1).numpy()
-    if not (std == 0 or ((stds >= LEAST_STD) & (stds <= LARGEST_STD)).all()):
+def _check(std: float, stds: float | torch.Tensor) -> None:
+    inside = (stds >= LEAST_STD) & (stds <= LARGEST_STD)
+    if not (std == 0 or (inside if isinstance(inside, bool) else bool(inside.all()))):
         raise ValueError(
             f"a standard deviation must be 0, or from {LEAST_STD:g} to {LARGEST_STD:g}, not {std}"
         )
-    return float(std) if scales is None else stds
+
+
+def _add_there(numbers: torch.Tensor, std: float | torch.Tensor, randomness: Randomness) -> None:
+    from twinset.privacy.mechanism.device_noise import DeviceGrid, grid_steps
+
+    step = float(grid_step(std)) if isinstance(std, float) else grid_steps(std)
+    DeviceGrid(randomness.on_device, randomness.refinement[0]).add(numbers, std, step)
 
 
 def _add(numbers: np.ndarray, std: Scale, randomness: Randomness) -> None:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
+from twinset.privacy.mechanism.chacha20 import ChaCha20
+
 NOISE_STREAMS = 4  # they draw side by side; a fixed number, so that tests repeat on any machine
 KEY_BYTES = 32
 _ZEROS = memoryview(bytes(1 << 20))
@@ -51,6 +53,7 @@ class Randomness:
         noise: for noise, side by side.
         refinement: for the further bits of each noise stream's numbers. How many are taken depends
             on what the noise is added to; streams of their own keep the noise where it was.
+        on_device: for noise that is made on a GPU.
         description: of the generator and its keys.
         is_private: whether nobody knows the keys.
     """
@@ -58,13 +61,17 @@ class Randomness:
     sampling: KeyStream
     noise: tuple[KeyStream, ...]
     refinement: tuple[KeyStream, ...]
+    on_device: ChaCha20
     description: str
     is_private: bool
 
     @classmethod
     def from_os(cls) -> Randomness:
         """Key all streams afresh from the operating system. The keys are not kept."""
-        description = "AES-256 in counter mode, each stream under a fresh key of the system's"
+        description = (
+            "AES-256 in counter mode (on a GPU ChaCha20), each stream under a fresh key of the "
+            "system's"
+        )
         return cls._of(lambda: secrets.token_bytes(KEY_BYTES), description, is_private=True)
 
     @classmethod
@@ -83,4 +90,4 @@ class Randomness:
     def _of(cls, key: Callable[[], bytes], description: str, is_private: bool) -> Randomness:
         sampling, *noise = (KeyStream(key()) for _ in range(1 + NOISE_STREAMS))
         refinement = tuple(KeyStream(key()) for _ in noise)
-        return cls(sampling, tuple(noise), refinement, description, is_private)
+        return cls(sampling, tuple(noise), refinement, ChaCha20(key()), description, is_private)
