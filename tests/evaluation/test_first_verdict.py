@@ -86,10 +86,13 @@ def test_held_out_rows_are_read_as_the_run_read_its_table(run, capsys):
     form = ("--text", "{head}: {text}", "--delimiter", ";", "--encoding", "utf-16")
     made = run("--hold-out", "0.3", "--merge-labels", "--quiet", *form)
     assert made.code == 0, made.err
-    audited = run_twinset(capsys, "audit", "run", "--members", "train.csv", "--quiet", *form)
-    assert audited.code == 0, audited.err
+    audit = ("audit", "run", "--members", "train.csv", "--quiet")
+    frame.assign(text=frame.text + " Again.").to_json("others.jsonl", orient="records", lines=True)
+    for others in ((), ("--non-members", "others.jsonl")):
+        audited = run_twinset(capsys, *audit, *others)
+        assert audited.code == 0, audited.err
     measured = run_twinset(
-        capsys, *("evaluate", "run", "--train", "train.csv", "--classifier", "tfidf"), *form
+        capsys, *("evaluate", "run", "--train", "train.csv", "--classifier", "tfidf", "--quiet")
     )
     assert measured.code == 0, measured.err
 

@@ -59,11 +59,8 @@ from twinset.training.resume import CHECKPOINTS, Resumption, RunContext
 
 MADE_FROM = "config.json"  # in `internal/`
 UNFINISHED = "unfinished"  # part of `internal/` while a run is being made
-FREE = (
-    "speed",
-    "sampling",
-    "rows",
-)  # what decides nothing in training: may differ in a resumed run
+# What decides nothing in training may differ in a resumed run; what was read has its hash.
+FREE = ("speed", "sampling", "rows", "reading")
 TIME_ALONE = ("engine", "batch_size")  # with them rows that were drawn already may stay
 
 
@@ -231,6 +228,7 @@ def _check_same(prepared: Prepared, run: RunFolder, asked: RowsRequest) -> None:
         "rows": asdict(asked),
         "prompt": prepared.template.to_dict(),
         "labels": prepared.labels.to_dict(),
+        "reading": dict(prepared.reading),
         "table": prepared.records.fingerprint(),  # private, as all of `internal/` is
     }
     plain = json.loads(json.dumps(made_from))

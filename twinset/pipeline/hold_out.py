@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -68,11 +69,11 @@ def _part(records: Records, chosen: np.ndarray) -> Records:
     """Return some of the records, under the schema of all."""
     places, labels, owners = np.flatnonzero(chosen), records.labels, records.owners
     assert isinstance(labels, Labels)
-    return Records(
-        _texts(records).some(places),
-        Labels(labels.numbers[places], labels.known),
-        records.schema,
-        None if owners is None else np.unique(owners[places], return_inverse=True)[1],
+    return replace(
+        records,
+        texts=_texts(records).some(places),
+        labels=Labels(labels.numbers[places], labels.known),
+        owners=None if owners is None else np.unique(owners[places], return_inverse=True)[1],
     )
 
 
