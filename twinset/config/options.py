@@ -179,7 +179,12 @@ DECODING = (
     Option("max_new_tokens", int, "Longest text written; left out: as in training."),
     Option("sample_batch", int, "Rows written at once."),
     Option("engine", str, "That writes rows; vllm is made for GPUs.", "torch|vllm"),
-    Option("endings", str, "Of rows longer than allowed: cut at the last sentence?", "keep|cut"),
+    Option(
+        "endings",
+        str,
+        "Of unfinished rows: cut at the last sentence, or draw again, which favours short ones.",
+        "keep|cut|redraw",
+    ),
     Option(
         "filter",
         str,

@@ -21,7 +21,7 @@ MismatchForm = Literal["published", "bounded"]
 Precision = Literal["auto", "float32", "bfloat16"]
 Method = Literal["lora", "qlora", "full"]
 Engine = Literal["torch", "vllm"]
-Endings = Literal["keep", "cut"]
+Endings = Literal["keep", "cut", "redraw"]
 Filter = Literal["none", "debris", "vulgar", "all"]
 
 SMALLEST_EPSILON = 1e-3

@@ -16,6 +16,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
+
 from twinset.config import RunConfig, SamplingConfig
 from twinset.config.plan import Plan
 from twinset.data.schema import Combination
@@ -340,13 +342,16 @@ def _write_twin(
     """Sample the twin and write it with card and ledger; return its file."""
     groups = RowGroups() if rows is None else rows
     frame = model.sample(counts, sampling, progress, groups)
+    made = groups.rows(len(list(groups_of(counts))))
+    filtered, unfinished = np.sum([(row.filtered, row.unfinished) for row in made], axis=0).tolist()
     description = TwinDescription(
         model.base_name or model.base_origin,
         model.template,
         model.schema,
         sampling,
         base_origin=model.base_origin,
-        filtered=groups.filtered(len(list(groups_of(counts)))),
+        filtered=filtered,
+        unfinished=unfinished,
     )
     form = paths.twin_format(data)
     return write_share(share, frame, model.ledger, description, form, paths.guard_formulas).twin

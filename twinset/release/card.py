@@ -54,7 +54,8 @@ class TwinDescription:
         title: the card's; the private file's name is never taken for it unasked.
         licence: of the twin, as a hub identifier.
         base_origin: where the base model came from; no path of this machine.
-        filtered: how many texts were drawn again because of `sampling.filter`.
+        filtered: how many texts were drawn again because of `sampling.filter`; None: not known.
+        unfinished: the same of `sampling.endings`.
     """
 
     base_model: str
@@ -64,7 +65,8 @@ class TwinDescription:
     title: str = "Synthetic twin"
     licence: str = "unknown"
     base_origin: str = ""
-    filtered: int = 0
+    filtered: int | None = None
+    unfinished: int | None = None
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ def render_card(description: TwinDescription, ledger: Ledger, contents: TwinCont
         belief=belief_sentence(claim),
         reading=_reading(contents.format),
         sampling=_sampling(description.sampling),
-        filtered=_filtered(description),
+        redrawn=list(_redrawn(description)),
         label_rows=_label_rows(schema, contents),
         guards=[*_guarded_cells(contents), *_guarded_names(schema, contents)],
         FLAGGED_UNIT=FLAGGED_UNIT,
@@ -138,17 +140,25 @@ def _sampling(sampling: SamplingConfig) -> str:
     shown = [f"{name} {value:g}" for name, value in settings.items() if value is not None]
     if sampling.engine == "vllm":
         shown.append("by vLLM")
-    if sampling.endings == "cut":
+    if sampling.endings != "keep":
         shown.append("unfinished rows cut at their last sentence")
     return ", ".join(shown)
 
 
-def _filtered(description: TwinDescription) -> str | None:
-    """Say what was filtered; the lists are public, so that this tells of the model alone."""
-    what = _FILTERED.get(description.sampling.filter)
-    if what is None:
-        return None
-    return f"Texts with {what}, by public lists, were drawn again: {description.filtered} of them"
+def _redrawn(description: TwinDescription) -> Iterator[str]:
+    """Say what was drawn again; how often tells of the model alone, as the lists are public."""
+    sampling = description.sampling
+    if what := _FILTERED.get(sampling.filter):
+        yield f"Texts with {what}, by public lists, were drawn again{_of(description.filtered)}"
+    if sampling.endings == "redraw":
+        yield (
+            "Texts that reached the longest length without an end were drawn again, so that short "
+            f"texts are more frequent here than the model writes them{_of(description.unfinished)}"
+        )
+
+
+def _of(count: int | None) -> str:
+    return "" if count is None else f": {count} of them"
 
 
 def _reading(format: str) -> list[str]:

@@ -23,6 +23,8 @@ from twinset.sampling.endings import cut_at_sentence
 from twinset.sampling.row_filter import is_unwanted
 
 LOOP_WORDS, LOOP_TIMES = 3, 5  # the same three words five times over is a loop
+MOST_UNFINISHED = 5  # texts that are drawn again for a row because they have no end; then cut
+UNUSABLE, FILTERED, UNFINISHED = "unusable", "filtered", "unfinished"
 
 
 @dataclass(frozen=True)
@@ -33,11 +35,13 @@ class Row:
         combination: its labels.
         text: what was written for them.
         filtered: how many texts before it were refused by the filter.
+        unfinished: how many were refused because they had no end.
     """
 
     combination: Combination
     text: str
     filtered: int = 0
+    unfinished: int = 0
 
 
 class Sampler:
@@ -80,7 +84,7 @@ class Sampler:
         """Return exactly `counts[c]` rows of each combination c, in the order of `counts`.
 
         Rows that are empty, broken, caught in a loop or filtered are drawn again, each up to
-        `config.max_redraws` times in all.
+        `config.max_redraws` times in all; unfinished ones `MOST_UNFINISHED` times, if asked for.
 
         Args:
             counts: rows wanted.
@@ -91,21 +95,38 @@ class Sampler:
         """
         wanted = [c for c, n in counts.items() for _ in range(n)]
         found: dict[int, str] = {}
-        tries, filtered = [1] * len(wanted), [0] * len(wanted)
+        refused: list[Counter[str]] = [Counter() for _ in wanted]
         generator, wrong = _streams(self._config.seed, self._stream)
         waiting = deque(self._request(i, c, wrong) for i, c in enumerate(wanted))
         for i, ids in self._written(waiting, generator):
             text = self._text(ids)
-            usable, unwanted = is_usable(text), is_unwanted(text, self._config.filter)
-            filtered[i] += usable and unwanted
-            if usable and not unwanted:
+            if (why := self._refusal(ids, text, refused[i][UNFINISHED])) is None:
                 found[i] = text
-            elif tries[i] < self._config.max_redraws:
-                tries[i] += 1
-                waiting.appendleft(self._request(i, wanted[i], wrong))
+            else:
+                refused[i][why] += 1
+                if refused[i].total() - refused[i][UNFINISHED] < self._config.max_redraws:
+                    waiting.appendleft(self._request(i, wanted[i], wrong))
             on_progress(len(found))
         self._refuse_missing(counts, Counter(wanted[i] for i in found))
-        return [Row(c, found[i], filtered[i]) for i, c in enumerate(wanted)]
+        return [
+            Row(c, found[i], refused[i][FILTERED], refused[i][UNFINISHED])
+            for i, c in enumerate(wanted)
+        ]
+
+    def _refusal(self, ids: list[int], text: str, unfinished: int) -> str | None:
+        """Return why a row is to be drawn again; None: it is not.
+
+        Args:
+            ids: its tokens.
+            text: what they say.
+            unfinished: how many texts of this row had no end before.
+        """
+        if not is_usable(text):
+            return UNUSABLE
+        if is_unwanted(text, self._config.filter):
+            return FILTERED
+        redraws = self._config.endings == "redraw" and unfinished < MOST_UNFINISHED
+        return UNFINISHED if redraws and self._tokenizer.eos_token_id not in ids else None
 
     def drafts(
         self,
@@ -145,7 +166,7 @@ class Sampler:
         if finished:
             return text
         whole = " ".join(text.rsplit(None, 1)[:-1])
-        return cut_at_sentence(whole) if self._config.endings == "cut" else whole
+        return whole if self._config.endings == "keep" else cut_at_sentence(whole)
 
     def _refuse_missing(
         self, counts: Mapping[Combination, int], found: Mapping[Combination, int]
@@ -191,9 +212,10 @@ class RowGroups:
         except DAMAGED:
             raise InputError(f"{path.name}: is damaged; remove it, and it is drawn anew") from None
 
-    def filtered(self, groups: int) -> int:
-        """Return how many texts the filter refused in the first so many groups."""
-        return sum(row.filtered for number in range(groups) for row in self.read(number))
+    def rows(self, groups: int) -> Iterator[Row]:
+        """Yield the rows of the first so many groups."""
+        for number in range(groups):
+            yield from self.read(number)
 
     def draw(
         self,
@@ -211,7 +233,7 @@ class RowGroups:
             self._held[number] = rows
             return
         self._folder.mkdir(parents=True, exist_ok=True)
-        plain = [[list(row.combination), row.text, row.filtered] for row in rows]
+        plain = [[list(r.combination), r.text, r.filtered, r.unfinished] for r in rows]
         with whole_file(self._path(number)) as file:
             json.dump(plain, file, ensure_ascii=False)
 

@@ -108,7 +108,7 @@ class TwinModel:
         groups = RowGroups() if kept is None else kept
         draw = partial(self.sampler, sampling)
         made = draw_groups(draw, counts, progress or Silent(), groups)
-        rows = [row for number in range(made) for row in groups.read(number)]
+        rows = list(groups.rows(made))
         labels, texts = [row.combination for row in rows], [row.text for row in rows]
         frame = twin_frame(self.schema, texts, labels)
         return frame.sample(frac=1, random_state=sampling.seed).reset_index(drop=True)
