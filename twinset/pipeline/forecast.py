@@ -142,7 +142,14 @@ def _of_number(
 
 
 def report_plan(prepared: Prepared, rows: RowsRequest | None, progress: Progress) -> None:
-    """Show a plan with its time and what else could be run; `finetune` shows its warnings.
+    """Show a plan with its time and what else could be run; `finetune` shows its warnings."""
+    for line in plan_lines(prepared.plan):
+        progress.say(line)
+    report_cost(prepared, rows, progress)
+
+
+def report_cost(prepared: Prepared, rows: RowsRequest | None, progress: Progress) -> None:
+    """Show what a plan is for, its time and what else could be run.
 
     Args:
         prepared: with the plan.
@@ -152,7 +159,7 @@ def report_plan(prepared: Prepared, rows: RowsRequest | None, progress: Progress
     if prepared.owned is not None:
         owned = f"{prepared.plan.records} owners of {prepared.owned} records"
         progress.say(f"each of {owned} is protected as one")
-    for line in [*plan_lines(prepared.plan), *_cost_lines(prepared, rows, progress)]:
+    for line in _cost_lines(prepared, rows, progress):
         progress.say(line)
 
 

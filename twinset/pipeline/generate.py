@@ -27,7 +27,7 @@ from twinset.files.atomic import replacing, write_json, write_text, writing
 from twinset.files.manifest import has_checksums
 from twinset.models.device import AUTO
 from twinset.pipeline.finetune import finetune
-from twinset.pipeline.forecast import report_plan
+from twinset.pipeline.forecast import report_cost, report_plan
 from twinset.pipeline.hold_out import keep_held_out, kept_rows
 from twinset.pipeline.prepare import Prepared, prepare
 from twinset.pipeline.request import OutputPaths, Source
@@ -180,7 +180,7 @@ def dry_run(
         check_free(_run_path(source, paths).resolve(), paths.overwrite, paths.resume)
     _check_output(source, paths)
     prepared = prepare(source, config, asked, progress)
-    report_plan(prepared, asked, progress)
+    report_cost(prepared, asked, progress)  # the plan is what this returns
     _check_decoding(prepared)
     for warning in prepared.plan.warnings:
         progress.warn(warning)
