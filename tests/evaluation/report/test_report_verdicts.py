@@ -212,7 +212,7 @@ def test_leaking(measured, answer):
 
 
 def ranked_at_random(rng, members, others, more=0):
-    """An attack that knows nothing, or (more) a few members: its share at 1 % FPR, and its AUROC."""
+    """An attack that knows nothing, or a few members more: its share at 1 % FPR, and its AUROC."""
     order = rng.permutation([True] * members + [False] * others)
     found = int(order[: np.flatnonzero(~order)[int(0.01 * others)]].sum()) + more
     place = {"attack": "loss", "sees": "model"}
