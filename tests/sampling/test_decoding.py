@@ -398,6 +398,12 @@ def test_unfinished_rows_are_drawn_again_so_often_and_then_cut(scripted):
     assert asked == [0] * 2 + [1] * (MOST_UNFINISHED + 1) + [2]
 
 
+def test_an_unfinished_row_is_taken_where_nothing_better_comes(scripted):
+    sampler, _ = scripted(["It was good. But...", "", "", ""], endings="redraw", max_redraws=4)
+    (row,) = sampler.sample({("a",): 1})
+    assert (row.text, row.unfinished) == ("It was good.", 1)
+
+
 def test_filtered_rows_are_drawn_again_and_counted(scripted):
     script = ["good", "Labels: a, b", "This review focuses on x", "fine", "damn shit", "nice"]
     sampler, asked = scripted(script, filter="debris")

@@ -84,7 +84,8 @@ class Sampler:
         """Return exactly `counts[c]` rows of each combination c, in the order of `counts`.
 
         Rows that are empty, broken, caught in a loop or filtered are drawn again, each up to
-        `config.max_redraws` times in all; unfinished ones `MOST_UNFINISHED` times, if asked for.
+        `config.max_redraws` times in all; unfinished ones at most `MOST_UNFINISHED` times, if asked
+        for, and are taken where nothing better comes.
 
         Args:
             counts: rows wanted.
@@ -95,6 +96,7 @@ class Sampler:
         """
         wanted = [c for c, n in counts.items() for _ in range(n)]
         found: dict[int, str] = {}
+        spare: dict[int, str] = {}  # unfinished texts, where nothing better comes
         refused: list[Counter[str]] = [Counter() for _ in wanted]
         generator, wrong = _streams(self._config.seed, self._stream)
         waiting = deque(self._request(i, c, wrong) for i, c in enumerate(wanted))
@@ -104,8 +106,12 @@ class Sampler:
                 found[i] = text
             else:
                 refused[i][why] += 1
-                if refused[i].total() - refused[i][UNFINISHED] < self._config.max_redraws:
+                if why == UNFINISHED:
+                    spare[i] = text
+                if refused[i].total() < self._config.max_redraws:
                     waiting.appendleft(self._request(i, wanted[i], wrong))
+                elif i in spare:
+                    found[i] = spare[i]
             on_progress(len(found))
         self._refuse_missing(counts, Counter(wanted[i] for i in found))
         return [
