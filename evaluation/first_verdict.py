@@ -30,6 +30,7 @@ from evaluation.report.verdicts import Verdict, faithful, leaking
 from evaluation.utility.classifiers import make_classifiers
 from evaluation.utility.usefulness import Usefulness
 from twinset.data.records import Records
+from twinset.data.standard_input import STDIN, UNNAMED
 from twinset.models.device import AUTO
 from twinset.pipeline.request import Source
 from twinset.progress import Progress
@@ -44,9 +45,11 @@ NOT_HELD_OUT = (
     "rows, `twinset evaluate {run} --train {table} --test OTHERS` measures it now."
 )
 
+READ_ONCE = "No verdict: standard input is read once only. Save the table as {table} for it."
+
 
 def first_verdict(run: Path, source: Source, progress: Progress, device: str = AUTO) -> list[str]:
-    """Return the five lines, or the one that says how to get them.
+    """Return the five lines, or what to do to get them.
 
     Args:
         run: its folder.
@@ -57,9 +60,13 @@ def first_verdict(run: Path, source: Source, progress: Progress, device: str = A
     Raises:
         InputError: the private table cannot be read again.
     """
-    names = {"run": shlex.quote(str(run)), "table": shlex.quote(source.name)}
+    is_read_once = str(source.data) == STDIN
+    table_file = UNNAMED if is_read_once else shlex.quote(source.name)
+    names = {"run": shlex.quote(str(run)), "table": table_file}
     if not has_held_out(run):
         return [NOT_HELD_OUT.format(**names)]
+    if is_read_once:
+        return [READ_ONCE.format(**names), *_next(names)]
     release = Release.read(run, device=device)
     trained, held = (_some(records, MOST) for records in parts(run, source))
     judged = list(_judged(release, trained, held, progress))

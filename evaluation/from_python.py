@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,16 +13,21 @@ from evaluation.evaluate import EvaluationRequest
 from evaluation.evaluate import evaluate as measure
 from evaluation.findings import Findings
 from evaluation.leakage.release_audit import AuditRequest, audit_release
-from evaluation.release import Release
+from evaluation.release import FinishedRun, Release, public_rows
 from evaluation.twins import Twin
 from evaluation.utility.classifiers import CLASSIFIERS
-from twinset.data.formats import write_frame
+from twinset.data.columns import with_joined_text
+from twinset.data.formats import read_frame, write_frame
+from twinset.data.label_rules import LabelRules
+from twinset.data.schema import Schema
+from twinset.pipeline.request import Source
 from twinset.progress import Progress
 from twinset.sampling.twin_model import TwinModel
 
 
 def evaluate(
     model: TwinModel,
+    made_from: Source | Path | None,
     twin: pd.DataFrame,
     train: pd.DataFrame | str | Path,
     test: pd.DataFrame | str | Path,
@@ -33,12 +38,25 @@ def evaluate(
     exclude_overlap: bool = False,
     embedded: bool = True,
 ) -> pd.DataFrame:
-    """Return the scores of a twin that a model wrote; see `twinset.Twinset.evaluate`."""
+    """Return the scores of a twin that a model wrote; see `twinset.Twinset.evaluate`.
+
+    Args:
+        model: that wrote it.
+        made_from: what the model was fitted to, or a folder that may be its run's.
+        twin: see `twinset.Twinset.evaluate`, as for all that follows.
+        train: the private table.
+        test: other real rows.
+        progress: is notified of what happens.
+        classifiers: their names.
+        seeds: times each is trained.
+        exclude_overlap: whether rows of both tables are left out.
+        embedded: whether texts are compared by embeddings.
+    """
     schema = model.schema
     with TemporaryDirectory() as folder:  # its owner's alone
         request = EvaluationRequest(
-            _file(train, Path(folder, "train.parquet")),
-            _file(test, Path(folder, "test.parquet")),
+            _real(train, Path(folder, "train.parquet"), schema, made_from),
+            _real(test, Path(folder, "test.parquet"), schema, made_from),
             schema.text,
             tuple(attribute.name for attribute in schema.attributes),
             tuple(classifiers or CLASSIFIERS),
@@ -52,6 +70,7 @@ def evaluate(
 
 def audit(
     model: TwinModel,
+    made_from: Source | Path | None,
     twin: pd.DataFrame,
     members: pd.DataFrame | str | Path,
     non_members: pd.DataFrame | str | Path,
@@ -63,8 +82,8 @@ def audit(
     schema = model.schema
     with TemporaryDirectory() as folder:  # its owner's alone
         request = AuditRequest(
-            _file(members, Path(folder, "members.parquet")),
-            _file(non_members, Path(folder, "non-members.parquet")),
+            _real(members, Path(folder, "members.parquet"), schema, made_from),
+            _real(non_members, Path(folder, "non-members.parquet"), schema, made_from),
             schema.text,
             tuple(attribute.name for attribute in schema.attributes),
             rows,
@@ -74,7 +93,8 @@ def audit(
 
 
 def _release(model: TwinModel, twin: pd.DataFrame, folder: Path) -> Release:
-    claim, path = model.guarantee, _file(twin, folder / "twin.parquet")
+    claim, path = model.guarantee, folder / "twin.parquet"
+    write_frame(twin, path)
     made = Twin(twin, claim.epsilon, claim.delta, claim.sentence, unit=claim.unit)
     return Release(path, path, made, None, str(model.model.device))
 
@@ -85,9 +105,28 @@ def scores_of(findings: Findings) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _file(table: pd.DataFrame | str | Path, path: Path) -> Path:
-    """Return a table's file; one in memory is written to `path`."""
+def _real(
+    table: pd.DataFrame | str | Path, path: Path, schema: Schema, made_from: Source | Path | None
+) -> Path:
+    """Return a file of real rows with text and labels as the fitted table's rows got them."""
+    rules, reading = _rules(made_from, schema)
     if not isinstance(table, pd.DataFrame):
-        return Path(table)
-    write_frame(table, path)
+        if not rules.changes_rows and reading.get("text") in (None, schema.text):
+            return Path(table)
+        table = read_frame(table)
+    names = [attribute.name for attribute in schema.attributes]
+    table, _, _ = with_joined_text(table, reading.get("text"), names)
+    write_frame(public_rows(table, schema, rules), path)
     return path
+
+
+def _rules(
+    made_from: Source | Path | None, schema: Schema
+) -> tuple[LabelRules, Mapping[str, str | None]]:
+    """Return by which rules rows get their labels, and how a table is read."""
+    if isinstance(made_from, Path) and (made_from / "internal" / "config.json").is_file():
+        run = FinishedRun.read(made_from)
+        return run.labels, run.reading
+    if made_from is None or isinstance(made_from, Path):
+        return LabelRules(), {}
+    return made_from.labels.settled(schema, {}), made_from.reading

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 from evaluation.policy_runs import table
 from evaluation.release import FinishedRun
-from twinset.data.formats import read_frame, write_frame
+from twinset.data.formats import format_of, read_frame, write_frame
 from twinset.data.records import Records
 from twinset.data.text_files import Layout
 from twinset.errors import InputError
@@ -69,7 +69,7 @@ def real_rows(
     """Yield rows that were trained on, and others: those that the run held out, if none are named.
 
     Args:
-        run: made from the table; None: there is none.
+        run: made from the table, which is read as it was then; None: there is none.
         data: the table, which is taken as it is where others are named.
         others: real rows that were not trained on; None: those that the run held out.
         text: see `RealRows`, as for the table.
@@ -78,8 +78,14 @@ def real_rows(
     Raises:
         InputError: there are none.
     """
+    reading = dict(run.reading) if run is not None else {}
+    text = text or reading.get("text")
+    kept = Layout(
+        layout.encoding or reading.get("encoding"), layout.delimiter or reading.get("delimiter")
+    )
     if others is not None:
-        yield RealRows(data, others, text, layout)
+        is_alike = format_of(others) == format_of(data)
+        yield RealRows(data, others, text, kept if is_alike else layout)
         return
     if run is None or not has_held_out(run.root):
         raise InputError(
@@ -90,10 +96,11 @@ def real_rows(
         str(data),
         text or run.schema.text,
         tuple(attribute.name for attribute in run.schema.attributes),
+        reading.get("split"),
         drop_empty=True,
         labels=run.labels,
-        delimiter=layout.delimiter,
-        encoding=layout.encoding,
+        delimiter=kept.delimiter,
+        encoding=kept.encoding,
     )
     with TemporaryDirectory(dir=run.internal, prefix=f"{data.name}-") as folder:
         found = Path(folder, "trained-on.parquet"), Path(folder, HELD_OUT)

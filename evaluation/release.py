@@ -6,8 +6,8 @@ Reads no weights and writes nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ class FinishedRun:
         schema: shape of the private table.
         template: its prompts.
         labels: by which rows of the table's kind get labels of the schema.
+        reading: how its table was read; see `Source.reading`.
     """
 
     root: Path
@@ -47,6 +48,7 @@ class FinishedRun:
     schema: Schema
     template: Template
     labels: LabelRules = LabelRules()
+    reading: Mapping[str, str | None] = field(default_factory=dict)
 
     @classmethod
     def read(cls, root: Path, device: str = AUTO) -> FinishedRun:
@@ -80,17 +82,11 @@ class FinishedRun:
             raise InputError(
                 f"{root} is no complete run folder of twinset ({type(error).__name__})"
             ) from error
-        return cls(root, config, schema, template, labels)
+        return cls(root, config, schema, template, labels, made_from.get("reading", {}))
 
     def public_rows(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Return a table's rows with the labels that the run gave them; others are left out."""
-        if not self.labels.changes_rows:
-            return frame
-        rules, names = replace(self.labels, drop=True), [a.name for a in self.schema.attributes]
-        records, _ = records_from_frame(
-            frame, self.schema.text, names, drop_empty=True, rules=rules
-        )
-        return twin_frame(self.schema, records.texts, records.labels)
+        return public_rows(frame, self.schema, self.labels)
 
     @property
     def internal(self) -> Path:
@@ -169,6 +165,15 @@ class Release:
             "versions": versions(),
             "machine": machine(),
         }
+
+
+def public_rows(frame: pd.DataFrame, schema: Schema, rules: LabelRules) -> pd.DataFrame:
+    """Return a table's rows with labels of a schema, by settled rules; others are left out."""
+    if not rules.changes_rows:
+        return frame
+    names, rules = [a.name for a in schema.attributes], replace(rules, drop=True)
+    records, _ = records_from_frame(frame, schema.text, names, drop_empty=True, rules=rules)
+    return twin_frame(schema, records.texts, records.labels)
 
 
 def _unguarded(twin: pd.DataFrame, schema: Schema) -> pd.DataFrame:

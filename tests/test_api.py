@@ -102,6 +102,16 @@ def test_without_the_evaluation_one_line_says_so(frame, provided):
         Twinset().evaluate(frame, frame, frame)
 
 
+def test_real_rows_are_read_as_the_fitted_ones_were(frame, tiny_base):
+    frame, by = frame.assign(age=range(60)), {"age": [0, 30, 60]}
+    model = Twinset(str(tiny_base), epsilon=50, **QUICK)
+    model.fit(frame, "{customer}: {review}", ["age"], bins=by)
+    others = frame.assign(review=frame.review + " It was late.")
+    scores = model.evaluate(model.sample(40), frame, others, classifiers=["tfidf"], embedded=False)
+    assert set(scores[scores.name == "accuracy"].label) == {"age"}
+    assert len(model.audit(model.sample(40), frame, others, rows=20))
+
+
 def test_a_dataset_and_two_sequences_make_what_a_frame_makes(frame, tiny_base):
     from datasets import Dataset, DatasetDict
 

@@ -6,6 +6,7 @@ What computes is imported when it is called, so that importing `Twinset` waits f
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import entry_points
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -67,6 +68,7 @@ class Twinset:
         self.config = run_config({"base_model": base_model, **options})
         self._prompt, self._progress = prompt, progress or Silent()
         self._model: TwinModel | None = None
+        self._made_from: Source | Path | None = None  # what the model was fitted to, or is in
 
     def __repr__(self) -> str:
         """State what is guaranteed of the model, or what is asked for."""
@@ -188,6 +190,7 @@ class Twinset:
             strict=strict,
         )
         self._model = _fitted(source, self.config, self._progress)
+        self._made_from = replace(source, data="", split=None)  # how to read, and no record
         return self
 
     def sample(self, rows: int) -> pd.DataFrame:
@@ -248,6 +251,7 @@ class Twinset:
         measure = _installed("evaluate")
         found: pd.DataFrame = measure(
             self.model,
+            self._made_from,
             twin,
             train,
             test,
@@ -291,8 +295,9 @@ class Twinset:
             InputError: a table cannot be used, or the evaluation is not installed.
         """
         measure = _installed("audit")
+        tables = twin, members, non_members
         found: pd.DataFrame = measure(
-            self.model, twin, members, non_members, self._progress, rows=rows
+            self.model, self._made_from, *tables, self._progress, rows=rows
         )
         return found
 
@@ -391,6 +396,7 @@ class Twinset:
 
         twinset = cls(**options)
         twinset._model = TwinModel.load(path, twinset.config.speed.device)
+        twinset._made_from = Path(path)
         return twinset
 
 

@@ -46,6 +46,7 @@ class _ReleaseByDefault(TyperGroup):
 audit = typer.Typer(
     cls=_ReleaseByDefault,
     help="Attack twinset's own claims: audit RUN|TWIN, audit canaries DATA, audit mechanism.",
+    epilog="Example: twinset audit runs/reviews --members reviews.csv",
 )
 
 

@@ -9,7 +9,7 @@ from twinset.privacy.statement.ledger import FLAGGED_UNIT
 
 QUESTION = "May I hand this over?"
 _WHAT_GOES = "share/ and model/ may go, internal/ stays"
-_USELESS = "; but it is no more useful than text made with no private data"
+_USELESS = "; but no use of it was seen"
 
 
 def may_hand_over(claim: Guarantee | None, is_useful: Verdict, leaks: Verdict) -> Verdict:

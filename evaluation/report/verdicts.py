@@ -11,9 +11,12 @@ from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Literal
 
+from scipy.stats import hypergeom, norm
+
 from evaluation.fidelity.measures import SECOND, TRAIN
 from evaluation.findings import Measured
 from evaluation.leakage.one_run import BOUND
+from evaluation.leakage.roc import AUROC, RATES
 from evaluation.leakage.shift import MARGIN, PLACE
 from evaluation.private_table import BASELINE, PRIVATE_CLASSIFIER, REAL, TWIN
 from evaluation.report.charts.numbers import number, with_interval
@@ -203,15 +206,35 @@ def _is_far(group: Group) -> bool:
 
 
 def _attacks(measured: Sequence[Measured]) -> Iterator[Comparison]:
+    tried = {tuple(m.place.items()): m.score.n for m in measured if m.score.name == AUROC}
     for m in measured:
         if m.score.name in _COUNTED and m.place.get("sees") != _BLIND and _is_known(m.score):
             guessing = GUESSING[m.score.name]
-            leaks = m.score.low > guessing
+            errors = _errors(m.score, tried.get(tuple(m.place.items()), 0) - m.score.n)
+            leaks = errors > NormalDist().inv_cdf(1 - FALSE_ALARMS)
             how = f"{'above' if leaks else 'not above'} guessing ({guessing:g})"
+            if m.score.low > guessing and not leaks:
+                how = "no more than chance gives beside so few others"
             where = ", ".join(filter(None, (m.score.name, words(m.place))))
-            error = (m.score.value - m.score.low) / NormalDist().inv_cdf(1 - FALSE_ALARMS)
-            errors = (m.score.value - guessing) / error if error > 0 else math.inf
             yield Comparison(not leaks, f"{where}: {with_interval(m.score)}, {how}", errors)
+
+
+def _errors(score: Score, others: int) -> float:
+    """Return by how many standard errors a score is above guessing.
+
+    Few others make the threshold of a low false-positive rate a matter of chance itself, which no
+    interval shows: the members above it are then counted as if all were ranked at random.
+
+    Args:
+        score: of an attack.
+        others: rows that it was tried on beside members; 0 or fewer: not known, or not of a rate.
+    """
+    above = score.value - GUESSING[score.name]
+    if score.name in RATES and others > 0:
+        found, allowed = round(score.value * score.n), int(RATES[score.name] * others + 1e-9)
+        return float(norm.isf(hypergeom.cdf(allowed, score.n + others, others, found + allowed)))
+    error = (score.value - score.low) / NormalDist().inv_cdf(1 - FALSE_ALARMS)
+    return above / error if error > 0 else math.copysign(math.inf, above)
 
 
 def _blind(measured: Sequence[Measured]) -> Iterator[str]:

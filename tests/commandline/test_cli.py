@@ -217,6 +217,7 @@ def test_guesses_are_reported(run):
     assert outcome.code == 0
     assert "reading texts from column 'review' (guessed" in outcome.err
     assert "reading labels from column 'label' (guessed" in outcome.err
+    assert (outcome.out + outcome.err).count("noise multiplier") == 1
 
 
 def test_progress_lines(run):

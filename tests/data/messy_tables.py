@@ -234,6 +234,11 @@ READ = {
         first="a b[2J c",
         said=("removed control characters from 2 texts (`strict` refuses them)",),
     ),
+    "characters that were lost": Messy(
+        "t.csv",
+        cells(changed(TEXTS, _3="caf\ufffd")).encode(),
+        said=("1 texts hold \ufffd for characters that were lost",),
+    ),
     "control characters in Parquet": Messy(
         "t.parquet", parquet(table(BELLS)), first="a b[2J c", said=("from 2 texts",)
     ),
@@ -386,6 +391,12 @@ REFUSED = {
     "a picture": Messy("t.csv", b"\x89PNG" + bytes(99), said=("is not text",)),
     "NUL characters, strictly": Messy(
         "t.csv", cells(NULS).encode(), options={"strict": True}, said=("row 2 has a NUL",)
+    ),
+    "characters that were lost, strictly": Messy(
+        "t.csv",
+        cells(changed(TEXTS, _3="caf\ufffd")).encode(),
+        options={"strict": True},
+        said=("row 5: contains \ufffd for characters that were lost",),
     ),
     "control characters, strictly": Messy(
         "t.csv",

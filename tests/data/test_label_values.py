@@ -8,6 +8,7 @@ import pytest
 from tests.helpers.refusals import SECRET, assert_silent, refusal
 from twinset.data.label_rules import LabelRules
 from twinset.data.label_spelling import nearest
+from twinset.data.label_values import MANY_NUMBERS
 from twinset.data.records import read_records, records_from_frame
 from twinset.data.templates import PromptFile, Template, load_template, written_template
 from twinset.errors import InputError
@@ -293,6 +294,13 @@ def test_declared_values_that_the_column_cannot_hold():
 
 
 # --- bins ----------------------------------------------------------------------------------------
+
+
+def test_many_numbers_that_become_public_are_offered_bins():
+    for many in (MANY_NUMBERS - 1, MANY_NUMBERS):
+        _, notes = settled(table([*range(many)] * 3))
+        offer = f"`bins={{'label': [0, {many // 2}, {many - 1}]}}` would cut"
+        assert any(offer in note for note in notes) == (many == MANY_NUMBERS)
 
 
 def test_bins_have_their_upper_ends_and_the_first_both():

@@ -56,6 +56,16 @@ def test_without_rows_held_out_one_line_says_how_to_get_one(run):
     assert "Is it useful?" not in made.err
 
 
+@pytest.mark.parametrize("share", ["0", "0.3"])
+def test_what_came_by_standard_input_is_a_file_in_commands(tiny_base, capsys, monkeypatch, share):
+    monkeypatch.setattr("sys.stdin", open("train.csv"))
+    given = ("generate", "-", *GIVEN[1:], "--base-model", tiny_base, "--hold-out", share)
+    made = run_twinset(capsys, *given, "--run", "run")
+    said = " ".join(made.err.split())
+    assert made.code == 0 and "twinset evaluate" in said and "--train FILE" in said
+    assert ("Save the table as FILE" in said) == (share != "0")
+
+
 def test_quiet_and_json_ask_for_no_verdict(run):
     assert run("--hold-out", "0.3", "--quiet").err == ""
     assert "useful?" not in run("--hold-out", "0.3", "--json", "--overwrite").err
@@ -86,10 +96,13 @@ def test_held_out_rows_are_read_as_the_run_read_its_table(run, capsys):
     form = ("--text", "{head}: {text}", "--delimiter", ";", "--encoding", "utf-16")
     made = run("--hold-out", "0.3", "--merge-labels", "--quiet", *form)
     assert made.code == 0, made.err
-    audited = run_twinset(capsys, "audit", "run", "--members", "train.csv", "--quiet", *form)
-    assert audited.code == 0, audited.err
+    audit = ("audit", "run", "--members", "train.csv", "--quiet")
+    frame.assign(text=frame.text + " Again.").to_json("others.jsonl", orient="records", lines=True)
+    for others in ((), ("--non-members", "others.jsonl")):
+        audited = run_twinset(capsys, *audit, *others)
+        assert audited.code == 0, audited.err
     measured = run_twinset(
-        capsys, *("evaluate", "run", "--train", "train.csv", "--classifier", "tfidf"), *form
+        capsys, *("evaluate", "run", "--train", "train.csv", "--classifier", "tfidf", "--quiet")
     )
     assert measured.code == 0, measured.err
 

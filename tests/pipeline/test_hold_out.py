@@ -59,7 +59,9 @@ def test_a_run_counts_and_trains_on_the_others_alone(tiny_base, tmp_path, monkey
         finetune, "tokenise", lambda r, *more: seen.extend(r.texts) or tokens(r, *more)
     )
     run = tmp_path / "run"
-    generate(FRAME, "review", "label", run=run, hold_out=0.3, base_model=str(tiny_base), **QUICK)
+    given = QUICK | {"labels": {"label": ["pos", "neg"]}, "base_model": str(tiny_base)}
+    made = generate(FRAME, "review", "label", run=run, hold_out=0.3, **given)
+    assert "'label', declared by" in made.guarantee.sentence
     held = pd.read_parquet(run / "internal/held-out.parquet")
     rows = kept_rows(run / "internal")
     assert held.review.tolist() == FRAME.review.iloc[rows].tolist() and 0 < len(held) < 60

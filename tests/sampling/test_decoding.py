@@ -14,7 +14,7 @@ from twinset.models.precision import fuse
 from twinset.sampling import decoding
 from twinset.sampling import kv_cache as kvcache
 from twinset.sampling.decoding import Request, attention_span, check_decoding, decode, generate
-from twinset.sampling.sampler import Sampler, is_usable
+from twinset.sampling.sampler import MOST_UNFINISHED, Sampler, is_usable
 from twinset.sampling.token_sampling import guided, next_tokens
 
 GREEDY = SamplingConfig(temperature=1e-6, top_p=1.0)
@@ -384,6 +384,24 @@ def test_a_text_cut_off_may_end_with_its_last_sentence(scripted):
     sampler, _ = scripted(cut_off, endings="cut")
     texts = [row.text for row in sampler.sample({("a",): 2})]
     assert texts == ["It was good.", "It was good. But the end"]  # that one was finished
+
+
+def test_unfinished_rows_are_drawn_again_so_often_and_then_cut(scripted):
+    script = ["No end to...", "Good.", *["Whole. But..."] * (MOST_UNFINISHED + 1), "Fine."]
+    sampler, asked = scripted(script, endings="redraw")
+    rows = sampler.sample({("a",): 2, ("b",): 1})
+    assert [(row.text, row.unfinished, row.filtered) for row in rows] == [
+        ("Good.", 1, 0),
+        ("Whole.", MOST_UNFINISHED, 0),
+        ("Fine.", 0, 0),
+    ]
+    assert asked == [0] * 2 + [1] * (MOST_UNFINISHED + 1) + [2]
+
+
+def test_an_unfinished_row_is_taken_where_nothing_better_comes(scripted):
+    sampler, _ = scripted(["It was good. But...", "", "", ""], endings="redraw", max_redraws=4)
+    (row,) = sampler.sample({("a",): 1})
+    assert (row.text, row.unfinished) == ("It was good.", 1)
 
 
 def test_filtered_rows_are_drawn_again_and_counted(scripted):

@@ -86,9 +86,14 @@ def test_an_unfinished_text_ends_with_its_last_sentence(text, left):
 
 def test_groups_keep_how_much_was_filtered(tmp_path):
     kept = RowGroups(tmp_path)
-    kept.write(0, [Row(("a",), "x", 2), Row(("b",), "y")])
+    kept.write(0, [Row(("a",), "x", 2, 1), Row(("b",), "y")])
     kept.write(1, [Row(("a",), "z", 3)])
-    assert kept.filtered(2) == RowGroups(tmp_path).filtered(2) == 5
+    for groups in (kept, RowGroups(tmp_path)):
+        assert [(row.filtered, row.unfinished) for row in groups.rows(2)] == [
+            (2, 1),
+            (0, 0),
+            (3, 0),
+        ]
     (tmp_path / "rows-000002.json").write_text('[[["a"], "of before there was a filter"]]')
     assert kept.read(2) == [Row(("a",), "of before there was a filter")]
 
@@ -123,18 +128,21 @@ def test_the_card_counts_what_was_filtered_and_the_rows_stay_as_many(
         lambda text, kinds: kinds == "debris" and len(text) % 2 == 1,
     )
     made = run_twinset(
-        capsys, "generate", "t.csv", *columns, *given, "--run", "run", "--filter", "debris"
+        capsys,
+        *("generate", "t.csv", *columns, *given, "--run", "run", "--filter", "debris"),
+        *("--endings", "redraw"),
     )
     assert made.code == 0, made.err
     twin = pd.read_csv("run/share/twin.csv", keep_default_na=False)
     assert len(twin) == 12
     card = (tmp_path / "run/share/README.md").read_text("utf-8")
-    (line,) = [line for line in card.splitlines() if "were drawn again: " in line]
-    assert int(line.split(": ")[1].split()[0]) > 0
+    lines = [line for line in card.splitlines() if "drawn again" in line]
+    assert all(int(line.split(": ")[1].split()[0]) > 0 for line in lines)
+    assert "by public lists" in lines[0] and "short texts are more frequent here" in lines[1]
     again = run_twinset(
         capsys, "sample", "run", "--rows", "6", "--quiet", "--overwrite", "--format", "csv"
     )
     assert again.code == 0, again.err
-    assert "were drawn again" not in (tmp_path / "run/share/README.md").read_text("utf-8")
+    assert "drawn again" not in (tmp_path / "run/share/README.md").read_text("utf-8")
     stored = json.loads((tmp_path / "run/internal/config.json").read_text())["sampling"]
-    assert (stored["filter"], stored["endings"]) == ("debris", "keep")
+    assert (stored["filter"], stored["endings"]) == ("debris", "redraw")

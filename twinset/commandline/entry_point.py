@@ -116,7 +116,7 @@ def _verdict(error: BaseException) -> tuple[str, int]:
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         return "error: a path is too long; name a shorter one", 2
     if hasattr(error, "format_message"):  # typer's: an unknown flag, a number that is none
-        return f"error: {error.format_message()}; see twinset --help", 2
+        return f"error: {error.format_message().rstrip('.')}; see twinset --help", 2
     what = f"unexpected {type(error).__name__} {_place(error)}"  # its message may quote a record
     return f"error: {what}; TWINSET_DEBUG=1 shows more", 1
 

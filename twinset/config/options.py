@@ -183,12 +183,22 @@ DECODING = (
     Option("max_new_tokens", int, "Longest text written; left out: as in training."),
     Option("sample_batch", int, "Rows written at once."),
     Option("engine", str, "That writes rows; vllm is made for GPUs.", "torch|vllm"),
-    Option("endings", str, "Of rows longer than allowed: cut at the last sentence?", "keep|cut"),
+    Option(
+        "endings",
+        str,
+        "Of unfinished rows: cut at the last sentence, or draw again, which favours short ones.",
+        "keep|cut|redraw",
+    ),
     Option(
         "filter",
         str,
         "Draw rows like web pages or with vulgar words again.",
         "none|debris|vulgar|all",
+    ),
+    Option(
+        "teacher_redraws",
+        int,
+        "How often a row is drawn again whose labels the teacher denies; 0 does not ask it.",
     ),
 )
 TWIN_FILE = (

@@ -21,7 +21,7 @@ MismatchForm = Literal["published", "bounded"]
 Precision = Literal["auto", "float32", "bfloat16"]
 Method = Literal["lora", "qlora", "full"]
 Engine = Literal["torch", "vllm"]
-Endings = Literal["keep", "cut"]
+Endings = Literal["keep", "cut", "redraw"]
 Filter = Literal["none", "debris", "vulgar", "all"]
 
 SMALLEST_EPSILON = 1e-3
@@ -218,6 +218,7 @@ class SamplingConfig:
     engine: Engine = "torch"
     endings: Endings = "keep"  # private texts that were cut at max_tokens end so too
     filter: Filter = "none"
+    teacher_redraws: int = bounded(2, 0, 20, hint="0 asks no teacher")
 
     def __post_init__(self) -> None:
         """Refuse decoding settings that define no distribution."""

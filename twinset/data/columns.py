@@ -29,6 +29,7 @@ from twinset.files.limits import check_names
 
 _GUESS_LABELS = 50
 _GUESS_WORDS = 4
+_FIRST = 1000  # cells by which a missing header is told
 # What people call a column of labels. One of these is taken however rare some of its values are.
 _LABEL_NAMES = frozenset(
     "label labels sentiment class category categories stars rating ratings score target topic "
@@ -53,15 +54,31 @@ def check_table(frame: pd.DataFrame, source: str) -> None:
 
 
 def show(names: Sequence[str], frame: pd.DataFrame) -> str:
-    """Quote column names. Long ones become numbers: without a header row, the names are cells."""
+    """Quote column names. Without a header row they are cells: then, and long, they are numbers."""
+    are_names = not any(_is_cell(name, frame[name]) for name in frame.columns)
     shown = [
         repr(name)
-        if len(name) <= 40 and name.isprintable()
+        if are_names and len(name) <= 40 and name.isprintable()
         else f"number {frame.columns.get_loc(name) + 1} (is the header row missing?)"
         for name in names[:30]
     ]
     plural = "columns" if len(names) > 1 else "column"
     return f"{plural} {', '.join(shown)}" + (", …" if len(names) > 30 else "")
+
+
+def _is_cell(name: str, column: pd.Series) -> bool:
+    """Return whether a name is like the cells below it: one of the first, or a number as they."""
+    if pd.api.types.is_numeric_dtype(column.dtype):
+        return _is_number(name)
+    return name in map(str, column.iloc[:_FIRST].tolist())
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def is_partial(name: str, frame: pd.DataFrame) -> bool:
@@ -127,8 +144,9 @@ def _no_column(frame: pd.DataFrame, name: str, source: str) -> str:
     folded = {column.casefold(): column for column in frame.columns if len(column) <= 100}
     matches = [folded[match] for match in get_close_matches(name.casefold(), folded, n=2)]
     close = [match for match in matches if not is_partial(match, frame)]
-    hint = f"did you mean {show(close, frame)}? " if close else ""
-    return f"{source}: no column {name!r}; {hint}It has {show_unchosen(list(frame.columns), frame)}"
+    hint = f", did you mean {show(close, frame)}?" if close else ";"
+    has = show_unchosen(list(frame.columns), frame)
+    return f"{source}: no column {name!r}{hint} It has {has}"
 
 
 def _guess(

@@ -32,6 +32,7 @@ from twinset.errors import InputError
 # who says what values there are; where the table does, its variants may be merged by their numbers
 OWNER, PROMPT, TABLE, MERGED = "owner", "prompt", "table", "table, merged"
 
+MANY_NUMBERS = 12  # from so many different ones on bins are offered
 _MERGE = "merge what differs by case, blanks or a letter with `merge_labels=True`, "
 
 
@@ -227,8 +228,18 @@ def _from_table(column: LabelColumn, merge: bool, notes: list[str]) -> PublicLab
     notes.append(
         f"the values of {column.shown} become public as the table has them: "
         f"{listed_values(sorted(column.codes.values))}; `labels` declares them instead"
+        f"{_or_bins(column)}"
     )
     return PublicLabels(column.codes, whose)
+
+
+def _or_bins(column: LabelColumn) -> str:
+    """Offer to cut many numbers into a few labels, by the list that is public anyway."""
+    values = sorted(column.codes.values)
+    if len(values) < MANY_NUMBERS or isinstance(values[0], str | bool):
+        return ""
+    edges = [values[0], values[len(values) // 2], values[-1]]
+    return f", and {proposal('bins', column.name, edges)} would cut these numbers into two labels"
 
 
 def _too_rare(column: LabelColumn, rare: set[int], has_variants: bool) -> str:

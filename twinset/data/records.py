@@ -45,6 +45,8 @@ from twinset.data.text_files import Layout
 from twinset.errors import InputError
 from twinset.privacy.mechanism.units import Units
 
+LOST = "\ufffd"  # the character that stands for one
+_LOST = f"{LOST} for characters that were lost"
 FEW = 20  # one row in so many may lack something, and is left out
 
 _CONVERTED = ("date", "time", "period", "decimal", "duration")  # dtypes whose values are changed
@@ -207,8 +209,12 @@ def records_from_frame(
         rows, owners = rows[kept], None if owners is None else owners[kept]
     texts = Texts(frame[text], None if len(rows) == len(frame) else rows)
     texts = texts if strict else _mended(texts, notes)
-    _check_characters(frame, texts, labels, places, None)
-    _check_characters(frame, texts, labels, places, reserved)
+    _check_characters(frame, texts, labels, places, _has_control, "a control character")
+    if strict:
+        _check_characters(frame, texts, labels, places, _has_lost, _LOST)
+    elif lost := len(texts.rows_where(_has_lost)):
+        notes.append(f"{lost} texts hold {_LOST}, and the twin may too (`strict` refuses them)")
+    _check_reserved(frame, texts, labels, places, reserved)
     if dropped := [str(name) for name in frame.columns if name not in places]:
         notes.append(f"leaving out {show_unchosen(dropped, frame)}: the twin will not have them")
     if partial := [name for name in (text, *attributes) if is_partial(name, frame)]:
@@ -246,7 +252,7 @@ def check_reserved(
         attribute.name: LabelCodes(labels.numbers, [known[place] for known in labels.known])
         for place, attribute in enumerate(schema.attributes)
     }
-    _check_characters(frame, texts, found, _places(frame, (schema.text, *found), source), reserved)
+    _check_reserved(frame, texts, found, _places(frame, (schema.text, *found), source), reserved)
 
 
 def _places(frame: pd.DataFrame, names: Sequence[str], source: str) -> dict[str, str]:
@@ -375,15 +381,10 @@ def _check_characters(
     texts: Texts,
     labels: dict[str, LabelCodes],
     places: dict[str, str],
-    tokens: Sequence[str] | None,
+    is_bad: Callable[[str], bool],
+    what: str,
 ) -> None:
-    """Refuse what a model takes for the end of a text; without tokens, what it cannot write."""
-    shown = [token for token in tokens or () if token.strip()]
-    what = "a control character" if tokens is None else "a special token of the base model"
-
-    def is_bad(cell: str) -> bool:
-        return _has_control(cell) if tokens is None else any(token in cell for token in shown)
-
+    """Refuse texts and labels with something that is said to be `what`."""
     for name, place in places.items():
         found = labels.get(name)
         bad = texts.rows_where(is_bad) if found is None else _rows_of(found, texts.rows, is_bad)
@@ -394,10 +395,32 @@ def _check_characters(
             )
 
 
+def _check_reserved(
+    frame: pd.DataFrame,
+    texts: Texts,
+    labels: dict[str, LabelCodes],
+    places: dict[str, str],
+    tokens: Sequence[str],
+) -> None:
+    """Refuse what a model takes for the end of a text."""
+    shown = [token for token in tokens if token.strip()]
+
+    def is_bad(cell: str) -> bool:
+        return any(token in cell for token in shown)
+
+    if shown:
+        what = "a special token of the base model"
+        _check_characters(frame, texts, labels, places, is_bad, what)
+
+
 def _rows_of(found: LabelCodes, rows: np.ndarray, is_bad: Callable[[str], bool]) -> np.ndarray:
     """Return those of the table's rows that have a bad label."""
     bad = [n for n, value in enumerate(found.values) if isinstance(value, str) and is_bad(value)]
     return rows[np.isin(found.numbers, bad)]
+
+
+def _has_lost(text: str) -> bool:
+    return LOST in text
 
 
 def _has_control(text: str) -> bool:

@@ -13,6 +13,7 @@ from typing import IO, Any
 from twinset.errors import InputError
 
 STDIN = "-"
+UNNAMED = "FILE"  # in commands to paste, which cannot read it again
 _OPEN_FILES = Path("/proc/self/fd")
 
 

@@ -50,7 +50,7 @@ def run_line() -> str:
     named = any(word.startswith("--records") for word in words)  # there is no table yet
     if not is_command() or name not in ("generate", "finetune", "plan") or named:
         return ""
-    rest = [word for word in words if word not in ("", "--dry-run", "--json")]
+    rest = ["FILE" if w == "-" else w for w in words if w not in ("", "--dry-run", "--json")]
     return shlex.join(["twinset", "generate" if name == "plan" else name, *rest])
 
 

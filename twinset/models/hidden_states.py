@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from twinset.models.base_model import context_length
+
 QUESTION = "\n\nThe {} of this text is"
 
 
@@ -29,6 +31,7 @@ class Questions:
         asked = [QUESTION.format(name.replace("_", " ")) for name in attributes]
         self._questions = tokenizer(asked, add_special_tokens=False)["input_ids"]
         self._start = tokenizer.bos_token_id or tokenizer.eos_token_id
+        self._room = context_length(model) - 1 - max(map(len, self._questions))
 
     def features(self, text: str, longest: int) -> np.ndarray:
         """Return the last hidden state (A, d) float64 behind each question."""
@@ -44,13 +47,26 @@ class Questions:
         found: np.ndarray = self.of_batch([ids])[0]
         return found
 
+    def of_rows(self, rows: Sequence[Sequence[int]]) -> list[np.ndarray]:
+        """Return the same of several texts of any length (A, d): no private records."""
+        numbers: dict[int, list[int]] = {}
+        for number, ids in enumerate(rows):
+            numbers.setdefault(len(ids), []).append(number)
+        found: dict[int, np.ndarray] = {}
+        for some in numbers.values():
+            found |= zip(some, self.of_batch([rows[i] for i in some]), strict=True)
+        return [found[i] for i in range(len(rows))]
+
     @torch.inference_mode()
     def of_batch(self, rows: Sequence[Sequence[int]]) -> np.ndarray:
-        """Return the same of several texts as long as one another (B, A, d): no private records."""
+        """Return the same of several texts as long as one another (B, A, d): no private records.
+
+        What has no room before the longest question is not read.
+        """
         from transformers import DynamicCache
 
         cache: Any = DynamicCache()
-        self._read([[self._start, *ids] for ids in rows], cache)
+        self._read([[self._start, *ids[: self._room]] for ids in rows], cache)
         found = []
         for question in self._questions:
             states = self._read([question] * len(rows), cache)

@@ -144,7 +144,14 @@ def _of_number(
 
 
 def report_plan(prepared: Prepared, progress: Progress) -> None:
-    """Show a plan with its time and what else could be run; `finetune` shows its warnings.
+    """Show a plan with its time and what else could be run; `finetune` shows its warnings."""
+    for line in plan_lines(prepared.plan):
+        progress.say(line)
+    report_cost(prepared, progress)
+
+
+def report_cost(prepared: Prepared, progress: Progress) -> None:
+    """Show what a plan is for, its time and what else could be run.
 
     Args:
         prepared: with the plan.
@@ -153,7 +160,7 @@ def report_plan(prepared: Prepared, progress: Progress) -> None:
     if prepared.owned is not None:
         owned = f"{prepared.plan.records} owners of {prepared.owned} records"
         progress.say(f"each of {owned} is protected as one")
-    for line in [*plan_lines(prepared.plan), *_cost_lines(prepared, progress)]:
+    for line in _cost_lines(prepared, progress):
         progress.say(line)
 
 

@@ -25,7 +25,7 @@ from twinset.files.atomic import replacing, write_json, write_text, writing
 from twinset.files.manifest import has_checksums
 from twinset.models.device import AUTO
 from twinset.pipeline.finetune import finetune
-from twinset.pipeline.forecast import report_plan
+from twinset.pipeline.forecast import report_cost, report_plan
 from twinset.pipeline.hold_out import keep_held_out, kept_rows
 from twinset.pipeline.prepare import Prepared, prepare
 from twinset.pipeline.request import OutputPaths, Source
@@ -58,11 +58,8 @@ from twinset.training.resume import CHECKPOINTS, Resumption, RunContext
 
 MADE_FROM = "config.json"  # in `internal/`
 UNFINISHED = "unfinished"  # part of `internal/` while a run is being made
-FREE = (
-    "speed",
-    "sampling",
-    "rows",
-)  # what decides nothing in training: may differ in a resumed run
+# What decides nothing in training may differ in a resumed run; what was read has its hash.
+FREE = ("speed", "sampling", "rows", "reading")
 TIME_ALONE = ("engine", "batch_size")  # with them rows that were drawn already may stay
 
 
@@ -180,7 +177,7 @@ def dry_run(
         check_free(_run_path(source, paths).resolve(), paths.overwrite, paths.resume)
     _check_output(source, paths)
     prepared = prepare(source, config, asked, progress)
-    report_plan(prepared, progress)
+    report_cost(prepared, progress)  # the plan is what this returns
     _check_decoding(prepared)
     for warning in prepared.plan.warnings:
         progress.warn(warning)
@@ -229,6 +226,7 @@ def _check_same(prepared: Prepared, run: RunFolder) -> None:
         "rows": asdict(prepared.rows or RowsRequest()),
         "prompt": prepared.template.to_dict(),
         "labels": prepared.labels.to_dict(),
+        "reading": dict(prepared.reading),
         "table": prepared.records.fingerprint(),  # private, as all of `internal/` is
     }
     plain = json.loads(json.dumps(made_from))

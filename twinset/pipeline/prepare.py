@@ -6,7 +6,7 @@ The one way from a private table to a fine-tuning: for the command line, for Pyt
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -53,6 +53,7 @@ class Prepared:
         counts: the rows by label, where they were asked for so.
         speed: of this machine; None where it was not measured, as in a run that is resumed.
         labels: what the owner said of label values.
+        reading: what the owner said of where the texts are; see `Source.reading`.
         held_out: records that are kept from the run; None: none.
     """
 
@@ -66,6 +67,7 @@ class Prepared:
     counts: dict[Combination, int] | None = None
     speed: Speed | None = None
     labels: LabelRules = LabelRules()
+    reading: Mapping[str, str | None] = field(default_factory=dict)
     held_out: Records | None = None
     _used: list[bool] = field(default_factory=list, repr=False, compare=False)
 
@@ -164,6 +166,7 @@ def prepare(
         rows=rows,
         counts=counts,
         labels=source.labels,
+        reading=source.reading,
         held_out=held_out,
     )
     return _in_time(prepared, progress) if begun_with is None else prepared

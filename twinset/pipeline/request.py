@@ -71,6 +71,11 @@ class Source:
         return Layout(self.encoding, self.delimiter, self.strict)
 
     @property
+    def reading(self) -> dict[str, str | None]:
+        """What was said of where the texts are in a file: plain values, to read it so again."""
+        return {n: getattr(self, n) for n in ("text", "split", "delimiter", "encoding")}
+
+    @property
     def name(self) -> str:
         """What to call the table in messages, and a run after it."""
         if isinstance(self.data, pd.DataFrame):

@@ -54,7 +54,7 @@ class TwinDescription:
         title: the card's; the private file's name is never taken for it unasked.
         licence: of the twin, as a hub identifier.
         base_origin: where the base model came from; no path of this machine.
-        filtered: how many texts were drawn again because of `sampling.filter`.
+        redrawn: how many texts were drawn again, as `RowGroups.redrawn` says; empty: not known.
     """
 
     base_model: str
@@ -64,7 +64,7 @@ class TwinDescription:
     title: str = "Synthetic twin"
     licence: str = "unknown"
     base_origin: str = ""
-    filtered: int = 0
+    redrawn: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def render_card(description: TwinDescription, ledger: Ledger, contents: TwinCont
         belief=belief_sentence(claim),
         reading=_reading(contents.format),
         sampling=_sampling(description.sampling),
-        filtered=_filtered(description),
+        redrawn=list(_redrawn(description)),
         label_rows=_label_rows(schema, contents),
         guards=[*_guarded_cells(contents), *_guarded_names(schema, contents)],
         FLAGGED_UNIT=FLAGGED_UNIT,
@@ -138,17 +138,31 @@ def _sampling(sampling: SamplingConfig) -> str:
     shown = [f"{name} {value:g}" for name, value in settings.items() if value is not None]
     if sampling.engine == "vllm":
         shown.append("by vLLM")
-    if sampling.endings == "cut":
+    if sampling.endings != "keep":
         shown.append("unfinished rows cut at their last sentence")
     return ", ".join(shown)
 
 
-def _filtered(description: TwinDescription) -> str | None:
-    """Say what was filtered; the lists are public, so that this tells of the model alone."""
-    what = _FILTERED.get(description.sampling.filter)
-    if what is None:
-        return None
-    return f"Texts with {what}, by public lists, were drawn again: {description.filtered} of them"
+def _redrawn(description: TwinDescription) -> Iterator[str]:
+    """Say what was drawn again; how often tells of the model alone, as the lists are public."""
+    sampling, redrawn = description.sampling, description.redrawn
+    if what := _FILTERED.get(sampling.filter):
+        yield f"Texts with {what}, by public lists, were drawn again{_of(redrawn, 'filtered')}"
+    if sampling.endings == "redraw":
+        yield (
+            "Texts that reached the longest length without an end were drawn again, so that short "
+            f"texts are more frequent here than the model writes them{_of(redrawn, 'unfinished')}"
+        )
+
+    if redrawn.get("denied"):
+        yield (
+            "Texts of which the private teacher, released with the model, would say another label "
+            f"were drawn again, up to {sampling.teacher_redraws} times{_of(redrawn, 'denied')}"
+        )
+
+
+def _of(redrawn: Mapping[str, int], why: str) -> str:
+    return f": {redrawn[why]} of them" if why in redrawn else ""
 
 
 def _reading(format: str) -> list[str]:

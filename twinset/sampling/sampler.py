@@ -6,9 +6,10 @@ import json
 import re
 import tomllib
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,12 @@ from twinset.sampling.decoding import Engine, Request, attention_span, decode
 from twinset.sampling.endings import cut_at_sentence
 
 LOOP_WORDS, LOOP_TIMES = 3, 5  # the same three words five times over is a loop
+MOST_UNFINISHED = 5  # texts that are drawn again for a row because they have no end; then cut
+UNUSABLE, FILTERED, UNFINISHED, DENIED = "unusable", "filtered", "unfinished", "denied"
+READ_TOGETHER = 32  # rows that the teacher reads at once
+
+# Labels and token ids of rows → whether the private teacher would say other labels of each.
+Denies = Callable[[Sequence[Combination], Sequence[Sequence[int]]], list[bool]]
 
 
 @dataclass(frozen=True)
@@ -35,11 +42,15 @@ class Row:
         combination: its labels.
         text: what was written for them.
         filtered: how many texts before it were refused by the filter.
+        unfinished: how many were refused because they had no end.
+        denied: how many because the teacher would say other labels.
     """
 
     combination: Combination
     text: str
     filtered: int = 0
+    unfinished: int = 0
+    denied: int = 0
 
 
 class Sampler:
@@ -54,6 +65,7 @@ class Sampler:
         stream: number of the random stream; samplers that share rows out have one each.
         engine: writes token ids; None: `decoding.decode`.
         biases: of every combination, see `decoding.Request`; None: there are none.
+        denies: what the teacher says; None: nothing is asked.
     """
 
     def __init__(
@@ -66,8 +78,9 @@ class Sampler:
         stream: int = 0,
         engine: Engine | None = None,
         biases: Mapping[Combination, torch.Tensor] | None = None,
+        denies: Denies | None = None,
     ) -> None:
-        self._biases = biases or {}
+        self._biases, self._denies = biases or {}, denies
         self._engine = engine or partial(decode, model)
         self._model, self._tokenizer, self._prompts = model, tokenizer, prompts
         self._config, self._stream = config, stream
@@ -82,7 +95,9 @@ class Sampler:
         """Return exactly `counts[c]` rows of each combination c, in the order of `counts`.
 
         Rows that are empty, broken, caught in a loop or filtered are drawn again, each up to
-        `config.max_redraws` times in all.
+        `config.max_redraws` times in all; unfinished ones at most `MOST_UNFINISHED` times, if asked
+        for, and those whose labels the teacher denies `config.teacher_redraws` times; the last of
+        these is taken where nothing better comes.
 
         Args:
             counts: rows wanted.
@@ -93,21 +108,61 @@ class Sampler:
         """
         wanted = [c for c, n in counts.items() for _ in range(n)]
         found: dict[int, str] = {}
-        tries, filtered = [1] * len(wanted), [0] * len(wanted)
+        spare: dict[int, str] = {}  # unfinished and denied texts, where nothing better comes
+        refused: list[Counter[str]] = [Counter() for _ in wanted]
         generator, wrong = _streams(self._config.seed, self._stream)
         waiting = deque(self._request(i, c, wrong) for i, c in enumerate(wanted))
-        for i, ids in self._written(waiting, generator):
-            text = self._text(ids)
-            usable, unwanted = is_usable(text), is_unwanted(text, self._config.filter)
-            filtered[i] += usable and unwanted
-            if usable and not unwanted:
-                found[i] = text
-            elif tries[i] < self._config.max_redraws:
-                tries[i] += 1
-                waiting.appendleft(self._request(i, wanted[i], wrong))
-            on_progress(len(found))
+        while waiting:  # again, where rows of the last ones that were judged are drawn anew
+            for i, text, why in self._judged(waiting, generator, wanted, refused):
+                if why is None:
+                    found[i] = text
+                else:
+                    refused[i][why] += 1
+                    if why in (UNFINISHED, DENIED):
+                        spare[i] = text
+                    if refused[i].total() < self._config.max_redraws:
+                        waiting.appendleft(self._request(i, wanted[i], wrong))
+                    elif i in spare:
+                        found[i] = spare[i]
+                on_progress(len(found))
         self._refuse_missing(counts, Counter(wanted[i] for i in found))
-        return [Row(c, found[i], filtered[i]) for i, c in enumerate(wanted)]
+        whys = (FILTERED, UNFINISHED, DENIED)
+        return [Row(c, found[i], *(refused[i][why] for why in whys)) for i, c in enumerate(wanted)]
+
+    def _judged(
+        self,
+        waiting: deque[Request],
+        generator: torch.Generator,
+        wanted: Sequence[Combination],
+        refused: Sequence[Counter[str]],
+    ) -> Iterator[tuple[int, str, str | None]]:
+        """Yield each row as it ends: its number, text, and why it is to be drawn again."""
+        written, together = self._written(waiting, generator), READ_TOGETHER if self._denies else 1
+        while some := list(islice(written, together)):
+            texts = {i: self._text(ids) for i, ids in some}
+            why = {i: self._refusal(ids, texts[i], refused[i][UNFINISHED]) for i, ids in some}
+            most = self._config.teacher_redraws
+            asked = {i: ids for i, ids in some if why[i] is None and refused[i][DENIED] < most}
+            if self._denies and asked:
+                denied = self._denies([wanted[i] for i in asked], list(asked.values()))
+                why |= {i: DENIED for i, is_denied in zip(asked, denied, strict=True) if is_denied}
+            for i, text in texts.items():
+                yield i, text, why[i]
+
+    def _refusal(self, ids: list[int], text: str, unfinished: int) -> str | None:
+        """Return why a row is to be drawn again; None: it is not.
+
+        Args:
+            ids: its tokens.
+            text: what they say.
+            unfinished: how many texts of this row had no end before.
+        """
+        if not is_usable(text):
+            return UNUSABLE
+        if is_unwanted(text, self._config.filter):
+            return FILTERED
+        redraws = self._config.endings == "redraw" and unfinished < MOST_UNFINISHED
+        return UNFINISHED if redraws and self._tokenizer.eos_token_id not in ids else None
 
     def drafts(
         self,
@@ -147,7 +202,7 @@ class Sampler:
         if finished:
             return text
         whole = " ".join(text.rsplit(None, 1)[:-1])
-        return cut_at_sentence(whole) if self._config.endings == "cut" else whole
+        return whole if self._config.endings == "keep" else cut_at_sentence(whole)
 
     def _refuse_missing(
         self, counts: Mapping[Combination, int], found: Mapping[Combination, int]
@@ -193,9 +248,17 @@ class RowGroups:
         except DAMAGED:
             raise InputError(f"{path.name}: is damaged; remove it, and it is drawn anew") from None
 
-    def filtered(self, groups: int) -> int:
-        """Return how many texts the filter refused in the first so many groups."""
-        return sum(row.filtered for number in range(groups) for row in self.read(number))
+    def rows(self, groups: int) -> Iterator[Row]:
+        """Yield the rows of the first so many groups."""
+        for number in range(groups):
+            yield from self.read(number)
+
+    def redrawn(self, groups: int) -> dict[str, int]:
+        """Return why texts of the first so many groups were drawn again, and how many."""
+        rows = list(self.rows(groups))
+        return {
+            why: sum(getattr(row, why) for row in rows) for why in (FILTERED, UNFINISHED, DENIED)
+        }
 
     def draw(
         self,
@@ -213,7 +276,7 @@ class RowGroups:
             self._held[number] = rows
             return
         self._folder.mkdir(parents=True, exist_ok=True)
-        plain = [[list(row.combination), row.text, row.filtered] for row in rows]
+        plain = [[list(r.combination), r.text, r.filtered, r.unfinished, r.denied] for r in rows]
         with whole_file(self._path(number)) as file:
             json.dump(plain, file, ensure_ascii=False)
 

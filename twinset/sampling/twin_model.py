@@ -110,7 +110,7 @@ class TwinModel:
         groups = RowGroups() if kept is None else kept
         draw = partial(self.sampler, sampling)
         made = draw_groups(draw, counts, progress or Silent(), groups)
-        rows = [row for number in range(made) for row in groups.read(number)]
+        rows = list(groups.rows(made))
         labels, texts = [row.combination for row in rows], [row.text for row in rows]
         frame = twin_frame(self.schema, texts, labels)
         return frame.sample(frac=1, random_state=sampling.seed).reset_index(drop=True)
@@ -128,8 +128,8 @@ class TwinModel:
         """Sample a twin and hand it over; return its file. See `sample` and `write_share`."""
         groups = RowGroups() if kept is None else kept
         twin = self.sample(counts, sampling, progress, groups)
-        filtered = groups.filtered(len(list(groups_of(counts))))
-        return self.share(twin, folder, sampling, format, guard_formulas, filtered)
+        redrawn = groups.redrawn(len(list(groups_of(counts))))
+        return self.share(twin, folder, sampling, format, guard_formulas, redrawn)
 
     def share(
         self,
@@ -138,16 +138,19 @@ class TwinModel:
         sampling: SamplingConfig,
         format: str = "parquet",
         guard_formulas: bool = True,
-        filtered: int = 0,
+        redrawn: Mapping[str, int] | None = None,
     ) -> Path:
-        """Write rows of `sample` with card and ledger; return their file. See `write_share`."""
+        """Write rows of `sample` with card and ledger; return their file. See `write_share`.
+
+        `redrawn` says how many texts were drawn again and why, where that is known.
+        """
         description = TwinDescription(
             self.base_name or self.base_origin,
             self.template,
             self.schema,
             sampling,
             base_origin=self.base_origin,
-            filtered=filtered,
+            redrawn=redrawn or {},
         )
         return write_share(folder, twin, self.ledger, description, format, guard_formulas).twin
 
@@ -157,7 +160,10 @@ class TwinModel:
         engine = self._vllm.decode if sampling.engine == "vllm" else None
         model = self._fastest if engine is None else self.model
         longest, biases = self.text_tokens, self._biases(sampling.tilt)
-        return Sampler(model, self.tokenizer, prompts, sampling, longest, stream, engine, biases)
+        denies = self._denies if self.teacher is not None and sampling.teacher_redraws else None
+        return Sampler(
+            model, self.tokenizer, prompts, sampling, longest, stream, engine, biases, denies
+        )
 
     def _biases(self, strength: float) -> dict[Combination, Tensor]:
         if self.tilt is None or not strength:
@@ -223,6 +229,19 @@ class TwinModel:
             pairs = zip(self.schema.attributes, numbers, strict=True)
             found.append({each.name: each.values[number] for each, number in pairs})
         return pd.DataFrame(found, columns=[each.name for each in self.schema.attributes])
+
+    def _denies(
+        self, combinations: Sequence[Combination], rows: Sequence[Sequence[int]]
+    ) -> list[bool]:
+        """Return of which rows, in token ids, the teacher would say other labels than theirs."""
+        assert self.teacher is not None
+        end, questions = self.tokenizer.eos_token_id, self.questions
+        states = questions.of_rows([[token for token in ids if token != end] for ids in rows])
+        return [
+            tuple(int(each.argmax()) for each in self.teacher.log_probabilities(state))
+            != tuple(self.schema.value_numbers(combination))
+            for combination, state in zip(combinations, states, strict=True)
+        ]
 
     def read_teacher(self, folder: Path) -> Teacher | None:
         """Return the teacher that a folder holds; None: it holds none.

@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from evaluation.fidelity.measures import SECOND
@@ -12,7 +13,7 @@ from evaluation.private_table import PRIVATE_CLASSIFIER
 from evaluation.report import build_report
 from evaluation.report.handing_over import may_hand_over
 from evaluation.report.verdicts import REFUTED, Verdict, faithful, leaking, useful
-from evaluation.scores import Score
+from evaluation.scores import Score, proportion
 from tests.helpers import reported
 from tests.helpers.pages import answers
 from tests.helpers.reported import bare
@@ -146,7 +147,7 @@ def test_whether_it_may_be_handed_over(stated, leak, answer, use):
     leaks = Verdict("?", REFUTED if leak == "refuted" else "a", "an attack found it", tone)
     said = may_hand_over(stated, Verdict("?", "a", "of use", use), leaks)
     assert said.answer == answer
-    assert ("no more useful" in said.line) == (use == "bad" and said.tone != "bad")
+    assert ("no use of it was seen" in said.line) == (use == "bad" and said.tone != "bad")
     holds = stated is not None and stated.epsilon is not None
     assert ("an attack found it" in said.line) == (holds and tone == "bad")
 
@@ -208,6 +209,27 @@ BLIND = "neither model nor released rows"
 )
 def test_leaking(measured, answer):
     assert leaking(measured).answer == answer
+
+
+def ranked_at_random(rng, members, others, more=0):
+    """An attack that knows nothing, or a few members more: its share at 1 % FPR, and its AUROC."""
+    order = rng.permutation([True] * members + [False] * others)
+    found = int(order[: np.flatnonzero(~order)[int(0.01 * others)]].sum()) + more
+    place = {"attack": "loss", "sees": "model"}
+    area = Score("AUROC", 0.5, 0.45, 0.55, "minimise", 0.0, 1.0, members + others)
+    rate = proportion("TPR at 1 % FPR", found, members, "minimise")
+    return [Measured("leakage", rate, place), Measured("leakage", area, place)]
+
+
+@pytest.mark.parametrize("others", [41, 200])
+def test_few_others_are_no_leak_and_the_control_would_be(others):
+    """Intervals count members alone: beside few others they call chance a leak."""
+    rng = np.random.default_rng(0)
+    drawn = [ranked_at_random(rng, 200, others) for _ in range(400)]
+    clear = [leaking(measured).tone for measured in drawn].count("good")
+    assert clear > 400 * 0.95
+    assert [leaking(measured[:1]).tone for measured in drawn].count("good") < 400 * 0.9
+    assert leaking(ranked_at_random(rng, 200, others, more=60)).tone == "bad"
 
 
 def test_equal_tables_are_compared_where_there_are_some():
