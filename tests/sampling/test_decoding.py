@@ -248,7 +248,7 @@ def test_the_memory_of_a_batch_is_free_once_its_rows_are_read(model, batches):
 
 @pytest.mark.parametrize(("wanted", "found"), [(1, 1), (128, 128), (130, 65), (2048, 128)])
 def test_rows_are_shared_out_evenly(wanted, found):
-    memory = RowMemory(budget=1000, prompt=1, cache=3, growing=1, logits=1, bias=2)
+    memory = RowMemory(columns=16, budget=1000, prompt=1, cache=3, growing=1, logits=1, bias=2)
     assert memory.rows_at_once(wanted, 256) == found
     assert memory.rows_at_once(wanted, 64) == min(wanted, 64 if wanted != 130 else 44)
 

@@ -207,7 +207,8 @@ class _Batch:
         memory = RowMemory.of(model, like, per_row, (longest, max_new_tokens), first.bias)
         self.most = memory.rows_at_once(len(waiting), config.batch_size)
         self._states = lru_cache(memory.prompts_kept)(read)  # no method: a cycle would outlive rows
-        self._cache = SlotCache(like, rounded(self.most * per_row, SLOTS_TOGETHER))
+        slots = rounded(self.most * per_row, SLOTS_TOGETHER)
+        self._cache = SlotCache(like, slots, memory.columns)
         bias = first.bias
         self._bias = None if bias is None else bias.new_empty(self.most, len(bias))
         self._slots: list[_Slot] = []

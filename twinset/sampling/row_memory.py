@@ -23,6 +23,7 @@ class RowMemory:
     """Bytes, by what they are for.
 
     Args:
+        columns: tokens of the longest row with its prompt, rounded up.
         budget: of all rows that are written at once, with what else stands here.
         prompt: keys and values of the longest prompt.
         cache: keys and values of a row at its longest, behind each of its prompts.
@@ -31,6 +32,7 @@ class RowMemory:
         bias: of a row.
     """
 
+    columns: int
     budget: int
     prompt: int
     cache: int
@@ -53,12 +55,13 @@ class RowMemory:
         """
         states = [x for pair in like for x in pair]
         token = [x.nbytes // x.shape[2] for x in states]
-        columns = per_row * rounded(sum(tokens), COLUMNS_TOGETHER)
+        columns = rounded(sum(tokens), COLUMNS_TOGETHER)
         return cls(
+            columns=columns,
             budget=memory_for_rows(model.device),
             prompt=tokens[0] * sum(token),
-            cache=columns * sum(token),
-            growing=columns * max(token),
+            cache=per_row * columns * sum(token),
+            growing=per_row * columns * max(token),
             logits=per_row * model.config.vocab_size * states[0].element_size(),
             bias=0 if bias is None else bias.nbytes,
         )
