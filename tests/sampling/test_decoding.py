@@ -200,7 +200,7 @@ def batches(monkeypatch):
         own, wrong = original(self)
         kept = [x for layer in self._cache.layers for x in layer.kept]
         bytes_of_rows = sum(x.nbytes for x in (*kept, own, *([] if wrong is None else [wrong])))
-        bytes_of_rows += 0 if self.bias is None else self._bias.nbytes
+        bytes_of_rows += 0 if self._bias is None else self._bias.nbytes
         made.append((weakref.ref(self), len(self.rows), bytes_of_rows))
         return own, wrong
 

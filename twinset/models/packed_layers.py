@@ -27,8 +27,7 @@ class PackedLinears:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        kinds = (m for m in model.modules() if type(m) is nn.Linear)
-        self._forward = {layer: _product(layer) for layer in kinds if _can_pack(layer.weight)}
+        self._forward = {layer: _product(layer) for layer in _packable(model)}
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
@@ -41,6 +40,16 @@ class PackedLinears:
         finally:
             for layer in layers:
                 del layer.forward
+
+
+def packed_bytes(model: nn.Module) -> int:
+    """Return what the copies of a model's weights take."""
+    return sum(layer.weight.nbytes for layer in _packable(model))
+
+
+def _packable(model: nn.Module) -> list[nn.Linear]:
+    linear = [module for module in model.modules() if type(module) is nn.Linear]
+    return [layer for layer in linear if _can_pack(layer.weight)]
 
 
 def _can_pack(weight: Tensor) -> bool:

@@ -8,6 +8,7 @@ position, and see nothing but themselves.
 from __future__ import annotations
 
 import math
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -21,6 +22,7 @@ from twinset.config import SamplingConfig
 from twinset.data.schema import Combination
 from twinset.errors import InputError, first_line
 from twinset.models.base_model import context_length
+from twinset.models.device import wait_for
 from twinset.models.packed_layers import PackedLinears
 from twinset.sampling.kv_cache import SLOTS_TOGETHER, SlotCache, States, rounded
 from twinset.sampling.row_memory import RowMemory
@@ -104,9 +106,33 @@ def decode(
     while waiting or batch.rows:
         while waiting and len(batch.rows) < batch.most:
             batch.add(waiting.popleft())
-        tokens = drawn_tokens(*batch.logits(), config, generator, batch.bias)
-        for row in batch.advance(tokens.tolist(), end, max_new_tokens):
+        for row in batch.write_token(generator, end, max_new_tokens):
             yield row.key, row.ids
+
+
+@torch.inference_mode()
+def seconds_of_tokens(
+    model: Any, waiting: deque[Request], longest: int, config: SamplingConfig, tokens: int
+) -> list[float]:
+    """Return how long each of some tokens takes, for one of the rows that are written at once.
+
+    Args:
+        model: see `decode`, as for all that is not said here.
+        waiting: rows; they never end.
+        longest: tokens that a row is supposed to have.
+        config: decoding settings.
+        tokens: how many are written.
+    """
+    batch, found = _Batch(model, config, waiting, longest), []
+    while len(batch.rows) < batch.most:
+        batch.add(waiting.popleft())
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(tokens):
+        began = time.monotonic()
+        batch.write_token(generator, NO_TOKEN, tokens + 1)
+        wait_for(model.device)
+        found.append((time.monotonic() - began) / batch.most)
+    return found
 
 
 def check_decoding(
@@ -199,7 +225,7 @@ class _Batch:
     def __init__(
         self, model: Any, config: SamplingConfig, waiting: deque[Request], max_new_tokens: int
     ) -> None:
-        self._model, self._packed = model, PackedLinears(model)
+        self._model, self._config, self._packed = model, config, PackedLinears(model)
         first, read = waiting[0], partial(prompt_states, model)
         self._per_row = per_row = len(first.prompts) if config.guidance else 1
         longest = max(len(prompt) for row in waiting for prompt in row.prompts[:per_row])
@@ -224,10 +250,11 @@ class _Batch:
             self._bias[len(self.rows)] = request.bias
         self.rows.append(_Row(request.key))
 
-    @property
-    def bias(self) -> Tensor | None:
-        """(R, V) for the next token of each row."""
-        return None if self._bias is None else self._bias[: len(self.rows)]
+    def write_token(self, generator: torch.Generator, end: int, max_new_tokens: int) -> list[_Row]:
+        """Append one token a row; return the rows that have ended, which leave the batch."""
+        bias = None if self._bias is None else self._bias[: len(self.rows)]
+        tokens = drawn_tokens(*self.logits(), self._config, generator, bias)
+        return self._advance(tokens.tolist(), end, max_new_tokens)
 
     def logits(self) -> tuple[Tensor, Tensor | None]:
         """(R, V) for the next token of each row, and under guidance those of the wrong prompt."""
@@ -249,8 +276,7 @@ class _Batch:
             ).logits[:used, -1]
         return (logits, None) if self._per_row == 1 else (logits[0::2], logits[1::2])
 
-    def advance(self, tokens: list[int], end: int, max_new_tokens: int) -> list[_Row]:
-        """Append one token a row; return the rows that have ended, which leave the batch."""
+    def _advance(self, tokens: list[int], end: int, max_new_tokens: int) -> list[_Row]:
         ended = []
         for i in reversed(range(len(self.rows))):
             row, token = self.rows[i], tokens[i]
