@@ -74,6 +74,12 @@ def records_of(model: str, count: int, tokens: int) -> TokenisedRecords:
     return TokenisedRecords(texts, labels, PROMPTS, 0, 8192)
 
 
+def private_step(model: str, records: TokenisedRecords, threads: int) -> Callable[[], object]:
+    """Return the step of a run that computes in bfloat16."""
+    case = StepCase(model, "lora", "bfloat16", len(records), 0, 2, "ours", threads)
+    return _private(fuse(models.build(case)), records)
+
+
 def contestants(
     model: str, records: TokenisedRecords, threads: int
 ) -> dict[str, Callable[[], object]]:
