@@ -1,15 +1,16 @@
-import subprocess
 import os
+import subprocess
 import sys
 
 import pytest
 
 from tests.helpers.commands import run_python
+from twinset.commandline.entry_point import wait_asleep
 
 FAULTS = """
 import resource, sys
 import torch
-from twinset.commandline.entry_point import keep_freed_memory, wait_asleep
+from twinset.commandline.entry_point import keep_freed_memory
 
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
