@@ -19,6 +19,7 @@ from evaluation.bench import models, runner
 from evaluation.bench.cases import StepCase
 from evaluation.bench.measure import seconds_of
 from evaluation.bench.runner import RESULTS, Output, Rounds, Threads
+from evaluation.bench.shares import shares, shares_table
 from evaluation.markdown import facts, page, publish, table
 from twinset.config import SpeedConfig
 from twinset.data.schema import Combination
@@ -54,6 +55,7 @@ def bench(
         "records": records,
         "tokens": tokens,
         "threads": threads,
+        "profile": shares(made[f"{OURS}, bfloat16"]),
         "turns": turns,
     }
     publish(output, found, markdown(found))
@@ -139,8 +141,12 @@ def markdown(found: dict[str, Any]) -> str:
     header = ["step", "seconds", "times as fast as the first", "as ordinary, float32"]
     return page(
         "A private LoRA step in bfloat16",
-        [*facts(found, "turns"), f"- turns: {len(turns[BEFORE])}; each ratio is of one turn"],
+        [
+            *facts(found, "turns", "profile"),
+            f"- turns: {len(turns[BEFORE])}; each ratio is of one turn",
+        ],
         table([*header, "as ordinary, bfloat16"], rows),
+        shares_table(f"where the time of {OURS}, bfloat16, goes", found["profile"]),
     )
 
 
