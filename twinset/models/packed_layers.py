@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
@@ -59,12 +58,12 @@ def _can_pack(weight: Tensor) -> bool:
 
 
 def _product(layer: nn.Linear) -> Callable[[Tensor], Tensor]:
-    """Return x (…, d) → x Wᵀ + b."""
     packed = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), ROWS)
-    multiply = torch.ops.mkldnn._linear_pointwise
-    return partial(_multiplied, multiply, packed, layer.bias)
+    multiply, bias = torch.ops.mkldnn._linear_pointwise, layer.bias
 
+    def product(x: Tensor) -> Tensor:
+        """Return x Wᵀ + b of x (…, d)."""
+        y: Tensor = multiply(x, packed, bias, "none", [], "")
+        return y
 
-def _multiplied(multiply: Any, packed: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
-    y: Tensor = multiply(x, packed, bias, "none", [], "")
-    return y
+    return product
