@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from statistics import median
@@ -19,6 +18,7 @@ import typer
 
 from evaluation.bench import runner
 from evaluation.bench.runner import RESULTS, Output, Rounds
+from evaluation.bench.shares import shares, shares_table
 from evaluation.demo_tables.film_reviews import demo_reviews
 from evaluation.markdown import facts, page, publish, table
 from twinset.config import RunConfig, SpeedConfig, TrainingConfig
@@ -38,15 +38,6 @@ MAX_GRAD_NORM, NOISE = 1.0, 1.0
 TRAINER = "Hugging Face's Trainer, not private"
 ONE = "twinset, one sequence a record"
 TWO = "twinset, with one wrong prompt"
-# part of an operator's name → what it is called in the profile
-KINDS = {
-    "mm": "matrix products",
-    "attention": "attention",
-    "softmax": "softmax",
-    "randn|normal": "noise",
-    "adam": "optimiser",
-    "copy|cat|index|gather": "copies",
-}
 
 
 def bench(
@@ -74,7 +65,7 @@ def bench(
         "autocast": str(execution(config).autocast).removeprefix("torch."),
         "mean_tokens": round(tokens.mean_length, 1),
         "records_per_second": runner.in_turn(ways, rounds),
-        "profile": _profile(config, tokens),
+        "profile": shares(lambda: _twinset(config, tokens, 2, 8.0)),
     }
     publish(output, found, markdown(found))
 
@@ -165,40 +156,17 @@ def _padded(rows: list[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
     }
 
 
-def _profile(config: RunConfig, tokens: TokenisedRecords) -> dict[str, float]:
-    """Return the share of processor time by kind of operator, of two private steps."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
-        _twinset(config, tokens, 2, 8.0)
-    spent: dict[str, float] = defaultdict(float)
-    for event in profiler.key_averages():
-        spent[_kind(event.key)] += event.self_cpu_time_total
-    total = sum(spent.values())
-    ordered = sorted(spent, key=spent.__getitem__, reverse=True)
-    return {kind: round(spent[kind] / total, 3) for kind in ordered}
-
-
-def _kind(operator: str) -> str:
-    """Return the kind of an operator.
-
-    >>> _kind("aten::addmm"), _kind("aten::mul")
-    ('matrix products', 'elementwise and other')
-    """
-    found = (k for parts, k in KINDS.items() if any(p in operator for p in parts.split("|")))
-    return next(found, "elementwise and other")
-
-
 def markdown(found: dict[str, Any]) -> str:
     """Return the medians of all rounds, and the profile."""
     speeds = {name: median(values) for name, values in found["records_per_second"].items()}
     loops = [
         [name, f"{speed:.2f}", f"{speeds[TRAINER] / speed:.2f}×"] for name, speed in speeds.items()
     ]
-    shares = [[kind, f"{share:.0%}"] for kind, share in found["profile"].items()]
     return page(
         "Fine-tuning on real text, end to end",
         facts(found, "records_per_second", "profile"),
         table(["loop", "records/s", "time of a record"], loops),
-        table(["where a private step's time goes", "share"], shares),
+        shares_table("where a private step's time goes", found["profile"]),
     )
 
 

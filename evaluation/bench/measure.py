@@ -17,6 +17,7 @@ from evaluation.bench import models
 from evaluation.bench.cases import ORDINARY, StepCase
 from evaluation.bench.ours import Made, Work
 from evaluation.bench.peers import ENGINES, Unavailable
+from evaluation.bench.shares import shares, shares_line
 from twinset.models.hub import no_fetched_code
 
 MEMORY_STEPS = 2
@@ -40,8 +41,12 @@ def times(case: StepCase, rounds: int, at_least: int, seconds: float) -> dict[st
         "candidate_seconds": median(b for _, b in pairs),
         "ratio": median(b / a for a, b in pairs),
         "ratios": [round(b / a, 4) for a, b in pairs],
-        "note": candidate.note,
+        "note": "; ".join(filter(None, (candidate.note, _shares(case, candidate)))),
     }
+
+
+def _shares(case: StepCase, made: Made) -> str:
+    return shares_line(shares(made.step)) if case.engine == "ours" else ""
 
 
 def memory(case: StepCase) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from evaluation.bench import models, runner
 from evaluation.bench.cases import StepCase
 from evaluation.bench.measure import seconds_of
 from evaluation.bench.runner import RESULTS, Output, Rounds, Threads
+from evaluation.bench.shares import shares, shares_table
 from evaluation.markdown import facts, page, publish, table
 from twinset.config import SpeedConfig
 from twinset.data.schema import Combination
@@ -54,6 +55,7 @@ def bench(
         "records": records,
         "tokens": tokens,
         "threads": threads,
+        "profile": shares(made[f"{OURS}, bfloat16"]),
         "turns": turns,
     }
     publish(output, found, markdown(found))
@@ -72,6 +74,12 @@ def records_of(model: str, count: int, tokens: int) -> TokenisedRecords:
     texts = torch.randint(vocabulary, (count, tokens - longest), generator=generator).tolist()
     labels = [list(PROMPTS)[i % 2] for i in range(count)]
     return TokenisedRecords(texts, labels, PROMPTS, 0, 8192)
+
+
+def private_step(model: str, records: TokenisedRecords, threads: int) -> Callable[[], object]:
+    """Return the step of a run that computes in bfloat16."""
+    case = StepCase(model, "lora", "bfloat16", len(records), 0, 2, "ours", threads)
+    return _private(fuse(models.build(case)), records)
 
 
 def contestants(
@@ -133,8 +141,12 @@ def markdown(found: dict[str, Any]) -> str:
     header = ["step", "seconds", "times as fast as the first", "as ordinary, float32"]
     return page(
         "A private LoRA step in bfloat16",
-        [*facts(found, "turns"), f"- turns: {len(turns[BEFORE])}; each ratio is of one turn"],
+        [
+            *facts(found, "turns", "profile"),
+            f"- turns: {len(turns[BEFORE])}; each ratio is of one turn",
+        ],
         table([*header, "as ordinary, bfloat16"], rows),
+        shares_table(f"where the time of {OURS}, bfloat16, goes", found["profile"]),
     )
 
 

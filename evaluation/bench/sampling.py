@@ -22,6 +22,7 @@ import typer
 from evaluation.bench import runner
 from evaluation.bench.models import MODELS, classes
 from evaluation.bench.runner import RESULTS, Output, Rounds, Threads
+from evaluation.bench.shares import shares, shares_table
 from evaluation.markdown import facts, page, publish, table
 from twinset.config import SamplingConfig
 from twinset.errors import InputError
@@ -107,6 +108,7 @@ def bench(
         "temperature": temperature,
         "guidance": guidance,
         "threads": threads,
+        "profile": shares(partial(list(ways.values())[-1], 1)),
         "turns": turns,
     }
     publish(output, found, markdown(found))
@@ -205,8 +207,9 @@ def markdown(found: dict[str, Any]) -> str:
     header = ["", "rows/s", "mean tokens", f"{THEIRS}, same weights", first, "likewise, processor"]
     return page(
         "Rows a second beside Hugging Face's `generate`",
-        [*facts(found, "turns"), rounds],
+        [*facts(found, "turns", "profile"), rounds],
         table(header, [_cells(turns, name, first) for name in turns]),
+        shares_table(f"where the time of {list(turns)[-1]}, goes", found["profile"]),
     )
 
 

@@ -1,9 +1,11 @@
+import os
 import subprocess
 import sys
 
 import pytest
 
 from tests.helpers.commands import run_python
+from twinset.commandline.entry_point import wait_asleep
 
 FAULTS = """
 import resource, sys
@@ -72,3 +74,12 @@ sys.exit(code if "torch" not in sys.modules else "torch was waited for")
 def test_a_file_that_is_not_there_is_refused_before_torch_is_imported(command):
     done = run_python("-c", MISSING, command)
     assert (done.returncode, done.stderr) == (2, "error: no.csv: no such file; check the path\n")
+
+
+def test_threads_sleep_while_they_wait_unless_the_environment_has_its_own_way(monkeypatch):
+    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
+    wait_asleep()
+    assert os.environ["OMP_WAIT_POLICY"] == "ACTIVE"
+    monkeypatch.delenv("OMP_WAIT_POLICY")
+    wait_asleep()
+    assert os.environ["OMP_WAIT_POLICY"] == "PASSIVE"

@@ -326,16 +326,32 @@ def test_processes_share_records_and_rows(machine):
 @pytest.mark.parametrize(
     ("each", "taken"), [(1e-6, [1, 32, 256]), (0.03, [1, 32, 66]), (0.5, [1, 32])]
 )
-def test_a_slow_machine_is_not_measured_for_long(monkeypatch, each, taken):
-    seen, now = [], [0.0]
+def test_a_slow_machine_is_not_measured_for_long(each, taken):
+    seen = []
 
-    def take(number):
+    def timed(number):
         seen.append(number)
-        now[0] += number * each
+        return number * each
 
-    monkeypatch.setattr(estimate.time, "monotonic", lambda: now[0])
-    assert estimate._seconds_of_one(take, 256, torch.device("cpu")) == pytest.approx(each)
+    assert estimate._seconds_of_one(timed, 256) == pytest.approx(each)
     assert seen == taken
+
+
+def test_a_plan_is_cut_by_the_faster_of_two_measurements(planned, machine, monkeypatch):
+    """A machine that is busy for a while looks slow once; one that is slow looks so twice."""
+    fits = seconds_of(40 * 32, planned(max_minutes=None)[0]) * 0.999
+    machine(fits)
+    whole, measured = in_time.measure, []
+
+    def busy(*asked):
+        measured.append(whole(*asked))
+        slow = 10 if len(measured) == 1 else 1
+        return replace(measured[-1], record_seconds=slow * measured[-1].record_seconds)
+
+    monkeypatch.setattr(in_time, "measure", busy)
+    assert size(planned(max_minutes=1.0)[0]) == USUAL and len(measured) == 2
+    machine(10 * fits)
+    assert size(planned(max_minutes=1.0)[0]) != USUAL
 
 
 # --- three choices ------------------------------------------------------------------------------

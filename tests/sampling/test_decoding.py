@@ -1,5 +1,7 @@
 """Decoding and sampler: rows that come and go, their positions and caches, exact counts."""
 
+import gc
+import weakref
 from collections import deque
 from dataclasses import replace
 
@@ -11,9 +13,10 @@ from twinset.config import SamplingConfig
 from twinset.errors import InputError
 from twinset.models.base_model import context_length
 from twinset.models.precision import fuse
-from twinset.sampling import decoding
+from twinset.sampling import decoding, row_memory
 from twinset.sampling import kv_cache as kvcache
 from twinset.sampling.decoding import Request, attention_span, check_decoding, decode, generate
+from twinset.sampling.row_memory import RowMemory
 from twinset.sampling.sampler import MOST_UNFINISHED, Sampler, is_usable
 from twinset.sampling.token_sampling import guided, next_tokens
 
@@ -175,15 +178,79 @@ def test_either_attention_kernel_sees_a_rows_own_tokens(model, read, attention):
 
 def test_a_prompt_is_read_once_for_all_its_rows(model, monkeypatch):
     asked = []
-    original = decoding._Batch._read
+    original = decoding.prompt_states
 
-    def count(self, prompt):
+    def count(model, prompt):
         asked.append(prompt)
-        return original(self, prompt)
+        return original(model, prompt)
 
-    monkeypatch.setattr(decoding._Batch, "_read", count)
-    generate(model, PROMPTS[:2] * 5, -1, 3, DRAWN, torch.Generator())
-    assert sorted(asked) == sorted(map(tuple, PROMPTS[:2]))
+    monkeypatch.setattr(decoding, "prompt_states", count)
+    generate(model, PROMPTS[3:5] * 5, -1, 3, DRAWN, torch.Generator())
+    assert asked[0] == (8,)  # one token, for the shapes
+    assert sorted(asked[1:]) == sorted(map(tuple, PROMPTS[3:5]))
+
+
+@pytest.fixture
+def batches(monkeypatch):
+    """Collect batches, and after each forward the bytes of their tensors."""
+    made: list[tuple[weakref.ref, int, int]] = []
+    original = decoding._Batch.logits
+
+    def logits(self):
+        own, wrong = original(self)
+        kept = [x for layer in self._cache.layers for x in layer.kept]
+        bytes_of_rows = sum(x.nbytes for x in (*kept, own, *([] if wrong is None else [wrong])))
+        bytes_of_rows += 0 if self._bias is None else self._bias.nbytes
+        made.append((weakref.ref(self), len(self.rows), bytes_of_rows))
+        return own, wrong
+
+    monkeypatch.setattr(decoding._Batch, "logits", logits)
+    return made
+
+
+def _waiting(rows: int, bias: Tensor | None = None) -> deque[Request]:
+    pairs = ((5, 6, 7), (9, 8, 7, 6, 5))
+    return deque(Request(i, pairs if i % 2 else pairs[::-1], bias) for i in range(rows))
+
+
+@pytest.mark.parametrize("guidance", [0.0, 1.0])
+@pytest.mark.parametrize("tilted", [False, True])
+def test_the_bytes_of_rows_are_those_of_their_tensors(model, batches, guidance, tilted):
+    """Rows of 27 tokens behind 5: 32 columns, exactly what was reckoned; none is cut short."""
+    bias = torch.zeros(model.config.vocab_size) if tilted else None
+    config = replace(DRAWN, guidance=guidance, batch_size=256)
+    list(decode(model, _waiting(8, bias), -1, 27, config, torch.Generator()))
+    like, prompts = decoding.prompt_states(model, (5,)), 2 if guidance else 1
+    reckoned = RowMemory.of(model, like, prompts, (5, 27), bias)
+    assert max(found for *_, found in batches) == 8 * (reckoned.row - reckoned.growing)
+    assert reckoned.growing == like[0][0].nbytes * 32 * prompts
+
+
+def test_rows_at_once_keep_to_the_memory_there_is(model, batches, monkeypatch):
+    like = decoding.prompt_states(model, (5,))
+    each = RowMemory.of(model, like, 2, (5, 27), None).row
+    monkeypatch.setattr(row_memory, "memory_for_rows", lambda device: 10 * each)
+    config = replace(DRAWN, guidance=1.0, batch_size=256)
+    assert len(list(decode(model, _waiting(20), -1, 27, config, torch.Generator()))) == 20
+    assert {rows for _, rows, _ in batches} == {7, 6}  # nine fit: three times about as many
+    assert max(found for *_, found in batches) < 10 * each
+
+
+def test_the_memory_of_a_batch_is_free_once_its_rows_are_read(model, batches):
+    """By reference counts: the collector may come much later."""
+    gc.disable()
+    try:
+        list(decode(model, _waiting(3), -1, 4, DRAWN, torch.Generator()))
+        assert batches[-1][0]() is None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize(("wanted", "found"), [(1, 1), (128, 128), (130, 65), (2048, 128)])
+def test_rows_are_shared_out_evenly(wanted, found):
+    memory = RowMemory(columns=16, budget=1000, prompt=1, cache=3, growing=1, logits=1, bias=2)
+    assert memory.rows_at_once(wanted, 256) == found
+    assert memory.rows_at_once(wanted, 64) == min(wanted, 64 if wanted != 130 else 44)
 
 
 def test_rows_asked_for_under_way_join_the_batch(model):

@@ -204,7 +204,7 @@ def test_the_probe_of_a_plan_measures_there(tiny_llama, monkeypatch, policy):
     with pretended_gpu(monkeypatch):
         base = load_base(str(tiny_llama), device="cuda")
         speed = measure(base, run_config(options), plan(records=24), 16)
-    assert speed.memory_gb == 3.0
+    assert 3.0 < speed.memory_gb < 3.1  # beside the most that was held: rows
     assert min(speed.record_seconds, speed.noise_seconds, speed.row_seconds) > 0
 
 

@@ -24,7 +24,19 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 _MOST = 2**31 - 1
 _OPTION = re.compile(r"`([a-z][a-z0-9_]*)(?:=([^`]*))?`")  # in a message of the library
 _OTHERWISE = {"attributes": "--attribute", "epsilon=None": "--no-privacy"}
+WAITING = {"OMP_WAIT_POLICY": "PASSIVE"}  # of GNU's and LLVM's OpenMP
 HOME = Path(__file__).resolve().parent.parent.parent
+
+
+def wait_asleep() -> None:
+    """Have threads sleep while they wait for one another, unless the environment has its own way.
+
+    Those that turn in a loop take the time of other work and, where there is any, of their own
+    step: with two threads beside two other jobs it took longer than with one. Of no effect once
+    PyTorch is imported.
+    """
+    for name, value in WAITING.items():
+        os.environ.setdefault(name, value)
 
 
 def keep_freed_memory() -> bool:

@@ -181,7 +181,7 @@ DECODING = (
     Option("tilt", float, "How far words are tilted towards released counts; 0 is not at all."),
     Option("typical_p", float, "Typical decoding with this mass, instead of top-p."),
     Option("max_new_tokens", int, "Longest text written; left out: as in training."),
-    Option("sample_batch", int, "Rows written at once."),
+    Option("sample_batch", int, "Rows written at once, at most: fewer beyond 1 GiB (a GPU's 8)."),
     Option("engine", str, "That writes rows; vllm is made for GPUs.", "torch|vllm"),
     Option(
         "endings",

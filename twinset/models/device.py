@@ -6,6 +6,7 @@ Draws, noise, counts and the ledger stay on the processor, whatever computes the
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from twinset.errors import InputError
@@ -115,6 +116,31 @@ def peak_memory(device: torch.device) -> float:
         return torch.cuda.max_memory_allocated(device) / 1e9
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # in kilobytes, on macOS bytes
     return peak / (1e9 if sys.platform == "darwin" else 1e6)
+
+
+def memory_for_rows(device: torch.device) -> int:
+    """Return how many bytes rows may take while they are written, whatever machine it is.
+
+    A number that follows from what is free would make the rows of two machines differ.
+    """
+    return (1 if is_cpu(device) else 8) << 30
+
+
+def give_memory_back(device: torch.device) -> None:
+    """Give what a phase of a run has left free back to the system, for others and the next phase.
+
+    A C library that keeps freed memory keeps it in pieces, too small for what comes next.
+    """
+    import ctypes
+    import gc
+
+    import torch
+
+    gc.collect()
+    if device.type == CUDA:
+        torch.cuda.empty_cache()
+    with suppress(OSError, TypeError, AttributeError):  # only glibc can be asked
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def device_name(device: torch.device) -> str:

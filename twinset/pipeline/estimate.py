@@ -7,6 +7,7 @@ random ids of that length, with a copy of the model.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
@@ -21,15 +22,17 @@ from twinset.config.plan import Plan
 from twinset.data.padding import padded, padded_lengths
 from twinset.distributed import threads_each, world_size
 from twinset.models.base_model import BaseModel, context_length
-from twinset.models.device import peak_memory, wait_for
+from twinset.models.device import give_memory_back, peak_memory, wait_for
 from twinset.models.lora import trainable
+from twinset.models.packed_layers import packed_bytes
 from twinset.models.perplexity import TOKENS_AT_ONCE, nats_per_token
 from twinset.models.precision import execution, fastest, frozen_dtype, fuse
 from twinset.policies import MechanismParams, make_policy
 from twinset.privacy.clipping import ClippingEngine, Sequences
 from twinset.privacy.clipping.execution import is_out_of_memory
 from twinset.privacy.mechanism.randomness import Randomness
-from twinset.sampling.decoding import generate
+from twinset.sampling.decoding import Request, prompt_states, seconds_of_tokens
+from twinset.sampling.row_memory import RowMemory
 from twinset.sampling.twin_model import REFERENCE_PHASE, REFERENCE_ROWS
 from twinset.training.batch_shapes import BatchShapes
 from twinset.training.clipped_sum import WrongPrompts
@@ -49,7 +52,8 @@ class Estimate:
         training_seconds: of all steps.
         sampling_seconds: of all rows.
         reference_seconds: of the rows that the tilt of words is found by.
-        memory_gb: the process's peak while a physical batch was in memory, on the device.
+        memory_gb: the process's peak, on the device: while a physical batch was in memory, or as
+            many rows as are written at once.
     """
 
     tokens: int
@@ -121,6 +125,13 @@ class Speed:
             reference * self.row_seconds,
         )
 
+    def fastest_of(self, other: Speed) -> Speed:
+        """Return each part's shorter time: other work makes a machine slower, never faster."""
+        parts = ("record_seconds", "noise_seconds", "weigh_seconds", "row_seconds")
+        return replace(
+            self, **{name: min(getattr(self, name), getattr(other, name)) for name in parts}
+        )
+
     def at(self, tokens: int) -> Speed:
         """Return the same for records of another length, as if each token took the same."""
         share = tokens / self.tokens
@@ -154,7 +165,9 @@ def measure(
     """
     tokens = max(4, min(tokens, context_length(base.model) - PROBE_TOKENS))
     with _threads_of_one(config.speed.processes):
-        return _measured(base, config, plan, tokens, records_each)
+        speed = _measured(base, config, plan, tokens, records_each)
+    give_memory_back(base.model.device)
+    return speed
 
 
 @contextmanager
@@ -172,8 +185,13 @@ def _threads_of_one(processes: int) -> Iterator[None]:
 def _measured(
     base: BaseModel, config: RunConfig, plan: Plan, tokens: int, records_each: float
 ) -> Speed:
-    row_seconds = _row_seconds(fastest(base.model), config, tokens)
+    loaded = peak_memory(base.model.device)
     copied = fuse(deepcopy(base.model).to(frozen_dtype(config)))
+    writer = fastest(copied)
+    row_seconds, row_bytes = (
+        _row_seconds(writer, config, tokens),
+        _row_bytes(writer, config, tokens),
+    )
     adaptive = config.policy.noise_policy == "adaptive"
     weigh_seconds = _weigh_seconds(copied, tokens) if adaptive else 0.0
     model = trainable(copied, config.training)
@@ -193,7 +211,7 @@ def _measured(
         noise_seconds=noise_seconds,
         weigh_seconds=weigh_seconds,
         row_seconds=row_seconds,
-        memory_gb=peak_memory(base.model.device),
+        memory_gb=max(peak_memory(base.model.device), loaded + row_bytes / 1e9),
     )
 
 
@@ -214,41 +232,41 @@ def _record_seconds(
     mask[:, max(1, tokens // 4) : tokens] = True  # behind the prompt, about
     loss = MismatchLoss(plan.mismatch_weight, config.training.mismatch_form)
 
-    def take(units: int) -> None:
+    def timed(units: int) -> float:
+        began = time.monotonic()
         engine.add(Sequences(ids[: units * each], mask[: units * each], each), loss)
+        wait_for(engine.parameters[0].device)
+        return time.monotonic() - began
 
     try:
-        return _seconds_of_one(take, units, engine.parameters[0].device)
+        return _seconds_of_one(timed, units)
     except RuntimeError as error:
         if not (is_out_of_memory(error) and engine.checkpoint_layers()):  # as the run would
             raise
-    return _seconds_of_one(take, 1, engine.parameters[0].device)
+    return _seconds_of_one(timed, 1)
 
 
-def _seconds_of_one(take: Callable[[int], object], most: int, device: torch.device) -> float:
+def _seconds_of_one(timed: Callable[[int], float], most: int) -> float:
     """Time parts of a run, as many as it takes at once where a few seconds suffice for that.
 
     One warms up, and a few say how many there is time for; those of a slow machine suffice. Other
     work on the machine makes parts slower and never faster: the fastest count.
+
+    Args:
+        timed: computes so many parts, and returns how long it took.
+        most: that a run takes at once.
     """
     while True:
         few = max(1, most // 8)
         try:
-            _timed(take, 1, device)
-            each = _timed(take, few, device) / few
+            timed(1)
+            each = timed(few) / few
             number = min(most, int(PROBE_SECONDS / each)) if each else most
-            return each if number <= few else min(each, _timed(take, number, device) / number)
+            return each if number <= few else min(each, timed(number) / number)
         except RuntimeError as error:
             if most == 1 or not is_out_of_memory(error):
                 raise
         most //= 2  # as the run would
-
-
-def _timed(take: Callable[[int], object], number: int, device: torch.device) -> float:
-    began = time.monotonic()
-    take(number)
-    wait_for(device)
-    return time.monotonic() - began
 
 
 def _weigh_seconds(model: Any, tokens: int) -> float:
@@ -272,17 +290,25 @@ def _noise_seconds(sums: list[Tensor], config: RunConfig) -> float:
 
 
 def _row_seconds(model: Any, config: RunConfig, tokens: int) -> float:
-    prompts = [[0] * max(1, tokens // 4)] * PROBE_ROWS
-    never = -1  # no token ends a row, so that every row is as long as asked for
-    generator = torch.Generator().manual_seed(0)
+    """Time tokens in the middle of a row; a prompt is read once for many rows, and not counted."""
+    prompt = (0,) * max(1, tokens // 2)
 
-    @torch.inference_mode()
-    def write(rows: int) -> None:
-        some = prompts[:rows]
-        generate(model, some, never, PROBE_TOKENS, config.sampling, generator, some)
+    def timed(rows: int) -> float:
+        waiting = deque(Request(i, (prompt, prompt)) for i in range(rows))
+        each = seconds_of_tokens(model, waiting, tokens, config.sampling, PROBE_TOKENS)
+        return rows * PROBE_TOKENS * min(each)
 
     written = min(tokens, config.sampling.max_new_tokens or tokens)
-    return _seconds_of_one(write, PROBE_ROWS, model.device) / PROBE_TOKENS * written
+    return _seconds_of_one(timed, PROBE_ROWS) / PROBE_TOKENS * written
+
+
+def _row_bytes(model: Any, config: RunConfig, tokens: int) -> int:
+    """Return what the rows need that are written at once, if they are many, beside the model."""
+    prompts, rest = 2 if config.sampling.guidance else 1, config.training.max_tokens // 4
+    like = prompt_states(model, (0,))
+    memory = RowMemory.of(model, like, prompts, (tokens, rest), None)  # see `PublicFacts.tokens`
+    rows = memory.rows_at_once(10**6, config.sampling.batch_size)
+    return rows * memory.row + packed_bytes(model)
 
 
 def usual_tokens(texts: Sequence[str], tokenizer: Any, prompt: int, longest: int) -> int:

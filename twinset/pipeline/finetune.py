@@ -23,6 +23,7 @@ from twinset.data.tokenization import TokenisedRecords, text_budget, tokenise
 from twinset.detectors import detector_named
 from twinset.detectors.masking import Masked
 from twinset.models.base_model import context_length
+from twinset.models.device import give_memory_back
 from twinset.models.teacher import Teacher
 from twinset.pipeline.finetuning_run import FinetuningRun
 from twinset.pipeline.fit_teacher import fit_teacher, teacher_event
@@ -84,6 +85,7 @@ def finetune(
         prepared.base.origin,
         base_name=prepared.base.public_name,
     )
+    give_memory_back(model.model.device)  # what a step needed is more than rows do
     if counts.marginals is not None:
         model.tilt_towards(counts.marginals, run.progress)
     if prepared.config.privacy.teacher_share:

@@ -70,6 +70,7 @@ class Prepared:
     reading: Mapping[str, str | None] = field(default_factory=dict)
     held_out: Records | None = None
     _used: list[bool] = field(default_factory=list, repr=False, compare=False)
+    _usual: list[int] = field(default_factory=list, repr=False, compare=False)  # reckoned once
 
     def use(self) -> None:
         """Note that a fine-tuning takes the base model.
@@ -89,8 +90,11 @@ class Prepared:
     @property
     def usual_tokens(self) -> int:
         """Mean tokens of a record with its prompt. Private: no plan may depend on it."""
-        longest, most = max(map(len, self.prompts.values())), self.config.training.max_tokens
-        return usual_tokens(self.records.texts, self.base.tokenizer, longest, most)
+        if not self._usual:
+            longest, most = max(map(len, self.prompts.values())), self.config.training.max_tokens
+            texts, tokenizer = self.records.texts, self.base.tokenizer
+            self._usual.append(usual_tokens(texts, tokenizer, longest, most))
+        return self._usual[0]
 
     @property
     def prompts(self) -> dict[Combination, list[int]]:

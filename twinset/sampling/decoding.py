@@ -8,10 +8,11 @@ position, and see nothing but themselves.
 from __future__ import annotations
 
 import math
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -21,10 +22,12 @@ from twinset.config import SamplingConfig
 from twinset.data.schema import Combination
 from twinset.errors import InputError, first_line
 from twinset.models.base_model import context_length
+from twinset.models.device import wait_for
+from twinset.models.packed_layers import PackedLinears
 from twinset.sampling.kv_cache import SLOTS_TOGETHER, SlotCache, States, rounded
+from twinset.sampling.row_memory import RowMemory
 from twinset.sampling.token_sampling import drawn_tokens, guided, token_probabilities
 
-PROMPTS_KEPT = 256  # whose keys and values stay in memory
 WINDOWS = ("sliding_window", "window_size")  # as configurations call it
 NO_TOKEN = -1
 
@@ -93,18 +96,43 @@ def decode(
             ended. All have as many prompts.
         end: closes a row.
         max_new_tokens: longest row.
-        config: decoding settings; `batch_size` rows are written at once.
+        config: decoding settings; no more than `batch_size` rows are written at once, and no more
+            than there is memory for, see `row_memory`.
         generator: source of the draws.
     """
     if not waiting:
         return
-    batch = _Batch(model, config, waiting[0])
+    batch = _Batch(model, config, waiting, max_new_tokens)
     while waiting or batch.rows:
-        while waiting and len(batch.rows) < config.batch_size:
+        while waiting and len(batch.rows) < batch.most:
             batch.add(waiting.popleft())
-        tokens = drawn_tokens(*batch.logits(), config, generator, batch.bias)
-        for row in batch.advance(tokens.tolist(), end, max_new_tokens):
+        for row in batch.write_token(generator, end, max_new_tokens):
             yield row.key, row.ids
+
+
+@torch.inference_mode()
+def seconds_of_tokens(
+    model: Any, waiting: deque[Request], longest: int, config: SamplingConfig, tokens: int
+) -> list[float]:
+    """Return how long each of some tokens takes, for one of the rows that are written at once.
+
+    Args:
+        model: see `decode`, as for all that is not said here.
+        waiting: rows; they never end.
+        longest: tokens that a row is supposed to have.
+        config: decoding settings.
+        tokens: how many are written.
+    """
+    batch, found = _Batch(model, config, waiting, longest), []
+    while len(batch.rows) < batch.most:
+        batch.add(waiting.popleft())
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(tokens):
+        began = time.monotonic()
+        batch.write_token(generator, NO_TOKEN, tokens + 1)
+        wait_for(model.device)
+        found.append((time.monotonic() - began) / batch.most)
+    return found
 
 
 def check_decoding(
@@ -159,6 +187,17 @@ def attention_span(model: Any) -> int:
     return min([context_length(model), *(int(w) for w in windows if w)])
 
 
+@torch.inference_mode()
+def prompt_states(model: Any, prompt: tuple[int, ...]) -> States:
+    """Return keys and values of every layer for a prompt."""
+    from transformers import DynamicCache
+
+    cache: Any = DynamicCache()
+    ids = torch.tensor([prompt], device=model.device)
+    model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+    return [(layer.keys, layer.values) for layer in cache.layers]
+
+
 @dataclass
 class _Row:
     """A row being written."""
@@ -176,21 +215,30 @@ class _Slot:
 
 
 class _Batch:
-    """The rows being written. Row i has the slots i·K … i·K + K - 1, K = prompts of a row."""
+    """The rows being written. Row i has the slots i·K … i·K + K - 1, K = prompts of a row.
 
-    def __init__(self, model: Any, config: SamplingConfig, first: Request) -> None:
-        self._model = model
-        self._per_row = len(first.prompts) if config.guidance else 1
-        self._states = lru_cache(PROMPTS_KEPT)(self._read)
-        like = self._states(first.prompts[0])
-        self._cache = SlotCache(like, rounded(config.batch_size * self._per_row, SLOTS_TOGETHER))
-        self._bias = self._biases_like(first.bias, config.batch_size)
+    Attributes:
+        most: rows at once.
+        rows: that are being written now.
+    """
+
+    def __init__(
+        self, model: Any, config: SamplingConfig, waiting: deque[Request], max_new_tokens: int
+    ) -> None:
+        self._model, self._config, self._packed = model, config, PackedLinears(model)
+        first, read = waiting[0], partial(prompt_states, model)
+        self._per_row = per_row = len(first.prompts) if config.guidance else 1
+        longest = max(len(prompt) for row in waiting for prompt in row.prompts[:per_row])
+        like = read(first.prompts[0][:1])
+        memory = RowMemory.of(model, like, per_row, (longest, max_new_tokens), first.bias)
+        self.most = memory.rows_at_once(len(waiting), config.batch_size)
+        self._states = lru_cache(memory.prompts_kept)(read)  # no method: a cycle would outlive rows
+        slots = rounded(self.most * per_row, SLOTS_TOGETHER)
+        self._cache = SlotCache(like, slots, memory.columns)
+        bias = first.bias
+        self._bias = None if bias is None else bias.new_empty(self.most, len(bias))
         self._slots: list[_Slot] = []
         self.rows: list[_Row] = []
-
-    @staticmethod
-    def _biases_like(bias: Tensor | None, rows: int) -> Tensor | None:
-        return None if bias is None else bias.new_empty(rows, len(bias))
 
     def add(self, request: Request) -> None:
         """Take a row in; its prompt's last token is read in the next forward."""
@@ -202,18 +250,11 @@ class _Batch:
             self._bias[len(self.rows)] = request.bias
         self.rows.append(_Row(request.key))
 
-    @property
-    def bias(self) -> Tensor | None:
-        """(R, V) for the next token of each row."""
-        return None if self._bias is None else self._bias[: len(self.rows)]
-
-    def _read(self, prompt: tuple[int, ...]) -> States:
-        from transformers import DynamicCache
-
-        cache: Any = DynamicCache()
-        ids = torch.tensor([prompt], device=self._model.device)
-        self._model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
-        return [(layer.keys, layer.values) for layer in cache.layers]
+    def write_token(self, generator: torch.Generator, end: int, max_new_tokens: int) -> list[_Row]:
+        """Append one token a row; return the rows that have ended, which leave the batch."""
+        bias = None if self._bias is None else self._bias[: len(self.rows)]
+        tokens = drawn_tokens(*self.logits(), self._config, generator, bias)
+        return self._advance(tokens.tolist(), end, max_new_tokens)
 
     def logits(self) -> tuple[Tensor, Tensor | None]:
         """(R, V) for the next token of each row, and under guidance those of the wrong prompt."""
@@ -224,18 +265,18 @@ class _Batch:
         at = torch.tensor(positions, device=device)[:, None]
         unseen = torch.arange(width, device=device) > at
         mask = torch.zeros(unseen.shape, dtype=self._model.dtype, device=device)
-        logits: Tensor = self._model(
-            input_ids=torch.tensor([[slot.token] for slot in read], device=device),
-            attention_mask=mask.masked_fill_(unseen, -math.inf)[:, None, None],
-            position_ids=at,
-            past_key_values=self._cache,
-            use_cache=True,
-            logits_to_keep=1,
-        ).logits[:used, -1]
+        with self._packed.in_use():
+            logits: Tensor = self._model(
+                input_ids=torch.tensor([[slot.token] for slot in read], device=device),
+                attention_mask=mask.masked_fill_(unseen, -math.inf)[:, None, None],
+                position_ids=at,
+                past_key_values=self._cache,
+                use_cache=True,
+                logits_to_keep=1,
+            ).logits[:used, -1]
         return (logits, None) if self._per_row == 1 else (logits[0::2], logits[1::2])
 
-    def advance(self, tokens: list[int], end: int, max_new_tokens: int) -> list[_Row]:
-        """Append one token a row; return the rows that have ended, which leave the batch."""
+    def _advance(self, tokens: list[int], end: int, max_new_tokens: int) -> list[_Row]:
         ended = []
         for i in reversed(range(len(self.rows))):
             row, token = self.rows[i], tokens[i]

@@ -6,6 +6,7 @@ so that they are a slice and no copy. Knows nothing of tokens, prompts or masks.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -39,15 +40,18 @@ class SlotLayer(CacheLayerMixin):
         keys: of any prompt, for its shape.
         values: likewise.
         slots: how many.
+        most: columns that there is memory for at once: what grew piece by piece would leave holes.
     """
 
     is_sliding = False
 
-    def __init__(self, keys: Tensor, values: Tensor, slots: int) -> None:
+    def __init__(self, keys: Tensor, values: Tensor, slots: int, most: int) -> None:
         super().__init__()
-        # Zeros: a masked column has no weight, but no weight times not-a-number is not a number.
-        first = COLUMNS_TOGETHER
-        self.kept = [x.new_zeros(slots, x.shape[1], first, x.shape[3]) for x in (keys, values)]
+        shapes = [(slots, x.shape[1], most, x.shape[3]) for x in (keys, values)]
+        self._memory = [keys.new_empty(math.prod(shape)) for shape in shapes]
+        pairs = zip(self._memory, shapes, strict=True)
+        self.kept = [memory.view(shape)[:, :, :0] for memory, shape in pairs]
+        self.resize(min(COLUMNS_TOGETHER, most))
         self.used, self.places = 0, torch.empty(0)
         self.is_initialized = True
 
@@ -63,9 +67,14 @@ class SlotLayer(CacheLayerMixin):
         """Have so many columns; what stood in others is lost."""
         for i, old in enumerate(self.kept):
             slots, heads, width, size = old.shape
-            self.kept[i] = old.new_zeros(slots, heads, columns, size)
-            both = min(width, columns)
-            self.kept[i][:, :, :both] = old[:, :, :both]
+            both, numbers = min(width, columns), slots * heads * columns * size
+            before = old[:, :, :both].clone()
+            if numbers > len(self._memory[i]):  # a longer prompt came later
+                self._memory[i] = old.new_empty(numbers)
+            self.kept[i] = self._memory[i][:numbers].view(slots, heads, columns, size)
+            self.kept[i][:, :, :both] = before
+            # Zeros: a masked column has no weight, but no weight times not-a-number is no number.
+            self.kept[i][:, :, both:] = 0
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
@@ -96,10 +105,11 @@ class SlotCache(Cache):
     Args:
         like: the states of any prompt, for their shapes.
         slots: how many.
+        most: columns that there is memory for at once.
     """
 
-    def __init__(self, like: States, slots: int) -> None:
-        self._made = [SlotLayer(keys, values, slots) for keys, values in like]
+    def __init__(self, like: States, slots: int, most: int) -> None:
+        self._made = [SlotLayer(keys, values, slots, most) for keys, values in like]
         super().__init__(layers=list(self._made))
 
     def aim(self, positions: list[int]) -> int:

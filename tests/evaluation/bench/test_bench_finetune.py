@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from evaluation.bench import finetune as bench
+from evaluation.bench.shares import shares
 from twinset.config import RunConfig, SpeedConfig, TrainingConfig
 from twinset.data.tokenization import TokenisedRecords
 
@@ -32,7 +33,7 @@ def test_both_loops_are_timed_and_profiled(tiny_base, tokens, method):
             bench.TRAINER: [1 / bench._trainer(options, tokens, 3)],
             bench.TWO: [1 / bench._twinset(options, tokens, 3, 8.0)],
         },
-        "profile": bench._profile(options, tokens),
+        "profile": shares(lambda: bench._twinset(options, tokens, 2, 8.0)),
         **dict.fromkeys(("command", "versions", "machine", "threads"), "x"),
         **dict.fromkeys(("dtype", "autocast", "mean_tokens"), "y"),
     }

@@ -46,9 +46,9 @@ def test_ratios_are_medians_of_turns():
         ]
         for name, each in speeds.items()
     }
-    page = bench.markdown({"command": "x", "turns": turns})
+    page = bench.markdown({"command": "x", "turns": turns, "profile": {"copies": 1.0}})
     assert "| twinset, float32 | 4.00 | 5.0 | 2.00× | 2.00× | 1.00× |" in page
-    assert "- turns: 3;" in page
+    assert "- turns: 3;" in page and "| copies | 100% |" in page
 
 
 def test_the_command_writes_both_files(tmp_path):
