@@ -33,7 +33,7 @@ from twinset.commandline.common import (
     show_result,
     source_of,
 )
-from twinset.commandline.entry_point import keep_freed_memory, wait_asleep, with_flags
+from twinset.commandline.entry_point import keep_freed_memory, wait_briefly, with_flags
 from twinset.commandline.flags import takes
 from twinset.commandline.pretrain import pretrain
 from twinset.config import RECORDS
@@ -325,7 +325,7 @@ def prompts(as_json: Json = False) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; see `twinset.commandline.entry_point.run`."""
-    wait_asleep()
+    wait_briefly()
     keep_freed_memory()
     return exits.run(lambda: app(args=arguments, prog_name="twinset", standalone_mode=False))
 

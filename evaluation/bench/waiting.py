@@ -1,7 +1,8 @@
 """`python -m evaluation.bench.waiting`: a private step on an idle machine, and beside other work.
 
 Threads that wait for one another by turning in a loop take time from whatever else there is to do,
-the others of their own step too; asleep they do not, and wake later. `twinset` has them sleep.
+the others of their own step too; asleep they do not, and wake later. `twinset` has them turn for a
+moment and then sleep.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from twinset.commandline.entry_point import WAITING
 IDLE, BUSY = "idle", "beside other work"
 STEPS = 3  # in a process; the fastest counts
 ONE, SPINNING, ASLEEP = "one thread", "threads that spin", "threads that sleep"
+BRIEFLY = "threads that spin for a moment, as `twinset` has them"
 
 
 def bench(
@@ -35,11 +37,12 @@ def bench(
     rounds: Rounds = 3,
     output: Output = RESULTS / "waiting.json",
 ) -> None:
-    """Time a step with one thread, and with several that wait in two ways."""
+    """Time a step with one thread, and with several that wait in three ways."""
     ways = {
         ONE: (1, dict[str, str]()),
         SPINNING: (threads, {"OMP_WAIT_POLICY": "ACTIVE"}),
-        ASLEEP: (threads, WAITING),
+        ASLEEP: (threads, {"OMP_WAIT_POLICY": "PASSIVE"}),
+        BRIEFLY: (threads, WAITING),
     }
     measures = {
         f"{name}, {load}": partial(_measured, model, records, *way, busy)
@@ -102,7 +105,7 @@ def markdown(found: dict[str, Any]) -> str:
         ratio = median(one / its for one, its in pairs)
         return f"{median(turns[f'{name}, {load}']):.2f} s ({ratio:.2f}×)"
 
-    rows = [[name, cell(name, IDLE), cell(name, BUSY)] for name in (ONE, SPINNING, ASLEEP)]
+    rows = [[name, cell(name, IDLE), cell(name, BUSY)] for name in (ONE, SPINNING, ASLEEP, BRIEFLY)]
     introduction = (
         "Seconds of a private LoRA step, and in brackets how many times as fast as with one "
         "thread: medians over turns."

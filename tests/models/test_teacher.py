@@ -6,7 +6,6 @@ import pytest
 
 from tests.helpers.refusals import refusal
 from twinset import Twinset
-from twinset.models import hidden_states
 from twinset.models.base_model import load_base
 from twinset.models.hidden_states import Questions
 from twinset.models.teacher import CONSTANT, Teacher, Whitening
@@ -111,16 +110,13 @@ def test_without_one_nothing_is_classified(tiny_base, tmp_path):
 
 
 def test_features_that_see_their_company_fail_the_check(questions, monkeypatch):
-    """Control: what was read before stays in the cache."""
-    kept = []
-    original = Questions._read
+    """Control: what was read before stays there."""
+    kept, original = [7], Questions.of_batch
 
-    def leaky(self, rows, cache):
-        kept.append(sum(rows[0]))
-        return original(self, [[*ids, kept[0] % 300] for ids in rows], cache)
+    def leaky(self, rows):
+        return original(self, [[kept[0], *ids] for ids in rows])
 
-    monkeypatch.setattr(hidden_states.Questions, "_read", leaky)
-    kept.append(7)
+    monkeypatch.setattr(Questions, "of_batch", leaky)
     alone = questions.features(TEXTS[1], 100)
     kept[:] = [55]
     assert not (questions.features(TEXTS[1], 100) == alone).all()

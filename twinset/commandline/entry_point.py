@@ -24,19 +24,20 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 _MOST = 2**31 - 1
 _OPTION = re.compile(r"`([a-z][a-z0-9_]*)(?:=([^`]*))?`")  # in a message of the library
 _OTHERWISE = {"attributes": "--attribute", "epsilon=None": "--no-privacy"}
-WAITING = {"OMP_WAIT_POLICY": "PASSIVE"}  # of GNU's and LLVM's OpenMP
+WAITING = {"GOMP_SPINCOUNT": "100000"}  # of GNU's OpenMP, which PyTorch brings: milliseconds
 HOME = Path(__file__).resolve().parent.parent.parent
 
 
-def wait_asleep() -> None:
-    """Have threads sleep while they wait for one another, unless the environment has its own way.
+def wait_briefly() -> None:
+    """Have threads that wait for one another turn for a moment, then sleep.
 
-    Those that turn in a loop take the time of other work and, where there is any, of their own
-    step: with two threads beside two other jobs it took longer than with one. Of no effect once
-    PyTorch is imported.
+    Those that turn on take the time of other work and, where there is any, of their own step; those
+    that sleep at once wake too late on an idle machine. The environment may have its own way. Of no
+    effect once PyTorch is imported.
     """
-    for name, value in WAITING.items():
-        os.environ.setdefault(name, value)
+    if "OMP_WAIT_POLICY" not in os.environ:
+        for name, value in WAITING.items():
+            os.environ.setdefault(name, value)
 
 
 def keep_freed_memory() -> bool:

@@ -109,7 +109,11 @@ PRIVACY = (
     Option("group_size", int, "State what holds for any so many records together, too."),
     Option("label_count_share", float, "Share of ε for the noisy label counts."),
     Option("marginal_share", float, "Share of ε for noisy counts of tokens; 0: none."),
-    Option("teacher_share", float, "Share of ε for a classifier of labels; 0: none."),
+    Option(
+        "teacher_share",
+        float,
+        "Share of ε for a classifier of labels; 0: none; left out: 0.1 where records suffice.",
+    ),
 )
 POLICY = (
     Option(

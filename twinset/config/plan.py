@@ -38,6 +38,8 @@ FULL_LEARNING_RATE = 1e-4  # for all weights
 FEWEST_STEPS = 8  # before steps become smaller, too: few large ones beat many small ones
 LEAST_MOVE = 0.048  # rate × steps of the time's choice, so that few steps move adapters as far
 MOST_ADVISED = 20.0  # ε; beyond, it protects too little to be worth a hint
+TEACHER_SHARE = 0.1  # of ε, where the options do not say
+RECORDS_FOR_NOISE = 60  # N / σ of a teacher: it told 0.75 of labels there, and 0.84 at 270
 FEWEST_VISITS = 1024  # of records: the fewest that docs/tuning.md says anything of
 MISMATCH_WEIGHT = 8.0  # λ of the bounded form; docs/tuning.md says what was tried
 
@@ -276,6 +278,23 @@ def _highest_epsilon(privacy: PrivacyConfig, policy: PolicyConfig) -> float:
             "`epsilon` is for the records that need most protection, `epsilon_max` for the others"
         )
     return policy.epsilon_max
+
+
+def with_teacher(config: RunConfig, records: int) -> RunConfig:
+    """Settle whether there is a teacher where the options do not say: where it would know enough.
+
+    Args:
+        config: the run's options.
+        records: N, or number of owners: public.
+    """
+    privacy = config.privacy
+    if privacy.teacher_share is not None:
+        return config
+    delta = privacy.target_delta if privacy.target_delta is not None else default_delta(records)
+    asked = replace(privacy, teacher_share=TEACHER_SHARE)
+    noise = _release_noise(asked, privacy.target_epsilon, delta)[RELEASED.index(TEACHER)]
+    knows = records >= RECORDS_FOR_NOISE * noise
+    return replace(config, privacy=asked if knows else replace(privacy, teacher_share=0.0))
 
 
 def _release_noise(privacy: PrivacyConfig, target: float | None, delta: float) -> tuple[float, ...]:

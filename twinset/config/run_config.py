@@ -52,8 +52,8 @@ class PrivacyConfig:
         label_count_share: share of ε that would be spent were the label counts released alone.
         marginal_share: the same of the token marginals, by which rows are tilted towards the
             private texts' words; 0: they are not released.
-        teacher_share: the same of the private teacher, which tells a text's labels and is handed
-            over with the model; 0: there is none.
+        teacher_share: the same of the private teacher, which tells a text's labels, judges rows and
+            is handed over with the model; 0: there is none; `None`: as `with_teacher` says.
         insecure_noise_seed: reproducible noise for tests only; makes the guarantee "none".
     """
 
@@ -72,7 +72,7 @@ class PrivacyConfig:
     group_size: int | None = bounded(None, 2, 100_000)
     label_count_share: float = bounded(0.05, 1e-3, 0.999)
     marginal_share: float = bounded(0.5, 0, 0.999, hint="0 leaves them out")
-    teacher_share: float = bounded(0.0, 0, 0.999, hint="0 leaves it out")
+    teacher_share: float | None = bounded(None, 0, 0.999, hint="0 leaves it out")
     insecure_noise_seed: int | None = within(None, SEEDS)
 
     def __post_init__(self) -> None:

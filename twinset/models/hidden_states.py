@@ -31,7 +31,6 @@ class Questions:
         asked = [QUESTION.format(name.replace("_", " ")) for name in attributes]
         self._questions = tokenizer(asked, add_special_tokens=False)["input_ids"]
         self._start = tokenizer.bos_token_id or tokenizer.eos_token_id
-        self._room = context_length(model) - 1 - max(map(len, self._questions))
 
     def features(self, text: str, longest: int) -> np.ndarray:
         """Return the last hidden state (A, d) float64 behind each question."""
@@ -61,22 +60,14 @@ class Questions:
     def of_batch(self, rows: Sequence[Sequence[int]]) -> np.ndarray:
         """Return the same of several texts as long as one another (B, A, d): no private records.
 
-        What has no room before the longest question is not read.
+        The questions follow one another in one pass. What has no room before them is not read.
         """
-        from transformers import DynamicCache
-
-        cache: Any = DynamicCache()
-        self._read([[self._start, *ids[: self._room]] for ids in rows], cache)
-        found = []
-        for question in self._questions:
-            states = self._read([question] * len(rows), cache)
-            found.append(states[:, -1].double().cpu().numpy())
-            cache.crop(-len(question))
-        return np.stack(found, 1)
-
-    def _read(self, rows: Sequence[Sequence[int]], cache: Any) -> torch.Tensor:
-        read = torch.tensor([list(ids) for ids in rows], device=self._model.device)
-        states: torch.Tensor = self._model.base_model(
-            input_ids=read, past_key_values=cache, use_cache=True
-        ).last_hidden_state
-        return states
+        asked = [token for question in self._questions for token in question]
+        room = context_length(self._model) - 1 - len(asked)
+        read = torch.tensor(
+            [[self._start, *ids[:room], *asked] for ids in rows], device=self._model.device
+        )
+        states = self._model.base_model(input_ids=read, use_cache=False).last_hidden_state
+        ends = np.cumsum([len(question) for question in self._questions]) - len(asked) - 1
+        found: np.ndarray = states[:, ends.tolist()].double().cpu().numpy()
+        return found

@@ -15,6 +15,8 @@ import numpy as np
 COMPONENTS = 128  # of the reference texts' hidden states
 CONSTANT = 0.3  # stands behind each vector of length one
 TEACHER = "teacher.safetensors"
+MOST_READ = 4000  # units that it is fitted to, in the mean: of more each is drawn by itself
+PHASE = "texts read by the teacher"  # as progress calls it
 _SLACK = 1e-9
 
 

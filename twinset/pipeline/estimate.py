@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from twinset.config import PolicyConfig, RunConfig
+from twinset.config import RunConfig
 from twinset.config.plan import Plan
 from twinset.data.padding import padded, padded_lengths
 from twinset.distributed import threads_each, world_size
@@ -27,6 +27,8 @@ from twinset.models.lora import trainable
 from twinset.models.packed_layers import packed_bytes
 from twinset.models.perplexity import TOKENS_AT_ONCE, nats_per_token
 from twinset.models.precision import execution, fastest, frozen_dtype, fuse
+from twinset.models.teacher import MOST_READ
+from twinset.models.teacher import PHASE as TEACHER_PHASE
 from twinset.policies import MechanismParams, make_policy
 from twinset.privacy.clipping import ClippingEngine, Sequences
 from twinset.privacy.clipping.execution import is_out_of_memory
@@ -40,6 +42,8 @@ from twinset.training.mismatch_loss import MismatchLoss
 
 PROBE_ROWS, PROBE_TOKENS = 256, 4  # of the sampler's probe
 PROBE_SECONDS = 2.0  # for each probe, about
+READ_SHARE = 0.4  # of a record's seconds: to read its text once, with the questions, by itself
+DENIED_SHARE = 0.15  # rows that the teacher denies, about
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,7 @@ class Estimate:
         training_seconds: of all steps.
         sampling_seconds: of all rows.
         reference_seconds: of the rows that the tilt of words is found by.
+        teacher_seconds: of the texts that the teacher reads.
         memory_gb: the process's peak, on the device: while a physical batch was in memory, or as
             many rows as are written at once.
     """
@@ -62,18 +67,19 @@ class Estimate:
     sampling_seconds: float
     memory_gb: float
     reference_seconds: float = 0.0
+    teacher_seconds: float = 0.0
 
     @property
     def seconds(self) -> float:
-        """Of training and rows together."""
-        return self.training_seconds + self.reference_seconds + self.sampling_seconds
+        """Of all of it."""
+        return sum(seconds for _, seconds in self.phases(1))
 
-    def phases(self, policy: PolicyConfig) -> list[tuple[str, float]]:
+    def phases(self, trainings: int) -> list[tuple[str, float]]:
         """Return the run's phases as progress calls them, in order, with their seconds."""
-        each = self.training_seconds / policy.phases
         return [
-            *[("training", each)] * policy.phases,
+            *[("training", self.training_seconds / trainings)] * trainings,
             *[(REFERENCE_PHASE, self.reference_seconds)] * bool(self.reference_seconds),
+            *[(TEACHER_PHASE, self.teacher_seconds)] * bool(self.teacher_seconds),
             ("rows", self.sampling_seconds),
         ]
 
@@ -112,7 +118,6 @@ class Speed:
         computed = plan.batch_size * self.records_each + self._filler(plan)
         step = computed * self.record_seconds / processes + self.noise_seconds
         drawn = plan.records * (1 - (1 - plan.sample_rate) ** plan.steps)
-        row_seconds = self.row_seconds / processes
         training = self.config.policy.phases * plan.steps * step + drawn * self.weigh_seconds
         privacy, most = self.config.privacy, min(REFERENCE_ROWS, plan.records)
         reference = most if privacy.marginal_share or privacy.teacher_share else 0
@@ -120,10 +125,23 @@ class Speed:
             self.tokens,
             self.trained_parameters,
             training,
-            rows * row_seconds,
+            rows * self._accepted_row_seconds / processes,
             self.memory_gb,
             reference * self.row_seconds,
+            min(MOST_READ, plan.records) * self.records_each * self._read_seconds,
         )
+
+    @property
+    def _read_seconds(self) -> float:
+        """Seconds in which the teacher reads a text; 0: there is none."""
+        return READ_SHARE * self.record_seconds if self.config.privacy.teacher_share else 0.0
+
+    @property
+    def _accepted_row_seconds(self) -> float:
+        """Seconds of a row of the twin, with those in its place that the teacher denied."""
+        if not (self._read_seconds and self.config.sampling.teacher_redraws):
+            return self.row_seconds
+        return (1 + DENIED_SHARE) * (self.row_seconds + self._read_seconds)
 
     def fastest_of(self, other: Speed) -> Speed:
         """Return each part's shorter time: other work makes a machine slower, never faster."""

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from twinset.models.teacher import Teacher, Whitening
+from twinset.models.teacher import MOST_READ, PHASE, Teacher, Whitening
 from twinset.pipeline.finetuning_run import FinetuningRun
 from twinset.privacy.accounting.events import TEACHER, GaussianRelease
 from twinset.privacy.mechanism.poisson import poisson_batches
 from twinset.privacy.mechanism.private_regression import Regressions, fit_regressions
 from twinset.sampling.twin_model import TwinModel
-
-MOST_UNITS = 10_000  # that are read, in the mean: of more each is drawn by itself
 
 
 def fit_teacher(run: FinetuningRun, model: TwinModel) -> Teacher:
@@ -59,7 +57,7 @@ def _whitenings(run: FinetuningRun, model: TwinModel) -> list[Whitening]:
 
 def _drawn(run: FinetuningRun) -> list[list[int]]:
     """Return the records of the units that are read."""
-    rate = min(1.0, MOST_UNITS / len(run.units))
+    rate = min(1.0, MOST_READ / len(run.units))
     (units,) = poisson_batches(len(run.units), rate, 1, run.randomness)
     return run.units.draw(units, run.randomness.sampling)
 
@@ -75,5 +73,5 @@ def _vectors(
         states = questions.of_tokens(ids)
         for each, whiten, state in zip(found, whitenings, states, strict=True):
             each.append(whiten(state))
-        run.progress.count("texts read by the teacher", done, len(records))
+        run.progress.count(PHASE, done, len(records))
     return [np.array(each).reshape(len(records), -1) for each in found]

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from twinset.config import RECORDS, NoisePolicyName, PolicyConfig, RunConfig
 from twinset.config.bounds import check_number
-from twinset.config.plan import Plan, make_plan
+from twinset.config.plan import Plan, make_plan, with_teacher
 from twinset.errors import InputError
 from twinset.files.environment import run_line
 from twinset.models.base_model import load_base
@@ -106,6 +106,7 @@ def forecast(
         plan, speed, facts, tokens = _of_number(records, config, rows, progress)
     for warning in plan.warnings:
         progress.warn(warning)
+    config = speed.config  # with a teacher or without
     return Forecast(
         plan,
         speed.at(tokens).estimate(plan, facts.rows),
@@ -132,6 +133,7 @@ def _of_number(
     if records is None:
         raise InputError("give a table, or `records` with a number")
     check_number("`records`", records, RECORDS, is_whole=True)
+    config = with_teacher(config, records)
     plan = make_plan(records, config)
     facts = PublicFacts(PROMPT_TOKENS, rows or usual_rows(records), may_be_fewer=rows is None)
     base = load_base(config.training.base_model, device=config.speed.device, say=progress.say)
@@ -171,7 +173,7 @@ def _cost_lines(prepared: Prepared, progress: Progress) -> Iterator[str]:
         return
     tokens, facts = prepared.usual_tokens, prepared.public_facts()
     estimate = speed.at(tokens).estimate(plan, facts.rows)
-    progress.expect(estimate.phases(config.policy))
+    progress.expect(estimate.phases(config.policy.phases))
     yield from time_lines(estimate)
     found = choices(plan.records, config, speed, facts, tokens)
     yield from choice_lines([choice for choice in found if choice.plan != plan])
@@ -179,7 +181,7 @@ def _cost_lines(prepared: Prepared, progress: Progress) -> Iterator[str]:
 
 def time_lines(estimate: Estimate) -> list[str]:
     """Return how long all of it takes, and what of it."""
-    writing = minutes(estimate.reference_seconds + estimate.sampling_seconds)
+    writing = minutes(estimate.seconds - estimate.training_seconds)
     return [
         f"time in all            about {minutes(estimate.seconds)} on this machine",
         f"  of it                training {minutes(estimate.training_seconds)}, writing rows "

@@ -22,7 +22,7 @@ def test_each_way_has_its_threads_and_its_company(monkeypatch):
     monkeypatch.setattr(bench.runner, "ask", ask)
     monkeypatch.setattr(bench.subprocess, "Popen", start)
     assert bench._measured("gpt2-toy", 2, 2, bench.WAITING, 2, 1) == 1.0
-    assert asked == [(("gpt2-toy", 2, 2), {"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "2"})]
+    assert asked == [(("gpt2-toy", 2, 2), bench.WAITING | {"OMP_NUM_THREADS": "2"})]
     assert len(begun) == 2 and all(process.poll() is not None for process in begun)
 
 
@@ -31,7 +31,7 @@ def test_a_step_is_timed_here():
 
 
 def test_ratios_are_of_one_turn():
-    ways, loads = (bench.ONE, bench.SPINNING, bench.ASLEEP), (bench.IDLE, bench.BUSY)
+    ways, loads = (bench.ONE, bench.SPINNING, bench.ASLEEP, bench.BRIEFLY), (bench.IDLE, bench.BUSY)
     turns = {f"{way}, {load}": [2.0, 4.0, 9.0] for way in ways for load in loads}
     turns[f"{bench.ASLEEP}, {bench.BUSY}"] = [1.0, 1.0, 3.0]
     page = bench.markdown({"command": "c", "turns": turns})
