@@ -25,7 +25,7 @@ def test_features_are_the_last_hidden_states_behind_each_question(tiny_base, que
     import torch
 
     base = load_base(str(tiny_base))
-    asked = "\n\nThe kind of film of this text is"
+    asked = "\n\nThe mood of this text is\n\nThe kind of film of this text is"
     ids = [
         base.tokenizer.bos_token_id,
         *base.tokenizer(" " + TEXTS[0] + asked, add_special_tokens=False)["input_ids"],
