@@ -398,8 +398,14 @@ def scripted(tiny_base, tokenizer, monkeypatch):
     model = AutoModelForCausalLM.from_pretrained(tiny_base)
     asked: list[int] = []
 
-    def make(texts, **options) -> tuple[Sampler, list[int]]:
+    def make(texts, denied=(), **options) -> tuple[Sampler, list[int]]:
+        """`denied`: texts of which a teacher says another label than ("a",)."""
         script = iter(texts)
+
+        def denies(combinations, rows):
+            texts = [tokenizer.decode(ids, skip_special_tokens=True).strip() for ids in rows]
+            pairs = zip(combinations, texts, strict=True)
+            return [label == ("a",) and text in denied for label, text in pairs]
 
         def fake(model, waiting, end, max_new_tokens, config, generator):
             while waiting:
@@ -412,7 +418,9 @@ def scripted(tiny_base, tokenizer, monkeypatch):
 
         monkeypatch.setattr("twinset.sampling.sampler.decode", fake)
         config = SamplingConfig(**options)
-        return Sampler(model, tokenizer, {("a",): [1], ("b",): [2]}, config, 30), asked
+        prompts = {("a",): [1], ("b",): [2]}
+        judge = denies if denied else None
+        return Sampler(model, tokenizer, prompts, config, 30, denies=judge), asked
 
     return make
 
@@ -423,6 +431,19 @@ def test_counts_are_exact_and_in_order(scripted):
     assert [row.combination for row in rows] == [("b",)] * 7 + [("a",)] * 3
     assert [row.text for row in rows] == [f"text {i}" for i in range(10)]
     assert asked == list(range(10))
+
+
+def test_rows_that_the_teacher_denies_are_drawn_again_and_the_last_is_taken(scripted):
+    script = ["no 1", "yes", "no 2", "no 1", "no 2", "no 1", "no 2", "good"]
+    for redraws, taken in ((2, "no 2"), (0, "no 1")):
+        sampler, _ = scripted(script, denied=("no 1", "no 2"), teacher_redraws=redraws)
+        rows = sampler.sample({("a",): 3, ("b",): 1})
+        assert [(row.text, row.denied) for row in rows] == [
+            (taken, redraws),
+            ("yes", 0),
+            ("good" if redraws else "no 2", redraws),
+            ("no 1", 0),  # nothing is said of this label
+        ]
 
 
 def test_unusable_rows_are_drawn_again_for_the_same_label(scripted):

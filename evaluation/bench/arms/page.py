@@ -25,7 +25,7 @@ from twinset.privacy.accounting.rounding import up_decimals
 from twinset.release.markdown import code
 
 NOT_RUN = "not run"
-TEACHER_ARM, TWIN, BASE_ARM, REAL = "teacher itself", "twin + tilt", "base", "real rows"
+TEACHER_ARM, TWIN, BASE_ARM, REAL = "teacher itself", "twin + tilt + teacher", "base", "real rows"
 
 Rows = list[dict[str, Any]]  # of one case, one a seed
 Case = tuple[str, float, str, str]  # a measurement but for its seed
@@ -201,8 +201,10 @@ _INTRODUCTION = [
     "- base: behind the same prompts with the same decoding, without private data; label shares "
     "are the real ones",
     "- base + released words: tilted towards noisy counts of words; nothing is trained",
-    "- twin: trained, written without that tilt, whose counts it has paid for",
-    "- twin + tilt: the default of `twinset generate`",
+    "- twin: trained, and no more; it has paid for tilt and teacher too",
+    "- twin + tilt: its words tilted towards noisy counts; no teacher judges rows",
+    "- twin + tilt + teacher: the default of `twinset generate`; rows whose labels the run's own "
+    "teacher denies are drawn again",
     "- teacher: a private classifier on hidden states, by itself of the base model; “relabelled”: "
     "rows get its labels; “kept”: only those rows on whose labels it agrees; “itself”: no students",
     "",

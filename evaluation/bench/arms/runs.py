@@ -90,7 +90,7 @@ class Cell:
         return TwinModel.load(folder)
 
     def _finetune(self, folder: Path, config: RunConfig) -> None:
-        resume = is_unfinished(folder.resolve()) and not config.privacy.teacher_share
+        resume = is_unfinished(folder.resolve())
         paths = OutputPaths(run=folder, overwrite=not resume, resume=resume)
         with measured(cost_of(folder)):
             finetune_only(self.table.source, config, paths, self.progress)
