@@ -17,7 +17,7 @@ from twinset.models.base_model import load_base
 from twinset.pipeline import estimate
 from twinset.pipeline import plan_in_time as in_time
 from twinset.pipeline.choices import choices, published, worth
-from twinset.pipeline.estimate import measure, usual_tokens
+from twinset.pipeline.estimate import DENIED_SHARE, READ_SHARE, measure, usual_tokens
 from twinset.pipeline.finetune import finetune
 from twinset.pipeline.forecast import forecast
 from twinset.pipeline.open_ledger import open_ledger
@@ -60,7 +60,7 @@ def planned(tiny_base):
 
     def plan(rows=None, data=None, source=None, **options):
         notes, known = Notes(), {"base_model": str(tiny_base), "epsilon": 1000, "max_tokens": 12}
-        known |= {"marginal_share": 0}  # no reference rows, so that times are round
+        known |= {"marginal_share": 0, "teacher_share": 0}  # so that times are round
         frame = pd.DataFrame({"text": data or texts(), "label": ["good", "bad"] * 30, "who": 0})
         frame["who"] = frame.index // 3
         source = Source(frame, "text", ("label",), **(source or {}))
@@ -163,16 +163,13 @@ def test_a_run_reports_the_time_of_its_phases(
     options = {"epsilon": 50, "steps": 2, "batch_size": 8, "max_tokens": 12}
     options |= {"noise_policy": policy, "max_minutes": 1.0, "rows": 4, "run": "r"}
     generate(frame, "text", "label", base_model=str(tiny_base), progress=notes, **options)
-    assert [name for name, _ in notes.phases] == [
-        *["training"] * trained,
-        "reference rows",
-        "rows",
-    ]
-    tokens = notes.phases[-1][1] / 4 / 1e-2
-    assert notes.phases[-2][1] == pytest.approx(60 * tokens * 1e-2)
-    assert [seconds for _, seconds in notes.phases[:-2]] == pytest.approx(
-        [2 * 8 * tokens * 1e-3] * trained, rel=0.2
-    )
+    once = ["reference rows", "texts read by the teacher", "rows"]
+    assert [name for name, _ in notes.phases] == [*["training"] * trained, *once]
+    *training, reference, read, rows = (seconds for _, seconds in notes.phases)
+    tokens = reference / 60 / 1e-2
+    assert training == pytest.approx([2 * 8 * tokens * 1e-3] * trained, rel=0.2)
+    assert read == pytest.approx(60 * READ_SHARE * tokens * 1e-3)
+    assert rows == pytest.approx(4 * (1 + DENIED_SHARE) * (reference + read) / 60)
 
 
 @pytest.mark.parametrize("given", [{"steps": 3}, {"batch_size": 8}, {"steps": 3, "batch_size": 8}])

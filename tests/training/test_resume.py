@@ -236,7 +236,8 @@ def test_other_settings_are_refused(place, generate, killed):
 def timed(place, tiny_base, capsys):
     """Run `generate` where the time chooses the steps."""
     given = ["generate", "t.csv", *COLUMNS, "--base-model", tiny_base, "--run", "r", "--quiet"]
-    given += "--max-tokens 12 --epsilon 1000 --max-minutes 1 --marginal-share 0".split()
+    given += "--max-tokens 12 --epsilon 1000 --max-minutes 1".split()
+    given += "--marginal-share 0 --teacher-share 0".split()
     return lambda *more: run_twinset(capsys, *given, *more)
 
 
