@@ -67,7 +67,8 @@ class Demo:
     classifiers: tuple[str, ...]
     embedded: bool = True
     secrets: str | None = None
-    privacy: PrivacyConfig = PrivacyConfig(target_epsilon=EPSILON)
+    # No teacher: in the time of a demo it cannot read thousands of texts.
+    privacy: PrivacyConfig = PrivacyConfig(target_epsilon=EPSILON, teacher_share=0.0)
     sampling: SamplingConfig = SamplingConfig()
 
     def config(self, base_model: str | None = None) -> RunConfig:
