@@ -141,7 +141,8 @@ def test_it_shows_what_is_guaranteed(frame, tiny_base):
     assert repr(model).endswith("not fitted; asked for: ε = 50>")
     assert "no privacy" in repr(Twinset(epsilon=None))
     shown = repr(model.fit(frame, "review", "sentiment"))
-    assert re.search(r"fitted\. .*\((?:49\.99|50\.00), .*\)-differentially private for each record", shown)
+    spent = r"\((?:49\.99|50\.00), .*\)"
+    assert re.search(rf"fitted\. .*{spent}-differentially private for each record", shown)
     assert len(shown) < 250 and "'review'" not in shown
 
 
