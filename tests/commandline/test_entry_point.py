@@ -76,7 +76,9 @@ def test_a_file_that_is_not_there_is_refused_before_torch_is_imported(command):
     assert (done.returncode, done.stderr) == (2, "error: no.csv: no such file; check the path\n")
 
 
-def test_threads_sleep_while_they_wait_unless_the_environment_has_its_own_way(monkeypatch):
+def test_threads_wait_briefly_unless_the_environment_has_its_own_way(monkeypatch):
+    for name in WAITING:
+        monkeypatch.delenv(name, raising=False)  # as the command line set it before
     monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
     wait_briefly()
     assert not WAITING.keys() & os.environ.keys()

@@ -47,8 +47,10 @@ def test_a_table_in_memory_and_its_file_are_prepared_alike(frame, config, tmp_pa
 
 
 def test_records_in_hand_are_planned_as_a_table_is(prepared, config):
-    again = prepare_records(prepared.records, prepared.template, config, prepared.base)
+    again = prepare_records(prepared.records, prepared.template, prepared.config, prepared.base)
     assert (again.plan, again.prompts) == (prepared.plan, prepared.prompts)
+    unasked = prepare_records(prepared.records, prepared.template, config, prepared.base)
+    assert unasked.plan.teacher_noise == 0 < prepared.plan.teacher_noise
 
 
 def test_tokens_are_not_counted_for_very_many_label_values(frame, config, monkeypatch):

@@ -183,7 +183,7 @@ def prepare_records(
     """Check and plan what is to be done with records in hand, as `prepare` does, whatever it takes.
 
     That no text holds a special token of the base model, and that their label values are public, is
-    for whoever made the records.
+    for whoever made the records. There is no teacher but where the options ask for one.
 
     Args:
         records: the private records.
