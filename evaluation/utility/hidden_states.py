@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -33,17 +32,10 @@ class HiddenStates:
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
         """Return hidden states (N, A, d)."""
-        tokens = {
-            t: self._questions.tokens(t, self._longest) for t in {*texts} - self._known.keys()
-        }
-        by_length = sorted(tokens, key=lambda text: len(tokens[text]))
-        for length, group in groupby(by_length, lambda text: len(tokens[text])):
-            alike = list(group)
-            at_once = max(1, TOKENS_AT_ONCE // (length + 1))
-            for start in range(0, len(alike), at_once):
-                some = alike[start : start + at_once]
-                states = self._questions.of_batch([tokens[text] for text in some])
-                self._known.update(zip(some, states.astype(np.float32), strict=True))
+        unread = list({*texts} - self._known.keys())
+        tokens = [self._questions.tokens(text, self._longest) for text in unread]
+        states = self._questions.of_rows(tokens, TOKENS_AT_ONCE)
+        self._known |= {t: s.astype(np.float32) for t, s in zip(unread, states, strict=True)}
         return np.stack([self._known[text] for text in texts])
 
     @cached_property
@@ -53,7 +45,7 @@ class HiddenStates:
 
 
 class HiddenStateClassifier:
-    """A logistic regression on all attributes' hidden states, each whitened by the texts learnt.
+    """A logistic regression on all attributes' hidden states, each whitened by the training texts.
 
     Args:
         states: reads texts.

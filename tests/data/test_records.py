@@ -77,7 +77,7 @@ def test_no_guess_where_there_is_doubt(frame, text, attributes, message) -> None
 
 @pytest.mark.parametrize("names", [{"mood": "good"}, {"id": "17"}])
 def test_of_a_row_taken_for_the_header_no_cell_is_told(names) -> None:
-    """The control: beside plausible names the same one is told, as any column's."""
+    """The control: beside plausible names the same one is quoted, as any column's."""
     assert "'Ann Lee'" in refused(table().rename(columns={"review": "Ann Lee"}), "text", [])
     message = refused(table().rename(columns={"review": "Ann Lee"} | names), "Ann", [])
     assert "Ann Lee" not in message and "number 3 (is the header row missing?)" in message

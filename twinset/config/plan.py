@@ -232,7 +232,7 @@ def make_plan(records: int, config: RunConfig) -> Plan:
             the records; the message says what ε is attainable.
     """
     privacy, training, policy = config.privacy, config.training, config.policy
-    delta = privacy.target_delta if privacy.target_delta is not None else default_delta(records)
+    delta = _delta(privacy, records)
     batch = min(training.batch_size or default_batch_size(records), records)
     steps = training.steps or default_steps(records, batch)
     noise = _release_noise(privacy, privacy.target_epsilon, delta)
@@ -290,11 +290,15 @@ def with_teacher(config: RunConfig, records: int) -> RunConfig:
     privacy = config.privacy
     if privacy.teacher_share is not None:
         return config
-    delta = privacy.target_delta if privacy.target_delta is not None else default_delta(records)
+    delta = _delta(privacy, records)
     asked = replace(privacy, teacher_share=TEACHER_SHARE)
     noise = _release_noise(asked, privacy.target_epsilon, delta)[RELEASED.index(TEACHER)]
     knows = records >= RECORDS_FOR_NOISE * noise
     return replace(config, privacy=asked if knows else replace(privacy, teacher_share=0.0))
+
+
+def _delta(privacy: PrivacyConfig, records: int) -> float:
+    return default_delta(records) if privacy.target_delta is None else privacy.target_delta
 
 
 def _release_noise(privacy: PrivacyConfig, target: float | None, delta: float) -> tuple[float, ...]:

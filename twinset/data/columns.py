@@ -29,7 +29,7 @@ from twinset.files.limits import check_names
 
 _GUESS_LABELS = 50
 _GUESS_WORDS = 4
-_FIRST = 1000  # cells by which a missing header is told
+_FIRST = 1000  # cells that a missing header is recognised by
 # What people call a column of labels. One of these is taken however rare some of its values are.
 _LABEL_NAMES = frozenset(
     "label labels sentiment class category categories stars rating ratings score target topic "

@@ -46,14 +46,22 @@ class Questions:
         found: np.ndarray = self.of_batch([ids])[0]
         return found
 
-    def of_rows(self, rows: Sequence[Sequence[int]]) -> list[np.ndarray]:
-        """Return the same of several texts of any length (A, d): no private records."""
+    def of_rows(
+        self, rows: Sequence[Sequence[int]], tokens_at_once: int | None = None
+    ) -> list[np.ndarray]:
+        """Return the same of several texts of any length (A, d): no private records.
+
+        Those of one length are read together, all of them or so many tokens.
+        """
         numbers: dict[int, list[int]] = {}
         for number, ids in enumerate(rows):
             numbers.setdefault(len(ids), []).append(number)
         found: dict[int, np.ndarray] = {}
-        for some in numbers.values():
-            found |= zip(some, self.of_batch([rows[i] for i in some]), strict=True)
+        for length, alike in numbers.items():
+            most = max(1, tokens_at_once // (length + 1)) if tokens_at_once else len(alike)
+            for start in range(0, len(alike), most):
+                some = alike[start : start + most]
+                found |= zip(some, self.of_batch([rows[i] for i in some]), strict=True)
         return [found[i] for i in range(len(rows))]
 
     @torch.inference_mode()

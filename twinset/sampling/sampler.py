@@ -28,6 +28,7 @@ from twinset.sampling.endings import cut_at_sentence
 LOOP_WORDS, LOOP_TIMES = 3, 5  # the same three words five times over is a loop
 MOST_UNFINISHED = 5  # texts that are drawn again for a row because they have no end; then cut
 UNUSABLE, FILTERED, UNFINISHED, DENIED = "unusable", "filtered", "unfinished", "denied"
+COUNTED = (FILTERED, UNFINISHED, DENIED)  # fields of a row
 READ_TOGETHER = 32  # rows that the teacher reads at once
 
 # Labels and token ids of rows → whether the private teacher would say other labels of each.
@@ -126,8 +127,8 @@ class Sampler:
                         found[i] = spare[i]
                 on_progress(len(found))
         self._refuse_missing(counts, Counter(wanted[i] for i in found))
-        whys = (FILTERED, UNFINISHED, DENIED)
-        return [Row(c, found[i], *(refused[i][why] for why in whys)) for i, c in enumerate(wanted)]
+        counts_of = [[each[why] for why in COUNTED] for each in refused]
+        return [Row(c, found[i], *counts_of[i]) for i, c in enumerate(wanted)]
 
     def _judged(
         self,
@@ -256,9 +257,7 @@ class RowGroups:
     def redrawn(self, groups: int) -> dict[str, int]:
         """Return why texts of the first so many groups were drawn again, and how many."""
         rows = list(self.rows(groups))
-        return {
-            why: sum(getattr(row, why) for row in rows) for why in (FILTERED, UNFINISHED, DENIED)
-        }
+        return {why: sum(getattr(row, why) for row in rows) for why in COUNTED}
 
     def draw(
         self,

@@ -203,7 +203,7 @@ class TwinModel:
             )
         return self._reference
 
-    @property
+    @cached_property
     def questions(self) -> Questions:
         """What asks the model about a text's labels."""
         names = [attribute.name for attribute in self.schema.attributes]
@@ -224,8 +224,7 @@ class TwinModel:
             raise InputError("this model has no teacher; train one with `teacher_share` above 0")
         questions, found = self.questions, []
         for text in texts:
-            states = questions.features(text, self.text_tokens)
-            numbers = (int(each.argmax()) for each in self.teacher.log_probabilities(states))
+            numbers = self.teacher.values(questions.features(text, self.text_tokens))
             pairs = zip(self.schema.attributes, numbers, strict=True)
             found.append({each.name: each.values[number] for each, number in pairs})
         return pd.DataFrame(found, columns=[each.name for each in self.schema.attributes])
@@ -235,11 +234,10 @@ class TwinModel:
     ) -> list[bool]:
         """Return of which rows, in token ids, the teacher would say other labels than theirs."""
         assert self.teacher is not None
-        end, questions = self.tokenizer.eos_token_id, self.questions
-        states = questions.of_rows([[token for token in ids if token != end] for ids in rows])
+        end = self.tokenizer.eos_token_id
+        states = self.questions.of_rows([[token for token in ids if token != end] for ids in rows])
         return [
-            tuple(int(each.argmax()) for each in self.teacher.log_probabilities(state))
-            != tuple(self.schema.value_numbers(combination))
+            self.teacher.values(state) != tuple(self.schema.value_numbers(combination))
             for combination, state in zip(combinations, states, strict=True)
         ]
 

@@ -94,7 +94,7 @@ class Resumption:
         is_resumed: bool = False,
     ) -> None:
         self._progress = progress
-        self._steps, self._phases = steps, phases
+        self._steps, self._last_step = steps, phases * steps
         self._accept_spend, self._kept = accept_spend, kept
         self._checkpoints = Checkpoints(folder / CHECKPOINTS)
         found = self._checkpoints.all()
@@ -143,7 +143,7 @@ class Resumption:
 
         facts = json.loads((checkpoint.folder / FACTS).read_text("utf-8"))
         marginals = checkpoint.folder / MARGINALS
-        has_teacher = checkpoint.step > self._steps * self._phases
+        has_teacher = checkpoint.step > self._last_step
         self._counted = facts["counted"]
         self._others()
         return ResumeState(
@@ -193,7 +193,7 @@ class Resumption:
 
     def _spending(self, ranges: list[StepRange]) -> tuple[int, int]:
         """Return how many steps spend ε, and how many teachers, which stand behind the last."""
-        free, last = (self._phases - 1) * self._steps, self._phases * self._steps
+        free, last = self._last_step - self._steps, self._last_step
         steps = sum(max(0, min(s.last, last) - max(s.first, free)) for s in ranges)
         return steps, sum(s.first <= last < s.last for s in ranges)
 
@@ -240,7 +240,7 @@ class Resumption:
             save_teacher: writes it into a folder.
             ledger: with its event.
         """
-        trained, step = self._checkpoints.newest(), self._phases * self._steps + 1
+        trained, step = self._checkpoints.newest(), self._last_step + 1
         assert trained is not None  # training ends with one
 
         def save(folder: Path) -> None:

@@ -194,9 +194,9 @@ class Page:
 
 
 _INTRODUCTION = [
-    "Students learn from an arm's rows and are tested on real rows that nothing learnt from. Every "
-    "private arm has the whole of ε for all of its releases together. Rows are the first of one "
-    "generation.",
+    "Students learn from an arm's rows and are tested on real rows that nothing was trained on. "
+    "Every private arm has the whole of ε for all of its releases together. Rows are the first of "
+    "one generation.",
     "",
     "- base: behind the same prompts with the same decoding, without private data; label shares "
     "are the real ones",
