@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import typer
 
 from evaluation.bench import gpu, gpu_run
 from evaluation.bench.gpu_page import NOISES, NOT_RUN, PEERS, WAYS, markdown
@@ -84,6 +85,23 @@ def test_each_goal_stands_beside_what_was_measured_and_what_failed_is_a_row():
     assert "| 0.1235 | not installed | " in lines
     assert "| gpt2-1558m full 32 512 | out of memory |" in lines
     assert "- FAILED tests/a.py::b" in lines and NOT_RUN not in lines
+
+
+def test_each_row_is_written_as_it_comes_and_a_failed_test_ends_with_one(monkeypatch, tmp_path):
+    output, rows = tmp_path / "gpu.json", []
+
+    def asked(what, *case):
+        rows.append(len(output.read_text("utf-8")))
+        return {"case": str(case[0]), "failed": "as planted"}
+
+    tests = {"tests": "1 failed", "failed tests": ["FAILED tests/a.py::b"]}
+    monkeypatch.setattr(gpu, "_tests", lambda: tests)
+    monkeypatch.setattr(gpu, "_asked", asked)
+    with pytest.raises(typer.Exit) as ended:
+        gpu.bench("gpt2-toy,llama-toy", "cpu", 1, output)
+    assert ended.value.exit_code == 1
+    assert len(rows) == 1 + 2 * (4 + 1) and rows == sorted(set(rows))
+    assert "as planted" in output.with_suffix(".md").read_text("utf-8")
 
 
 def test_goals_that_were_not_measured_say_so():
