@@ -19,7 +19,8 @@ ABOUT = (
     "Random weights, bfloat16: frozen weights in it, weights that are all trained under "
     "autocast. Medians of seconds; a private step has its noise in it, and clips each unit. "
     "`without privacy` has the same kernels, `Hugging Face` its own loss. GB: the peak of the "
-    "private step, model included. `noise, moved`: the processor's, there and back."
+    "private step, model included. `noise, moved`: the processor's, there and back, "
+    "of 16 million numbers at most, and scaled."
 )
 NOT_YET = [
     "No GPU could be had. Where there is one, this command installs nothing and fills this page:",
