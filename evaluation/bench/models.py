@@ -6,10 +6,14 @@ Without dropout, which would be counted against some engines and not others.
 from __future__ import annotations
 
 import tomllib
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from evaluation.bench.cases import StepCase
+
+if TYPE_CHECKING:
+    import torch
 
 _NO_DROPOUT = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
 _LORA_RANK = 8
@@ -32,8 +36,14 @@ def classes(name: str) -> tuple[Any, Any]:
 _MODEL_CLASS = {"GPT2": "GPT2LMHeadModel", "Llama": "LlamaForCausalLM"}
 
 
-def build(case: StepCase) -> Any:
-    """Return a new model, its trained parameters switched on; the same weights every time."""
+def build(case: StepCase, device: torch.device | None = None) -> Any:
+    """Return a new model, its trained parameters switched on; the same weights every time.
+
+    Args:
+        case: says which.
+        device: that makes its weights, and where it lies; a processor takes a minute for a large
+            one. None: the processor.
+    """
     import torch
 
     from twinset.models.lora import with_lora
@@ -43,7 +53,8 @@ def build(case: StepCase) -> Any:
     family, different = MODELS[case.model]
     dropout = _NO_DROPOUT if family == "GPT2" else {}
     special = {"bos_token_id": 0, "eos_token_id": 0}
-    model = model_class(config_class(**special, **dropout, use_cache=False, **different))
+    with device or nullcontext():
+        model = model_class(config_class(**special, **dropout, use_cache=False, **different))
     if not case.autocast:
         model = model.to(getattr(torch, case.precision))
     return with_lora(model, _LORA_RANK) if case.method == "lora" else model

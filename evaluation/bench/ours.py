@@ -55,7 +55,7 @@ class Work:
     def position_ids(self) -> Tensor:
         """(B·K, T): given per row, so that hooks see rows."""
         rows, length = self.input_ids.shape
-        return torch.arange(length).repeat(rows, 1)
+        return torch.arange(length, device=self.input_ids.device).repeat(rows, 1)
 
     @property
     def noise(self) -> float:

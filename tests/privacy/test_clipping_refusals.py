@@ -11,10 +11,13 @@ from tests.helpers.clipped import (
     build,
     random_model,
     random_units,
+    run_engine,
     to_sequences,
+    with_adapters,
 )
 from tests.helpers.models import LLAMA
-from twinset.privacy.clipping import ClippingEngine, Sequences
+from twinset.models.precision import fuse
+from twinset.privacy.clipping import ClippingEngine, Sequences, hooks
 from twinset.privacy.clipping.hooks import UnsupportedModule
 
 
@@ -32,6 +35,42 @@ def test_an_unknown_module_is_refused_by_name_and_the_model_left_as_it_was():
     assert "h.0.mlp.act is a PReLU" in _refusal(model)
     assert all(p.requires_grad for p in model.parameters())
     assert not any(m._forward_hooks for m in model.modules())
+
+
+def compiled_by_call(model: nn.Module) -> None:
+    model.model.compile(backend="eager")
+
+
+def compiled_forward(model: nn.Module) -> None:
+    model.model.forward = torch.compile(model.model.forward, backend="eager")
+
+
+def wrapped(model: nn.Module) -> None:
+    model.model = torch.compile(model.model, backend="eager")
+
+
+@pytest.mark.parametrize("compiled", [compiled_by_call, compiled_forward, wrapped])
+def test_a_compiled_model_is_refused(compiled):
+    model = build("llama-tied")
+    compiled(model)
+    assert "under `torch.compile`" in _refusal(model)
+    assert all(p.requires_grad for p in model.parameters())
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_compiled_it_would_be_wrong_without_an_error(monkeypatch):
+    """The control, and why there is no such option."""
+    units = random_units(0, 7, 2)
+
+    def norms(model: nn.Module) -> torch.Tensor:
+        return torch.tensor(run_engine(model, units, LOSSES["plain"][0]).norms)
+
+    model = fuse(with_adapters(build("llama-tied")))  # as runs have it
+    expected = norms(model)
+    compiled_by_call(model.get_base_model())
+    monkeypatch.setattr(hooks, "_is_compiled", lambda module: False)
+    assert not torch.allclose(norms(model), expected, rtol=0.01)
 
 
 def test_a_subclass_may_compute_something_else_and_is_refused():

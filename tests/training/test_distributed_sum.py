@@ -2,9 +2,11 @@
 
 import hashlib
 import math
+import socket
 import subprocess
 import sys
 import types
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -334,11 +336,28 @@ def test_sharded_training_is_refused(tiny_base, good_table, monkeypatch, capsys)
     assert not Path("r").exists()
 
 
+TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node"]
+ACCELERATE = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "--no_python"]
+
+
+def launched(name: str) -> list[list[str]]:
+    """Return what is typed on each machine: of two, both are this one."""
+    if name == "accelerate":
+        return [ACCELERATE]
+    if name == "torchrun":
+        return [[*TORCHRUN, "2", "--no-python", "--"]]
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        meeting = ["--master-addr", "127.0.0.1", "--master-port", str(free.getsockname()[1])]
+    of_two = [*TORCHRUN, "1", "--nnodes", "2", *meeting, "--no-python"]
+    return [[*of_two, "--node-rank", str(rank), "--"] for rank in (0, 1)]
+
+
 @pytest.mark.slow
-def test_a_launcher_may_start_the_processes(tiny_base, good_table):
-    launch = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "twinset"]
-    given = ("t.csv", "--rows", "40", "--epsilon", "20")  # --run would be taken for the launcher's
-    done = run_python(*launch, *arguments(tiny_base, given))
-    assert done.returncode == 0, done.stderr
-    assert [path.name for path in Path("runs").iterdir()] == ["t-1"]
-    assert Path("runs/t-1/share/privacy.json").is_file()
+@pytest.mark.parametrize("name", ["torchrun", "accelerate", "two machines"])
+def test_a_launcher_may_start_the_processes(tiny_base, good_table, capsys, name):
+    run = [sys.executable, "-P", "-m", "twinset", *arguments(tiny_base, RUN)]
+    with ThreadPoolExecutor() as machines:
+        all_done = list(machines.map(lambda launch: run_python(*launch, *run), launched(name)))
+    assert [done.returncode for done in all_done] == [0] * len(all_done), all_done[0].stderr
+    assert [path.name for path in Path("r").parent.iterdir() if path.is_dir()] == ["r"]
+    assert run_twinset(capsys, "verify", "r").code == 0

@@ -148,3 +148,10 @@ def device_name(device: torch.device) -> str:
     import torch
 
     return torch.cuda.get_device_name(device) if device.type == CUDA else device.type
+
+
+def unique_name(device: torch.device) -> str:
+    """Return what its maker's tools call one GPU of several."""
+    import torch
+
+    return f"GPU-{torch.cuda.get_device_properties(device).uuid}"

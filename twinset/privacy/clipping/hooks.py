@@ -109,6 +109,11 @@ def _rule_input(module: nn.Module, x: Tensor) -> Tensor:
     return rms_normalised(module, x) if is_rms_norm(module) else x
 
 
+def _is_compiled(module: nn.Module) -> bool:
+    by_call = module._compiled_call_impl is not None  # `module.compile()`
+    return by_call or hasattr(module.forward, "_torchdynamo_orig_callable")
+
+
 class Capture:
     """Hooks on every module that owns a trained parameter, and what they caught.
 
@@ -164,6 +169,11 @@ class Capture:
             parameter.requires_grad_(True)
 
     def _check_and_hook(self, model: nn.Module, head: nn.Module | None) -> None:
+        if any(map(_is_compiled, model.modules())):
+            raise UnsupportedModule(
+                "a model under `torch.compile`: hooks then see gradients that are not its own, "
+                "and no error says so; pass it as it was before"
+            )
         rules = {module: self._known_rules(name, module) for name, module in model.named_modules()}
         for module, known in rules.items():
             if module is not head and known:
