@@ -340,7 +340,7 @@ def test_the_fastest_of_several_measurements_counts():
     """A machine that is busy for a while looks slow once; one that is slow looks so twice."""
     times = iter([9.0, 3.0, 3.0, 1.0, 5.0])
     found = estimate._seconds_of_one(lambda number: number * next(times), 8)
-    assert [next(found) for _ in range(4)] == [3.0, 3.0, 1.0, 1.0]
+    assert [next(found) for _ in range(5)] == [9.0, 3.0, 3.0, 1.0, 1.0]
 
 
 # --- three choices ------------------------------------------------------------------------------

@@ -258,7 +258,8 @@ def _record_seconds(
 def _seconds_of_one(timed: Callable[[int], float], most: int) -> Iterator[float]:
     """Time parts of a run, as many as it takes at once where there is time for that.
 
-    One warms up, and a few say how many there is time for; those of a slow machine suffice.
+    One warms up, or the first time does; a few say how many there is time for; those of a slow
+    machine suffice.
 
     Args:
         timed: computes so many parts, and returns how long it took.
@@ -278,7 +279,8 @@ def _first_time(timed: Callable[[int], float], most: int) -> tuple[int, float]:
     """Return how many parts there is time for at once, and what one of them takes."""
     few = max(1, most // 8)
     try:
-        timed(1)
+        if few > 1:
+            timed(1)
         each = timed(few) / few
         number = max(1, min(most, int(PROBE_SECONDS / each))) if each else most
         return number, each if number <= few else min(each, timed(number) / number)
