@@ -87,8 +87,8 @@ def expected_presence(
         states, head = _states(model, prompt, row), model.get_output_embeddings()
         # A few tokens at a time: of a long row all would be many times as much as its states.
         pieces = enumerate(states.split(TOKENS_TOGETHER))
-        absent = sum(_log_absent(head(x)[: len(row) - i * TOKENS_TOGETHER]) for i, x in pieces)
-        total += -torch.expm1(absent).double().cpu() * presence(row, end)[1]
+        absent = [_log_absent(head(x)[: len(row) - i * TOKENS_TOGETHER]) for i, x in pieces]
+        total += -torch.expm1(torch.stack(absent).sum(0)).double().cpu() * presence(row, end)[1]
     found: np.ndarray = (total / max(1, len(rows))).numpy()
     return found
 
