@@ -33,7 +33,12 @@ from twinset.commandline.common import (
     show_result,
     source_of,
 )
-from twinset.commandline.entry_point import keep_freed_memory, wait_briefly, with_flags
+from twinset.commandline.entry_point import (
+    importing,
+    keep_freed_memory,
+    wait_briefly,
+    with_flags,
+)
 from twinset.commandline.flags import takes
 from twinset.commandline.pretrain import pretrain
 from twinset.config import RECORDS
@@ -150,8 +155,9 @@ def _make(
     config, rows, places = run_config(run_options(given)), rows_of(given), places_of(given)
     source = source_of(data, AUTOMATIC | given)  # what is wrong is said before torch is there
     from twinset.commandline.console import Console
-    from twinset.pipeline import generate as runs
 
+    with importing():
+        from twinset.pipeline import generate as runs
     with Console(quiet, log_file) as progress:
         if dry_run:
             return show_plan(runs.dry_run(source, config, rows, places, progress), as_json)
@@ -204,8 +210,9 @@ def plan(
         raise InputError("`hold_out` does nothing without a table; leave it out")
     source = source_of(data, AUTOMATIC | given) if data is not None else None
     from twinset.commandline.console import Console
-    from twinset.pipeline.forecast import forecast
 
+    with importing():
+        from twinset.pipeline.forecast import forecast
     with Console(quiet) as progress:
         found = forecast(source, records, config, rows, progress)
     show(found.to_dict(), map(with_flags, found.lines()), as_json)

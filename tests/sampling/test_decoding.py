@@ -407,7 +407,7 @@ def scripted(tiny_base, tokenizer, monkeypatch):
             pairs = zip(combinations, texts, strict=True)
             return [label == ("a",) and text in denied for label, text in pairs]
 
-        def fake(model, waiting, end, max_new_tokens, config, generator):
+        def fake(model, waiting, end, max_new_tokens, config, generator, packed):
             while waiting:
                 request = waiting.popleft()
                 assert set(request.prompts) == {(1,), (2,)}

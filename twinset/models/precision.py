@@ -58,8 +58,18 @@ def fastest(model: Any) -> Any:
     Rows are post-processing: rounding moves no guarantee, whatever training computed in.
     """
     if model.dtype is torch.float32 and has_bfloat16(model.device):
-        return fuse(deepcopy(model).to(torch.bfloat16))
+        return fuse(copy_in(model, torch.bfloat16))
     return model
+
+
+def copy_in(model: Any, dtype: torch.dtype) -> Any:
+    """Return a copy of a model in a number format; what has it already is shared.
+
+    So its weights must not be changed in place. They are cast one by one: a copy of all of them
+    before that would need as much memory again.
+    """
+    cast = {id(p): nn.Parameter(p.detach().to(dtype), p.requires_grad) for p in model.parameters()}
+    return deepcopy(model, cast).to(dtype)  # its buffers too
 
 
 def fuse(model: Any) -> Any:

@@ -10,7 +10,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,9 +23,9 @@ from twinset.distributed import threads_each, world_size
 from twinset.models.base_model import BaseModel, context_length
 from twinset.models.device import give_memory_back, peak_memory, wait_for
 from twinset.models.lora import trainable
-from twinset.models.packed_layers import packed_bytes
+from twinset.models.packed_layers import PackedLinears, packed_bytes
 from twinset.models.perplexity import TOKENS_AT_ONCE, nats_per_token
-from twinset.models.precision import execution, fastest, frozen_dtype, fuse
+from twinset.models.precision import copy_in, execution, fastest, frozen_dtype, fuse
 from twinset.models.teacher import MOST_READ
 from twinset.models.teacher import PHASE as TEACHER_PHASE
 from twinset.policies import MechanismParams, make_policy
@@ -40,8 +39,8 @@ from twinset.training.batch_shapes import BatchShapes
 from twinset.training.clipped_sum import WrongPrompts
 from twinset.training.mismatch_loss import MismatchLoss
 
-PROBE_ROWS, PROBE_TOKENS = 256, 4  # of the sampler's probe
-PROBE_SECONDS = 2.0  # for each probe, about
+PROBE_ROWS, PROBE_TOKENS = 256, 2  # of the sampler's probe
+PROBE_SECONDS, PROBES = 0.7, 2  # of each part, one after another and then all of them again
 READ_SHARE = 0.4  # of a record's seconds: to read its text once, with the questions, by itself
 DENIED_SHARE = 0.15  # rows that the teacher denies, about
 
@@ -143,13 +142,6 @@ class Speed:
             return self.row_seconds
         return (1 + DENIED_SHARE) * (self.row_seconds + self._read_seconds)
 
-    def fastest_of(self, other: Speed) -> Speed:
-        """Return each part's shorter time: other work makes a machine slower, never faster."""
-        parts = ("record_seconds", "noise_seconds", "weigh_seconds", "row_seconds")
-        return replace(
-            self, **{name: min(getattr(self, name), getattr(other, name)) for name in parts}
-        )
-
     def at(self, tokens: int) -> Speed:
         """Return the same for records of another length, as if each token took the same."""
         share = tokens / self.tokens
@@ -172,7 +164,7 @@ class Speed:
 def measure(
     base: BaseModel, config: RunConfig, plan: Plan, tokens: int, records_each: float = 1.0
 ) -> Speed:
-    """Time one physical batch, one noise draw and a few written tokens, on a copy of the model.
+    """Time physical batches, a noise draw and a few written tokens, on a copy of the model.
 
     Args:
         base: the base model, which stays as it is.
@@ -204,18 +196,17 @@ def _measured(
     base: BaseModel, config: RunConfig, plan: Plan, tokens: int, records_each: float
 ) -> Speed:
     loaded = peak_memory(base.model.device)
-    copied = fuse(deepcopy(base.model).to(frozen_dtype(config)))
-    writer = fastest(copied)
-    row_seconds, row_bytes = (
-        _row_seconds(writer, config, tokens),
-        _row_bytes(writer, config, tokens),
-    )
+    copied = fuse(copy_in(base.model, frozen_dtype(config)))
+    writer = fastest(fuse(copy_in(copied, copied.dtype)))  # without adapters, as rows are written
+    rows, row_bytes = _row_seconds(writer, config, tokens), _row_bytes(writer, config, tokens)
     adaptive = config.policy.noise_policy == "adaptive"
     weigh_seconds = _weigh_seconds(copied, tokens) if adaptive else 0.0
     model = trainable(copied, config.training)
     engine = ClippingEngine(model, config.privacy.max_grad_norm, execution(config))
     try:
-        record_seconds = _record_seconds(engine, model, config, plan, tokens)
+        records = _record_seconds(engine, model, config, plan, tokens)
+        for _ in range(PROBES):
+            row_seconds, record_seconds = next(rows), next(records)
         noise_seconds = _noise_seconds(engine.sums, config)
     finally:
         engine.close()
@@ -240,8 +231,8 @@ def _shapes(config: RunConfig, plan: Plan) -> BatchShapes:
 
 def _record_seconds(
     engine: ClippingEngine, model: Any, config: RunConfig, plan: Plan, tokens: int
-) -> float:
-    """Time a physical batch of the shape that a run has, filler included, and share it out."""
+) -> Iterator[float]:
+    """Time physical batches of the shape that a run has, filler included, and share them out."""
     shapes, length = _shapes(config, plan), padded(tokens, context_length(model))
     units, each = shapes.units(1, length), shapes.sequences
     generator = torch.Generator().manual_seed(0)  # what a run draws does not depend on a probe
@@ -257,34 +248,46 @@ def _record_seconds(
         return time.monotonic() - began
 
     try:
-        return _seconds_of_one(timed, units)
+        yield from _seconds_of_one(timed, units)
     except RuntimeError as error:
         if not (is_out_of_memory(error) and engine.checkpoint_layers()):  # as the run would
             raise
-    return _seconds_of_one(timed, 1)
+    yield from _seconds_of_one(timed, 1)
 
 
-def _seconds_of_one(timed: Callable[[int], float], most: int) -> float:
-    """Time parts of a run, as many as it takes at once where a few seconds suffice for that.
+def _seconds_of_one(timed: Callable[[int], float], most: int) -> Iterator[float]:
+    """Time parts of a run, as many as it takes at once where there is time for that.
 
-    One warms up, and a few say how many there is time for; those of a slow machine suffice. Other
-    work on the machine makes parts slower and never faster: the fastest count.
+    One warms up, or the first time does; a few say how many there is time for; those of a slow
+    machine suffice.
 
     Args:
         timed: computes so many parts, and returns how long it took.
         most: that a run takes at once.
+
+    Yields:
+        The shortest time of one so far, whenever asked: is it the machine that is slow, or what
+        else it does? Other work makes parts slower, never faster.
     """
+    number, each = _first_time(timed, most)
     while True:
-        few = max(1, most // 8)
-        try:
+        yield each
+        each = min(each, timed(number) / number)
+
+
+def _first_time(timed: Callable[[int], float], most: int) -> tuple[int, float]:
+    """Return how many parts there is time for at once, and what one of them takes."""
+    few = max(1, most // 8)
+    try:
+        if few > 1:
             timed(1)
-            each = timed(few) / few
-            number = min(most, int(PROBE_SECONDS / each)) if each else most
-            return each if number <= few else min(each, timed(number) / number)
-        except RuntimeError as error:
-            if most == 1 or not is_out_of_memory(error):
-                raise
-        most //= 2  # as the run would
+        each = timed(few) / few
+        number = max(1, min(most, int(PROBE_SECONDS / each))) if each else most
+        return number, each if number <= few else min(each, timed(number) / number)
+    except RuntimeError as error:
+        if most == 1 or not is_out_of_memory(error):
+            raise
+    return _first_time(timed, most // 2)  # as the run would
 
 
 def _weigh_seconds(model: Any, tokens: int) -> float:
@@ -307,17 +310,18 @@ def _noise_seconds(sums: list[Tensor], config: RunConfig) -> float:
     return time.monotonic() - began
 
 
-def _row_seconds(model: Any, config: RunConfig, tokens: int) -> float:
+def _row_seconds(model: Any, config: RunConfig, tokens: int) -> Iterator[float]:
     """Time tokens in the middle of a row; a prompt is read once for many rows, and not counted."""
-    prompt = (0,) * max(1, tokens // 2)
+    prompt, packed = (0,) * max(1, tokens // 2), PackedLinears(model)
 
     def timed(rows: int) -> float:
         waiting = deque(Request(i, (prompt, prompt)) for i in range(rows))
-        each = seconds_of_tokens(model, waiting, tokens, config.sampling, PROBE_TOKENS)
+        each = seconds_of_tokens(model, waiting, tokens, config.sampling, PROBE_TOKENS, packed)
         return rows * PROBE_TOKENS * min(each)
 
     written = min(tokens, config.sampling.max_new_tokens or tokens)
-    return _seconds_of_one(timed, PROBE_ROWS) / PROBE_TOKENS * written
+    for each in _seconds_of_one(timed, PROBE_ROWS):
+        yield each / PROBE_TOKENS * written
 
 
 def _row_bytes(model: Any, config: RunConfig, tokens: int) -> int:

@@ -77,10 +77,6 @@ def plan_in_time(
     progress.say("measuring speed on this machine")
     speed = facts.speed(plan, config, base)
     rows = rows_in_time(plan, config, speed, facts)
-    if rows < facts.rows or fitted(plan, config, speed, rows) != plan:
-        # Is it the machine, or what else it does?
-        speed = speed.fastest_of(facts.speed(plan, config, base))
-        rows = rows_in_time(plan, config, speed, facts)
     chosen = fitted(plan, config, speed, rows)
     if rows < facts.rows:
         progress.say(

@@ -87,6 +87,7 @@ def decode(
     max_new_tokens: int,
     config: SamplingConfig,
     generator: torch.Generator,
+    packed: PackedLinears | None = None,
 ) -> Iterator[tuple[int, list[int]]]:
     """Yield the key and the ids of each row as it ends; the shortest come first.
 
@@ -99,10 +100,11 @@ def decode(
         config: decoding settings; no more than `batch_size` rows are written at once, and no more
             than there is memory for, see `row_memory`.
         generator: source of the draws.
+        packed: the model's weights, of a caller who decodes several times; None: they are packed.
     """
     if not waiting:
         return
-    batch = _Batch(model, config, waiting, max_new_tokens)
+    batch = _Batch(model, config, waiting, max_new_tokens, packed)
     while waiting or batch.rows:
         while waiting and len(batch.rows) < batch.most:
             batch.add(waiting.popleft())
@@ -112,7 +114,12 @@ def decode(
 
 @torch.inference_mode()
 def seconds_of_tokens(
-    model: Any, waiting: deque[Request], longest: int, config: SamplingConfig, tokens: int
+    model: Any,
+    waiting: deque[Request],
+    longest: int,
+    config: SamplingConfig,
+    tokens: int,
+    packed: PackedLinears,
 ) -> list[float]:
     """Return how long each of some tokens takes, for one of the rows that are written at once.
 
@@ -122,8 +129,9 @@ def seconds_of_tokens(
         longest: tokens that a row is supposed to have.
         config: decoding settings.
         tokens: how many are written.
+        packed: the model's weights.
     """
-    batch, found = _Batch(model, config, waiting, longest), []
+    batch, found = _Batch(model, config, waiting, longest, packed), []
     while len(batch.rows) < batch.most:
         batch.add(waiting.popleft())
     generator = torch.Generator().manual_seed(0)
@@ -223,9 +231,14 @@ class _Batch:
     """
 
     def __init__(
-        self, model: Any, config: SamplingConfig, waiting: deque[Request], max_new_tokens: int
+        self,
+        model: Any,
+        config: SamplingConfig,
+        waiting: deque[Request],
+        max_new_tokens: int,
+        packed: PackedLinears | None,
     ) -> None:
-        self._model, self._config, self._packed = model, config, PackedLinears(model)
+        self._model, self._config, self._packed = model, config, packed or PackedLinears(model)
         first, read = waiting[0], partial(prompt_states, model)
         self._per_row = per_row = len(first.prompts) if config.guidance else 1
         longest = max(len(prompt) for row in waiting for prompt in row.prompts[:per_row])

@@ -22,6 +22,7 @@ from twinset.data.schema import CONTROL, Combination
 from twinset.data.templates import wrong_combinations
 from twinset.errors import DAMAGED, InputError
 from twinset.files.atomic import whole_file
+from twinset.models.packed_layers import PackedLinears
 from twinset.sampling.decoding import Engine, Request, attention_span, decode
 from twinset.sampling.endings import cut_at_sentence
 
@@ -82,7 +83,7 @@ class Sampler:
         denies: Denies | None = None,
     ) -> None:
         self._biases, self._denies = biases or {}, denies
-        self._engine = engine or partial(decode, model)
+        self._engine = engine or partial(decode, model, packed=PackedLinears(model))
         self._model, self._tokenizer, self._prompts = model, tokenizer, prompts
         self._config, self._stream = config, stream
         budget = attention_span(model) - max(map(len, prompts.values()))

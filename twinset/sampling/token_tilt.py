@@ -16,12 +16,15 @@ import numpy as np
 import torch
 
 from twinset.data.schema import Combination, Schema
+from twinset.models.base_model import context_length
 from twinset.privacy.mechanism.token_marginals import TokenMarginals, presence
+from twinset.sampling.kv_cache import rounded
 
 TILT = "token_tilt.safetensors"
 LARGEST, SPACING = 2.5, 0.1  # of λ, and of the values that are tried
 PRIOR = 1.0  # standard deviation of λ: what is not known stays near 0
 SWEEPS = 4  # over all label values
+TOKENS_TOGETHER = 64  # of a row, whose chances are reckoned at once
 RAREST = 1e-9  # texts that are expected to have a token, at least
 
 
@@ -81,12 +84,32 @@ def expected_presence(
     """
     total = torch.zeros(model.config.vocab_size, dtype=torch.float64)
     for row in rows:
-        ids = torch.tensor([[*prompt, *row]], device=model.device)
-        logits = model(input_ids=ids, logits_to_keep=len(row) + 1).logits[0, :-1]
-        absent = torch.log1p(-logits.float().softmax(1).clamp_(max=1 - 1e-6)).sum(0)
-        total += -torch.expm1(absent).double().cpu() * presence(row, end)[1]
+        states, head = _states(model, prompt, row), model.get_output_embeddings()
+        # A few tokens at a time: of a long row all would be many times as much as its states.
+        pieces = enumerate(states.split(TOKENS_TOGETHER))
+        absent = [_log_absent(head(x)[: len(row) - i * TOKENS_TOGETHER]) for i, x in pieces]
+        total += -torch.expm1(torch.stack(absent).sum(0)).double().cpu() * presence(row, end)[1]
     found: np.ndarray = (total / max(1, len(rows))).numpy()
     return found
+
+
+def _states(model: Any, prompt: Sequence[int], row: Sequence[int]) -> torch.Tensor:
+    """Return the last hidden states (T, d) that a row's tokens are drawn from, and some behind.
+
+    So that there are few shapes, for each of which the processor's library keeps code.
+    """
+    before = len(prompt) - 1
+    length = min(before + rounded(len(row), TOKENS_TOGETHER), context_length(model))
+    ids = [*prompt, *row[:-1]]
+    ids += [0] * (length - len(ids))
+    read = torch.tensor([ids], device=model.device)
+    states: torch.Tensor = model.base_model(input_ids=read, use_cache=False).last_hidden_state
+    return states[0, before:]
+
+
+def _log_absent(logits: torch.Tensor) -> torch.Tensor:
+    """Return the logarithm of the chance (V,) that no draw is of a token; logits (T, V)."""
+    return logits.float().softmax(1).clamp_(max=1 - 1e-6).neg_().log1p_().sum(0)
 
 
 def fit_tilt(
