@@ -55,7 +55,7 @@ def check_table(frame: pd.DataFrame, source: str) -> None:
 
 
 def show(names: Sequence[str], frame: pd.DataFrame) -> str:
-    """Quote column names where cells tell that they are names; else, and where long, number them."""
+    """Quote column names where cells tell that they are names; number others, and long ones."""
     has_header = _has_header(frame)
     shown = [
         repr(name)
