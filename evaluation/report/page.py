@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections import Counter
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -102,10 +103,7 @@ def build_report(run: Path, *, show_real: Mapping[str, DataFrame] | None = None)
         belief=belief_sentence(claim) if claim else None,
         handing_over=may_hand_over(claim, is_useful, leaks),
         verdicts=[is_useful, faithful(found.measured("fidelity")), leaks],
-        headlines=[
-            (headline_figure(question, found.measured(question)), MISSING[kind])
-            for question, kind in _HEADLINES.items()
-        ],
+        headlines=_headlines(found),
         notes=[*map(STALE.format, found.stale), *found.notes],
         sections=list(sections(found)),
         training=training_figures(found.steps, found.ledger),
@@ -116,6 +114,20 @@ def build_report(run: Path, *, show_real: Mapping[str, DataFrame] | None = None)
         scores=all_scores(m for f in found.findings.values() for m in f.measured),
         about={kind: about(findings) for kind, findings in found.findings.items()},
     )
+
+
+def _headlines(run: Run) -> list[tuple[Any, dict[str, str], int]]:
+    """Return each question's figure, or else what is missing, once for all columns it is for."""
+    made = [
+        (headline_figure(question, run.measured(question)), kind)
+        for question, kind in _HEADLINES.items()
+    ]
+    columns = Counter(kind for figure, kind in made if figure is None)
+    return [
+        (figure, MISSING[kind], columns[kind])
+        for place, (figure, kind) in enumerate(made)
+        if figure or (None, kind) not in made[:place]
+    ]
 
 
 def _facts(run: Run) -> list[str]:

@@ -94,6 +94,11 @@ CASES = {
         for d in NO_DELTA
     },
     "too few records": (None, "t.csv --epsilon 0.05", "60 records|attainable"),
+    "five rows": (
+        lambda: GOOD[:5].to_csv("t.csv", index=False),
+        "t.csv",
+        "5 records are too few|some thousand",
+    ),
     "both budgets": (None, "t.csv --epsilon 8 --no-privacy", "contradict"),
     "prompt over the context": (None, f"t.csv {LONG_PROMPT}", "prompt|shorten"),
     "prompt lacks the label": (None, "t.csv --prompt film-review", "{"),

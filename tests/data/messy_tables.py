@@ -362,6 +362,18 @@ REFUSED = {
         said=("'label' has a value that too few records hold", "row 41"),
     ),
     "no header": Messy("t.csv", cells(header=None).encode(), said=("is the header row missing?",)),
+    "no header, and labels that are named": Messy(
+        "t.csv",
+        cells(labels=LABELS, header=None).encode(),
+        options={"attributes": ("bad",)},
+        said=("column number 1 is like one of its values", "`text`"),
+    ),
+    "no header above what nothing repeats": Messy(
+        "t.csv",
+        cells(labels=[f"{SECRET}{i}" for i in range(40)], header=None).encode(),
+        options={"text": "review"},
+        said=("no column 'review'; it has columns number 1, number 2 (is the header",),
+    ),
     "two columns of one name": Messy(
         "t.csv", cells(header=("a", "a")).encode(), said=("two columns have the same name",)
     ),
@@ -420,7 +432,7 @@ REFUSED = {
         cells(
             [f"{SECRET} film {i} was" for i in range(2000)], [f"l{i % 1000}" for i in range(2000)]
         ).encode(),
-        said=("has 1000 distinct values",),
+        said=("has 1000 distinct values", "100 at most: group them, or choose another column"),
     ),
     "objects as labels": Messy(
         "t.jsonl",

@@ -83,6 +83,30 @@ def test_of_a_row_taken_for_the_header_no_cell_is_told(names) -> None:
     assert "Ann Lee" not in message and "number 3 (is the header row missing?)" in message
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        {"review": "Ann Lee has a fever and stays"},  # a text, where all others differ
+        {"review": "Fever, none"},  # a short sentence
+        {"review": "fever", "kind": "Ann Lee"},  # one word, as some of the texts are
+    ],
+)
+def test_a_row_of_cells_that_none_repeats_is_not_told_either(names) -> None:
+    """The control: above the same cells, names are quoted, as what is in the table is no name."""
+    frame = table(kind=["x", "y"] * 3, review=[*REVIEWS[:5], "well"])
+    assert "'mood'" in refused(frame.rename(columns={"kind": "label"}), "text", [])
+    message = refused(frame.rename(columns=names), "text", [])
+    assert not any(cell in message for cell in names.values()) and "number 3" in message
+
+
+def test_a_column_of_texts_is_not_guessed_by_what_may_be_a_record() -> None:
+    frame = table().rename(columns={"review": "Ann Lee has a fever and stays"})
+    message = refused(frame, None, ["mood"])
+    assert "column number 3 is like one of its values" in message and "`text`" in message
+    named, _ = records_from_frame(frame, "Ann Lee has a fever and stays", ["mood"])
+    assert len(named) == len(frame)
+
+
 def test_a_named_column_may_be_called_as_a_cell_is() -> None:
     records, _ = records_from_frame(table().rename(columns={"mood": "good"}), "review", ["good"])
     assert records.schema.columns == ("good", "review")
@@ -101,7 +125,7 @@ def test_a_named_column_may_be_called_as_a_cell_is() -> None:
         ("review", ["mood", "mood"], ["given twice", "once"]),
         ("mood", ["mood"], ["both `text` and `attributes`"]),
         ("id", ["mood"], ["column 'id' holds no text", "choose another with `text`"]),
-        ("mood", ["review"], ["6 distinct values in 6 rows", "bin it first"]),
+        ("mood", ["review"], ["6 distinct values in 6 rows", "100 at most: group"]),
     ],
 )
 def test_wrong_columns(text: str, attributes: list[str], parts: list[str]) -> None:
@@ -115,7 +139,7 @@ def test_wrong_columns(text: str, attributes: list[str], parts: list[str]) -> No
         ({"review": [*REVIEWS[:5], 7]}, ["'review'", "in 1 of 6", "row 6", "`drop_empty`"]),
         ({"mood": ["a", "b", "a", "a\x00", "b", "a"]}, ["'mood', row 4", "control character"]),
         ({"mood": ["same"] * 6}, ["'mood' has one value only"]),
-        ({"mood": [0.1, 0.2, 0.3, 0.4, 0.1, 0.2]}, ["4 distinct values in 6", "bin it first"]),
+        ({"mood": [0.1, 0.2, 0.3, 0.4, 0.1, 0.2]}, ["4 distinct values", "cut them with `bins="]),
         ({"mood": [1.5, float("inf")] * 3}, ["'mood', row 2", "infinite"]),
         ({"mood": [True, 2] * 3}, ["mixes text, numbers"]),
     ],

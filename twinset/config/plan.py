@@ -324,7 +324,7 @@ def _check_noise(
     attainable = _attainable(privacy, delta, batch, batch / records, steps)
     more = "take more; some thousand are a start"
     if attainable <= MOST_ADVISED:
-        more = f"attainable is `{option}={attainable:g}`, or take more records"
+        more = f"attainable is `{option}={attainable:g}`, or {more}"
     raise InputError(
         f"{records} records are too few for ε = {privacy.target_epsilon:g}: the noise would drown "
         f"them; {more}"

@@ -35,6 +35,7 @@ _LABEL_NAMES = frozenset(
     "label labels sentiment class category categories stars rating ratings score target topic "
     "emotion verdict polarity grade".split()
 )
+_SENTENCE = re.compile("[.,;!?]")
 _WIDE = re.compile("[\u2e80-\ud7af]")
 _BLANK = "".join(c for c in map(chr, range(0x3001)) if c.isspace() or CONTROL.match(c))
 JOINED = "text"  # what the twin calls joined columns
@@ -54,23 +55,40 @@ def check_table(frame: pd.DataFrame, source: str) -> None:
 
 
 def show(names: Sequence[str], frame: pd.DataFrame) -> str:
-    """Quote column names. Without a header row they are cells: then, and long, they are numbers."""
-    are_names = not any(_is_cell(name, frame[name]) for name in frame.columns)
+    """Quote column names where cells tell that they are names; number others, and long ones."""
+    has_header = _has_header(frame)
     shown = [
         repr(name)
-        if are_names and len(name) <= 40 and name.isprintable()
-        else f"number {frame.columns.get_loc(name) + 1} (is the header row missing?)"
+        if has_header and len(name) <= 40 and name.isprintable()
+        else f"number {frame.columns.get_loc(name) + 1}"
         for name in names[:30]
     ]
     plural = "columns" if len(names) > 1 else "column"
-    return f"{plural} {', '.join(shown)}" + (", …" if len(names) > 30 else "")
+    missing = " (is the header row missing?)" if has_header is False else ""
+    return f"{plural} {', '.join(shown)}" + (", …" if len(names) > 30 else "") + missing
 
 
-def _is_cell(name: str, column: pd.Series) -> bool:
-    """Return whether a name is like the cells below it: one of the first, or a number as they."""
-    if pd.api.types.is_numeric_dtype(column.dtype):
-        return _is_number(name)
-    return name in map(str, column.iloc[:_FIRST].tolist())
+def _has_header(frame: pd.DataFrame) -> bool | None:
+    """Return whether the names of columns are no row of cells; None: the cells do not tell."""
+    told = {_is_header(name, frame[name]) for name in frame.columns}
+    return None if told <= {None} else False not in told
+
+
+def _is_header(name: str, column: pd.Series) -> bool | None:
+    """Return whether a name is unlike the first cells below it; None: they do not tell.
+
+    A record's text in the header's place is a sentence, or as long as most texts are.
+    """
+    cells = column.iloc[:_FIRST].tolist()
+    is_number = pd.api.types.is_numeric_dtype(column.dtype) and _is_number(name)
+    if is_number or name in map(str, cells):
+        return False
+    words = [_words(cell) for cell in cells if isinstance(cell, str)]
+    if sum(words) < _GUESS_WORDS * max(1, len(words)):
+        return True if name.strip().casefold() in _LABEL_NAMES else None
+    if _words(name) >= _GUESS_WORDS or _SENTENCE.search(name):
+        return False
+    return True if sum(n <= _words(name) for n in words) <= len(words) / 100 else None
 
 
 def _is_number(text: str) -> bool:
@@ -109,13 +127,14 @@ def choose_columns(
     if text is None:
         rest = [name for name in frame.columns if name not in attributes]
         text = _guess(frame, rest, _looks_like_text, "a column of texts", "`text`", source)
+        _check_header(frame, text, "`text`", source)
         notes.append(f"reading texts from {show([text], frame)} (guessed; `text` to change)")
     if not attributes:
         rest = [name for name in frame.columns if name != text]
         named = _named_like_labels(frame, rest)
         fits = (lambda _: True) if named else _looks_like_label
         label = _guess(frame, named or rest, fits, "a column of labels", "`attributes`", source)
-        _check_header(frame, label, source)
+        _check_header(frame, label, "`attributes`", source)
         attributes = [label]
         notes.append(
             f"reading labels from {show([label], frame)} (guessed; `attributes` to change)"
@@ -130,13 +149,16 @@ def check_named(frame: pd.DataFrame, names: Sequence[str], source: str) -> None:
             raise InputError(_no_column(frame, name, source))
 
 
-def _check_header(frame: pd.DataFrame, label: str, source: str) -> None:
+def _check_header(frame: pd.DataFrame, name: str, option: str, source: str) -> None:
     """Refuse to guess where row 1 seems to be the header: the twin would carry it as its own."""
-    if any(label in set(map(str, cells.tolist())) for cells in blocks(frame[label])):
-        place = frame.columns.get_loc(label) + 1
+    column, place = frame[name], frame.columns.get_loc(name) + 1
+    told = _is_header(name, column)
+    if told is None:
+        told = not any(name in set(map(str, cells.tolist())) for cells in blocks(column))
+    if not told:
         raise InputError(
-            f"{source}: the name of column number {place} is also one of its values: is the header "
-            "row missing? Add one, or name the column with `attributes`"
+            f"{source}: the name of column number {place} is like one of its values: is the header "
+            f"row missing? Add one, or name the column with {option}"
         )
 
 
@@ -144,9 +166,8 @@ def _no_column(frame: pd.DataFrame, name: str, source: str) -> str:
     folded = {column.casefold(): column for column in frame.columns if len(column) <= 100}
     matches = [folded[match] for match in get_close_matches(name.casefold(), folded, n=2)]
     close = [match for match in matches if not is_partial(match, frame)]
-    hint = f", did you mean {show(close, frame)}?" if close else ";"
-    has = show_unchosen(list(frame.columns), frame)
-    return f"{source}: no column {name!r}{hint} It has {has}"
+    hint = f", did you mean {show(close, frame)}? It" if close else "; it"
+    return f"{source}: no column {name!r}{hint} has {show_unchosen(list(frame.columns), frame)}"
 
 
 def _guess(

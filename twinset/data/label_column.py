@@ -93,10 +93,11 @@ def check_number_of_values(codes: LabelCodes, place: str, name: str) -> None:
         )
     if distinct > MOST_VALUES or (distinct > 2 and distinct > rows / 2):
         is_number = not isinstance(codes.values[0], str | bool)
-        bins = f", at edges such as {proposal('bins', name, [0, 3, 5])}" if is_number else ""
+        bins = f"cut them with {proposal('bins', name, [0, 3, 5])}" if is_number else "group them"
         raise InputError(
-            f"{place} has {distinct} distinct values in {rows} rows; "
-            f"an attribute needs few, repeated values: bin it first{bins}"
+            f"{place} has {distinct} distinct values in {rows} rows; an attribute needs few, "
+            f"repeated values, {MOST_VALUES} at most: {bins}, or choose another column with "
+            "`attributes`"
         )
 
 

@@ -140,6 +140,8 @@ def test_what_is_missing_is_said_with_its_command(tmp_path):
     codes = [code.text for code in Page(html).root.find("code")]
     for start in ("evaluate RUN", "audit RUN", "audit canaries", "generate", "sample RUN"):
         assert any(code.startswith(f"twinset {start}") for code in codes), start
+    first = one(e for e in all_elements(Page(html)) if e.attributes.get("class") == "headlines")
+    assert [code.text.split()[1] for code in first.find("code")] == ["evaluate", "audit"]
     assert "<svg" not in html
 
 
