@@ -6,6 +6,7 @@ has as many tokens as words, and nothing is downloaded.
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -60,9 +61,10 @@ def run_row(device: str, work: Work = Work()) -> dict[str, Any]:
         device: as `device_of` takes it.
         work: what is done.
     """
-    with tempfile.TemporaryDirectory() as folder, _watched(device) as busy:
+    with tempfile.TemporaryDirectory() as folder:
         _write_base(Path(folder, "base"), work)
-        seconds = seconds_of(lambda: _run(Path(folder), device, work))
+        with _watched(device) as busy:
+            seconds = seconds_of(lambda: _run(Path(folder), device, work))
     return {"minutes": seconds / 60} | ({"busy": fmean(busy) / 100} if busy else {})
 
 
@@ -123,7 +125,7 @@ def _watched(device: str) -> Iterator[list[float]]:
     """Yield percents of time, one a second, that are there when the block ends; none are known."""
     found: list[float] = []
     place = device_of(device)
-    if is_cpu(place):
+    if is_cpu(place) or not shutil.which("nvidia-smi"):
         yield found
         return
     asked = ["nvidia-smi", "-i", unique_name(place), "--query-gpu=utilization.gpu", "--loop=1"]

@@ -97,7 +97,7 @@ CASES = {
     "five rows": (
         lambda: GOOD[:5].to_csv("t.csv", index=False),
         "t.csv",
-        "5 records are too few|some thousand",
+        "5 records are too few|some thousands",
     ),
     "both budgets": (None, "t.csv --epsilon 8 --no-privacy", "contradict"),
     "prompt over the context": (None, f"t.csv {LONG_PROMPT}", "prompt|shorten"),

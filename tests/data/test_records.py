@@ -54,6 +54,15 @@ def test_guesses_are_noted() -> None:
 TWO = table(title=[f"a title of words {i}" for i in range(6)], kind=[1, 1, 2, 2, 2, 1])
 HEADLESS = table().rename(columns={"mood": "good", "review": REVIEWS[0] * 2})
 
+SHORT_HEADLESS = table().rename(columns={"mood": "good", "review": "Great stuff"})
+
+
+@pytest.mark.parametrize("name", ["reviews.text", "Comment?", "review (original)"])
+def test_names_with_marks_are_names(name) -> None:
+    frame = table().rename(columns={"review": name})
+    assert records_from_frame(frame, name, ["mood"])[0].schema.columns == ("mood", name)
+    assert f"'{name}'" in refused(frame, "text", [])
+
 
 @pytest.mark.parametrize(
     ("frame", "text", "attributes", "message"),
@@ -69,6 +78,7 @@ HEADLESS = table().rename(columns={"mood": "good", "review": REVIEWS[0] * 2})
         (table()[["id", "review"]], None, [], "nothing looks like a column of labels"),
         (HEADLESS, None, [], "is the header row missing?"),
         (HEADLESS, "text", [], "number 3 (is the header row missing?)"),
+        (SHORT_HEADLESS, None, ["good"], "number 2 is like one of its values"),
     ],
 )
 def test_no_guess_where_there_is_doubt(frame, text, attributes, message) -> None:

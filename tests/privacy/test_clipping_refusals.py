@@ -53,7 +53,7 @@ def wrapped(model: nn.Module) -> None:
 def test_a_compiled_model_is_refused(compiled):
     model = build("llama-tied")
     compiled(model)
-    assert "under `torch.compile`" in _refusal(model)
+    assert "a compiled model" in _refusal(model)
     assert all(p.requires_grad for p in model.parameters())
 
 

@@ -322,7 +322,7 @@ def _check_noise(
     if sigma <= LARGEST_NOISE_PER_RECORD * batch:
         return
     attainable = _attainable(privacy, delta, batch, batch / records, steps)
-    more = "take more; some thousand are a start"
+    more = "take more records, some thousands"
     if attainable <= MOST_ADVISED:
         more = f"attainable is `{option}={attainable:g}`, or {more}"
     raise InputError(

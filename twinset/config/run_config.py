@@ -44,8 +44,8 @@ class PrivacyConfig:
         target_epsilon: total ε of everything released, label counts included. Not infinite: a run
             without privacy is asked for by `None`, and its guarantee is "none".
         target_delta: δ; `None` takes min(1e-5, 0.01 / N^1.1).
-        max_grad_norm: C, the largest norm one unit's gradient may have. The noise is as large as C:
-            where hardly a gradient is clipped, a smaller one has more signal for the same ε.
+        max_grad_norm: C, the largest norm one unit's gradient may have. The noise is as large as C,
+            so a smaller one has more signal for the same ε until most gradients are clipped.
         max_records_per_owner: m, records of an owner that take part in a step or count as labels;
             where each record is protected by itself, without effect.
         group_size: m; what is guaranteed for any m records together is stated too. It is published:

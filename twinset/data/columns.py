@@ -35,7 +35,7 @@ _LABEL_NAMES = frozenset(
     "label labels sentiment class category categories stars rating ratings score target topic "
     "emotion verdict polarity grade".split()
 )
-_SENTENCE = re.compile("[.,;!?]")
+_SENTENCE = re.compile(r"[.,;!?]\s|[.,;!]$|[，。！？]")
 _WIDE = re.compile("[\u2e80-\ud7af]")
 _BLANK = "".join(c for c in map(chr, range(0x3001)) if c.isspace() or CONTROL.match(c))
 JOINED = "text"  # what the twin calls joined columns
@@ -70,8 +70,8 @@ def show(names: Sequence[str], frame: pd.DataFrame) -> str:
 
 def _has_header(frame: pd.DataFrame) -> bool | None:
     """Return whether the names of columns are no row of cells; None: the cells do not tell."""
-    told = {_is_header(name, frame[name]) for name in frame.columns}
-    return None if told <= {None} else False not in told
+    verdicts = {_is_header(name, frame[name]) for name in frame.columns}
+    return None if verdicts <= {None} else False not in verdicts
 
 
 def _is_header(name: str, column: pd.Series) -> bool | None:
@@ -151,14 +151,15 @@ def check_named(frame: pd.DataFrame, names: Sequence[str], source: str) -> None:
 
 def _check_header(frame: pd.DataFrame, name: str, option: str, source: str) -> None:
     """Refuse to guess where row 1 seems to be the header: the twin would carry it as its own."""
-    column, place = frame[name], frame.columns.get_loc(name) + 1
-    told = _is_header(name, column)
-    if told is None:
-        told = not any(name in set(map(str, cells.tolist())) for cells in blocks(column))
-    if not told:
+    like_cells = [other for other in frame.columns if _is_header(other, frame[other]) is False]
+    if not like_cells and _is_header(name, frame[name]) is None:
+        column = blocks(frame[name])
+        like_cells = [name] * any(name in set(map(str, cells.tolist())) for cells in column)
+    if like_cells:
+        place = frame.columns.get_loc(like_cells[0]) + 1
         raise InputError(
             f"{source}: the name of column number {place} is like one of its values: is the header "
-            f"row missing? Add one, or name the column with {option}"
+            f"row missing? Add one, or choose with {option}, which makes a column's name public"
         )
 
 

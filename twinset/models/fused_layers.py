@@ -136,7 +136,7 @@ def _grouped(
     query = query.view(batch, tokens, groups, -1, size).permute(0, 2, 3, 1, 4)  # (B, H, G, T, d)
     query = query.reshape(batch * groups, -1, size)
     keys, values = (x.flatten(0, 1) for x in (keys, values))
-    if tokens == 1:  # few queries are multiplied faster from the right, to the same bits
+    if tokens == 1 and keys.is_cpu:  # few queries are multiplied faster from the right
         scores = torch.bmm(keys, query.transpose(1, 2)).transpose(1, 2).contiguous()
     else:
         scores = torch.bmm(query, keys.transpose(1, 2))

@@ -270,9 +270,14 @@ def _seconds_of_one(timed: Callable[[int], float], most: int) -> Iterator[float]
         else it does? Other work makes parts slower, never faster.
     """
     number, each = _first_time(timed, most)
+    yield each
     while True:
+        try:
+            each = min(each, timed(number) / number)
+        except RuntimeError as error:  # what else is in memory by now
+            if not is_out_of_memory(error):
+                raise
         yield each
-        each = min(each, timed(number) / number)
 
 
 def _first_time(timed: Callable[[int], float], most: int) -> tuple[int, float]:

@@ -57,6 +57,7 @@ def test_how_busy_a_gpu_is_is_asked_of_its_own_program(monkeypatch):
     monkeypatch.setattr(gpu_run, "device_of", lambda asked: torch.device("meta"))
     monkeypatch.setattr(gpu_run, "unique_name", lambda place: "GPU-a")
     monkeypatch.setattr(gpu_run, "subprocess", SimpleNamespace(Popen=Watch))
+    monkeypatch.setattr(gpu_run.shutil, "which", lambda program: program)
     with gpu_run._watched("cuda") as busy:
         assert busy == []
     assert busy == [80, 90]
