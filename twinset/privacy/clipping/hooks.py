@@ -171,7 +171,7 @@ class Capture:
     def _check_and_hook(self, model: nn.Module, head: nn.Module | None) -> None:
         if any(map(_is_compiled, model.modules())):
             raise UnsupportedModule(
-                "a compiled model: its records' gradients would be wrong without an error; pass the "
+                "a compiled model: its gradients would be wrong without an error; pass the "
                 "model that `torch.compile` was given"
             )
         rules = {module: self._known_rules(name, module) for name, module in model.named_modules()}
