@@ -53,7 +53,7 @@ def _goals(found: dict[str, Any]) -> list[str]:
     steps = [row for row in cases if OURS in row]
     large = [row for row in cases if row["case"].startswith(LARGEST) and WIDEST in row["case"]]
     fit = [f"{row['case']}: {'no' if 'failed' in row else 'yes'}" for row in large]
-    part, unknown = run.get("failed"), "nvidia-smi said nothing" if "minutes" in run else None
+    failure, unknown = run.get("failed"), "nvidia-smi said nothing" if "minutes" in run else None
     rows = {
         "a private step, of the same kernels without privacy: ≤ 1.15×": _span(
             [row[OURS] / row[PLAIN] for row in steps], "{:.2f}×"
@@ -63,8 +63,8 @@ def _goals(found: dict[str, Any]) -> list[str]:
         ),
         "GPT-2 of 1.5 billion weights, LoRA and full, 32×512: fits": "; ".join(fit),
         "noise: ≤ 3 % of a step": _span([row["noise"] / row[OURS] for row in steps], "{:.1%}"),
-        f"minutes of a run ({Work()}): ≤ 5": _only(run, "minutes", "{:.1f}") or part,
-        "of them the GPU is busy: ≥ 80 %": _only(run, "busy", "{:.0%}") or part or unknown,
+        f"minutes of a run ({Work()}): ≤ 5": _only(run, "minutes", "{:.1f}") or failure,
+        "of them the GPU is busy: ≥ 80 %": _only(run, "busy", "{:.0%}") or failure or unknown,
     }
     return table(["goal", "measured"], [[goal, got or NOT_RUN] for goal, got in rows.items()])
 

@@ -70,8 +70,12 @@ def show(names: Sequence[str], frame: pd.DataFrame) -> str:
 
 def _has_header(frame: pd.DataFrame) -> bool | None:
     """Return whether the names of columns are no row of cells; None: the cells do not tell."""
-    verdicts = {_is_header(name, frame[name]) for name in frame.columns}
+    verdicts = set(_header_verdicts(frame).values())
     return None if verdicts <= {None} else False not in verdicts
+
+
+def _header_verdicts(frame: pd.DataFrame) -> dict[str, bool | None]:
+    return {name: _is_header(name, frame[name]) for name in frame.columns}
 
 
 def _is_header(name: str, column: pd.Series) -> bool | None:
@@ -151,8 +155,9 @@ def check_named(frame: pd.DataFrame, names: Sequence[str], source: str) -> None:
 
 def _check_header(frame: pd.DataFrame, name: str, option: str, source: str) -> None:
     """Refuse to guess where row 1 seems to be the header: the twin would carry it as its own."""
-    like_cells = [other for other in frame.columns if _is_header(other, frame[other]) is False]
-    if not like_cells and _is_header(name, frame[name]) is None:
+    verdicts = _header_verdicts(frame)
+    like_cells = [other for other, verdict in verdicts.items() if verdict is False]
+    if not like_cells and verdicts[name] is None:
         column = blocks(frame[name])
         like_cells = [name] * any(name in set(map(str, cells.tolist())) for cells in column)
     if like_cells:
