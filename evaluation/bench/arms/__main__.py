@@ -67,7 +67,7 @@ def main(
     output: Annotated[Path, typer.Option(help="Folder: arms.json, arms.md, runs.")] = Path(
         "runs/arms"
     ),
-    size: Annotated[str, typer.Option(help="tiny, usual or full; see arms.toml.")] = "usual",
+    size: Annotated[str, typer.Option(help="tiny, small, usual or full; see arms.toml.")] = "usual",
     only: Annotated[list[str] | None, typer.Option(help="A table; repeat it.")] = None,
     epsilon: Annotated[list[float] | None, typer.Option(help="Repeat it.")] = None,
     seed: Annotated[list[int] | None, typer.Option(help="Repeat it.")] = None,

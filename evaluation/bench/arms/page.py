@@ -201,6 +201,8 @@ _INTRODUCTION = [
     "- base: behind the same prompts with the same decoding, without private data; label shares "
     "are the real ones",
     "- base + released words: tilted towards noisy counts of words; nothing is trained",
+    "- base + released words + teacher: all of the default but the training, which pays for less "
+    "noise; rows whose labels the teacher of the base model denies are drawn again",
     "- twin: trained, and no more; it has paid for tilt and teacher too",
     "- twin + tilt: its words tilted towards noisy counts; no teacher judges rows",
     "- twin + tilt + teacher: the default of `twinset generate`; rows whose labels the run's own "

@@ -17,7 +17,7 @@ from evaluation.bench.arms.tables import Table
 from evaluation.bench.measure import peak_bytes, reset_peak
 from twinset.config import RunConfig
 from twinset.config.options import run_config
-from twinset.config.plan import RELEASED, Plan
+from twinset.config.plan import Plan
 from twinset.errors import InputError
 from twinset.files.atomic import replacing, write_json
 from twinset.pipeline.finetune import finetune
@@ -32,7 +32,6 @@ from twinset.sampling.twin_model import TwinModel
 COST = "cost.json"  # beside what it was spent on
 _SLACK = 1 + 1e-9  # so that rounding brings no ε above the one asked for
 _COMPARED = ("privacy", "policy", "training")  # groups of options
-_SHARES = dict(zip(RELEASED[1:], ("marginal_share", "teacher_share"), strict=True))
 
 
 @dataclass(frozen=True)
@@ -62,9 +61,6 @@ class Cell:
     def config(self, stated: Mapping[str, Any]) -> RunConfig:
         """Return a run's options; no clock chooses steps, so that all machines take as many."""
         options = {**self.table.options, **self.options, **stated.get("options", {})}
-        if alone := stated.get("alone"):
-            # Which share is without effect: what is released alone takes what ε there is.
-            options |= {share: 0.5 * (what == alone) for what, share in _SHARES.items()}
         config = run_config(options | {"epsilon": self.epsilon, "seed": self.seed})
         return replace(config, training=replace(config.training, max_minutes=None))
 
@@ -80,9 +76,9 @@ class Cell:
         """
         folder, config = self.path(name), self.config(stated)
         folder.parent.mkdir(parents=True, exist_ok=True)
-        if "alone" in stated:
+        if stated.get("untrained"):
             if not folder.is_dir():
-                self._release_alone(folder, config)
+                self._release(folder, config)
         else:
             if not is_finished(folder.resolve()):
                 self._finetune(folder, config)
@@ -95,8 +91,8 @@ class Cell:
         with measured(cost_of(folder)):
             finetune_only(self.table.source, config, paths, self.progress)
 
-    def _release_alone(self, folder: Path, config: RunConfig) -> None:
-        """Release label counts and one thing more of the base model, and train nothing."""
+    def _release(self, folder: Path, config: RunConfig) -> None:
+        """Release label counts, words or a teacher of the base model, and train nothing."""
         with measured(cost_of(folder)), replacing(folder) as new:
             prepared = prepare(self.table.source, config)
             prepared = replace(prepared, plan=untrained_plan(prepared.plan))
@@ -104,15 +100,18 @@ class Cell:
 
 
 def untrained_plan(plan: Plan) -> Plan:
-    """Return a plan of no steps: one release takes what the label counts leave of ε.
+    """Return a plan of no steps: words and teacher take what the label counts leave of ε.
 
-    Gaussian releases compose as one whose σ⁻² is the sum of theirs.
+    Gaussian releases compose as one whose σ⁻² is the sum of theirs; of two releases, each keeps its
+    part of the sum.
     """
     assert plan.target_epsilon is not None
     whole = gaussian_noise_multiplier(plan.target_epsilon, plan.target_delta)
-    left = _SLACK * (whole**-2 - plan.label_count_noise**-2) ** -0.5
-    noise = {"marginal_noise": plan.marginal_noise, "teacher_noise": plan.teacher_noise}
-    return replace(plan, steps=0, **{what: left for what, planned in noise.items() if planned})
+    planned = {"marginal_noise": plan.marginal_noise, "teacher_noise": plan.teacher_noise}
+    noise = {what: sigma for what, sigma in planned.items() if sigma}
+    left = whole**-2 - plan.label_count_noise**-2
+    scale = _SLACK * (sum(sigma**-2 for sigma in noise.values()) / left) ** 0.5
+    return replace(plan, steps=0, **{what: scale * sigma for what, sigma in noise.items()})
 
 
 def check_same(folder: Path, prepared: Prepared) -> None:
