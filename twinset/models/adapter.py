@@ -69,7 +69,7 @@ class Adapter:
         with torch.no_grad():
             for layer, weight in _weights(model).items():
                 a, b = (factors[f"{layer}.{which}"].to(weight.dtype) for which in "AB")
-                weight += self.scaling * (b @ a)
+                weight.addmm_(b, a, alpha=self.scaling)  # no product of its own in memory
 
     def _read(self, model: Any, file: Path, name: str) -> dict[str, Tensor]:
         """Return the factors, whose shapes are compared before any of them is read."""

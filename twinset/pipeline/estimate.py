@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import torch
@@ -40,7 +41,7 @@ from twinset.training.clipped_sum import WrongPrompts
 from twinset.training.mismatch_loss import MismatchLoss
 
 PROBE_ROWS, PROBE_TOKENS = 256, 2  # of the sampler's probe
-PROBE_SECONDS, PROBES = 0.7, 2  # of each part, one after another and then all of them again
+PROBE_SECONDS, PROBES = 0.7, 2  # of each part, and how often
 READ_SHARE = 0.4  # of a record's seconds: to read its text once, with the questions, by itself
 DENIED_SHARE = 0.15  # rows that the teacher denies, about
 
@@ -198,15 +199,14 @@ def _measured(
     loaded = peak_memory(base.model.device)
     copied = fuse(copy_in(base.model, frozen_dtype(config)))
     writer = fastest(fuse(copy_in(copied, copied.dtype)))  # without adapters, as rows are written
-    rows, row_bytes = _row_seconds(writer, config, tokens), _row_bytes(writer, config, tokens)
+    row_seconds = _probed(_row_seconds(writer, config, tokens))
+    row_bytes = _row_bytes(writer, config, tokens)
     adaptive = config.policy.noise_policy == "adaptive"
     weigh_seconds = _weigh_seconds(copied, tokens) if adaptive else 0.0
     model = trainable(copied, config.training)
     engine = ClippingEngine(model, config.privacy.max_grad_norm, execution(config))
     try:
-        records = _record_seconds(engine, model, config, plan, tokens)
-        for _ in range(PROBES):
-            row_seconds, record_seconds = next(rows), next(records)
+        record_seconds = _probed(_record_seconds(engine, model, config, plan, tokens))
         noise_seconds = _noise_seconds(engine.sums, config)
     finally:
         engine.close()
@@ -224,6 +224,13 @@ def _measured(
     )
 
 
+def _probed(seconds: Generator[float]) -> float:
+    """Return the last of a few timings, and give back what they needed."""
+    (*_, shortest) = islice(seconds, PROBES)
+    seconds.close()
+    return shortest
+
+
 def _shapes(config: RunConfig, plan: Plan) -> BatchShapes:
     each = 1 + WrongPrompts.of(plan, config.training).count
     return BatchShapes(config.speed, plan.batch_size, each)
@@ -231,7 +238,7 @@ def _shapes(config: RunConfig, plan: Plan) -> BatchShapes:
 
 def _record_seconds(
     engine: ClippingEngine, model: Any, config: RunConfig, plan: Plan, tokens: int
-) -> Iterator[float]:
+) -> Generator[float]:
     """Time physical batches of the shape that a run has, filler included, and share them out."""
     shapes, length = _shapes(config, plan), padded(tokens, context_length(model))
     units, each = shapes.units(1, length), shapes.sequences
@@ -315,14 +322,17 @@ def _noise_seconds(sums: list[Tensor], config: RunConfig) -> float:
     return time.monotonic() - began
 
 
-def _row_seconds(model: Any, config: RunConfig, tokens: int) -> Iterator[float]:
+def _row_seconds(model: Any, config: RunConfig, tokens: int) -> Generator[float]:
     """Time tokens in the middle of a row; a prompt is read once for many rows, and not counted."""
     prompt, packed = (0,) * max(1, tokens // 2), PackedLinears(model)
+    writing: dict[int, Iterator[float]] = {}
 
     def timed(rows: int) -> float:
-        waiting = deque(Request(i, (prompt, prompt)) for i in range(rows))
-        each = seconds_of_tokens(model, waiting, tokens, config.sampling, PROBE_TOKENS, packed)
-        return rows * PROBE_TOKENS * min(each)
+        if rows not in writing:  # one batch at a time; a second timing goes on with it
+            writing.clear()
+            waiting = deque(Request(i, (prompt, prompt)) for i in range(rows))
+            writing[rows] = seconds_of_tokens(model, waiting, tokens, config.sampling, packed)
+        return rows * PROBE_TOKENS * min(islice(writing[rows], PROBE_TOKENS))
 
     written = min(tokens, config.sampling.max_new_tokens or tokens)
     for each in _seconds_of_one(timed, PROBE_ROWS):

@@ -112,35 +112,33 @@ def decode(
             yield row.key, row.ids
 
 
-@torch.inference_mode()
 def seconds_of_tokens(
     model: Any,
     waiting: deque[Request],
     longest: int,
     config: SamplingConfig,
-    tokens: int,
     packed: PackedLinears,
-) -> list[float]:
-    """Return how long each of some tokens takes, for one of the rows that are written at once.
+) -> Iterator[float]:
+    """Yield how long each further token takes, for one of the rows that are written at once.
 
     Args:
         model: see `decode`, as for all that is not said here.
         waiting: rows; they never end.
-        longest: tokens that a row is supposed to have.
+        longest: tokens that a row is supposed to have; there is memory for no more.
         config: decoding settings.
-        tokens: how many are written.
         packed: the model's weights.
     """
-    batch, found = _Batch(model, config, waiting, longest, packed), []
-    while len(batch.rows) < batch.most:
-        batch.add(waiting.popleft())
+    with torch.inference_mode():
+        batch = _Batch(model, config, waiting, longest, packed)
+        while len(batch.rows) < batch.most:
+            batch.add(waiting.popleft())
     generator = torch.Generator().manual_seed(0)
-    for _ in range(tokens):
+    while True:
         began = time.monotonic()
-        batch.write_token(generator, NO_TOKEN, tokens + 1)
+        with torch.inference_mode():
+            batch.write_token(generator, NO_TOKEN, longest + 1)
         wait_for(model.device)
-        found.append((time.monotonic() - began) / batch.most)
-    return found
+        yield (time.monotonic() - began) / batch.most
 
 
 def check_decoding(
