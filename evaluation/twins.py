@@ -60,7 +60,8 @@ def train_twin(
     """Fine-tune once and sample once, with the parts that `twinset generate` is made of.
 
     Rows are protected one by one. One of several models, which are compared: the clock chooses no
-    steps, and torch writes the rows, as vLLM would keep the GPU from the next.
+    steps, and torch writes the rows, as vLLM would keep the GPU from the next and each model would
+    be compiled anew.
     """
     sampling = replace(config.sampling, engine="torch")
     of_records = PrivacyConfig().max_records_per_owner  # without effect

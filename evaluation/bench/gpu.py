@@ -19,6 +19,7 @@ import typer
 
 from evaluation.bench import runner
 from evaluation.bench.gpu_page import (
+    ENGINES,
     FAILED,
     NOISES,
     PEERS,
@@ -32,7 +33,7 @@ from evaluation.bench.gpu_page import (
 from evaluation.bench.models import MODELS
 from evaluation.bench.runner import RESULTS, Output, Rounds, names_in
 from evaluation.markdown import publish
-from twinset.errors import first_line
+from twinset.errors import InputError, first_line
 from twinset.models.device import CUDA, device_name, device_of, wait_for
 
 SIZES = ("smollm2-135m", "gpt2-124m", "gpt2-355m", "gpt2-774m", "gpt2-1558m")
@@ -172,7 +173,7 @@ def _noise(numbers: int, rounds: int, place: Any) -> dict[str, Any]:
 
 
 def sampling_row(model: str, rounds: int, device: str) -> dict[str, Any]:
-    """Return rows a second, with guidance, and so two prompts a row."""
+    """Return rows a second by each engine, with guidance, and so two prompts a row."""
     import torch
 
     from evaluation.bench.cases import ORDINARY, StepCase
@@ -189,10 +190,15 @@ def sampling_row(model: str, rounds: int, device: str) -> dict[str, Any]:
     prompts = [RANDOM_PROMPTS[i % 2] for i in range(WRITTEN["rows"])]
     against, drawn = prompts[1:] + prompts[:1], torch.Generator().manual_seed(0)
 
-    def write() -> object:
-        return generate(written, prompts, -1, WRITTEN["tokens"], config, drawn, against)
+    def rows_a_second(engine: Any) -> float | str:
+        asked = replace(config, engine=engine)
+        arguments = written, prompts, -1, WRITTEN["tokens"], asked, drawn, against
+        try:
+            return len(prompts) / _median(lambda: generate(*arguments), rounds, place)
+        except InputError as error:  # nothing can be compiled here
+            return first_line(error)
 
-    return {"rows a second": len(prompts) / _median(write, rounds, place)}
+    return {shown: rows_a_second(engine) for engine, shown in ENGINES.items()}
 
 
 def _median(do: Callable[[], object], rounds: int, place: Any) -> float:

@@ -186,7 +186,7 @@ DECODING = (
     Option("typical_p", float, "Typical decoding with this mass, instead of top-p."),
     Option("max_new_tokens", int, "Longest text written; left out: as in training."),
     Option("sample_batch", int, "Rows written at once, at most: fewer beyond 1 GiB (a GPU's 8)."),
-    Option("engine", str, "That writes rows; vllm is made for GPUs.", "torch|vllm"),
+    Option("engine", str, "That writes rows; the others are made for GPUs.", "torch|compiled|vllm"),
     Option(
         "endings",
         str,

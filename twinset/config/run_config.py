@@ -20,7 +20,7 @@ PolicyForm = Literal["sound", "published"]
 MismatchForm = Literal["published", "bounded"]
 Precision = Literal["auto", "float32", "bfloat16"]
 Method = Literal["lora", "qlora", "full"]
-Engine = Literal["torch", "vllm"]
+Engine = Literal["torch", "compiled", "vllm"]
 Endings = Literal["keep", "cut", "redraw"]
 Filter = Literal["none", "debris", "vulgar", "all"]
 
@@ -225,7 +225,7 @@ class SamplingConfig:
         """Refuse decoding settings that define no distribution."""
         check_options(self)
         _require(
-            self.engine == "torch" or (self.guidance == self.tilt == 0 and self.typical_p is None),
+            self.engine != "vllm" or (self.guidance == self.tilt == 0 and self.typical_p is None),
             "`engine=vllm` has no guidance, no tilt and no typical decoding; add `guidance=0` and "
             "`tilt=0`, and leave `typical_p` out, or take `engine=torch`",
         )

@@ -11,6 +11,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any
@@ -24,6 +25,7 @@ from twinset.errors import InputError, first_line
 from twinset.models.base_model import context_length
 from twinset.models.device import wait_for
 from twinset.models.packed_layers import PackedLinears
+from twinset.sampling.compiled import check_compiler, compiled
 from twinset.sampling.kv_cache import SLOTS_TOGETHER, SlotCache, States, rounded
 from twinset.sampling.row_memory import RowMemory
 from twinset.sampling.token_sampling import drawn_tokens, guided, token_probabilities
@@ -101,6 +103,7 @@ def decode(
             than there is memory for, see `row_memory`.
         generator: source of the draws.
         packed: the model's weights, of a caller who decodes several times; None: they are packed.
+            A compiled model has its own.
     """
     if not waiting:
         return
@@ -152,16 +155,19 @@ def check_decoding(
         config: decoding settings.
 
     Raises:
-        InputError: nothing can be drawn from such a model, or with these settings.
+        InputError: nothing can be drawn from such a model, or with these settings, or compiled.
     """
-    if config.engine != "torch":
+    if config.engine == "vllm":
         return
+    if config.engine == "compiled":
+        check_compiler(model.device)
+    config = replace(config, engine="torch", batch_size=1)
     asked = tuple(tuple(prompt) for prompt in prompts.values())[:2]
     try:
         _check_probabilities(model, asked, config)
         generator = torch.Generator().manual_seed(0)
         rows = deque([Request(0, asked)])
-        list(decode(model, rows, NO_TOKEN, 2, replace(config, batch_size=1), generator))
+        list(decode(model, rows, NO_TOKEN, 2, config, generator))
     except Exception as error:
         raise InputError(
             f"no row can be drawn from this base model ({first_line(error)}); bring "
@@ -236,7 +242,12 @@ class _Batch:
         max_new_tokens: int,
         packed: PackedLinears | None,
     ) -> None:
-        self._model, self._config, self._packed = model, config, packed or PackedLinears(model)
+        self._model, self._config = model, config
+        self._forward, self._packed = model, packed
+        if config.engine == "compiled":
+            self._forward, self._packed = compiled(model), None
+        elif packed is None:
+            self._packed = PackedLinears(model)
         first, read = waiting[0], partial(prompt_states, model)
         self._per_row = per_row = len(first.prompts) if config.guidance else 1
         longest = max(len(prompt) for row in waiting for prompt in row.prompts[:per_row])
@@ -276,8 +287,8 @@ class _Batch:
         at = torch.tensor(positions, device=device)[:, None]
         unseen = torch.arange(width, device=device) > at
         mask = torch.zeros(unseen.shape, dtype=self._model.dtype, device=device)
-        with self._packed.in_use():
-            logits: Tensor = self._model(
+        with self._packed.in_use() if self._packed else nullcontext():
+            logits: Tensor = self._forward(
                 input_ids=torch.tensor([[slot.token] for slot in read], device=device),
                 attention_mask=mask.masked_fill_(unseen, -math.inf)[:, None, None],
                 position_ids=at,

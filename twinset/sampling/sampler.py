@@ -83,7 +83,8 @@ class Sampler:
         denies: Denies | None = None,
     ) -> None:
         self._biases, self._denies = biases or {}, denies
-        self._engine = engine or partial(decode, model, packed=PackedLinears(model))
+        packed = None if config.engine == "compiled" else PackedLinears(model)
+        self._engine = engine or partial(decode, model, packed=packed)
         self._model, self._tokenizer, self._prompts = model, tokenizer, prompts
         self._config, self._stream = config, stream
         budget = attention_span(model) - max(map(len, prompts.values()))

@@ -85,7 +85,7 @@ def check_engine(sampling: SamplingConfig, processes: int = 1) -> None:
         InputError: vLLM is asked for, and is missing or cannot be loaded, or is to be in several
             processes.
     """
-    if sampling.engine == "torch":
+    if sampling.engine != "vllm":
         return
     if processes > 1:
         raise InputError(
