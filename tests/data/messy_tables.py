@@ -237,7 +237,7 @@ READ = {
     "characters that were lost": Messy(
         "t.csv",
         cells(changed(TEXTS, _3="caf\ufffd")).encode(),
-        said=("1 texts hold \ufffd for characters that were lost",),
+        said=("1 text holds \ufffd for characters that were lost",),
     ),
     "control characters in Parquet": Messy(
         "t.parquet", parquet(table(BELLS)), first="a b[2J c", said=("from 2 texts",)

@@ -41,7 +41,7 @@ def test_records_and_schema() -> None:
     schema = records.schema
     assert schema.columns == ("mood", "review", "stars") and "id" not in str(schema.to_dict())
     assert [a.values for a in schema.attributes] == [(1, 3, 5), ("bad", "good")]
-    assert notes == ["leaving out column 'id': the twin will not have them"]
+    assert notes == ["leaving out column 'id': the twin will not have it"]
 
 
 def test_guesses_are_noted() -> None:

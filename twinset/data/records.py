@@ -213,10 +213,12 @@ def records_from_frame(
     if strict:
         _check_characters(frame, texts, labels, places, _has_lost, _LOST)
     elif lost := len(texts.rows_where(_has_lost)):
-        notes.append(f"{lost} texts hold {_LOST}, and the twin may too (`strict` refuses them)")
+        hold = f"{lost} texts hold" if lost > 1 else "1 text holds"
+        notes.append(f"{hold} {_LOST}, and the twin may too (`strict` refuses them)")
     _check_reserved(frame, texts, labels, places, reserved)
     if dropped := [str(name) for name in frame.columns if name not in places]:
-        notes.append(f"leaving out {show_unchosen(dropped, frame)}: the twin will not have them")
+        them = "them" if len(dropped) > 1 else "it"
+        notes.append(f"leaving out {show_unchosen(dropped, frame)}: the twin will not have {them}")
     if partial := [name for name in (text, *attributes) if is_partial(name, frame)]:
         notes.append(f"not every row has {show(partial, frame)}: to name it makes its name public")
     schema = Schema(
@@ -371,7 +373,9 @@ def _kept_rows(
 def _mended(texts: Texts, notes: list[str]) -> Texts:
     """Return texts without control characters."""
     if bad := len(texts.rows_where(_has_control)):
-        notes.append(f"removed control characters from {bad} texts (`strict` refuses them)")
+        notes.append(
+            f"removed control characters from {bad} text{'s' * (bad > 1)} (`strict` refuses them)"
+        )
         return texts.mended(lambda text: CONTROL.sub("", text))
     return texts
 

@@ -141,7 +141,7 @@ def _notes(found: Layout, given: Layout, own: str | None) -> Iterator[str]:
         names = " and ".join(f"`{name}`" for name in guessed if cells or name == "encoding")
         yield f"read as {found.name}{cells} (detected; {names} to change)"
     if found.nuls:
-        yield f"removed {found.nuls} NUL characters"
+        yield f"removed {found.nuls} NUL character{'s' * (found.nuls > 1)}"
 
 
 def _shown(delimiter: str | None) -> str:
