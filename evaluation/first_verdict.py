@@ -84,8 +84,8 @@ def _judged(
     rows = min(len(twin), len(held))
     tables = Tables(table(trained), table(held), twin, schema.text, names)
     progress.say("judging the twin by the rows held out: quick measures")
-    learnt = Usefulness(tables, make_classifiers(["tfidf"]), [0], progress).measured()
-    use = useful_beside_guessing([m for m in learnt if m.score.name == "accuracy"])
+    found = Usefulness(tables, make_classifiers(["tfidf"]), [0], progress).measured()
+    use = useful_beside_guessing([m for m in found if m.score.name == "accuracy"])
     use = use if rows >= FEW_ROWS else _of_few(use)
     yield use
     likeness = faithful(fidelity(tables, None, seed=0, progress=progress)[0])
@@ -117,7 +117,7 @@ def useful_beside_guessing(accuracies: Sequence[Measured]) -> Verdict:
     ]
     well = sum(twin.low > guess.high for twin, _, guess in scores)
     said = "; ".join(
-        f"{label}: {twin.value:.2f} learnt from the twin, {real.value:.2f} from real rows, "
+        f"{label}: {twin.value:.2f} trained on the twin, {real.value:.2f} on real rows, "
         f"{guess.value:.2f} by guessing"
         for label, (twin, real, guess) in zip(found, scores, strict=True)
     )

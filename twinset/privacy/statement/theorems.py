@@ -201,7 +201,7 @@ THEOREMS: dict[tuple[str, str], PolicyTheorem] = {
 
 MASKED_PHASE = Theorem(
     statement=(
-        "Only masked texts are read, so what is learnt is the same whatever was masked. Nothing "
+        "Only masked texts are read, so the model is the same whatever was masked. Nothing "
         "is guaranteed of anything else."
     ),
     source="it is a function of masked texts alone",
