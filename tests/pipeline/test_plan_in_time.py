@@ -331,7 +331,7 @@ def test_a_slow_machine_is_not_measured_for_long(each, taken):
         seen.append(number)
         return number * each
 
-    found = estimate._seconds_of_one(timed, 256)
+    found = estimate._seconds_of_one(timed, 256, 0.7)
     assert [next(found), next(found)] == pytest.approx([each, each])
     assert seen == taken
 
@@ -339,7 +339,7 @@ def test_a_slow_machine_is_not_measured_for_long(each, taken):
 def test_the_fastest_of_several_measurements_counts():
     """A machine that is busy for a while looks slow once; one that is slow looks so twice."""
     times = iter([9.0, 3.0, 3.0, 1.0, 5.0])
-    found = estimate._seconds_of_one(lambda number: number * next(times), 8)
+    found = estimate._seconds_of_one(lambda number: number * next(times), 8, 0.7)
     assert [next(found) for _ in range(5)] == [9.0, 3.0, 3.0, 1.0, 1.0]
 
 

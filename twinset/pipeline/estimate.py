@@ -41,7 +41,9 @@ from twinset.training.clipped_sum import WrongPrompts
 from twinset.training.mismatch_loss import MismatchLoss
 
 PROBE_ROWS, PROBE_TOKENS = 256, 2  # of the sampler's probe
-PROBE_SECONDS, PROBES = 0.7, 2  # of each part, and how often
+ROW_PROBE, ROW_PROBES = 0.7, 2  # seconds, and how often
+# A record takes half as long in a physical batch as alone: as much of one as there is time for.
+RECORD_PROBE, RECORD_PROBES = 3.0, 1
 READ_SHARE = 0.4  # of a record's seconds: to read its text once, with the questions, by itself
 DENIED_SHARE = 0.15  # rows that the teacher denies, about
 
@@ -199,14 +201,15 @@ def _measured(
     loaded = peak_memory(base.model.device)
     copied = fuse(copy_in(base.model, frozen_dtype(config)))
     writer = fastest(fuse(copy_in(copied, copied.dtype)))  # without adapters, as rows are written
-    row_seconds = _probed(_row_seconds(writer, config, tokens))
+    row_seconds = _probed(_row_seconds(writer, config, tokens), ROW_PROBES)
     row_bytes = _row_bytes(writer, config, tokens)
     adaptive = config.policy.noise_policy == "adaptive"
     weigh_seconds = _weigh_seconds(copied, tokens) if adaptive else 0.0
     model = trainable(copied, config.training)
     engine = ClippingEngine(model, config.privacy.max_grad_norm, execution(config))
     try:
-        record_seconds = _probed(_record_seconds(engine, model, config, plan, tokens))
+        records = _record_seconds(engine, model, config, plan, tokens)
+        record_seconds = _probed(records, RECORD_PROBES)
         noise_seconds = _noise_seconds(engine.sums, config)
     finally:
         engine.close()
@@ -224,9 +227,9 @@ def _measured(
     )
 
 
-def _probed(seconds: Generator[float]) -> float:
+def _probed(seconds: Generator[float], times: int) -> float:
     """Return the last of a few timings, and give back what they needed."""
-    (*_, shortest) = islice(seconds, PROBES)
+    (*_, shortest) = islice(seconds, times)
     seconds.close()
     return shortest
 
@@ -255,14 +258,14 @@ def _record_seconds(
         return time.monotonic() - began
 
     try:
-        yield from _seconds_of_one(timed, units)
+        yield from _seconds_of_one(timed, units, RECORD_PROBE)
     except RuntimeError as error:
         if not (is_out_of_memory(error) and engine.checkpoint_layers()):  # as the run would
             raise
-    yield from _seconds_of_one(timed, 1)
+    yield from _seconds_of_one(timed, 1, RECORD_PROBE)
 
 
-def _seconds_of_one(timed: Callable[[int], float], most: int) -> Iterator[float]:
+def _seconds_of_one(timed: Callable[[int], float], most: int, seconds: float) -> Iterator[float]:
     """Time parts of a run, as many as it takes at once where there is time for that.
 
     One warms up, or the first time does; a few say how many there is time for; those of a slow
@@ -271,12 +274,13 @@ def _seconds_of_one(timed: Callable[[int], float], most: int) -> Iterator[float]
     Args:
         timed: computes so many parts, and returns how long it took.
         most: that a run takes at once.
+        seconds: that one time may take, about.
 
     Yields:
         The shortest time of one so far, whenever asked: is it the machine that is slow, or what
         else it does? Other work makes parts slower, never faster.
     """
-    number, each = _first_time(timed, most)
+    number, each = _first_time(timed, most, seconds)
     yield each
     while True:
         try:
@@ -287,19 +291,19 @@ def _seconds_of_one(timed: Callable[[int], float], most: int) -> Iterator[float]
         yield each
 
 
-def _first_time(timed: Callable[[int], float], most: int) -> tuple[int, float]:
+def _first_time(timed: Callable[[int], float], most: int, seconds: float) -> tuple[int, float]:
     """Return how many parts there is time for at once, and what one of them takes."""
     few = max(1, most // 8)
     try:
         if few > 1:
             timed(1)
         each = timed(few) / few
-        number = max(1, min(most, int(PROBE_SECONDS / each))) if each else most
+        number = max(1, min(most, int(seconds / each))) if each else most
         return number, each if number <= few else min(each, timed(number) / number)
     except RuntimeError as error:
         if most == 1 or not is_out_of_memory(error):
             raise
-    return _first_time(timed, most // 2)  # as the run would
+    return _first_time(timed, most // 2, seconds)  # as the run would
 
 
 def _weigh_seconds(model: Any, tokens: int) -> float:
@@ -336,7 +340,7 @@ def _row_seconds(model: Any, config: RunConfig, tokens: int) -> Generator[float]
         return rows * PROBE_TOKENS * min(islice(writing[rows], PROBE_TOKENS))
 
     written = min(tokens, config.sampling.max_new_tokens or tokens)
-    for each in _seconds_of_one(timed, PROBE_ROWS):
+    for each in _seconds_of_one(timed, PROBE_ROWS, ROW_PROBE):
         yield each / PROBE_TOKENS * written
 
 
