@@ -146,6 +146,12 @@ def test_it_shows_what_is_guaranteed(frame, tiny_base):
     assert len(shown) < 250 and "'review'" not in shown
 
 
+def test_libraries_warn_one_another_and_not_the_user(frame, tiny_base, recwarn):
+    model = Twinset(base_model=str(tiny_base), steps=1, max_tokens=12)
+    model.fit(frame, text="review", attributes=["sentiment"])
+    assert [str(one.message) for one in recwarn] == []
+
+
 def test_a_twin_goes_to_the_hub_with_its_card_or_not_at_all(frame, tiny_base, monkeypatch):
     pushed = {}
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from twinset.config import TrainingConfig
-from twinset.models.hub import no_fetched_code
+from twinset.models.hub import no_fetched_code, quiet
 from twinset.models.nf4 import plain, quantised
 
 # Queries and values, as in the LoRA paper (Hu et al. 2021, section 4.2); GPT-2 fuses them with the
@@ -56,7 +56,8 @@ def with_lora(model: Any, rank: int, targets: Sequence[str] = ATTENTION) -> Any:
         fan_in_fan_out=any(isinstance(leaves[name], Conv1D) for name in found or leaves),
         task_type="CAUSAL_LM",
     )
-    adapted = get_peft_model(model, config)
+    with quiet():  # peft reads what transformers is about to rename
+        adapted = get_peft_model(model, config)
     for layer in adapted.modules():
         if isinstance(layer, LoraLayer):
             layer.forward = partial(_adapted, layer)
