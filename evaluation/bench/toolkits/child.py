@@ -9,6 +9,7 @@ has a function `write_rows` from a job to a table and what is known of it; see `
 import json
 import runpy
 import sys
+import time
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ def main(script: str, job_file: str) -> None:
     folder = Path(job["folder"])
     frame[columns].reset_index(drop=True).to_parquet(folder / "rows.parquet")
     facts = {**facts, "versions": versions(job["libraries"]), "peak GiB": peak_gib()}
+    facts["minutes"] = time.process_time() / 60
     (folder / "facts.json").write_text(json.dumps(facts, indent=2) + "\n", "utf-8")
 
 

@@ -20,7 +20,7 @@ def environment(folder: Path, requirements: Sequence[str], say: Say) -> Path:
 
     Args:
         folder: of the environment.
-        requirements: as pip takes them, pinned.
+        requirements: as pip takes them, pinned; "-NAME" is taken away again.
         say: called before something slow begins.
 
     Raises:
@@ -32,7 +32,9 @@ def environment(folder: Path, requirements: Sequence[str], say: Say) -> Path:
         _do(sys.executable, "-m", "venv", "--clear", str(folder))
         pip = str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"
         _do(*pip, TORCH)
-        _do(*pip, TORCH, *requirements)
+        _do(*pip, TORCH, *(name for name in requirements if not name.startswith("-")))
+        if unwanted := [name[1:] for name in requirements if name.startswith("-")]:
+            _do(str(python), "-m", "pip", "uninstall", "--quiet", "--yes", *unwanted)
         write_text(folder / DONE, wanted)
     return python
 

@@ -14,7 +14,6 @@ from evaluation.markdown import page, table
 from evaluation.private_table import names_of
 from evaluation.results_store import ResultsStore
 from evaluation.scores import mean
-from twinset.privacy.accounting.rounding import up_decimals
 from twinset.release.markdown import code
 
 Rows = list[dict[str, Any]]  # of one case, one a seed
@@ -120,8 +119,8 @@ class Page:
             f"Each toolkit was given the same table, every text cut after {size['tokens']} tokens, "
             f"the same ε and δ, one thread, and base model {base} where it takes one; it wrote "
             f"{size['rows']} rows. Students learn from these rows and are tested on held-out real "
-            "rows, cut alike. Minutes are the wall time of its process from its start to its last "
-            "row, memory that process's peak. Nothing was tuned for any toolkit on this table: "
+            "rows, cut alike. Minutes are the processor time of its process, of one thread, from its "
+            "start to its last row, since the machine had other work too; memory is its peak. Nothing was tuned for any toolkit on this table: "
             "options are its own defaults, or what is said under “What each ε covers”."
         )
         yield ""
@@ -169,7 +168,7 @@ class Page:
         spent = max((row["epsilon"] for row in rows if row.get("epsilon")), default=None)
         shown = f"**{toolkit.name}**" if toolkit.ours else toolkit.name
         left = [shown, "none" if epsilon == ONCE else f"{epsilon:g}", str(len(rows))]
-        facts = ["none" if spent is None else up_decimals(spent)]
+        facts = ["none" if spent is None else f"{spent:.2f}"]
         facts.append(str(min(row["usable"] for row in rows)))
         return [*left, *facts, *(_cell([value(row) for row in rows]) for value in values)]
 

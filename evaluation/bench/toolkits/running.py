@@ -100,7 +100,7 @@ def _run(
     minutes = (monotonic() - began) / 60
     if ended.returncode or not (scratch / FACTS).is_file():
         raise Failed(f"its process ended with {ended.returncode}: {_last_words(log)}")
-    return {**json.loads((scratch / FACTS).read_text("utf-8")), "minutes": minutes}
+    return {**json.loads((scratch / FACTS).read_text("utf-8")), "wall minutes": minutes}
 
 
 def _variables(own: bool) -> dict[str, str]:

@@ -1,30 +1,35 @@
 """Private Evolution (Aug-PE) from a copy of its repository, with the same base model as generator.
 
 Its classes do all that touches private rows. Its wrapper of language models is replaced by plain
-continuation, since the base model holds no conversation, and the names of its tokenizer, which it
-would download, by one that is never used: nothing is blanked here.
+continuation, since the base model holds no conversation. Its parts for pictures, tables and hosted
+models are left out, and so is a tokenizer that it would download: it blanks words, and none are.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import types
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pandas as pd
 import torch
 
 BATCH = 100  # prompts at once
+_NOT_TEXT = (
+    "pe.api.image pe.api.tabular pe.data.image pe.data.tabular pe.embedding.image "
+    "pe.embedding.tabular pe.llm.openai pe.llm.azure_openai pe.llm.huggingface pe.llm.huggingface.huggingface tiktoken"
+).split()
 
 
 def write_rows(job: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Evolve rows of the base model towards the private ones by noisy votes."""
     sys.path.insert(0, job["copy"])
     import numpy as np
-    import tiktoken
 
-    tiktoken.encoding_for_model = lambda name: _Unused()
+    _leave_out(_NOT_TEXT)
     from pe.api.text.llm_augpe_api import LLMAugPE
     from pe.data.text import TextCSV
     from pe.embedding.text import SentenceTransformer
@@ -57,11 +62,12 @@ def write_rows(job: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
     return _selected(evolved, job), {"epsilon": job["epsilon"], "settings": options}
 
 
-class _Unused:
-    """Stands for a tokenizer that would be downloaded, and that only blanking uses."""
-
-    def encode(self, text: str) -> list[int]:
-        return [0]
+def _leave_out(names: list[str]) -> None:
+    """Put empty modules in the place of those that need what is not here, and are not used."""
+    for name in names:
+        module = types.ModuleType(name)
+        module.__getattr__ = lambda _: MagicMock()  # type: ignore[method-assign]
+        sys.modules[name] = module
 
 
 def _language_model(job: dict[str, Any]) -> Any:
