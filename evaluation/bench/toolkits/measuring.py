@@ -25,7 +25,9 @@ from twinset.models.base_model import BaseModel, load_base
 from twinset.progress import Progress
 
 REAL = "real rows"
-LIBRARIES = "torch transformers opacus peft numpy pandas mostlyai-engine invink sentence-transformers"
+LIBRARIES = (
+    "torch transformers opacus peft numpy pandas mostlyai-engine invink sentence-transformers"
+)
 COST = ("minutes", "peak GiB")
 
 

@@ -57,8 +57,12 @@ class Page:
                 rows = self._rows(name, epsilon if toolkit.private else ONCE, toolkit.name)
                 if rows:
                     at = _middle(rows, _minutes), _middle(rows, self._accuracy(name, student))
-                    panel.plot(*at, "o" if toolkit.ours else "x", color="C0" if toolkit.ours else "C1")
-                    panel.annotate(toolkit.name, at, fontsize=7, xytext=(4, 3), textcoords="offset points")
+                    panel.plot(
+                        *at, "o" if toolkit.ours else "x", color="C0" if toolkit.ours else "C1"
+                    )
+                    panel.annotate(
+                        toolkit.name, at, fontsize=7, xytext=(4, 3), textcoords="offset points"
+                    )
             make_logarithmic(panel, "x")
             panel.set(xlabel="minutes", ylabel=f"accuracy, student {student}")
             panel.set_title(f"{name}, ε = {epsilon:g}", fontsize=9)
@@ -82,7 +86,7 @@ class Page:
         return lambda row: float(row[ACCURACY][self._target(name)][student])
 
     def _better(self) -> Iterator[str]:
-        """Yield each case in which another private toolkit's rows teach more than twinset's best."""
+        """Yield each case in which another toolkit's rows teach more than twinset's best."""
         said = False
         for name in self._stated.tables:
             for epsilon in self._epsilons():
@@ -119,9 +123,10 @@ class Page:
             f"Each toolkit was given the same table, every text cut after {size['tokens']} tokens, "
             f"the same ε and δ, one thread, and base model {base} where it takes one; it wrote "
             f"{size['rows']} rows. Students learn from these rows and are tested on held-out real "
-            "rows, cut alike. Minutes are the processor time of its process, of one thread, from its "
-            "start to its last row, since the machine had other work too; memory is its peak. Nothing was tuned for any toolkit on this table: "
-            "options are its own defaults, or what is said under “What each ε covers”."
+            "rows, cut alike. Minutes are the processor time of its process, of one thread, from "
+            "its start to its last row, since the machine had other work too; memory is its peak. "
+            "Nothing was tuned for any toolkit on this table: options are its own defaults, or "
+            "what is said under “What each ε covers”."
         )
         yield ""
         yield (
@@ -173,7 +178,13 @@ class Page:
         return [*left, *facts, *(_cell([value(row) for row in rows]) for value in values)]
 
     def _covers(self) -> list[str]:
-        header = ["toolkit", "what it is", "sampling against accounting", "unit", "not covered by ε"]
+        header = [
+            "toolkit",
+            "what it is",
+            "sampling against accounting",
+            "unit",
+            "not covered by ε",
+        ]
         shown = (toolkit for toolkit in self._stated.run)
         lines = [[t.name, t.about, t.sampling, t.unit, t.uncovered] for t in shown]
         return [*table(header, lines, 5), "", *self._settings()]
@@ -208,7 +219,9 @@ class Page:
             yield f"- {name}: SHA-256 {sums}"
         for what, value in self._store.settings["about"].items():
             yield f"- {what}: {value}"
-        found = {key[2]: row["versions"] for key, row in self._store.rows.items() if "versions" in row}
+        found = {
+            key[2]: row["versions"] for key, row in self._store.rows.items() if "versions" in row
+        }
         for toolkit, versions in found.items():
             yield f"- {toolkit}: {', '.join(f'{n} {v}' for n, v in versions.items())}"
         yield from (f"- command: {code(line)}" for line in self._store.commands)

@@ -104,7 +104,7 @@ def _run(
 
 
 def _variables(own: bool) -> dict[str, str]:
-    """Return the environment of a child: one thread, no hub, and this project only if it is ours."""
+    """Return what a child finds: one thread, no hub, and this project only where it is ours."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     threads = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     path = {"PYTHONPATH": str(ROOT)} if own else {}

@@ -20,7 +20,8 @@ import torch
 BATCH = 100  # prompts at once
 _NOT_TEXT = (
     "pe.api.image pe.api.tabular pe.data.image pe.data.tabular pe.embedding.image "
-    "pe.embedding.tabular pe.llm.openai pe.llm.azure_openai pe.llm.huggingface pe.llm.huggingface.huggingface tiktoken"
+    "pe.embedding.tabular pe.llm.openai pe.llm.azure_openai pe.llm.huggingface "
+    "pe.llm.huggingface.huggingface tiktoken"
 ).split()
 
 
@@ -97,7 +98,9 @@ def _language_model(job: dict[str, Any]) -> Any:
             temperature=job["options"]["temperature"],
             pad_token_id=tokenizer.pad_token_id,
         )
-        texts = tokenizer.batch_decode(made[:, given.input_ids.shape[1] :], skip_special_tokens=True)
+        texts = tokenizer.batch_decode(
+            made[:, given.input_ids.shape[1] :], skip_special_tokens=True
+        )
         return [" ".join(text.split()) or "." for text in texts]
 
     return Continuation()

@@ -60,9 +60,8 @@ def _base(job: dict[str, Any]) -> Rows:
 
     source = _source(job)
     _, records, _ = read_source(source, Silent())
-    config = run_config(
-        {"base_model": job["base_model"], "max_tokens": job["tokens"], "seed": job["seed"]}
-    )
+    asked = {"base_model": job["base_model"], "max_tokens": job["tokens"], "seed": job["seed"]}
+    config = run_config(asked | job["options"])
     counts = _counts(records, job["rows"])
     template = template_of(source, records.schema)
     frame = untrained_twin(config, records.schema, template, counts, Silent())
