@@ -199,12 +199,13 @@ def job(tmp_path, tiny_base, **more):
     return {**asdict(asked), "folder": str(tmp_path), **more}
 
 
-@pytest.mark.parametrize("kind", ["twin", "base", "redact"])
+TWIN = {"steps": 2, "batch_size": 8, "teacher_share": 0.0, "max_redraws": 1000}
+OURS = {"twin": TWIN, "base": {"max_redraws": 1000}, "redact": {"detector": "patterns"}}
+
+
+@pytest.mark.parametrize("kind", OURS)
 def test_our_rows(kind, tmp_path, tiny_base):
-    options = {"kind": kind, "max_redraws": 1000, "detector": "patterns"}
-    if kind == "twin":
-        options = {k: v for k, v in options.items() if k != "detector"}
-        options |= {"steps": 2, "batch_size": 8, "teacher_share": 0.0}
+    options = {"kind": kind, **OURS[kind]}
     frame, facts = twinset_rows.write_rows(job(tmp_path, tiny_base, options=options))
     assert len(frame) == 8 and set(frame["sentiment"]) == {"positive", "negative"}
     epsilon = facts["epsilon"]
