@@ -72,7 +72,7 @@ def main(
             raise SystemExit(130) from None
     written = Page(store, stated)
     write_text(output / "toolkits.md", written.text())
-    written.draw(output / "toolkits.png")
+    written.picture(output / "toolkits.png")
     typer.echo(output / "toolkits.md")
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from evaluation.bench.arms.plan import ONCE
 from evaluation.bench.arms.scores import ACCURACY, FIDELITY, MAUVE, MEDIAN
 from evaluation.bench.toolkits.measuring import REAL
+from evaluation.bench.toolkits.picture import Point, draw
 from evaluation.bench.toolkits.plan import Stated, Toolkit
 from evaluation.markdown import page, table
 from evaluation.private_table import names_of
@@ -36,6 +37,7 @@ class Page:
         return page(
             "Other toolkits beside twinset",
             ["## Where another toolkit does better", "", *self._better()],
+            ["![Quality against minutes](toolkits.png)"],
             self._introduction(),
             *(self._table(name) for name in self._stated.tables),
             ["## What each ε covers", "", *self._covers()],
@@ -43,30 +45,28 @@ class Page:
             ["## How it was made", "", *self._made()],
         )
 
-    def draw(self, path: Path) -> None:
+    def picture(self, path: Path) -> None:
         """Draw quality against minutes: a panel for each table and ε that has rows."""
-        from evaluation.papers.plots import make_logarithmic, make_panels
-
-        cases = [(t, e) for t in self._stated.tables for e in self._epsilons() if self._has(t, e)]
-        if not cases:
-            return
-        figure, panels = make_panels("Quality against minutes", 1, len(cases), (6 * len(cases), 4))
         student = self._stated.size["students"][0]
-        for panel, (name, epsilon) in zip(panels[0], cases, strict=True):
-            for toolkit in self._stated.run:
-                rows = self._rows(name, epsilon if toolkit.private else ONCE, toolkit.name)
-                if rows:
-                    at = _middle(rows, _minutes), _middle(rows, self._accuracy(name, student))
-                    panel.plot(
-                        *at, "o" if toolkit.ours else "x", color="C0" if toolkit.ours else "C1"
-                    )
-                    panel.annotate(
-                        toolkit.name, at, fontsize=7, xytext=(4, 3), textcoords="offset points"
-                    )
-            make_logarithmic(panel, "x")
-            panel.set(xlabel="minutes", ylabel=f"accuracy, student {student}")
-            panel.set_title(f"{name}, ε = {epsilon:g}", fontsize=9)
-        figure.savefig(path, dpi=110)
+        panels = {
+            f"{name}, ε = {epsilon:g}": points
+            for name in self._stated.tables
+            for epsilon in self._epsilons()
+            if (points := list(self._points(name, epsilon, student)))
+        }
+        if panels:
+            draw(path, panels, f"accuracy of student {student}")
+
+    def _points(self, name: str, epsilon: float, student: str) -> Iterator[Point]:
+        """Yield a point for each toolkit, where any was asked for this ε."""
+        found = [(t, self._rows(name, epsilon, t.name)) for t in self._stated.run if t.private]
+        if not any(rows for _, rows in found):
+            return
+        found += [(t, self._rows(name, ONCE, t.name)) for t in self._stated.run if not t.private]
+        for toolkit, rows in found:
+            if rows:
+                worth = _middle(rows, self._accuracy(name, student))
+                yield Point(toolkit.name, _middle(rows, _minutes), worth, toolkit.ours)
 
     def _epsilons(self) -> list[float]:
         return list(self._stated.size["epsilons"])
@@ -75,9 +75,6 @@ class Page:
         keys = ((name, epsilon, toolkit, seed) for seed in self._stated.size["seeds"])
         found = (self._store.rows.get(key) for key in keys)
         return [row for row in found if row is not None and ACCURACY in row]
-
-    def _has(self, name: str, epsilon: float) -> bool:
-        return any(self._rows(name, epsilon, toolkit.name) for toolkit in self._stated.run)
 
     def _target(self, name: str) -> str:
         return names_of(self._stated.tables[name]["attributes"])
