@@ -80,7 +80,7 @@ def _language_model(job: dict[str, Any]) -> Any:
     model = AutoModelForCausalLM.from_pretrained(job["base_model"], dtype=torch.float32).eval()
     longest = model.config.max_position_embeddings - job["tokens"]
 
-    class Continuation(LLM):  # type: ignore[misc]  # its own base class
+    class Continuation(LLM):
         @torch.no_grad()
         def get_responses(self, requests: list[Any], **generation_args: Any) -> list[str]:
             asked = ["\n".join(m["content"] for m in r.messages) for r in requests]
