@@ -34,6 +34,6 @@ def draw(path: Path, panels: Mapping[str, Sequence[Point]], measure: str) -> Non
             panel.plot(*at, "o" if point.ours else "x", color=colour)
             panel.annotate(point.name, at, (4, 3), textcoords="offset points", fontsize=8)
         panel.set(xscale="log", xlabel="processor minutes", ylabel=measure)
-        panel.margins(x=0.25)
+        panel.margins(x=0.45)
         panel.set_title(title, fontsize=9)
     figure.savefig(path, dpi=100)
