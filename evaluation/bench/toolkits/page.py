@@ -134,7 +134,7 @@ class Page:
             "its start to its last row, since the machine had other work too; memory is its peak. "
             "Nothing was tuned for any toolkit on this table: options are its own defaults, or "
             "what is said under “What each ε covers”. But twinset's defaults were chosen by "
-            "this project on such tables, these among them (docs/tuning.md); no other toolkit's were."
+            "this project on such tables, these among them (docs/tuning.md); no others' were."
         )
         yield ""
         yield (
