@@ -208,10 +208,10 @@ class Page:
         for toolkit in self._stated.toolkits:
             if not toolkit.writer:
                 yield f"- {toolkit.name}: {toolkit.about}. {toolkit.reason}"
-        for key in map(tuple, self._stated.measurements()):
-            row = self._store.rows.get(key, {ACCURACY: {}})
+        for key in self._stated.measurements():
+            row = self._store.rows.get(tuple(key), {ACCURACY: {}})
             if ACCURACY not in row:
-                yield f"- {key[0]}, {key[2]}, ε {key[1]:g}: {row['failed']}"
+                yield f"- {key.table}, {key.toolkit}, ε {key.epsilon:g}: {row['failed']}"
         yield from self._missing()
 
     def _missing(self) -> Iterator[str]:
