@@ -195,7 +195,7 @@ def test_short_memory_halves_the_check_and_the_probe_too(monkeypatch, tiny_base)
     sizes.clear()
     config = RunConfig(speed=SpeedConfig(physical_batch=8, precision="float32"))
     assert measure(base, config, plan(24, mismatch_weight=0.0), 16).record_seconds > 0
-    assert sizes == [1, 8, 1, 4, 1, 2, 2]
+    assert sizes == [1, 8, 1, 4, 1, 2]
 
 
 @pytest.mark.parametrize("policy", ["adaptive", pytest.param("importance", marks=pytest.mark.slow)])

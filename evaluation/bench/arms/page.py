@@ -76,6 +76,12 @@ class Page:
         attributes = self._stated.tables[name]["attributes"]
         return [*attributes, names_of(attributes)] if len(attributes) > 1 else list(attributes)
 
+    @property
+    def _real(self) -> str:
+        """How many real rows a twin is compared with."""
+        rows = self._stated.size["rows"]
+        return WHOLE if WHOLE in rows else str(rows[-1])
+
     def _summary(self) -> list[str]:
         most, student = self._stated.size["rows"][-1], self._students[0]
         header = ["table", "ε", "real", "twin", "real − twin", "twin − base", "best twin − teacher"]
@@ -85,9 +91,9 @@ class Page:
             for epsilon in self._stated.size["epsilons"]
         ]
         explained = (
-            f"All labels together, student {student}; twin: “{TWIN}” of {most} rows, beside N real "
-            "rows. The last column takes the best student of the twin, and the teacher alone at "
-            "the same total ε. Means of the seeds that both have."
+            f"All labels together, student {student}; twin: “{TWIN}” of {most} rows, beside "
+            f"{self._real} real rows. The last column takes the best student of the twin, and the "
+            "teacher alone at the same total ε. Means of the seeds that both have."
         )
         return [explained, "", *table([*header, "MAUVE"], lines, 2)]
 
@@ -98,7 +104,7 @@ class Page:
             cases = self._rows((name, epsilon, arm, rows))
             return [_mean(_accuracy(row, target, one) for row in cases) for one in of]
 
-        (real,) = students(ONCE, REAL, WHOLE, [student])
+        (real,) = students(ONCE, REAL, self._real, [student])
         (base,) = students(ONCE, BASE_ARM, most, [student])
         (twin,) = students(epsilon, TWIN, most, [student])
         (teacher,) = students(epsilon, TEACHER_ARM, ALL_ROWS, [TEACHER])
@@ -147,12 +153,14 @@ class Page:
         lines = []
         for case in cases:
             rows = self._rows(case)
+            if not rows:  # it is named at the end
+                continue
             _, epsilon, arm, wanted = case
             spent = max((row[EPSILON] for row in rows if row[EPSILON] is not None), default=None)
             left = [arm, "none" if epsilon == ONCE else f"{epsilon:g}", wanted]
             facts = [str(len(rows)), "" if spent is None else up_decimals(spent), _number(rows)]
             shown = (_cell([value(row) for row in rows], blank) for value in values)
-            lines.append([*left, *facts, *(shown if rows else [NOT_RUN] * len(values))])
+            lines.append([*left, *facts, *shown])
         return table(["arm", "ε", "rows", "seeds", "ε spent", "rows kept", *header], lines, 3)
 
     def _costs(self) -> list[str]:
