@@ -67,6 +67,8 @@ class Adapter:
         """
         factors = self._read(model, file, name)
         with torch.no_grad():
+            for own in model.parameters():  # to write into a mapped file's pages is far slower
+                own.data = own.clone()
             for layer, weight in _weights(model).items():
                 a, b = (factors[f"{layer}.{which}"].to(weight.dtype) for which in "AB")
                 weight.addmm_(b, a, alpha=self.scaling)  # no product of its own in memory

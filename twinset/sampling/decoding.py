@@ -28,10 +28,9 @@ from twinset.models.packed_layers import PackedLinears
 from twinset.sampling.compiled import check_compiler, compiled
 from twinset.sampling.kv_cache import SLOTS_TOGETHER, SlotCache, States, rounded
 from twinset.sampling.row_memory import RowMemory
-from twinset.sampling.token_sampling import drawn_tokens, guided, token_probabilities
+from twinset.sampling.token_sampling import NO_TOKEN, drawn_tokens, guided, token_probabilities
 
 WINDOWS = ("sliding_window", "window_size")  # as configurations call it
-NO_TOKEN = -1
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,8 @@ class Request:
     Args:
         key: what the caller knows it by.
         prompts: token ids of its prompt; under guidance, of a wrong prompt behind it.
-        bias: (V,) added to the logits of tokens that the row has not yet; None: nothing is.
+        bias: (V,) added to the logits of tokens that the row has not yet, but that of its end; None:
+            nothing is.
     """
 
     key: int
@@ -275,7 +275,7 @@ class _Batch:
     def write_token(self, generator: torch.Generator, end: int, max_new_tokens: int) -> list[_Row]:
         """Append one token a row; return the rows that have ended, which leave the batch."""
         bias = None if self._bias is None else self._bias[: len(self.rows)]
-        tokens = drawn_tokens(*self.logits(), self._config, generator, bias)
+        tokens = drawn_tokens(*self.logits(), self._config, generator, bias, end)
         return self._advance(tokens.tolist(), end, max_new_tokens)
 
     def logits(self) -> tuple[Tensor, Tensor | None]:

@@ -15,6 +15,7 @@ from torch import Tensor
 from twinset.config import SamplingConfig
 
 CACHED = 1 << 19  # float32 numbers that stay in a processor's cache from one pass to the next
+NO_TOKEN = -1
 PLAUSIBLE = 0.01  # of the likeliest token's probability; guidance lifts nothing below it
 
 
@@ -24,10 +25,11 @@ def drawn_tokens(
     config: SamplingConfig,
     generator: torch.Generator,
     bias: Tensor | None = None,
+    end: int = NO_TOKEN,
 ) -> Tensor:
     """Draw one token a row: (R, V) logits, and under guidance those of a wrong prompt → (R,) ids.
 
-    `bias` (R, V) is added to the logits.
+    `bias` (R, V) is added to the logits, but that of `end`: see `biased`.
 
     A few rows at a time: each is passed over a dozen times, and had better stay in the cache.
     """
@@ -37,9 +39,31 @@ def drawn_tokens(
         rows = slice(start, start + step)
         logits = own[rows] if wrong is None else guided(own[rows], wrong[rows], config.guidance)
         if bias is not None:
-            logits = logits + bias[rows]  # in float32
+            logits = biased(logits, bias[rows], end)
         drawn.append(next_tokens(logits, config, generator))
     return torch.cat(drawn)
+
+
+def biased(logits: Tensor, bias: Tensor, end: int = NO_TOKEN) -> Tensor:
+    """Add a bias (R, V) to logits (R, V), in float32; `end` is then as likely as it was before.
+
+    For words that became likelier would crowd it out, and rows grow longer.
+
+    >>> logits, bias = torch.zeros(1, 3), torch.tensor([[5.0, 5.0, 0.0]])
+    >>> biased(logits, bias, end=0).softmax(1)[0].numpy().round(3)
+    array([0.333, 0.662, 0.004], dtype=float32)
+    """
+    changed = logits + bias
+    if end != NO_TOKEN:
+        grown = _log_mass_but(changed, end) - _log_mass_but(logits, end)
+        changed[:, end] = logits[:, end] + grown.nan_to_num(0.0)  # it may be the only one
+    return changed
+
+
+def _log_mass_but(logits: Tensor, end: int) -> Tensor:
+    """Return the logarithm (R,) of the mass of all tokens but one."""
+    sides = logits[:, :end].float(), logits[:, end + 1 :].float()
+    return torch.logaddexp(*(side.logsumexp(1) for side in sides))
 
 
 def guided(own: Tensor, wrong: Tensor, strength: float) -> Tensor:

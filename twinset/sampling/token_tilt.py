@@ -89,6 +89,7 @@ def expected_presence(
         pieces = enumerate(states.split(TOKENS_TOGETHER))
         absent = [_log_absent(head(x)[: len(row) - i * TOKENS_TOGETHER]) for i, x in pieces]
         total += -torch.expm1(torch.stack(absent).sum(0)).double().cpu() * presence(row, end)[1]
+    total[end] = 0  # as it is not counted: it would seem far too frequent, and rows never end
     found: np.ndarray = (total / max(1, len(rows))).numpy()
     return found
 
