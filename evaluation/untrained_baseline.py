@@ -53,7 +53,8 @@ def untrained_twin(
     )
     prompts = prompt_tokens(template, schema.combinations, base.tokenizer)
     longest = text_budget(prompts, context_length(base.model), training.max_tokens)
-    asked = fuse(base.model), base.tokenizer, prompts, config.sampling, longest
+    sampling = config.sampling.settled(bool(config.privacy.teacher_share))
+    asked = fuse(base.model), base.tokenizer, prompts, sampling, longest
     groups = RowGroups() if kept is None else kept
     made = draw_groups(lambda stream: Sampler(*asked, stream), counts, progress, groups)
     rows = [row for number in range(made) for row in groups.read(number)]

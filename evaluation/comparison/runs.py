@@ -32,6 +32,7 @@ from evaluation.utility.heldout_loss import perplexity
 from evaluation.utility.train_and_test import accuracy as accuracy_of
 from evaluation.utility.train_and_test import label_fidelity, targets, train_on
 from twinset.config import RunConfig
+from twinset.config.plan import with_teacher
 from twinset.data.tokenization import TokenisedRecords, prompt_tokens, text_budget, tokenise
 from twinset.errors import InputError
 from twinset.models.base_model import BaseModel, context_length, load_base, special_token_strings
@@ -102,7 +103,7 @@ class PolicyTrials:
         return PolicyRun(values, seconds)
 
     def _untrained(self, seed: int) -> PolicyRun:
-        config = seeded(self._config, seed)
+        config = with_teacher(seeded(self._config, seed), len(self._data.train))
         seconds: Seconds = {}
         with timed(seconds, "sampling"):
             labels = Counter(self._data.train.labels)

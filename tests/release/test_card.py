@@ -94,7 +94,7 @@ def test_the_header_is_what_a_hub_reads():
 
 
 def test_it_states_how_the_twin_was_made():
-    sampling = SamplingConfig(top_p=0.9, temperature=1, typical_p=0.7)
+    sampling = SamplingConfig(guidance=1.0, top_p=0.9, temperature=1, typical_p=0.7)
     made = description(sampling=sampling, title="Film reviews")
     text = card(ledger(TRAINING), made, label_rows={("fresh",): 4, ("rotten",): 2})
     claim = guarantee(ledger(TRAINING))

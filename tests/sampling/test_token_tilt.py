@@ -128,8 +128,7 @@ def test_likelier_words_leave_rows_as_likely_to_end(model):
     bias = torch.zeros(VOCABULARY)
     bias[1:] = 2.0
     usual, tilted = (
-        np.mean([END in ids for ids in written(model, one, 4000, end=END)])
-        for one in (None, bias)
+        np.mean([END in ids for ids in written(model, one, 4000, end=END)]) for one in (None, bias)
     )
     crowded = np.mean([END in ids for ids in written(model, bias, 4000)])
     assert tilted == pytest.approx(usual, abs=0.02)

@@ -181,7 +181,12 @@ ROWS = (
 DECODING = (
     Option("top_p", float, "Draw from the likeliest tokens up to this probability."),
     Option("temperature", float, "Below 1: safer text; above 1: more varied."),
-    Option("guidance", float, "How hard rows are pressed towards their label; 0 is not at all."),
+    Option(
+        "guidance",
+        float,
+        "How hard rows are pressed towards their label; left out: 0 where a teacher judges them, "
+        "else 0.5.",
+    ),
     Option("tilt", float, "How far words are tilted towards released counts; 0 is not at all."),
     Option("typical_p", float, "Typical decoding with this mass, instead of top-p."),
     Option("max_new_tokens", int, "Longest text written; left out: as in training."),

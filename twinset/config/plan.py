@@ -281,20 +281,23 @@ def _highest_epsilon(privacy: PrivacyConfig, policy: PolicyConfig) -> float:
 
 
 def with_teacher(config: RunConfig, records: int) -> RunConfig:
-    """Settle whether there is a teacher where the options do not say: where it would know enough.
+    """Settle whether there is a teacher, where it would know enough, and so the guidance.
+
+    What the options say stays.
 
     Args:
         config: the run's options.
         records: N, or number of owners: public.
     """
     privacy = config.privacy
-    if privacy.teacher_share is not None:
-        return config
-    delta = _delta(privacy, records)
-    asked = replace(privacy, teacher_share=TEACHER_SHARE)
-    noise = _release_noise(asked, privacy.target_epsilon, delta)[RELEASED.index(TEACHER)]
-    knows = records >= RECORDS_FOR_NOISE * noise
-    return replace(config, privacy=asked if knows else replace(privacy, teacher_share=0.0))
+    if privacy.teacher_share is None:
+        delta = _delta(privacy, records)
+        asked = replace(privacy, teacher_share=TEACHER_SHARE)
+        noise = _release_noise(asked, privacy.target_epsilon, delta)[RELEASED.index(TEACHER)]
+        knows = records >= RECORDS_FOR_NOISE * noise
+        privacy = asked if knows else replace(privacy, teacher_share=0.0)
+    sampling = config.sampling.settled(bool(privacy.teacher_share))
+    return replace(config, privacy=privacy, sampling=sampling)
 
 
 def _delta(privacy: PrivacyConfig, records: int) -> float:

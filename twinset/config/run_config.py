@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
 from twinset.config.bounds import SEEDS, Bounds, bounded, check_options, within
@@ -29,6 +29,7 @@ LARGEST_EPSILON = 1e6  # beyond it nothing is private, and double precision cann
 ROWS = Bounds(1, 10**9)  # of a twin
 HOLD_OUT = Bounds(0, 0.5)  # share of a private table
 RECORDS = Bounds(1, 10**9)  # of a private table that is not there yet
+UNJUDGED_GUIDANCE = 0.5  # where no teacher judges rows
 
 
 def _require(condition: bool, message: str) -> None:
@@ -209,7 +210,7 @@ class SamplingConfig:
 
     top_p: float = bounded(0.95, 1e-3, 1)
     temperature: float = bounded(1.0, 1e-6, 100)
-    guidance: float = bounded(1.0, 0, 100, hint="0 switches it off")
+    guidance: float | None = bounded(None, 0, 100, hint="0 switches it off")
     tilt: float = bounded(1.0, 0, 2, hint="0 switches it off")
     typical_p: float | None = bounded(None, 1e-3, 1)
     max_new_tokens: int | None = bounded(None, 1, 10**6)
@@ -219,7 +220,7 @@ class SamplingConfig:
     engine: Engine = "torch"
     endings: Endings = "keep"  # private texts that were cut at max_tokens end so too
     filter: Filter = "none"
-    teacher_redraws: int = bounded(2, 0, 20, hint="0 asks no teacher")
+    teacher_redraws: int = bounded(4, 0, 20, hint="0 asks no teacher")
 
     def __post_init__(self) -> None:
         """Refuse decoding settings that define no distribution."""
@@ -229,6 +230,16 @@ class SamplingConfig:
             "`engine=vllm` has no guidance, no tilt and no typical decoding; add `guidance=0` and "
             "`tilt=0`, and leave `typical_p` out, or take `engine=torch`",
         )
+
+    def settled(self, teacher: bool) -> SamplingConfig:
+        """Settle guidance where the options do not say: rows that a teacher judges need none.
+
+        Guidance makes labels true, and rows less like real ones.
+        """
+        if self.guidance is not None:
+            return self
+        judged = teacher and self.teacher_redraws > 0
+        return replace(self, guidance=0.0 if judged else UNJUDGED_GUIDANCE)
 
 
 @dataclass(frozen=True)

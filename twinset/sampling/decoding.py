@@ -40,7 +40,7 @@ class Request:
     Args:
         key: what the caller knows it by.
         prompts: token ids of its prompt; under guidance, of a wrong prompt behind it.
-        bias: (V,) added to the logits of tokens that the row has not yet, but that of its end; None:
+        bias: (V,) added to the logits of tokens that the row has not yet, the end apart; None:
             nothing is.
     """
 

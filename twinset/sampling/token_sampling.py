@@ -34,10 +34,10 @@ def drawn_tokens(
     A few rows at a time: each is passed over a dozen times, and had better stay in the cache.
     """
     step = max(1, CACHED // own.shape[1]) if own.is_cpu else len(own)
-    drawn = []
+    drawn, strength = [], config.guidance or 0.0
     for start in range(0, len(own), step):
         rows = slice(start, start + step)
-        logits = own[rows] if wrong is None else guided(own[rows], wrong[rows], config.guidance)
+        logits = own[rows] if wrong is None else guided(own[rows], wrong[rows], strength)
         if bias is not None:
             logits = biased(logits, bias[rows], end)
         drawn.append(next_tokens(logits, config, generator))

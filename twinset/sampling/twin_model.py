@@ -148,7 +148,7 @@ class TwinModel:
             self.base_name or self.base_origin,
             self.template,
             self.schema,
-            sampling,
+            self._settled(sampling),
             base_origin=self.base_origin,
             redrawn=redrawn or {},
         )
@@ -156,7 +156,7 @@ class TwinModel:
 
     def sampler(self, sampling: SamplingConfig, stream: int) -> Sampler:
         """Return what draws rows, with random numbers of its own for each stream."""
-        prompts = self._prompts
+        sampling, prompts = self._settled(sampling), self._prompts
         engine = self._vllm.decode if sampling.engine == "vllm" else None
         model = self._fastest if engine is None else self.model
         longest, biases = self.text_tokens, self._biases(sampling.tilt)
@@ -164,6 +164,9 @@ class TwinModel:
         return Sampler(
             model, self.tokenizer, prompts, sampling, longest, stream, engine, biases, denies
         )
+
+    def _settled(self, sampling: SamplingConfig) -> SamplingConfig:
+        return sampling.settled(self.teacher is not None)
 
     def _biases(self, strength: float) -> dict[Combination, Tensor]:
         if self.tilt is None or not strength:
