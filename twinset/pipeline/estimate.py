@@ -43,7 +43,7 @@ from twinset.training.mismatch_loss import MismatchLoss
 PROBE_ROWS, PROBE_TOKENS = 256, 2  # of the sampler's probe
 ROW_PROBE, ROW_PROBES = 0.7, 2  # seconds, and how often
 # A record takes half as long in a physical batch as alone: as much of one as there is time for.
-RECORD_PROBE, RECORD_PROBES = 3.0, 1
+RECORD_PROBE, RECORD_PROBES = 2.0, 1
 READ_SHARE = 0.4  # of a record's seconds: to read its text once, with the questions, by itself
 DENIED_SHARE = 0.45  # about so many rows are drawn again for each of the twin's
 
