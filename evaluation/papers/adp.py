@@ -339,14 +339,17 @@ COLOURS |= {CLIPPED: COLOURS[PUBLISHED], **{name: COLOURS[form] for name, form i
 LINES = {MEAN: "o:"} | dict.fromkeys((CLIPPED, LARGEST, NOMINAL), "o--")
 
 
+def _style(form: str) -> dict[str, Any]:
+    return {"form": LINES.get(form, "o-"), "color": COLOURS[form]}
+
+
 def _draw_perplexities(panel: Any, results: Results) -> None:
     def of(form: str, sigma: float) -> dict[int, float]:
         return results.values((form, sigma, 0), "perplexity_test")
 
     for form in FORMS:
         seeds = [of(form, sigma) for sigma in SIGMAS]
-        style = {"form": LINES.get(form, "o-"), "color": COLOURS[form], "label": form}
-        seed_line(panel, seeds, middle=middle, **style)
+        seed_line(panel, seeds, middle=middle, label=form, **_style(form))
     for form in (NO_DP, CLIPPED):
         bare = middle(of(form, 0.0).values())
         panel.axhline(bare, color=COLOURS[form], linestyle="--", label=form)
@@ -363,8 +366,8 @@ def _draw_exposures(panel: Any, results: Results, sigma: float) -> None:
         copies = planted_in(form)
         if noise in (0.0, sigma) and len(copies) > 1:
             seeds = [results.values((form, noise, n), "exposure") for n in copies]
-            style = {"form": LINES.get(form, "o-"), "color": COLOURS[form]}
-            seed_line(panel, seeds, places=list(map(PLANTED.index, copies)), **style)
+            places = list(map(PLANTED.index, copies))
+            seed_line(panel, seeds, places=places, **_style(form))
     panel.axhline(UNKNOWN, color="0.6", linestyle=":")
     name_panel(panel, f"exposure, bits, σ = {sigma:g}", [f"{copies}×" for copies in PLANTED])
     panel.set_ylim(0, 1.03 * LARGEST_EXPOSURE)

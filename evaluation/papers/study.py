@@ -17,7 +17,8 @@ How a paper is written, `NAME` being one short word:
    table of the page, so what the verdict rests on gets a table.
 4. `results/NAME.json`, `.md`, `.png`: the published rows. After a change of prose or tables
    `python -m evaluation.papers.NAME --page --output evaluation/papers/results` writes the page
-   again; it needs no data. `test_study.py` checks that page against rows and prose.
+   again; it needs no data. `test_study.py` checks that page against rows and prose. With
+   `--elsewhere` rows that are missing are made on another machine, and say so.
 5. `tests/evaluation/papers/test_NAME.py`: the mathematics of the paper's mechanism with its
    negative controls, and one slow run of size `tiny`, stopped and resumed.
 """
