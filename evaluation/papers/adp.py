@@ -279,12 +279,11 @@ def _at_equal_epsilon(results: Results, ours: Model, theirs: Model) -> dict[str,
     }
     return {
         "trained with": form,
+        "compared with": reference,
         "equal in": EQUAL_IN[reference],
         "σ": f"{sigma:g}",
-        "its ε": matched or largest_nominal(results, *ours),
-        "compared with": reference,
-        "noise ÷ σC": f"{fmean(results.values((*theirs, 0), 'mean_noise').values()):.3g}",
-        "ε of every line": guaranteed(results, (*theirs, 0)),
+        "ε, adaptive": matched or largest_nominal(results, *ours),
+        "ε, compared with": guaranteed(results, (*theirs, 0)),
         "perplexity ÷": relative(results, ours, theirs),
         **less,
     }

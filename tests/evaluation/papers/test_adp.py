@@ -168,7 +168,6 @@ def test_what_is_left_at_equal_epsilon_is_compared_with_its_own_reference(tmp_pa
                 "epsilon_matched": 1.5 if form in EQUAL else None,
                 "events": [event_to_dict(NonPrivateAccess("none") if form == CLIPPED else EVENT)],
                 "epsilon_nominal": 9.0,
-                "mean_noise": 0.5,
             }
     rows = {(row["compared with"], row["σ"]): row for row in adp.at_equal_epsilon(results)}
     assert set(rows) == {(form, f"{s:g}") for form in (CLIPPED, *EQUAL) for s in SIGMAS}
@@ -178,9 +177,9 @@ def test_what_is_left_at_equal_epsilon_is_compared_with_its_own_reference(tmp_pa
         a, b = MODELS.index(ours), MODELS.index(theirs)
         assert row["trained with"] == ours[0]
         assert row["perplexity ÷"].value == pytest.approx((100 + a) / (100 + b))
-        assert row["its ε"] == ("9.00" if reference == CLIPPED else "1.50")
+        assert row["ε, adaptive"] == ("9.00" if reference == CLIPPED else "1.50")
         every = "none" if reference == CLIPPED else up_decimals(epsilon([EVENT], adp.DELTA))
-        assert row["ε of every line"] == every
+        assert row["ε, compared with"] == every
         less = row.get("exposure less, 100×")
         assert (less is None) == (reference in (MEAN, NOMINAL))
         if less:
