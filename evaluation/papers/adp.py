@@ -89,8 +89,8 @@ EQUAL_IN = {CLIPPED: "clipping alone", LARGEST: "largest ε", MEAN: "mean ε", N
 FORMS = (DP_SGD, *ADAPTIVE, *EQUAL)
 MODELS = ((NO_DP, 0.0), (CLIPPED, 0.0), *((form, sigma) for sigma in SIGMAS for form in FORMS))
 PLANTED = (0, 10, 100, 1000)  # copies of the canary; perplexities are of models that saw none
-# of those references; 10 copies are not learned even without noise
-PLANTED_IN = {CLIPPED: (0, 100, 1000), LARGEST: (0, 100, 1000), MEAN: (0,), NOMINAL: (0,)}
+# Of those references: 10 copies are not learned even without noise, 1000 mostly known by heart.
+PLANTED_IN = {CLIPPED: (0, 100), LARGEST: (0, 100), MEAN: (0,), NOMINAL: (0,)}
 ATTACKED = (PUBLISHED, SOUND)  # where weights come from makes no difference
 
 
@@ -335,11 +335,11 @@ def weights(results: Results) -> list[dict[str, str]]:
 COLOURS = {NO_DP: "0.4", DP_SGD: "C3", ADP: "C1", PUBLISHED: "C1", LOGARITHMIC: "C4", SOUND: "C0"}
 # A reference has the colour of the form that it is compared with.
 COLOURS |= {CLIPPED: COLOURS[PUBLISHED], **{name: COLOURS[form] for name, form in EQUAL.items()}}
-LINES = {MEAN: "o:"} | dict.fromkeys((CLIPPED, LARGEST, NOMINAL), "o--")
+LINES = {CLIPPED: "D--", LARGEST: "D--", MEAN: "s:", NOMINAL: "D--"}
 
 
 def _style(form: str) -> dict[str, Any]:
-    return {"form": LINES.get(form, "o-"), "color": COLOURS[form]}
+    return {"form": LINES.get(form, "o-"), "color": COLOURS[form], "markersize": 5}
 
 
 def _draw_perplexities(panel: Any, results: Results) -> None:
@@ -366,7 +366,8 @@ def _draw_exposures(panel: Any, results: Results, sigma: float) -> None:
         if noise in (0.0, sigma) and len(copies) > 1:
             seeds = [results.values((form, noise, n), "exposure") for n in copies]
             places = list(map(PLANTED.index, copies))
-            seed_line(panel, seeds, places=places, **_style(form))
+            gaps = {"linestyle": ""} if copies != PLANTED else {}  # no line where none is known
+            seed_line(panel, seeds, places=places, **_style(form), **gaps)
     panel.axhline(UNKNOWN, color="0.6", linestyle=":")
     name_panel(panel, f"exposure, bits, σ = {sigma:g}", [f"{copies}×" for copies in PLANTED])
     panel.set_ylim(0, 1.03 * LARGEST_EXPOSURE)
