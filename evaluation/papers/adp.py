@@ -366,8 +366,8 @@ def _draw_exposures(panel: Any, results: Results, sigma: float) -> None:
         if noise in (0.0, sigma) and len(copies) > 1:
             seeds = [results.values((form, noise, n), "exposure") for n in copies]
             places = list(map(PLANTED.index, copies))
-            gaps = {"linestyle": ""} if copies != PLANTED else {}  # no line where none is known
-            seed_line(panel, seeds, places=places, **_style(form), **gaps)
+            gaps = {"form": "D"} if copies != PLANTED else {}  # no line over what is not known
+            seed_line(panel, seeds, places=places, **_style(form) | gaps)
     panel.axhline(UNKNOWN, color="0.6", linestyle=":")
     name_panel(panel, f"exposure, bits, σ = {sigma:g}", [f"{copies}×" for copies in PLANTED])
     panel.set_ylim(0, 1.03 * LARGEST_EXPOSURE)
