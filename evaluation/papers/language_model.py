@@ -129,12 +129,14 @@ def train_model(
     seed: int,
     count: Count = no_op,
     make: MakePolicy = make_policy,
+    *,
+    clip: bool = False,
 ) -> list[Event]:
     """Train a model in place and return what that spent.
 
     For what it guarantees see `twinset.privacy.statement.theorems`, TRAINING. A unit is one line,
     all its words together; the number of lines is taken as public. Without noise nothing is
-    clipped.
+    clipped, unless asked for.
 
     Args:
         model: what `ClippingEngine` takes.
@@ -144,11 +146,12 @@ def train_model(
         seed: of the batches without privacy. With noise, neither batches nor noise is ever seeded.
         count: called with (done, total) after each step.
         make: makes the policy; uniform noise where left out.
+        clip: clip without noise too, which guarantees nothing.
     """
     plan, spent = plan_of(len(records), recipe, noise_multiplier), list[Event]()
     private = noise_multiplier > 0
     randomness = Randomness.from_os() if private else Randomness.for_tests(seed)
-    norm = recipe.max_grad_norm if private else math.inf
+    norm = recipe.max_grad_norm if private or clip else math.inf
 
     def notify(report: StepReport) -> None:
         count(report.step, plan.steps)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pandas as pd
 
 from evaluation.leakage.overlap import HELDOUT, RUN, SAMPLE, TRAIN
+from evaluation.papers import stated_epsilon
 from evaluation.papers.intervals import Interval, difference
 from evaluation.papers.plots import legend_beside, make_panels, seed_line
 from evaluation.papers.results_store import Results
@@ -278,6 +279,8 @@ class Tables:
             "decodings": list(self.decodings()),
             "apart": list(self.apart()),
             "leaks": [line for data in DATA for line in self.leaks(data)],
+            "stated": list(stated_epsilon.worth()),
+            "few": stated_epsilon.fewest(),
             "loss": str(Loss(**self.size["loss"])),
             "judge": self.judge,
             "run": RUN,

@@ -43,7 +43,7 @@ class PolicyMaker:
 
 def attack_row(policy: PolicyConfig, sigma: float, trials: int) -> dict[str, Any]:
     """Return what an attack on a single step, and on a few, showed of ε; made-up records only."""
-    found = MechanismAudit(policy, noise_multiplier=sigma, trials=trials).run()
+    found = MechanismAudit(policy, noise_multiplier=sigma, trials=trials).run_steps()
     return {
         "findings": [
             asdict(one) | {"guaranteed": guaranteed_for_json(one.guaranteed)} for one in found

@@ -113,8 +113,8 @@ def _shown(value: Any) -> Any:
 
 def _measured(results: Results) -> Iterator[str]:
     yield f"size: {plain(results.settings['size'])}"
-    for name in ("about", "sources"):
-        yield from (f"{plain(k)}: {plain(v)}" for k, v in results.settings[name].items())
+    known = [*results.made(), *results.settings["sources"].items()]
+    yield from (f"{plain(name)}: {plain(value)}" for name, value in known)
     yield from (f"command: {code(command)}" for command in results.commands)
 
 

@@ -17,7 +17,8 @@ How a paper is written, `NAME` being one short word:
    table of the page, so what the verdict rests on gets a table.
 4. `results/NAME.json`, `.md`, `.png`: the published rows. After a change of prose or tables
    `python -m evaluation.papers.NAME --page --output evaluation/papers/results` writes the page
-   again; it needs no data. `test_study.py` checks that page against rows and prose.
+   again; it needs no data. `test_study.py` checks that page against rows and prose. With
+   `--elsewhere` rows that are missing are made on another machine, and say so.
 5. `tests/evaluation/papers/test_NAME.py`: the mathematics of the paper's mechanism with its
    negative controls, and one slow run of size `tiny`, stopped and resumed.
 """
@@ -153,7 +154,7 @@ def run(study: type[Study], arguments: Sequence[str] | None = None) -> None:
     else:
         try:
             with Console() as progress:
-                results = _make_rows(made, options.seeds, options.output, progress)
+                results = _make_rows(made, options, progress)
         except KeyboardInterrupt:
             raise SystemExit(130) from None
     typer.echo(publish(made, results), nl=False)
@@ -245,6 +246,8 @@ def _parser(study: type[Study]) -> argparse.ArgumentParser:
     parser.add_argument("--dry-run", action="store_true", help=dry)
     again = "write page and figure of finished rows again; needs no files"
     parser.add_argument("--page", action="store_true", help=again)
+    moved = "add to rows of another machine or other versions; rows made here say so"
+    parser.add_argument("--elsewhere", action="store_true", help=moved)
     return parser
 
 
@@ -267,7 +270,7 @@ def _words(key: Any) -> str:
     return ", ".join(f"{n} {v}" for n, v in key._asdict().items() if n != "seed")
 
 
-def _make_rows(study: Study, seeds: int, output: Path, progress: Progress) -> Results:
+def _make_rows(study: Study, options: argparse.Namespace, progress: Progress) -> Results:
     """Make every row that is missing; the weight cache is removed once none is.
 
     Raises:
@@ -276,15 +279,16 @@ def _make_rows(study: Study, seeds: int, output: Path, progress: Progress) -> Re
     if missing := [name for name in study.options("files") if name not in study.paths]:
         option = _option(missing[0])
         raise InputError(f"{option}: name a file; only --dry-run and --page need none")
+    output: Path = options.output
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"--output {output}: no folder ({error.strerror})") from None
     path, command = output / f"{study.name}.json", command_line(f"evaluation.papers.{study.name}")
-    results = Results.resume(path, study.settings(), command)
+    results = Results.resume(path, study.settings(), command, options.elsewhere)
     results.facts = dict(study.facts())
     context = RunContext(progress, path.with_name(f".{study.name}-{results.digest}"))
-    for turn, key in results.missing(study.keys(seeds)):
+    for turn, key in results.missing(study.keys(options.seeds)):
         progress.say(f"row {turn}: {_words(key)}, seed {key[-1]}")
         results.add(key, study.row(key, context))
     shutil.rmtree(context.folder, ignore_errors=True)

@@ -141,6 +141,23 @@ def test_without_noise_there_is_no_guarantee_and_a_seed_repeats_it(setting):
     assert not torch.equal(found[2], found[3])  # private noise is never seeded
 
 
+@pytest.mark.parametrize("clip", [True, False])
+def test_without_noise_gradients_are_clipped_if_asked_for(setting, clip):
+    lengths = []
+
+    class Lengths(Spy):
+        def release(self, sums, records):
+            lengths.append((float(torch.cat([s.flatten() for s in sums]).norm()), len(records)))
+            return self._policy.release(sums, records)
+
+    def make(params):
+        return Lengths(make_policy(params))
+
+    events = train_model(*setting, Recipe(8, 5, 1e-3, NORM), 0.0, 0, make=make, clip=clip)
+    assert isinstance(events[0], NonPrivateAccess)
+    assert all(length <= NORM * many * 1.0001 for length, many in lengths) is clip
+
+
 def test_perplexity_is_that_of_the_model(setting):
     model, records = setting
     nats = tokens = 0.0

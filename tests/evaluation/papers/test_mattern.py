@@ -4,8 +4,9 @@ import math
 from pathlib import Path
 
 import pytest
+from opacus.accountants import RDPAccountant
 
-from evaluation.papers import mattern, review_twins
+from evaluation.papers import mattern, review_twins, stated_epsilon, study
 from evaluation.papers.mattern import (
     ALL,
     MAIN,
@@ -24,12 +25,11 @@ from evaluation.papers.study import read_size
 from evaluation.utility.embeddings import SentenceEncoder
 from tests.helpers.evaluated import reviews as made_up
 from tests.helpers.evaluated import without_downloads
-from tests.helpers.study_runs import notes_of, run_study, stopped_and_finished
+from tests.helpers.study_runs import run_study, stopped_and_finished
 from twinset.errors import InputError
 from twinset.privacy.accounting.accountant import epsilon
-from twinset.privacy.accounting.calibration import calibrate_noise_multiplier
 from twinset.privacy.accounting.events import SubsampledGaussian
-from twinset.privacy.accounting.rounding import up_decimals
+from twinset.privacy.accounting.gaussian_mechanism import gaussian_epsilon
 from twinset.progress import Silent
 
 TINY = read_size("mattern", "tiny")
@@ -112,21 +112,38 @@ def test_every_row_has_a_key_of_its_own():
     assert (AMAZON, TWIN, ALL, UNLIMITED, "bounded, λ = 8", 2) in keys
 
 
-def test_the_notes_say_what_the_scripts_noise_is_worth():
-    """Noise is set for 1,000 records; the steps are those of 3 passes in batches of 8."""
-    notes, delta = notes_of("mattern"), 1000**-1.1
+@pytest.mark.parametrize("stated", stated_epsilon.STATED)
+def test_the_scripts_noise_is_that_of_1000_records(stated):
+    """By the accountant that set it, it has the ε stated; a tighter one finds less."""
+    sigma, delta = stated_epsilon.noise_multiplier(stated), 1000**-1.1
+    renyi = RDPAccountant()
+    renyi.history = [(sigma, 8 / 1000, 375)]
+    assert stated - 2e-3 < renyi.get_epsilon(delta) <= stated
+    assert float(stated_epsilon.poisson(stated, 1000)) < stated
 
-    def spent(nominal, records):
-        sigma = calibrate_noise_multiplier(nominal, delta, 8 / 1000, 3 * 1000 // 8)
-        steps = 3 * math.ceil(records / 8)
-        return epsilon([SubsampledGaussian(sigma, 8 / records, steps)], delta)
 
-    assert spent(3.0, 1000) == pytest.approx(3.0, abs=0.02)
-    for nominal in map(float, mattern.EPSILONS):
-        few, more, every = (up_decimals(spent(nominal, n)) for n in (25, 50, 5000))
-        said = f"{few} for 25 records, {more} for 50 and {every} for 5,000"
-        assert f"ε = {nominal:g}, {said}" in notes
-    assert spent(3.0, 25) > spent(3.0, 50) > 10 and spent(3.0, 5000) < 3.0
+def test_fewer_records_have_more_than_the_stated_epsilon():
+    worth = [float(stated_epsilon.poisson(3.0, n)) for n in stated_epsilon.RECORDS]
+    assert worth == sorted(worth, reverse=True)
+    assert worth[1] > 3.0 > worth[2]
+    # 25 records: 3 passes of 4 batches, each with 8 of 25
+    event = SubsampledGaussian(stated_epsilon.noise_multiplier(3.0), 8 / 25, 12)
+    assert epsilon([event], 1000**-1.1) == pytest.approx(worth[0], abs=0.01)
+    assert float(stated_epsilon.poisson(3.0, 25, 1e-5)) > worth[0]
+    # in the order of the file a record is in three sums, whatever N is
+    mu = 3**0.5 / stated_epsilon.noise_multiplier(3.0)
+    expected = gaussian_epsilon(mu, 1000**-1.1)
+    assert float(stated_epsilon.file_order(3.0)) == pytest.approx(expected, abs=0.01)
+
+
+def test_the_page_has_a_line_for_each_number_of_records():
+    page = " ".join((study.PUBLISHED / "mattern.md").read_text("utf-8").split())
+    for line in stated_epsilon.worth():
+        assert f"| {' | '.join(line.values())} |" in page
+    few = stated_epsilon.fewest()
+    assert f"called ε = 3 have ε = {few['poisson']} at that δ" in page
+    rows = Results.load(study.PUBLISHED / "mattern.json").rows.values()
+    assert {row["delta"] for row in rows if row.get("epsilon")} == {stated_epsilon.OUR_DELTA}
 
 
 def test_models_of_one_label_see_that_label_alone(size):

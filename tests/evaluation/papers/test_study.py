@@ -11,7 +11,7 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-from evaluation.papers import study
+from evaluation.papers import results_store, study
 from evaluation.papers.adp import Adp
 from evaluation.papers.anadp import Anadp
 from evaluation.papers.intervals import Interval, difference, geometric_mean, mean_of, ratio
@@ -165,6 +165,26 @@ def test_a_study_that_was_stopped_is_resumed(coins, tmp_path):
     (tmp_path / "coins.toml").write_text("[files]\npurse = ''\n[cpu]\nbias = 0.4\n")
     with pytest.raises(InputError, match=r"other settings \(sizes\)"):
         run_study(tossed, *options)
+
+
+def test_rows_of_another_machine_are_added_to_only_if_asked_for(coins, tmp_path, monkeypatch):
+    tossed, options = coins
+    monkeypatch.setattr(results_store, "about", lambda: {"machine": "first"})
+    tossed.stop = 2
+    with pytest.raises(SystemExit, match="130"):
+        run_study(tossed, *options)
+    monkeypatch.setattr(results_store, "about", lambda: {"machine": "second"})
+    tossed.stop = None
+    with pytest.raises(InputError, match=r"other settings \(about\)"):
+        run_study(tossed, *options)
+    page = run_study(tossed, *options, "--elsewhere")
+    assert "- machine, 1 of 4 rows: first\n- machine, 3 of 4 rows: second\n" in page
+    rows = json.loads((tmp_path / "out" / "coins.json").read_text())["rows"]
+    assert [row.get("about") for row in rows] == [None, *[{"machine": "second"}] * 3]
+    purse = options.index("--purse") + 1
+    options[purse].write_text("another")  # what is not of the machine is still refused
+    with pytest.raises(InputError, match=r"other settings \(sources\)"):
+        run_study(tossed, *options, "--elsewhere")
 
 
 def test_the_verdict_stands_only_beside_the_rows_it_is_about(coins, tmp_path):
