@@ -1,0 +1,192 @@
+"""Paper 001 on one set, where uniform noise itself learns: has importance anything to win back?
+
+Of Li, Zmigrod, Ma, Liu and Zhu 2024, as `anadp`, which see. Beside the paper's form of noise and
+ours there are variants that tell what stands in its way, up to importance that costs no privacy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property, partial
+from itertools import chain
+from statistics import geometric_mean
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from evaluation.papers.anadp import (
+    DELTA,
+    EPSILON,
+    NO_DP,
+    POLICIES,
+    PUBLISHED,
+    RANK,
+    SETS,
+    SOUND,
+    SST2,
+    UNIFORM,
+    Classifier,
+    Corpus,
+    accuracy,
+    classify,
+    read_rows,
+)
+from evaluation.papers.importance_arms import ByGradient, Oracle, OracleByGradient, Recentred
+from evaluation.papers.last_layers import Known, keep_last_layers
+from evaluation.papers.noise import PolicyMaker
+from evaluation.papers.plots import make_panels, name_panel, seed_line
+from evaluation.papers.results_store import Results
+from evaluation.papers.run_context import RunContext
+from evaluation.papers.study import Study, main
+from evaluation.utility.encoder_classifier import Adapt, whole
+from twinset.policies.importance import Importance
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+RECENTRED, BY_GRADIENT = "importance, sound, re-centred", "importance by |g|, re-centred"
+ORACLE, ORACLE_BY_GRADIENT = "oracle", "oracle by |g|"
+VARIANTS: dict[str, type[Importance]] = {
+    RECENTRED: Recentred,
+    BY_GRADIENT: ByGradient,
+    ORACLE: Oracle,
+    ORACLE_BY_GRADIENT: OracleByGradient,
+}
+BY_IMPORTANCE = (PUBLISHED, SOUND, *VARIANTS)
+FORMS = (NO_DP, UNIFORM, *BY_IMPORTANCE)
+
+# Parts of what is trained, by what is in the name of a kind of weight; else it is the last.
+PARTS = {
+    "begins at zero": ("lora_B", ".up"),
+    "in front of it": ("lora_A", ".down"),
+    "all else": ("",),
+}
+
+
+def maker_of(form: str) -> PolicyMaker:
+    """Return what makes a form's noise."""
+    if form in VARIANTS:
+        return PolicyMaker(POLICIES[SOUND], VARIANTS[form])
+    return PolicyMaker(POLICIES.get(form))
+
+
+def part_of(kind: str) -> str:
+    """Return the part of what is trained that a kind of weight belongs to.
+
+    >>> part_of("attention.self.query.lora_B"), part_of("classifier")
+    ('begins at zero', 'all else')
+    """
+    return next(part for part, words in PARTS.items() if any(word in kind for word in words))
+
+
+def noise_of(results: Results, method: str, form: str) -> dict[str, float]:
+    """Return by part the noise over that of `uniform`, geometric mean over weights and seeds."""
+    cells = chain.from_iterable(results.values((SST2, method, form), "noise").values())
+    frame = pd.DataFrame(cells, columns=["layer", "kind", "factor"])
+    means = frame.groupby(frame["kind"].map(part_of))["factor"].agg(geometric_mean)
+    return {part: float(means[part]) for part in PARTS if part in means}
+
+
+def gain(results: Results, method: str, form: str) -> dict[str, object]:
+    """Return what a form gains over uniform noise, and how wide of nothing: a line of a table."""
+    level, uniform = (SST2, method, form), (SST2, method, UNIFORM)
+    found = results.difference(level, uniform, "accuracy")
+    cost = results.difference((SST2, method, NO_DP), uniform, "accuracy").value
+    noise = noise_of(results, method, form)
+    return {
+        "method": method,
+        "noise": form,
+        "accuracy less uniform": found,
+        "of the gap to no privacy, won back": f"{found.value / cost:.0%}" if cost > 0 else None,
+        **{f"noise ÷ uniform: {part}": f"{factor:.2f}" for part, factor in noise.items()},
+    }
+
+
+_COLOURS = {NO_DP: "0.4", UNIFORM: "C3", PUBLISHED: "C1", SOUND: "C0", RECENTRED: "C9"}
+
+
+def _draw_accuracies(panel: Any, results: Results, method: str) -> None:
+    for place, form in enumerate(FORMS):
+        seeds = [results.values((SST2, method, form), "accuracy")]
+        colour = _COLOURS.get(form, "C2")
+        seed_line(panel, seeds, places=[place], form="o", color=colour, markersize=4)
+    uniform = results.mean((SST2, method, UNIFORM), "accuracy").value
+    panel.axhline(uniform, color="C3", linewidth=0.7)
+    guess = results.facts["sets"][SST2]["guess"]
+    panel.axhline(guess, color="0.6", linestyle=":", label="a guess")
+    panel.legend(fontsize=6)
+    name_panel(panel, f"accuracy, {SST2}, {method}", FORMS, fontsize=6, rotation=30)
+
+
+def _draw_noise(panel: Any, results: Results, method: str) -> None:
+    for part, colour in zip(PARTS, ("C3", "C0", "0.5"), strict=True):
+        means = [noise_of(results, method, form).get(part) for form in BY_IMPORTANCE]
+        panel.plot(range(len(means)), means, "o", color=colour, label=part)
+    panel.axhline(1.0, color="0.6", linestyle=":")
+    panel.set_yscale("log", base=2)
+    panel.legend(fontsize=6)
+    name_panel(panel, f"noise ÷ uniform, {method}", BY_IMPORTANCE, fontsize=6, rotation=30)
+
+
+class AnadpOneSet(Study):
+    """Does importance gain where uniform noise itself learns? Li, Zmigrod, Ma, Liu, Zhu 2024."""
+
+    name = "anadp_one_set"
+
+    def keys(self, seeds: int) -> Iterator[Classifier]:
+        """See `Study`."""
+        for seed in range(seeds):
+            for method in self.size["methods"]:
+                yield from (Classifier(SST2, method, form, seed) for form in FORMS)
+
+    def settings(self) -> dict[str, Any]:
+        """See `Study`."""
+        return super().settings() | {"epsilon": EPSILON, "delta": DELTA, "rank": RANK}
+
+    def facts(self) -> Mapping[str, Any]:
+        """See `Study`: counts alone."""
+        return {"sets": {SST2: self._corpus.facts()}}
+
+    def row(self, key: Classifier, run: RunContext) -> Mapping[str, Any]:
+        """See `Study`."""
+        return classify(key, self._corpus, self.size, run, maker_of(key.form), self._prepare)
+
+    def tables(self, results: Results) -> Mapping[str, Any]:
+        """See `Study`."""
+        methods = self.size["methods"]
+        return {
+            "accuracies": [accuracy(results, SST2, m, form) for m in methods for form in FORMS],
+            "gains": [gain(results, m, form) for m in methods for form in BY_IMPORTANCE],
+        }
+
+    def figure(self, results: Results) -> Figure:
+        """Draw every seed and the means, and where noise went."""
+        methods = self.size["methods"]
+        title = f"Noise by importance on one set ({results.settings['size']})"
+        figure, panels = make_panels(title, len(methods), 2, (11, 4.2 * len(methods)))
+        for (left, right), method in zip(panels, methods, strict=True):
+            _draw_accuracies(left, results, method)
+            _draw_noise(right, results, method)
+        return figure
+
+    @property
+    def _prepare(self) -> Adapt:
+        count = self.size.get("layers")
+        return partial(keep_last_layers, count=count, known=self._known) if count else whole
+
+    @cached_property
+    def _known(self) -> Known:
+        return {}
+
+    @cached_property
+    def _corpus(self) -> Corpus:
+        parts = ("train", "rows"), ("test", "scored_rows")
+        read = (
+            read_rows(self.paths[f"sst2_{part}"], SETS[SST2], self.size.get(most))
+            for part, most in parts
+        )
+        return Corpus(*read)
+
+
+if __name__ == "__main__":
+    main(AnadpOneSet)
