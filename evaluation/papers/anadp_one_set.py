@@ -7,7 +7,7 @@ ours there are variants that tell what stands in its way, up to importance that 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import chain
 from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ from evaluation.papers.anadp import (
     SOUND,
     SST2,
     UNIFORM,
+    Bottleneck,
     Classifier,
     Corpus,
     accuracy,
@@ -38,7 +39,6 @@ from evaluation.papers.plots import make_panels, name_panel, seed_line
 from evaluation.papers.results_store import Results
 from evaluation.papers.run_context import RunContext
 from evaluation.papers.study import Study, main
-from evaluation.utility.encoder_classifier import Adapt, whole
 from twinset.policies.importance import Importance
 
 if TYPE_CHECKING:
@@ -68,6 +68,20 @@ def maker_of(form: str) -> PolicyMaker:
     if form in VARIANTS:
         return PolicyMaker(POLICIES[SOUND], VARIANTS[form])
     return PolicyMaker(POLICIES.get(form))
+
+
+def prepared(model: Any, layers: int | None, known: Known) -> Any:
+    """Return a loaded sequence classifier with its last layers alone to train; None: all.
+
+    Where there are none, an adapter is put behind the first linear layer of the head, which then
+    has in small what an encoder has: parameters that begin at zero, and others in front of them.
+    """
+    if layers is None:
+        return model
+    last = keep_last_layers(model, layers, known)
+    if layers == 0:
+        last.base_model.pooler.dense = Bottleneck(last.base_model.pooler.dense, RANK)
+    return last
 
 
 def part_of(kind: str) -> str:
@@ -149,7 +163,10 @@ class AnadpOneSet(Study):
 
     def row(self, key: Classifier, run: RunContext) -> Mapping[str, Any]:
         """See `Study`."""
-        return classify(key, self._corpus, self.size, run, maker_of(key.form), self._prepare)
+        def prepare(model: Any) -> Any:
+            return prepared(model, self.size.get("layers"), self._known)
+
+        return classify(key, self._corpus, self.size, run, maker_of(key.form), prepare)
 
     def tables(self, results: Results) -> Mapping[str, Any]:
         """See `Study`."""
@@ -168,11 +185,6 @@ class AnadpOneSet(Study):
             _draw_accuracies(left, results, method)
             _draw_noise(right, results, method)
         return figure
-
-    @property
-    def _prepare(self) -> Adapt:
-        count = self.size.get("layers")
-        return partial(keep_last_layers, count=count, known=self._known) if count else whole
 
     @cached_property
     def _known(self) -> Known:

@@ -11,7 +11,7 @@ import torch
 from evaluation.audit.mechanism import MAX_GRAD_NORM, Step, Target
 from evaluation.audit.neighbours import worst_case
 from evaluation.papers import anadp, anadp_one_set
-from evaluation.papers.anadp import LORA, NO_DP, PUBLISHED, SST2, UNIFORM
+from evaluation.papers.anadp import ADAPTERS, NO_DP, PUBLISHED, SST2, UNIFORM
 from evaluation.papers.anadp_one_set import FORMS, VARIANTS, AnadpOneSet, maker_of
 from evaluation.papers.importance_arms import ByGradient, Oracle, Recentred, mean_square
 from evaluation.papers.last_layers import keep_last_layers
@@ -159,9 +159,24 @@ def test_frozen_layers_below_change_nothing(family):
     assert not any("embeddings" in n for n in trained)
 
 
-def test_clipping_of_the_last_layers_is_exact():
-    known, rows = {}, classifiers.random_rows(5, 1)
-    model = keep_last_layers(classifiers.build("BertConfig"), 1, known)
+def test_with_no_layer_left_the_head_sees_the_mean_of_the_tokens():
+    rows, whole = classifiers.random_rows(6, 1), classifiers.build("BertConfig")
+    head = keep_last_layers(copy.deepcopy(whole), 0, {})
+    mask = rows.attention_mask
+    hidden = whole.base_model(input_ids=rows.input_ids, attention_mask=mask).last_hidden_state
+    means = torch.stack([h[m].mean(0) for h, m in zip(hidden, mask, strict=True)])
+    expected = whole.classifier(whole.base_model.pooler(means[:, None]))
+    assert torch.allclose(head(input_ids=rows.input_ids, attention_mask=mask).logits, expected)
+
+
+@pytest.mark.parametrize("layers", [0, 1])
+def test_clipping_of_the_last_layers_is_exact(layers):
+    rows, model = classifiers.random_rows(5, 1), classifiers.build("BertConfig")
+    model = anadp.tune(anadp_one_set.prepared(model, layers, {}), ADAPTERS, 3).double()
+    with torch.no_grad():  # as after some steps
+        for name, p in model.named_parameters():
+            if ".up." in name:
+                p.normal_(0, 0.3)
     found, right = classifiers.clipped(model, rows, 3), classifiers.expected(model, rows)
     assert classifiers.error(found, right) < classifiers.EXACT
 
@@ -172,7 +187,7 @@ def test_clipping_of_the_last_layers_is_exact():
 def made_up(tmp_path, accuracy):
     results = Results(tmp_path / "anadp_one_set.json", {})
     for key in AnadpOneSet("tiny").keys(3):
-        noise = [["0", "q.lora_A", 0.5], ["0", "q.lora_B", 2.0 + key.seed], ["-", "classifier", 1]]
+        noise = [["0", "a.down", 0.5], ["0", "a.up", 2.0 + key.seed], ["-", "classifier", 1]]
         row = {"accuracy": accuracy.get(key.form, 0.75) + key.seed / 100, "noise": noise}
         results.rows[tuple(key)] = row
     return results
@@ -180,13 +195,13 @@ def made_up(tmp_path, accuracy):
 
 def test_a_gain_is_seed_by_seed_and_a_share_of_what_noise_costs(tmp_path):
     found = made_up(tmp_path, {NO_DP: 0.9, UNIFORM: 0.7})
-    line = anadp_one_set.gain(found, LORA, "oracle")
+    line = anadp_one_set.gain(found, ADAPTERS, "oracle")
     assert str(line["accuracy less uniform"]) == "0.050 [0.050, 0.050]"
     assert line["of the gap to no privacy, won back"] == "25%"
     assert line["noise ÷ uniform: in front of it"] == "0.50"
     assert line["noise ÷ uniform: begins at zero"] == f"{(2 * 3 * 4) ** (1 / 3):.2f}"
     free = made_up(tmp_path, dict.fromkeys(FORMS, 0.7))
-    assert anadp_one_set.gain(free, LORA, "oracle")["of the gap to no privacy, won back"] is None
+    assert anadp_one_set.gain(free, ADAPTERS, "oracle")["of the gap to no privacy, won back"] is None
 
 
 @pytest.fixture(scope="module")
@@ -213,7 +228,7 @@ def test_from_the_command_to_its_files(options_of, tiny_encoder, monkeypatch):
     assert (done.before, done.calls) == (3, len(FORMS))
     for row in done.found["rows"]:
         form, spent = row["key"][2], row["epsilon"]
-        assert row["key"][:2] == [SST2, LORA] and 0 <= row["accuracy"] <= 1
+        assert row["key"][:2] == [SST2, ADAPTERS] and 0 <= row["accuracy"] <= 1
         assert (spent is None) == (form == NO_DP or "oracle" in form)
         if spent is not None and form != PUBLISHED:
             assert anadp.EPSILON - 0.05 < spent <= anadp.EPSILON
