@@ -227,22 +227,24 @@ def mean_noise(policy: NoisePolicy, names: Sequence[str]) -> dict[str, float]:
 
 
 def classify(
-    key: Classifier,
+    key: Any,
     corpus: Corpus,
     size: Mapping[str, Any],
     run: RunContext,
     maker: PolicyMaker | None = None,
     prepare: Adapt = whole,
+    epsilon: float = EPSILON,
 ) -> dict[str, Any]:
     """Return an encoder's accuracy on test rows, what it spent, and where noise went.
 
     Args:
-        key: which encoder.
+        key: which encoder: its method, form and seed.
         corpus: rows of its set.
         size: numbers of the study.
         run: shows progress.
         maker: of the noise; left out: that of `POLICIES`.
         prepare: changes the loaded encoder before a method is applied.
+        epsilon: ε of the budget.
     """
     trained, private = dict[str, int](), key.form != NO_DP
     maker = maker or PolicyMaker(POLICIES.get(key.form))
@@ -256,7 +258,7 @@ def classify(
 
     classifier = EncoderClassifier(
         size.get("encoder"),
-        budget=Budget(EPSILON, DELTA) if private else None,
+        budget=Budget(epsilon, DELTA) if private else None,
         recipe=recipe,
         seed=key.seed,
         say=run.progress.say,
@@ -343,8 +345,8 @@ def noise_of(
     return means
 
 
-def accuracy(results: Results, *level: str) -> dict[str, object]:
-    """Return accuracy and ε of one set, method and form: a line of a table."""
+def accuracy(results: Results, *level: Any) -> dict[str, object]:
+    """Return accuracy and ε of one set, or budget, method and form: a line of a table."""
     (dataset, method, form), row = level, results.first(level)
     uniform = (dataset, method, UNIFORM)
     return {

@@ -10,13 +10,12 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from itertools import chain
 from statistics import geometric_mean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
 from evaluation.papers.anadp import (
     DELTA,
-    EPSILON,
     NO_DP,
     POLICIES,
     PUBLISHED,
@@ -26,7 +25,6 @@ from evaluation.papers.anadp import (
     SST2,
     UNIFORM,
     Bottleneck,
-    Classifier,
     Corpus,
     accuracy,
     classify,
@@ -63,6 +61,15 @@ PARTS = {
 }
 
 
+class Arm(NamedTuple):
+    """Key of a trained head or encoder: at what ε, by which method, under what noise."""
+
+    epsilon: float
+    method: str
+    form: str
+    seed: int
+
+
 def maker_of(form: str) -> PolicyMaker:
     """Return what makes a form's noise."""
     if form in VARIANTS:
@@ -93,23 +100,24 @@ def part_of(kind: str) -> str:
     return next(part for part, words in PARTS.items() if any(word in kind for word in words))
 
 
-def noise_of(results: Results, method: str, form: str) -> dict[str, float]:
+def noise_of(results: Results, *level: Any) -> dict[str, float]:
     """Return by part the noise over that of `uniform`, geometric mean over weights and seeds."""
-    cells = chain.from_iterable(results.values((SST2, method, form), "noise").values())
+    cells = chain.from_iterable(results.values(level, "noise").values())
     frame = pd.DataFrame(cells, columns=["layer", "kind", "factor"])
     means = frame.groupby(frame["kind"].map(part_of))["factor"].agg(geometric_mean)
     return {part: float(means[part]) for part in PARTS if part in means}
 
 
-def gain(results: Results, method: str, form: str) -> dict[str, object]:
+def gain(results: Results, epsilon: float, method: str, form: str) -> dict[str, object]:
     """Return what a form gains over uniform noise, and how wide of nothing: a line of a table."""
-    level, uniform = (SST2, method, form), (SST2, method, UNIFORM)
+    level, uniform = (epsilon, method, form), (epsilon, method, UNIFORM)
     found = results.difference(level, uniform, "accuracy")
-    cost = results.difference((SST2, method, NO_DP), uniform, "accuracy").value
-    noise = noise_of(results, method, form)
+    cost = results.difference((epsilon, method, NO_DP), uniform, "accuracy").value
+    noise = noise_of(results, *level)
     return {
         "method": method,
         "noise": form,
+        "ε of uniform noise": f"{epsilon:g}",
         "accuracy less uniform": found,
         "of the gap to no privacy, won back": f"{found.value / cost:.0%}" if cost > 0 else None,
         **{f"noise ÷ uniform: {part}": f"{factor:.2f}" for part, factor in noise.items()},
@@ -119,27 +127,31 @@ def gain(results: Results, method: str, form: str) -> dict[str, object]:
 _COLOURS = {NO_DP: "0.4", UNIFORM: "C3", PUBLISHED: "C1", SOUND: "C0", RECENTRED: "C9"}
 
 
-def _draw_accuracies(panel: Any, results: Results, method: str) -> None:
+def _draw_accuracies(panel: Any, results: Results, epsilon: float, method: str) -> None:
     for place, form in enumerate(FORMS):
-        seeds = [results.values((SST2, method, form), "accuracy")]
+        seeds = [results.values((epsilon, method, form), "accuracy")]
         colour = _COLOURS.get(form, "C2")
         seed_line(panel, seeds, places=[place], form="o", color=colour, markersize=4)
-    uniform = results.mean((SST2, method, UNIFORM), "accuracy").value
+    uniform = results.mean((epsilon, method, UNIFORM), "accuracy").value
     panel.axhline(uniform, color="C3", linewidth=0.7)
     guess = results.facts["sets"][SST2]["guess"]
     panel.axhline(guess, color="0.6", linestyle=":", label="a guess")
     panel.legend(fontsize=6)
-    name_panel(panel, f"accuracy, {SST2}, {method}", FORMS, fontsize=6, rotation=30)
+    name_panel(
+        panel, f"accuracy, {SST2}, {method}, ε = {epsilon:g}", FORMS, fontsize=6, rotation=30
+    )
 
 
-def _draw_noise(panel: Any, results: Results, method: str) -> None:
+def _draw_noise(panel: Any, results: Results, epsilon: float, method: str) -> None:
     for part, colour in zip(PARTS, ("C3", "C0", "0.5"), strict=True):
-        means = [noise_of(results, method, form).get(part) for form in BY_IMPORTANCE]
+        means = [noise_of(results, epsilon, method, form).get(part) for form in BY_IMPORTANCE]
         panel.plot(range(len(means)), means, "o", color=colour, label=part)
     panel.axhline(1.0, color="0.6", linestyle=":")
     panel.set_yscale("log", base=2)
     panel.legend(fontsize=6)
-    name_panel(panel, f"noise ÷ uniform, {method}", BY_IMPORTANCE, fontsize=6, rotation=30)
+    name_panel(
+        panel, f"noise ÷ uniform, {method}, ε = {epsilon:g}", BY_IMPORTANCE, fontsize=6, rotation=30
+    )
 
 
 class AnadpOneSet(Study):
@@ -147,44 +159,49 @@ class AnadpOneSet(Study):
 
     name = "anadp_one_set"
 
-    def keys(self, seeds: int) -> Iterator[Classifier]:
+    def keys(self, seeds: int) -> Iterator[Arm]:
         """See `Study`."""
         for seed in range(seeds):
-            for method in self.size["methods"]:
-                yield from (Classifier(SST2, method, form, seed) for form in FORMS)
+            for way in self._ways:
+                yield from (Arm(*way, form, seed) for form in FORMS)
 
     def settings(self) -> dict[str, Any]:
         """See `Study`."""
-        return super().settings() | {"epsilon": EPSILON, "delta": DELTA, "rank": RANK}
+        return super().settings() | {"delta": DELTA, "rank": RANK}
 
     def facts(self) -> Mapping[str, Any]:
         """See `Study`: counts alone."""
         return {"sets": {SST2: self._corpus.facts()}}
 
-    def row(self, key: Classifier, run: RunContext) -> Mapping[str, Any]:
+    def row(self, key: Arm, run: RunContext) -> Mapping[str, Any]:
         """See `Study`."""
+
         def prepare(model: Any) -> Any:
             return prepared(model, self.size.get("layers"), self._known)
 
-        return classify(key, self._corpus, self.size, run, maker_of(key.form), prepare)
+        maker = maker_of(key.form)
+        return classify(key, self._corpus, self.size, run, maker, prepare, key.epsilon)
 
     def tables(self, results: Results) -> Mapping[str, Any]:
         """See `Study`."""
-        methods = self.size["methods"]
         return {
-            "accuracies": [accuracy(results, SST2, m, form) for m in methods for form in FORMS],
-            "gains": [gain(results, m, form) for m in methods for form in BY_IMPORTANCE],
+            "accuracies": [accuracy(results, *way, f) for way in self._ways for f in FORMS],
+            "forms": len(FORMS),
+            "gains": [gain(results, *way, f) for way in self._ways for f in BY_IMPORTANCE],
         }
 
     def figure(self, results: Results) -> Figure:
         """Draw every seed and the means, and where noise went."""
-        methods = self.size["methods"]
         title = f"Noise by importance on one set ({results.settings['size']})"
-        figure, panels = make_panels(title, len(methods), 2, (11, 4.2 * len(methods)))
-        for (left, right), method in zip(panels, methods, strict=True):
-            _draw_accuracies(left, results, method)
-            _draw_noise(right, results, method)
+        figure, panels = make_panels(title, len(self._ways), 2, (11, 4.2 * len(self._ways)))
+        for (left, right), way in zip(panels, self._ways, strict=True):
+            _draw_accuracies(left, results, *way)
+            _draw_noise(right, results, *way)
         return figure
+
+    @property
+    def _ways(self) -> list[tuple[float, str]]:
+        return [(e, method) for e in self.size["epsilons"] for method in self.size["methods"]]
 
     @cached_property
     def _known(self) -> Known:

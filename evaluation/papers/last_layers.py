@@ -1,4 +1,4 @@
-"""An encoder of which only the last layers, or none, are trained: what lies below reads a text once.
+"""An encoder of which only the last layers, or none, are trained: the others read a text once.
 
 Frozen layers turn a text into the same numbers in every step and for every way of training, so
 these are kept. The gradients of what is trained are those of the whole encoder.

@@ -11,7 +11,7 @@ import torch
 from evaluation.audit.mechanism import MAX_GRAD_NORM, Step, Target
 from evaluation.audit.neighbours import worst_case
 from evaluation.papers import anadp, anadp_one_set
-from evaluation.papers.anadp import ADAPTERS, NO_DP, PUBLISHED, SST2, UNIFORM
+from evaluation.papers.anadp import ADAPTERS, NO_DP, PUBLISHED, UNIFORM
 from evaluation.papers.anadp_one_set import FORMS, VARIANTS, AnadpOneSet, maker_of
 from evaluation.papers.importance_arms import ByGradient, Oracle, Recentred, mean_square
 from evaluation.papers.last_layers import keep_last_layers
@@ -195,13 +195,16 @@ def made_up(tmp_path, accuracy):
 
 def test_a_gain_is_seed_by_seed_and_a_share_of_what_noise_costs(tmp_path):
     found = made_up(tmp_path, {NO_DP: 0.9, UNIFORM: 0.7})
-    line = anadp_one_set.gain(found, ADAPTERS, "oracle")
+    line = anadp_one_set.gain(found, 8.0, ADAPTERS, "oracle")
     assert str(line["accuracy less uniform"]) == "0.050 [0.050, 0.050]"
     assert line["of the gap to no privacy, won back"] == "25%"
     assert line["noise ÷ uniform: in front of it"] == "0.50"
     assert line["noise ÷ uniform: begins at zero"] == f"{(2 * 3 * 4) ** (1 / 3):.2f}"
     free = made_up(tmp_path, dict.fromkeys(FORMS, 0.7))
-    assert anadp_one_set.gain(free, ADAPTERS, "oracle")["of the gap to no privacy, won back"] is None
+    assert (
+        anadp_one_set.gain(free, 8.0, ADAPTERS, "oracle")["of the gap to no privacy, won back"]
+        is None
+    )
 
 
 @pytest.fixture(scope="module")
@@ -228,7 +231,7 @@ def test_from_the_command_to_its_files(options_of, tiny_encoder, monkeypatch):
     assert (done.before, done.calls) == (3, len(FORMS))
     for row in done.found["rows"]:
         form, spent = row["key"][2], row["epsilon"]
-        assert row["key"][:2] == [SST2, ADAPTERS] and 0 <= row["accuracy"] <= 1
+        assert row["key"][:2] == [8.0, ADAPTERS] and 0 <= row["accuracy"] <= 1
         assert (spent is None) == (form == NO_DP or "oracle" in form)
         if spent is not None and form != PUBLISHED:
             assert anadp.EPSILON - 0.05 < spent <= anadp.EPSILON
