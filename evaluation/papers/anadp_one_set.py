@@ -109,17 +109,19 @@ def noise_of(results: Results, *level: Any) -> dict[str, float]:
 
 
 def gain(results: Results, epsilon: float, method: str, form: str) -> dict[str, object]:
-    """Return what a form gains over uniform noise, and how wide of nothing: a line of a table."""
+    """Return what a form gains over uniform noise, and where its noise went: a line of a table."""
     level, uniform = (epsilon, method, form), (epsilon, method, UNIFORM)
     found = results.difference(level, uniform, "accuracy")
-    cost = results.difference((epsilon, method, NO_DP), uniform, "accuracy").value
+    cost = results.difference((epsilon, method, NO_DP), uniform, "accuracy")
     noise = noise_of(results, *level)
     return {
         "method": method,
         "noise": form,
         "ε of uniform noise": f"{epsilon:g}",
         "accuracy less uniform": found,
-        "of the gap to no privacy, won back": f"{found.value / cost:.0%}" if cost > 0 else None,
+        "of the gap to no privacy, won back": (
+            f"{found.value / cost.value:.0%}" if cost.above(0) else "no gap is shown"
+        ),
         **{f"noise ÷ uniform: {part}": f"{factor:.2f}" for part, factor in noise.items()},
     }
 
