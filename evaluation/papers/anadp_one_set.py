@@ -136,12 +136,8 @@ def _draw_accuracies(panel: Any, results: Results, epsilon: float, method: str) 
         seed_line(panel, seeds, places=[place], form="o", color=colour, markersize=4)
     uniform = results.mean((epsilon, method, UNIFORM), "accuracy").value
     panel.axhline(uniform, color="C3", linewidth=0.7)
-    guess = results.facts["sets"][SST2]["guess"]
-    panel.axhline(guess, color="0.6", linestyle=":", label="a guess")
-    panel.legend(fontsize=6)
-    name_panel(
-        panel, f"accuracy, {SST2}, {method}, ε = {epsilon:g}", FORMS, fontsize=6, rotation=30
-    )
+    title = f"accuracy, {SST2}, {method}, ε = {epsilon:g}"
+    name_panel(panel, title, FORMS, fontsize=6, rotation=30)
 
 
 def _draw_noise(panel: Any, results: Results, epsilon: float, method: str) -> None:
@@ -151,9 +147,8 @@ def _draw_noise(panel: Any, results: Results, epsilon: float, method: str) -> No
     panel.axhline(1.0, color="0.6", linestyle=":")
     panel.set_yscale("log", base=2)
     panel.legend(fontsize=6)
-    name_panel(
-        panel, f"noise ÷ uniform, {method}, ε = {epsilon:g}", BY_IMPORTANCE, fontsize=6, rotation=30
-    )
+    title = f"noise ÷ uniform, {method}, ε = {epsilon:g}"
+    name_panel(panel, title, BY_IMPORTANCE, fontsize=6, rotation=30)
 
 
 class AnadpOneSet(Study):
