@@ -31,7 +31,7 @@ from evaluation.papers.run_context import RunContext
 from evaluation.papers.study import Study, main
 from evaluation.results_store import Key
 from evaluation.utility.dp_fitting import Budget, Recipe
-from evaluation.utility.encoder_classifier import EncoderClassifier
+from evaluation.utility.encoder_classifier import Adapt, EncoderClassifier, whole
 from twinset.config import PolicyConfig
 from twinset.data.formats import read_frame
 from twinset.errors import InputError
@@ -227,22 +227,38 @@ def mean_noise(policy: NoisePolicy, names: Sequence[str]) -> dict[str, float]:
 
 
 def classify(
-    key: Classifier, corpus: Corpus, size: Mapping[str, Any], run: RunContext
+    key: Any,
+    corpus: Corpus,
+    size: Mapping[str, Any],
+    run: RunContext,
+    maker: PolicyMaker | None = None,
+    prepare: Adapt = whole,
+    epsilon: float = EPSILON,
 ) -> dict[str, Any]:
-    """Return an encoder's accuracy on test rows, what it spent, and where noise went."""
+    """Return an encoder's accuracy on test rows, what it spent, and where noise went.
+
+    Args:
+        key: which encoder: its method, form and seed.
+        corpus: rows of its set.
+        size: numbers of the study.
+        run: shows progress.
+        maker: of the noise; left out: that of `POLICIES`.
+        prepare: changes the loaded encoder before a method is applied.
+        epsilon: ε of the budget.
+    """
     trained, private = dict[str, int](), key.form != NO_DP
-    maker = PolicyMaker(POLICIES.get(key.form))
+    maker = maker or PolicyMaker(POLICIES.get(key.form))
     recipe = Recipe(**size["recipes"][key.method]["private" if private else "open"])
 
     def adapt(model: Any) -> Any:
-        adapted = tune(model, key.method, RANK, size["tables"])
+        adapted = tune(prepare(model), key.method, RANK, size["tables"])
         named = adapted.named_parameters()
         trained.update((name, p.numel()) for name, p in named if p.requires_grad)
         return adapted
 
     classifier = EncoderClassifier(
         size.get("encoder"),
-        budget=Budget(EPSILON, DELTA) if private else None,
+        budget=Budget(epsilon, DELTA) if private else None,
         recipe=recipe,
         seed=key.seed,
         say=run.progress.say,
@@ -329,8 +345,8 @@ def noise_of(
     return means
 
 
-def accuracy(results: Results, *level: str) -> dict[str, object]:
-    """Return accuracy and ε of one set, method and form: a line of a table."""
+def accuracy(results: Results, *level: Any) -> dict[str, object]:
+    """Return accuracy and ε of one set, or budget, method and form: a line of a table."""
     (dataset, method, form), row = level, results.first(level)
     uniform = (dataset, method, UNIFORM)
     return {
@@ -348,9 +364,9 @@ def accuracy(results: Results, *level: str) -> dict[str, object]:
 def _epsilons(results: Results, level: Key) -> dict[str, str | None]:
     """Return the ε of the paper's accounting, and that of a theorem; one but of published noise."""
     guaranteed = results.largest(level, "epsilon")
-    nominal = results.largest(level, "epsilon_nominal")
-    stated = {NO_DP: None, PUBLISHED: nominal}.get(str(level[-1]), guaranteed)
-    return {"ε stated": stated, "ε guaranteed": guaranteed}
+    has_claim = results.first(level)["epsilon_nominal"] is not None
+    stated = results.largest(level, "epsilon_nominal") if has_claim else guaranteed
+    return {"ε stated": None if level[-1] == NO_DP else stated, "ε guaranteed": guaranteed}
 
 
 def won_back(results: Results, method: str, form: str) -> dict[str, object]:

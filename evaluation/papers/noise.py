@@ -9,6 +9,7 @@ from typing import Any
 from evaluation.audit.report import MechanismAudit, guaranteed_for_json
 from evaluation.papers.results_store import Results
 from evaluation.results_store import Key
+from evaluation.utility.dp_fitting import MakePolicy
 from twinset.config import PolicyConfig
 from twinset.policies import MechanismParams, NoisePolicy, make_policy
 from twinset.privacy.accounting.accountant import epsilon
@@ -21,19 +22,23 @@ class PolicyMaker:
 
     Args:
         options: of the policy; None for uniform noise.
+        make: makes it.
         changes: of the other parameters of the mechanism, by their names.
     """
 
     policy: NoisePolicy
     params: MechanismParams
 
-    def __init__(self, options: PolicyConfig | None, **changes: Any) -> None:
+    def __init__(
+        self, options: PolicyConfig | None, make: MakePolicy = make_policy, **changes: Any
+    ) -> None:
+        self._make = make
         self._changes = changes | {"options": options or PolicyConfig()}
 
     def __call__(self, params: MechanismParams) -> NoisePolicy:
         """See `evaluation.utility.dp_fitting.MakePolicy`."""
         self.params = replace(params, **self._changes)
-        self.policy = make_policy(self.params)
+        self.policy = self._make(self.params)
         return self.policy
 
     def nominal(self, delta: float) -> float | None:
