@@ -200,7 +200,7 @@ MORE_RUNS = {
     "selective": (("--noise-policy", "selective", "--detector", "patterns"), {}),
     "masked": (("--redact-only",), {}),
     "without privacy": (("--no-privacy",), {}),
-    "cut texts": (("--max-tokens", "4", "--drop-empty"), {}),
+    "cut texts": (("--max-tokens", "8", "--drop-empty"), {}),
     "dry run": (("--dry-run", "--json"), {}),
 }
 

@@ -161,9 +161,7 @@ class Writing:
     def _write(self, arm: Arm, place: int, rows: int, groups: RowGroups) -> pd.DataFrame:
         of = self.cell.config(self.runs.get(arm.writer, {}))
         seed = place if arm.writer == BASE else BLOCKS * self.cell.seed + place
-        alike = of.sampling.settled(
-            teacher=True
-        )  # as the default's, whether the arm has one or not
+        alike = of.sampling.settled(teacher=True)  # as the default's, with one or without
         sampling = replace(alike, **{"seed": seed, **(arm.sampling or {})})
         if arm.writer != BASE:
             model = self._model(arm.writer)

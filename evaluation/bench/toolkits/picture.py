@@ -26,14 +26,22 @@ def draw(path: Path, panels: Mapping[str, Sequence[Point]], measure: str) -> Non
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7 * len(panels), 4.5), layout="constrained")
-    axes = figure.subplots(1, len(panels), squeeze=False)[0]
-    for panel, (title, points) in zip(axes, panels.items(), strict=True):
+    names = list(dict.fromkeys(point.name for points in panels.values() for point in points))
+    columns = min(2, len(panels))
+    lines = -(-len(panels) // columns)
+    figure = Figure(figsize=(5 * columns + 3, 3.6 * lines), layout="constrained")
+    axes = list(figure.subplots(lines, columns, squeeze=False).flat)
+    for panel in axes[len(panels) :]:
+        panel.set_axis_off()
+    shown = {}  # in a legend, since names at points that lie together hide one another
+    for panel, (title, points) in zip(axes, panels.items(), strict=False):
         for point in points:
-            at, colour = (point.minutes, point.accuracy), "C0" if point.ours else "C1"
-            panel.plot(*at, "o" if point.ours else "x", color=colour)
-            panel.annotate(point.name, at, (4, 3), textcoords="offset points", fontsize=8)
+            look = {"color": f"C{names.index(point.name)}", "marker": "o" if point.ours else "X"}
+            at = (point.minutes, point.accuracy)
+            (shown[point.name],) = panel.plot(*at, linestyle="", markersize=8, **look)
         panel.set(xscale="log", xlabel="processor minutes", ylabel=measure)
-        panel.margins(x=0.45)
+        panel.margins(x=0.15)
         panel.set_title(title, fontsize=9)
+    legend = {name: shown[name] for name in names}
+    figure.legend(legend.values(), legend, loc="outside right center", fontsize=8)
     figure.savefig(path, dpi=100)

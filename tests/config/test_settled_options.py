@@ -1,0 +1,32 @@
+"""What the options leave open is settled by the number of records, and what they say stays."""
+
+from __future__ import annotations
+
+import pytest
+
+from twinset.config import PrivacyConfig, RunConfig, SamplingConfig
+from twinset.config.plan import with_teacher
+from twinset.config.run_config import UNJUDGED_GUIDANCE
+
+MANY, FEW = 10_000, 50
+
+
+@pytest.mark.parametrize("records, share", [(MANY, True), (FEW, False)])
+def test_few_records_have_no_teacher(records: int, share: bool) -> None:
+    assert (with_teacher(RunConfig(), records).privacy.teacher_share > 0) is share
+
+
+@pytest.mark.parametrize(
+    "config, records, guidance",
+    [
+        (RunConfig(), MANY, 0.0),
+        (RunConfig(), FEW, UNJUDGED_GUIDANCE),
+        (RunConfig(privacy=PrivacyConfig(teacher_share=0.0)), MANY, UNJUDGED_GUIDANCE),
+        (RunConfig(sampling=SamplingConfig(teacher_redraws=0)), MANY, UNJUDGED_GUIDANCE),
+        (RunConfig(sampling=SamplingConfig(guidance=1.5)), MANY, 1.5),
+    ],
+)
+def test_rows_that_a_teacher_judges_need_no_guidance(
+    config: RunConfig, records: int, guidance: float
+) -> None:
+    assert with_teacher(config, records).sampling.guidance == guidance
