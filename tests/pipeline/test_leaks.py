@@ -201,6 +201,7 @@ MORE_RUNS = {
     "masked": (("--redact-only",), {}),
     "without privacy": (("--no-privacy",), {}),
     "cut texts": (("--max-tokens", "8", "--drop-empty"), {}),
+    "untrained": (("--steps", "0", "--teacher-share", "0.1"), {}),
     "dry run": (("--dry-run", "--json"), {}),
 }
 

@@ -346,17 +346,29 @@ def test_the_fastest_of_several_measurements_counts():
 # --- three choices ------------------------------------------------------------------------------
 
 
-def test_three_choices(tiny_base, machine):
+def test_choices_by_time(tiny_base, machine):
     machine(1e-3)
     config = run_config({"base_model": str(tiny_base), "steps": 3, "max_minutes": 1e6})
     speed, facts = in_time.measure(None, config, None, 32), PublicFacts(8, 100, may_be_fewer=True)
     found = {choice.name: choice for choice in choices(10_000, config, speed, facts)}
     sizes = {n: (c.plan.steps, c.plan.batch_size) for n, c in found.items()}
-    assert {n: c.rows for n, c in found.items()} == {"quick": 25, "usual": None, "best": None}
+    assert {n: c.rows for n, c in found.items() if c.rows} == {"quick": 25}
+    assert sizes.pop("untrained")[0] == 0
     assert sizes == {"quick": (10, 250), "usual": (40, 250), "best": (40, 1000)}
-    assert found["quick"].estimate.seconds < found["usual"].estimate.seconds
+    seconds = [choice.estimate.seconds for choice in found.values()]
+    assert seconds == sorted(seconds)
     line, options = found["best"].lines("twinset generate t.csv")
     assert options.startswith("  twinset generate t.csv `steps=40` `batch_size=1000` ")
+    line, options = found["untrained"].lines("twinset generate t.csv")
+    assert "counts and teacher" in line and options == "  twinset generate t.csv `steps=0`"
+
+
+def test_a_policy_of_steps_has_no_choice_without(tiny_base, machine):
+    machine(1e-3)
+    config = run_config({"base_model": str(tiny_base), "noise_policy": "importance"})
+    speed = in_time.measure(None, config, None, 32)
+    found = choices(10_000, config, speed, PublicFacts(8, 100))
+    assert "untrained" not in [choice.name for choice in found]
 
 
 def test_what_a_choice_buys_is_what_docs_publish():

@@ -25,6 +25,7 @@ from tests.helpers.commands import (
 )
 from tests.helpers.machines import machine_of
 from twinset.commandline.console import Console
+from twinset.config.plan import RELEASED
 from twinset.errors import InputError
 from twinset.pipeline import finetune as finetuning
 from twinset.privacy.accounting.events import TEACHER, SubsampledGaussian
@@ -122,17 +123,17 @@ def teachers_of(run) -> int:
     return sum(getattr(event, "what", None) == TEACHER for event in events)
 
 
-TAUGHT = ("--teacher-share", "0.1")
+TAUGHT, UNTRAINED = ("--teacher-share", "0.1"), ("--steps", "0")
 
 
 @pytest.fixture
 def killed_before(generate, monkeypatch):
     """Run `generate` with a teacher, and kill it before a method is called."""
 
-    def run(owner, method):
+    def run(owner, method, *more):
         with monkeypatch.context() as patch:
             patch.setattr(owner, method, lambda *given: die())
-            assert generate(*TAUGHT).code == 1
+            assert generate(*TAUGHT, *more).code == 1
 
     return run
 
@@ -166,6 +167,36 @@ def test_two_copies_that_release_a_teacher_each_are_two_releases(
     assert refused.code == 2 and "from step 5 to step 6" in refused.err
     assert generate(*TAUGHT, "--accept-spend", given=COPY).code == 0
     assert (teachers_of("r"), teachers_of("copy"), steps_of("copy")) == (1, 2, 5)
+
+
+@pytest.mark.parametrize(("method", "fits"), [("keep_teacher", 1), ("save", 0)])
+def test_a_run_without_steps_resumes_with_what_it_counted(
+    generate, killed_before, monkeypatch, method, fits
+):
+    owner = TwinModel if method == "save" else resumption.Resumption
+    killed_before(owner, method, *UNTRAINED)
+    shutil.copytree(".r.partial", ".copy.partial")
+    fitted, plain = [], finetuning.fit_teacher
+    monkeypatch.setattr(finetuning, "fit_teacher", lambda *of: fitted.append(0) or plain(*of))
+    monkeypatch.setattr(finetuning, "noisy_counts", counted_once(finetuning.noisy_counts))
+    assert generate("--resume", *TAUGHT, *UNTRAINED).code == 0
+    assert (len(fitted), teachers_of("r"), steps_of("r")) == (fits, 1, 0)
+    ledger = Ledger.load(Path("r/model/ledger.json"))
+    assert [event.what for event in ledger.events] == list(RELEASED)
+    if fits:  # a teacher each: the copy's owner has to accept both
+        assert generate(*TAUGHT, *UNTRAINED, given=COPY).code == 2
+        assert generate(*TAUGHT, *UNTRAINED, "--accept-spend", given=COPY).code == 0
+        assert teachers_of("copy") == 2
+
+
+def counted_once(plain):
+    """Fail where a run that is resumed counts its records again."""
+
+    def counted(run):
+        assert run.resume_state is not None
+        return plain(run)
+
+    return counted
 
 
 @pytest.mark.parametrize("policy", ["uniform", "importance", "selective"])

@@ -150,7 +150,7 @@ TRAINING = (
         "lora|qlora|full",
     ),
     Option("lora_rank", int, "Rank of the adapters."),
-    Option("steps", int, "Training steps; left out: chosen from N and the time."),
+    Option("steps", int, "Training steps; left out: chosen from N and the time; 0: none."),
     Option("batch_size", int, "Expected records a step; left out: chosen from N and the time."),
     Option("learning_rate", float, "Adam's, at its peak; left out: by `method`."),
     Option("max_tokens", int, "Longest text kept, in tokens."),

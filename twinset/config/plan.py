@@ -41,6 +41,7 @@ MOST_ADVISED = 20.0  # ε; beyond, it protects too little to be worth a hint
 TEACHER_SHARE = 0.1  # of ε, where the options do not say
 RECORDS_FOR_NOISE = 60  # N / σ of a teacher: it told 0.75 of labels there, and 0.84 at 270
 FEWEST_VISITS = 1024  # of records: the fewest that docs/tuning.md says anything of
+SLACK = 1 + 1e-9  # so that rounding brings no ε above the one asked for
 MISMATCH_WEIGHT = 8.0  # λ of the bounded form; docs/tuning.md says what was tried
 
 
@@ -55,7 +56,7 @@ class Plan:
         target_delta: δ.
         batch_size: L = qN, the expected number of records a step.
         steps: T.
-        noise_multiplier: σ, in units of the clipping norm; 0 without privacy.
+        noise_multiplier: σ, in units of the clipping norm; 0 without privacy, or without steps.
         label_count_noise: standard deviation added to each released label count; 0 without privacy.
         learning_rate: Adam's, at its peak.
         mismatch_weight: λ.
@@ -121,6 +122,8 @@ class Plan:
     def _events_after(self, steps: int) -> list[Event]:
         if not self.is_covered:
             return []
+        if not steps:
+            return [*self.releases]
         sigma, rate = self.noise_multiplier, self.sample_rate
         if self.highest_epsilon is not None:
             return [*self.releases, IndividualGaussian(sigma, rate, steps, self.least_share)]
@@ -234,38 +237,45 @@ def make_plan(records: int, config: RunConfig) -> Plan:
     privacy, training, policy = config.privacy, config.training, config.policy
     delta = _delta(privacy, records)
     batch = min(training.batch_size or default_batch_size(records), records)
-    steps = training.steps or default_steps(records, batch)
-    noise = _release_noise(privacy, privacy.target_epsilon, delta)
-    releases = _releases(*noise)
-    sigma = _multiplier(privacy.target_epsilon, delta, batch / records, steps, releases)
-    highest, share = None, 1.0
-    if policy.weighs and sigma:
-        highest = _highest_epsilon(privacy, policy)
-        least = _multiplier(highest, delta, batch / records, steps, releases)
-        sigma, share = least, min(1.0, least / sigma * (1 - 1e-9))  # σ / c(1) no less than needed
-    option = "epsilon" if highest is None else "epsilon_max"
-    _check_noise(records, privacy, delta, batch, steps, sigma, option)
+    steps = default_steps(records, batch) if training.steps is None else training.steps
+    noise = _release_noise(privacy, privacy.target_epsilon, delta, steps == 0)
     is_stretched = policy.key == ("importance", "published")
     rate, weight = training.learning_rate, training.mismatch_weight
     usual_rate = LEARNING_RATE if training.method != "full" else FULL_LEARNING_RATE
-    return Plan(
+    plan = Plan(
         records=records,
         target_epsilon=privacy.target_epsilon,
         target_delta=delta,
         batch_size=batch,
         steps=steps,
-        noise_multiplier=sigma,
+        noise_multiplier=0.0,
         label_count_noise=noise[0],
         learning_rate=rate if rate is not None else usual_rate,
         mismatch_weight=weight if weight is not None else MISMATCH_WEIGHT,
         policy=policy.key,
-        highest_epsilon=highest,
-        least_share=share,
         least_noise=1 / policy.importance_bound if is_stretched else 1.0,
         group_size=privacy.group_size,
         marginal_noise=noise[1],
         teacher_noise=noise[2],
     )
+    return _with_noise(plan, privacy, policy) if steps else plan
+
+
+def _with_noise(plan: Plan, privacy: PrivacyConfig, policy: PolicyConfig) -> Plan:
+    """Return a plan with the noise of its steps, which takes what the releases leave of ε."""
+
+    def multiplier(target: float | None) -> float:
+        rate, delta = plan.batch_size / plan.records, plan.target_delta
+        return _multiplier(target, delta, rate, plan.steps, plan.releases)
+
+    sigma, highest, share = multiplier(privacy.target_epsilon), None, 1.0
+    if policy.weighs and sigma:
+        highest = _highest_epsilon(privacy, policy)
+        least = multiplier(highest)
+        sigma, share = least, min(1.0, least / sigma * (1 - 1e-9))  # σ / c(1) no less than needed
+    plan = replace(plan, noise_multiplier=sigma, highest_epsilon=highest, least_share=share)
+    _check_noise(plan, privacy, "epsilon" if highest is None else "epsilon_max")
+    return plan
 
 
 def _highest_epsilon(privacy: PrivacyConfig, policy: PolicyConfig) -> float:
@@ -293,7 +303,8 @@ def with_teacher(config: RunConfig, records: int) -> RunConfig:
     if privacy.teacher_share is None:
         delta = _delta(privacy, records)
         asked = replace(privacy, teacher_share=TEACHER_SHARE)
-        noise = _release_noise(asked, privacy.target_epsilon, delta)[RELEASED.index(TEACHER)]
+        noises = _release_noise(asked, privacy.target_epsilon, delta, config.training.steps == 0)
+        noise = noises[RELEASED.index(TEACHER)]
         knows = records >= RECORDS_FOR_NOISE * noise
         privacy = asked if knows else replace(privacy, teacher_share=0.0)
     sampling = config.sampling.settled(bool(privacy.teacher_share))
@@ -304,33 +315,49 @@ def _delta(privacy: PrivacyConfig, records: int) -> float:
     return default_delta(records) if privacy.target_delta is None else privacy.target_delta
 
 
-def _release_noise(privacy: PrivacyConfig, target: float | None, delta: float) -> tuple[float, ...]:
-    """Return the noise multipliers of `RELEASED` at this ε; 0: without privacy, or left out."""
+def _release_noise(
+    privacy: PrivacyConfig, target: float | None, delta: float, takes_all: bool = False
+) -> tuple[float, ...]:
+    """Return the noise multipliers of `RELEASED` at this ε; 0: without privacy, or left out.
+
+    Args:
+        privacy: the options, with each release's share of ε.
+        target: ε.
+        delta: δ.
+        takes_all: nothing is trained: beside the label counts, the others take all of ε.
+    """
     shares = privacy.label_count_share, privacy.marginal_share, privacy.teacher_share
-    return tuple(
+    labels, *others = (
         gaussian_noise_multiplier(target * share, delta) if target and share else 0.0
         for share in shares
     )
+    if target and takes_all and any(others):
+        left = gaussian_noise_multiplier(target, delta) ** -2 - labels**-2
+        others = _composed_to(others, left)
+    return labels, *others
 
 
-def _check_noise(
-    records: int,
-    privacy: PrivacyConfig,
-    delta: float,
-    batch: int,
-    steps: int,
-    sigma: float,
-    option: str,
-) -> None:
-    if sigma <= LARGEST_NOISE_PER_RECORD * batch:
+def _composed_to(multipliers: Sequence[float], precision: float) -> list[float]:
+    """Return Gaussian releases that compose as one with σ⁻² = `precision`, each keeping its part.
+
+    >>> [round(sigma, 3) for sigma in _composed_to([3.0, 4.0, 0.0], 1.0)]
+    [1.25, 1.667, 0.0]
+    """
+    total = sum(sigma**-2 for sigma in multipliers if sigma)
+    scale = SLACK * (total / precision) ** 0.5
+    return [scale * sigma for sigma in multipliers]
+
+
+def _check_noise(plan: Plan, privacy: PrivacyConfig, option: str) -> None:
+    if plan.noise_multiplier <= LARGEST_NOISE_PER_RECORD * plan.batch_size:
         return
-    attainable = _attainable(privacy, delta, batch, batch / records, steps)
-    more = "take more records, some thousands"
+    attainable = _attainable(plan, privacy)
+    more = "take `steps=0`, which trains nothing, or more records, some thousands"
     if attainable <= MOST_ADVISED:
-        more = f"attainable is `{option}={attainable:g}`, or {more}"
+        more = f"attainable is `{option}={attainable:g}`; or {more}"
     raise InputError(
-        f"{records} records are too few for ε = {privacy.target_epsilon:g}: the noise would drown "
-        f"them; {more}"
+        f"{plan.records} records are too few to train at ε = {privacy.target_epsilon:g}: the noise "
+        f"would drown them; {more}"
     )
 
 
@@ -345,11 +372,10 @@ def _multiplier(
         raise InputError(f"ε = {target} cannot be reached: {error}") from None
 
 
-def _attainable(
-    privacy: PrivacyConfig, delta: float, batch: int, sample_rate: float, steps: int
-) -> float:
+def _attainable(plan: Plan, privacy: PrivacyConfig) -> float:
     """Return an ε, to two digits and with a margin, at which the noise is small enough."""
-    training = SubsampledGaussian(LARGEST_NOISE_PER_RECORD * batch, sample_rate, steps)
+    least, delta = LARGEST_NOISE_PER_RECORD * plan.batch_size, plan.target_delta
+    training = SubsampledGaussian(least, plan.batch_size / plan.records, plan.steps)
     target = epsilon([training], delta)
     while True:
         target = float(f"{1.06 * target:.2g}")

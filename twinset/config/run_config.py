@@ -159,7 +159,7 @@ class TrainingConfig:
     base_model: str = "smollm2-135m-text"
     method: Method = "lora"
     lora_rank: int = bounded(8, 1, 1024)
-    steps: int | None = bounded(None, 1, 10**7)
+    steps: int | None = bounded(None, 0, 10**7, hint="0 trains nothing")
     batch_size: int | None = bounded(None, 1, 10**7)
     learning_rate: float | None = bounded(None, 1e-9, 10)
     max_tokens: int = bounded(256, 1, 10**6)
@@ -254,6 +254,11 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         """Refuse groups that contradict one another."""
+        _require(
+            self.training.steps != 0 or self.policy.noise_policy == "uniform",
+            f"`noise_policy={self.policy.noise_policy}` is of the noise of steps, and `steps=0` "
+            "takes none; leave one of them out",
+        )
         _require(
             self.training.method != "qlora" or self.policy.noise_policy != "adaptive",
             "`noise_policy=adaptive` weighs texts by the base model as it is, and `method=qlora` "

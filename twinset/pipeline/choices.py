@@ -22,7 +22,7 @@ class Choice:
     """A plan with what it costs and buys.
 
     Args:
-        name: "quick", "usual" or "best".
+        name: "untrained", "quick", "usual" or "best".
         plan: the plan.
         estimate: its cost.
         rows: of the twin, where they differ from the usual; None: they are what was asked for.
@@ -37,15 +37,16 @@ class Choice:
 
     def lines(self, command: str = "") -> list[str]:
         """Return it for people, with what asks for it: a command's further options."""
-        steps, batch = self.plan.steps, self.plan.batch_size
-        rate = f"`learning_rate={self.plan.learning_rate:.3g}`"
+        options, noise = "`steps=0`", "ε for counts and teacher alone"
+        if self.plan.steps:
+            size = f"`steps={self.plan.steps}` `batch_size={self.plan.batch_size}`"
+            options = f"{size} `learning_rate={self.plan.learning_rate:.3g}`"
+            noise = f"σ = {self.plan.noise_multiplier:.3f}"
         rows = f" `rows={self.rows}`" if self.rows else ""
-        options = f"`steps={steps}` `batch_size={batch}` {rate}{rows}"
-        time, noise = minutes(self.estimate.seconds), f"σ = {self.plan.noise_multiplier:.3f}"
         worth = f"; {self.worth}" if self.worth else ""
         return [
-            f"{self.name:<23}about {time}, {noise}{worth}",
-            f"  {f'{command} {options}'.strip()}",
+            f"{self.name:<23}about {minutes(self.estimate.seconds)}, {noise}{worth}",
+            f"  {f'{command} {options}{rows}'.strip()}",
         ]
 
     def to_dict(self) -> dict[str, Any]:
@@ -66,10 +67,10 @@ def choices(
 ) -> list[Choice]:
     """Return the plans that N and the time ask for, whatever steps the options name.
 
-    `usual` is what a run takes by itself; `quick` has a quarter of its visits of records, and of
-    rows that nobody asked for, and `best` four times the visits of a run that has the time. What
-    would drown in noise, or says what another says, is left out. Which plans these are follows from
-    `speed`, so from public facts.
+    `untrained` takes no step; `usual` is what a run takes by itself; `quick` has a quarter of its
+    visits of records, and of rows that nobody asked for, and `best` four times the visits of a run
+    that has the time. What would drown in noise, or says what another says, is left out. Which
+    plans these are follows from `speed`, so from public facts.
 
     Args:
         records: N.
@@ -86,6 +87,7 @@ def choices(
     usual, rows = fitted(whole, free, speed, facts.rows), facts.rows
     visits = usual.steps * usual.batch_size
     sizes = {
+        "untrained": (0, usual.batch_size),
         "quick": size_for(records, min(visits, max(FEWEST_VISITS, visits // 4))),
         "usual": (usual.steps, usual.batch_size),
         "best": size_for(records, 4 * whole.steps * whole.batch_size),
@@ -95,7 +97,7 @@ def choices(
     for name, size in sizes.items():
         try:
             plan = make_plan(records, sized(config, *size))
-        except InputError:
+        except InputError:  # or of a noise policy, which has steps
             continue
         few = max(1, rows // 4) if name == "quick" and facts.may_be_fewer else None
         cost = shown.estimate(plan, few or rows)

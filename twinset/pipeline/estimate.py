@@ -79,7 +79,8 @@ class Estimate:
     def phases(self, trainings: int) -> list[tuple[str, float]]:
         """Return the run's phases as progress calls them, in order, with their seconds."""
         return [
-            *[("training", self.training_seconds / trainings)] * trainings,
+            *[("training", self.training_seconds / trainings)]
+            * (trainings if self.training_seconds else 0),
             *[(REFERENCE_PHASE, self.reference_seconds)] * bool(self.reference_seconds),
             *[(TEACHER_PHASE, self.teacher_seconds)] * bool(self.teacher_seconds),
             ("rows", self.sampling_seconds),

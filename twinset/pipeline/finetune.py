@@ -137,7 +137,7 @@ def _tokens(
 def _trainer(run: FinetuningRun) -> Trainer:
     """Return what trains; the shapes it is checked in follow from public facts alone."""
     config, plan, prepared = run.prepared.config, run.prepared.plan, run.prepared
-    if plan.target_epsilon is None:
+    if plan.target_epsilon is None or not plan.steps:
         return Trainer(prepared.base, config, [], run.progress)
     wrong = WrongPrompts.of(plan, config.training)
     shapes = wrong.shapes(run.tokens, config.speed, plan.batch_size)

@@ -33,9 +33,10 @@ class Forecast:
     Args:
         plan: the plan.
         estimate: its cost, as measured.
-        noise_by_epsilon: σ that the same steps would need for other ε; None where no use.
+        noise_by_epsilon: σ that the same steps would need for other ε; None where no use; empty
+            without steps.
         policies: a plan for each noise policy in its sound form, None where the records are too
-            few; empty without privacy.
+            few; empty without privacy or steps.
         choices: plans of less and more time.
     """
 
@@ -56,8 +57,7 @@ class Forecast:
         estimate = self.estimate
         return [
             *plan_lines(self.plan),
-            f"noise to signal        {self.noise_to_signal:.3g}"
-            f"  (σ·√p/L, p = {estimate.trained_parameters:,} trained numbers)",
+            *self._signal_lines(),
             *time_lines(estimate),
             f"memory                 about {estimate.memory_gb:.1f} GB",
             *choice_lines(self.choices),
@@ -68,13 +68,19 @@ class Forecast:
             ),
         ]
 
+    def _signal_lines(self) -> Iterator[str]:
+        if self.plan.steps:
+            ratio, p = self.noise_to_signal, self.estimate.trained_parameters
+            yield f"noise to signal        {ratio:.3g}  (σ·√p/L, p = {p:,} trained numbers)"
+
     def _budget_lines(self) -> Iterator[str]:
         """Yield what the same steps would need for other ε."""
         needed = [
             f"ε = {epsilon:g}: {'more records' if sigma is None else f'σ = {sigma:.3f}'}"
             for epsilon, sigma in self.noise_by_epsilon.items()
         ]
-        yield f"other budgets          {'; '.join(needed)}"
+        if needed:
+            yield f"other budgets          {'; '.join(needed)}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
@@ -110,8 +116,8 @@ def forecast(
     return Forecast(
         plan,
         speed.at(tokens).estimate(plan, facts.rows),
-        noise_by_epsilon(plan.records, config),
-        policies_side_by_side(plan.records, config),
+        noise_by_epsilon(plan.records, config) if plan.steps else {},
+        policies_side_by_side(plan.records, config) if plan.steps else {},
         choices(plan.records, config, speed, facts, tokens),
     )
 
@@ -209,13 +215,20 @@ def plan_lines(plan: Plan) -> list[str]:
         if private
         else "budget                 none: no noise, no guarantee",
         *_group(plan),
+        *(_step_lines(plan) if plan.steps else ["steps T                0: nothing is trained"]),
+        f"noise on label counts  ± {plan.label_count_noise:.1f} records (one standard deviation)",
+        *(f"{r.what:<23}σ = {r.noise_multiplier:.2f}, once" for r in plan.releases[1:]),
+    ]
+
+
+def _step_lines(plan: Plan) -> list[str]:
+    """Return what is said of training."""
+    return [
         f"noise policy           {plan.policy[0]}, {plan.policy[1]} form",
         *_phases(plan),
         f"noise multiplier σ     {plan.noise_multiplier:.3f}",
         f"batch L, rate q        {plan.batch_size}, {plan.sample_rate:.4g}",
         f"steps T                {plan.steps}",
-        f"noise on label counts  ± {plan.label_count_noise:.1f} records (one standard deviation)",
-        *(f"{r.what:<23}σ = {r.noise_multiplier:.2f}, once" for r in plan.releases[1:]),
         f"learning rate, λ       {plan.learning_rate:g}, {plan.mismatch_weight:g}",
     ]
 

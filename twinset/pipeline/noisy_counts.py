@@ -11,6 +11,7 @@ import numpy as np
 
 from twinset.data.schema import Combination
 from twinset.pipeline.finetuning_run import FinetuningRun
+from twinset.privacy.accounting.events import NonPrivateAccess
 from twinset.privacy.mechanism.label_counts import release_label_counts
 from twinset.privacy.mechanism.token_marginals import TokenMarginals, release_token_marginals
 
@@ -48,8 +49,9 @@ def label_counts(run: FinetuningRun) -> LabelCounts:
         labels = [labels[i] for i in _counted(run).tolist()]
         most = run.prepared.config.privacy.max_records_per_owner
     if plan.target_epsilon is None:
+        run.ledger.record(NonPrivateAccess("labels were counted without noise"))
         counts = Counter(labels)
-        return {c: counts[c] for c in combinations}  # training records the access
+        return {c: counts[c] for c in combinations}
     noise = plan.label_count_noise
     noisy, event = release_label_counts(labels, combinations, noise, run.randomness, most)
     run.ledger.record(event)

@@ -24,7 +24,7 @@ from twinset.release.rendering import template
 TEMPLATE = "card.md.jinja"
 LONGEST_LIST = 200  # label combinations; more are summed up
 WRITTEN = (
-    "The rows were written by a language model that was fine-tuned {} on a private table. What "
+    "The rows were written by a language model that was fitted {} to a private table. What "
     "they say may be false, biased or offensive."
 )
 

@@ -94,7 +94,7 @@ class Resumption:
         is_resumed: bool = False,
     ) -> None:
         self._progress = progress
-        self._steps, self._last_step = steps, phases * steps
+        self.steps, self._last_step = steps, phases * steps
         self._accept_spend, self._kept = accept_spend, kept
         self._checkpoints = Checkpoints(folder / CHECKPOINTS)
         found = self._checkpoints.all()
@@ -193,7 +193,7 @@ class Resumption:
 
     def _spending(self, ranges: list[StepRange]) -> tuple[int, int]:
         """Return how many steps spend ε, and how many teachers, which stand behind the last."""
-        free, last = self._last_step - self._steps, self._last_step
+        free, last = self._last_step - self.steps, self._last_step
         steps = sum(max(0, min(s.last, last) - max(s.first, free)) for s in ranges)
         return steps, sum(s.first <= last < s.last for s in ranges)
 
@@ -209,7 +209,7 @@ class Resumption:
             "phase": phase,
             "label_counts": [[list(c), n] for c, n in counts.items()],
         }
-        return PhaseCheckpoints(self, phase * self._steps, facts, ledger, marginals)
+        return PhaseCheckpoints(self, phase * self.steps, facts, ledger, marginals)
 
     def keep(
         self,
@@ -282,8 +282,8 @@ class PhaseCheckpoints:
             self._keep(step, state)
 
     def on_end(self, step: int, state: State) -> None:
-        """Write a checkpoint now."""
-        if step:
+        """Write a checkpoint now, of a run without steps too: it holds what was counted."""
+        if step or not self._resumption.steps:
             self._keep(step, state)
 
     def _keep(self, step: int, state: State) -> None:

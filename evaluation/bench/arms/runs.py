@@ -17,20 +17,16 @@ from evaluation.bench.arms.tables import Table
 from evaluation.bench.measure import peak_bytes, reset_peak
 from twinset.config import RunConfig
 from twinset.config.options import run_config
-from twinset.config.plan import Plan
 from twinset.errors import InputError
-from twinset.files.atomic import replacing, write_json
-from twinset.pipeline.finetune import finetune
+from twinset.files.atomic import write_json
 from twinset.pipeline.generate import MADE_FROM, finetune_only
 from twinset.pipeline.prepare import Prepared, prepare
 from twinset.pipeline.request import OutputPaths
 from twinset.pipeline.run_folder import is_finished, is_unfinished
-from twinset.privacy.accounting.gaussian_mechanism import gaussian_noise_multiplier
 from twinset.progress import Progress
 from twinset.sampling.twin_model import TwinModel
 
 COST = "cost.json"  # beside what it was spent on
-_SLACK = 1 + 1e-9  # so that rounding brings no ε above the one asked for
 _COMPARED = ("privacy", "policy", "training")  # groups of options
 
 
@@ -76,13 +72,9 @@ class Cell:
         """
         folder, config = self.path(name), self.config(stated)
         folder.parent.mkdir(parents=True, exist_ok=True)
-        if stated.get("untrained"):
-            if not folder.is_dir():
-                self._release(folder, config)
-        else:
-            if not is_finished(folder.resolve()):
-                self._finetune(folder, config)
-            check_same(folder, prepare(self.table.source, config))
+        if not is_finished(folder.resolve()):
+            self._finetune(folder, config)
+        check_same(folder, prepare(self.table.source, config))
         return TwinModel.load(folder)
 
     def _finetune(self, folder: Path, config: RunConfig) -> None:
@@ -90,28 +82,6 @@ class Cell:
         paths = OutputPaths(run=folder, overwrite=not resume, resume=resume)
         with measured(cost_of(folder)):
             finetune_only(self.table.source, config, paths, self.progress)
-
-    def _release(self, folder: Path, config: RunConfig) -> None:
-        """Release label counts, words or a teacher of the base model, and train nothing."""
-        with measured(cost_of(folder)), replacing(folder) as new:
-            prepared = prepare(self.table.source, config)
-            prepared = replace(prepared, plan=untrained_plan(prepared.plan))
-            finetune(prepared, self.progress).save(new)
-
-
-def untrained_plan(plan: Plan) -> Plan:
-    """Return a plan of no steps: words and teacher take what the label counts leave of ε.
-
-    Gaussian releases compose as one whose σ⁻² is the sum of theirs; of two releases, each keeps its
-    part of the sum.
-    """
-    assert plan.target_epsilon is not None
-    whole = gaussian_noise_multiplier(plan.target_epsilon, plan.target_delta)
-    planned = {"marginal_noise": plan.marginal_noise, "teacher_noise": plan.teacher_noise}
-    noise = {what: sigma for what, sigma in planned.items() if sigma}
-    left = whole**-2 - plan.label_count_noise**-2
-    scale = _SLACK * (sum(sigma**-2 for sigma in noise.values()) / left) ** 0.5
-    return replace(plan, steps=0, **{what: scale * sigma for what, sigma in noise.items()})
 
 
 def check_same(folder: Path, prepared: Prepared) -> None:

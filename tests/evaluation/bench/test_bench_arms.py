@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,10 +13,7 @@ from evaluation.bench.arms.measuring import Measuring
 from evaluation.bench.arms.plan import Stated
 from evaluation.utility.hidden_states import HiddenStateClassifier, HiddenStates
 from tests.helpers.evaluated import reviews, without_downloads
-from twinset.config import RunConfig
-from twinset.config.plan import make_plan
 from twinset.errors import InputError
-from twinset.privacy.accounting.accountant import epsilon
 from twinset.privacy.accounting.events import SubsampledGaussian
 from twinset.privacy.statement.ledger import Ledger
 from twinset.training.loop import PrivateOptimizer
@@ -153,17 +149,6 @@ def test_a_finished_run_is_taken_if_it_was_made_alike(run_arms, monkeypatch):
     (row,) = taken(run_folder=CELL / "default")["rows"]
     assert row["rows"] == 12
     assert "taken from a finished run" in Path("other/arms.md").read_text()
-
-
-@pytest.mark.parametrize("marginal_share", [0.0, 0.5])
-def test_what_is_released_without_training_takes_all_of_epsilon(marginal_share):
-    config = RunConfig()
-    private = replace(config.privacy, marginal_share=marginal_share, teacher_share=0.5)
-    plan = runs.untrained_plan(make_plan(3128, replace(config, privacy=private)))
-    assert plan.steps == 0 and (plan.marginal_noise > 0) == (marginal_share > 0)
-    assert 7.999 < epsilon(plan.releases, plan.target_delta) <= 8.0
-    less = replace(plan, teacher_noise=plan.teacher_noise / 1.01)
-    assert epsilon(less.releases, plan.target_delta) > 8.0
 
 
 def test_hidden_states_tell_labels(tiny_base):

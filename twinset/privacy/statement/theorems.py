@@ -241,8 +241,8 @@ TEACHER = Theorem(
 
 RUN = Theorem(
     statement=(
-        "A fine-tuned model with its noisy counts, and all that is drawn from it, is the output of "
-        "mechanisms that its ledger lists completely. `guarantee` says what they amount to."
+        "A model, trained or not, with its noisy counts and all that is drawn from it is the "
+        "output of mechanisms that its ledger lists completely. `guarantee` says what they come to."
     ),
     source="the theorem of the run's noise policy, composed with Gaussian releases of the label "
     "counts and, where they are asked for, of TOKEN_MARGINALS and TEACHER",

@@ -43,7 +43,7 @@ TWIN = Released(
     everything="the twin, the model and everything drawn from them",
     covers=(
         "the twin, whatever is done with it and however many rows are drawn",
-        "the fine-tuned model and everything drawn from it",
+        "the model and everything drawn from it",
         "the noisy counts of labels and, where the ledger names them, what follows from those of "
         "tokens, and the teacher with all that it predicts; and this ledger (with the number of "
         "records taken as public)",
@@ -61,7 +61,7 @@ CLASSIFIER = Released(
 )
 _COVERS_FLAGGED = (
     "what was flagged, in the twin, however many rows are drawn",
-    "what was flagged, in the fine-tuned model and everything drawn from it",
+    "what was flagged, in the model and everything drawn from it",
 )
 # In a sentence: what is in the table, what is not, and who is protected less.
 _WORDS = {
