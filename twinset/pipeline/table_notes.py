@@ -10,6 +10,10 @@ from collections.abc import Iterator
 from twinset.config.plan import Plan
 
 FEW = 4000  # records times ε; below, noise outweighs nearly all that texts could teach
+UNTRAINED = (  # docs/results.md
+    "; `steps=0` trains nothing, takes minutes, and taught as much on tables of 3,000 records at "
+    "ε = 1"
+)
 HARDLY_READ = 3.2  # times the tokens a character of English; clinical notes and Polish take 2.5
 
 
@@ -21,6 +25,7 @@ def table_notes(plan: Plan, times_english: float) -> Iterator[str]:
             f"{plan.records} records are few for ε = {epsilon:g}: the twin will have about the "
             "right share of each label, and texts much like the base model's own; some "
             f"{max(1000, round(FEW / epsilon, -3)):,.0f} records are a start"
+            f"{UNTRAINED if plan.steps else ''}"
         )
     if times_english > HARDLY_READ:
         yield (
