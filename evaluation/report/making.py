@@ -13,7 +13,12 @@ from evaluation.report.charts.lines import Lines, Point, line_chart
 from evaluation.report.charts.numbers import number
 from evaluation.report.figures import Figure, of_one_picture
 from evaluation.report.tables import Table
-from twinset.privacy.accounting.events import Event, IndividualGaussian, SubsampledGaussian
+from twinset.privacy.accounting.events import (
+    Event,
+    GaussianRelease,
+    IndividualGaussian,
+    SubsampledGaussian,
+)
 from twinset.privacy.statement.guarantee import guarantee
 from twinset.privacy.statement.ledger import Ledger
 from twinset.training.noise_plot import OUTSIDE, noise_cells
@@ -45,6 +50,12 @@ def training_figures(steps: Sequence[Mapping[str, Any]], ledger: Ledger | None) 
         table = Table("ε spent by step", ("step", "ε"), rows)
         drawn.append(of_one_picture("ε spent while training", picture, table))
     return [figure for figure in drawn if figure is not None]
+
+
+def is_untrained(ledger: Ledger | None) -> bool:
+    """Return whether a run took no step: all that its ledger has was released once."""
+    events = ledger.events if ledger else []
+    return bool(events) and all(isinstance(event, GaussianRelease) for event in events)
 
 
 def over_steps(steps: Sequence[Mapping[str, Any]], figure: str) -> list[Point]:

@@ -20,7 +20,7 @@ from evaluation.findings import Question
 from evaluation.report.charts.svg import visible
 from evaluation.report.figures import headline_figure
 from evaluation.report.handing_over import may_hand_over
-from evaluation.report.making import noise_map, training_figures
+from evaluation.report.making import is_untrained, noise_map, training_figures
 from evaluation.report.meanings import MISSING
 from evaluation.report.reading import Run, read_run
 from evaluation.report.rows import (
@@ -107,6 +107,7 @@ def build_report(run: Path, *, show_real: Mapping[str, DataFrame] | None = None)
         notes=[*map(STALE.format, found.stale), *found.notes],
         sections=list(sections(found)),
         training=training_figures(found.steps, found.ledger),
+        is_untrained=is_untrained(found.ledger),
         noise=noise_map(found.noise),
         pairs=_pairs(found),
         shown=SHOWN,

@@ -17,7 +17,11 @@ from tests.helpers.reported import audit, bare, evaluation, everything_in, with_
 from twinset import __version__
 from twinset.data.formats import write_frame
 from twinset.errors import InputError
-from twinset.privacy.accounting.events import IndividualGaussian
+from twinset.privacy.accounting.events import (
+    GaussianRelease,
+    IndividualGaussian,
+    SubsampledGaussian,
+)
 from twinset.privacy.accounting.rounding import up_decimals
 from twinset.privacy.mechanism.privacy_weight import WeightScale
 from twinset.privacy.statement.belief import belief_sentence
@@ -92,6 +96,16 @@ def test_every_figure_is_there_with_its_meaning(page):
     for figure in page.root.find("figure"):
         caption = one(figure.find("figcaption"))
         assert len(one(caption.find("p")).text) > 10
+
+
+def test_a_run_without_steps_says_so(tmp_path):
+    def making(*events):
+        run = bare(tmp_path / str(len(events)), ledger=handover.ledger(events))
+        return section(Page(build_report(run)), "making").text
+
+    counted, step = GaussianRelease(2.0, "label counts"), SubsampledGaussian(2.0, 0.1, 1)
+    assert "Nothing was trained" in making(counted)
+    assert "Nothing was trained" not in making(counted, step)
 
 
 def test_every_score_is_in_the_last_table(page):
