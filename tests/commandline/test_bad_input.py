@@ -118,7 +118,12 @@ CASES = {
     "unknown format": (None, "t.csv --format xlsx", "xlsx|parquet"),
     "unknown flag": (None, "t.csv --epsilom 3", "--epsilom|--help"),
     "a number that is none": (None, "t.csv --steps ten", "--steps"),
-    "no steps": (None, "t.csv --steps 0", "--steps must be a whole number from 1"),
+    "steps below 0": (None, "t.csv --steps -1", "--steps must be a whole number from 0"),
+    "no steps, but their noise": (
+        None,
+        "t.csv --steps 0 --noise-policy importance",
+        "--noise-policy importance|--steps 0",
+    ),
     "unknown method": (None, "t.csv --method magic", "--method|lora"),
     "no config": (None, "t.csv --config none.toml", "none.toml|No such file"),
     "unknown key": (
@@ -207,8 +212,10 @@ def test_disk_that_is_full(good_table, generate, monkeypatch, nth):
 
 def test_attainable_epsilon_is_attainable(generate):
     refused = generate("t.csv --epsilon 0.05 --dry-run")
-    attainable = re.search(r"--epsilon (\S+),", refused.err)[1]
+    attainable = re.search(r"--epsilon (\S+);", refused.err)[1]
     assert generate(f"t.csv --epsilon {attainable} --dry-run").code == 0
+    assert "--steps 0" in refused.err
+    assert generate("t.csv --epsilon 0.05 --dry-run --steps 0").code == 0
 
 
 @pytest.mark.parametrize(

@@ -230,7 +230,7 @@ def test_progress_lines(run):
     assert MARKER not in outcome.err
 
 
-CHOICES = {"quick": 32, "usual": 40, "best": 40}  # whatever --steps says
+CHOICES = {"untrained": 0, "quick": 32, "usual": 40, "best": 40}  # whatever --steps says
 
 
 @pytest.mark.parametrize("given", [GIVEN, ("--records", "60", *QUICK)], ids=["table", "records"])
