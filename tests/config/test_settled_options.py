@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from twinset.config import PrivacyConfig, RunConfig, SamplingConfig
-from twinset.config.plan import with_teacher
+from twinset.config.options import run_config
+from twinset.config.plan import with_steps, with_teacher
 from twinset.config.run_config import UNJUDGED_GUIDANCE
 
 MANY, FEW = 10_000, 50
@@ -14,6 +17,25 @@ MANY, FEW = 10_000, 50
 @pytest.mark.parametrize("records, share", [(MANY, True), (FEW, False)])
 def test_few_records_have_no_teacher(records: int, share: bool) -> None:
     assert (with_teacher(RunConfig(), records).privacy.teacher_share > 0) is share
+
+
+@pytest.mark.parametrize(
+    "options, records, steps",
+    [
+        ({"epsilon": 1.0}, 3999, 0),
+        ({"epsilon": 1.0}, 4000, None),
+        ({"epsilon": 8.0}, 499, 0),
+        ({"epsilon": 8.0}, 500, None),
+        ({"epsilon": None}, FEW, None),
+        ({"epsilon": 1.0, "steps": 4}, FEW, 4),
+        ({"epsilon": 1.0, "batch_size": 8}, FEW, None),
+        ({"epsilon": 1.0, "noise_policy": "importance"}, FEW, None),
+    ],
+)
+def test_few_records_for_epsilon_train_nothing(
+    options: dict[str, Any], records: int, steps: int | None
+) -> None:
+    assert with_steps(run_config(options), records).training.steps == steps
 
 
 @pytest.mark.parametrize(

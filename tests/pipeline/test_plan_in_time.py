@@ -184,6 +184,7 @@ def test_what_would_drown_in_noise_is_not_taken(planned, machine, monkeypatch):
     machine(seconds_of(8, planned(max_minutes=None)[0]) * 0.999)
     monkeypatch.setattr(in_time, "FEWEST_VISITS", 8)
     assert size(planned(max_minutes=1.0)[0]) == (8, 1)
+    monkeypatch.setattr("twinset.config.plan.FEW", 0)  # which would train nothing
     found, notes = planned(max_minutes=1.0, epsilon=8)
     assert size(found) == USUAL and "and not `max_minutes=1`" in notes.warned[0]
 

@@ -41,6 +41,7 @@ MOST_ADVISED = 20.0  # ε; beyond, it protects too little to be worth a hint
 TEACHER_SHARE = 0.1  # of ε, where the options do not say
 RECORDS_FOR_NOISE = 60  # N / σ of a teacher: it told 0.75 of labels there, and 0.84 at 270
 FEWEST_VISITS = 1024  # of records: the fewest that docs/tuning.md says anything of
+FEW = 4000  # records times ε, below which nothing is trained: see docs/tuning.md
 SLACK = 1 + 1e-9  # so that rounding brings no ε above the one asked for
 MISMATCH_WEIGHT = 8.0  # λ of the bounded form; docs/tuning.md says what was tried
 
@@ -288,6 +289,24 @@ def _highest_epsilon(privacy: PrivacyConfig, policy: PolicyConfig) -> float:
             "`epsilon` is for the records that need most protection, `epsilon_max` for the others"
         )
     return policy.epsilon_max
+
+
+def with_steps(config: RunConfig, records: int) -> RunConfig:
+    """Settle whether anything is trained: nothing where records are few for ε.
+
+    There steps cost more than they bring, and counts and teacher get what these would spend. What
+    the options say stays.
+
+    Args:
+        config: the run's options.
+        records: N, or number of owners: public.
+    """
+    training, epsilon = config.training, config.privacy.target_epsilon
+    is_named = training.steps is not None or training.batch_size is not None
+    is_few = epsilon is not None and records * epsilon < FEW
+    if is_named or not is_few or config.policy.noise_policy != "uniform":
+        return config
+    return replace(config, training=replace(training, steps=0))
 
 
 def with_teacher(config: RunConfig, records: int) -> RunConfig:

@@ -67,10 +67,11 @@ def choices(
 ) -> list[Choice]:
     """Return the plans that N and the time ask for, whatever steps the options name.
 
-    `untrained` takes no step; `usual` is what a run takes by itself; `quick` has a quarter of its
-    visits of records, and of rows that nobody asked for, and `best` four times the visits of a run
-    that has the time. What would drown in noise, or says what another says, is left out. Which
-    plans these are follows from `speed`, so from public facts.
+    `untrained` takes no step, as a run does by itself where records are few for ε; `usual` is what
+    it takes elsewhere; `quick` has a quarter of its visits of records, and of rows that nobody
+    asked for, and `best` four times the visits of a run that has the time. What would drown in
+    noise, or says what another says, is left out. Which plans these are follows from `speed`, so
+    from public facts.
 
     Args:
         records: N.

@@ -7,13 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from twinset.config.plan import Plan
+from twinset.config.plan import FEW, Plan
 
-FEW = 4000  # records times ε; below, noise outweighs nearly all that texts could teach
-UNTRAINED = (  # docs/results.md
-    "; `steps=0` trains nothing, takes minutes, and taught as much on tables of 3,000 records at "
-    "ε = 1"
-)
 HARDLY_READ = 3.2  # times the tokens a character of English; clinical notes and Polish take 2.5
 
 
@@ -21,11 +16,14 @@ def table_notes(plan: Plan, times_english: float) -> Iterator[str]:
     """Yield notes, if there is anything to say."""
     epsilon = plan.target_epsilon
     if epsilon is not None and plan.records * epsilon < FEW:
-        yield (
-            f"{plan.records} records are few for ε = {epsilon:g}: the twin will have about the "
-            "right share of each label, and texts much like the base model's own; some "
-            f"{max(1000, round(FEW / epsilon, -3)):,.0f} records are a start"
-            f"{UNTRAINED if plan.steps else ''}"
+        enough = f"{max(1000, round(FEW / epsilon, -3)):,.0f}"
+        yield f"{plan.records} records are few for ε = {epsilon:g}: " + (
+            "noise outweighs nearly all that steps could teach; `steps=0` takes none, takes "
+            f"minutes, and taught more where that was measured; some {enough} records are a start"
+            if plan.steps
+            else "nothing is trained, as noise would outweigh nearly all that steps could teach; "
+            "counts of words and, where it would know enough, a teacher have all of ε; "
+            f"{enough} records are a start, and `steps=40` trains all the same"
         )
     if times_english > HARDLY_READ:
         yield (
