@@ -294,17 +294,18 @@ def _highest_epsilon(privacy: PrivacyConfig, policy: PolicyConfig) -> float:
 def with_steps(config: RunConfig, records: int) -> RunConfig:
     """Settle whether anything is trained: nothing where records are few for ε.
 
-    There steps cost more than they bring, and counts and teacher get what these would spend. What
-    the options say stays.
+    There steps cost more than they bring, and counts of words, if there are any, and the teacher get
+    what these would spend. What the options say stays.
 
     Args:
         config: the run's options.
         records: N, or number of owners: public.
     """
-    training, epsilon = config.training, config.privacy.target_epsilon
+    training, privacy = config.training, config.privacy
     is_named = training.steps is not None or training.batch_size is not None
-    is_few = epsilon is not None and records * epsilon < FEW
-    if is_named or not is_few or config.policy.noise_policy != "uniform":
+    is_few = privacy.target_epsilon is not None and records * privacy.target_epsilon < FEW
+    counts_words = privacy.marginal_share > 0
+    if is_named or not (is_few and counts_words) or config.policy.noise_policy != "uniform":
         return config
     return replace(config, training=replace(training, steps=0))
 
