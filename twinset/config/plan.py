@@ -294,8 +294,8 @@ def _highest_epsilon(privacy: PrivacyConfig, policy: PolicyConfig) -> float:
 def with_steps(config: RunConfig, records: int) -> RunConfig:
     """Settle whether anything is trained: nothing where records are few for ε.
 
-    There steps cost more than they bring, and counts of words, if there are any, and the teacher get
-    what these would spend. What the options say stays.
+    There steps cost more than they bring, and counts of words, where they are asked for, and the
+    teacher get what these would spend. What the options say stays.
 
     Args:
         config: the run's options.
