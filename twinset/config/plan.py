@@ -295,17 +295,18 @@ def with_steps(config: RunConfig, records: int) -> RunConfig:
     """Settle whether anything is trained: nothing where records are few for ε.
 
     There steps cost more than they bring, and counts of words, where they are asked for, and the
-    teacher get what these would spend. What the options say stays.
+    teacher get what these would spend. What the options say stays, and several models that are
+    compared are all trained: no clock chooses their steps either.
 
     Args:
         config: the run's options.
         records: N, or number of owners: public.
     """
     training, privacy = config.training, config.privacy
-    is_named = training.steps is not None or training.batch_size is not None
     is_few = privacy.target_epsilon is not None and records * privacy.target_epsilon < FEW
     counts_words = privacy.marginal_share > 0
-    if is_named or not (is_few and counts_words) or config.policy.noise_policy != "uniform":
+    is_uniform = config.policy.noise_policy == "uniform"
+    if not (training.is_timed and is_few and counts_words and is_uniform):
         return config
     return replace(config, training=replace(training, steps=0))
 
