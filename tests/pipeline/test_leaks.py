@@ -307,7 +307,7 @@ FAILING = {
     "no such label": (SOUND, ("--rows-per-label", "other=3")),
     "no such template": (SOUND, ("--prompt", "{customer}:")),
     "output that exists": (SOUND, ("--output", "test.csv")),
-    "too little budget": (SOUND, ("--epsilon", "0.001")),
+    "too little budget": (SOUND, ("--epsilon", "0.001", "--steps", "4")),
     "an odd value": (SOUND, ("--steps", "few")),
     "no such detector": (SOUND, ("--noise-policy", "selective", "--detector", "nowhere:none")),
 }
