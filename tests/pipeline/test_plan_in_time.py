@@ -344,7 +344,7 @@ def test_the_fastest_of_several_measurements_counts():
     assert [next(found) for _ in range(5)] == [9.0, 3.0, 3.0, 1.0, 1.0]
 
 
-# --- three choices ------------------------------------------------------------------------------
+# --- choices by time ----------------------------------------------------------------------------
 
 
 def test_choices_by_time(tiny_base, machine):

@@ -291,6 +291,21 @@ def _highest_epsilon(privacy: PrivacyConfig, policy: PolicyConfig) -> float:
     return policy.epsilon_max
 
 
+def settled(config: RunConfig, records: int) -> RunConfig:
+    """Settle what the options leave to N: steps first, since a teacher's noise follows from them.
+
+    Args:
+        config: the run's options.
+        records: N, or number of owners: public.
+    """
+    return with_teacher(with_steps(config, records), records)
+
+
+def is_few(records: int, epsilon: float | None) -> bool:
+    """Return whether noise outweighs nearly all that steps could teach."""
+    return epsilon is not None and records * epsilon < FEW
+
+
 def with_steps(config: RunConfig, records: int) -> RunConfig:
     """Settle whether anything is trained: nothing where records are few for ε.
 
@@ -303,10 +318,10 @@ def with_steps(config: RunConfig, records: int) -> RunConfig:
         records: N, or number of owners: public.
     """
     training, privacy = config.training, config.privacy
-    is_few = privacy.target_epsilon is not None and records * privacy.target_epsilon < FEW
     counts_words = privacy.marginal_share > 0
     is_uniform = config.policy.noise_policy == "uniform"
-    if not (training.is_timed and is_few and counts_words and is_uniform):
+    few = is_few(records, privacy.target_epsilon)
+    if not (training.is_timed and few and counts_words and is_uniform):
         return config
     return replace(config, training=replace(training, steps=0))
 

@@ -1,4 +1,4 @@
-"""Three plans of one run, by how much time there is, and what as much training was worth elsewhere.
+"""Plans of one run by how much time there is, and what as much training was worth elsewhere.
 
 The figures are public, and few: what nobody measured has none.
 """

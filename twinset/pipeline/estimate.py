@@ -80,7 +80,7 @@ class Estimate:
         """Return the run's phases as progress calls them, in order, with their seconds."""
         return [
             *[("training", self.training_seconds / trainings)]
-            * (trainings if self.training_seconds else 0),
+            * (trainings * bool(self.training_seconds)),
             *[(REFERENCE_PHASE, self.reference_seconds)] * bool(self.reference_seconds),
             *[(TEACHER_PHASE, self.teacher_seconds)] * bool(self.teacher_seconds),
             ("rows", self.sampling_seconds),

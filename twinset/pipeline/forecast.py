@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from twinset.config import RECORDS, NoisePolicyName, PolicyConfig, RunConfig
 from twinset.config.bounds import check_number
-from twinset.config.plan import Plan, make_plan, with_steps, with_teacher
+from twinset.config.plan import Plan, make_plan, settled
 from twinset.errors import InputError
 from twinset.files.environment import run_line
 from twinset.models.base_model import load_base
@@ -139,7 +139,7 @@ def _of_number(
     if records is None:
         raise InputError("give a table, or `records` with a number")
     check_number("`records`", records, RECORDS, is_whole=True)
-    config = with_teacher(with_steps(config, records), records)
+    config = settled(config, records)
     plan = make_plan(records, config)
     facts = PublicFacts(PROMPT_TOKENS, rows or usual_rows(records), may_be_fewer=rows is None)
     base = load_base(config.training.base_model, device=config.speed.device, say=progress.say)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pandas as pd
 
 from twinset.config import PrivacyConfig, RunConfig
-from twinset.config.plan import Plan, make_plan, sized, with_steps, with_teacher
+from twinset.config.plan import Plan, make_plan, settled, sized
 from twinset.data.formats import read_frame
 from twinset.data.label_rules import LabelRules
 from twinset.data.records import Records, check_reserved, records_from_frame
@@ -158,8 +158,7 @@ def prepare(
     records, held_out = records.split(held_rows)
     if held_out is not None:
         progress.say(held_out_line(len(held_out)))
-    units = len(records.units(config))
-    config = with_teacher(with_steps(config, units), units)
+    config = settled(config, len(records.units(config)))
     planned = sized(config, *begun_with) if begun_with and config.training.is_timed else config
     prepared = _planned(records, template, planned, base)
     about = tuple(table_notes(prepared.plan, times_english(records.texts, base.tokenizer)))

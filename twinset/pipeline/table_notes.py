@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from twinset.config.plan import FEW, Plan
+from twinset.config.plan import FEW, Plan, is_few
 
 HARDLY_READ = 3.2  # times the tokens a character of English; clinical notes and Polish take 2.5
 
@@ -15,11 +15,11 @@ HARDLY_READ = 3.2  # times the tokens a character of English; clinical notes and
 def table_notes(plan: Plan, times_english: float) -> Iterator[str]:
     """Yield notes, if there is anything to say."""
     epsilon = plan.target_epsilon
-    if epsilon is not None and plan.records * epsilon < FEW:
+    if epsilon is not None and is_few(plan.records, epsilon):
         enough = f"{max(1000, round(FEW / epsilon, -3)):,.0f}"
         yield f"{plan.records} records are few for ε = {epsilon:g}: " + (
             "noise outweighs nearly all that steps could teach; `steps=0` takes none, takes "
-            f"minutes, and taught more where that was measured; some {enough} records are a start"
+            f"minutes, and mostly taught more where measured; some {enough} records are a start"
             if plan.steps
             else "nothing is trained, as noise would outweigh nearly all that steps could teach; "
             "counts of words and, where it would know enough, a teacher have all of ε; "
