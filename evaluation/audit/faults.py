@@ -16,10 +16,12 @@ from evaluation.audit.mechanism import MAX_GRAD_NORM, Step, Target, Units
 from evaluation.audit.neighbours import Neighbours
 from evaluation.audit.releases import (
     DESCENT,
+    LONGEST,
     LabelCounts,
     Release,
     TeacherWeights,
     TokenMarginals,
+    counted,
 )
 from twinset.policies import MechanismParams, NoisePolicy
 from twinset.privacy.accounting.events import Event, GaussianRelease, SubsampledGaussian
@@ -134,6 +136,19 @@ class HalvedMarginalNoise(TokenMarginals):
         return found
 
 
+class MarginalNoiseOfWeightOne(TokenMarginals):
+    """Token marginals with the noise of tokens of weight 1 on all, those of less weight too."""
+
+    direction = np.sign(TokenMarginals.direction)
+
+    def output(self, present: bool) -> np.ndarray:
+        """See `Release`."""
+        counts = counted(present, 0.0, self.randomness)[0].counts[0].ravel()
+        self.event = GaussianRelease(self.sigma, self.what)
+        noisy = add_gaussian_(torch.from_numpy(counts), self.sigma * LONGEST, self.randomness)
+        return noisy.numpy()
+
+
 class NoiseOfOneStep(TeacherWeights):
     """A teacher with σ at each step, as if the others had released nothing."""
 
@@ -146,6 +161,7 @@ class NoiseOfOneStep(TeacherWeights):
 RELEASE_FAULTS: dict[str, type[Release]] = {
     "label-counts-as-of-one": CountsAsOfOne,
     "halved-marginal-noise": HalvedMarginalNoise,
+    "marginal-noise-of-weight-one": MarginalNoiseOfWeightOne,
     "teacher-noise-of-one-step": NoiseOfOneStep,
 }
 

@@ -19,10 +19,14 @@ from twinset.privacy.accounting.events import Event, GaussianRelease
 from twinset.privacy.mechanism.label_counts import release_label_counts
 from twinset.privacy.mechanism.private_regression import Descent, Regressions, fit_regressions
 from twinset.privacy.mechanism.randomness import Randomness
-from twinset.privacy.mechanism.token_marginals import MOST_TOKENS, release_token_marginals
+from twinset.privacy.mechanism.token_marginals import TokenMarginals as Marginals
+from twinset.privacy.mechanism.token_marginals import release_token_marginals
+from twinset.privacy.mechanism.token_weights import TokenWeights
 
 OTHERS = 3  # units that are always there
 COUNTED = 100  # others of each label, so that no count is cut at 0
+WEIGHTS = np.repeat([0.0, 1.0, 0.25], [1, 8, 56])  # of tokens; the first is not counted
+LONGEST = float(np.sqrt(WEIGHTS @ WEIGHTS))
 OWNED = 2  # records of the target, where a release counts those of an owner
 DESCENT = Descent(steps=3)  # few: what the attacker sees is the end of all of them
 
@@ -68,20 +72,27 @@ class LabelCounts(Release):
 
 
 class TokenMarginals(Release):
-    """Texts by token; the target's has as many tokens as are counted in full, and a label alone."""
+    """Weighted counts; the target's are as long as they may be, and it has a label alone."""
 
     what = "token marginals"
-    direction = np.repeat([0.0, 1.0], MOST_TOKENS + 1)
+    direction = np.concatenate([np.zeros_like(WEIGHTS), WEIGHTS])
 
     def output(self, present: bool) -> np.ndarray:
         """See `Release`."""
-        units = [[(range(1, 3), (0,))]] * OTHERS + [[(range(1, MOST_TOKENS + 1), (1,))]] * present
-        found, event = release_token_marginals(
-            units, MOST_TOKENS + 1, [2], 0, self.noise_multiplier, self.randomness
-        )
+        found, event = counted(present, self.noise_multiplier, self.randomness)
         assert event is not None
         self.event = event
-        return found.counts[0].ravel()
+        return (found.counts[0] * WEIGHTS).ravel()
+
+
+def counted(
+    present: bool, noise_multiplier: float, randomness: Randomness
+) -> tuple[Marginals, GaussianRelease | None]:
+    """Return the marginals of the others, and of a target that has every token."""
+    target = [[(range(len(WEIGHTS)), (1,))]] * present
+    units = [[(range(1, 3), (0,))]] * OTHERS + target
+    weights = TokenWeights(WEIGHTS, LONGEST)
+    return release_token_marginals(units, [2], weights, noise_multiplier, randomness)
 
 
 class TeacherWeights(Release):

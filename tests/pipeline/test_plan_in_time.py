@@ -164,9 +164,14 @@ def test_a_run_reports_the_time_of_its_phases(
     options |= {"noise_policy": policy, "max_minutes": 1.0, "rows": 4, "run": "r"}
     generate(frame, "text", "label", base_model=str(tiny_base), progress=notes, **options)
     once = ["reference rows", "texts read by the teacher", "rows"]
-    assert [name for name, _ in notes.phases] == [*["training"] * trained, *once]
-    *training, reference, read, rows = (seconds for _, seconds in notes.phases)
+    assert [name for name, _ in notes.phases] == [
+        "rows of the base",
+        *["training"] * trained,
+        *once,
+    ]
+    weight, *training, reference, read, rows = (seconds for _, seconds in notes.phases)
     tokens = reference / 60 / 1e-2
+    assert weight == reference  # of 60 records as many rows each time
     assert training == pytest.approx([2 * 8 * tokens * 1e-3] * trained, rel=0.2)
     assert read == pytest.approx(60 * READ_SHARE * tokens * 1e-3)
     assert rows == pytest.approx(4 * (1 + DENIED_SHARE) * (reference + read) / 60)

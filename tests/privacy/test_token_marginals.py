@@ -6,30 +6,31 @@ from scipy.stats import norm
 
 from twinset.privacy.mechanism import token_marginals
 from twinset.privacy.mechanism.randomness import Randomness
-from twinset.privacy.mechanism.token_marginals import (
-    MOST_TOKENS,
-    TokenMarginals,
-    release_token_marginals,
-)
+from twinset.privacy.mechanism.token_marginals import TokenMarginals, release_token_marginals
+from twinset.privacy.mechanism.token_weights import COMMON, LEAST, RARE, TokenWeights
 from twinset.privacy.mechanism.vector_sum import VectorSum
 
 END, VOCABULARY = 0, 300
 TEXTS = [
     [([5, 7, 7, END], (0, 1))],
     [([7, 9, END], (1, 1))],
-    [(list(range(1, 200)), (1, 0))],  # more tokens than count in full
+    [(list(range(1, 200)), (1, 0))],  # longer than may be
 ]
+WEIGHTS = TokenWeights(
+    np.where(np.arange(VOCABULARY) % 2, 1.0, 0.25) * np.sign(range(VOCABULARY)), 4
+)
 
 
 def released(units, noise=0.0, seed=0):
     marginals, event = release_token_marginals(
-        units, VOCABULARY, (2, 2), END, noise, Randomness.for_tests(seed)
+        units, (2, 2), WEIGHTS, noise, Randomness.for_tests(seed)
     )
     return marginals, event
 
 
 def flat(marginals):
-    return np.concatenate([each.ravel() for each in marginals.counts])
+    """What noise is alike on: counts times their tokens' weights."""
+    return np.concatenate([(each * WEIGHTS.weights).ravel() for each in marginals.counts])
 
 
 def test_it_counts_texts_that_have_a_token_for_each_label_value():
@@ -44,20 +45,36 @@ def test_it_counts_texts_that_have_a_token_for_each_label_value():
 def test_a_unit_moves_the_counts_by_the_length_that_noise_is_measured_in(gone):
     fewer = [unit for i, unit in enumerate(TEXTS) if i != gone]
     change = flat(released(TEXTS)[0]) - flat(released(fewer)[0])
-    assert 0 < np.linalg.norm(change) <= (MOST_TOKENS * 2) ** 0.5
+    assert 0 < np.linalg.norm(change) <= WEIGHTS.bound * 2**0.5
 
 
 def test_an_owner_of_many_texts_moves_them_no_further():
     owner = [TEXTS[2][0]] * 5 + [TEXTS[0][0]] * 3
-    assert np.linalg.norm(flat(released([owner])[0])) <= (MOST_TOKENS * 2) ** 0.5
+    assert np.linalg.norm(flat(released([owner])[0])) <= WEIGHTS.bound * 2**0.5
+
+
+def test_a_text_that_is_too_long_counts_for_less_all_tokens_alike():
+    counts = released([TEXTS[2]])[0].counts[0][1, 1:200]
+    assert counts == pytest.approx(np.full(199, counts[0]), abs=1e-5)
+    assert 0 < counts[0] < 0.6
+
+
+def test_common_and_rare_tokens_make_way_for_those_between():
+    frequencies = np.array([0.9, 16 * COMMON, COMMON, RARE, RARE / 4, 1e-9])
+    found = TokenWeights.from_frequencies(frequencies, END)
+    assert found.weights == pytest.approx([0, 0.5, 1, 1, 0.5, LEAST])
+    many = np.full(VOCABULARY, COMMON)
+    bound = TokenWeights.from_frequencies(many, END).bound
+    assert bound == pytest.approx(((VOCABULARY - 1) * COMMON) ** 0.5)
 
 
 def test_noise_is_of_the_deviation_that_is_stated():
     marginals, event = released(TEXTS, 3.0)
     assert event.noise_multiplier == 3.0
     assert (flat(marginals) - flat(released(TEXTS)[0])).std() == pytest.approx(
-        marginals.noise, rel=0.1
+        marginals.deviation, rel=0.1
     )
+    assert marginals.noise[2] == marginals.noise[1] * 4 and marginals.noise[END] == np.inf
 
 
 def test_without_noise_there_is_no_event():
@@ -69,12 +86,12 @@ def test_what_is_kept_to_resume_from_is_what_was_released(tmp_path):
     marginals.save(tmp_path / "m.npz")
     read = TokenMarginals.load(tmp_path / "m.npz")
     assert (flat(read) == flat(marginals)).all()
-    assert (read.noise, read.units) == (marginals.noise, marginals.units)
+    assert (read.noise == marginals.noise).all() and read.units == marginals.units
 
 
 def advantage(runs=2000):
     """How often the best attacker on one unit is right, who knows all others."""
-    long = [([*range(1, MOST_TOKENS + 1)], (0, 0))]
+    long = [([*range(1, 100)], (0, 0))]
     there, away = (
         np.array([flat(released(units, 1.0, seed + start)[0]) for seed in range(runs // 2)])
         for units, start in (([long], 0), ([], runs))

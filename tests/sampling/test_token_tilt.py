@@ -10,7 +10,8 @@ import torch
 from tests.helpers.models import tiny_model
 from twinset.config import SamplingConfig
 from twinset.data.schema import Attribute, Schema
-from twinset.privacy.mechanism.token_marginals import TokenMarginals, presence
+from twinset.privacy.mechanism.token_marginals import TokenMarginals
+from twinset.privacy.mechanism.token_weights import TokenWeights
 from twinset.sampling.decoding import Request, decode
 from twinset.sampling.token_tilt import LARGEST, TokenTilt, expected_presence, fit_tilt
 
@@ -21,6 +22,7 @@ SCHEMA = Schema(
     columns=("text", "mood", "kind"),
 )
 VOCABULARY, END = 50, 0
+EQUAL = TokenWeights.equal(VOCABULARY, END)
 
 
 def marginals_of(frequencies, units, noise=1.0):
@@ -29,7 +31,7 @@ def marginals_of(frequencies, units, noise=1.0):
     for combination, shares in frequencies.items():
         for each, number in zip(counts, SCHEMA.value_numbers(combination), strict=True):
             each[number] += shares * units / 4
-    return TokenMarginals(counts, noise, units)
+    return TokenMarginals(counts, noise, units, EQUAL)
 
 
 def test_rows_that_are_alike_already_are_left_alone():
@@ -98,10 +100,17 @@ def test_expected_presence_is_what_counting_many_rows_finds(model):
     many = written(model, None, 4000)
     counted = np.zeros(VOCABULARY)
     for ids in many:
-        tokens, weight = presence(ids, END)
-        counted[tokens] += weight / len(many)
-    expected = expected_presence(model, [1, 2], many[:400], END)
+        counted[EQUAL.of(ids)[0]] += 1 / len(many)
+    expected = expected_presence(model, [1, 2], many[:400], EQUAL)
     assert expected == pytest.approx(counted, abs=0.03)
+
+
+def test_rows_count_for_as_much_as_private_texts_like_them(model):
+    rows, short = written(model, None, 50), TokenWeights(EQUAL.weights, 1.0)
+    weighed = np.mean([short.of(ids)[1] for ids in rows])
+    assert weighed < 0.8
+    expected, less = (expected_presence(model, [1, 2], rows, each) for each in (EQUAL, short))
+    assert less.sum() == pytest.approx(weighed * expected.sum(), rel=0.1)
 
 
 def test_what_is_saved_is_read_again(tmp_path):
@@ -136,7 +145,7 @@ def test_likelier_words_leave_rows_as_likely_to_end(model):
 
 
 def test_nothing_is_expected_of_ends_as_none_is_counted(model):
-    expected = expected_presence(model, [1, 2], written(model, None, 50), END)
+    expected = expected_presence(model, [1, 2], written(model, None, 50), EQUAL)
     assert expected[END] == 0
     counted = marginals_of(dict.fromkeys(SCHEMA.combinations, expected), 4000)
     same = dict.fromkeys(SCHEMA.combinations, expected)

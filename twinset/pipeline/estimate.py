@@ -35,7 +35,12 @@ from twinset.privacy.clipping.execution import is_out_of_memory
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.sampling.decoding import Request, prompt_states, seconds_of_tokens
 from twinset.sampling.row_memory import RowMemory
-from twinset.sampling.twin_model import REFERENCE_PHASE, REFERENCE_ROWS
+from twinset.sampling.twin_model import (
+    REFERENCE_PHASE,
+    REFERENCE_ROWS,
+    WEIGHT_PHASE,
+    WEIGHT_ROWS,
+)
 from twinset.training.batch_shapes import BatchShapes
 from twinset.training.clipped_sum import WrongPrompts
 from twinset.training.mismatch_loss import MismatchLoss
@@ -59,6 +64,7 @@ class Estimate:
         sampling_seconds: of all rows.
         reference_seconds: of the rows that the tilt of words is found by.
         teacher_seconds: of the texts that the teacher reads.
+        weight_seconds: of the rows of the base that tokens are weighed by.
         memory_gb: the process's peak, on the device: while a physical batch was in memory, or as
             many rows as are written at once.
     """
@@ -70,6 +76,7 @@ class Estimate:
     memory_gb: float
     reference_seconds: float = 0.0
     teacher_seconds: float = 0.0
+    weight_seconds: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -79,6 +86,7 @@ class Estimate:
     def phases(self, trainings: int) -> list[tuple[str, float]]:
         """Return the run's phases as progress calls them, in order, with their seconds."""
         return [
+            *[(WEIGHT_PHASE, self.weight_seconds)] * bool(self.weight_seconds),
             *[("training", self.training_seconds / trainings)]
             * (trainings * bool(self.training_seconds)),
             *[(REFERENCE_PHASE, self.reference_seconds)] * bool(self.reference_seconds),
@@ -132,6 +140,7 @@ class Speed:
             self.memory_gb,
             reference * self.row_seconds,
             min(MOST_READ, plan.records) * self.records_each * self._read_seconds,
+            bool(privacy.marginal_share) * min(WEIGHT_ROWS, plan.records) * self.row_seconds,
         )
 
     @property

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from twinset.config.plan import Plan, without_noise
 from twinset.data.lazy_columns import Picked
-from twinset.data.tokenization import TokenisedRecords, text_budget, tokenise
+from twinset.data.tokenization import TokenisedRecords, tokenise
 from twinset.detectors import detector_named
 from twinset.detectors.masking import Masked
 from twinset.models.base_model import context_length
@@ -74,17 +74,7 @@ def finetune(
     if prepared.config.policy.noise_policy == "selective":
         _train_masked(run, trainer, counts)
     policy = _train_private(run, trainer, counts)
-    model = TwinModel(
-        trainer.finished(),
-        prepared.base.tokenizer,
-        prepared.records.schema,
-        prepared.template,
-        counts.labels,
-        _longest_text(run),
-        run.ledger,
-        prepared.base.origin,
-        base_name=prepared.base.public_name,
-    )
+    model = run.twin_model(trainer.finished(), counts.labels)
     give_memory_back(model.model.device)  # what a step needed is more than rows do
     if counts.marginals is not None:
         model.tilt_towards(counts.marginals, run.progress)
@@ -142,14 +132,8 @@ def _trainer(run: FinetuningRun) -> Trainer:
     wrong = WrongPrompts.of(plan, config.training)
     shapes = wrong.shapes(run.tokens, config.speed, plan.batch_size)
     most = 1 if prepared.records.owners is None else config.privacy.max_records_per_owner
-    every = shapes.all(run.tokens.padded_lengths(_longest_text(run)), most)
+    every = shapes.all(run.tokens.padded_lengths(run.longest_text), most)
     return Trainer(prepared.base, config, every, run.progress)
-
-
-def _longest_text(run: FinetuningRun) -> int:
-    """Return the longest text that is trained on, in tokens."""
-    most = run.prepared.config.training.max_tokens
-    return text_budget(run.tokens.prompts, run.tokens.context, most)
 
 
 def _train_masked(run: FinetuningRun, trainer: Trainer, counts: NoisyCounts) -> None:

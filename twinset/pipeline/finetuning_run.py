@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from twinset.data.tokenization import TokenisedRecords
+from twinset.data.schema import Combination
+from twinset.data.tokenization import TokenisedRecords, text_budget
 from twinset.pipeline.prepare import Prepared
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.privacy.mechanism.units import Units
 from twinset.privacy.statement.ledger import Ledger
 from twinset.progress import Progress
+from twinset.sampling.twin_model import TwinModel
 from twinset.training.resume import ResumeState, RunContext
 
 
@@ -36,6 +39,27 @@ class FinetuningRun:
     units: Units
     randomness: Randomness
     ledger: Ledger
+
+    @property
+    def longest_text(self) -> int:
+        """The longest text that is trained on, in tokens."""
+        most = self.prepared.config.training.max_tokens
+        return text_budget(self.tokens.prompts, self.tokens.context, most)
+
+    def twin_model(self, model: Any, label_counts: dict[Combination, int]) -> TwinModel:
+        """Return what writes rows with a model, trained or not, in shares as counted."""
+        base = self.prepared.base
+        return TwinModel(
+            model,
+            base.tokenizer,
+            self.prepared.records.schema,
+            self.prepared.template,
+            label_counts,
+            self.longest_text,
+            self.ledger,
+            base.origin,
+            base_name=base.public_name,
+        )
 
     def release_noise(self, planned: float) -> float:
         """Return the noise multiplier of a release: above 0 wherever there is privacy.

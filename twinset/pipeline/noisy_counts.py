@@ -38,7 +38,8 @@ def noisy_counts(run: FinetuningRun) -> NoisyCounts:
     if run.resume_state:
         return NoisyCounts(run.resume_state.counts, run.resume_state.marginals)
     asked = run.prepared.config.privacy.marginal_share > 0
-    return NoisyCounts(label_counts(run), token_marginals(run) if asked else None)
+    labels = label_counts(run)
+    return NoisyCounts(labels, token_marginals(run, labels) if asked else None)
 
 
 def label_counts(run: FinetuningRun) -> LabelCounts:
@@ -70,19 +71,20 @@ def _units(run: FinetuningRun) -> Iterator[list[int]]:
         yield from units.draw(some, run.randomness.sampling)
 
 
-def token_marginals(run: FinetuningRun) -> TokenMarginals:
+def token_marginals(run: FinetuningRun, labels: LabelCounts) -> TokenMarginals:
     """Count texts by token and label with noise, and record what that spends.
 
-    For what it guarantees see `twinset.privacy.statement.theorems`, TOKEN_MARGINALS.
+    For what it guarantees see `twinset.privacy.statement.theorems`, TOKEN_MARGINALS. What tokens
+    count follows from rows of the base model, which no record was shown to, and from labels
+    counted.
     """
-    prepared, noise = run.prepared, run.release_noise(run.prepared.plan.marginal_noise)
-    schema, base = prepared.records.schema, prepared.base
+    noise = run.release_noise(run.prepared.plan.marginal_noise)
+    schema, base = run.prepared.records.schema, run.twin_model(run.prepared.base.model, labels)
     numbers = {c: schema.value_numbers(c) for c in schema.combinations}
     marginals, event = release_token_marginals(
         run.tokens.of_units(_shown(run), numbers),
-        base.model.config.vocab_size,
         [len(attribute.values) for attribute in schema.attributes],
-        base.tokenizer.eos_token_id,
+        base.token_weights(run.progress),
         noise,
         run.randomness,
     )

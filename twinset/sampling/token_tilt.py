@@ -17,7 +17,8 @@ import torch
 
 from twinset.data.schema import Combination, Schema
 from twinset.models.base_model import context_length
-from twinset.privacy.mechanism.token_marginals import TokenMarginals, presence
+from twinset.privacy.mechanism.token_marginals import TokenMarginals
+from twinset.privacy.mechanism.token_weights import TokenWeights
 from twinset.sampling.kv_cache import rounded
 
 TILT = "token_tilt.safetensors"
@@ -69,18 +70,19 @@ class TokenTilt:
 
 @torch.inference_mode()
 def expected_presence(
-    model: Any, prompt: Sequence[int], rows: Sequence[Sequence[int]], end: int
+    model: Any, prompt: Sequence[int], rows: Sequence[Sequence[int]], weights: TokenWeights
 ) -> np.ndarray:
     """Return the mean over rows of the chance (V,) that each token would be in one like it.
 
     Summing the model's probabilities along its own rows tells of rare tokens what counting them
-    would take thousands of rows for. Counted as `presence` counts.
+    would take thousands of rows for. A row counts for as much as a private text like it would.
 
     Args:
         model: causal LM in evaluation mode.
         prompt: token ids.
         rows: token ids of rows that the model wrote behind it.
-        end: token that ends a row.
+        weights: what tokens counted; those of none, as the end, are expected nowhere: the end
+            would seem far too frequent, as it is not counted, and rows never end.
     """
     total = torch.zeros(model.config.vocab_size, dtype=torch.float64)
     for row in rows:
@@ -88,10 +90,9 @@ def expected_presence(
         # A few tokens at a time: of a long row all would be many times as much as its states.
         pieces = enumerate(states.split(TOKENS_TOGETHER))
         absent = [_log_absent(head(x)[: len(row) - i * TOKENS_TOGETHER]) for i, x in pieces]
-        total += -torch.expm1(torch.stack(absent).sum(0)).double().cpu() * presence(row, end)[1]
-    total[end] = 0  # as it is not counted: it would seem far too frequent, and rows never end
+        total += -torch.expm1(torch.stack(absent).sum(0)).double().cpu() * weights.of(row)[1]
     found: np.ndarray = (total / max(1, len(rows))).numpy()
-    return found
+    return np.where(weights.weights > 0, found, 0.0)
 
 
 def _states(model: Any, prompt: Sequence[int], row: Sequence[int]) -> torch.Tensor:
@@ -149,16 +150,18 @@ def fit_tilt(
     return TokenTilt([each.astype(np.float16).astype(np.float32) for each in strengths])
 
 
-def likeliest(counts: np.ndarray, expected: np.ndarray, noise: float) -> np.ndarray:
+def likeliest(counts: np.ndarray, expected: np.ndarray, noise: np.ndarray) -> np.ndarray:
     """Return λ (V,) of largest posterior density, where counts are about expected · e^λ.
 
     Args:
         counts: (V,) released.
         expected: (V,) without a tilt.
-        noise: standard deviation of what was added to counts.
+        noise: (V,) standard deviation of what was added to counts; inf: λ is 0.
 
-    >>> likeliest(np.array([900.0, 900.0, 5.0]), np.array([300.0, 900.0, 0.01]), 20.0).round(1)
-    array([1.1, 0. , 0. ])
+    >>> noise = np.array([20.0, 20.0, 20.0, np.inf])
+    >>> counts, expected = np.array([900.0, 900, 5, 0]), np.array([300.0, 900, 0.01, 300])
+    >>> likeliest(counts, expected, noise).round(1)
+    array([1.1, 0. , 0. , 0. ])
     """
     best, found = np.full(len(counts), np.inf), np.zeros(len(counts))
     tried = np.arange(0, LARGEST + SPACING / 2, SPACING)

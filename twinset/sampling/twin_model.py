@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
 from twinset.config import SamplingConfig
@@ -30,6 +31,7 @@ from twinset.models.hidden_states import Questions
 from twinset.models.hub import quiet
 from twinset.models.teacher import Teacher
 from twinset.privacy.mechanism.token_marginals import TokenMarginals
+from twinset.privacy.mechanism.token_weights import TokenWeights
 from twinset.privacy.statement.guarantee import Guarantee, guarantee
 from twinset.privacy.statement.ledger import Ledger
 from twinset.progress import Progress, Silent
@@ -48,7 +50,8 @@ if TYPE_CHECKING:
 
 DESCRIPTION = "twinset.json"
 REFERENCE_ROWS = 256  # at most, written without a tilt to find it: no more than units
-REFERENCE_PHASE = "reference rows"  # as progress calls it
+WEIGHT_ROWS = 64  # of the base model, by which tokens are weighed before they are counted
+WEIGHT_PHASE, REFERENCE_PHASE = "rows of the base", "reference rows"  # as progress calls them
 REFERENCE = SamplingConfig(guidance=0.0, tilt=0.0)
 
 
@@ -183,14 +186,26 @@ class TwinModel:
             marginals: released by the run; what follows from them is post-processing.
             progress: is notified of how many rows there are.
         """
-        end, prompts = self.tokenizer.eos_token_id, self._prompts
-        rows = self.reference_rows(progress)
-        total = sum(self.label_counts[c] for c in rows)
+        rows, prompts = self.reference_rows(progress), self._prompts
         expected = {
-            c: expected_presence(self._fastest, prompts[c], ids, end) for c, ids in rows.items()
+            c: expected_presence(self._fastest, prompts[c], ids, marginals.weights)
+            for c, ids in rows.items()
         }
-        shares = {c: self.label_counts[c] / total for c in rows}
-        self.tilt = fit_tilt(marginals, self.schema, shares, expected)
+        self.tilt = fit_tilt(marginals, self.schema, self._shares(rows), expected)
+
+    def token_weights(self, progress: Progress) -> TokenWeights:
+        """Return weights with which tokens are to be counted in texts like this model's rows."""
+        end, rows = self.tokenizer.eos_token_id, self._untilted(WEIGHT_ROWS, WEIGHT_PHASE, progress)
+        prompts, equal = self._prompts, TokenWeights.equal(self.model.config.vocab_size, end)
+        parts = [
+            share * expected_presence(self._fastest, prompts[c], rows[c], equal)
+            for c, share in self._shares(rows).items()
+        ]
+        return TokenWeights.from_frequencies(np.sum(parts, 0), end)
+
+    def _shares(self, combinations: Collection[Combination]) -> dict[Combination, float]:
+        total = sum(self.label_counts[c] for c in combinations)
+        return {c: self.label_counts[c] / total for c in combinations}
 
     def reference_rows(self, progress: Progress) -> dict[Combination, list[list[int]]]:
         """Return token ids of rows, by label, as the model writes them without a tilt.
@@ -199,12 +214,16 @@ class TwinModel:
         here, with its model trained and not yet saved.
         """
         if not self._reference:
-            total = min(REFERENCE_ROWS, self.ledger.records)
-            wanted = {c: n for c, n in proportional(self.label_counts, total).items() if n}
-            self._reference = self.sampler(REFERENCE, 0).drafts(
-                wanted, lambda done: progress.count(REFERENCE_PHASE, done, total)
-            )
+            self._reference = self._untilted(REFERENCE_ROWS, REFERENCE_PHASE, progress)
         return self._reference
+
+    def _untilted(
+        self, most: int, phase: str, progress: Progress
+    ) -> dict[Combination, list[list[int]]]:
+        total = min(most, self.ledger.records)
+        wanted = {c: n for c, n in proportional(self.label_counts, total).items() if n}
+        draw = self.sampler(REFERENCE, 0)
+        return draw.drafts(wanted, lambda done: progress.count(phase, done, total))
 
     @cached_property
     def questions(self) -> Questions:

@@ -10,9 +10,8 @@ import numpy as np
 
 from twinset.privacy.accounting.events import TOKEN_MARGINALS, GaussianRelease
 from twinset.privacy.mechanism.randomness import Randomness
+from twinset.privacy.mechanism.token_weights import TokenWeights
 from twinset.privacy.mechanism.vector_sum import VectorSum
-
-MOST_TOKENS = 64  # distinct ones that a text is counted with in full; of more each counts for less
 
 
 @dataclass(frozen=True)
@@ -21,80 +20,92 @@ class TokenMarginals:
 
     Args:
         counts: for each attribute (K, V) texts with a label value and a token, with noise.
-        noise: its standard deviation.
+        deviation: of the noise on counts of tokens of weight 1.
         units: how many were counted, taken as public.
+        weights: what each token counted.
     """
 
     counts: Sequence[np.ndarray]
-    noise: float
+    deviation: float
     units: int
+    weights: TokenWeights
+
+    @property
+    def noise(self) -> np.ndarray:
+        """Standard deviation (V,) of the noise on each token's counts; inf: it is not counted."""
+        return _over(np.full(len(self.weights.weights), self.deviation), self.weights, np.inf)
 
     def save(self, path: Path) -> None:
         """Write what was released, exactly."""
         arrays = {str(number): counts for number, counts in enumerate(self.counts)}
-        np.savez(path, noise=self.noise, units=self.units, **arrays)  # type: ignore[arg-type]
+        np.savez(
+            path,
+            deviation=self.deviation,
+            units=self.units,
+            weights=self.weights.weights,
+            bound=self.weights.bound,
+            **arrays,  # type: ignore[arg-type]
+        )
 
     @classmethod
     def load(cls, path: Path) -> TokenMarginals:
         """Read what `save` wrote."""
         with np.load(path, allow_pickle=False) as kept:
-            counts = [kept[str(number)] for number in range(len(kept.files) - 2)]
-            return cls(counts, float(kept["noise"]), int(kept["units"]))
+            counts = [kept[str(number)] for number in range(len(kept.files) - 4)]
+            weights = TokenWeights(kept["weights"], float(kept["bound"]))
+            return cls(counts, float(kept["deviation"]), int(kept["units"]), weights)
 
 
 Text = tuple[Sequence[int], Sequence[int]]  # token ids, and the number of each attribute's value
 
 
-def presence(ids: Sequence[int], end: int) -> tuple[np.ndarray, float]:
-    """Return the distinct tokens (k,) of a text but for its end, and what each of them counts.
-
-    >>> presence([5, 3, 5, 0], end=0)
-    (array([3, 5]), 1.0)
-    """
-    found = np.setdiff1d(np.asarray(ids, np.int64), [end])
-    return found, min(1.0, (MOST_TOKENS / max(1, len(found))) ** 0.5)
-
-
 def release_token_marginals(
     units: Iterable[Sequence[Text]],
-    vocabulary: int,
     values: Sequence[int],
-    end: int,
+    weights: TokenWeights,
     noise_multiplier: float,
     randomness: Randomness,
 ) -> tuple[TokenMarginals, GaussianRelease | None]:
     """Count, for each attribute, the texts (K, V) that have a label value and a token, with noise.
 
     Guarantee: one Gaussian release of multiplier σ (`VectorSum`), for adding or removing one unit.
-    A unit adds the mean of its texts' vectors. Sets of tokens and label values are public.
+    A unit adds the mean of its texts' vectors, whose tokens count as much as their weights; counts
+    are divided by these afterwards. Sets of tokens and label values, and the weights, are public.
 
     Args:
         units: the texts of each unit, at least one.
-        vocabulary: V.
         values: number of label values K of each attribute.
-        end: token that every text may end with; it is not counted.
+        weights: of V tokens, with a bound that is finite.
         noise_multiplier: σ; 0: no noise, no event and no guarantee.
         randomness: its noise streams are used.
     """
+    vocabulary = len(weights.weights)
     offsets = np.cumsum([0, *(vocabulary * count for count in values)])
-    one = (MOST_TOKENS * len(values)) ** -0.5  # what a token of a text adds to the vector
+    longest = weights.bound * len(values) ** 0.5  # of the weights of a text, all attributes'
     event = GaussianRelease(noise_multiplier, TOKEN_MARGINALS) if noise_multiplier else None
     total, number = VectorSum(int(offsets[-1])), 0
     for texts in units:
         number += 1
-        parts = [part for text in texts for part in _places(text, vocabulary, offsets, end)]
+        parts = [part for text in texts for part in _places(text, weights, offsets)]
         places, where = np.unique(np.concatenate([p for p, _ in parts]), return_inverse=True)
-        weights = np.concatenate([np.full(len(p), weight) for p, weight in parts])
-        total.add_at(places, np.bincount(where, weights, len(places)) * (one / len(texts)))
-    noisy = total.release(noise_multiplier, randomness) / one
-    counts = [part.reshape(-1, vocabulary) for part in np.split(noisy, offsets[1:-1])]
-    return TokenMarginals(counts, noise_multiplier / one, number), event
+        added = np.bincount(where, np.concatenate([a for _, a in parts]), len(places))
+        total.add_at(places, added / (longest * len(texts)))
+    noisy = total.release(noise_multiplier, randomness) * longest
+    each = [part.reshape(-1, vocabulary) for part in np.split(noisy, offsets[1:-1])]
+    counts = [_over(part, weights, 0.0) for part in each]
+    return TokenMarginals(counts, noise_multiplier * longest, number, weights), event
 
 
 def _places(
-    text: Text, vocabulary: int, offsets: np.ndarray, end: int
-) -> Iterator[tuple[np.ndarray, float]]:
-    """Yield for each attribute the places of a text's tokens, and what each of them counts."""
-    tokens, weight = presence(text[0], end)
+    text: Text, weights: TokenWeights, offsets: np.ndarray
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield for each attribute the places of a text's tokens, and what is added there."""
+    tokens, share = weights.of(text[0])
     for offset, value in zip(offsets, text[1], strict=False):
-        yield tokens + offset + value * vocabulary, weight
+        yield tokens + offset + value * len(weights.weights), share * weights.weights[tokens]
+
+
+def _over(numbers: np.ndarray, weights: TokenWeights, uncounted: float) -> np.ndarray:
+    """Return numbers (..., V) divided by weights, and what stands for tokens without weight."""
+    found = np.full_like(numbers, uncounted)
+    return np.divide(numbers, weights.weights, out=found, where=weights.weights > 0)

@@ -220,11 +220,13 @@ TRAINING = Theorem(
 
 TOKEN_MARGINALS = Theorem(
     statement=(
-        "For every attribute, label value and token, how many texts have both, with N(0, σ²) times "
-        "the sensitivity on each count. A unit adds one vector of bounded length to all counts "
-        "together, so that they are one Gaussian release of multiplier σ, for adding or removing "
-        "one unit, or using or leaving out one record's unmasked text. Which tokens are tilted "
-        "follows from these counts and from rows of the trained model: post-processing."
+        "For every attribute, label value and token, how many texts have both. A token counts for "
+        "its weight, which follows from the base model's rows and the released label counts. A "
+        "unit adds one vector of bounded length to all weighted counts together; with N(0, σ²) "
+        "times that length on each they are one Gaussian release of multiplier σ, for adding or "
+        "removing one unit, or using or leaving out one record's unmasked text. Dividing by the "
+        "weights, and which tokens are tilted by these counts and by rows of the trained model, is "
+        "post-processing."
     ),
     source="Dwork and Roth 2014, 'The Algorithmic Foundations of Differential Privacy', appendix A",
 )
