@@ -47,7 +47,7 @@ class Page:
 
     def text(self) -> str:
         """Return it."""
-        tables = (self._table(name) for name in self._stated.tables)
+        tables = (self._table(name) for name in self._stated.tables if name in self._facts)
         return page(
             "Twins beside the base, a teacher and real rows, all at one ε",
             _INTRODUCTION,
@@ -57,6 +57,12 @@ class Page:
             ["## Not run", "", *self._not_run()],
             ["## How it was made", "", *self._made()],
         )
+
+    @property
+    def _facts(self) -> Mapping[str, Any]:
+        """Of each table of which anything was measured."""
+        found: Mapping[str, Any] = self._store.facts.get("tables", {})
+        return found
 
     def _rows(self, case: Case) -> Rows:
         found = (self._store.rows.get((*case, seed)) for seed in self._stated.size["seeds"])
@@ -87,8 +93,9 @@ class Page:
         header = ["table", "ε", "real", "twin", "real − twin", "twin − base", "best twin − teacher"]
         lines = [
             self._summary_line(name, epsilon, most, student)
-            for name in self._stated.tables
+            for name in self._facts
             for epsilon in self._stated.size["epsilons"]
+            if any(key[:2] == (name, epsilon) for key in self._store.rows)
         ]
         explained = (
             f"All labels together, student {student}; twin: “{TWIN}” of {most} rows, beside "
@@ -114,10 +121,8 @@ class Page:
         return [name, f"{epsilon:g}", *(NOT_RUN if v is None else f"{v:.3f}" for v in values)]
 
     def _table(self, name: str) -> list[str]:
-        facts = self._store.facts.get("tables", {}).get(name)
-        if facts is None:
-            return [f"## {name}", "", f"{NOT_RUN}: the table was not there."]
-        said = ", ".join(f"{what}: {value}" for what, value in facts.items() if what != "SHA-256")
+        facts = self._facts[name].items()
+        said = ", ".join(f"{what}: {value}" for what, value in facts if what != "SHA-256")
         return [
             *(f"## {name}", "", said, ""),
             *("### Accuracy of students on real rows", "", *self._accuracies(name), ""),
