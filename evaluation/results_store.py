@@ -19,6 +19,7 @@ from twinset.files.environment import LIBRARIES, machine, versions
 
 Key = tuple[str | float, ...]
 Row = dict[str, Any]
+ABOUT = "about"  # in settings and rows: versions and machine
 
 
 @dataclass
@@ -32,6 +33,7 @@ class ResultsStore:
         facts: what else a reader should know.
         rows: by key, a case and last its seed where it has one: plain values, ready for JSON.
         mode: who may read the file; None: whoever may its folder.
+        here: versions and machine of rows that are added, see `resume`; None: nobody asked.
     """
 
     path: Path
@@ -40,6 +42,7 @@ class ResultsStore:
     facts: dict[str, Any] = field(default_factory=dict)
     rows: dict[Key, Row] = field(default_factory=dict)
     mode: int | None = None
+    here: Mapping[str, str] | None = None
 
     @classmethod
     def load(cls, path: Path, mode: int | None = None) -> Self:
@@ -73,6 +76,34 @@ class ResultsStore:
         found.commands = list(dict.fromkeys([*found.commands, command]))
         return found
 
+    @classmethod
+    def resume(
+        cls,
+        path: Path,
+        settings: Mapping[str, Any],
+        command: str,
+        elsewhere: bool = False,
+        mode: int | None = None,
+    ) -> Self:
+        """Return the results that a file holds, or none yet, with versions and machine of each row.
+
+        Args:
+            path: of the file.
+            settings: everything that a row depends on, but its key, versions and machine.
+            command: that adds rows.
+            elsewhere: the rows there may be of other versions or of another machine.
+            mode: who may read the file; None: whoever may its folder.
+
+        Raises:
+            InputError: the file holds no results, or results of other settings.
+        """
+        first = here = about()
+        if elsewhere and path.exists():
+            first = cls.load(path).settings.get(ABOUT, here)
+        found = cls.open(path, {**settings, ABOUT: first}, command, mode)
+        found.here = here
+        return found
+
     @property
     def digest(self) -> str:
         """Return what tells these settings from others, in hexadecimal."""
@@ -89,9 +120,19 @@ class ResultsStore:
             yield f"{number} of {len(missing)}", key
 
     def add(self, key: Key, row: Mapping[str, Any]) -> None:
-        """Add a row, and write the file."""
-        self.rows[key] = dict(row)
+        """Add a row, which says where it was made if others were made elsewhere; write the file."""
+        moved = self.here is not None and self.here != self.settings[ABOUT]
+        self.rows[key] = {**row, ABOUT: dict(self.here)} if moved and self.here else dict(row)
         self.write()
+
+    def made(self) -> Iterator[tuple[str, str]]:
+        """Yield versions and machine, by name; where there are several, of so many rows each."""
+        first = self.settings[ABOUT]
+        of_rows = [row.get(ABOUT, first) for row in self.rows.values()] or [first]
+        several = [one for n, one in enumerate(of_rows) if one not in of_rows[:n]]
+        for one in several:
+            rows = f", {of_rows.count(one)} of {len(of_rows)} rows" if len(several) > 1 else ""
+            yield from ((f"{name}{rows}", value) for name, value in one.items())
 
     def write(self, **more: Any) -> None:
         """Write the file whole or not at all, with further values beside the rows."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Self
@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 
 from evaluation.papers.intervals import Interval, difference, geometric_mean, mean_of
-from evaluation.results_store import Key, ResultsStore, about
+from evaluation.results_store import Key, ResultsStore
 from twinset.privacy.accounting.rounding import up_decimals
 
 
@@ -21,43 +21,17 @@ class Results(ResultsStore):
     Below, `level` is a key without its seed, and `path` leads to a value within a row.
     """
 
-    here: Mapping[str, str] | None = None  # versions and machine of rows that are added
-
     @classmethod
     def resume(
-        cls, path: Path, settings: Mapping[str, Any], command: str, elsewhere: bool = False
+        cls,
+        path: Path,
+        settings: Mapping[str, Any],
+        command: str,
+        elsewhere: bool = False,
+        mode: int | None = 0o600,
     ) -> Self:
-        """Return the results that a file holds, or none yet, to add rows to.
-
-        Args:
-            path: of the file.
-            settings: everything that a row depends on, but its key, versions and machine.
-            command: that adds rows.
-            elsewhere: the rows there may be of other versions or of another machine.
-
-        Raises:
-            InputError: the file holds no results, or results of other settings.
-        """
-        first = here = about()
-        if elsewhere and path.exists():
-            first = cls.load(path).settings.get("about", here)
-        results = cls.open(path, {**settings, "about": first}, command, mode=0o600)
-        results.here = here
-        return results
-
-    def add(self, key: Key, row: Mapping[str, Any]) -> None:
-        """Add a row, which says where it was made if others were made elsewhere."""
-        moved = self.here is not None and self.here != self.settings["about"]
-        super().add(key, {**row, "about": self.here} if moved else row)
-
-    def made(self) -> Iterator[tuple[str, str]]:
-        """Yield versions and machine, by name; where there are several, of so many rows each."""
-        first = self.settings["about"]
-        of_rows = [row.get("about", first) for row in self.rows.values()] or [first]
-        several = [one for n, one in enumerate(of_rows) if one not in of_rows[:n]]
-        for one in several:
-            rows = f", {of_rows.count(one)} of {len(of_rows)} rows" if len(several) > 1 else ""
-            yield from ((f"{name}{rows}", value) for name, value in one.items())
+        """Return the results that a file holds, or none yet; see `ResultsStore.resume`."""
+        return super().resume(path, settings, command, elsewhere, mode)
 
     def values(self, level: Key, *path: str) -> dict[int, Any]:
         """Return by seed what stands under `path`.

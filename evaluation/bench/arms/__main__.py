@@ -18,7 +18,7 @@ from evaluation.bench.arms.page import Page
 from evaluation.bench.arms.plan import ONCE, Measurement, Stated, check_known
 from evaluation.bench.arms.runs import take_finished
 from evaluation.bench.arms.tables import SPLITS, Table, read_table
-from evaluation.results_store import ResultsStore, about, check_settings
+from evaluation.results_store import ResultsStore, check_settings
 from evaluation.run_command import command, command_line, run_command
 from twinset.commandline.console import Console
 from twinset.errors import InputError, Stopped
@@ -64,9 +64,12 @@ class Part:
 
 def main(
     tables: Annotated[Path | None, typer.Option(help="Folder of the public tables.")] = None,
-    output: Annotated[Path, typer.Option(help="Folder: arms.json, arms.md, runs.")] = Path(
+    output: Annotated[Path, typer.Option(help="Folder of runs and their rows.")] = Path(
         "runs/arms"
     ),
+    results: Annotated[
+        Path | None, typer.Option(help="Of arms.json, which grows, and arms.md; else `--output`.")
+    ] = None,
     size: Annotated[str, typer.Option(help="tiny, small, usual or full; see arms.toml.")] = "usual",
     only: Annotated[list[str] | None, typer.Option(help="A table; repeat it.")] = None,
     epsilon: Annotated[list[float] | None, typer.Option(help="Repeat it.")] = None,
@@ -98,14 +101,14 @@ def main(
     options = stated.size["options"] | ({"base_model": base_model} if base_model else {})
     fixed = {name: value for name, value in stated.size.items() if name != "students"}
     settings = {"size": size, "sizes": fixed, "split": split, "options": options}
-    store = ResultsStore.open(
-        output / "arms.json", settings | {"about": about()}, command_line("evaluation.bench.arms")
-    )
+    kept, line = results or output, command_line("evaluation.bench.arms")
+    store = ResultsStore.resume(kept / "arms.json", settings, line, elsewhere=True)
     wanted = [m for m in stated.measurements() if part.holds(m, stated)]
     if dry_run:
         typer.echo("\n".join(" | ".join(map(str, key)) for _, key in store.missing(wanted)))
         return
-    output.mkdir(parents=True, exist_ok=True)
+    for folder in (output, kept):
+        folder.mkdir(parents=True, exist_ok=True)
     if not page:
         try:
             with Console() as progress:
@@ -114,8 +117,8 @@ def main(
         except (KeyboardInterrupt, Stopped):
             typer.echo("stopped; the same command goes on", err=True)
             raise SystemExit(130) from None
-    write_text(output / "arms.md", Page(store, stated).text())
-    typer.echo(output / "arms.md")
+    write_text(kept / "arms.md", Page(store, stated).text())
+    typer.echo(kept / "arms.md")
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from evaluation.bench.arms.scores import (
 )
 from evaluation.markdown import page, table
 from evaluation.private_table import names_of
-from evaluation.results_store import ResultsStore
+from evaluation.results_store import ABOUT, ResultsStore
 from evaluation.scores import mean
 from twinset.privacy.accounting.rounding import up_decimals
 from twinset.release.markdown import code
@@ -198,10 +198,9 @@ class Page:
             sums = ", ".join(f"{file} {digest}" for file, digest in facts["SHA-256"].items())
             yield f"- {name}: SHA-256 {sums}"
         for what, value in self._store.settings.items():
-            if what == "about":
-                yield from (f"- {about}: {said}" for about, said in value.items())
-            else:
+            if what != ABOUT:
                 yield f"- {what}: {value}"
+        yield from (f"- {what}: {said}" for what, said in self._store.made())
         yield f"- seeds: {', '.join(map(str, self._stated.size['seeds']))}"
         yield from (f"- command: {code(command)}" for command in self._store.commands)
 

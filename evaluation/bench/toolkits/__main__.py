@@ -18,7 +18,7 @@ from evaluation.bench.toolkits.measuring import REAL, Measuring
 from evaluation.bench.toolkits.page import Page
 from evaluation.bench.toolkits.plan import Measurement, Stated
 from evaluation.bench.toolkits.running import Failed
-from evaluation.results_store import ResultsStore, about, check_settings
+from evaluation.results_store import ResultsStore, check_settings
 from evaluation.run_command import command, command_line, run_command
 from twinset.commandline.console import Console
 from twinset.errors import InputError, Stopped
@@ -31,9 +31,13 @@ BASE = "gpt2-mini"  # quick enough for every toolkit on two cores
 
 def main(
     tables: Annotated[Path | None, typer.Option(help="Folder of the public tables.")] = None,
-    output: Annotated[Path, typer.Option(help="Folder: results, environments, rows.")] = Path(
+    output: Annotated[Path, typer.Option(help="Folder of environments and rows.")] = Path(
         "runs/toolkits"
     ),
+    results: Annotated[
+        Path | None,
+        typer.Option(help="Of toolkits.json, which grows, and the page; else `--output`."),
+    ] = None,
     copies: Annotated[Path, typer.Option(help="Folder with copies of repositories.")] = Path(
         "runs/copies"
     ),
@@ -53,15 +57,15 @@ def main(
     part = Part(only or (), epsilon or (), seed or (), toolkit or ())
     part.check(stated)
     settings = {"size": size, "sizes": dict(stated.size), "base model": base_model}
-    path = output / "toolkits.json"
-    line = command_line("evaluation.bench.toolkits")
-    store = ResultsStore.open(path, settings | {"about": about()}, line)
+    kept, line = results or output, command_line("evaluation.bench.toolkits")
+    store = ResultsStore.resume(kept / "toolkits.json", settings, line, elsewhere=True)
     wanted = [key for key in stated.measurements() if part.holds(key)]
     left = [key for key in wanted if needs_run(store, stated, key)]
     if dry_run:
         typer.echo("\n".join(" | ".join(map(str, key)) for key in left))
         return
-    output.mkdir(parents=True, exist_ok=True)
+    for folder in (output, kept):
+        folder.mkdir(parents=True, exist_ok=True)
     if not page:
         try:
             with Console() as progress:
@@ -71,9 +75,9 @@ def main(
             typer.echo("stopped; the same command goes on", err=True)
             raise SystemExit(130) from None
     written = Page(store, stated)
-    write_text(output / "toolkits.md", written.text())
-    written.picture(output / "toolkits.png")
-    typer.echo(output / "toolkits.md")
+    write_text(kept / "toolkits.md", written.text())
+    written.picture(kept / "toolkits.png")
+    typer.echo(kept / "toolkits.md")
 
 
 @dataclass(frozen=True)

@@ -234,8 +234,7 @@ class Page:
         for name, facts in self._store.facts.get("tables", {}).items():
             sums = ", ".join(f"{file} {digest}" for file, digest in facts["SHA-256"].items())
             yield f"- {name}: SHA-256 {sums}"
-        for what, value in self._store.settings["about"].items():
-            yield f"- {what}: {value}"
+        yield from (f"- {what}: {value}" for what, value in self._store.made())
         found = {
             key[2]: row["versions"] for key, row in self._store.rows.items() if "versions" in row
         }

@@ -11,7 +11,8 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-from evaluation.papers import results_store, study
+from evaluation import results_store
+from evaluation.papers import study
 from evaluation.papers.adp import Adp
 from evaluation.papers.anadp import Anadp
 from evaluation.papers.anadp_one_set import AnadpOneSet
