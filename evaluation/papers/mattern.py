@@ -151,13 +151,13 @@ def make_row(key: Run, size: Mapping[str, Any], scorer: Scorer, run: RunContext)
     """Return what one row comes to."""
     started, writer = time.monotonic(), Writer(scorer.reviews, size, run.progress)
     if key.source in ROWS:
-        row = _real_row(key, writer, scorer, run)
+        row = real_row(key, writer, scorer, run)
     else:
         row = _twin_row(key, size, writer, scorer, run)
     return row | {"seconds": round(time.monotonic() - started, 1)}
 
 
-def _real_row(key: Run, writer: Writer, scorer: Scorer, run: RunContext) -> dict[str, Any]:
+def real_row(key: Run, writer: Writer, scorer: Scorer, run: RunContext) -> dict[str, Any]:
     """Return the accuracies of classifiers, private or not, of real rows."""
     rows = scorer.reviews.drawn(key.level.most, key.seed)
     counts: dict[str, Any] = {"records": len(rows)}

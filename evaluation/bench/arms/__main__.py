@@ -117,7 +117,9 @@ def main(
         except (KeyboardInterrupt, Stopped):
             typer.echo("stopped; the same command goes on", err=True)
             raise SystemExit(130) from None
-    write_text(kept / "arms.md", Page(store, stated).text())
+    written = Page(store, stated)
+    write_text(kept / "arms.md", written.text())
+    written.picture(kept / "arms.png")
     typer.echo(kept / "arms.md")
 
 

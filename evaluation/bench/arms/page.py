@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 from evaluation.bench.arms.measuring import EPSILON, MADE, NUMBER, SCORING
+from evaluation.bench.arms.picture import Line, draw
 from evaluation.bench.arms.plan import ALL_ROWS, ONCE, WHOLE, Stated
 from evaluation.bench.arms.scores import (
     ACCURACY,
@@ -51,12 +53,31 @@ class Page:
         return page(
             "Twins beside the base, a teacher and real rows, all at one ε",
             _INTRODUCTION,
-            ["## Summary", "", *self._summary()],
+            ["## Summary", "", *self._summary(), "", "![Accuracy by arm and ε](arms.png)"],
             *tables,
             ["## What it took", "", *self._costs()],
             ["## Not run", "", *self._not_run()],
             ["## How it was made", "", *self._made()],
         )
+
+    def picture(self, path: Path) -> None:
+        """Draw what the most rows of each arm teach: a panel for each table that has any."""
+        student, most = self._students[0], self._stated.size["rows"][-1]
+        panels = {
+            name: lines for name in self._facts if (lines := list(self._drawn(name, most, student)))
+        }
+        if panels:
+            draw(path, panels, f"accuracy, all labels, student {student}")
+
+    def _drawn(self, name: str, most: str, student: str) -> Iterator[Line]:
+        value = _accuracy_of(self._targets(name)[-1], student)
+        for arm in self._stated.arms:
+            wanted = {"real": self._real, "classify": ALL_ROWS}.get(arm.use, most)
+            asked = self._stated.size["epsilons"] if arm.is_private else [ONCE]
+            rows = {epsilon: self._rows((name, epsilon, arm.name, wanted)) for epsilon in asked}
+            found = {e: [v for row in some if (v := value(row))] for e, some in rows.items()}
+            if known := {epsilon: values for epsilon, values in found.items() if values}:
+                yield Line(arm.name, known, not arm.is_private)
 
     @property
     def _facts(self) -> Mapping[str, Any]:
@@ -169,29 +190,34 @@ class Page:
         return table(["arm", "ε", "rows", "seeds", "ε spent", "rows kept", *header], lines, 3)
 
     def _costs(self) -> list[str]:
-        spent: dict[tuple[str, str], dict[str, Any]] = {}
+        """Return what each kind of part took: the mean of its minutes, the most of its memory."""
+        spent: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = {}
         for key, row in self._store.rows.items():
-            name, epsilon, arm, rows, seed = key
-            of = f"{arm}, rows {rows}, {_shown(epsilon)}, seed {seed}"
             for what, cost in row[MADE].items():
-                spent[str(name), f"{SCORING}: {of}" if what == SCORING else what] = cost
-        lines = [[*what, *_cost(cost)] for what, cost in spent.items()]
+                kind, one = what.rpartition("/")[2], str(key) if what == SCORING else what
+                spent.setdefault((str(key[0]), kind), {})[one] = cost
+        lines = [[*kind, *_cost(list(costs.values()))] for kind, costs in spent.items()]
         note = (
-            "Wall time, and peak resident memory of the process since the part began. What several "
-            "arms share was made once. A part that was killed counts from its last start."
+            "Wall time and peak resident memory of the process, of whatever machine made it. What "
+            "several arms share was made once. A part that was killed counts from its last start."
         )
-        return [note, "", *table(["table", "what", "minutes", "peak GiB"], lines, 2)]
+        return [note, "", *table(["table", "what", "parts", "minutes", "peak GiB"], lines, 2)]
 
     def _not_run(self) -> Iterator[str]:
+        """Yield what is missing, by table and ε: arms that lack the same stand together."""
         missing = [m for m in self._wanted if tuple(m) not in self._store.rows]
         if not missing:
             yield "Nothing: all was run."
         for (name, epsilon), group in groupby(missing, lambda m: (m.table, m.epsilon)):
-            by_arm: dict[str, list[str]] = {}
+            by_arm: dict[str, dict[str, list[int]]] = {}
             for m in group:
-                by_arm.setdefault(m.arm, []).append(f"{m.rows} (seed {m.seed})")
-            each_arm = "; ".join(f"{arm}: rows {', '.join(each)}" for arm, each in by_arm.items())
-            yield f"- {name}, {_shown(epsilon)}: {each_arm}"
+                by_arm.setdefault(m.arm, {}).setdefault(m.rows, []).append(m.seed)
+            alike: dict[str, list[str]] = {}
+            for arm, rows in by_arm.items():
+                lacking = "; ".join(f"{each} ({_seeds(seeds)})" for each, seeds in rows.items())
+                alike.setdefault(lacking, []).append(arm)
+            said = "; ".join(f"{', '.join(arms)}: rows {of}" for of, arms in alike.items())
+            yield f"- {name}, {_shown(epsilon)}: {said}"
 
     def _made(self) -> Iterator[str]:
         for name, facts in self._store.facts.get("tables", {}).items():
@@ -231,6 +257,10 @@ _INTRODUCTION = [
 
 def _shown(epsilon: Any) -> str:
     return "no ε" if epsilon == ONCE else f"ε {epsilon:g}"
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
 
 
 def _students_of(row: Mapping[str, Any]) -> list[str]:
@@ -273,10 +303,14 @@ def _number(rows: Rows) -> str:
     return "–".join(f"{number:,}" for number in dict.fromkeys((*kept[:1], *kept[-1:])))
 
 
-def _cost(cost: Mapping[str, Any]) -> list[str]:
-    if "note" in cost:
-        return [cost["note"], ""]
-    return [f"{cost['minutes']:.1f}", f"{cost['peak GiB']:.2f}"]
+def _cost(costs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return how many parts were measured, the mean of their minutes, and the most of memory."""
+    known = [cost for cost in costs if "note" not in cost]
+    if not known:
+        return [str(len(costs)), costs[0]["note"], ""]
+    minutes = sum(cost["minutes"] for cost in known) / len(known)
+    most = max(cost["peak GiB"] for cost in known)
+    return [str(len(known)), f"{minutes:.1f}", f"{most:.2f}"]
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

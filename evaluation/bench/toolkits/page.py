@@ -14,7 +14,7 @@ from evaluation.bench.toolkits.picture import Point, draw
 from evaluation.bench.toolkits.plan import Stated, Toolkit
 from evaluation.markdown import page, table
 from evaluation.private_table import names_of
-from evaluation.results_store import ResultsStore
+from evaluation.results_store import ABOUT, ResultsStore
 from evaluation.scores import mean
 from twinset.release.markdown import code
 
@@ -133,7 +133,8 @@ class Page:
             "rows, cut alike. Minutes are the processor time of its process, of one thread, from "
             "its start to its last row, since the machine had other work too; memory is its peak. "
             "Nothing was tuned for any toolkit on this table: options are its own defaults, or "
-            "what is said under “What each ε covers”. But twinset's defaults were chosen by "
+            "what is said under “What each ε covers”. Minutes with a star are of another machine, "
+            "and do not compare with the others. But twinset's defaults were chosen by "
             "this project on such tables, these among them (docs/tuning.md); no others' were."
         )
         yield ""
@@ -183,7 +184,15 @@ class Page:
         left = [shown, "none" if epsilon == ONCE else f"{epsilon:g}", str(len(rows))]
         facts = ["none" if spent is None else f"{spent:.2f}"]
         facts.append(str(min(row["usable"] for row in rows)))
-        return [*left, *facts, *(_cell([value(row) for row in rows]) for value in values)]
+        cells = [_cell([value(row) for row in rows]) for value in values]
+        if any(row.get(ABOUT, self._here) != self._here for row in rows):
+            cells[values.index(_minutes)] += "\\*"
+        return [*left, *facts, *cells]
+
+    @property
+    def _here(self) -> Any:
+        """Versions and machine that rows are of unless they say otherwise."""
+        return self._store.settings[ABOUT]
 
     def _covers(self) -> list[str]:
         header = [

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from evaluation import results_store
 from evaluation.bench.arms import __main__ as arms
 from evaluation.bench.arms import rows, runs
 from evaluation.bench.arms.measuring import Measuring
@@ -33,9 +34,9 @@ def run_arms(tmp_path, tiny_base, monkeypatch):
     monkeypatch.chdir(tmp_path)
     fixed = {"size": "tiny", "base_model": str(tiny_base), "tables": Path("tables")}
 
-    def run(output="out", only=(NAME,), **more):
-        arms.main(**fixed, output=Path(output), only=list(only), **more)
-        return json.loads(Path(output, "arms.json").read_text())
+    def run(output="out", only=(NAME,), results=None, **more):
+        arms.main(**fixed, output=Path(output), only=list(only), results=results, **more)
+        return json.loads(Path(results or output, "arms.json").read_text())
 
     return run
 
@@ -83,7 +84,7 @@ def test_all_arms_stopped_and_resumed(run_arms, monkeypatch, capsys):
     assert by_key["twin + tilt + teacher", "N"]["rows"] == 80
 
     page = Path("out/arms.md").read_text()
-    assert "- imdb_short, ε 8: base + released words: rows 12 (seed 0), N (seed 0);" in page
+    assert "- imdb_short, ε 8: base + released words, " in page
     assert f"- {NAME}, " not in page.split("## Not run")[1]
     assert "imdb_short is left out" in capsys.readouterr().err
     assert "out/" not in page and "the film" not in page + json.dumps(found)
@@ -93,7 +94,7 @@ def test_a_part_is_added_to_and_the_rest_is_named_as_not_run(run_arms):
     few = run_arms(arm=["base"], rows=["12"])
     assert [row["key"][2:4] for row in few["rows"]] == [["base", "12"]]
     page = Path("out/arms.md").read_text()
-    assert f"- {NAME}, no ε: base: rows N (seed 0); real rows" in page
+    assert f"- {NAME}, no ε: base: rows N (seed 0); " in page
     assert f"- {NAME}, ε 8: " in page
     assert len(run_arms(arm=["real rows"])["rows"]) == 3
     (before, *_), (after, *_) = few["rows"], run_arms(arm=["base"], student=["svm"])["rows"]
@@ -165,3 +166,16 @@ def test_what_the_page_does_not_hold_is_refused(run_arms, wrong):
     with pytest.raises(InputError, match="is none of"):
         run_arms(**wrong)
     assert not Path("out").exists()
+
+
+def test_results_stay_apart_and_add_up_over_machines(run_arms, monkeypatch):
+    kept = Path("kept")
+    monkeypatch.setattr(results_store, "about", lambda: {"machine": "first"})
+    run_arms(arm=["real rows"], rows=["12"], results=kept)
+    monkeypatch.setattr(results_store, "about", lambda: {"machine": "second"})
+    run_arms("other", arm=["base"], rows=["12"], results=kept)
+    rows = json.loads((kept / "arms.json").read_text())["rows"]
+    assert [row.get("about") for row in rows] == [None, {"machine": "second"}]
+    page = (kept / "arms.md").read_text()
+    assert "- machine, 1 of 2 rows: first\n- machine, 1 of 2 rows: second\n" in page
+    assert (kept / "arms.png").stat().st_size > 1000 and not Path("out/arms.json").exists()

@@ -19,6 +19,7 @@ from evaluation.papers.anadp_one_set import AnadpOneSet
 from evaluation.papers.intervals import Interval, difference, geometric_mean, mean_of, ratio
 from evaluation.papers.kerrigan import Kerrigan
 from evaluation.papers.mattern import Mattern
+from evaluation.papers.mattern_few import MatternFew
 from evaluation.papers.page import Prose
 from evaluation.papers.results_store import Results
 from evaluation.papers.run_context import RunContext
@@ -28,7 +29,7 @@ from tests.helpers.study_runs import run_study
 from twinset.errors import InputError
 from twinset.progress import Silent
 
-STUDIES = [Adp, Anadp, AnadpOneSet, Kerrigan, Mattern, Sdp]
+STUDIES = [Adp, Anadp, AnadpOneSet, Kerrigan, Mattern, MatternFew, Sdp]
 NAMES = [one.name for one in STUDIES]
 
 
