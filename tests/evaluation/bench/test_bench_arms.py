@@ -171,9 +171,9 @@ def test_what_the_page_does_not_hold_is_refused(run_arms, wrong):
 def test_results_stay_apart_and_add_up_over_machines(run_arms, monkeypatch):
     kept = Path("kept")
     monkeypatch.setattr(results_store, "about", lambda: {"machine": "first"})
-    run_arms(arm=["real rows"], rows=["12"], results=kept)
+    run_arms(arm=["real rows"], rows=["N"], results=kept)
     monkeypatch.setattr(results_store, "about", lambda: {"machine": "second"})
-    run_arms("other", arm=["base"], rows=["12"], results=kept)
+    run_arms("other", arm=["base"], rows=["N"], results=kept)
     rows = json.loads((kept / "arms.json").read_text())["rows"]
     assert [row.get("about") for row in rows] == [None, {"machine": "second"}]
     page = (kept / "arms.md").read_text()
