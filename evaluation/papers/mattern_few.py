@@ -19,7 +19,6 @@ from evaluation.papers.mattern import (
     BASELINE,
     DP,
     DP_BASELINE,
-    EPSILONS,
     FEW,
     GAP,
     REAL,
@@ -93,8 +92,8 @@ def levels(size: Mapping[str, Any], data: str) -> Iterator[Level]:
     yield from (Level(data, REAL), short(size, data), baseline(data))
     for records in FEW:
         yield Level(data, REAL, records)
-        yield from (Level(data, DP_BASELINE, records, epsilon) for epsilon in EPSILONS)
-        yield from (twin(data, records, epsilon) for epsilon in EPSILONS)
+        for epsilon in size["epsilons"]:
+            yield from (Level(data, DP_BASELINE, records, epsilon), twin(data, records, epsilon))
 
 
 def make_row(key: Run, size: Mapping[str, Any], scorer: Scorer, run: RunContext) -> dict[str, Any]:
@@ -132,7 +131,7 @@ class Tables:
     def differences(self) -> Iterator[Line]:
         """Yield what a twin costs, and what it adds to each thing that costs less."""
         for (data, target), classifier, n, e in product(
-            labels(), self._size["classifiers"], FEW, EPSILONS
+            labels(), self._size["classifiers"], FEW, self._size["epsilons"]
         ):
             ours = twin(data, n, e)
             others = {BASELINE: baseline(data), FEW_REAL: Level(data, REAL, n)}
@@ -181,24 +180,21 @@ class Tables:
         }
 
 
-_COLOURS = dict(zip(EPSILONS, ("C3", "C1"), strict=True))
-
-
 def _draw(panel: Any, results: Results, size: Mapping[str, Any], data: str, target: str) -> None:
     judge = size["classifiers"][0]
 
     def seeds(every: list[Level]) -> list[dict[int, float]]:
         return [results.values(level, ACCURACY, target, judge) for level in every]
 
-    for epsilon, colour in _COLOURS.items():
+    for place, epsilon in enumerate(size["epsilons"]):
         twins = seeds([twin(data, n, epsilon) for n in FEW])
-        seed_line(panel, twins, color=colour, label=f"twin, ε = {epsilon}")
+        seed_line(panel, twins, color=f"C{place}", label=f"twin, ε = {epsilon}")
     few = seeds([Level(data, REAL, n) for n in FEW])
     seed_line(panel, few, form="o:", color="0.3", label=FEW_REAL)
     for level, colour, name in (
         (Level(data, REAL), "0.3", "all real rows"),
         (short(size, data), "0.6", SHORT),
-        (baseline(data), "C2", BASELINE),
+        (baseline(data), "C8", BASELINE),
     ):
         panel.axhline(results.mean(level, ACCURACY, target, judge).value, color=colour, label=name)
     every = results.mean(Level(data, REAL), ACCURACY, target, judge).value
