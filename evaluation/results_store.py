@@ -125,6 +125,14 @@ class ResultsStore:
         self.rows[key] = {**row, ABOUT: dict(self.here)} if moved and self.here else dict(row)
         self.write()
 
+    def is_elsewhere(self, row: Mapping[str, Any]) -> bool:
+        """Whether a row is of other versions or of another machine than those that added first."""
+        return row.get(ABOUT, self.settings[ABOUT]) != self.settings[ABOUT]
+
+    def was_made_here(self, row: Mapping[str, Any]) -> bool:
+        """Whether a row is of the versions and the machine of rows that are added now."""
+        return row.get(ABOUT, self.settings[ABOUT]) == self.here
+
     def made(self) -> Iterator[tuple[str, str]]:
         """Yield versions and machine, by name; where there are several, of so many rows each."""
         first = self.settings[ABOUT]

@@ -183,7 +183,8 @@ class Page:
                 continue
             _, epsilon, arm, wanted = case
             spent = max((row[EPSILON] for row in rows if row[EPSILON] is not None), default=None)
-            left = [arm, "none" if epsilon == ONCE else f"{epsilon:g}", wanted]
+            star = " \\*" if any(map(self._store.is_elsewhere, rows)) else ""
+            left = [f"{arm}{star}", "none" if epsilon == ONCE else f"{epsilon:g}", wanted]
             facts = [str(len(rows)), "" if spent is None else up_decimals(spent), _number(rows)]
             shown = (_cell([value(row) for row in rows], blank) for value in values)
             lines.append([*left, *facts, *shown])
@@ -251,7 +252,8 @@ _INTRODUCTION = [
     "Label fidelity: how often the first student, trained on real rows, finds the labels; that of "
     "the second real sample, the held-out rows, is what real rows reach. Log-odds correlation: of "
     "words between labels, with the training rows. MAUVE is that of docs/results.md. With several "
-    "seeds: mean and 95 % t interval.",
+    "seeds: mean and 95 % t interval. A star: made by other versions or on another "
+    "machine, in part or whole; the last section says by which.",
 ]
 
 

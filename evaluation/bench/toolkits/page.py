@@ -14,7 +14,7 @@ from evaluation.bench.toolkits.picture import Point, draw
 from evaluation.bench.toolkits.plan import Stated, Toolkit
 from evaluation.markdown import page, table
 from evaluation.private_table import names_of
-from evaluation.results_store import ABOUT, ResultsStore
+from evaluation.results_store import ResultsStore
 from evaluation.scores import mean
 from twinset.release.markdown import code
 
@@ -185,14 +185,9 @@ class Page:
         facts = ["none" if spent is None else f"{spent:.2f}"]
         facts.append(str(min(row["usable"] for row in rows)))
         cells = [_cell([value(row) for row in rows]) for value in values]
-        if any(row.get(ABOUT, self._here) != self._here for row in rows):
+        if any(map(self._store.is_elsewhere, rows)):
             cells[values.index(_minutes)] += "\\*"
         return [*left, *facts, *cells]
-
-    @property
-    def _here(self) -> Any:
-        """Versions and machine that rows are of unless they say otherwise."""
-        return self._store.settings[ABOUT]
 
     def _covers(self) -> list[str]:
         header = [

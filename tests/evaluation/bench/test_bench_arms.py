@@ -179,3 +179,14 @@ def test_results_stay_apart_and_add_up_over_machines(run_arms, monkeypatch):
     page = (kept / "arms.md").read_text()
     assert "- machine, 1 of 2 rows: first\n- machine, 1 of 2 rows: second\n" in page
     assert (kept / "arms.png").stat().st_size > 1000 and not Path("out/arms.json").exists()
+
+
+def test_a_student_is_added_only_to_what_was_made_here(run_arms, monkeypatch):
+    monkeypatch.setattr(results_store, "about", lambda: {"machine": "first"})
+    (before,) = run_arms(arm=["base"], rows=["12"])["rows"]
+    monkeypatch.setattr(results_store, "about", lambda: {"machine": "second"})
+    scored = calls_of(Measuring, "row", monkeypatch)
+    (after,) = run_arms(arm=["base"], rows=["12"], student=["tfidf", "svm"])["rows"]
+    assert [known for _, known in scored] == [None]  # the whole row is of one machine
+    assert after["about"] == {"machine": "second"} and "about" not in before
+    assert "| base \\* |" in Path("out/arms.md").read_text()
