@@ -177,10 +177,10 @@ class Work:
         for number, key in enumerate(left, start=1):
             turn, began = f"{number} of {len(left)}", monotonic()
             self.progress.say(f"{turn}: {' | '.join(map(str, key))}")
-            known = rows.get(key)
-            # What was made elsewhere is made again: its rows are not at hand, nor would be the same.
-            here = known if known and self.store.was_made_here(known) else None
-            self.store.add(tuple(key), measuring.row(key, here))
+            found = rows.get(key)
+            # What was made elsewhere is made again: its rows are not at hand, and would differ.
+            ours = found if found and self.store.was_made_here(found) else None
+            self.store.add(tuple(key), measuring.row(key, ours))
             self.progress.say(f"{turn}: took {(monotonic() - began) / 60:.1f} minutes")
 
 
