@@ -12,7 +12,7 @@ from twinset.data.tokenization import times_english
 from twinset.models.assets import shipped_folder
 from twinset.pipeline.prepare import prepare
 from twinset.pipeline.request import Source
-from twinset.pipeline.table_notes import table_notes
+from twinset.pipeline.table_notes import size_notes, table_notes
 from twinset.progress import Silent
 
 CHINESE = [f"这部电影非常好,我会推荐给所有喜欢慢节奏故事的人{i}" for i in range(20)]
@@ -46,6 +46,15 @@ def test_a_language_that_the_base_hardly_reads_is_told(english, found, warned):
 def test_few_records_for_their_budget_are_told(records, epsilon, warned):
     notes = list(table_notes(plan(records, epsilon=epsilon), 1.0))
     assert any(note.startswith(f"{records} {FEW}") for note in notes) == warned
+
+
+@pytest.mark.parametrize(
+    ("records", "epsilon", "warned"),
+    [(124, 8.0, True), (125, 8.0, False), (999, 1.0, True), (60, None, False)],
+)
+def test_where_a_twin_is_hardly_worth_making_is_told(records, epsilon, warned):
+    notes = list(size_notes(plan(records, steps=0, epsilon=epsilon)))
+    assert any("not be worth making" in note for note in notes) == warned
 
 
 @pytest.mark.parametrize(("steps", "said"), [(0, "nothing is trained"), (4, "`steps=0`")])

@@ -18,6 +18,7 @@ from twinset.pipeline.estimate import Estimate, Speed
 from twinset.pipeline.plan_in_time import PublicFacts, late_warnings, minutes, plan_in_time
 from twinset.pipeline.prepare import Prepared, prepare
 from twinset.pipeline.request import Source
+from twinset.pipeline.table_notes import size_notes
 from twinset.privacy.accounting.group_privacy import group_epsilon, says_something
 from twinset.progress import Progress
 from twinset.sampling.allocation import RowsRequest, usual_rows
@@ -148,6 +149,8 @@ def _of_number(
     speed = speed or facts.speed(plan, config, base)
     for warning in late_warnings(plan, config, speed, facts.rows):
         progress.warn(warning)
+    for note in size_notes(plan):
+        progress.say(note)
     return plan, speed, facts, speed.tokens
 
 
