@@ -41,5 +41,5 @@ def size_notes(plan: Plan) -> Iterator[str]:
         yield (
             "a twin may not be worth making for its labels: of 50 records at ε = 8 it taught "
             "classifiers no more than rows of the base model without private data, where that was "
-            "measured; `evaluate` shows both"
+            "measured; an evaluation shows both"
         )
