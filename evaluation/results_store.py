@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import subprocess
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +22,7 @@ from twinset.files.environment import LIBRARIES, machine, versions
 Key = tuple[str | float, ...]
 Row = dict[str, Any]
 ABOUT = "about"  # in settings and rows: versions and machine
+COMMIT = "commit"  # in rows: of the code that made them
 
 
 @dataclass
@@ -141,6 +144,9 @@ class ResultsStore:
         for one in several:
             rows = f", {of_rows.count(one)} of {len(of_rows)} rows" if len(several) > 1 else ""
             yield from ((f"{name}{rows}", value) for name, value in one.items())
+        commits = Counter(row[COMMIT] for row in self.rows.values() if row.get(COMMIT))
+        if commits:
+            yield COMMIT, ", ".join(f"{name} ({count} rows)" for name, count in commits.items())
 
     def write(self, **more: Any) -> None:
         """Write the file whole or not at all, with further values beside the rows."""
@@ -156,6 +162,26 @@ class ResultsStore:
             "commands": self.commands,
             "rows": rows,
         }
+
+
+def commit() -> str:
+    """Return which commit of this project runs; "" outside of a checkout.
+
+    Versions alone do not tell two states of one version apart.
+    """
+    asked = [
+        "git",
+        "-C",
+        str(Path(__file__).parent),
+        "describe",
+        "--always",
+        "--dirty",
+        "--abbrev=7",
+    ]
+    try:
+        return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
 
 
 def check_settings(path: Path, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:

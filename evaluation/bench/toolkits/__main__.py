@@ -18,7 +18,7 @@ from evaluation.bench.toolkits.measuring import REAL, Measuring
 from evaluation.bench.toolkits.page import Page
 from evaluation.bench.toolkits.plan import Measurement, Stated
 from evaluation.bench.toolkits.running import Failed
-from evaluation.results_store import ResultsStore, check_settings
+from evaluation.results_store import COMMIT, ResultsStore, check_settings, commit
 from evaluation.run_command import command, command_line, run_command
 from twinset.commandline.console import Console
 from twinset.errors import InputError, Stopped
@@ -160,7 +160,7 @@ class Work:
         except (Failed, InputError) as error:
             self.progress.warn(f"{key.toolkit}: {error}")
             row = {FAILED: str(error)}
-        self.store.add(tuple(key), {ASKED: asked, **row})
+        self.store.add(tuple(key), {ASKED: asked, COMMIT: commit(), **row})
 
 
 if __name__ == "__main__":

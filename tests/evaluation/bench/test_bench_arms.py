@@ -171,6 +171,7 @@ def test_what_the_page_does_not_hold_is_refused(run_arms, wrong):
 def test_results_stay_apart_and_add_up_over_machines(run_arms, monkeypatch):
     kept = Path("kept")
     monkeypatch.setattr(results_store, "about", lambda: {"machine": "first"})
+    monkeypatch.setattr(arms, "commit", lambda: "0123abc")
     run_arms(arm=["real rows"], rows=["N"], results=kept)
     monkeypatch.setattr(results_store, "about", lambda: {"machine": "second"})
     run_arms("other", arm=["base"], rows=["N"], results=kept)
@@ -178,6 +179,7 @@ def test_results_stay_apart_and_add_up_over_machines(run_arms, monkeypatch):
     assert [row.get("about") for row in rows] == [None, {"machine": "second"}]
     page = (kept / "arms.md").read_text()
     assert "- machine, 1 of 2 rows: first\n- machine, 1 of 2 rows: second\n" in page
+    assert f"- commit: {rows[0]['commit']} (2 rows)\n" in page
     assert (kept / "arms.png").stat().st_size > 1000 and not Path("out/arms.json").exists()
 
 
