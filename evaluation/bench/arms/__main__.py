@@ -117,6 +117,8 @@ def main(
         except (KeyboardInterrupt, Stopped):
             typer.echo("stopped; the same command goes on", err=True)
             raise SystemExit(130) from None
+    if page:
+        store.commands.remove(line)  # it made no row
     written = Page(store, stated)
     write_text(kept / "arms.md", written.text())
     written.picture(kept / "arms.png")
