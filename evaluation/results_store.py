@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from twinset.errors import InputError
 from twinset.files.atomic import write_json
@@ -46,6 +46,8 @@ class ResultsStore:
     rows: dict[Key, Row] = field(default_factory=dict)
     mode: int | None = None
     here: Mapping[str, str] | None = None
+
+    kept_for: ClassVar[int | None] = None  # `mode` of what is resumed
 
     @classmethod
     def load(cls, path: Path, mode: int | None = None) -> Self:
@@ -86,7 +88,6 @@ class ResultsStore:
         settings: Mapping[str, Any],
         command: str,
         elsewhere: bool = False,
-        mode: int | None = None,
     ) -> Self:
         """Return the results that a file holds, or none yet, with versions and machine of each row.
 
@@ -95,7 +96,6 @@ class ResultsStore:
             settings: everything that a row depends on, but its key, versions and machine.
             command: that adds rows.
             elsewhere: the rows there may be of other versions or of another machine.
-            mode: who may read the file; None: whoever may its folder.
 
         Raises:
             InputError: the file holds no results, or results of other settings.
@@ -103,7 +103,7 @@ class ResultsStore:
         first = here = about()
         if elsewhere and path.exists():
             first = cls.load(path).settings.get(ABOUT, here)
-        found = cls.open(path, {**settings, ABOUT: first}, command, mode)
+        found = cls.open(path, {**settings, ABOUT: first}, command, cls.kept_for)
         found.here = here
         return found
 

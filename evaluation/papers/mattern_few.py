@@ -53,8 +53,7 @@ from evaluation.papers.run_context import RunContext
 from evaluation.papers.study import Study, main
 from evaluation.private_table import names_of
 from evaluation.utility.train_and_test import targets
-from twinset.config import RunConfig, SamplingConfig
-from twinset.config.options import run_config
+from twinset.config import SamplingConfig
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -71,15 +70,6 @@ class OwnRecipe(Writer):
     def _sampling(self, decoding: str, seed: int) -> SamplingConfig:
         settled = self._config.sampling.settled(teacher=False)
         return replace(settled, seed=seed, max_redraws=self._size["redraws"])
-
-    @property
-    def _config(self) -> RunConfig:
-        return run_config(self._options(1, True, NO_LOSS, 1))
-
-    @property
-    def _longest(self) -> int:
-        longest: int = self._size["training"]["max_tokens"]
-        return longest
 
 
 def twin(data: str, records: str, epsilon: str) -> Level:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from pathlib import Path
 from statistics import fmean
-from typing import Any, Self
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -21,21 +19,12 @@ class Results(ResultsStore):
     Below, `level` is a key without its seed, and `path` leads to a value within a row.
     """
 
-    @classmethod
-    def resume(
-        cls,
-        path: Path,
-        settings: Mapping[str, Any],
-        command: str,
-        elsewhere: bool = False,
-        mode: int | None = 0o600,
-    ) -> Self:
-        """Return the results that a file holds, or none yet; see `ResultsStore.resume`."""
-        return super().resume(path, settings, command, elsewhere, mode)
+    kept_for: ClassVar[int | None] = 0o600
 
     def values(self, level: Key, *path: str) -> dict[int, Any]:
         """Return by seed what stands under `path`.
 
+        >>> from pathlib import Path
         >>> rows = {("a", 0.5, seed): {"leak": {"names": seed}} for seed in range(2)}
         >>> Results(Path("a.json"), {}, rows=rows).values(("a", 0.5), "leak", "names")
         {0: 0, 1: 1}
