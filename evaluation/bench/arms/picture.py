@@ -23,15 +23,8 @@ def draw(path: Path, panels: Mapping[str, Sequence[Line]], measure: str) -> None
         panels: lines by title.
         measure: what the values are.
     """
-    from matplotlib.figure import Figure
-
     names = list(dict.fromkeys(line.name for lines in panels.values() for line in lines))
-    columns = min(3, len(panels))
-    rows = -(-len(panels) // columns)
-    figure = Figure(figsize=(4 * columns + 3, 3.6 * rows), layout="constrained")
-    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
-    for panel in axes[len(panels) :]:
-        panel.set_axis_off()
+    figure, axes = panel_grid(len(panels), most_columns=3, width=4)
     shown = {}
     for panel, (title, lines) in zip(axes, panels.items(), strict=False):
         for line in lines:
@@ -44,6 +37,25 @@ def draw(path: Path, panels: Mapping[str, Sequence[Line]], measure: str) -> None
         panel.set_title(title, fontsize=9)
     figure.legend([shown[name] for name in names], names, loc="outside right center", fontsize=8)
     figure.savefig(path, dpi=100)
+
+
+def panel_grid(panels: int, most_columns: int, width: float) -> tuple[Any, list[Any]]:
+    """Return a figure with room for a legend, and its panels; those left over show nothing.
+
+    Args:
+        panels: how many are drawn in.
+        most_columns: panels side by side, at most.
+        width: of each, in inches.
+    """
+    from matplotlib.figure import Figure
+
+    columns = min(most_columns, panels)
+    rows = -(-panels // columns)
+    figure = Figure(figsize=(width * columns + 3, 3.6 * rows), layout="constrained")
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for panel in axes[panels:]:
+        panel.set_axis_off()
+    return figure, axes
 
 
 def _line(panel: Any, line: Line, colour: str) -> Any:

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from evaluation.bench.arms.picture import panel_grid
+
 
 class Point(NamedTuple):
     """One toolkit: its name, minutes, accuracy, and whether it is twinset."""
@@ -24,15 +26,8 @@ def draw(path: Path, panels: Mapping[str, Sequence[Point]], measure: str) -> Non
         panels: points by title.
         measure: what accuracy is of.
     """
-    from matplotlib.figure import Figure
-
     names = list(dict.fromkeys(point.name for points in panels.values() for point in points))
-    columns = min(2, len(panels))
-    lines = -(-len(panels) // columns)
-    figure = Figure(figsize=(5 * columns + 3, 3.6 * lines), layout="constrained")
-    axes = list(figure.subplots(lines, columns, squeeze=False).flat)
-    for panel in axes[len(panels) :]:
-        panel.set_axis_off()
+    figure, axes = panel_grid(len(panels), most_columns=2, width=5)
     shown = {}  # in a legend, since names at points that lie together hide one another
     for panel, (title, points) in zip(axes, panels.items(), strict=False):
         for point in points:
