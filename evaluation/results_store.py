@@ -1,17 +1,21 @@
 """Finished rows of an experiment: one JSON file that grows row by row, of one set of settings.
 
-A command that was stopped resumes with the rows that are missing; rows of other settings are
-refused. Knows nothing of what a row holds.
+A command that was stopped resumes with the rows that are missing, several may add to one file at
+once, and rows of other settings are refused. Knows nothing of what a row holds.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
+import os
 import subprocess
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -23,6 +27,7 @@ Key = tuple[str | float, ...]
 Row = dict[str, Any]
 ABOUT = "about"  # in settings and rows: versions and machine
 COMMIT = "commit"  # in rows: of the code that made them
+RESULTS = "evaluation/*/results/*"  # in the repository: what experiments have found
 
 
 @dataclass
@@ -123,10 +128,30 @@ class ResultsStore:
             yield f"{number} of {len(missing)}", key
 
     def add(self, key: Key, row: Mapping[str, Any]) -> None:
-        """Add a row, which says where it was made if others were made elsewhere; write the file."""
+        """Add a row, which says where it was made if others were made elsewhere; write the file.
+
+        What other processes have written meanwhile is taken in.
+
+        Raises:
+            InputError: the file holds no results any more, or results of other settings.
+        """
         moved = self.here is not None and self.here != self.settings[ABOUT]
-        self.rows[key] = {**row, ABOUT: dict(self.here)} if moved and self.here else dict(row)
-        self.write()
+        row = {**row, ABOUT: dict(self.here)} if moved and self.here else dict(row)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with locked(self.path.parent):
+            self._take_in()
+            self.rows[key] = row
+            self.write()
+
+    def _take_in(self) -> None:
+        """Take what the file holds now; it may have newer rows in the place of ours."""
+        if not self.path.exists():
+            return
+        found = type(self).load(self.path)
+        check_settings(self.path, json.loads(json.dumps(self.settings)), found.settings)
+        self.rows |= found.rows
+        self.commands = list(dict.fromkeys([*found.commands, *self.commands]))
+        self.facts = merged(found.facts, self.facts)
 
     def is_elsewhere(self, row: Mapping[str, Any]) -> bool:
         """Whether a row is of other versions or of another machine than those that added first."""
@@ -164,24 +189,49 @@ class ResultsStore:
         }
 
 
-def commit() -> str:
-    """Return which commit of this project runs; "" outside of a checkout.
-
-    Versions alone do not tell two states of one version apart.
-    """
-    asked = [
-        "git",
-        "-C",
-        str(Path(__file__).parent),
-        "describe",
-        "--always",
-        "--dirty",
-        "--abbrev=7",
-    ]
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Be the only process in this block; the others wait, and no file is left behind."""
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Return both; where both have a name the second's value, or what both say by name.
+
+    >>> merged({"tables": {"a": 1, "b": 2}, "n": 3}, {"tables": {"b": 4}, "n": 5})
+    {'tables': {'a': 1, 'b': 4}, 'n': 5}
+    """
+    both = {**first, **second}
+    for name in first.keys() & second.keys():
+        if isinstance(first[name], dict) and isinstance(second[name], dict):
+            both[name] = first[name] | second[name]
+    return both
+
+
+@cache
+def commit() -> str:
+    """Return which commit of this project runs, and whether its code was changed since.
+
+    Versions alone do not tell two states of one version apart. Returns "" outside of a checkout;
+    results that a command adds to are no change of its code.
+    """
+    try:
+        name = _git("rev-parse", "--short=7", "HEAD")
+        asked = "status", "--porcelain", "--untracked-files=no", ":/", f":(exclude){RESULTS}"
+        changed = _git(*asked)
     except (OSError, subprocess.CalledProcessError):
         return ""
+    return f"{name}-dirty" if changed else name
+
+
+def _git(*arguments: str) -> str:
+    asked = ["git", "-C", str(Path(__file__).parents[1]), *arguments]
+    return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def check_settings(path: Path, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:

@@ -55,3 +55,25 @@ def test_what_is_beside_the_rows_is_written_and_replaced(tmp_path):
     store.write(summary="word")
     kept = json.loads(store.path.read_text())
     assert kept["summary"] == "word" and some_results(tmp_path).facts == {"train": 8}
+
+
+def test_two_processes_add_to_one_file(tmp_path):
+    """Each began before the other had written."""
+    first, second = (some_results(tmp_path, command=name) for name in ("first", "second"))
+    first.facts, second.facts = {"tables": {"a": 1}}, {"tables": {"b": 2}}
+    first.add(("uniform", 0), {"bits": 1.5})
+    second.add(("none", 0), {"bits": 2.5})
+    first.add(("none", 1), {"bits": 3.5})
+    again = some_results(tmp_path)
+    assert set(again.rows) == {("uniform", 0), ("none", 0), ("none", 1)}
+    assert again.commands == ["first", "second"]
+    assert again.facts == {"tables": {"a": 1, "b": 2}}
+    assert [path.name for path in first.path.parent.iterdir()] == ["r.json"]
+
+
+def test_a_row_made_again_elsewhere_is_not_undone(tmp_path):
+    store = some_results(tmp_path)
+    store.add(("uniform", 0), {"bits": 1.5})
+    some_results(tmp_path).add(("uniform", 0), {"bits": 9.0})
+    store.add(("none", 0), {"bits": 2.5})
+    assert some_results(tmp_path).rows[("uniform", 0)] == {"bits": 9.0}
