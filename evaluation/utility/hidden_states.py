@@ -18,7 +18,7 @@ INVERSE_PENALTY = 10.0  # C of the logistic regression on vectors of length one
 
 
 class HiddenStates:
-    """Reads texts, each of them once: vectors are kept in memory as long as this object.
+    """Reads texts by the last layer, each once: vectors are kept as long as this object.
 
     Args:
         base_model: folder, asset or hub name.
@@ -41,7 +41,8 @@ class HiddenStates:
     @cached_property
     def _questions(self) -> Questions:
         base = load_base(self._name)
-        return Questions(fastest(base.model), base.tokenizer, self._attributes)
+        last = base.model.config.num_hidden_layers
+        return Questions(fastest(base.model), base.tokenizer, self._attributes, last)
 
 
 class HiddenStateClassifier:

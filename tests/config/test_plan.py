@@ -55,7 +55,7 @@ def test_without_steps_a_teacher_pays_for_fewer_records():
     teachers = {
         steps: [
             bool(with_teacher(run_config({"steps": steps}), n).privacy.teacher_share)
-            for n in (100, 200, 300)
+            for n in (50, 100, 200)
         ]
         for steps in (0, 8)
     }

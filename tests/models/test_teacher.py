@@ -3,12 +3,13 @@
 import numpy as np
 import pandas as pd
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from tests.helpers.refusals import refusal
 from twinset import Twinset
 from twinset.models.base_model import load_base
 from twinset.models.hidden_states import Questions
-from twinset.models.teacher import CONSTANT, Teacher, Whitening
+from twinset.models.teacher import CONSTANT, TEACHER, Teacher, Whitening, components_for
 from twinset.privacy.accounting.events import GaussianRelease
 from twinset.sampling.twin_model import TwinModel
 
@@ -21,10 +22,12 @@ def questions(tiny_base):
     return Questions(base.model, base.tokenizer, ["mood", "kind_of_film"])
 
 
-def test_features_are_the_last_hidden_states_behind_each_question(tiny_base, questions):
+@pytest.mark.parametrize(("layer", "read"), [(None, 2), (1, 1), (2, 2)])
+def test_features_are_a_layers_hidden_states_behind_each_question(tiny_base, layer, read):
     import torch
 
     base = load_base(str(tiny_base))
+    questions = Questions(base.model, base.tokenizer, ["mood", "kind_of_film"], layer)
     asked = "\n\nThe mood of this text is\n\nThe kind of film of this text is"
     ids = [
         base.tokenizer.bos_token_id,
@@ -33,7 +36,7 @@ def test_features_are_the_last_hidden_states_behind_each_question(tiny_base, que
     with torch.no_grad():
         plain = base.model(input_ids=torch.tensor([ids]), output_hidden_states=True)
     assert questions.features(TEXTS[0], 100)[1] == pytest.approx(
-        plain.hidden_states[-1][0, -1].numpy(), abs=1e-4
+        plain.hidden_states[read][0, -1].numpy(), abs=1e-4
     )
 
 
@@ -64,25 +67,45 @@ def test_reference_texts_that_are_all_alike_make_no_trouble():
 def teacher_of(seed, hidden=3):
     rng = np.random.default_rng(seed)
     whiten = Whitening(rng.normal(size=hidden), rng.normal(size=(hidden, 2)))
-    return Teacher([whiten, whiten], [rng.normal(size=(2, 3)), rng.normal(size=(4, 3))])
+    return Teacher([whiten, whiten], [rng.normal(size=(2, 3)), rng.normal(size=(4, 3))], 5)
 
 
 def test_what_is_saved_is_read_again(tmp_path):
     teacher, states = teacher_of(0), np.ones((2, 3))
     teacher.save(tmp_path)
-    read = Teacher.load(tmp_path, (2, 4), 3)
+    read = Teacher.load(tmp_path, (2, 4), 3, 6)
+    assert read.layer == 5
     pairs = zip(teacher.log_probabilities(states), read.log_probabilities(states), strict=True)
     for one, other in pairs:
         assert (one == other).all()
         assert np.exp(one).sum() == pytest.approx(1)
-    assert Teacher.load(tmp_path / "elsewhere", (2, 4), 3) is None
+    assert Teacher.load(tmp_path / "elsewhere", (2, 4), 3, 6) is None
 
 
-@pytest.mark.parametrize(("classes", "hidden"), [((2, 5), 3), ((2,), 3), ((2, 4), 4)])
-def test_a_teacher_of_other_labels_or_another_model_is_refused(tmp_path, classes, hidden):
+def test_a_teacher_of_before_read_the_last_layer(tmp_path):
+    teacher_of(0).save(tmp_path)
+    arrays = load_file(tmp_path / TEACHER)
+    del arrays["layer"]
+    save_file(arrays, tmp_path / TEACHER)
+    assert Teacher.load(tmp_path, (2, 4), 3, 6).layer == 6
+
+
+@pytest.mark.parametrize(
+    ("classes", "hidden", "layers"),
+    [((2, 5), 3, 6), ((2,), 3, 6), ((2, 4), 4, 6), ((2, 4), 3, 4)],
+)
+def test_a_teacher_of_other_labels_or_another_model_is_refused(tmp_path, classes, hidden, layers):
     teacher_of(0).save(tmp_path)
     with pytest.raises(ValueError):  # noqa: PT011
-        Teacher.load(tmp_path, classes, hidden)
+        Teacher.load(tmp_path, classes, hidden, layers)
+
+
+def test_more_noise_leaves_fewer_components():
+    states = np.random.default_rng(0).normal(size=(50, 40))
+    sizes = [
+        len(Whitening.of(states, components_for(300, noise))(states[0])) for noise in (0, 2, 9)
+    ]
+    assert sizes == [40 + 1, 25 + 1, 8 + 1]
 
 
 def fitted(tiny_base, folder, **options):
@@ -104,7 +127,7 @@ def test_a_run_releases_one_and_its_ledger_says_so(tiny_base, tmp_path):
 
 
 def test_without_one_nothing_is_classified(tiny_base, tmp_path):
-    model = fitted(tiny_base, tmp_path / "m", marginal_share=0)
+    model = fitted(tiny_base, tmp_path / "m", marginal_share=0, teacher_share=0)
     assert [type(e) for e in model.ledger.events].count(GaussianRelease) == 1
     assert "`teacher_share`" in refusal(model.classify, TEXTS)
 

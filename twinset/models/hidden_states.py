@@ -15,6 +15,16 @@ import torch
 from twinset.models.base_model import context_length
 
 QUESTION = "\n\nThe {} of this text is"
+DEPTH = 28 / 30  # of the layer that is read: the last ones are for the next token (docs/tuning.md)
+
+
+def usual_layer(layers: int) -> int:
+    """Return which of a model's layers is read; the last one's states are normalised.
+
+    >>> usual_layer(30), usual_layer(6)
+    (28, 6)
+    """
+    return round(DEPTH * layers)
 
 
 class Questions:
@@ -24,16 +34,20 @@ class Questions:
         model: causal LM in evaluation mode.
         tokenizer: its tokenizer.
         attributes: names of the label columns.
+        layer: whose states are read, counted from 1; None: the usual one.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, attributes: Sequence[str]) -> None:
+    def __init__(
+        self, model: Any, tokenizer: Any, attributes: Sequence[str], layer: int | None = None
+    ) -> None:
         self._model, self._tokenizer = model, tokenizer
+        self.layer = layer or usual_layer(model.config.num_hidden_layers)
         asked = [QUESTION.format(name.replace("_", " ")) for name in attributes]
         self._questions = tokenizer(asked, add_special_tokens=False)["input_ids"]
         self._start = tokenizer.bos_token_id or tokenizer.eos_token_id
 
     def features(self, text: str, longest: int) -> np.ndarray:
-        """Return the last hidden state (A, d) float64 behind each question."""
+        """Return the hidden state (A, d) float64 behind each question."""
         return self.of_tokens(self.tokens(text, longest))
 
     def tokens(self, text: str, longest: int) -> list[int]:
@@ -75,7 +89,8 @@ class Questions:
         read = torch.tensor(
             [[self._start, *ids[:room], *asked] for ids in rows], device=self._model.device
         )
-        states = self._model.base_model(input_ids=read, use_cache=False).last_hidden_state
+        passed = self._model.base_model(input_ids=read, use_cache=False, output_hidden_states=True)
+        states = passed.hidden_states[self.layer]
         ends = np.cumsum([len(question) for question in self._questions]) - len(asked) - 1
         found: np.ndarray = states[:, ends.tolist()].double().cpu().numpy()
         return found

@@ -12,12 +12,27 @@ from typing import Any
 
 import numpy as np
 
-COMPONENTS = 128  # of the reference texts' hidden states
+COMPONENTS = 128  # of the reference texts' hidden states, at most
+FEWEST_COMPONENTS = 8
+RECORDS_FOR_COMPONENT = 6  # and noise multiplier: see docs/tuning.md
 CONSTANT = 0.3  # stands behind each vector of length one
 TEACHER = "teacher.safetensors"
+LAYER = "layer"  # in it; a file without one is of a version that read the last
 MOST_READ = 4000  # units that it is fitted to, in the mean: of more each is drawn by itself
 PHASE = "texts read by the teacher"  # as progress calls it
 _SLACK = 1e-9
+
+
+def components_for(records: int, noise_multiplier: float) -> int:
+    """Return how many components a teacher of N records has: noise hits each of them alike.
+
+    >>> [components_for(2500, noise) for noise in (0, 2.9, 20, 80)]
+    [128, 128, 20, 8]
+    """
+    if not noise_multiplier:
+        return COMPONENTS
+    borne = records / (RECORDS_FOR_COMPONENT * noise_multiplier)
+    return int(min(COMPONENTS, max(FEWEST_COMPONENTS, borne)))
 
 
 @dataclass(frozen=True)
@@ -34,11 +49,11 @@ class Whitening:
     projection: np.ndarray
 
     @classmethod
-    def of(cls, reference: np.ndarray) -> Whitening:
-        """Take the statistics of (R, d) hidden states."""
+    def of(cls, reference: np.ndarray, components: int = COMPONENTS) -> Whitening:
+        """Take the statistics of (R, d) hidden states, with so many components at most."""
         mean, scale = reference.mean(0), reference.std(0) + _SLACK
         _, singular, axes = np.linalg.svd((reference - mean) / scale, full_matrices=False)
-        kept = min(COMPONENTS, max(1, len(reference) - 1), int((singular > _SLACK).sum()) or 1)
+        kept = min(components, max(1, len(reference) - 1), int((singular > _SLACK).sum()) or 1)
         deviation = np.maximum(singular[:kept], _SLACK) / max(1, len(reference) - 1) ** 0.5
         return cls(mean, axes[:kept].T / scale[:, None] / deviation**0.5)
 
@@ -55,10 +70,12 @@ class Teacher:
     Args:
         whitenings: of each attribute's hidden states.
         weights: (K, c + 1) of each.
+        layer: of the model, counted from 1, whose hidden states it knows.
     """
 
     whitenings: Sequence[Whitening]
     weights: Sequence[np.ndarray]
+    layer: int
 
     def log_probabilities(self, states: np.ndarray) -> list[np.ndarray]:
         """Return log P[value | text], (K,) for each attribute, from hidden states (A, d)."""
@@ -87,16 +104,17 @@ class Teacher:
                 ("weights", weights),
             )
         }
-        save_file(arrays, folder / TEACHER)
+        save_file({**arrays, LAYER: np.array([self.layer])}, folder / TEACHER)
 
     @classmethod
-    def load(cls, folder: Path, classes: Sequence[int], hidden: int) -> Teacher | None:
+    def load(cls, folder: Path, classes: Sequence[int], hidden: int, layers: int) -> Teacher | None:
         """Read what `save` wrote; None where there is none.
 
         Args:
             folder: of the model.
             classes: number of values of each attribute.
             hidden: d, of the model.
+            layers: number of the model's.
 
         Raises:
             ValueError, KeyError: it is of other attributes, or of another model.
@@ -106,6 +124,7 @@ class Teacher:
         if not (folder / TEACHER).is_file():
             return None
         arrays: dict[str, Any] = load_file(folder / TEACHER)
+        (layer,) = arrays.pop(LAYER, [layers])
         parts = [
             [arrays.pop(f"{number}.{name}") for name in ("mean", "projection", "weights")]
             for number in range(len(classes))
@@ -114,6 +133,10 @@ class Teacher:
             shapes = mean.shape, projection.shape, weights.shape
             if shapes != ((hidden,), (hidden, weights.shape[1] - 1), (values, weights.shape[1])):
                 raise ValueError
-        if arrays or not all(np.isfinite(array).all() for part in parts for array in part):
+        if arrays or int(layer) not in range(1, layers + 1):
             raise ValueError
-        return cls([Whitening(mean, to) for mean, to, _ in parts], [w for *_, w in parts])
+        if not all(np.isfinite(array).all() for part in parts for array in part):
+            raise ValueError
+        return cls(
+            [Whitening(mean, to) for mean, to, _ in parts], [w for *_, w in parts], int(layer)
+        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from twinset.models.teacher import MOST_READ, PHASE, Teacher, Whitening
+from twinset.models.teacher import MOST_READ, PHASE, Teacher, Whitening, components_for
 from twinset.pipeline.finetuning_run import FinetuningRun
 from twinset.privacy.accounting.events import TEACHER, GaussianRelease
 from twinset.privacy.mechanism.poisson import poisson_batches
@@ -18,9 +18,10 @@ def fit_teacher(run: FinetuningRun, model: TwinModel) -> Teacher:
     For what it guarantees see `twinset.privacy.statement.theorems`, TEACHER. Units that are drawn
     by chance are protected at least as well as if all were read, and are accounted for as these.
     """
-    whitenings = _whitenings(run, model)
-    schema = run.prepared.records.schema
-    event, drawn = teacher_event(run), _drawn(run)
+    schema, event = run.prepared.records.schema, teacher_event(run)
+    noise = event.noise_multiplier if event else 0.0
+    whitenings = _whitenings(run, model, components_for(min(len(run.units), MOST_READ), noise))
+    drawn = _drawn(run)
     places = {c: schema.value_numbers(c) for c in schema.combinations}
     records = [record for unit in drawn for record in unit]
     vectors = _vectors(run, model, whitenings, records)
@@ -32,11 +33,10 @@ def fit_teacher(run: FinetuningRun, model: TwinModel) -> Teacher:
         [len(attribute.values) for attribute in schema.attributes],
         [[next(position) for _ in unit] for unit in drawn],
     )
-    noise = event.noise_multiplier if event else 0.0
     weights = fit_regressions(data, noise, run.randomness)
     if event:
         run.ledger.record(event)
-    return Teacher(whitenings, weights)
+    return Teacher(whitenings, weights, model.questions.layer)
 
 
 def teacher_event(run: FinetuningRun) -> GaussianRelease | None:
@@ -47,12 +47,12 @@ def teacher_event(run: FinetuningRun) -> GaussianRelease | None:
     return GaussianRelease(noise, TEACHER) if noise else None
 
 
-def _whitenings(run: FinetuningRun, model: TwinModel) -> list[Whitening]:
+def _whitenings(run: FinetuningRun, model: TwinModel, components: int) -> list[Whitening]:
     """Return the scale of each attribute's hidden states: that of rows which the model wrote."""
     questions, end = model.questions, model.tokenizer.eos_token_id
     rows = [ids for some in model.reference_rows(run.progress).values() for ids in some]
     states = np.stack([questions.of_tokens([i for i in ids if i != end]) for ids in rows])
-    return [Whitening.of(states[:, i]) for i in range(states.shape[1])]
+    return [Whitening.of(states[:, i], components) for i in range(states.shape[1])]
 
 
 def _drawn(run: FinetuningRun) -> list[list[int]]:

@@ -229,7 +229,8 @@ class TwinModel:
     def questions(self) -> Questions:
         """What asks the model about a text's labels."""
         names = [attribute.name for attribute in self.schema.attributes]
-        return Questions(self._fastest, self.tokenizer, names)
+        layer = self.teacher.layer if self.teacher else None
+        return Questions(self._fastest, self.tokenizer, names, layer)
 
     def classify(self, texts: Sequence[str]) -> pd.DataFrame:
         """Return the labels that the private teacher gives to texts, a column an attribute.
@@ -270,7 +271,8 @@ class TwinModel:
             ValueError, KeyError: it is of other attributes, or of another model.
         """
         classes = [len(attribute.values) for attribute in self.schema.attributes]
-        return Teacher.load(folder, classes, self.model.config.hidden_size)
+        config = self.model.config
+        return Teacher.load(folder, classes, config.hidden_size, config.num_hidden_layers)
 
     @property
     def _prompts(self) -> dict[Combination, list[int]]:
