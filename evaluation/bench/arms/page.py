@@ -23,11 +23,14 @@ from evaluation.markdown import page, table
 from evaluation.private_table import names_of
 from evaluation.results_store import ABOUT, ResultsStore
 from evaluation.scores import mean
+from twinset.config.plan import is_few
 from twinset.privacy.accounting.rounding import up_decimals
 from twinset.release.markdown import code
 
 NOT_RUN = "not run"
-TEACHER_ARM, TWIN, BASE_ARM, REAL = "teacher itself", "twin + tilt + teacher", "base", "real rows"
+TEACHER_ARM, BASE_ARM, REAL = "teacher itself", "base", "real rows"
+TWIN, UNTRAINED = "twin + tilt + teacher", "base + released words + teacher"
+_STEPS = {TWIN: "trained", UNTRAINED: "none"}
 
 Rows = list[dict[str, Any]]  # of one case, one a seed
 Case = tuple[str, float, str, str]  # a measurement but for its seed
@@ -111,22 +114,40 @@ class Page:
 
     def _summary(self) -> list[str]:
         most, student = self._stated.size["rows"][-1], self._students[0]
-        header = ["table", "ε", "real", "twin", "real − twin", "twin − base", "best twin − teacher"]
-        lines = [
-            self._summary_line(name, epsilon, most, student)
-            for name in self._facts
+        header = ["table", "ε", "steps", "real", "twin", "real − twin", "twin − base"]
+        cases = [
+            (name, epsilon)
             for epsilon in self._stated.size["epsilons"]
+            for name in self._facts
             if any(key[:2] == (name, epsilon) for key in self._store.rows)
         ]
+        found = [self._compared(*case) for case in cases]
+        lines = [
+            [name, f"{epsilon:g}", _STEPS[self._default(name, epsilon)], *map(_three, values)]
+            for (name, epsilon), values in zip(cases, found, strict=True)
+        ]
+        for epsilon in dict.fromkeys(epsilon for _, epsilon in cases):
+            alike = [
+                values for case, values in zip(cases, found, strict=True) if case[1] == epsilon
+            ]
+            means = (_three(_mean(column)) for column in zip(*alike, strict=True))
+            lines.append(["mean of tables", f"{epsilon:g}", "", *means])
         explained = (
-            f"All labels together, student {student}; twin: “{TWIN}” of {most} rows, beside "
-            f"{self._real} real rows. The last column takes the best student of the twin, and the "
-            "teacher alone at the same total ε. Means of the seeds that both have."
+            f"All labels together, student {student}; twin: what `twinset generate` makes of so "
+            f"many records by default, with training steps or none, {most} rows beside "
+            f"{self._real} real rows. “best” is the best student of the twin, “teacher” the "
+            "teacher alone at the same total ε. Means of the seeds that were run."
         )
-        return [explained, "", *table([*header, "MAUVE"], lines, 2)]
+        header = [*header, "best twin − teacher", "MAUVE"]
+        return [explained, "", *table(header, lines, 3)]
 
-    def _summary_line(self, name: str, epsilon: float, most: str, student: str) -> list[str]:
-        target = self._targets(name)[-1]
+    def _default(self, name: str, epsilon: float) -> str:
+        """Return the arm that a run of so many records is by default."""
+        return UNTRAINED if is_few(self._facts[name]["training rows"], epsilon) else TWIN
+
+    def _compared(self, name: str, epsilon: float) -> list[float | None]:
+        most, student = self._stated.size["rows"][-1], self._students[0]
+        target, arm = self._targets(name)[-1], self._default(name, epsilon)
 
         def students(epsilon: float, arm: str, rows: str, of: Sequence[str]) -> list[float | None]:
             cases = self._rows((name, epsilon, arm, rows))
@@ -134,12 +155,11 @@ class Page:
 
         (real,) = students(ONCE, REAL, self._real, [student])
         (base,) = students(ONCE, BASE_ARM, most, [student])
-        (twin,) = students(epsilon, TWIN, most, [student])
+        (twin,) = students(epsilon, arm, most, [student])
         (teacher,) = students(epsilon, TEACHER_ARM, ALL_ROWS, [TEACHER])
-        best = max((v for v in students(epsilon, TWIN, most, self._students) if v), default=None)
-        mauve = _mean(row.get(MAUVE) for row in self._rows((name, epsilon, TWIN, most)))
-        values = [real, twin, _less(real, twin), _less(twin, base), _less(best, teacher), mauve]
-        return [name, f"{epsilon:g}", *(NOT_RUN if v is None else f"{v:.3f}" for v in values)]
+        best = max((v for v in students(epsilon, arm, most, self._students) if v), default=None)
+        mauve = _mean(row.get(MAUVE) for row in self._rows((name, epsilon, arm, most)))
+        return [real, twin, _less(real, twin), _less(twin, base), _less(best, teacher), mauve]
 
     def _table(self, name: str) -> list[str]:
         facts = self._facts[name].items()
@@ -240,11 +260,12 @@ _INTRODUCTION = [
     "- base: behind the same prompts with the same decoding, without private data; label shares "
     "are the real ones",
     "- base + released words: tilted towards noisy counts of words; nothing is trained",
-    "- base + released words + teacher: all of the default but the training, which pays for less "
-    "noise; rows whose labels the teacher of the base model denies are drawn again",
+    "- base + released words + teacher: all but the training, which pays for less noise; rows "
+    "whose labels the teacher of the base model denies are drawn again; the default where records "
+    "are few for ε",
     "- twin: trained, and no more; it has paid for tilt and teacher too",
     "- twin + tilt: its words tilted towards noisy counts; no teacher judges rows",
-    "- twin + tilt + teacher: the default of `twinset generate`; rows whose labels the run's own "
+    "- twin + tilt + teacher: the default where records are many; rows whose labels the run's own "
     "teacher denies are drawn again",
     "- teacher: a private classifier on hidden states, by itself of the base model; “relabelled”: "
     "rows get its labels; “kept”: only those rows on whose labels it agrees; “itself”: no students",
@@ -318,6 +339,10 @@ def _cost(costs: Sequence[Mapping[str, Any]]) -> list[str]:
 def _mean(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
+
+
+def _three(value: float | None) -> str:
+    return NOT_RUN if value is None else f"{value:.3f}"
 
 
 def _less(ours: float | None, theirs: float | None) -> float | None:

@@ -84,6 +84,10 @@ def test_all_arms_stopped_and_resumed(run_arms, monkeypatch, capsys):
     assert by_key["twin + tilt + teacher", "N"]["rows"] == 80
 
     page = Path("out/arms.md").read_text()
+    default = by_key["base + released words + teacher", "N"]  # of 80 records, which are few
+    twin = default["accuracy"]["sentiment × product"]["tfidf"]
+    assert f"| {NAME} | 8 | none | " in page and f" | {twin:.3f} | " in page.split("![")[0]
+    assert "| mean of tables | 8 |" in page
     assert "- imdb_short, ε 8: base + released words, " in page
     assert f"- {NAME}, " not in page.split("## Not run")[1]
     assert "imdb_short is left out" in capsys.readouterr().err
