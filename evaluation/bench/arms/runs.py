@@ -56,8 +56,9 @@ class Cell:
 
     def config(self, stated: Mapping[str, Any]) -> RunConfig:
         """Return a run's options; no clock chooses steps, so that all machines take as many."""
-        options = {**self.table.options, **self.options, **stated.get("options", {})}
-        config = run_config(options | {"epsilon": self.epsilon, "seed": self.seed})
+        options = {**self.table.options, **self.options, **self.table.always}
+        asked = {**options, **stated.get("options", {})}
+        config = run_config(asked | {"epsilon": self.epsilon, "seed": self.seed})
         return replace(config, training=replace(config.training, max_minutes=None))
 
     def model(self, name: str, stated: Mapping[str, Any]) -> TwinModel:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +30,9 @@ class Table:
         train: rows that play the private ones.
         heldout: rows that students are tested on.
         source: `train` with its columns and prompt, as a run takes it.
-        options: of runs on this table.
+        options: of runs on this table; those of all runs go before them.
         checksums: SHA-256 of each file read.
+        always: options that go before those of all runs.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Table:
     source: Source
     options: Mapping[str, Any]
     checksums: Mapping[str, str]
+    always: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def text(self) -> str:
@@ -58,7 +60,7 @@ class Table:
             "test rows": len(self.heldout),
             "labels": list(self.attributes),
             "prompt": self.source.prompt,
-            "options": dict(self.options),
+            "options": {**self.options, **self.always},
             "SHA-256": dict(self.checksums),
         }
 
@@ -84,7 +86,7 @@ def read_table(
     Raises:
         InputError: the table is not there.
     """
-    train, heldout, checksums = _files(name, folder, split, say)
+    train, heldout, checksums = _files(stated.get("folder", name), folder, split, say)
     columns = [stated["text"], *stated["attributes"]]
     train = _some(train[columns], size["train_rows"])
     if heldout is None:
@@ -94,7 +96,8 @@ def read_table(
     train, heldout = (part.reset_index(drop=True) for part in (train, heldout))
     asked = stated["text"], tuple(stated["attributes"])
     source = Source(train, *asked, prompt=stated.get("prompt"))
-    return Table(name, train, heldout, source, stated.get("options", {}), checksums)
+    options = stated.get("options", {}), checksums, stated.get("always", {})
+    return Table(name, train, heldout, source, *options)
 
 
 def _files(
