@@ -33,6 +33,7 @@ TWIN, UNTRAINED = "twin + tilt + teacher", "base + released words + teacher"
 _STEPS = {TWIN: "trained", UNTRAINED: "none"}
 
 Rows = list[dict[str, Any]]  # of one case, one a seed
+Values = list[float | None]
 Case = tuple[str, float, str, str]  # a measurement but for its seed
 
 
@@ -121,35 +122,42 @@ class Page:
             for name in self._facts
             if any(key[:2] == (name, epsilon) for key in self._store.rows)
         ]
-        found = [self._compared(*case) for case in cases]
+        found = {case: self._compared(*case) for case in cases}
         lines = [
             [name, f"{epsilon:g}", _STEPS[self._default(name, epsilon)], *map(_three, values)]
-            for (name, epsilon), values in zip(cases, found, strict=True)
+            for (name, epsilon), values in found.items()
         ]
-        for epsilon in dict.fromkeys(epsilon for _, epsilon in cases):
-            alike = [
-                values for case, values in zip(cases, found, strict=True) if case[1] == epsilon
-            ]
-            means = (_three(_mean(column)) for column in zip(*alike, strict=True))
-            lines.append(["mean of tables", f"{epsilon:g}", "", *means])
+        lines += self._means(found)
         explained = (
             f"All labels together, student {student}; twin: what `twinset generate` makes of so "
             f"many records by default, with training steps or none, {most} rows beside "
             f"{self._real} real rows. “best” is the best student of the twin, “teacher” the "
-            "teacher alone at the same total ε. Means of the seeds that were run."
+            "teacher alone at the same total ε. Means of the seeds that were run; a table that is "
+            "another in a new form is not in the mean of tables."
         )
         header = [*header, "best twin − teacher", "MAUVE"]
         return [explained, "", *table(header, lines, 3)]
+
+    def _means(self, found: Mapping[tuple[str, float], Values]) -> Iterator[list[str]]:
+        for epsilon in dict.fromkeys(epsilon for _, epsilon in found):
+            values = [
+                those
+                for (name, of), those in found.items()
+                if of == epsilon and "folder" not in self._stated.tables[name]
+            ]
+            if values:
+                means = (_three(_mean(column)) for column in zip(*values, strict=True))
+                yield ["mean of tables", f"{epsilon:g}", "", *means]
 
     def _default(self, name: str, epsilon: float) -> str:
         """Return the arm that a run of so many records is by default."""
         return UNTRAINED if is_few(self._facts[name]["training rows"], epsilon) else TWIN
 
-    def _compared(self, name: str, epsilon: float) -> list[float | None]:
+    def _compared(self, name: str, epsilon: float) -> Values:
         most, student = self._stated.size["rows"][-1], self._students[0]
         target, arm = self._targets(name)[-1], self._default(name, epsilon)
 
-        def students(epsilon: float, arm: str, rows: str, of: Sequence[str]) -> list[float | None]:
+        def students(epsilon: float, arm: str, rows: str, of: Sequence[str]) -> Values:
             cases = self._rows((name, epsilon, arm, rows))
             return [_mean(_accuracy(row, target, one) for row in cases) for one in of]
 
