@@ -27,7 +27,7 @@ Key = tuple[str | float, ...]
 Row = dict[str, Any]
 ABOUT = "about"  # in settings and rows: versions and machine
 COMMIT = "commit"  # in rows: of the code that made them
-RESULTS = "evaluation/*/results/*"  # in the repository: what experiments have found
+CODE, RESULTS = ("twinset", "evaluation", "prompts"), "evaluation/*/results/*"  # of the repository
 
 
 @dataclass
@@ -106,6 +106,7 @@ class ResultsStore:
             InputError: the file holds no results, or results of other settings.
         """
         first = here = about()
+        commit()  # now: the code may be changed while it runs
         if elsewhere and path.exists():
             first = cls.load(path).settings.get(ABOUT, here)
         found = cls.open(path, {**settings, ABOUT: first}, command, cls.kept_for)
@@ -139,12 +140,16 @@ class ResultsStore:
         row = {**row, ABOUT: dict(self.here)} if moved and self.here else dict(row)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with locked(self.path.parent):
-            self._take_in()
+            self.refresh()
             self.rows[key] = row
             self.write()
 
-    def _take_in(self) -> None:
-        """Take what the file holds now; it may have newer rows in the place of ours."""
+    def refresh(self) -> None:
+        """Take in what the file holds now; it may have newer rows in the place of ours.
+
+        Raises:
+            InputError: the file holds no results any more, or results of other settings.
+        """
         if not self.path.exists():
             return
         found = type(self).load(self.path)
@@ -217,13 +222,12 @@ def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any
 def commit() -> str:
     """Return which commit of this project runs, and whether its code was changed since.
 
-    Versions alone do not tell two states of one version apart. Returns "" outside of a checkout;
-    results that a command adds to are no change of its code.
+    It is asked once, before anything is made. Versions alone do not tell two states of one version
+    apart. Returns "" outside of a checkout.
     """
     try:
         name = _git("rev-parse", "--short=7", "HEAD")
-        asked = "status", "--porcelain", "--untracked-files=no", ":/", f":(exclude){RESULTS}"
-        changed = _git(*asked)
+        changed = _git("status", "--porcelain", "--untracked-files=no", *CODE, f":!{RESULTS}")
     except (OSError, subprocess.CalledProcessError):
         return ""
     return f"{name}-dirty" if changed else name

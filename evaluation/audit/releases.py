@@ -106,7 +106,7 @@ class TeacherWeights(Release):
 
     def output(self, present: bool) -> np.ndarray:
         """See `Release`."""
-        data = Regressions([np.ones((1, 1))], [np.zeros(1, np.int64)], [2], [[0]] * present)
+        data = Regressions([np.ones((1, 1))], [np.zeros(1, np.int64)], [2], [[0]] * present, 1)
         (weights,) = fit_regressions(data, self.noise_multiplier, self.randomness, DESCENT)
         return weights.ravel()
 

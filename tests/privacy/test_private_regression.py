@@ -19,7 +19,8 @@ def data_of(count, seed=0, units=None):
         x = rng.normal(0, 0.5, (count, 8))
         x[np.arange(count), y] += 2.0
         vectors.append(x / np.linalg.norm(x, axis=1, keepdims=True))
-    return Regressions(vectors, labels, (2, 3), units or [[i] for i in range(count)])
+    units = units or [[i] for i in range(count)]
+    return Regressions(vectors, labels, (2, 3), units, len(units))
 
 
 def without(data, gone):
@@ -29,6 +30,7 @@ def without(data, gone):
         [y[keep] for y in data.labels],
         data.classes,
         data.units[:-1],
+        data.expected,
     )
 
 
@@ -86,6 +88,7 @@ def distinguished(noise_multiplier, runs=400):
         [np.append(y, 1) for y in data.labels],
         data.classes,
         [*data.units, [40]],
+        data.expected,
     )
 
     def flat(data, seed):
@@ -120,3 +123,18 @@ def test_with_too_little_noise_the_attack_is_seen(monkeypatch):
         lambda self, sigma, randomness: release(self, sigma / 8, randomness),
     )
     assert distinguished(1.0) > limit(1.0)
+
+
+def test_how_many_units_take_part_moves_nothing_by_itself():
+    """One more whose vectors are zero; where units are drawn by chance, their number is private."""
+    data = data_of(40)
+    more = Regressions(
+        [np.concatenate([x, np.zeros((1, 8))]) for x in data.vectors],
+        [np.append(y, 1) for y in data.labels],
+        data.classes,
+        [*data.units, [40]],
+        data.expected,
+    )
+    one, other = (fit_regressions(each, 1.0, Randomness.for_tests(0)) for each in (data, more))
+    for mine, theirs in zip(one, other, strict=True):
+        assert (mine == theirs).all()

@@ -39,7 +39,8 @@ FEWEST_STEPS = 8  # before steps become smaller, too: few large ones beat many s
 LEAST_MOVE = 0.048  # rate × steps of the time's choice, so that few steps move adapters as far
 MOST_ADVISED = 20.0  # ε; beyond, it protects too little to be worth a hint
 TEACHER_SHARE = 0.1  # of ε, where the options do not say
-RECORDS_FOR_NOISE = 30  # N / σ of a teacher: it told 0.71 of two labels there, 0.83 at 500
+RECORDS_FOR_NOISE = 30  # N / σ of a teacher: it told 0.72 of two sentiments there, 0.82 at 500
+MOST_READ = 4000  # units that a teacher is fitted to, in the mean: of more each is drawn by itself
 FEWEST_VISITS = 1024  # of records: the fewest that docs/tuning.md says anything of
 FEW = 4000  # records times ε, below which nothing is trained: see docs/tuning.md
 SLACK = 1 + 1e-9  # so that rounding brings no ε above the one asked for
@@ -341,7 +342,7 @@ def with_teacher(config: RunConfig, records: int) -> RunConfig:
         asked = replace(privacy, teacher_share=TEACHER_SHARE)
         noises = _release_noise(asked, privacy.target_epsilon, delta, config.training.steps == 0)
         noise = noises[RELEASED.index(TEACHER)]
-        knows = records >= RECORDS_FOR_NOISE * noise
+        knows = min(records, MOST_READ) >= RECORDS_FOR_NOISE * noise
         privacy = asked if knows else replace(privacy, teacher_share=0.0)
     sampling = config.sampling.settled(bool(privacy.teacher_share))
     return replace(config, privacy=privacy, sampling=sampling)

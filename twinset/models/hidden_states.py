@@ -89,7 +89,9 @@ class Questions:
         read = torch.tensor(
             [[self._start, *ids[:room], *asked] for ids in rows], device=self._model.device
         )
-        passed = self._model.base_model(input_ids=read, use_cache=False, output_hidden_states=True)
+        passed = self._model.base_model(
+            input_ids=read, use_cache=False, output_hidden_states=self.layer
+        )
         states = passed.hidden_states[self.layer]
         ends = np.cumsum([len(question) for question in self._questions]) - len(asked) - 1
         found: np.ndarray = states[:, ends.tolist()].double().cpu().numpy()

@@ -18,7 +18,6 @@ RECORDS_FOR_COMPONENT = 6  # and noise multiplier: see docs/tuning.md
 CONSTANT = 0.3  # stands behind each vector of length one
 TEACHER = "teacher.safetensors"
 LAYER = "layer"  # in it; a file without one is of a version that read the last
-MOST_READ = 4000  # units that it is fitted to, in the mean: of more each is drawn by itself
 PHASE = "texts read by the teacher"  # as progress calls it
 _SLACK = 1e-9
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from twinset.config import RunConfig
-from twinset.config.plan import Plan
+from twinset.config.plan import MOST_READ, Plan
 from twinset.data.padding import padded, padded_lengths
 from twinset.distributed import threads_each, world_size
 from twinset.models.base_model import BaseModel, context_length
@@ -27,7 +27,6 @@ from twinset.models.lora import trainable
 from twinset.models.packed_layers import PackedLinears, packed_bytes
 from twinset.models.perplexity import TOKENS_AT_ONCE, nats_per_token
 from twinset.models.precision import copy_in, execution, fastest, frozen_dtype, fuse
-from twinset.models.teacher import MOST_READ
 from twinset.models.teacher import PHASE as TEACHER_PHASE
 from twinset.policies import MechanismParams, make_policy
 from twinset.privacy.clipping import ClippingEngine, Sequences

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from twinset.models.teacher import MOST_READ, PHASE, Teacher, Whitening, components_for
+from twinset.config.plan import MOST_READ
+from twinset.models.teacher import PHASE, Teacher, Whitening, components_for
 from twinset.pipeline.finetuning_run import FinetuningRun
 from twinset.privacy.accounting.events import TEACHER, GaussianRelease
 from twinset.privacy.mechanism.poisson import poisson_batches
@@ -20,8 +21,9 @@ def fit_teacher(run: FinetuningRun, model: TwinModel) -> Teacher:
     """
     schema, event = run.prepared.records.schema, teacher_event(run)
     noise = event.noise_multiplier if event else 0.0
-    whitenings = _whitenings(run, model, components_for(min(len(run.units), MOST_READ), noise))
-    drawn = _drawn(run)
+    expected = min(len(run.units), MOST_READ)
+    whitenings = _whitenings(run, model, components_for(expected, noise))
+    drawn = _drawn(run, expected)
     places = {c: schema.value_numbers(c) for c in schema.combinations}
     records = [record for unit in drawn for record in unit]
     vectors = _vectors(run, model, whitenings, records)
@@ -32,6 +34,7 @@ def fit_teacher(run: FinetuningRun, model: TwinModel) -> Teacher:
         list(labels.reshape(-1, len(whitenings)).T),
         [len(attribute.values) for attribute in schema.attributes],
         [[next(position) for _ in unit] for unit in drawn],
+        expected,
     )
     weights = fit_regressions(data, noise, run.randomness)
     if event:
@@ -55,9 +58,9 @@ def _whitenings(run: FinetuningRun, model: TwinModel, components: int) -> list[W
     return [Whitening.of(states[:, i], components) for i in range(states.shape[1])]
 
 
-def _drawn(run: FinetuningRun) -> list[list[int]]:
-    """Return the records of the units that are read."""
-    rate = min(1.0, MOST_READ / len(run.units))
+def _drawn(run: FinetuningRun, expected: int) -> list[list[int]]:
+    """Return the records of the units that are read: so many in the mean."""
+    rate = expected / len(run.units)
     (units,) = poisson_batches(len(run.units), rate, 1, run.randomness)
     return run.units.draw(units, run.randomness.sampling)
 

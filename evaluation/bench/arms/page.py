@@ -130,10 +130,11 @@ class Page:
         lines += self._means(found)
         explained = (
             f"All labels together, student {student}; twin: what `twinset generate` makes of so "
-            f"many records by default, with training steps or none, {most} rows beside "
-            f"{self._real} real rows. “best” is the best student of the twin, “teacher” the "
-            "teacher alone at the same total ε. Means of the seeds that were run; a table that is "
-            "another in a new form is not in the mean of tables."
+            "many records by default, trained by this size's options or not at all, "
+            f"{most} rows beside {self._real} real rows. “best” is the best student of the twin, "
+            "“teacher” the teacher alone at the same total ε. Means of the seeds that were run; a "
+            "table that is another in a new form, or that lacks a column, is not in the mean of "
+            "tables."
         )
         header = [*header, "best twin − teacher", "MAUVE"]
         return [explained, "", *table(header, lines, 3)]
@@ -143,7 +144,7 @@ class Page:
             values = [
                 those
                 for (name, of), those in found.items()
-                if of == epsilon and "folder" not in self._stated.tables[name]
+                if of == epsilon and "folder" not in self._stated.tables[name] and None not in those
             ]
             if values:
                 means = (_three(_mean(column)) for column in zip(*values, strict=True))

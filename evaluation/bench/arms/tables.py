@@ -30,9 +30,9 @@ class Table:
         train: rows that play the private ones.
         heldout: rows that students are tested on.
         source: `train` with its columns and prompt, as a run takes it.
-        options: of runs on this table; those of all runs go before them.
+        options: of runs on this table; those of all runs override them.
         checksums: SHA-256 of each file read.
-        always: options that go before those of all runs.
+        always: options that override those of all runs.
     """
 
     name: str

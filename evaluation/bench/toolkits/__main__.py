@@ -74,6 +74,7 @@ def main(
         except (KeyboardInterrupt, Stopped):
             typer.echo("stopped; the same command goes on", err=True)
             raise SystemExit(130) from None
+    store.refresh()
     if page:
         store.commands.remove(line)  # it made no row
     written = Page(store, stated)

@@ -24,12 +24,14 @@ class Regressions:
         labels: for each attribute (N,) class of each record.
         classes: for each attribute how many there are, K.
         units: records of each unit, at least one; of an owner those that take part.
+        expected: number of units, public: where they were drawn by chance, their mean.
     """
 
     vectors: Sequence[np.ndarray]
     labels: Sequence[np.ndarray]
     classes: Sequence[int]
     units: Sequence[Sequence[int]]
+    expected: float
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Descent:
     learning_rate: float = 10.0
     momentum: float = 0.9
 
-    def rate(self, units: int, noise_multiplier: float) -> float:
+    def rate(self, units: float, noise_multiplier: float) -> float:
         """Return the learning rate: a step of noise must not undo what many steps found.
 
         >>> Descent().rate(2500, 2.0), Descent().rate(2500, 8.0)
@@ -69,8 +71,9 @@ def fit_regressions(
     multiplier σ√T; a unit's gradient depends on its own records and on earlier releases. Gaussian
     releases compose as one whose σ⁻² is the sum of theirs, also where later ones depend on earlier
     ones (Dong, Roth and Su 2019, corollary 3.3), so that all of it is one Gaussian release of
-    multiplier σ, for adding or removing one unit. The number of units, with which the step size is
-    chosen, is taken as public. What the weights are used for is post-processing.
+    multiplier σ, for adding or removing one unit. The expected number of units, with which the step
+    size is chosen, is taken as public; how many there are is not used. What the weights are used
+    for is post-processing.
 
     Args:
         data: vectors and labels.
@@ -79,7 +82,7 @@ def fit_regressions(
         descent: how they are fitted.
     """
     sizes = [(k, x.shape[1]) for k, x in zip(data.classes, data.vectors, strict=True)]
-    length, count = sum(k * d for k, d in sizes), max(1, len(data.units))
+    length, count = sum(k * d for k, d in sizes), max(1.0, data.expected)
     weights, speed, mean = np.zeros(length), np.zeros(length), np.zeros(length)
     sigma = noise_multiplier * descent.steps**0.5
     rate = descent.rate(count, noise_multiplier)
