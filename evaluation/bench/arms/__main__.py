@@ -18,11 +18,10 @@ from evaluation.bench.arms.page import Page
 from evaluation.bench.arms.plan import ONCE, Measurement, Stated, check_known
 from evaluation.bench.arms.runs import take_finished
 from evaluation.bench.arms.tables import SPLITS, Table, read_table
+from evaluation.bench.growing_page import add_rows, write_page
 from evaluation.results_store import COMMIT, ResultsStore, check_settings, commit
 from evaluation.run_command import command, command_line, run_command
-from twinset.commandline.console import Console
-from twinset.errors import InputError, Stopped
-from twinset.files.atomic import write_text
+from twinset.errors import InputError
 from twinset.progress import Progress
 
 TAKEN = "default"  # the run of arms.toml that a finished run folder may stand for
@@ -107,23 +106,13 @@ def main(
     if dry_run:
         typer.echo("\n".join(" | ".join(map(str, key)) for _, key in store.missing(wanted)))
         return
-    for folder in (output, kept):
-        folder.mkdir(parents=True, exist_ok=True)
-    if not page:
-        try:
-            with Console() as progress:
-                work = Work(stated, store, options, output, progress)
-                work.run(wanted, tables, split, run_folder)
-        except (KeyboardInterrupt, Stopped):
-            typer.echo("stopped; the same command goes on", err=True)
-            raise SystemExit(130) from None
-    store.refresh()
     if page:
-        store.commands.remove(line)  # it made no row
-    written = Page(store, stated)
-    write_text(kept / "arms.md", written.text())
-    written.picture(kept / "arms.png")
-    typer.echo(kept / "arms.md")
+        store.commands.remove(line)  # it makes no row
+    else:
+        output.mkdir(parents=True, exist_ok=True)
+        asked = wanted, tables, split, run_folder
+        add_rows(lambda progress: Work(stated, store, options, output, progress).run(*asked))
+    write_page(store, lambda found: Page(found, stated))
 
 
 @dataclass(frozen=True)

@@ -14,15 +14,14 @@ import typer
 
 from evaluation.bench.arms.plan import ONCE, check_known
 from evaluation.bench.arms.tables import read_table
+from evaluation.bench.growing_page import add_rows, write_page
 from evaluation.bench.toolkits.measuring import REAL, Measuring
 from evaluation.bench.toolkits.page import Page
 from evaluation.bench.toolkits.plan import Measurement, Stated
 from evaluation.bench.toolkits.running import Failed
 from evaluation.results_store import COMMIT, ResultsStore, check_settings, commit
 from evaluation.run_command import command, command_line, run_command
-from twinset.commandline.console import Console
-from twinset.errors import InputError, Stopped
-from twinset.files.atomic import write_text
+from twinset.errors import InputError
 from twinset.progress import Progress
 
 FAILED, ASKED = "failed", "asked"
@@ -64,23 +63,13 @@ def main(
     if dry_run:
         typer.echo("\n".join(" | ".join(map(str, key)) for key in left))
         return
-    for folder in (output, kept):
-        folder.mkdir(parents=True, exist_ok=True)
-    if not page:
-        try:
-            with Console() as progress:
-                work = Work(stated, store, base_model, copies, output, progress)
-                work.run(left, tables)
-        except (KeyboardInterrupt, Stopped):
-            typer.echo("stopped; the same command goes on", err=True)
-            raise SystemExit(130) from None
-    store.refresh()
     if page:
-        store.commands.remove(line)  # it made no row
-    written = Page(store, stated)
-    write_text(kept / "toolkits.md", written.text())
-    written.picture(kept / "toolkits.png")
-    typer.echo(kept / "toolkits.md")
+        store.commands.remove(line)  # it makes no row
+    else:
+        output.mkdir(parents=True, exist_ok=True)
+        made_by = stated, store, base_model, copies, output
+        add_rows(lambda progress: Work(*made_by, progress).run(left, tables))
+    write_page(store, lambda found: Page(found, stated))
 
 
 @dataclass(frozen=True)
