@@ -38,7 +38,7 @@ from twinset.training import step_log
 from twinset.training.loop import PrivateOptimizer
 from twinset.training.step_log import StepLog, StepRange
 
-RUN = ("t.csv", "--run", "r", "--rows", "6", "--steps", "5", "--epsilon", "20")
+RUN = tuple("t.csv --run r --rows 6 --steps 5 --epsilon 20 --teacher-share 0".split())
 COPY = (*RUN, "--run", "copy", "--resume")
 UNFINISHED = Path(".r.partial/internal/unfinished")
 
