@@ -26,7 +26,7 @@ class GrowingPage(Protocol):
 
 
 def add_rows(work: Callable[[Progress], None]) -> None:
-    """Make what is missing, row by row; who stops it is told that nothing is lost.
+    """Make what is missing, row by row; where it is stopped, a line says that nothing is lost.
 
     Raises:
         SystemExit: 130, it was stopped.

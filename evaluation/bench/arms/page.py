@@ -31,6 +31,8 @@ NOT_RUN = "not run"
 TEACHER_ARM, BASE_ARM, REAL = "teacher itself", "base", "real rows"
 TWIN, UNTRAINED = "twin + tilt + teacher", "base + released words + teacher"
 _STEPS = {TWIN: "trained", UNTRAINED: "none"}
+_DIFFERENCES = ["real − twin", "twin − base", "best twin − teacher"]
+_SUMMARY = ["table", "ε", "steps", "real", "twin", *_DIFFERENCES, MAUVE]
 
 Rows = list[dict[str, Any]]  # of one case, one a seed
 Values = list[float | None]
@@ -115,7 +117,6 @@ class Page:
 
     def _summary(self) -> list[str]:
         most, student = self._stated.size["rows"][-1], self._students[0]
-        header = ["table", "ε", "steps", "real", "twin", "real − twin", "twin − base"]
         cases = [
             (name, epsilon)
             for epsilon in self._stated.size["epsilons"]
@@ -136,8 +137,7 @@ class Page:
             "table that is another in a new form, or that lacks a column, is not in the mean of "
             "tables."
         )
-        header = [*header, "best twin − teacher", "MAUVE"]
-        return [explained, "", *table(header, lines, 3)]
+        return [explained, "", *table(_SUMMARY, lines, 3)]
 
     def _means(self, found: Mapping[tuple[str, float], Values]) -> Iterator[list[str]]:
         for epsilon in dict.fromkeys(epsilon for _, epsilon in found):
