@@ -129,20 +129,26 @@ class ResultsStore:
             yield f"{number} of {len(missing)}", key
 
     def add(self, key: Key, row: Mapping[str, Any]) -> None:
-        """Add a row, which says where it was made if others were made elsewhere; write the file.
+        """Add a row with what made it, and write the file.
 
         What other processes have written meanwhile is taken in.
 
         Raises:
             InputError: the file holds no results any more, or results of other settings.
         """
-        moved = self.here is not None and self.here != self.settings[ABOUT]
-        row = {**row, ABOUT: dict(self.here)} if moved and self.here else dict(row)
+        row = {**row, **self._stamp()}
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with locked(self.path.parent):
             self.refresh()
             self.rows[key] = row
             self.write()
+
+    def _stamp(self) -> Row:
+        """Return which commit makes rows, and where if others were made elsewhere."""
+        if self.here is None:
+            return {}
+        moved = {ABOUT: dict(self.here)} if self.here != self.settings[ABOUT] else {}
+        return {COMMIT: commit(), **moved}
 
     def refresh(self) -> None:
         """Take in what the file holds now; it may have newer rows in the place of ours.

@@ -19,7 +19,7 @@ from evaluation.bench.arms.plan import ONCE, Measurement, Stated, check_known
 from evaluation.bench.arms.runs import take_finished
 from evaluation.bench.arms.tables import SPLITS, Table, read_table
 from evaluation.bench.growing_page import add_rows, write_page
-from evaluation.results_store import COMMIT, ResultsStore, check_settings, commit
+from evaluation.results_store import ResultsStore, check_settings
 from evaluation.run_command import command, command_line, run_command
 from twinset.errors import InputError
 from twinset.progress import Progress
@@ -172,7 +172,7 @@ class Work:
             found = rows.get(key)
             # What was made elsewhere is made again: its rows are not at hand, and would differ.
             ours = found if found and self.store.was_made_here(found) else None
-            self.store.add(tuple(key), {**measuring.row(key, ours), COMMIT: commit()})
+            self.store.add(tuple(key), measuring.row(key, ours))
             self.progress.say(f"{turn}: took {(monotonic() - began) / 60:.1f} minutes")
 
 

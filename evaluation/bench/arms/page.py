@@ -7,36 +7,18 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from evaluation.bench.arms.curves import Curves
+from evaluation.bench.arms.findings import Case, Findings, Row, accuracy_of
 from evaluation.bench.arms.measuring import EPSILON, MADE, NUMBER, SCORING
-from evaluation.bench.arms.picture import Line, draw
-from evaluation.bench.arms.plan import ALL_ROWS, ONCE, WHOLE, Stated
-from evaluation.bench.arms.scores import (
-    ACCURACY,
-    FIDELITY,
-    LENGTH,
-    LOG_ODDS,
-    MAUVE,
-    MEDIAN,
-    TEACHER,
-)
+from evaluation.bench.arms.picture import draw
+from evaluation.bench.arms.plan import ALL_ROWS, ONCE, Stated
+from evaluation.bench.arms.scores import FIDELITY, LENGTH, LOG_ODDS, MAUVE, MEDIAN
+from evaluation.bench.arms.summary import NOT_RUN, Summary
 from evaluation.markdown import page, table
-from evaluation.private_table import names_of
 from evaluation.results_store import ABOUT, ResultsStore
 from evaluation.scores import mean
-from twinset.config.plan import is_few
 from twinset.privacy.accounting.rounding import up_decimals
 from twinset.release.markdown import code
-
-NOT_RUN = "not run"
-TEACHER_ARM, BASE_ARM, REAL = "teacher itself", "base", "real rows"
-TWIN, UNTRAINED = "twin + tilt + teacher", "base + released words + teacher"
-_STEPS = {TWIN: "trained", UNTRAINED: "none"}
-_DIFFERENCES = ["real − twin", "twin − base", "best twin − teacher"]
-_SUMMARY = ["table", "ε", "steps", "real", "twin", *_DIFFERENCES, MAUVE]
-
-Rows = list[dict[str, Any]]  # of one case, one a seed
-Values = list[float | None]
-Case = tuple[str, float, str, str]  # a measurement but for its seed
 
 
 class Page:
@@ -49,17 +31,16 @@ class Page:
 
     def __init__(self, store: ResultsStore, stated: Stated) -> None:
         self._store, self._stated = store, stated
-        self._wanted = list(stated.measurements())
-        found = (student for row in store.rows.values() for student in _students_of(row))
-        self._students = list(dict.fromkeys([*stated.size["students"], *found]))
+        self._wanted, self._found = list(stated.measurements()), Findings(store, stated)
 
     def text(self) -> str:
         """Return it."""
-        tables = (self._table(name) for name in self._stated.tables if name in self._facts)
+        tables = (self._table(name) for name in self._stated.tables if name in self._found.tables)
+        summary = Summary(self._found, self._stated).text()
         return page(
             "Twins beside the base, a teacher and real rows, all at one ε",
             _INTRODUCTION,
-            ["## Summary", "", *self._summary(), "", "![Accuracy by arm and ε](arms.png)"],
+            ["## Summary", "", *summary, "", "![Accuracy by arm, ε and rows](arms.png)"],
             *tables,
             ["## What it took", "", *self._costs()],
             ["## Not run", "", *self._not_run()],
@@ -67,33 +48,9 @@ class Page:
         )
 
     def picture(self, path: Path) -> None:
-        """Draw what the most rows of each arm teach: a panel for each table that has any."""
-        student, most = self._students[0], self._stated.size["rows"][-1]
-        panels = {
-            name: lines for name in self._facts if (lines := list(self._drawn(name, most, student)))
-        }
-        if panels:
-            draw(path, panels, f"accuracy, all labels, student {student}")
-
-    def _drawn(self, name: str, most: str, student: str) -> Iterator[Line]:
-        value = _accuracy_of(self._targets(name)[-1], student)
-        for arm in self._stated.arms:
-            wanted = {"real": self._real, "classify": ALL_ROWS}.get(arm.use, most)
-            asked = self._stated.size["epsilons"] if arm.is_private else [ONCE]
-            rows = {epsilon: self._rows((name, epsilon, arm.name, wanted)) for epsilon in asked}
-            found = {e: [v for row in some if (v := value(row))] for e, some in rows.items()}
-            if known := {epsilon: values for epsilon, values in found.items() if values}:
-                yield Line(arm.name, known, not arm.is_private)
-
-    @property
-    def _facts(self) -> Mapping[str, Any]:
-        """Of each table of which anything was measured."""
-        found: Mapping[str, Any] = self._store.facts.get("tables", {})
-        return found
-
-    def _rows(self, case: Case) -> Rows:
-        found = (self._store.rows.get((*case, seed)) for seed in self._stated.size["seeds"])
-        return [row for row in found if row is not None]
+        """Draw what each arm's rows teach, if anything was measured."""
+        if panels := Curves(self._found, self._stated).panels():
+            draw(path, panels, f"accuracy, all labels, student {self._found.students[0]}")
 
     def _cases(self, name: str) -> list[Case]:
         cases: list[Case] = [(*m[:3], m.rows) for m in self._wanted if m.table == name]
@@ -105,73 +62,8 @@ class Page:
 
         return sorted(dict.fromkeys(cases), key=order)
 
-    def _targets(self, name: str) -> list[str]:
-        attributes = self._stated.tables[name]["attributes"]
-        return [*attributes, names_of(attributes)] if len(attributes) > 1 else list(attributes)
-
-    @property
-    def _real(self) -> str:
-        """How many real rows a twin is compared with."""
-        rows = self._stated.size["rows"]
-        return WHOLE if WHOLE in rows else str(rows[-1])
-
-    def _summary(self) -> list[str]:
-        most, student = self._stated.size["rows"][-1], self._students[0]
-        cases = [
-            (name, epsilon)
-            for epsilon in self._stated.size["epsilons"]
-            for name in self._facts
-            if any(key[:2] == (name, epsilon) for key in self._store.rows)
-        ]
-        found = {case: self._compared(*case) for case in cases}
-        lines = [
-            [name, f"{epsilon:g}", _STEPS[self._default(name, epsilon)], *map(_three, values)]
-            for (name, epsilon), values in found.items()
-        ]
-        lines += self._means(found)
-        explained = (
-            f"All labels together, student {student}; twin: what `twinset generate` makes of so "
-            "many records by default, trained by this size's options or not at all, "
-            f"{most} rows beside {self._real} real rows. “best” is the best student of the twin, "
-            "“teacher” the teacher alone at the same total ε. Means of the seeds that were run; a "
-            "table that is another in a new form, or that lacks a column, is not in the mean of "
-            "tables."
-        )
-        return [explained, "", *table(_SUMMARY, lines, 3)]
-
-    def _means(self, found: Mapping[tuple[str, float], Values]) -> Iterator[list[str]]:
-        for epsilon in dict.fromkeys(epsilon for _, epsilon in found):
-            values = [
-                those
-                for (name, of), those in found.items()
-                if of == epsilon and "folder" not in self._stated.tables[name] and None not in those
-            ]
-            if values:
-                means = (_three(_mean(column)) for column in zip(*values, strict=True))
-                yield ["mean of tables", f"{epsilon:g}", "", *means]
-
-    def _default(self, name: str, epsilon: float) -> str:
-        """Return the arm that a run of so many records is by default."""
-        return UNTRAINED if is_few(self._facts[name]["training rows"], epsilon) else TWIN
-
-    def _compared(self, name: str, epsilon: float) -> Values:
-        most, student = self._stated.size["rows"][-1], self._students[0]
-        target, arm = self._targets(name)[-1], self._default(name, epsilon)
-
-        def students(epsilon: float, arm: str, rows: str, of: Sequence[str]) -> Values:
-            cases = self._rows((name, epsilon, arm, rows))
-            return [_mean(_accuracy(row, target, one) for row in cases) for one in of]
-
-        (real,) = students(ONCE, REAL, self._real, [student])
-        (base,) = students(ONCE, BASE_ARM, most, [student])
-        (twin,) = students(epsilon, arm, most, [student])
-        (teacher,) = students(epsilon, TEACHER_ARM, ALL_ROWS, [TEACHER])
-        best = max((v for v in students(epsilon, arm, most, self._students) if v), default=None)
-        mauve = _mean(row.get(MAUVE) for row in self._rows((name, epsilon, arm, most)))
-        return [real, twin, _less(real, twin), _less(twin, base), _less(best, teacher), mauve]
-
     def _table(self, name: str) -> list[str]:
-        facts = self._facts[name].items()
+        facts = self._found.tables[name].items()
         said = ", ".join(f"{what}: {value}" for what, value in facts if what != "SHA-256")
         return [
             *(f"## {name}", "", said, ""),
@@ -180,15 +72,17 @@ class Page:
         ]
 
     def _accuracies(self, name: str) -> list[str]:
-        columns = [(t, student) for t in self._targets(name) for student in self._students]
-        values = [_accuracy_of(target, student) for target, student in columns]
+        columns = [
+            (t, student) for t in self._found.targets(name) for student in self._found.students
+        ]
+        values = [accuracy_of(target, student) for target, student in columns]
         header = [f"{target}: {student}" for target, student in columns]
         cases = [c for c in self._cases(name) if self._stated.arm(c[2]).use != "second"]
         return self._lines(cases, header, values, NOT_RUN)
 
     def _likeness(self, name: str) -> list[str]:
-        joint, attributes = self._targets(name)[-1], self._stated.tables[name]["attributes"]
-        values: dict[str, Callable[[dict[str, Any]], float | None]] = {
+        joint, attributes = self._found.targets(name)[-1], self._stated.tables[name]["attributes"]
+        values: dict[str, Callable[[Row], float | None]] = {
             f"{FIDELITY}, {joint}": lambda row: row.get(FIDELITY, {}).get(joint),
             **{f"{LOG_ODDS}, {one}": _log_odds_of(one) for one in attributes},
             MAUVE: lambda row: row.get(MAUVE),
@@ -202,12 +96,12 @@ class Page:
         self,
         cases: Sequence[Case],
         header: Sequence[str],
-        values: Sequence[Callable[[dict[str, Any]], float | None]],
+        values: Sequence[Callable[[Row], float | None]],
         blank: str,
     ) -> list[str]:
         lines = []
         for case in cases:
-            rows = self._rows(case)
+            rows = self._found.rows(case)
             if not rows:  # it is named at the end
                 continue
             _, epsilon, arm, wanted = case
@@ -295,28 +189,7 @@ def _seeds(seeds: Sequence[int]) -> str:
     return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
 
 
-def _students_of(row: Mapping[str, Any]) -> list[str]:
-    known: dict[str, float] = next(iter(row.get(ACCURACY, {}).values()), {})
-    return [student for student in known if student != TEACHER]
-
-
-def _accuracy(row: Mapping[str, Any], target: str, student: str) -> float | None:
-    found = row.get(ACCURACY, {}).get(target, {})
-    value: float | None = found.get(student)
-    return value
-
-
-def _accuracy_of(target: str, student: str) -> Callable[[dict[str, Any]], float | None]:
-    """Return what reads a student's accuracy; a teacher is its own student."""
-
-    def value(row: dict[str, Any]) -> float | None:
-        found = _accuracy(row, target, TEACHER)
-        return _accuracy(row, target, student) if found is None else found
-
-    return value
-
-
-def _log_odds_of(attribute: str) -> Callable[[dict[str, Any]], float | None]:
+def _log_odds_of(attribute: str) -> Callable[[Row], float | None]:
     return lambda row: row.get(LOG_ODDS, {}).get(attribute)
 
 
@@ -330,7 +203,7 @@ def _cell(values: Iterable[float | None], blank: str) -> str:
     return middle if len(known) == 1 else f"{middle} [{low}, {high}]"
 
 
-def _number(rows: Rows) -> str:
+def _number(rows: list[Row]) -> str:
     kept = sorted({row[NUMBER] for row in rows if row[NUMBER]})
     return "–".join(f"{number:,}" for number in dict.fromkeys((*kept[:1], *kept[-1:])))
 
@@ -343,16 +216,3 @@ def _cost(costs: Sequence[Mapping[str, Any]]) -> list[str]:
     minutes = sum(cost["minutes"] for cost in known) / len(known)
     most = max(cost["peak GiB"] for cost in known)
     return [str(len(known)), f"{minutes:.1f}", f"{most:.2f}"]
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
-
-
-def _three(value: float | None) -> str:
-    return NOT_RUN if value is None else f"{value:.3f}"
-
-
-def _less(ours: float | None, theirs: float | None) -> float | None:
-    return None if ours is None or theirs is None else ours - theirs

@@ -19,7 +19,7 @@ from evaluation.bench.toolkits.measuring import REAL, Measuring
 from evaluation.bench.toolkits.page import Page
 from evaluation.bench.toolkits.plan import Measurement, Stated
 from evaluation.bench.toolkits.running import Failed
-from evaluation.results_store import COMMIT, ResultsStore, check_settings, commit
+from evaluation.results_store import ResultsStore, check_settings
 from evaluation.run_command import command, command_line, run_command
 from twinset.errors import InputError
 from twinset.progress import Progress
@@ -152,7 +152,7 @@ class Work:
         except (Failed, InputError) as error:
             self.progress.warn(f"{key.toolkit}: {error}")
             row = {FAILED: str(error)}
-        self.store.add(tuple(key), {ASKED: asked, COMMIT: commit(), **row})
+        self.store.add(tuple(key), {ASKED: asked, **row})
 
 
 if __name__ == "__main__":

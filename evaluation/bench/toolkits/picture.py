@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from evaluation.bench.arms.picture import panel_grid
+from evaluation.bench.panel_grid import panel_grid
 
 
 class Point(NamedTuple):

@@ -86,8 +86,8 @@ def test_all_arms_stopped_and_resumed(run_arms, monkeypatch, capsys):
     page = Path("out/arms.md").read_text()
     default = by_key["base + released words + teacher", "N"]  # of 80 records, which are few
     twin = default["accuracy"]["sentiment × product"]["tfidf"]
-    assert f"| {NAME} | 8 | none | " in page and f" | {twin:.3f} | " in page.split("![")[0]
-    assert "| mean of tables | 8 |" in page
+    assert f"| {NAME} | 8 | N | none | 1 | " in page and f" | {twin:.3f} | " in page.split("![")[0]
+    assert "| mean of 1 tables | 8 | N |" in page
     assert "- imdb_short, ε 8: base + released words, " in page
     assert f"- {NAME}, " not in page.split("## Not run")[1]
     assert "imdb_short is left out" in capsys.readouterr().err
@@ -175,7 +175,7 @@ def test_what_the_page_does_not_hold_is_refused(run_arms, wrong):
 def test_results_stay_apart_and_add_up_over_machines(run_arms, monkeypatch):
     kept = Path("kept")
     monkeypatch.setattr(results_store, "about", lambda: {"machine": "first"})
-    monkeypatch.setattr(arms, "commit", lambda: "0123abc")
+    monkeypatch.setattr(results_store, "commit", lambda: "0123abc")
     run_arms(arm=["real rows"], rows=["N"], results=kept)
     monkeypatch.setattr(results_store, "about", lambda: {"machine": "second"})
     run_arms("other", arm=["base"], rows=["N"], results=kept)
