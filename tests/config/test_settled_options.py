@@ -22,10 +22,10 @@ def test_few_records_have_no_teacher(records: int, share: bool) -> None:
 @pytest.mark.parametrize(
     "options, records, steps",
     [
-        ({"epsilon": 1.0}, 3999, 0),
-        ({"epsilon": 1.0}, 4000, None),
-        ({"epsilon": 8.0}, 499, 0),
-        ({"epsilon": 8.0}, 500, None),
+        ({"epsilon": 1.0}, 69_999, 0),
+        ({"epsilon": 1.0}, 70_000, None),
+        ({"epsilon": 8.0}, 8_749, 0),
+        ({"epsilon": 8.0}, 8_750, None),
         ({"epsilon": None}, FEW, None),
         ({"epsilon": 1.0, "steps": 4}, FEW, 4),
         ({"epsilon": 1.0, "marginal_share": 0.0}, FEW, None),

@@ -41,7 +41,7 @@ def test_a_language_that_the_base_hardly_reads_is_told(english, found, warned):
 
 
 @pytest.mark.parametrize(
-    ("records", "epsilon", "warned"), [(499, 8.0, True), (500, 8.0, False), (60, None, False)]
+    ("records", "epsilon", "warned"), [(8_749, 8.0, True), (8_750, 8.0, False), (60, None, False)]
 )
 def test_few_records_for_their_budget_are_told(records, epsilon, warned):
     notes = list(table_notes(plan(records, epsilon=epsilon), 1.0))

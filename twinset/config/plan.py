@@ -42,7 +42,7 @@ TEACHER_SHARE = 0.1  # of ε, where the options do not say
 RECORDS_FOR_NOISE = 30  # N / σ of a teacher: it told 0.72 of two sentiments there, 0.82 at 500
 MOST_READ = 4000  # units that a teacher is fitted to, in the mean: of more each is drawn by itself
 FEWEST_VISITS = 1024  # of records: the fewest that docs/tuning.md says anything of
-FEW = 4000  # records times ε, below which nothing is trained: see docs/tuning.md
+FEW = 70_000  # records times ε: of fewer steps were not found to teach more (docs/tuning.md)
 SLACK = 1 + 1e-9  # so that rounding brings no ε above the one asked for
 MISMATCH_WEIGHT = 8.0  # λ of the bounded form; docs/tuning.md says what was tried
 
@@ -303,16 +303,16 @@ def settled(config: RunConfig, records: int) -> RunConfig:
 
 
 def is_few(records: int, epsilon: float | None) -> bool:
-    """Return whether noise outweighs nearly all that steps could teach."""
+    """Return whether steps were not found to teach more than noisy counts and a teacher do."""
     return epsilon is not None and records * epsilon < FEW
 
 
 def with_steps(config: RunConfig, records: int) -> RunConfig:
     """Settle whether anything is trained: nothing where records are few for ε.
 
-    There steps cost more than they bring, and counts of words, where they are asked for, and the
-    teacher get what these would spend. What the options say stays, and several models that are
-    compared are all trained: no clock chooses their steps either.
+    There steps cost time and bring nothing, and counts of words, where they are asked for, and the
+    teacher get the ε that these would spend. What the options say stays, and several models that
+    are compared are all trained: no clock chooses their steps either.
 
     Args:
         config: the run's options.

@@ -84,10 +84,6 @@ class Teacher:
         )
         return [each - np.logaddexp.reduce(each) for each in scores]
 
-    def values(self, states: np.ndarray) -> tuple[int, ...]:
-        """Return the number of each attribute's likeliest value, from hidden states (A, d)."""
-        return tuple(int(each.argmax()) for each in self.log_probabilities(states))
-
     def save(self, folder: Path) -> None:
         """Write it beside a model's weights."""
         from safetensors.numpy import save_file

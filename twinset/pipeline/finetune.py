@@ -80,6 +80,8 @@ def finetune(
         model.tilt_towards(counts.marginals, run.progress)
     if prepared.config.privacy.teacher_share:
         model.teacher = _teacher(run, policy, model)
+        if counts.marginals is not None:
+            model.weigh_words(counts.marginals)
     return model
 
 

@@ -28,14 +28,14 @@ def size_notes(plan: Plan) -> Iterator[str]:
     """Yield what follows from N and ε alone, which are public."""
     epsilon = plan.target_epsilon
     if epsilon is not None and is_few(plan.records, epsilon):
-        enough = f"{max(1000, round(FEW / epsilon, -3)):,.0f}"
+        enough = f"{FEW / epsilon:,.0f}"
         yield f"{plan.records} records are few for ε = {epsilon:g}: " + (
-            "noise outweighs nearly all that steps could teach; `steps=0` takes none, takes "
-            f"minutes, and mostly taught more where measured; some {enough} records are a start"
+            "`steps=0` takes none, takes minutes, and taught as much where measured, up to "
+            f"{enough} records"
             if plan.steps
-            else "nothing is trained, as noise would outweigh nearly all that steps could teach; "
-            "counts of words and, where it would know enough, a teacher have all of ε; "
-            f"{enough} records are a start, and `steps=40` trains all the same"
+            else f"nothing is trained, as up to {enough} that taught no more where measured and "
+            "took longer; counts of words and, where it would know enough, a teacher have all of "
+            "ε; `steps=40` trains all the same"
         )
     if epsilon is not None and plan.records * epsilon < HARDLY_WORTH:
         yield (

@@ -19,7 +19,8 @@ from twinset.data.schema import Combination, Schema
 from twinset.models.base_model import context_length
 from twinset.privacy.mechanism.token_marginals import TokenMarginals
 from twinset.privacy.mechanism.token_weights import TokenWeights
-from twinset.sampling.kv_cache import rounded
+from twinset.sampling.kv_cache import rounded as rounded_up
+from twinset.sampling.label_tables import load_tables, rounded, save_tables
 
 TILT = "token_tilt.safetensors"
 LARGEST, SPACING = 2.5, 0.1  # of λ, and of the values that are tried
@@ -43,29 +44,13 @@ class TokenTilt:
 
     def save(self, folder: Path) -> None:
         """Write it beside a model's weights."""
-        from safetensors.numpy import save_file
-
-        arrays = {str(i): each.astype(np.float16) for i, each in enumerate(self.strengths)}
-        save_file(arrays, folder / TILT)
+        save_tables(folder / TILT, self.strengths)
 
     @classmethod
-    def load(cls, folder: Path, schema: Schema, vocabulary: int) -> TokenTilt | None:
-        """Read what `save` wrote; None where there is none.
-
-        Raises:
-            ValueError: it is of other attributes, or of another model.
-        """
-        from safetensors.numpy import load_file
-
-        if not (folder / TILT).is_file():
-            return None
-        arrays = load_file(folder / TILT)
-        shapes = {str(i): (len(a.values), vocabulary) for i, a in enumerate(schema.attributes)}
-        if {name: array.shape for name, array in arrays.items()} != shapes:
-            raise ValueError("a tilt of other labels")
-        if not all((np.abs(array) <= LARGEST).all() for array in arrays.values()):
-            raise ValueError("a tilt that no run writes")
-        return cls([arrays[str(i)].astype(np.float32) for i in range(len(shapes))])
+    def load(cls, folder: Path, classes: Sequence[int], vocabulary: int) -> TokenTilt | None:
+        """Read what `save` wrote; None where there is none. See `load_tables`."""
+        found = load_tables(folder / TILT, classes, vocabulary, LARGEST)
+        return None if found is None else cls(found)
 
 
 @torch.inference_mode()
@@ -101,7 +86,7 @@ def _states(model: Any, prompt: Sequence[int], row: Sequence[int]) -> torch.Tens
     So that there are few shapes, for each of which the processor's library keeps code.
     """
     before = len(prompt) - 1
-    length = min(before + rounded(len(row), TOKENS_TOGETHER), context_length(model))
+    length = min(before + rounded_up(len(row), TOKENS_TOGETHER), context_length(model))
     ids = [*prompt, *row[:-1]]
     ids += [0] * (length - len(ids))
     read = torch.tensor([ids], device=model.device)
@@ -146,17 +131,19 @@ def fit_tilt(
                 parts = [shares[c] * released.units * expected[c] * odds(c, i) for c in own]
                 without = np.sum([*parts, np.full(counts.shape[1], RAREST)], 0)
                 strengths[i][value] = likeliest(counts[value], without, released.noise)
-    # As they are kept: rows must be the same before and after the model is loaded again.
-    return TokenTilt([each.astype(np.float16).astype(np.float32) for each in strengths])
+    return TokenTilt(rounded(strengths))
 
 
-def likeliest(counts: np.ndarray, expected: np.ndarray, noise: np.ndarray) -> np.ndarray:
+def likeliest(
+    counts: np.ndarray, expected: np.ndarray, noise: np.ndarray, prior: float = PRIOR
+) -> np.ndarray:
     """Return λ (V,) of largest posterior density, where counts are about expected · e^λ.
 
     Args:
         counts: (V,) released.
         expected: (V,) without a tilt.
         noise: (V,) standard deviation of what was added to counts; inf: λ is 0.
+        prior: standard deviation of λ.
 
     >>> noise = np.array([20.0, 20.0, 20.0, np.inf])
     >>> counts, expected = np.array([900.0, 900, 5, 0]), np.array([300.0, 900, 0.01, 300])
@@ -168,7 +155,7 @@ def likeliest(counts: np.ndarray, expected: np.ndarray, noise: np.ndarray) -> np
     for strength in (*tried, *-tried[1:]):  # of equals the smallest
         mean = expected * np.exp(strength)
         variance = noise**2 + mean
-        loss = (counts - mean) ** 2 / variance + np.log(variance) + (strength / PRIOR) ** 2
+        loss = (counts - mean) ** 2 / variance + np.log(variance) + (strength / prior) ** 2
         better = loss < best
         best[better], found[better] = loss[better], strength
     return found

@@ -40,6 +40,8 @@ from twinset.release.model_card import CARD, render_model_card
 from twinset.release.run_format import LEDGER, check_file_format
 from twinset.release.share import write_share
 from twinset.sampling.allocation import proportional
+from twinset.sampling.label_classifier import LabelClassifier
+from twinset.sampling.naive_bayes import NaiveBayes
 from twinset.sampling.row_shards import draw_groups, groups_of
 from twinset.sampling.sampler import RowGroups, Sampler
 from twinset.sampling.token_tilt import TokenTilt, expected_presence, fit_tilt
@@ -70,6 +72,7 @@ class TwinModel:
         base_origin: where the base model came from; no path of this machine.
         tilt: brings the rows' words nearer to those of the private texts; None: as they are.
         teacher: tells a text's labels; None: nothing does.
+        words: what tokens say of labels, beside the teacher; None: they were not counted.
         base_name: what the base model is called; no path of this machine; "" where nobody said.
     """
 
@@ -83,6 +86,7 @@ class TwinModel:
     base_origin: str
     tilt: TokenTilt | None = None
     teacher: Teacher | None = None
+    words: NaiveBayes | None = None
     base_name: str = ""
     _reference: dict[Combination, list[list[int]]] = field(
         default_factory=dict, repr=False, compare=False
@@ -193,6 +197,14 @@ class TwinModel:
         }
         self.tilt = fit_tilt(marginals, self.schema, self._shares(rows), expected)
 
+    def weigh_words(self, marginals: TokenMarginals) -> None:
+        """Find what tokens say of labels, by noisy counts; see `tilt_towards`."""
+        shares = [np.zeros(count) for count in self._classes]
+        for combination, share in self._shares(self.schema.combinations).items():
+            for each, number in zip(shares, self.schema.value_numbers(combination), strict=True):
+                each[number] += share
+        self.words = NaiveBayes.of(marginals, shares)
+
     def token_weights(self, progress: Progress) -> TokenWeights:
         """Return weights with which tokens are to be counted in texts like this model's rows."""
         end, rows = self.tokenizer.eos_token_id, self._untilted(WEIGHT_ROWS, WEIGHT_PHASE, progress)
@@ -204,7 +216,7 @@ class TwinModel:
         return TokenWeights.from_frequencies(np.sum(parts, 0), end)
 
     def _shares(self, combinations: Collection[Combination]) -> dict[Combination, float]:
-        total = sum(self.label_counts[c] for c in combinations)
+        total = sum(self.label_counts[c] for c in combinations) or 1
         return {c: self.label_counts[c] / total for c in combinations}
 
     def reference_rows(self, progress: Progress) -> dict[Combination, list[list[int]]]:
@@ -245,23 +257,31 @@ class TwinModel:
         """
         if self.teacher is None:
             raise InputError("this model has no teacher; train one with `teacher_share` above 0")
-        questions, found = self.questions, []
+        attributes, found = self.schema.attributes, []
         for text in texts:
-            numbers = self.teacher.values(questions.features(text, self.text_tokens))
-            pairs = zip(self.schema.attributes, numbers, strict=True)
+            ((*numbers,),) = self._classifier.numbers(
+                [self.questions.tokens(text, self.text_tokens)]
+            )
+            pairs = zip(attributes, numbers, strict=True)
             found.append({each.name: each.values[number] for each, number in pairs})
-        return pd.DataFrame(found, columns=[each.name for each in self.schema.attributes])
+        return pd.DataFrame(found, columns=[each.name for each in attributes])
+
+    @cached_property
+    def _classifier(self) -> LabelClassifier:
+        assert self.teacher is not None
+        return LabelClassifier(
+            self.questions, self.teacher, self.words, self.tokenizer.eos_token_id
+        )
 
     def _denies(
         self, combinations: Sequence[Combination], rows: Sequence[Sequence[int]]
     ) -> list[bool]:
-        """Return of which rows, in token ids, the teacher would say other labels than theirs."""
-        assert self.teacher is not None
-        end = self.tokenizer.eos_token_id
-        states = self.questions.of_rows([[token for token in ids if token != end] for ids in rows])
+        """Return which rows, in token ids, other labels than theirs are likelier for."""
         return [
-            self.teacher.values(state) != tuple(self.schema.value_numbers(combination))
-            for combination, state in zip(combinations, states, strict=True)
+            numbers != tuple(self.schema.value_numbers(combination))
+            for combination, numbers in zip(
+                combinations, self._classifier.numbers(rows), strict=True
+            )
         ]
 
     def read_teacher(self, folder: Path) -> Teacher | None:
@@ -270,9 +290,12 @@ class TwinModel:
         Raises:
             ValueError, KeyError: it is of other attributes, or of another model.
         """
-        classes = [len(attribute.values) for attribute in self.schema.attributes]
         config = self.model.config
-        return Teacher.load(folder, classes, config.hidden_size, config.num_hidden_layers)
+        return Teacher.load(folder, self._classes, config.hidden_size, config.num_hidden_layers)
+
+    @property
+    def _classes(self) -> list[int]:
+        return [len(attribute.values) for attribute in self.schema.attributes]
 
     @property
     def _prompts(self) -> dict[Combination, list[int]]:
@@ -297,6 +320,8 @@ class TwinModel:
             self.tilt.save(folder)
         if self.teacher is not None:
             self.teacher.save(folder)
+        if self.words is not None:
+            self.words.save(folder)
         write_json(folder / DESCRIPTION, self._description())
         write_json(folder / LEDGER, self.ledger.to_dict())
         write_text(folder / CARD, render_model_card(self.base_name, self.base_origin, self.ledger))
@@ -348,7 +373,8 @@ class TwinModel:
                 base_name=data.get("base_name", ""),
             )
             vocabulary = base.model.config.vocab_size
-            model.tilt = TokenTilt.load(folder, model.schema, vocabulary)
+            model.tilt = TokenTilt.load(folder, model._classes, vocabulary)
+            model.words = NaiveBayes.load(folder, model._classes, vocabulary)
             model.teacher = model.read_teacher(folder)
             model._check()
             return model

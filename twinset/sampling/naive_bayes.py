@@ -1,0 +1,58 @@
+"""What the tokens of a text say of its labels, by the noisy counts that a run released.
+
+Naive Bayes: each token adds what it is more or less frequent under a label value than it would be
+if labels told nothing. All of it is post-processing of the counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from twinset.privacy.mechanism.token_marginals import TokenMarginals
+from twinset.sampling.label_tables import load_tables, rounded, save_tables
+from twinset.sampling.token_tilt import LARGEST, RAREST, likeliest
+
+NAIVE_BAYES = "naive_bayes.safetensors"
+PRIOR = 0.3  # standard deviation of log-odds: noise alone is to say nothing (docs/tuning.md)
+FEWEST = 0.5  # texts that are taken to have a token: counts with noise may be below 0
+
+
+@dataclass(frozen=True)
+class NaiveBayes:
+    """Log-odds of each attribute (K, V) float32: of a token under a value, and among all texts."""
+
+    log_odds: Sequence[np.ndarray]
+
+    @classmethod
+    def of(cls, released: TokenMarginals, shares: Sequence[np.ndarray]) -> NaiveBayes:
+        """Find log-odds, each as the likeliest under the noise and a prior that draws it to 0.
+
+        Args:
+            released: the noisy counts.
+            shares: (K,) of each attribute's values among the texts, as public as these.
+        """
+        found = []
+        for counts, share in zip(released.counts, shares, strict=True):
+            expected = np.outer(np.maximum(share, RAREST), np.maximum(counts.sum(0), FEWEST))
+            pairs = zip(counts, expected, strict=True)
+            found.append(np.stack([likeliest(*pair, released.noise, PRIOR) for pair in pairs]))
+        return cls(rounded(found))
+
+    def scores(self, ids: Collection[int]) -> list[np.ndarray]:
+        """Return the sum (K,) over a text's distinct tokens, for each attribute."""
+        tokens = np.unique(np.asarray(list(ids), np.int64))
+        return [odds[:, tokens].sum(1) for odds in self.log_odds]
+
+    def save(self, folder: Path) -> None:
+        """Write it beside a model's weights."""
+        save_tables(folder / NAIVE_BAYES, self.log_odds)
+
+    @classmethod
+    def load(cls, folder: Path, classes: Sequence[int], vocabulary: int) -> NaiveBayes | None:
+        """Read what `save` wrote; None where there is none. See `load_tables`."""
+        found = load_tables(folder / NAIVE_BAYES, classes, vocabulary, LARGEST)
+        return None if found is None else cls(found)
