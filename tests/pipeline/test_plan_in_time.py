@@ -304,7 +304,7 @@ def test_a_plan_and_its_choices_are_of_one_estimate(tiny_base, machine, tmp_path
     found = {}
     for name, data in short_and_long().items():
         pd.DataFrame({"text": data, "label": ["good", "bad"] * 30}).to_csv(table, index=False)
-        config = run_config({"base_model": str(tiny_base), "epsilon": 1000, "max_tokens": 12})
+        config = run_config({"base_model": str(tiny_base), "epsilon": 2000, "max_tokens": 12})
         source = Source(str(table), "text", ("label",))
         found[name] = forecast(source, None, config, None, Notes())
     for plan in found.values():
