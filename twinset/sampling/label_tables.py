@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 
-def rounded(tables: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Return tables as they are kept: a model is the same before and after it is loaded again."""
+def as_kept(tables: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Return what `load_tables` gives back: a model is the same when it is loaded again."""
     return [each.astype(np.float16).astype(np.float32) for each in tables]
 
 

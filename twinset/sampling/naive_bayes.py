@@ -6,14 +6,14 @@ if labels told nothing. All of it is post-processing of the counts.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from twinset.privacy.mechanism.token_marginals import TokenMarginals
-from twinset.sampling.label_tables import load_tables, rounded, save_tables
+from twinset.sampling.label_tables import as_kept, load_tables, save_tables
 from twinset.sampling.token_tilt import LARGEST, RAREST, likeliest
 
 NAIVE_BAYES = "naive_bayes.safetensors"
@@ -40,11 +40,11 @@ class NaiveBayes:
             expected = np.outer(np.maximum(share, RAREST), np.maximum(counts.sum(0), FEWEST))
             pairs = zip(counts, expected, strict=True)
             found.append(np.stack([likeliest(*pair, released.noise, PRIOR) for pair in pairs]))
-        return cls(rounded(found))
+        return cls(as_kept(found))
 
-    def scores(self, ids: Collection[int]) -> list[np.ndarray]:
+    def scores(self, ids: Sequence[int]) -> list[np.ndarray]:
         """Return the sum (K,) over a text's distinct tokens, for each attribute."""
-        tokens = np.unique(np.asarray(list(ids), np.int64))
+        tokens = np.unique(np.asarray(ids, np.int64))
         return [odds[:, tokens].sum(1) for odds in self.log_odds]
 
     def save(self, folder: Path) -> None:

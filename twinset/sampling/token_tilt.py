@@ -19,8 +19,8 @@ from twinset.data.schema import Combination, Schema
 from twinset.models.base_model import context_length
 from twinset.privacy.mechanism.token_marginals import TokenMarginals
 from twinset.privacy.mechanism.token_weights import TokenWeights
-from twinset.sampling.kv_cache import rounded as rounded_up
-from twinset.sampling.label_tables import load_tables, rounded, save_tables
+from twinset.sampling.kv_cache import rounded
+from twinset.sampling.label_tables import as_kept, load_tables, save_tables
 
 TILT = "token_tilt.safetensors"
 LARGEST, SPACING = 2.5, 0.1  # of λ, and of the values that are tried
@@ -86,7 +86,7 @@ def _states(model: Any, prompt: Sequence[int], row: Sequence[int]) -> torch.Tens
     So that there are few shapes, for each of which the processor's library keeps code.
     """
     before = len(prompt) - 1
-    length = min(before + rounded_up(len(row), TOKENS_TOGETHER), context_length(model))
+    length = min(before + rounded(len(row), TOKENS_TOGETHER), context_length(model))
     ids = [*prompt, *row[:-1]]
     ids += [0] * (length - len(ids))
     read = torch.tensor([ids], device=model.device)
@@ -131,7 +131,7 @@ def fit_tilt(
                 parts = [shares[c] * released.units * expected[c] * odds(c, i) for c in own]
                 without = np.sum([*parts, np.full(counts.shape[1], RAREST)], 0)
                 strengths[i][value] = likeliest(counts[value], without, released.noise)
-    return TokenTilt(rounded(strengths))
+    return TokenTilt(as_kept(strengths))
 
 
 def likeliest(

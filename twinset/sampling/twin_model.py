@@ -259,9 +259,7 @@ class TwinModel:
             raise InputError("this model has no teacher; train one with `teacher_share` above 0")
         attributes, found = self.schema.attributes, []
         for text in texts:
-            ((*numbers,),) = self._classifier.numbers(
-                [self.questions.tokens(text, self.text_tokens)]
-            )
+            (numbers,) = self._classifier.numbers([self.questions.tokens(text, self.text_tokens)])
             pairs = zip(attributes, numbers, strict=True)
             found.append({each.name: each.values[number] for each, number in pairs})
         return pd.DataFrame(found, columns=[each.name for each in attributes])
@@ -277,12 +275,9 @@ class TwinModel:
         self, combinations: Sequence[Combination], rows: Sequence[Sequence[int]]
     ) -> list[bool]:
         """Return which rows, in token ids, other labels than theirs are likelier for."""
-        return [
-            numbers != tuple(self.schema.value_numbers(combination))
-            for combination, numbers in zip(
-                combinations, self._classifier.numbers(rows), strict=True
-            )
-        ]
+        theirs = [tuple(self.schema.value_numbers(combination)) for combination in combinations]
+        pairs = zip(self._classifier.numbers(rows), theirs, strict=True)
+        return [likeliest != own for likeliest, own in pairs]
 
     def read_teacher(self, folder: Path) -> Teacher | None:
         """Return the teacher that a folder holds; None: it holds none.
