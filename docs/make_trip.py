@@ -47,7 +47,14 @@ HOME = f"{Path(twinset.__file__).parent}/"
 LOOP = ("training/loop.py", "train")
 STEP = ("training/loop.py", "PrivateOptimizer.step")
 BASE = "gpt2-mini"
-OPTIONS = {"steps": 2, "batch_size": 60, "max_tokens": 16, "epsilon": 50, "insecure_noise_seed": 1}
+OPTIONS = {
+    "steps": 2,
+    "batch_size": 60,
+    "max_tokens": 16,
+    "epsilon": 50,
+    "teacher_share": 0,
+    "insecure_noise_seed": 1,
+}
 TEXTS = "It was a good and bad film.", "It was a bad and good film."  # of as many tokens
 PHASES = {
     "table": "From the table to tokens",

@@ -136,7 +136,7 @@ class ResultsStore:
         Raises:
             InputError: the file holds no results any more, or results of other settings.
         """
-        row = {**row, **self._stamp()}
+        row = {**self._stamp(), **row}  # one that grows is of what made its first values
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with locked(self.path.parent):
             self.refresh()

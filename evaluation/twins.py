@@ -13,6 +13,7 @@ from pathlib import Path
 import pandas as pd
 
 from twinset.config import PrivacyConfig, RunConfig
+from twinset.config.plan import with_steps
 from twinset.data.columns import choose_columns, label_cells
 from twinset.data.formats import read_frame
 from twinset.data.schema import Combination, Schema
@@ -31,6 +32,10 @@ from twinset.sampling.allocation import proportional
 from twinset.sampling.twin_model import TwinModel
 
 Seconds = dict[str, float]  # wall time by phase
+TRAINED_ALL_THE_SAME = (
+    "these models are trained, where `twinset generate` trains nothing on so few records; "
+    "`--steps 0` trains nothing here either, `generate --steps 40` does there"
+)
 
 
 @dataclass(frozen=True)
@@ -61,9 +66,9 @@ def train_twin(
 
     Rows are protected one by one. One of several models, which are compared: the clock chooses no
     steps, and torch writes the rows, as vLLM would keep the GPU from the next and each model would
-    be compiled anew.
+    be compiled anew. So it is trained where a run by itself would train nothing; that is said.
     """
-    sampling = replace(config.sampling, engine="torch")
+    asked, sampling = config, replace(config.sampling, engine="torch")
     of_records = PrivacyConfig().max_records_per_owner  # without effect
     config = replace(
         config,
@@ -74,6 +79,8 @@ def train_twin(
         progress.say("of several models torch writes the rows, whatever --engine")
     seconds: Seconds = {}
     prepared = prepare(source, config)
+    if with_steps(asked, len(prepared.records)).training.steps == 0 != asked.training.steps:
+        progress.say(TRAINED_ALL_THE_SAME)
     with timed(seconds, "fine-tuning"):
         model = finetune(prepared, progress)
     with timed(seconds, "sampling"):

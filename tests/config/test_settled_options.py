@@ -29,6 +29,8 @@ def test_few_records_have_no_teacher(records: int, share: bool) -> None:
         ({"epsilon": None}, FEW, None),
         ({"epsilon": 1.0, "steps": 4}, FEW, 4),
         ({"epsilon": 1.0, "marginal_share": 0.0}, FEW, None),
+        ({"epsilon": 1.0, "tilt": 0.0}, FEW, None),  # counts that no row would follow
+        ({"epsilon": 1.0, "engine": "vllm", "guidance": 0.0, "tilt": 0.0}, FEW, None),
         ({"epsilon": 1.0, "max_minutes": None}, FEW, None),  # compared with others
         ({"epsilon": 1.0, "batch_size": 8}, FEW, None),
         ({"epsilon": 1.0, "noise_policy": "importance"}, FEW, None),
@@ -38,6 +40,15 @@ def test_few_records_for_epsilon_train_nothing(
     options: dict[str, Any], records: int, steps: int | None
 ) -> None:
     assert with_steps(run_config(options), records).training.steps == steps
+
+
+@pytest.mark.parametrize("records", [FEW, 70_000])
+@pytest.mark.parametrize("begun, steps", [(40, None), (0, 0)])
+def test_a_run_that_is_resumed_trains_as_it_was_begun(
+    records: int, begun: int, steps: int | None
+) -> None:
+    """By whatever rule of whatever version: its ε is spent."""
+    assert with_steps(run_config({"epsilon": 1.0}), records, begun).training.steps == steps
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,10 @@ def questions(tiny_base):
     return Questions(base.model, base.tokenizer, ["mood", "kind_of_film"])
 
 
+def features(questions, text, longest):
+    return questions.of_tokens(questions.tokens(text, longest))
+
+
 @pytest.mark.parametrize(("layer", "read"), [(None, 2), (1, 1), (2, 2)])
 def test_features_are_a_layers_hidden_states_behind_each_question(tiny_base, layer, read):
     import torch
@@ -35,22 +39,22 @@ def test_features_are_a_layers_hidden_states_behind_each_question(tiny_base, lay
     ]
     with torch.no_grad():
         plain = base.model(input_ids=torch.tensor([ids]), output_hidden_states=True)
-    assert questions.features(TEXTS[0], 100)[1] == pytest.approx(
+    assert features(questions, TEXTS[0], 100)[1] == pytest.approx(
         plain.hidden_states[read][0, -1].numpy(), abs=1e-4
     )
 
 
 def test_company_changes_no_bit_of_a_text(questions):
-    alone = questions.features(TEXTS[1], 100)
+    alone = features(questions, TEXTS[1], 100)
     for text in TEXTS:
-        questions.features(text, 100)
-    assert (questions.features(TEXTS[1], 100) == alone).all()
+        features(questions, text, 100)
+    assert (features(questions, TEXTS[1], 100) == alone).all()
 
 
 def test_a_text_is_read_as_far_as_it_may_be(questions):
-    whole, cut = questions.features(TEXTS[1], 100), questions.features(TEXTS[1], 2)
+    whole, cut = features(questions, TEXTS[1], 100), features(questions, TEXTS[1], 2)
     assert not np.allclose(whole, cut)
-    assert np.allclose(cut, questions.features(TEXTS[1] + " And more.", 2))
+    assert np.allclose(cut, features(questions, TEXTS[1] + " And more.", 2))
 
 
 def test_whitened_vectors_have_length_one_and_a_constant():
@@ -140,6 +144,6 @@ def test_features_that_see_their_company_fail_the_check(questions, monkeypatch):
         return original(self, [[kept[0], *ids] for ids in rows])
 
     monkeypatch.setattr(Questions, "of_batch", leaky)
-    alone = questions.features(TEXTS[1], 100)
+    alone = features(questions, TEXTS[1], 100)
     kept[:] = [55]
-    assert not (questions.features(TEXTS[1], 100) == alone).all()
+    assert not (features(questions, TEXTS[1], 100) == alone).all()

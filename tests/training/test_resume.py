@@ -150,6 +150,7 @@ def test_a_teacher_is_released_anew_only_where_nobody_saw_it(
     monkeypatch.setattr(finetuning, "fit_teacher", lambda *of: fitted.append(0) or plain(*of))
     assert generate("--resume", *TAUGHT).code == 0
     assert (len(fitted), teachers_of("r"), steps_of("r")) == (fits, 1, 5)
+    assert TwinModel.load("r").words is not None
 
 
 @pytest.mark.parametrize("looks", [True, False], ids=["", "control: it does not look"])

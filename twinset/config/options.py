@@ -207,7 +207,7 @@ DECODING = (
     Option(
         "teacher_redraws",
         int,
-        "How often a row is drawn again whose labels the teacher denies; 0 does not ask it.",
+        "How often a row is drawn again whose labels teacher and noisy counts deny; 0: never.",
     ),
 )
 TWIN_FILE = (

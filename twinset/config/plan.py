@@ -292,14 +292,15 @@ def _highest_epsilon(privacy: PrivacyConfig, policy: PolicyConfig) -> float:
     return policy.epsilon_max
 
 
-def settled(config: RunConfig, records: int) -> RunConfig:
+def settled(config: RunConfig, records: int, begun: int | None = None) -> RunConfig:
     """Settle what the options leave to N: steps first, since a teacher's noise follows from them.
 
     Args:
         config: the run's options.
         records: N, or number of owners: public.
+        begun: steps with which a run that is resumed was begun; None: it begins.
     """
-    return with_teacher(with_steps(config, records), records)
+    return with_teacher(with_steps(config, records, begun), records)
 
 
 def is_few(records: int, epsilon: float | None) -> bool:
@@ -307,22 +308,24 @@ def is_few(records: int, epsilon: float | None) -> bool:
     return epsilon is not None and records * epsilon < FEW
 
 
-def with_steps(config: RunConfig, records: int) -> RunConfig:
+def with_steps(config: RunConfig, records: int, begun: int | None = None) -> RunConfig:
     """Settle whether anything is trained: nothing where records are few for ε.
 
-    There steps cost time and bring nothing, and counts of words, where they are asked for, and the
+    There steps cost time and bring nothing, and counts of words, where rows follow them, and the
     teacher get the ε that these would spend. What the options say stays, and several models that
     are compared are all trained: no clock chooses their steps either.
 
     Args:
         config: the run's options.
         records: N, or number of owners: public.
+        begun: steps with which a run that is resumed was begun, whatever is few today.
     """
     training, privacy = config.training, config.privacy
-    counts_words = privacy.marginal_share > 0
+    heeds_words = privacy.marginal_share > 0 and config.sampling.tilt > 0
     is_uniform = config.policy.noise_policy == "uniform"
-    few = is_few(records, privacy.target_epsilon)
-    if not (training.is_timed and few and counts_words and is_uniform):
+    few = is_few(records, privacy.target_epsilon) and heeds_words and is_uniform
+    untrained = few if begun is None else begun == 0
+    if not (training.is_timed and untrained):
         return config
     return replace(config, training=replace(training, steps=0))
 

@@ -46,17 +46,13 @@ class Questions:
         self._questions = tokenizer(asked, add_special_tokens=False)["input_ids"]
         self._start = tokenizer.bos_token_id or tokenizer.eos_token_id
 
-    def features(self, text: str, longest: int) -> np.ndarray:
-        """Return the hidden state (A, d) float64 behind each question."""
-        return self.of_tokens(self.tokens(text, longest))
-
     def tokens(self, text: str, longest: int) -> list[int]:
         """Return a text's token ids, so many at most."""
         ids: list[int] = self._tokenizer(" " + text.strip(), add_special_tokens=False)["input_ids"]
         return ids[:longest]
 
     def of_tokens(self, ids: Sequence[int]) -> np.ndarray:
-        """Return the same of a text's token ids, without its end."""
+        """Return the hidden state (A, d) float64 behind each question about a text's token ids."""
         found: np.ndarray = self.of_batch([ids])[0]
         return found
 

@@ -158,7 +158,7 @@ def prepare(
     records, held_out = records.split(held_rows)
     if held_out is not None:
         progress.say(held_out_line(len(held_out)))
-    config = settled(config, len(records.units(config)))
+    config = settled(config, len(records.units(config)), begun_with[0] if begun_with else None)
     planned = sized(config, *begun_with) if begun_with and config.training.is_timed else config
     prepared = _planned(records, template, planned, base)
     about = tuple(table_notes(prepared.plan, times_english(records.texts, base.tokenizer)))

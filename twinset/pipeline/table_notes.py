@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from twinset.config.plan import FEW, Plan, is_few
+from twinset.config.plan import Plan, is_few
 
 HARDLY_WORTH = 1_000  # records times ε; measured were 200, 400 and 2,000: see docs/tuning.md
+MEASURED = "where it was measured (8,400 records at ε = 8, 3,200 at ε = 1)"  # see docs/tuning.md
 HARDLY_READ = 3.2  # times the tokens a character of English; clinical notes and Polish take 2.5
 
 
@@ -28,14 +29,12 @@ def size_notes(plan: Plan) -> Iterator[str]:
     """Yield what follows from N and ε alone, which are public."""
     epsilon = plan.target_epsilon
     if epsilon is not None and is_few(plan.records, epsilon):
-        enough = f"{FEW / epsilon:,.0f}"
         yield f"{plan.records} records are few for ε = {epsilon:g}: " + (
-            "`steps=0` takes none, takes minutes, and taught as much where measured, up to "
-            f"{enough} records"
+            f"`steps=0` trains nothing, takes minutes, and taught as much {MEASURED}"
             if plan.steps
-            else f"nothing is trained, as up to {enough} that taught no more where measured and "
-            "took longer; counts of words and, where it would know enough, a teacher have all of "
-            "ε; `steps=40` trains all the same"
+            else f"nothing is trained, as that taught no more {MEASURED} and takes longer; counts "
+            "of words and, where it would know enough, a teacher have all of ε; `steps=40` trains "
+            "all the same, and without it options of training have no effect"
         )
     if epsilon is not None and plan.records * epsilon < HARDLY_WORTH:
         yield (

@@ -156,8 +156,9 @@ def _redrawn(description: TwinDescription) -> Iterator[str]:
 
     if redrawn.get("denied"):
         yield (
-            "Texts of which the private teacher, released with the model, would say another label "
-            f"were drawn again, up to {sampling.teacher_redraws} times{_of(redrawn, 'denied')}"
+            "Texts of which the model's private teacher, together with its noisy counts of tokens "
+            "where it has them, would say another label were drawn again, up to "
+            f"{sampling.teacher_redraws} times{_of(redrawn, 'denied')}"
         )
 
 

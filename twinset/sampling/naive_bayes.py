@@ -1,7 +1,8 @@
 """What the tokens of a text say of its labels, by the noisy counts that a run released.
 
 Naive Bayes: each token adds what it is more or less frequent under a label value than it would be
-if labels told nothing. All of it is post-processing of the counts.
+if labels told nothing but how much is written under each. All of it is post-processing of the
+counts.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from twinset.sampling.token_tilt import LARGEST, RAREST, likeliest
 NAIVE_BAYES = "naive_bayes.safetensors"
 PRIOR = 0.3  # standard deviation of log-odds: noise alone is to say nothing (docs/tuning.md)
 FEWEST = 0.5  # texts that are taken to have a token: counts with noise may be below 0
+CLEAR = 3.0  # standard deviations of noise: a token counted in more texts stands clear of it
 
 
 @dataclass(frozen=True)
@@ -28,18 +30,15 @@ class NaiveBayes:
     log_odds: Sequence[np.ndarray]
 
     @classmethod
-    def of(cls, released: TokenMarginals, shares: Sequence[np.ndarray]) -> NaiveBayes:
-        """Find log-odds, each as the likeliest under the noise and a prior that draws it to 0.
-
-        Args:
-            released: the noisy counts.
-            shares: (K,) of each attribute's values among the texts, as public as these.
-        """
+    def of(cls, released: TokenMarginals) -> NaiveBayes:
+        """Find log-odds, each as the likeliest under the noise and a prior that draws it to 0."""
         found = []
-        for counts, share in zip(released.counts, shares, strict=True):
-            expected = np.outer(np.maximum(share, RAREST), np.maximum(counts.sum(0), FEWEST))
+        for counts in released.counts:
+            shares, noise = _shares(counts, released.noise), released.noise
+            expected = np.outer(np.maximum(shares, RAREST), np.maximum(counts.sum(0), FEWEST))
             pairs = zip(counts, expected, strict=True)
-            found.append(np.stack([likeliest(*pair, released.noise, PRIOR) for pair in pairs]))
+            odds = np.stack([likeliest(*pair, noise, PRIOR) for pair in pairs])
+            found.append(odds if shares.any() else np.zeros_like(odds))
         return cls(as_kept(found))
 
     def scores(self, ids: Sequence[int]) -> list[np.ndarray]:
@@ -56,3 +55,14 @@ class NaiveBayes:
         """Read what `save` wrote; None where there is none. See `load_tables`."""
         found = load_tables(folder / NAIVE_BAYES, classes, vocabulary, LARGEST)
         return None if found is None else cls(found)
+
+
+def _shares(counts: np.ndarray, noise: np.ndarray) -> np.ndarray:
+    """Return the share (K,) of all tokens that stands under each value; 0 where none is clear.
+
+    Of tokens, not of texts: else every token would speak for the value whose texts are longer.
+    """
+    total = counts.sum(0)
+    clear = counts[:, total > CLEAR * len(counts) ** 0.5 * noise].sum(1)
+    shares: np.ndarray = clear / max(float(clear.sum()), FEWEST)
+    return shares

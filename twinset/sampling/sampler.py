@@ -32,7 +32,7 @@ UNUSABLE, FILTERED, UNFINISHED, DENIED = "unusable", "filtered", "unfinished", "
 COUNTED = (FILTERED, UNFINISHED, DENIED)  # fields of a row
 READ_TOGETHER = 32  # rows that the teacher reads at once
 
-# Labels and token ids of rows → whether the private teacher would say other labels of each.
+# Labels and token ids of rows → whether other labels are likelier for each.
 Denies = Callable[[Sequence[Combination], Sequence[Sequence[int]]], list[bool]]
 
 
@@ -45,7 +45,7 @@ class Row:
         text: what was written for them.
         filtered: how many texts before it were refused by the filter.
         unfinished: how many were refused because they had no end.
-        denied: how many because the teacher would say other labels.
+        denied: how many because other labels were likelier for them.
     """
 
     combination: Combination
@@ -67,7 +67,7 @@ class Sampler:
         stream: number of the random stream; samplers that share rows out have one each.
         engine: writes token ids; None: `decoding.decode`.
         biases: of every combination, see `decoding.Request`; None: there are none.
-        denies: what the teacher says; None: nothing is asked.
+        denies: what teacher and released counts say; None: nothing is asked.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Sampler:
 
         Rows that are empty, broken, caught in a loop or filtered are drawn again, each up to
         `config.max_redraws` times in all; unfinished ones at most `MOST_UNFINISHED` times, if asked
-        for, and those whose labels the teacher denies `config.teacher_redraws` times; the last of
+        for, and those whose labels are denied `config.teacher_redraws` times; the last of
         these is taken where nothing better comes.
 
         Args:

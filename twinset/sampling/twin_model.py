@@ -1,7 +1,7 @@
 """The trained model with everything needed to sample from it, on the sharing side of the fence.
 
 Holds no private record and no figure computed from one without noise: weights, tokenizer, schema,
-template, noisy label counts and ledger.
+template, noisy label counts, what follows from noisy counts of tokens, private teacher and ledger.
 """
 
 from __future__ import annotations
@@ -199,11 +199,7 @@ class TwinModel:
 
     def weigh_words(self, marginals: TokenMarginals) -> None:
         """Find what tokens say of labels, by noisy counts; see `tilt_towards`."""
-        shares = [np.zeros(count) for count in self._classes]
-        for combination, share in self._shares(self.schema.combinations).items():
-            for each, number in zip(shares, self.schema.value_numbers(combination), strict=True):
-                each[number] += share
-        self.words = NaiveBayes.of(marginals, shares)
+        self.words = NaiveBayes.of(marginals)
 
     def token_weights(self, progress: Progress) -> TokenWeights:
         """Return weights with which tokens are to be counted in texts like this model's rows."""
@@ -245,7 +241,7 @@ class TwinModel:
         return Questions(self._fastest, self.tokenizer, names, layer)
 
     def classify(self, texts: Sequence[str]) -> pd.DataFrame:
-        """Return the labels that the private teacher gives to texts, a column an attribute.
+        """Return the labels that private teacher and counts of tokens give to texts, a column each.
 
         It was released with the model: it costs no further ε, however many texts it is shown.
 

@@ -26,13 +26,13 @@ class Curves:
         """Return those that show anything."""
         over_rows = [*map(self._over_rows, self._found.tables)]
         curves = [panel for panel in over_rows if any(len(line.values) > 1 for line in panel.lines)]
-        over_epsilon = [p for name in self._found.tables for p in self._over_epsilon(name)[:1]]
-        return [*over_epsilon, *curves]
+        every = map(self._over_epsilon, self._found.tables)
+        return [*(panel for panel in every if panel.lines), *curves]
 
-    def _over_epsilon(self, name: str) -> list[Panel]:
-        """Return a panel for each number of rows of which anything was measured, fewest first."""
-        every = (self._of_rows(name, rows) for rows in self._stated.size["rows"])
-        return [panel for panel in every if panel.lines]
+    def _over_epsilon(self, name: str) -> Panel:
+        """Return the panel of the number of rows of which most arms were measured."""
+        every = [self._of_rows(name, rows) for rows in self._stated.size["rows"]]
+        return max(every, key=lambda panel: len(panel.lines))
 
     def _of_rows(self, name: str, rows: str) -> Panel:
         """Return what so many rows teach; arms without ε are drawn across."""

@@ -225,8 +225,8 @@ TOKEN_MARGINALS = Theorem(
         "unit adds one vector of bounded length to all weighted counts together; with N(0, σ²) "
         "times that length on each they are one Gaussian release of multiplier σ, for adding or "
         "removing one unit, or using or leaving out one record's unmasked text. Dividing by the "
-        "weights, and which tokens are tilted by these counts and by rows of the trained model, is "
-        "post-processing."
+        "weights, which tokens are tilted by these counts and by rows of the trained model, and "
+        "what a token says of labels, is post-processing."
     ),
     source="Dwork and Roth 2014, 'The Algorithmic Foundations of Differential Privacy', appendix A",
 )
