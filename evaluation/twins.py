@@ -79,7 +79,7 @@ def train_twin(
         progress.say("of several models torch writes the rows, whatever --engine")
     seconds: Seconds = {}
     prepared = prepare(source, config)
-    if with_steps(asked, len(prepared.records)).training.steps == 0 != asked.training.steps:
+    if with_steps(asked, len(prepared.records)) != asked:
         progress.say(TRAINED_ALL_THE_SAME)
     with timed(seconds, "fine-tuning"):
         model = finetune(prepared, progress)

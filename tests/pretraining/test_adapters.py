@@ -138,14 +138,16 @@ def test_the_folder_loads_as_the_model_that_was_trained(base, tmp_path, capsys, 
     assert pretrain(capsys).code == 0
     ids = torch.arange(20)[None]
     trained = kept["model"].eval()
+    for name, weight in trained.named_parameters():
+        if "lora" in name:  # kept in bfloat16; what that moves depends on what a machine trained
+            weight.data.copy_(weight.data.bfloat16())
     loaded, untrained = load_base(str(tmp_path / "adapter")), load_base("tiny")
     with torch.inference_mode():
         wanted, found, before = (
             m(input_ids=ids).logits for m in (trained, loaded.model, untrained.model)
         )
     assert not loaded.model.training and loaded.model.dtype is torch.float32
-    # Adapters are kept in bfloat16; what rounding moves depends on what a machine trained.
-    assert (found - wanted).norm() < 0.05 * (wanted - before).norm()
+    assert (found - wanted).norm() < 1e-4 * (wanted - before).norm()
     assert loaded.origin.startswith(untrained.origin + " with the adapter: local folder, files ")
     low = load_base(str(tmp_path / "adapter"), dtype=torch.bfloat16)
     assert low.model.dtype is torch.bfloat16

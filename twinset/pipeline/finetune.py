@@ -40,6 +40,7 @@ from twinset.privacy.mechanism.privacy_weight import WeightScale
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.privacy.statement.ledger import Ledger
 from twinset.progress import Progress, Silent
+from twinset.sampling.naive_bayes import NaiveBayes
 from twinset.sampling.twin_model import TwinModel
 from twinset.training.clipped_sum import WrongPrompts
 from twinset.training.loop import NothingKept, StepContext, run_training
@@ -81,7 +82,7 @@ def finetune(
     if prepared.config.privacy.teacher_share:
         model.teacher = _teacher(run, policy, model)
         if counts.marginals is not None:
-            model.weigh_words(counts.marginals)
+            model.words = NaiveBayes.of(counts.marginals)
     return model
 
 

@@ -31,15 +31,9 @@ class NaiveBayes:
 
     @classmethod
     def of(cls, released: TokenMarginals) -> NaiveBayes:
-        """Find log-odds, each as the likeliest under the noise and a prior that draws it to 0."""
-        found = []
-        for counts in released.counts:
-            shares, noise = _shares(counts, released.noise), released.noise
-            expected = np.outer(np.maximum(shares, RAREST), np.maximum(counts.sum(0), FEWEST))
-            pairs = zip(counts, expected, strict=True)
-            odds = np.stack([likeliest(*pair, noise, PRIOR) for pair in pairs])
-            found.append(odds if shares.any() else np.zeros_like(odds))
-        return cls(as_kept(found))
+        """Find log-odds in noisy counts; see `_log_odds`."""
+        noise = released.noise
+        return cls(as_kept([_log_odds(counts, noise) for counts in released.counts]))
 
     def scores(self, ids: Sequence[int]) -> list[np.ndarray]:
         """Return the sum (K,) over a text's distinct tokens, for each attribute."""
@@ -57,12 +51,21 @@ class NaiveBayes:
         return None if found is None else cls(found)
 
 
-def _shares(counts: np.ndarray, noise: np.ndarray) -> np.ndarray:
-    """Return the share (K,) of all tokens that stands under each value; 0 where none is clear.
+def _log_odds(counts: np.ndarray, noise: np.ndarray) -> np.ndarray:
+    """Return log-odds (K, V), each the likeliest under the noise and a prior that draws it to 0.
 
-    Of tokens, not of texts: else every token would speak for the value whose texts are longer.
+    They are against a value's share of all tokens, not of texts: else every token would speak for
+    the value whose texts are longer. Where no token stands clear of the noise, all are 0.
+
+    Args:
+        counts: (K, V) released.
+        noise: (V,) standard deviation of what was added to counts; inf: not counted.
     """
     total = counts.sum(0)
-    clear = counts[:, total > CLEAR * len(counts) ** 0.5 * noise].sum(1)
-    shares: np.ndarray = clear / max(float(clear.sum()), FEWEST)
-    return shares
+    written = counts[:, total > CLEAR * len(counts) ** 0.5 * noise].sum(1)
+    if not written.any():
+        return np.zeros_like(counts)
+    shares = written / written.sum()
+    expected = np.outer(np.maximum(shares, RAREST), np.maximum(total, FEWEST))
+    pairs = zip(counts, expected, strict=True)
+    return np.stack([likeliest(*pair, noise, PRIOR) for pair in pairs])

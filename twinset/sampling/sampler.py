@@ -99,8 +99,8 @@ class Sampler:
 
         Rows that are empty, broken, caught in a loop or filtered are drawn again, each up to
         `config.max_redraws` times in all; unfinished ones at most `MOST_UNFINISHED` times, if asked
-        for, and those whose labels are denied `config.teacher_redraws` times; the last of
-        these is taken where nothing better comes.
+        for, and those whose labels are denied `config.teacher_redraws` times; the last of these is
+        taken where nothing better comes.
 
         Args:
             counts: rows wanted.

@@ -197,10 +197,6 @@ class TwinModel:
         }
         self.tilt = fit_tilt(marginals, self.schema, self._shares(rows), expected)
 
-    def weigh_words(self, marginals: TokenMarginals) -> None:
-        """Find what tokens say of labels, by noisy counts; see `tilt_towards`."""
-        self.words = NaiveBayes.of(marginals)
-
     def token_weights(self, progress: Progress) -> TokenWeights:
         """Return weights with which tokens are to be counted in texts like this model's rows."""
         end, rows = self.tokenizer.eos_token_id, self._untilted(WEIGHT_ROWS, WEIGHT_PHASE, progress)
