@@ -27,6 +27,7 @@ Key = tuple[str | float, ...]
 Row = dict[str, Any]
 ABOUT = "about"  # in settings and rows: versions and machine
 COMMIT = "commit"  # in rows: of the code that made them
+HERE = Path(__file__).resolve().parents[1]  # of this project
 CODE, RESULTS = ("twinset", "evaluation", "prompts"), "evaluation/*/results/*"  # of the repository
 
 
@@ -229,9 +230,11 @@ def commit() -> str:
     """Return which commit of this project runs, and whether its code was changed since.
 
     It is asked once, before anything is made. Versions alone do not tell two states of one version
-    apart. Returns "" outside of a checkout.
+    apart. Returns "" outside of a checkout, and within that of another project.
     """
     try:
+        if Path(_git("rev-parse", "--show-toplevel")) != HERE:
+            return ""
         name = _git("rev-parse", "--short=7", "HEAD")
         changed = _git("status", "--porcelain", "--untracked-files=no", *CODE, f":!{RESULTS}")
     except (OSError, subprocess.CalledProcessError):
@@ -240,7 +243,7 @@ def commit() -> str:
 
 
 def _git(*arguments: str) -> str:
-    asked = ["git", "-C", str(Path(__file__).parents[1]), *arguments]
+    asked = ["git", "-C", str(HERE), *arguments]
     return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
 
 

@@ -1,4 +1,4 @@
-"""A page whose rows grow over sessions: how its command adds to them, and writes it again."""
+"""A page whose rows grow over sessions: how its command writes it again."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ from typing import Protocol
 import typer
 
 from evaluation.results_store import ResultsStore
-from twinset.commandline.console import Console
-from twinset.errors import Stopped
 from twinset.files.atomic import write_text
-from twinset.progress import Progress
 
 
 class GrowingPage(Protocol):
@@ -23,20 +20,6 @@ class GrowingPage(Protocol):
 
     def picture(self, path: Path) -> None:
         """Draw its picture."""
-
-
-def add_rows(work: Callable[[Progress], None]) -> None:
-    """Make what is missing, row by row; where it is stopped, a line says that nothing is lost.
-
-    Raises:
-        SystemExit: 130, it was stopped.
-    """
-    try:
-        with Console() as progress:
-            work(progress)
-    except (KeyboardInterrupt, Stopped):
-        typer.echo("stopped; the same command goes on", err=True)
-        raise SystemExit(130) from None
 
 
 def write_page(store: ResultsStore, made_of: Callable[[ResultsStore], GrowingPage]) -> None:

@@ -43,8 +43,7 @@ from evaluation.papers.results_store import Results
 from evaluation.papers.run_context import RunContext
 from evaluation.papers.texts import LINES, drawn, read_lines
 from evaluation.results_store import Key
-from evaluation.run_command import command_line, run_command
-from twinset.commandline.console import Console
+from evaluation.run_command import command_line, resumable, run_command
 from twinset.errors import InputError
 from twinset.files.atomic import sha256_file, write_text, writing
 from twinset.progress import Progress
@@ -152,11 +151,8 @@ def run(study: type[Study], arguments: Sequence[str] | None = None) -> None:
     if options.page:
         results = Results.load(options.output / f"{study.name}.json")
     else:
-        try:
-            with Console() as progress:
-                results = _make_rows(made, options, progress)
-        except KeyboardInterrupt:
-            raise SystemExit(130) from None
+        with resumable() as progress:
+            results = _make_rows(made, options, progress)
     typer.echo(publish(made, results), nl=False)
 
 

@@ -1,9 +1,11 @@
 """The one store of results: what is finished is kept, and nothing is mixed."""
 
 import json
+import subprocess
 
 import pytest
 
+from evaluation import results_store
 from evaluation.results_store import ResultsStore
 from twinset.errors import InputError
 
@@ -77,3 +79,18 @@ def test_a_row_made_again_elsewhere_is_not_undone(tmp_path):
     some_results(tmp_path).add(("uniform", 0), {"bits": 9.0})
     store.add(("none", 0), {"bits": 2.5})
     assert some_results(tmp_path).rows[("uniform", 0)] == {"bits": 9.0}
+
+
+def test_a_commit_is_of_this_project_alone(tmp_path, monkeypatch):
+    """An installed package may lie in the checkout of another project."""
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+    for arguments in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "first"]):
+        subprocess.run([*git, *arguments], check=True)
+    named = []
+    for here in (tmp_path.resolve(), tmp_path.resolve() / "new"):
+        here.mkdir(exist_ok=True)
+        monkeypatch.setattr(results_store, "HERE", here)
+        results_store.commit.cache_clear()
+        named.append(results_store.commit())
+    results_store.commit.cache_clear()
+    assert len(named[0]) == 7 and named[1] == ""

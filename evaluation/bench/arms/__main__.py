@@ -18,9 +18,9 @@ from evaluation.bench.arms.page import Page
 from evaluation.bench.arms.plan import ONCE, Measurement, Stated, check_known
 from evaluation.bench.arms.runs import take_finished
 from evaluation.bench.arms.tables import SPLITS, Table, read_table
-from evaluation.bench.growing_page import add_rows, write_page
+from evaluation.bench.growing_page import write_page
 from evaluation.results_store import ResultsStore, check_settings
-from evaluation.run_command import command, command_line, run_command
+from evaluation.run_command import command, command_line, resumable, run_command
 from twinset.errors import InputError
 from twinset.progress import Progress
 
@@ -111,7 +111,8 @@ def main(
     else:
         output.mkdir(parents=True, exist_ok=True)
         asked = wanted, tables, split, run_folder
-        add_rows(lambda progress: Work(stated, store, options, output, progress).run(*asked))
+        with resumable() as progress:
+            Work(stated, store, options, output, progress).run(*asked)
     write_page(store, lambda found: Page(found, stated))
 
 

@@ -14,13 +14,13 @@ import typer
 
 from evaluation.bench.arms.plan import ONCE, check_known
 from evaluation.bench.arms.tables import read_table
-from evaluation.bench.growing_page import add_rows, write_page
+from evaluation.bench.growing_page import write_page
 from evaluation.bench.toolkits.measuring import REAL, Measuring
 from evaluation.bench.toolkits.page import Page
 from evaluation.bench.toolkits.plan import Measurement, Stated
 from evaluation.bench.toolkits.running import Failed
 from evaluation.results_store import ResultsStore, check_settings
-from evaluation.run_command import command, command_line, run_command
+from evaluation.run_command import command, command_line, resumable, run_command
 from twinset.errors import InputError
 from twinset.progress import Progress
 
@@ -68,7 +68,8 @@ def main(
     else:
         output.mkdir(parents=True, exist_ok=True)
         made_by = stated, store, base_model, copies, output
-        add_rows(lambda progress: Work(*made_by, progress).run(left, tables))
+        with resumable() as progress:
+            Work(*made_by, progress).run(left, tables)
     write_page(store, lambda found: Page(found, stated))
 
 
