@@ -7,7 +7,16 @@ import sys
 
 import typer
 
-NAMES = ("adp", "anadp", "anadp_one_set", "kerrigan", "mattern", "mattern_few", "sdp")
+NAMES = (
+    "adp",
+    "anadp",
+    "anadp_one_set",
+    "kerrigan",
+    "kerrigan_large_batches",
+    "mattern",
+    "mattern_few",
+    "sdp",
+)
 
 if __name__ == "__main__":
     if len(sys.argv) < 2 or sys.argv[1] not in NAMES:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -210,33 +210,37 @@ def people(results: Results) -> Iterator[dict[str, str]]:
             }
 
 
-def _draw_model(panel: Any, results: Results, model: str) -> None:
-    """Draw test perplexity against noise."""
+def _draw_model(panel: Any, results: Results, model: str, sigmas: Sequence[float]) -> None:
+    """Draw test perplexity against noise, where there are rows."""
 
     def of(start: str, sigma: float) -> dict[int, float]:
         return results.values((model, start, sigma), "perplexity_test")
 
     for start, colour in ((PRIVATE, "C3"), (BOTH, "C0")):
-        seed_line(panel, [of(start, sigma) for sigma in SIGMAS], color=colour, label=start)
-        known = [_reported(results, model, start, sigma).get("paper: test") for sigma in SIGMAS]
-        crosses(panel, known, color=colour, label=f"{start} (paper, other words)")
+        places = [place for place, sigma in enumerate(sigmas) if of(start, sigma)]
+        shown = [of(start, sigmas[place]) for place in places]
+        seed_line(panel, shown, places=places, color=colour, label=start)
+        known = [_reported(results, model, start, sigma).get("paper: test") for sigma in sigmas]
+        if any(known):
+            crosses(panel, known, color=colour, label=f"{start} (paper, other words)")
     public, counts = fmean(of(PUBLIC, 0.0).values()), _block(results, model)["counts_groups"]
     panel.axhline(public, color="C2", linestyle="--", label=PUBLIC)
     beaten = perplexity(np.array(counts))
     panel.axhline(beaten, color="0.6", linestyle=":", label="word counts of public text")
-    name_panel(panel, model, [f"σ = {sigma:g}" for sigma in SIGMAS], logarithmic=True)
+    name_panel(panel, model, [f"σ = {sigma:g}" for sigma in sigmas], logarithmic=True)
 
 
 class Kerrigan(Study):
     """Does public text make private training possible? Kerrigan, Slack and Tuyls 2020."""
 
     name = "kerrigan"
+    levels: ClassVar[Sequence[tuple[str, float]]] = LEVELS  # what of, and σ; public text first
 
     def keys(self, seeds: int) -> Iterator[Run]:
         """See `Study`."""
         for seed in range(seeds):
             for model in self.size["models"]:
-                yield from (Run(model["name"], *level, seed) for level in LEVELS)
+                yield from (Run(model["name"], *level, seed) for level in self.levels)
 
     def facts(self) -> Mapping[str, Any]:
         """See `Study`: of each kind of tokens, with the models that share it."""
@@ -292,7 +296,7 @@ class Kerrigan(Study):
         models = models_of(results)
         return {
             "claim": [claim(results, model) for model in models],
-            "models": {m: [perplexities(results, m, *level) for level in LEVELS] for m in models},
+            "models": {m: [perplexities(results, m, *at) for at in self.levels] for m in models},
             "people": list(people(results)),
             "perplexity": lambda groups: f"{perplexity(np.array(groups)):.1f}",
         }
@@ -302,8 +306,9 @@ class Kerrigan(Study):
         models, size = models_of(results), results.settings["size"]
         title = f"Perplexity on private test lines, δ = {DELTA:g} ({size})"
         figure, (panels,) = make_panels(title, 1, len(models), (1 + 3.2 * len(models), 3.6))
+        sigmas = sorted({sigma for _, sigma in self.levels})
         for panel, model in zip(panels, models, strict=True):
-            _draw_model(panel, results, model)
+            _draw_model(panel, results, model, sigmas)
         panels[0].set_ylabel("perplexity per token")
         panels[0].legend(fontsize=6)
         return figure

@@ -150,11 +150,12 @@ def coins(tmp_path, monkeypatch):
     return type("Fresh", (Coins,), {"made": []}), options
 
 
-def test_a_study_that_was_stopped_is_resumed(coins, tmp_path):
+def test_a_study_that_was_stopped_is_resumed(coins, tmp_path, capsys):
     tossed, options = coins
     tossed.stop = 2
     with pytest.raises(SystemExit, match="130"):
         run_study(tossed, *options)
+    assert capsys.readouterr().err.endswith("stopped; the same command goes on\n")
     path = tmp_path / "out" / "coins.json"
     assert len(json.loads(path.read_text())["rows"]) == 1
     with pytest.raises(InputError, match=r"coins\.json: 1 rows are missing"):
