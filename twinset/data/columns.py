@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from twinset.data.formats import is_named_by_rows, row_name
+from twinset.data.cells import numbers_of, plain_cell, shown
+from twinset.data.formats import is_named_by_rows, is_of_text, row_name
 from twinset.data.lazy_columns import AT_ONCE, ROWS_AT_ONCE, Reading, Texts, blocks, let_go, mapped
 from twinset.data.schema import CONTROL, LabelValue
 from twinset.errors import InputError
@@ -305,11 +306,17 @@ class LabelCodes:
         return LabelCodes(numbers.astype(np.int32), values)
 
 
-def label_codes(column: pd.Series, place: str) -> LabelCodes:
+def label_codes(column: pd.Series, place: str, as_written: bool = False) -> LabelCodes:
     """Return plain Python values of one type, each once, and which of them each cell is.
 
     Whole floats become ints (a column of ints with a gap reaches us as floats); the schema's dtype
     makes them floats again in the twin where that is what the column holds.
+
+    Args:
+        column: of labels.
+        place: what to call it in messages.
+        as_written: texts of a file that states no types stay as they are, if all of them are
+            numbers too: where values are declared, none may decide what another is.
 
     Raises:
         InputError: the cells are no labels.
@@ -317,7 +324,7 @@ def label_codes(column: pd.Series, place: str) -> LabelCodes:
     numbers = np.full(len(column), -1, np.int32)
     known: dict[tuple[type, Any], int] = {}  # by its type too: 1 and True are equal
     for start, cells in enumerate(blocks(column)):
-        found, values = _factorized(cells)
+        own, values = _factorized(cells)
         if not {type(value) for value in values if value is not None} <= {str, int, float, bool}:
             raise InputError(
                 f"{place} holds neither text, numbers nor booleans; write them as text"
@@ -326,11 +333,18 @@ def label_codes(column: pd.Series, place: str) -> LabelCodes:
             -1 if value is None else known.setdefault((type(value), value), len(known))
             for value in values
         ]
-        numbers[start * AT_ONCE :][: len(cells)] = np.array([*places, -1], np.int32)[found]
+        numbers[start * AT_ONCE :][: len(cells)] = np.array([*places, -1], np.int32)[own]
     kinds = {kind for kind, _ in known}
     if len(kinds) > 1 and kinds != {int, float}:
         raise InputError(f"{place} mixes text, numbers or booleans; make them of one kind")
-    return _merged(LabelCodes(numbers, [value for _, value in known]), column, place)
+    found = _merged(LabelCodes(numbers, [value for _, value in known]), column, place)
+    return found if as_written or not is_of_text(column) else as_numbers(found)
+
+
+def as_numbers(found: LabelCodes) -> LabelCodes:
+    """Return labels as numbers or booleans where all of their values are written as such."""
+    values = numbers_of(found.values)
+    return found if values is None else _whole(LabelCodes(found.numbers, values))
 
 
 def _factorized(cells: pd.Series) -> tuple[np.ndarray, list[Any]]:
@@ -358,11 +372,20 @@ def _merged(found: LabelCodes, column: pd.Series, place: str) -> LabelCodes:
 
 def whole(found: LabelCodes, column: pd.Series) -> LabelCodes:
     """Return labels as ints where all of them are whole numbers; categories stay as they are."""
+    return _distinct(found) if isinstance(column.dtype, pd.CategoricalDtype) else _whole(found)
+
+
+def _whole(found: LabelCodes) -> LabelCodes:
     values: list[Any] = found.values
-    if all(map(_is_whole, values)) and not isinstance(column.dtype, pd.CategoricalDtype):
+    if all(map(_is_whole, values)):
         values = [int(value) for value in values]
+    return _distinct(LabelCodes(found.numbers, values))
+
+
+def _distinct(found: LabelCodes) -> LabelCodes:
+    """Return labels of which no two are equal."""
     places: dict[LabelValue, int] = {}
-    moved = [places.setdefault(value, len(places)) for value in values]
+    moved = [places.setdefault(value, len(places)) for value in found.values]
     return LabelCodes(np.array([*moved, -1], np.int32)[found.numbers], list(places))
 
 
@@ -380,21 +403,6 @@ def label_cells(column: pd.Series, place: str) -> list[LabelValue | None]:
 def _plain(cell: Any) -> Any:
     value = plain_cell(cell)
     return None if isinstance(value, str) and not value.strip() else value
-
-
-def plain_cell(cell: Any) -> Any:
-    """Return a cell as Python's own number or text: dates by ISO 8601, decimals as numbers.
-
-    >>> plain_cell(Decimal("4.50")), plain_cell(pd.Timestamp("2024-02-29"))
-    (4.5, '2024-02-29')
-    """
-    if isinstance(cell, Decimal):
-        return int(cell) if cell == cell.to_integral_value() else float(cell)
-    if isinstance(cell, datetime.date | datetime.time):
-        return cell.isoformat().removesuffix("T00:00:00")
-    if isinstance(cell, datetime.timedelta):
-        return str(cell)
-    return cell.item() if isinstance(cell, np.generic) else cell
 
 
 def with_joined_text(
@@ -481,9 +489,4 @@ def _written_cells(column: pd.Series, source: str, frame: pd.DataFrame) -> list[
             f"{source}: {show([str(column.name)], frame)} holds lists or objects, which cannot be "
             "joined into a text; leave it out of `text`"
         )
-    return ["" if cell is None else _shown(cell) for cell in cells]
-
-
-def _shown(cell: Any) -> str:
-    value = plain_cell(cell)
-    return str(int(value) if isinstance(value, float) and value.is_integer() else value)
+    return ["" if cell is None else shown(cell) for cell in cells]

@@ -110,6 +110,7 @@ def _read(
         raise InputError(f"{path}: cannot be read ({reason}); check path and rights") from None
     has_types = kind in (None, "parquet", "feather")
     frame.attrs[_STATED] = {
+        "text": kind in _DELIMITERS,
         "names": kind not in ("jsonl", "json"),
         "types": dict(reading.declared) if has_types else None,
         "rows": reading.rows.to_plain(),
@@ -150,11 +151,16 @@ def is_named_by_rows(frame: pd.DataFrame) -> bool:
     return not frame.attrs.get(_STATED, {}).get("names", True)
 
 
+def is_of_text(table: pd.DataFrame | pd.Series) -> bool:
+    """Return whether cells are of CSV or TSV, where a number is a text that is written as one."""
+    return bool(table.attrs.get(_STATED, {}).get("text", False))
+
+
 def stated_dtype(frame: pd.DataFrame, name: str) -> str | None:
     """Return a column's dtype; None where it is nowhere stated (CSV, TSV, JSONL).
 
-    There it is inferred from all cells, and tells of single ones: 1 and 2 are int64, and float64
-    where one row has a gap or says 1.0. A gap does the same to whole numbers of Parquet.
+    There it follows from all cells, and tells of single ones: 1 and 2 are int64, and float64 where
+    one row has a gap. A gap does the same to whole numbers of Parquet.
     """
     types = frame.attrs.get(_STATED, {}).get("types", {})
     if types is None:

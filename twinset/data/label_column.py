@@ -37,6 +37,7 @@ class LabelColumn:
         rows: (n,) their rows in the table, from 0.
         owners: (n,) number of each row's owner; None: each row is its own.
         is_typed: whether its source states types, and not the cells alone.
+        is_of_text: whether numbers are texts that are written as such (CSV).
         row_numbers: what messages call rows.
     """
 
@@ -47,6 +48,7 @@ class LabelColumn:
     rows: np.ndarray
     owners: np.ndarray | None = None
     is_typed: bool = True
+    is_of_text: bool = False
     row_numbers: RowNumbers = field(default_factory=RowNumbers)
 
     @property

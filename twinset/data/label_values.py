@@ -16,7 +16,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from twinset.data.columns import LabelCodes
+from twinset.data.columns import LabelCodes, as_numbers
 from twinset.data.label_column import (
     LabelColumn,
     check_number_of_values,
@@ -210,7 +210,9 @@ def _places(found: Sequence[LabelValue], values: Sequence[LabelValue], merge: bo
 
 
 def _from_table(column: LabelColumn, merge: bool, notes: list[str]) -> PublicLabels:
-    """Return all values as public, unless one is rare."""
+    """Return all values as public, unless one is rare; what kind they are follows from them all."""
+    if column.is_of_text:
+        column = replace(column, codes=as_numbers(column.codes))
     check_number_of_values(column.codes, column.place, column.name)
     spellings, whose = variants(column), TABLE
     if merge and spellings:

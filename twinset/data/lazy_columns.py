@@ -111,7 +111,7 @@ class Texts(LazySequence[str]):
 
     def some(self, places: np.ndarray) -> Texts:
         """Return those of them in rising places, from 0."""
-        return Texts(self._column, self.rows[places])
+        return Texts(self._column, self.rows[places], self._mended)
 
     def rows_where(self, holds: Callable[[str], bool]) -> list[int]:
         """Return the table's rows, from 0, of texts of which something holds.

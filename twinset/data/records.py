@@ -30,6 +30,7 @@ from twinset.data.columns import (
 )
 from twinset.data.formats import (
     is_named_by_rows,
+    is_of_text,
     read_frame,
     reading_notes,
     row_name,
@@ -193,7 +194,8 @@ def records_from_frame(
     text, attributes = choose_columns(frame, text, attributes, source, notes)
     places = _places(frame, (text, *attributes), source)
     there = {text: has_text(frame[text], places[text])}
-    codes = {name: label_codes(frame[name], places[name]) for name in attributes}
+    as_written = rules is not None
+    codes = {name: label_codes(frame[name], places[name], as_written) for name in attributes}
     there |= {name: found.has_value for name, found in codes.items()}
     most = len(frame) if drop_empty else 0 if strict else len(frame) // FEW
     rows = _kept_rows(there, frame, places, most, notes)
@@ -271,8 +273,8 @@ def _label_column(
     owners: np.ndarray | None,
 ) -> LabelColumn:
     is_typed = stated_dtype(frame, name) is not None or is_named_by_rows(frame)
-    numbers = row_numbers(frame)
-    return LabelColumn(name, show([name], frame), place, codes, rows, owners, is_typed, numbers)
+    source = is_typed, is_of_text(frame), row_numbers(frame)
+    return LabelColumn(name, show([name], frame), place, codes, rows, owners, *source)
 
 
 def _settled(
@@ -317,7 +319,8 @@ def _owners(
             f"{source}: `owner={owner!r}` is the text or a label already; name another"
         )
     cells = frame[owner] if len(rows) == len(frame) else frame[owner].iloc[rows]
-    missing = rows[cells.isna().to_numpy(bool)]
+    blank = [isinstance(cell, str) and not cell.strip() for cell in cells]
+    missing = rows[cells.isna().to_numpy(bool) | np.array(blank, bool)]
     if len(missing):
         raise InputError(
             f"{source}: {show([owner], frame)} is missing in {len(missing)} rows, first in "

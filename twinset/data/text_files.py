@@ -21,6 +21,7 @@ from typing import IO, Any
 import pandas as pd
 from charset_normalizer import CharsetMatches, from_bytes
 
+from twinset.data.cells import typed
 from twinset.data.lazy_columns import ROWS_AT_ONCE, Reading, RowNumbers
 from twinset.errors import InputError
 from twinset.files.limits import MOST_CELL, MOST_LINE, check_names, inflated
@@ -336,17 +337,21 @@ def delimited(path: Path, layout: Layout) -> Reading:
 
     def whole() -> pd.DataFrame:
         with _delimited(path, layout, _check_rows(path, layout, rows)) as raw:
-            return pd.read_csv(raw, **options)
+            return _typed(pd.read_csv(raw, **options))
 
     def pieces() -> Iterator[pd.DataFrame]:
         with _delimited(path, layout, _check_rows(path, layout, rows)) as raw:
-            yield from pd.read_csv(raw, chunksize=ROWS_AT_ONCE, **options)
+            yield from map(_typed, pd.read_csv(raw, chunksize=ROWS_AT_ONCE, **options))
 
     def column(place: int, name: str) -> pd.Series:
         with _delimited(path, layout, "the header") as raw:
-            return pd.read_csv(raw, usecols=[place], **options)[name]
+            return typed(pd.read_csv(raw, usecols=[place], **options)[name])
 
     return Reading(whole, pieces, column, rows=rows)
+
+
+def _typed(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.apply(typed) if len(frame.columns) else frame
 
 
 def _delimited_options(layout: Layout) -> dict[str, Any]:
@@ -356,7 +361,7 @@ def _delimited_options(layout: Layout) -> dict[str, Any]:
         "skiprows": layout.skipped,
         "keep_default_na": False,
         "na_values": [""],
-        "low_memory": False,  # types are inferred once a column, not once a block of rows
+        "dtype": "str",  # else one cell would decide what all others of its column are
     }
 
 
