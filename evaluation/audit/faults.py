@@ -143,7 +143,8 @@ class MarginalNoiseOfWeightOne(TokenMarginals):
 
     def output(self, present: bool) -> np.ndarray:
         """See `Release`."""
-        counts = counted(present, 0.0, self.randomness)[0].counts[0].ravel()
+        found = counted(present, 0.0, self.randomness)[0]
+        counts = np.concatenate([found.counts[0].ravel(), found.lengths[0].ravel()])
         self.event = GaussianRelease(self.sigma, self.what)
         noisy = add_gaussian_(torch.from_numpy(counts), self.sigma * LONGEST, self.randomness)
         return noisy.numpy()

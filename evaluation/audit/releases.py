@@ -17,6 +17,7 @@ from evaluation.audit.mechanism import Finding
 from twinset.privacy.accounting.accountant import epsilon
 from twinset.privacy.accounting.events import Event, GaussianRelease
 from twinset.privacy.mechanism.label_counts import release_label_counts
+from twinset.privacy.mechanism.length_bins import LengthBins
 from twinset.privacy.mechanism.private_regression import Descent, Regressions, fit_regressions
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.privacy.mechanism.token_marginals import TokenMarginals as Marginals
@@ -27,6 +28,7 @@ OTHERS = 3  # units that are always there
 COUNTED = 100  # others of each label, so that no count is cut at 0
 WEIGHTS = np.repeat([0.0, 1.0, 0.25], [1, 8, 56])  # of tokens; the first is not counted
 LONGEST = float(np.sqrt(WEIGHTS @ WEIGHTS))
+BINS = LengthBins(len(WEIGHTS), end=0)  # of lengths; the target is as long as the longest
 OWNED = 2  # records of the target, where a release counts those of an owner
 DESCENT = Descent(steps=3)  # few: what the attacker sees is the end of all of them
 
@@ -72,17 +74,17 @@ class LabelCounts(Release):
 
 
 class TokenMarginals(Release):
-    """Weighted counts; the target's are as long as they may be, and it has a label alone."""
+    """Weighted counts; the target's are as long as they may be, its label and length no other's."""
 
     what = "token marginals"
-    direction = np.concatenate([np.zeros_like(WEIGHTS), WEIGHTS])
+    direction = np.concatenate([np.zeros_like(WEIGHTS), WEIGHTS, np.eye(2 * len(BINS))[-1]])
 
     def output(self, present: bool) -> np.ndarray:
         """See `Release`."""
         found, event = counted(present, self.noise_multiplier, self.randomness)
         assert event is not None
         self.event = event
-        return (found.counts[0] * WEIGHTS).ravel()
+        return np.concatenate([(found.counts[0] * WEIGHTS).ravel(), found.lengths[0].ravel()])
 
 
 def counted(
@@ -92,7 +94,7 @@ def counted(
     target = [[(range(len(WEIGHTS)), (1,))]] * present
     units = [[(range(1, 3), (0,))]] * OTHERS + target
     weights = TokenWeights(WEIGHTS, LONGEST)
-    return release_token_marginals(units, [2], weights, noise_multiplier, randomness)
+    return release_token_marginals(units, [2], weights, noise_multiplier, randomness, BINS)
 
 
 class TeacherWeights(Release):

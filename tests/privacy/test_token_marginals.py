@@ -5,6 +5,7 @@ import pytest
 from scipy.stats import norm
 
 from twinset.privacy.mechanism import token_marginals
+from twinset.privacy.mechanism.length_bins import LengthBins
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.privacy.mechanism.token_marginals import TokenMarginals, release_token_marginals
 from twinset.privacy.mechanism.token_weights import COMMON, LEAST, RARE, TokenWeights
@@ -19,18 +20,21 @@ TEXTS = [
 WEIGHTS = TokenWeights(
     np.where(np.arange(VOCABULARY) % 2, 1.0, 0.25) * np.sign(range(VOCABULARY)), 4
 )
+BINS = LengthBins(64, END)
+LONGEST = (2 * (WEIGHTS.bound**2 + 1)) ** 0.5  # of two attributes, tokens and length
 
 
-def released(units, noise=0.0, seed=0):
+def released(units, noise=0.0, seed=0, bins=BINS):
     marginals, event = release_token_marginals(
-        units, (2, 2), WEIGHTS, noise, Randomness.for_tests(seed)
+        units, (2, 2), WEIGHTS, noise, Randomness.for_tests(seed), bins
     )
     return marginals, event
 
 
 def flat(marginals):
-    """What noise is alike on: counts times their tokens' weights."""
-    return np.concatenate([(each * WEIGHTS.weights).ravel() for each in marginals.counts])
+    """What noise is alike on: counts times their tokens' weights, and counts of lengths."""
+    tokens = [(each * WEIGHTS.weights).ravel() for each in marginals.counts]
+    return np.concatenate([*tokens, *(each.ravel() for each in marginals.lengths)])
 
 
 def test_it_counts_texts_that_have_a_token_for_each_label_value():
@@ -41,16 +45,33 @@ def test_it_counts_texts_that_have_a_token_for_each_label_value():
     assert counts[0][0, 9] == 0
 
 
+def test_it_counts_texts_of_each_length_for_each_label_value():
+    first, second = released(TEXTS)[0].lengths
+    bins = [BINS.of(ids) for ((ids, _),) in TEXTS]
+    assert bins == [0, 0, len(BINS) - 1]  # three tokens, two, and one that does not end
+    assert first[0, 0] == first[1, 0] == first[1, -1] == pytest.approx(1, abs=1e-5)
+    assert second[1, 0] == pytest.approx(2, abs=1e-5) and second[0, -1] == pytest.approx(
+        1, abs=1e-5
+    )
+    assert first.sum() == second.sum() == pytest.approx(3, abs=1e-4)
+
+
+def test_lengths_are_counted_only_if_asked_for():
+    marginals, _ = released(TEXTS, 3.0, bins=None)
+    assert not marginals.lengths and marginals.deviation == 3.0 * WEIGHTS.bound * 2**0.5
+    assert released(TEXTS, 3.0)[0].deviation == pytest.approx(3.0 * LONGEST)
+
+
 @pytest.mark.parametrize("gone", range(len(TEXTS)))
 def test_a_unit_moves_the_counts_by_the_length_that_noise_is_measured_in(gone):
     fewer = [unit for i, unit in enumerate(TEXTS) if i != gone]
     change = flat(released(TEXTS)[0]) - flat(released(fewer)[0])
-    assert 0 < np.linalg.norm(change) <= WEIGHTS.bound * 2**0.5
+    assert 0 < np.linalg.norm(change) <= LONGEST
 
 
 def test_an_owner_of_many_texts_moves_them_no_further():
     owner = [TEXTS[2][0]] * 5 + [TEXTS[0][0]] * 3
-    assert np.linalg.norm(flat(released([owner])[0])) <= WEIGHTS.bound * 2**0.5
+    assert np.linalg.norm(flat(released([owner])[0])) <= LONGEST
 
 
 def test_a_text_that_is_too_long_counts_for_less_all_tokens_alike():
@@ -87,6 +108,10 @@ def test_what_is_kept_to_resume_from_is_what_was_released(tmp_path):
     read = TokenMarginals.load(tmp_path / "m.npz")
     assert (flat(read) == flat(marginals)).all()
     assert (read.noise == marginals.noise).all() and read.units == marginals.units
+    assert [each.shape for each in read.lengths] == [(2, len(BINS))] * 2
+    without, _ = released(TEXTS, 3.0, bins=None)
+    without.save(tmp_path / "m.npz")
+    assert not TokenMarginals.load(tmp_path / "m.npz").lengths
 
 
 def advantage(runs=2000):

@@ -43,6 +43,8 @@ DIFFERS = {
     "model/model.safetensors": "weights: post-processing of noisy sums on a grid",
     "model/token_tilt.safetensors": "fitted to noisy counts on a grid: post-processing",
     "model/checksums.json /token_tilt.safetensors": "a hash of it",
+    "model/text_lengths.safetensors": "shares by noisy counts on a grid: post-processing",
+    "model/checksums.json /text_lengths.safetensors": "a hash of it",
     "model/twinset.json /label_counts/#/#": "whole numbers with noise",
     "model/checksums.json /model.safetensors": "a hash of these weights",
     "model/checksums.json /twinset.json": "a hash of these counts",

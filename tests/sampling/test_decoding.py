@@ -15,7 +15,14 @@ from twinset.models.base_model import context_length
 from twinset.models.precision import fuse
 from twinset.sampling import decoding, row_memory
 from twinset.sampling import kv_cache as kvcache
-from twinset.sampling.decoding import Request, attention_span, check_decoding, decode, generate
+from twinset.sampling.decoding import (
+    Ending,
+    Request,
+    attention_span,
+    check_decoding,
+    decode,
+    generate,
+)
 from twinset.sampling.row_memory import RowMemory
 from twinset.sampling.sampler import MOST_UNFINISHED, Sampler, is_usable
 from twinset.sampling.token_sampling import guided, next_tokens
@@ -586,3 +593,21 @@ def test_the_least_mass_is_the_first_token_and_not_a_loop_without_end(least):
     logits = torch.tensor([[0.0, 3.0, 1.0]]).expand(50, 3)
     drawn = next_tokens(logits, config, torch.Generator().manual_seed(0))
     assert len(set(drawn.tolist())) == 1
+
+
+def test_a_row_ends_neither_before_nor_long_after_it_may(model):
+    """The end token is impossible before the least length, and at the most a row is over."""
+
+    def never(ids):
+        return False
+
+    def rows(ending, end):
+        waiting = deque(Request(i, ((5, 6, 7),), ending=ending) for i in range(40))
+        return [ids for _, ids in decode(model, waiting, end, 30, DRAWN, torch.Generator())]
+
+    end = rows(None, -1)[0][2]  # a token that rows have early
+    assert any(end in ids[:8] for ids in rows(None, end))
+    found = rows(Ending(8, 12, never), end)
+    assert not any(end in ids[:8] for ids in found)
+    assert {len(ids) for ids in found} <= set(range(9, 13)) and max(map(len, found)) == 12
+    assert {len(ids) for ids in rows(Ending(8, 12, lambda ids: True), end)} == {8}

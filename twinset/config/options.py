@@ -108,7 +108,7 @@ PRIVACY = (
     Option("max_records_per_owner", int, "`owner`: m, records of an owner in a step."),
     Option("group_size", int, "State what holds for any so many records together, too."),
     Option("label_count_share", float, "Share of ε for the noisy label counts."),
-    Option("marginal_share", float, "Share of ε for noisy counts of tokens; 0: none."),
+    Option("marginal_share", float, "Share of ε for noisy counts of tokens and lengths; 0: none."),
     Option(
         "teacher_share",
         float,

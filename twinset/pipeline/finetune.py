@@ -41,6 +41,7 @@ from twinset.privacy.mechanism.randomness import Randomness
 from twinset.privacy.statement.ledger import Ledger
 from twinset.progress import Progress, Silent
 from twinset.sampling.naive_bayes import NaiveBayes
+from twinset.sampling.text_lengths import TextLengths
 from twinset.sampling.twin_model import TwinModel
 from twinset.training.clipped_sum import WrongPrompts
 from twinset.training.loop import NothingKept, StepContext, run_training
@@ -78,6 +79,7 @@ def finetune(
     model = run.twin_model(trainer.finished(), counts.labels)
     give_memory_back(model.model.device)  # what a step needed is more than rows do
     if counts.marginals is not None:
+        model.lengths = TextLengths.of(run.length_bins, counts.marginals)
         model.tilt_towards(counts.marginals, run.progress)
     if prepared.config.privacy.teacher_share:
         model.teacher = _teacher(run, policy, model)

@@ -8,6 +8,7 @@ from typing import Any
 from twinset.data.schema import Combination
 from twinset.data.tokenization import TokenisedRecords, text_budget
 from twinset.pipeline.prepare import Prepared
+from twinset.privacy.mechanism.length_bins import LengthBins
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.privacy.mechanism.units import Units
 from twinset.privacy.statement.ledger import Ledger
@@ -45,6 +46,11 @@ class FinetuningRun:
         """The longest text that is trained on, in tokens."""
         most = self.prepared.config.training.max_tokens
         return text_budget(self.tokens.prompts, self.tokens.context, most)
+
+    @property
+    def length_bins(self) -> LengthBins:
+        """What is counted of texts' lengths."""
+        return LengthBins(self.longest_text, self.prepared.base.tokenizer.eos_token_id)
 
     def twin_model(self, model: Any, label_counts: dict[Combination, int]) -> TwinModel:
         """Return what writes rows with a model, trained or not, in shares as counted."""

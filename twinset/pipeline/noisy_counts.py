@@ -1,4 +1,4 @@
-"""What a run counts in its private records beside its training: labels, and tokens by label."""
+"""What a run counts in its private records beside its training: labels, tokens and lengths."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class NoisyCounts:
 
     Args:
         labels: texts of each label combination.
-        marginals: texts by label value and token; None: not asked for.
+        marginals: texts by label value and token, and by length; None: not asked for.
     """
 
     labels: LabelCounts
@@ -72,7 +72,7 @@ def _units(run: FinetuningRun) -> Iterator[list[int]]:
 
 
 def token_marginals(run: FinetuningRun, labels: LabelCounts) -> TokenMarginals:
-    """Count texts by token and label with noise, and record what that spends.
+    """Count texts by label and token, and by length, with noise, and record what that spends.
 
     For what it guarantees see `twinset.privacy.statement.theorems`, TOKEN_MARGINALS. What tokens
     count follows from rows of the base model, which no record was shown to, and from labels
@@ -87,6 +87,7 @@ def token_marginals(run: FinetuningRun, labels: LabelCounts) -> TokenMarginals:
         base.token_weights(run.progress),
         noise,
         run.randomness,
+        run.length_bins,
     )
     if event is not None:
         run.ledger.record(event)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
@@ -34,6 +34,25 @@ WINDOWS = ("sliding_window", "window_size")  # as configurations call it
 
 
 @dataclass(frozen=True)
+class Ending:
+    """Where a row ends, beside its end token and the longest row.
+
+    Args:
+        least: tokens before which it does not end.
+        most: tokens with which it ends at the latest.
+        here: whether a row of these ids, `least` or more, ends as it stands.
+    """
+
+    least: int
+    most: int
+    here: Callable[[Sequence[int]], bool]
+
+    def reached(self, ids: Sequence[int]) -> bool:
+        """Return whether a row of these ids ends."""
+        return len(ids) >= self.most or (len(ids) >= self.least and self.here(ids))
+
+
+@dataclass(frozen=True)
 class Request:
     """A row to be written.
 
@@ -42,11 +61,13 @@ class Request:
         prompts: token ids of its prompt; under guidance, of a wrong prompt behind it.
         bias: (V,) added to the logits of tokens that the row has not yet, the end apart; None:
             nothing is.
+        ending: None: wherever the model ends it.
     """
 
     key: int
     prompts: tuple[tuple[int, ...], ...]
     bias: Tensor | None = None
+    ending: Ending | None = None
 
 
 # Waiting rows, end of text, longest row, settings, draws → key and ids of each row as it ends.
@@ -215,7 +236,13 @@ class _Row:
     """A row being written."""
 
     key: int
+    ending: Ending | None
     ids: list[int] = field(default_factory=list)
+
+    @property
+    def may_end(self) -> bool:
+        """Whether the model may end it with its next token, the `least` and one."""
+        return self.ending is None or len(self.ids) >= self.ending.least
 
 
 @dataclass
@@ -270,12 +297,14 @@ class _Batch:
             self._slots.append(_Slot(prompt[-1], before))
         if self._bias is not None and request.bias is not None:
             self._bias[len(self.rows)] = request.bias
-        self.rows.append(_Row(request.key))
+        self.rows.append(_Row(request.key, request.ending))
 
     def write_token(self, generator: torch.Generator, end: int, max_new_tokens: int) -> list[_Row]:
         """Append one token a row; return the rows that have ended, which leave the batch."""
         bias = None if self._bias is None else self._bias[: len(self.rows)]
-        tokens = drawn_tokens(*self.logits(), self._config, generator, bias, end)
+        own, wrong = self.logits()
+        own[[not row.may_end for row in self.rows], end] = -math.inf
+        tokens = drawn_tokens(own, wrong, self._config, generator, bias, end)
         return self._advance(tokens.tolist(), end, max_new_tokens)
 
     def logits(self) -> tuple[Tensor, Tensor | None]:
@@ -307,7 +336,8 @@ class _Batch:
                 self._bias[i, token] = 0.0
             for slot in self._slots_of(i):
                 self._slots[slot] = _Slot(token, self._slots[slot].position + 1)
-            if token == end or len(row.ids) == max_new_tokens:
+            ends = row.ending is not None and row.ending.reached(row.ids)
+            if ends or token == end or len(row.ids) == max_new_tokens:
                 self._remove(i)
                 ended.append(row)
         return ended

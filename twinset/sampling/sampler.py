@@ -23,17 +23,21 @@ from twinset.data.templates import wrong_combinations
 from twinset.errors import DAMAGED, InputError
 from twinset.files.atomic import whole_file
 from twinset.models.packed_layers import PackedLinears
-from twinset.sampling.decoding import Engine, Request, attention_span, decode
-from twinset.sampling.endings import cut_at_sentence
+from twinset.sampling.decoding import Ending, Engine, Request, attention_span, decode
+from twinset.sampling.endings import SentenceEnds, cut_at_sentence
 
 LOOP_WORDS, LOOP_TIMES = 3, 5  # the same three words five times over is a loop
+LENGTH_STREAM = 1  # of random numbers that lengths are drawn by
 MOST_UNFINISHED = 5  # texts that are drawn again for a row because they have no end; then cut
 UNUSABLE, FILTERED, UNFINISHED, DENIED = "unusable", "filtered", "unfinished", "denied"
 COUNTED = (FILTERED, UNFINISHED, DENIED)  # fields of a row
 READ_TOGETHER = 32  # rows that the teacher reads at once
+OVERTIME = 16  # tokens, or half as many as it has, in which a row's last sentence is to end
 
 # Labels and token ids of rows → whether other labels are likelier for each.
 Denies = Callable[[Sequence[Combination], Sequence[Sequence[int]]], list[bool]]
+# Label combination, draws → how many tokens a row is to have.
+DrawLength = Callable[[Combination, np.random.Generator], int]
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,7 @@ class Sampler:
         engine: writes token ids; None: `decoding.decode`.
         biases: of every combination, see `decoding.Request`; None: there are none.
         denies: what teacher and released counts say; None: nothing is asked.
+        length: draws how long a row is to be; None: it ends where the model ends it.
     """
 
     def __init__(
@@ -81,12 +86,15 @@ class Sampler:
         engine: Engine | None = None,
         biases: Mapping[Combination, torch.Tensor] | None = None,
         denies: Denies | None = None,
+        length: DrawLength | None = None,
     ) -> None:
-        self._biases, self._denies = biases or {}, denies
+        self._biases, self._denies, self._length = biases or {}, denies, length
+        self._ends = SentenceEnds(tokenizer)
         packed = None if config.engine == "compiled" else PackedLinears(model)
         self._engine = engine or partial(decode, model, packed=packed)
         self._model, self._tokenizer, self._prompts = model, tokenizer, prompts
         self._config, self._stream = config, stream
+        self._longest_text = max_new_tokens
         budget = attention_span(model) - max(map(len, prompts.values()))
         self._max_new_tokens = min(config.max_new_tokens or max_new_tokens, budget)
 
@@ -114,9 +122,10 @@ class Sampler:
         spare: dict[int, str] = {}  # unfinished and denied texts, where nothing better comes
         refused: list[Counter[str]] = [Counter() for _ in wanted]
         generator, wrong = _streams(self._config.seed, self._stream)
-        waiting = deque(self._request(i, c, wrong) for i, c in enumerate(wanted))
+        lengths = self._lengths(wanted)
+        waiting = deque(self._request(i, wanted[i], wrong, lengths[i]) for i in range(len(wanted)))
         while waiting:  # again, where rows of the last ones that were judged are drawn anew
-            for i, text, why in self._judged(waiting, generator, wanted, refused):
+            for i, text, why in self._judged(waiting, generator, wanted, refused, lengths):
                 if why is None:
                     found[i] = text
                 else:
@@ -124,7 +133,7 @@ class Sampler:
                     if why in (UNFINISHED, DENIED):
                         spare[i] = text
                     if refused[i].total() < self._config.max_redraws:
-                        waiting.appendleft(self._request(i, wanted[i], wrong))
+                        waiting.appendleft(self._request(i, wanted[i], wrong, lengths[i]))
                     elif i in spare:
                         found[i] = spare[i]
                 on_progress(len(found))
@@ -138,10 +147,12 @@ class Sampler:
         generator: torch.Generator,
         wanted: Sequence[Combination],
         refused: Sequence[Counter[str]],
+        lengths: Sequence[int | None],
     ) -> Iterator[tuple[int, str, str | None]]:
         """Yield each row as it ends: its number, text, and why it is to be drawn again."""
         written, together = self._written(waiting, generator), READ_TOGETHER if self._denies else 1
-        while some := list(islice(written, together)):
+        ended = ((i, self._ended(ids, lengths[i])) for i, ids in written)
+        while some := list(islice(ended, together)):
             texts = {i: self._text(ids) for i, ids in some}
             why = {i: self._refusal(ids, texts[i], refused[i][UNFINISHED]) for i, ids in some}
             most = self._config.teacher_redraws
@@ -175,10 +186,11 @@ class Sampler:
         """Return token ids of rows as the model writes them, usable or not, by combination."""
         wanted = [c for c, n in counts.items() for _ in range(n)]
         generator, wrong = _streams(self._config.seed, self._stream)
-        waiting = deque(self._request(i, c, wrong) for i, c in enumerate(wanted))
+        lengths = self._lengths(wanted)
+        waiting = deque(self._request(i, wanted[i], wrong, lengths[i]) for i in range(len(wanted)))
         found: dict[Combination, list[list[int]]] = {c: [] for c in counts}
         for done, (i, ids) in enumerate(self._written(waiting, generator), start=1):
-            found[wanted[i]].append(ids)
+            found[wanted[i]].append(self._ended(ids, lengths[i]))
             on_progress(done)
         return found
 
@@ -188,13 +200,46 @@ class Sampler:
         end = self._tokenizer.eos_token_id
         return self._engine(waiting, end, self._max_new_tokens, self._config, generator)
 
-    def _request(self, index: int, combination: Combination, wrong: np.random.Generator) -> Request:
+    def _request(
+        self, index: int, combination: Combination, wrong: np.random.Generator, length: int | None
+    ) -> Request:
         """Ask for a row, with the prompt of a wrong combination where there is another one."""
         known, asked = tuple(self._prompts), [combination]
         if len(known) > 1:
             asked += wrong_combinations(combination, known, 1, wrong)
         prompts = tuple(tuple(self._prompts[c]) for c in asked)
-        return Request(index, prompts, self._biases.get(combination))
+        return Request(index, prompts, self._biases.get(combination), self._ending(length))
+
+    def _lengths(self, wanted: Sequence[Combination]) -> list[int | None]:
+        """Draw how many tokens each row is to have; None: as many as the model writes."""
+        if self._length is None:
+            return [None] * len(wanted)
+        rng = np.random.default_rng([self._config.seed, self._stream, LENGTH_STREAM])
+        drawn = (self._length(combination, rng) for combination in wanted)
+        # A text as long as the longest goes on; one that is cut shorter ends where it happens to.
+        goes_on = self._config.endings == "keep" and self._max_new_tokens == self._longest_text
+        return [n if n < self._max_new_tokens or goes_on else None for n in drawn]
+
+    def _ending(self, length: int | None) -> Ending | None:
+        """Return where a row ends: with the first sentence of so many tokens, or soon behind."""
+        if length is None:
+            return None
+        most = min(self._max_new_tokens, length + max(OVERTIME, length // 2))
+        return Ending(length, most, self._ends.here)
+
+    def _ended(self, ids: list[int], length: int | None) -> list[int]:
+        """Return a row up to the end of the sentence that is nearest to its length.
+
+        One without such an end is cut there; one that goes on to the longest length stays.
+        """
+        if length is None or length >= self._max_new_tokens:
+            return ids
+        end = self._tokenizer.eos_token_id
+        text = ids[: ids.index(end)] if end in ids else ids
+        nearest = self._ends.nearest(text, length)
+        if end in ids and (nearest is None or len(text) - length <= length - nearest):
+            return ids
+        return text[:length] if nearest is None else [*text[:nearest], end]
 
     def _text(self, ids: list[int]) -> str:
         """Decode up to the end-of-text token; a text cut off before it loses its last word."""

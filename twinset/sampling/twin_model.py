@@ -30,6 +30,7 @@ from twinset.models.device import AUTO
 from twinset.models.hidden_states import Questions
 from twinset.models.hub import quiet
 from twinset.models.teacher import Teacher
+from twinset.privacy.mechanism.length_bins import LengthBins
 from twinset.privacy.mechanism.token_marginals import TokenMarginals
 from twinset.privacy.mechanism.token_weights import TokenWeights
 from twinset.privacy.statement.guarantee import Guarantee, guarantee
@@ -44,6 +45,7 @@ from twinset.sampling.label_classifier import LabelClassifier
 from twinset.sampling.naive_bayes import NaiveBayes
 from twinset.sampling.row_shards import draw_groups, groups_of
 from twinset.sampling.sampler import RowGroups, Sampler
+from twinset.sampling.text_lengths import TextLengths
 from twinset.sampling.token_tilt import TokenTilt, expected_presence, fit_tilt
 from twinset.sampling.vllm_engine import VllmEngine
 
@@ -71,6 +73,8 @@ class TwinModel:
         ledger: what training spent.
         base_origin: where the base model came from; no path of this machine.
         tilt: brings the rows' words nearer to those of the private texts; None: as they are.
+        lengths: of the private texts, which rows have where they have the tilt; None: rows end
+            where the model ends them.
         teacher: tells a text's labels; None: nothing does.
         words: what tokens say of labels, beside the teacher; None: they were not counted.
         base_name: what the base model is called; no path of this machine; "" where nobody said.
@@ -85,6 +89,7 @@ class TwinModel:
     ledger: Ledger
     base_origin: str
     tilt: TokenTilt | None = None
+    lengths: TextLengths | None = None
     teacher: Teacher | None = None
     words: NaiveBayes | None = None
     base_name: str = ""
@@ -163,14 +168,30 @@ class TwinModel:
 
     def sampler(self, sampling: SamplingConfig, stream: int) -> Sampler:
         """Return what draws rows, with random numbers of its own for each stream."""
+        return self._sampler(sampling, stream, bool(sampling.tilt))
+
+    def _sampler(self, sampling: SamplingConfig, stream: int, has_lengths: bool) -> Sampler:
         sampling, prompts = self._settled(sampling), self._prompts
         engine = self._vllm.decode if sampling.engine == "vllm" else None
         model = self._fastest if engine is None else self.model
         longest, biases = self.text_tokens, self._biases(sampling.tilt)
         denies = self._denies if self.teacher is not None and sampling.teacher_redraws else None
         return Sampler(
-            model, self.tokenizer, prompts, sampling, longest, stream, engine, biases, denies
+            model,
+            self.tokenizer,
+            prompts,
+            sampling,
+            longest,
+            stream,
+            engine,
+            biases,
+            denies,
+            self._length if has_lengths and self.lengths is not None else None,
         )
+
+    def _length(self, combination: Combination, rng: np.random.Generator) -> int:
+        assert self.lengths is not None
+        return self.lengths.draw(self.schema, combination, rng)
 
     def _settled(self, sampling: SamplingConfig) -> SamplingConfig:
         return sampling.settled(self.teacher is not None)
@@ -226,7 +247,7 @@ class TwinModel:
     ) -> dict[Combination, list[list[int]]]:
         total = min(most, self.ledger.records)
         wanted = {c: n for c, n in proportional(self.label_counts, total).items() if n}
-        draw = self.sampler(REFERENCE, 0)
+        draw = self._sampler(REFERENCE, 0, has_lengths=True)  # longer rows have more tokens
         return draw.drafts(wanted, lambda done: progress.count(phase, done, total))
 
     @cached_property
@@ -305,6 +326,8 @@ class TwinModel:
             self.tokenizer.save_pretrained(folder)
         if self.tilt is not None:
             self.tilt.save(folder)
+        if self.lengths is not None:
+            self.lengths.save(folder)
         if self.teacher is not None:
             self.teacher.save(folder)
         if self.words is not None:
@@ -361,6 +384,8 @@ class TwinModel:
             )
             vocabulary = base.model.config.vocab_size
             model.tilt = TokenTilt.load(folder, model._classes, vocabulary)
+            bins = LengthBins(model.text_tokens, model.tokenizer.eos_token_id)
+            model.lengths = TextLengths.load(folder, model._classes, bins)
             model.words = NaiveBayes.load(folder, model._classes, vocabulary)
             model.teacher = model.read_teacher(folder)
             model._check()

@@ -220,13 +220,15 @@ TRAINING = Theorem(
 
 TOKEN_MARGINALS = Theorem(
     statement=(
-        "For every attribute, label value and token, how many texts have both. A token counts for "
-        "its weight, which follows from the base model's rows and the released label counts. A "
-        "unit adds one vector of bounded length to all weighted counts together; with N(0, σ²) "
-        "times that length on each they are one Gaussian release of multiplier σ, for adding or "
-        "removing one unit, or using or leaving out one record's unmasked text. Dividing by the "
-        "weights, which tokens are tilted by these counts and by rows of the trained model, and "
-        "what a token says of labels, is post-processing."
+        "For every attribute, label value and token, how many texts have both; and for every "
+        "attribute, label value and bin of lengths, how many texts have a label value and such a "
+        "length. The bins follow from the longest text that is kept. A token counts for its "
+        "weight, which follows from the base model's rows and the released label counts, a text's "
+        "length for 1. A unit adds one vector of bounded length to all weighted counts together; "
+        "with N(0, σ²) times that length on each they are one Gaussian release of multiplier σ, "
+        "for adding or removing one unit, or using or leaving out one record's unmasked text. "
+        "Dividing by the weights, which tokens are tilted by these counts and by rows of the "
+        "trained model, how long rows are, and what a token says of labels, is post-processing."
     ),
     source="Dwork and Roth 2014, 'The Algorithmic Foundations of Differential Privacy', appendix A",
 )

@@ -45,8 +45,8 @@ TWIN = Released(
         "the twin, whatever is done with it and however many rows are drawn",
         "the model and everything drawn from it",
         "the noisy counts of labels and, where the ledger names them, what follows from those of "
-        "tokens, and the teacher with all that it predicts; and this ledger (with the number of "
-        "records taken as public)",
+        "tokens and lengths, and the teacher with all that it predicts; and this ledger (with the "
+        "number of records taken as public)",
     ),
 )
 CLASSIFIER = Released(
