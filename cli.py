@@ -117,7 +117,7 @@ def generate(
     log_file: LogFile = None,
     as_json: Json = False,
 ) -> None:
-    """Fine-tune on a private table and write its twin: everything in one go."""
+    """Make a synthetic twin of a private table: learn privately, write rows, say what holds."""
     _make(data, given, dry_run, quiet, log_file, as_json)
 
 
@@ -132,7 +132,7 @@ def finetune(
     log_file: LogFile = None,
     as_json: Json = False,
 ) -> None:
-    """Fine-tune on a private table: the first half of `generate`."""
+    """Learn a private model of a table: the first half of `generate`."""
     _make(data, given, dry_run, quiet, log_file, as_json, model_only=True)
 
 

@@ -1,6 +1,8 @@
 """A plan fits the time by this machine's speed and public facts, and never by private lengths."""
 
+import json
 import random
+import re
 from dataclasses import replace
 from functools import partial
 
@@ -151,6 +153,31 @@ def test_rows_that_take_longer_than_there_is_are_named(planned, machine):
     assert len(notes.warned) == 1
     assert "writing 6000 rows alone takes about" in notes.warned[0] and "`rows=" in notes.warned[0]
     assert found.plan.steps * found.plan.batch_size >= 64
+
+
+def test_short_texts_have_more_rows_once_their_lengths_were_counted(
+    tiny_base, machine, tmp_path, monkeypatch
+):
+    """The plan supposes three quarters of the longest; how long they are is private until then."""
+    machine(1e-9, row=1e-2)
+    monkeypatch.chdir(tmp_path)
+    frame = pd.DataFrame({"text": ["so it is."] * 60, "label": ["good", "bad"] * 30})
+    options = {"epsilon": 1e6, "steps": 0, "max_tokens": 40, "max_minutes": 0.5, "guidance": 0.0}
+    options |= {"run": "r", "teacher_share": 0, "base_model": str(tiny_base)}
+    notes = Notes()
+    rows = generate(frame, "text", "label", progress=notes, **options).rows
+    (line,) = (line for line in notes.said if "rows do not fit" in line)
+    planned = int(re.search(r"there are (\d+), or more", line)[1])
+    known = json.loads((tmp_path / "r" / "internal" / "config.json").read_text())
+    assert planned < 100 and rows > 1.4 * planned
+    assert known["rows"]["most"] == rows  # so that a run that is resumed has as many
+
+
+def test_rows_by_length_are_never_fewer_than_planned_nor_more_than_usual():
+    speed = estimate.Speed(run_config({}), 100, 100, 1.0, 1, 0.0, 0.0, 0.0, 2.0, 1.0)
+    plan = make_plan(60, run_config({"epsilon": 50, "teacher_share": 0}))
+    for tokens, rows in ((100, 50), (50, 100), (10, 300), (200, 50)):
+        assert in_time.rows_by_length(50, 300, plan, speed, tokens) == rows
 
 
 @pytest.mark.parametrize(("policy", "trained"), [("uniform", 1), ("selective", 2)])

@@ -13,6 +13,7 @@ from twinset.pipeline.prepare import prepare, prepare_records
 from twinset.pipeline.request import Source
 from twinset.privacy.statement.ledger import OWNER_UNIT, UNIT
 from twinset.sampling.allocation import RowsRequest
+from twinset.sampling.twin_model import DESCRIPTION, check_base
 
 SHORT = {"epsilon": 50, "steps": 2, "max_tokens": 12, "insecure_noise_seed": 1}
 
@@ -112,3 +113,17 @@ def test_what_was_prepared_is_good_for_one_fine_tuning(frame, tiny_base):
     finetune(prepared)
     with pytest.raises(RuntimeError, match="prepare the next anew"):
         finetune(prepared)
+
+
+def test_a_model_of_private_records_is_no_base_model(tmp_path):
+    """What it spent would be counted nowhere, by a run or by `pretrain`."""
+    (tmp_path / "run" / "model").mkdir(parents=True)
+    check_base(str(tmp_path / "run"))
+    (tmp_path / "run" / "model" / DESCRIPTION).write_text("{}")
+    for place in ("run", "run/model"):
+        with pytest.raises(InputError, match="was made from private records"):
+            check_base(str(tmp_path / place))
+        config = run_config({"base_model": str(tmp_path / place)})
+        table = pd.DataFrame({"text": ["a text of words"] * 40, "label": ["a", "b"] * 20})
+        with pytest.raises(InputError, match="was made from private records"):
+            prepare(Source(table, "text", ("label",)), config)

@@ -188,3 +188,18 @@ def test_a_text_cut_shorter_than_the_private_ones_may_end_before(tiny_base):
             length=lambda c, rng, n=length: n,
         ).drafts({("bad",): 1})
     assert [row.ending is None for row in asked] == [True, True, False]
+
+
+def test_a_text_without_blanks_keeps_what_was_written(tiny_base):
+    """Cut off at its last blank nothing would be left of it, and no row would be usable."""
+    from transformers import AutoModelForCausalLM
+
+    tokenizer = _tokenizer()
+
+    def engine(waiting, end, most, config, generator):
+        while waiting:
+            yield waiting.popleft().key, ids_of(tokenizer, "a" + "bc" * 20)
+
+    model = AutoModelForCausalLM.from_pretrained(tiny_base)
+    rows = Sampler(model, tokenizer, PROMPTS, CONFIG, LONGEST, engine=engine).sample({("bad",): 2})
+    assert [row.text for row in rows] == ["a" + "bc" * 20] * 2

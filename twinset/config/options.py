@@ -90,7 +90,9 @@ TABLE = (
     Option("drop_undeclared", bool, "Leave out rows with a value that `labels` does not declare."),
     Option("delimiter", str, "CSV: what separates cells; left out: detected.", ",|;|tab|…"),
     Option("encoding", str, "CSV, JSON: as Python names it; left out: detected.", "NAME"),
-    Option("strict", bool, "Refuse what is left out or removed else: empty rows, odd characters."),
+    Option(
+        "strict", bool, "Refuse, instead of leaving out or cleaning: empty rows, odd characters."
+    ),
 )
 # Of a run; commands that measure several models hold rows out by themselves.
 HOLD_OUT = (
@@ -106,7 +108,7 @@ PRIVACY = (
     Option("no_privacy", bool, "Train without noise, for comparison. Nothing is guaranteed."),
     Option("max_grad_norm", float, "C, to which each record's gradient is clipped."),
     Option("max_records_per_owner", int, "`owner`: m, records of an owner in a step."),
-    Option("group_size", int, "State what holds for any so many records together, too."),
+    Option("group_size", int, "Also state the guarantee for any group of so many records."),
     Option("label_count_share", float, "Share of ε for the noisy label counts."),
     Option("marginal_share", float, "Share of ε for noisy counts of tokens and lengths; 0: none."),
     Option(
@@ -150,7 +152,11 @@ TRAINING = (
         "lora|qlora|full",
     ),
     Option("lora_rank", int, "Rank of the adapters."),
-    Option("steps", int, "Training steps; left out: chosen from N and the time; 0: none."),
+    Option(
+        "steps",
+        int,
+        "Training steps; 0: none. Left out: none where N·ε is below 70,000, else by N and time.",
+    ),
     Option("batch_size", int, "Expected records a step; left out: chosen from N and the time."),
     Option("learning_rate", float, "Adam's, at its peak; left out: by `method`."),
     Option("max_tokens", int, "Longest text kept, in tokens."),
@@ -163,11 +169,15 @@ TIME = (Option("max_minutes", float, "Time of the whole run, by which steps are 
 SPEED = (
     Option("physical_tokens", int, "Tokens in memory at once; changes no result."),
     Option("physical_batch", int, "The same in records; overrides the tokens."),
-    Option("precision", str, "Of matrix products in the model.", "auto|float32|bfloat16"),
+    Option(
+        "precision", str, "Number format of the model's matrix products.", "auto|float32|bfloat16"
+    ),
     Option("gradient_checkpointing", bool, "Compute layers twice instead of keeping them."),
     Option("low_memory", bool, "Keep no record's gradient, whatever time that costs."),
-    Option("processes", int, "That train and sample together; changes no guarantee."),
-    Option("device", str, "That computes; auto: a GPU, if any.", "auto|cpu|cuda|cuda:N|mps"),
+    Option(
+        "processes", int, "Processes that train and sample together; the guarantee is the same."
+    ),
+    Option("device", str, "Device to compute on; auto: a GPU, if any.", "auto|cpu|cuda|cuda:N"),
 )
 ROWS = (
     Option(
@@ -184,14 +194,23 @@ DECODING = (
     Option(
         "guidance",
         float,
-        "How hard rows are pressed towards their label; left out: 0 where a teacher judges them, "
-        "else 0.5.",
+        "Classifier-free guidance of rows towards their label; left out: 0 where a teacher judges "
+        "them, else 0.5.",
     ),
-    Option("tilt", float, "How far words are tilted towards released counts; 0 is not at all."),
+    Option(
+        "tilt",
+        float,
+        "How far words follow released counts; 0: neither words nor lengths do.",
+    ),
     Option("typical_p", float, "Typical decoding with this mass, instead of top-p."),
     Option("max_new_tokens", int, "Longest text written; left out: as in training."),
     Option("sample_batch", int, "Rows written at once, at most: fewer beyond 1 GiB (a GPU's 8)."),
-    Option("engine", str, "That writes rows; the others are made for GPUs.", "torch|compiled|vllm"),
+    Option(
+        "engine",
+        str,
+        "What writes rows; compiled and vllm are made for GPUs.",
+        "torch|compiled|vllm",
+    ),
     Option(
         "endings",
         str,
@@ -207,7 +226,7 @@ DECODING = (
     Option(
         "teacher_redraws",
         int,
-        "How often a row is drawn again whose labels teacher and noisy counts deny; 0: never.",
+        "How often a row is drawn again whose labels teacher and noisy counts reject; 0: never.",
     ),
 )
 TWIN_FILE = (
@@ -218,7 +237,11 @@ TWIN_FILE = (
 RUN = (
     Option("run", str, "Run folder; left out: runs/<table>-<n>.", "FOLDER"),
     Option("resume", bool, "Resume a run that was killed or stopped."),
-    Option("accept_spend", bool, "Go on from where it went on before, and count both."),
+    Option(
+        "accept_spend",
+        bool,
+        "Resume where the run was resumed already elsewhere, and count the ε of both.",
+    ),
 )
 OVERWRITE = (Option("overwrite", bool, "Replace an existing run or output file."),)
 SEED = (Option("seed", int, "For everything but the noise, which no seed reaches."),)

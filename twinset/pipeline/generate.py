@@ -27,6 +27,7 @@ from twinset.models.device import AUTO
 from twinset.pipeline.finetune import finetune
 from twinset.pipeline.forecast import report_cost, report_plan
 from twinset.pipeline.hold_out import keep_held_out, kept_rows
+from twinset.pipeline.plan_in_time import rows_by_length
 from twinset.pipeline.prepare import Prepared, prepare
 from twinset.pipeline.request import OutputPaths, Source
 from twinset.pipeline.run_folder import (
@@ -101,7 +102,8 @@ def generate(
         _check_decoding(prepared)
         model = _finetune(prepared, run, paths, progress, group)
         with _model_is_safe(run, progress):
-            counts = _counts(model, prepared.rows or asked, prepared.counts)
+            asked = _rows_in_time(prepared, model, run)
+            counts = _counts(model, asked, prepared.counts)
             folder = run.internal / UNFINISHED / "rows"
             rows = _kept_rows(folder, config.sampling, counts)
             if group:
@@ -216,6 +218,22 @@ def _finetune(
         model.save(run.model)
     run.keep()
     return model
+
+
+def _rows_in_time(prepared: Prepared, model: TwinModel, run: RunFolder) -> RowsRequest:
+    """Return how many rows there are, once the model tells how long they are; a resumed run knows.
+
+    What follows from released counts and from public facts tells nothing more of a record.
+    """
+    rows, speed, length = prepared.rows or RowsRequest(), prepared.speed, model.mean_length
+    if rows.most is None or speed is None or length is None:
+        return rows
+    tokens = max(map(len, prepared.prompts.values())) + length
+    most = rows_by_length(rows.most, usual_rows(_records(model)), prepared.plan, speed, tokens)
+    known = json.loads((run.internal / MADE_FROM).read_text("utf-8"))
+    rows = replace(rows, most=most)
+    write_json(run.internal / MADE_FROM, {**known, "rows": asdict(rows)})
+    return rows
 
 
 def _check_same(prepared: Prepared, run: RunFolder) -> None:

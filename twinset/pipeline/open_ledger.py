@@ -73,6 +73,10 @@ def _public_inputs(
     for name in template.attributes:
         yield f"the set of label values of {name!r}, {_WHOSE[whose_labels.get(name, TABLE)]}"
     yield f"the number of {'owners' if by_owner else 'records'}"
+    yield (
+        "encoding and delimiter of the table's file, and whether it has so many records that some "
+        "are held out where nobody says how many"
+    )
     yield f"the prompt template {template.pattern!r} with its wording"
     yield f"the base model {base_origin} and everything it was trained on"
     yield f"the longest text kept, {config.training.max_tokens} tokens"

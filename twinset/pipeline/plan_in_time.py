@@ -81,7 +81,8 @@ def plan_in_time(
     if rows < facts.rows:
         progress.say(
             f"{facts.rows:,} rows do not fit into `max_minutes={config.training.max_minutes:g}` "
-            f"with the training: there are {rows:,}; more can be sampled from the model later"
+            f"if texts are long: there are {rows:,}, or more once their lengths were counted; more "
+            "can be sampled from the model later"
         )
     if chosen != plan:
         progress.say(
@@ -101,6 +102,23 @@ def rows_in_time(plan: Plan, config: RunConfig, speed: Speed, facts: PublicFacts
     time = 60 * PLANNED_SHARE * limit
     left = max(ROWS_SHARE * time, time - (cost.seconds - cost.sampling_seconds))
     return max(1, min(facts.rows, int(facts.rows * left / cost.sampling_seconds)))
+
+
+def rows_by_length(planned: int, usual: int, plan: Plan, speed: Speed, tokens: float) -> int:
+    """Return how many rows the time of the planned ones is for, once their length was released.
+
+    Nothing else is: how long the training took depends on private texts.
+
+    Args:
+        planned: rows, of texts as long as was supposed.
+        usual: rows where time does not matter.
+        plan: of the run.
+        speed: of this machine, for texts as long as was supposed.
+        tokens: of a row with its prompt.
+    """
+    seconds = speed.estimate(plan, planned).sampling_seconds
+    each = speed.at(max(1, round(tokens))).estimate(plan, 1).sampling_seconds
+    return max(planned, min(usual, int(seconds / each)))
 
 
 def may_take_longer(plan: Plan, config: RunConfig, base: BaseModel, facts: PublicFacts) -> bool:

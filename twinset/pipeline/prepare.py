@@ -33,6 +33,7 @@ from twinset.pipeline.table_notes import table_notes
 from twinset.progress import Progress, Silent
 from twinset.sampling.allocation import RowsRequest, explicit, usual_rows
 from twinset.sampling.decoding import attention_span
+from twinset.sampling.twin_model import check_base
 from twinset.training.record_weights import weight_scale
 
 MOST_COUNTED_VALUES = 200  # of all attributes; every token is counted for each of them
@@ -150,6 +151,7 @@ def prepare(
     if source.prompt is None and (fitting := fitting_prompts(records.schema)):
         progress.say(_prompt_line(template, fitting))
     counts = explicit(records.schema, rows or RowsRequest())
+    check_base(config.training.base_model)
     base = load_base(config.training.base_model, device=config.speed.device, say=progress.say)
     check_reserved(records, frame, special_token_strings(base.tokenizer), source.name)
     if held_rows is None:

@@ -314,10 +314,12 @@ def _beginning(
     import torch
 
     from twinset.models.base_model import context_length, load_base
+    from twinset.sampling.twin_model import check_base
 
     if config.base_model is None:
         tokenizer = _tokenizer(config, documents, folder, progress)
         return Trainee(new_model(config, len(tokenizer), tokenizer.eos_token_id), tokenizer)
+    check_base(config.base_model)
     low = config.lora_rank is not None and is_low(config)
     base = load_base(
         config.base_model, dtype=torch.bfloat16 if low else torch.float32, say=progress.say

@@ -24,7 +24,7 @@ from twinset.errors import DAMAGED, InputError
 from twinset.files.atomic import whole_file
 from twinset.models.packed_layers import PackedLinears
 from twinset.sampling.decoding import Ending, Engine, Request, attention_span, decode
-from twinset.sampling.endings import SentenceEnds, cut_at_sentence
+from twinset.sampling.endings import LEAST_LEFT, SentenceEnds, cut_at_sentence
 
 LOOP_WORDS, LOOP_TIMES = 3, 5  # the same three words five times over is a loop
 LENGTH_STREAM = 1  # of random numbers that lengths are drawn by
@@ -242,7 +242,10 @@ class Sampler:
         return text[:length] if nearest is None else [*text[:nearest], end]
 
     def _text(self, ids: list[int]) -> str:
-        """Decode up to the end-of-text token; a text cut off before it loses its last word."""
+        """Decode up to the end-of-text token; a text cut off before it loses its last word.
+
+        Not where that is most of it: Chinese and its like have no blanks between words.
+        """
         end = self._tokenizer.eos_token_id
         finished = end in ids
         kept = ids[: ids.index(end)] if finished else ids
@@ -250,6 +253,8 @@ class Sampler:
         if finished:
             return text
         whole = " ".join(text.rsplit(None, 1)[:-1])
+        if len(whole) < LEAST_LEFT * len(text):
+            whole = text
         return whole if self._config.endings == "keep" else cut_at_sentence(whole)
 
     def _refuse_missing(

@@ -6,7 +6,7 @@ post-processing of counts that were released.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,6 +56,13 @@ class TextLengths:
         pooled = np.mean([each.mean(0) for each in self.shares], 0) + 1e-6
         found = pooled * np.prod([each[number] / pooled for each, number in pairs], 0)
         return found / found.sum() if found.sum() > 0 else pooled / pooled.sum()
+
+    def mean(self, schema: Schema, shares: Mapping[Combination, float]) -> float:
+        """Return the mean number of tokens of rows with such shares of label combinations."""
+        pairs = (
+            (self.shares_of(schema, c) @ self.bins.means, share) for c, share in shares.items()
+        )
+        return float(sum(mean * share for mean, share in pairs))
 
     def draw(self, schema: Schema, combination: Combination, rng: np.random.Generator) -> int:
         """Return how many tokens a row of this label combination is to have; see `LengthBins`."""

@@ -59,6 +59,20 @@ WEIGHT_PHASE, REFERENCE_PHASE = "rows of the base", "reference rows"  # as progr
 REFERENCE = SamplingConfig(guidance=0.0, tilt=0.0)
 
 
+def check_base(name: str) -> None:
+    """Refuse a model that was made from private records as a base model, which counts as public.
+
+    Raises:
+        InputError: it is one, and what it spent would be counted nowhere.
+    """
+    places = (Path(name), Path(name) / "model")
+    if any((place / DESCRIPTION).exists() for place in places):
+        raise InputError(
+            f"`base_model={name}`: was made from private records, so it is no public model, and "
+            "what it spent would not be counted; name the base model that it was made from"
+        )
+
+
 @dataclass
 class TwinModel:
     """A model that writes twins.
@@ -188,6 +202,13 @@ class TwinModel:
             denies,
             self._length if has_lengths and self.lengths is not None else None,
         )
+
+    @property
+    def mean_length(self) -> float | None:
+        """Mean tokens of a row, by noisy counts; None: they are not known."""
+        if self.lengths is None:
+            return None
+        return self.lengths.mean(self.schema, self._shares(self.schema.combinations))
 
     def _length(self, combination: Combination, rng: np.random.Generator) -> int:
         assert self.lengths is not None

@@ -49,6 +49,15 @@ class LengthBins:
         last_whole = max(0, len(self) - 2)
         return min(last_whole, int(np.searchsorted(self.edges, max(1, len(ids) - 1), "right")) - 1)
 
+    @cached_property
+    def means(self) -> np.ndarray:
+        """(B,) mean length of each bin, as `draw` returns them.
+
+        >>> LengthBins(64, end=0).means[[0, 1, -1]].tolist()
+        [2.0, 4.0, 64.0]
+        """
+        return np.append((self.edges[:-1] + self.edges[1:] - 1) / 2, float(self.longest))
+
     def draw(self, number: int, rng: np.random.Generator) -> int:
         """Return a length of a bin; `longest` of the last."""
         if number == len(self) - 1:

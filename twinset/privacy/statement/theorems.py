@@ -254,7 +254,8 @@ RUN = Theorem(
 
 HELD_OUT = Theorem(
     statement=(
-        "Each unit is held out of a run by an independent coin of its own. With equal coins the "
+        "Each unit is held out of a run by an independent coin of its own, of a share that is "
+        "public: an option, or by whether there are many records. With equal coins the "
         "training parts of two tables that differ in one unit differ in that unit, or not at all: "
         "what holds of the training part for its units holds of the whole table for all, whether "
         "or not somebody knows the coins. Nothing released is computed from what is held out, but "
