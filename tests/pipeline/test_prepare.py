@@ -8,12 +8,13 @@ from twinset import Twinset
 from twinset.config.options import run_config
 from twinset.data.templates import Template
 from twinset.errors import InputError
+from twinset.models.base_model import check_base
 from twinset.pipeline.finetune import finetune
 from twinset.pipeline.prepare import prepare, prepare_records
 from twinset.pipeline.request import Source
 from twinset.privacy.statement.ledger import OWNER_UNIT, UNIT
 from twinset.sampling.allocation import RowsRequest
-from twinset.sampling.twin_model import DESCRIPTION, check_base
+from twinset.sampling.twin_model import DESCRIPTION
 
 SHORT = {"epsilon": 50, "steps": 2, "max_tokens": 12, "insecure_noise_seed": 1}
 

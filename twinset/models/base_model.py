@@ -39,6 +39,7 @@ _verified: set[Path] = set()
 
 
 LOCAL = "local folder"
+PRIVATE = "twinset.json"  # beside the weights of a model that was made from private records
 _MOST_OF_A_CARD = 100_000  # characters, in which its header must end
 _KEPT_OUT = " (its card names the public files whose texts were kept out of its corpus)"
 
@@ -109,6 +110,20 @@ def load_base(
             "name a folder whose model and tokenizer belong together"
         )
     return BaseModel(model.eval(), tokenizer, name, origin, licence)
+
+
+def check_base(name: str) -> None:
+    """Refuse a model that was made from private records as a base model, which counts as public.
+
+    Raises:
+        InputError: it is one, and what it spent would be counted nowhere.
+    """
+    places = (Path(name), Path(name) / "model")
+    if any((place / PRIVATE).exists() for place in places):
+        raise InputError(
+            f"`base_model={name}`: was made from private records, so it is no public model, and "
+            "what it spent would not be counted; name the base model that it was made from"
+        )
 
 
 def pretraining_of(name: str, say: Say = silent) -> Stage | None:

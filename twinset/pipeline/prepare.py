@@ -22,7 +22,7 @@ from twinset.data.templates import Template, fitting_prompts, load_template, wri
 from twinset.data.tokenization import prompt_tokens, text_budget, times_english
 from twinset.detectors import detector_named
 from twinset.errors import InputError
-from twinset.models.base_model import BaseModel, load_base, special_token_strings
+from twinset.models.base_model import BaseModel, check_base, load_base, special_token_strings
 from twinset.models.device import check_device
 from twinset.models.nf4 import check_method
 from twinset.pipeline.estimate import Speed, usual_tokens
@@ -33,7 +33,6 @@ from twinset.pipeline.table_notes import table_notes
 from twinset.progress import Progress, Silent
 from twinset.sampling.allocation import RowsRequest, explicit, usual_rows
 from twinset.sampling.decoding import attention_span
-from twinset.sampling.twin_model import check_base
 from twinset.training.record_weights import weight_scale
 
 MOST_COUNTED_VALUES = 200  # of all attributes; every token is counted for each of them

@@ -313,8 +313,7 @@ def _beginning(
     """Return what is trained, before the first step."""
     import torch
 
-    from twinset.models.base_model import context_length, load_base
-    from twinset.sampling.twin_model import check_base
+    from twinset.models.base_model import check_base, context_length, load_base
 
     if config.base_model is None:
         tokenizer = _tokenizer(config, documents, folder, progress)

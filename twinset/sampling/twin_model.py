@@ -25,7 +25,7 @@ from twinset.errors import DAMAGED, InputError
 from twinset.files.atomic import open_as_folder, write_json, write_text
 from twinset.files.limits import read_text
 from twinset.files.manifest import fault, write_checksums
-from twinset.models.base_model import context_length, load_base
+from twinset.models.base_model import PRIVATE, context_length, load_base
 from twinset.models.device import AUTO
 from twinset.models.hidden_states import Questions
 from twinset.models.hub import quiet
@@ -52,25 +52,11 @@ from twinset.sampling.vllm_engine import VllmEngine
 if TYPE_CHECKING:
     from torch import Tensor
 
-DESCRIPTION = "twinset.json"
+DESCRIPTION = PRIVATE
 REFERENCE_ROWS = 256  # at most, written without a tilt to find it: no more than units
 WEIGHT_ROWS = 64  # of the base model, by which tokens are weighed before they are counted
 WEIGHT_PHASE, REFERENCE_PHASE = "rows of the base", "reference rows"  # as progress calls them
 REFERENCE = SamplingConfig(guidance=0.0, tilt=0.0)
-
-
-def check_base(name: str) -> None:
-    """Refuse a model that was made from private records as a base model, which counts as public.
-
-    Raises:
-        InputError: it is one, and what it spent would be counted nowhere.
-    """
-    places = (Path(name), Path(name) / "model")
-    if any((place / DESCRIPTION).exists() for place in places):
-        raise InputError(
-            f"`base_model={name}`: was made from private records, so it is no public model, and "
-            "what it spent would not be counted; name the base model that it was made from"
-        )
 
 
 @dataclass
