@@ -228,7 +228,7 @@ def _rows_in_time(prepared: Prepared, model: TwinModel, run: RunFolder) -> RowsR
     rows, speed, length = prepared.rows or RowsRequest(), prepared.speed, model.mean_length
     if rows.most is None or speed is None or length is None:
         return rows
-    tokens = max(map(len, prepared.prompts.values())) + length
+    tokens = prepared.public_facts().longest_prompt + length
     most = rows_by_length(rows.most, usual_rows(_records(model)), prepared.plan, speed, tokens)
     known = json.loads((run.internal / MADE_FROM).read_text("utf-8"))
     rows = replace(rows, most=most)

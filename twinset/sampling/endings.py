@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import cached_property
+from functools import lru_cache
 from typing import Any
 
 LEAST_LEFT = 0.5  # of a text's characters
-LOOKED_BACK = 16  # tokens in which the end of a sentence can be told
+LOOKED_BACK = 16  # tokens that suffice to recognise the end of a sentence
 _CLOSING = re.compile(r"""[.!?…。！？]["'”’»)\]」』]*$""")
 _NUMBERED = re.compile(r"\d\.$")  # what follows may be the rest of a number
 _END = re.compile(
@@ -32,7 +32,7 @@ def cut_at_sentence(text: str) -> str:
 
 
 def ends_sentence(text: str) -> bool:
-    """Return whether a text ends with a sentence, for all that can be told before it goes on.
+    """Return whether a text ends with a sentence; what would follow is not known.
 
     >>> [ends_sentence(text) for text in ("Fine.", "It was Mr.", "It cost 3.", "Fine, and")]
     [True, False, False, False]
@@ -54,7 +54,7 @@ class SentenceEnds:
 
     def here(self, ids: Sequence[int]) -> bool:
         """Return whether the last of some ids ends a sentence."""
-        if ids[-1] not in self._closing:
+        if ids[-1] not in _closing_tokens(self._tokenizer):
             return False
         return ends_sentence(self._tokenizer.decode(list(ids[-LOOKED_BACK:])))
 
@@ -66,8 +66,12 @@ class SentenceEnds:
         ends = [n for n in range(1, len(ids) + 1) if self.here(ids[:n])]
         return min(ends, key=lambda n: (abs(n - length), -n), default=None)
 
-    @cached_property
-    def _closing(self) -> frozenset[int]:
-        """Tokens that may end one, so that few texts need be looked at."""
-        words = self._tokenizer.batch_decode([[i] for i in range(len(self._tokenizer))])
-        return frozenset(i for i, word in enumerate(words) if _CLOSING.search(word))
+
+@lru_cache(maxsize=4)
+def _closing_tokens(tokenizer: Any) -> frozenset[int]:
+    """Return tokens that may end a sentence, so that few texts need be looked at.
+
+    All of the vocabulary is decoded: once, and not for each group of rows.
+    """
+    words = tokenizer.batch_decode([[i] for i in range(len(tokenizer))])
+    return frozenset(i for i, word in enumerate(words) if _CLOSING.search(word))
