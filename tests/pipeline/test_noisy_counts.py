@@ -1,16 +1,21 @@
 """What a private run counts beside its training: never exactly, whatever its plan says."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 
 from tests.helpers.commands import texts
 from twinset.config.options import run_config
+from twinset.data.schema import Attribute, Schema
 from twinset.pipeline.finetune import finetune
+from twinset.pipeline.generate import _counts
 from twinset.pipeline.prepare import prepare
 from twinset.pipeline.request import Source
 from twinset.privacy.accounting.events import GaussianRelease
+from twinset.progress import Progress
+from twinset.sampling.allocation import RowsRequest
 
 SHORT = {"epsilon": 50, "steps": 1, "batch_size": 8, "max_tokens": 12, "teacher_share": 0.2}
 
@@ -33,3 +38,20 @@ def test_without_noise_in_its_plan_nothing_is_released(tiny_base, release):
     """Fail closed: exact counts would be in no ledger."""
     with pytest.raises(RuntimeError, match="without noise"):
         released(tiny_base, **{release: 0.0})
+
+
+def test_a_label_that_no_row_has_is_named():
+    """Its records were too few for the noise: who needs rows of it hears how to have some."""
+
+    class Heard(Progress):
+        def warn(self, line):
+            warned.append(line)
+
+    schema = Schema("text", "str", (Attribute("stars", "int64", (1, 2, 3)),), ("text", "stars"))
+    for counts, expected in (((5, 0, 7), ["stars 2"]), ((5, 1, 7), [])):
+        warned: list[str] = []
+        known = dict(zip(schema.combinations, counts, strict=True))
+        ledger = SimpleNamespace(unit="record", records=12)
+        model = SimpleNamespace(schema=schema, label_counts=known, ledger=ledger)
+        assert sum(_counts(model, RowsRequest(13), None, Heard()).values()) == 13
+        assert [line.split("no row has ")[1].split(":")[0] for line in warned] == expected

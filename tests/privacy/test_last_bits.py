@@ -70,10 +70,10 @@ def test_label_counts_are_rounded_gaussian_numbers_of_one_support():
 
 
 def is_rounded(counts, centre, std):
-    """Whether whole numbers, those below 0 set to 0, are a Gaussian number's, by a chi-square."""
+    """Whether whole numbers, those below 0 counted as 0, are a Gaussian number's."""
     edges = np.arange(int(3 * std)) + 0.5
     cells = np.diff(stats.norm.cdf([-np.inf, *edges, np.inf], centre, std))
-    counted = np.bincount(np.minimum(counts, len(cells) - 1), minlength=len(cells))
+    counted = np.bincount(np.clip(counts, 0, len(cells) - 1), minlength=len(cells))
     return stats.chisquare(counted, len(counts) * cells).pvalue > 1e-4
 
 

@@ -5,7 +5,11 @@ from scipy import stats
 
 from twinset.privacy.accounting.events import GaussianRelease
 from twinset.privacy.mechanism import noise
-from twinset.privacy.mechanism.label_counts import proportional_rows, release_label_counts
+from twinset.privacy.mechanism.label_counts import (
+    proportional_rows,
+    release_label_counts,
+    without_negatives,
+)
 from twinset.privacy.mechanism.noise import add_gaussian_
 from twinset.privacy.mechanism.randomness import Randomness
 
@@ -125,16 +129,23 @@ def test_label_counts_carry_the_stated_noise_and_their_event():
 def test_combinations_without_records_get_noise_too():
     randomness = Randomness.for_tests(8)
     empty = [release_label_counts(LABELS, PUBLIC, 20.0, randomness)[0][2] for _ in range(200)]
-    assert min(empty) == 0 and 60 < sum(count > 0 for count in empty) < 140
+    assert is_gaussian(np.array(empty, float), 20.0)
 
 
 def test_counts_all_below_zero_become_uniform():
-    def counts(seed):
-        return release_label_counts([], PUBLIC, 5.0, Randomness.for_tests(seed))[0]
+    assert without_negatives((-5, -1, 0)) == without_negatives((-5, 4, 1)) == (1, 1, 1)
+    assert without_negatives((-5, 4, 2)) == (0, 1, 0)
 
-    released = [counts(seed) for seed in range(100)]
-    assert (1.0, 1.0, 1.0) in released
-    assert all(min(r) >= 0 and max(r) > 0 for r in released)
+
+def test_combinations_without_records_get_few_rows():
+    """Set to 0 alone, noise below 0 leaves what is above: rows of labels that no record has."""
+    labels, public = [(i % 10,) for i in range(3000)], [(i,) for i in range(200)]
+    noisy, _ = release_label_counts(labels, public, 7.0, Randomness.for_tests(9))
+    cut = np.maximum(noisy, 0)
+    kept = np.array(without_negatives(noisy))
+    assert kept.min() == 0 and kept.sum() == sum(noisy)
+    assert kept[10:].sum() / kept.sum() < 0.04 < 0.1 < cut[10:].sum() / cut.sum()
+    assert np.abs(kept[:10] - 300).max() < 50
 
 
 def test_a_label_outside_the_public_set_is_refused_without_showing_it():

@@ -6,7 +6,7 @@ import pytest
 
 from tests.helpers.refusals import refusal
 from twinset import Twinset
-from twinset.models.teacher import Teacher, Whitening
+from twinset.models.teacher import CONSTANT, Teacher, Whitening
 from twinset.privacy.mechanism.token_marginals import TokenMarginals
 from twinset.privacy.mechanism.token_weights import TokenWeights
 from twinset.sampling.label_classifier import LabelClassifier
@@ -92,6 +92,21 @@ def test_tokens_decide_where_the_teacher_is_unsure():
     text = [6, BAD, END]
     for teacher, known, number in ((sure, words, 1), (unsure, words, 0), (unsure, None, 1)):
         assert LabelClassifier(Asked(), teacher, known, END).numbers([text]) == [(number,)]
+
+
+def test_a_rare_value_is_not_denied_for_being_rare():
+    """Of 1 in 10 texts a teacher says so; a row of that value is judged by what is in it."""
+    whitening = Whitening(np.array([5.0]), np.array([[1.0]]))
+    rare = [np.array([0.1, 0.9])]
+    at_half = np.log(0.9 / 0.1) / CONSTANT
+    teacher = Teacher([whitening], [np.array([[-1.0, 0], [1.0, at_half]])], 1)
+    known = LabelClassifier(Asked(), teacher, None, END)
+    texts = [[4, END], [6, END]]
+    assert known.numbers(texts) == [(1,), (1,)]
+    assert known.numbers(texts, rare) == [(0,), (1,)]
+    sure = Teacher([whitening], [np.array([[-4.0, 0], [4.0, at_half]])], 1)
+    unseen = LabelClassifier(Asked(), sure, None, END).numbers(texts, [np.array([0.0, 1.0])])
+    assert unseen == [(0,), (1,)]
 
 
 TEXTS = ["It works well.", "The plot was dull, and I left.", "Fine"]

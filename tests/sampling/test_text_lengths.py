@@ -9,11 +9,12 @@ from tests.conftest import _tokenizer
 from twinset.config import SamplingConfig
 from twinset.data.schema import Attribute, Schema
 from twinset.privacy.mechanism.length_bins import LengthBins
+from twinset.privacy.mechanism.simplex import on_simplex
 from twinset.privacy.mechanism.token_marginals import TokenMarginals
 from twinset.privacy.mechanism.token_weights import TokenWeights
 from twinset.sampling.endings import SentenceEnds
 from twinset.sampling.sampler import Sampler
-from twinset.sampling.text_lengths import TextLengths, on_simplex
+from twinset.sampling.text_lengths import TextLengths
 
 END, LONGEST = 0, 64
 BINS = LengthBins(LONGEST, END)

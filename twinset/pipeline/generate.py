@@ -48,7 +48,13 @@ from twinset.release.publish import check_output, publish
 from twinset.release.run_format import LEDGER, check_file_format
 from twinset.release.share import PRIVACY
 from twinset.release.verify import verify
-from twinset.sampling.allocation import RowsRequest, explicit, proportional, usual_rows
+from twinset.sampling.allocation import (
+    RowsRequest,
+    explicit,
+    proportional,
+    usual_rows,
+    values_without_rows,
+)
 from twinset.sampling.decoding import check_decoding
 from twinset.sampling.row_shards import draw_groups
 from twinset.sampling.sampler import RowGroups
@@ -61,6 +67,7 @@ MADE_FROM = "config.json"  # in `internal/`
 UNFINISHED = "unfinished"  # part of `internal/` while a run is being made
 # What decides nothing in training may differ in a resumed run; what was read has its hash.
 FREE = ("speed", "sampling", "rows", "reading")
+MOST_NAMED = 5  # label values in one warning
 TIME_ALONE = ("engine", "batch_size")  # with them rows that were drawn already may stay
 
 
@@ -103,7 +110,7 @@ def generate(
         model = _finetune(prepared, run, paths, progress, group)
         with _model_is_safe(run, progress):
             asked = _rows_in_time(prepared, model, run)
-            counts = _counts(model, asked, prepared.counts)
+            counts = _counts(model, asked, prepared.counts, progress)
             folder = run.internal / UNFINISHED / "rows"
             rows = _kept_rows(folder, config.sampling, counts)
             if group:
@@ -161,7 +168,7 @@ def sample_only(
             f"{folder}/share holds a twin; `overwrite=True` to replace it, or `output`"
         )
     model = TwinModel.load(folder, device)
-    counts = _counts(model, asked, explicit(model.schema, asked))
+    counts = _counts(model, asked, explicit(model.schema, asked), progress)
     with _share_folder(folder, paths) as share:
         twin = _write_twin(model, counts, sampling, paths, share, "", progress)
         if paths.output is not None:
@@ -333,12 +340,23 @@ def _clear(run: RunFolder) -> None:
 
 
 def _counts(
-    model: TwinModel, asked: RowsRequest, counts: dict[Combination, int] | None
+    model: TwinModel,
+    asked: RowsRequest,
+    counts: dict[Combination, int] | None,
+    progress: Progress,
 ) -> dict[Combination, int]:
+    """Return the rows of each label combination: as asked for, or in proportion to records."""
     if counts:
         return counts
     usual = usual_rows(_records(model))
-    return proportional(model.label_counts, asked.rows or min(usual, asked.most or usual))
+    rows = asked.rows or min(usual, asked.most or usual)
+    shared_out = proportional(model.label_counts, rows)
+    if without := list(values_without_rows(model.schema, shared_out)):
+        progress.warn(
+            f"no row has {', '.join(without[:MOST_NAMED])}{', …' * (len(without) > MOST_NAMED)}: "
+            "noisy counts tell of too few records; `rows_per_label` asks for some all the same"
+        )
+    return shared_out
 
 
 def _records(model: TwinModel) -> int:

@@ -12,7 +12,7 @@ import numpy as np
 from twinset.data.schema import Combination
 from twinset.pipeline.finetuning_run import FinetuningRun
 from twinset.privacy.accounting.events import NonPrivateAccess
-from twinset.privacy.mechanism.label_counts import release_label_counts
+from twinset.privacy.mechanism.label_counts import release_label_counts, without_negatives
 from twinset.privacy.mechanism.token_marginals import TokenMarginals, release_token_marginals
 
 OWNERS_AT_ONCE = 10_000
@@ -56,7 +56,7 @@ def label_counts(run: FinetuningRun) -> LabelCounts:
     noise = plan.label_count_noise
     noisy, event = release_label_counts(labels, combinations, noise, run.randomness, most)
     run.ledger.record(event)
-    return dict(zip(combinations, noisy, strict=True))
+    return dict(zip(combinations, without_negatives(noisy), strict=True))
 
 
 def _counted(run: FinetuningRun) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,6 +77,20 @@ def proportional(label_counts: Mapping[Combination, float], rows: int) -> dict[C
     check_number("`rows`", rows, ROWS, is_whole=True)
     shares = proportional_rows(list(label_counts.values()), rows)
     return dict(zip(label_counts, shares, strict=True))
+
+
+def values_without_rows(schema: Schema, counts: Mapping[Combination, int]) -> Iterator[str]:
+    """Yield "attribute value" of each label value that no row is to have.
+
+    >>> from twinset.data.schema import Attribute
+    >>> mood = Attribute("mood", "str", ("bad", "good"))
+    >>> schema = Schema("text", "str", (mood,), columns=("text", "mood"))
+    >>> list(values_without_rows(schema, {("bad",): 0, ("good",): 5}))
+    ["mood 'bad'"]
+    """
+    for place, attribute in enumerate(schema.attributes):
+        kept = {combination[place] for combination, rows in counts.items() if rows}
+        yield from (f"{attribute.name} {v!r}" for v in attribute.values if v not in kept)
 
 
 def per_label(schema: Schema, wishes: Sequence[str]) -> dict[Combination, int]:

@@ -15,6 +15,7 @@ from twinset.models.teacher import Teacher
 from twinset.sampling.naive_bayes import NaiveBayes
 
 WEIGHT = 0.3  # of tokens beside the teacher, as they repeat one another: see docs/tuning.md
+RAREST_VALUE = 0.01  # share of texts: of rarer values the teacher knows too little to be sure
 
 
 @dataclass(frozen=True)
@@ -33,15 +34,35 @@ class LabelClassifier:
     words: NaiveBayes | None
     end: int
 
-    def numbers(self, texts: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
-        """Return the number of each attribute's likeliest value, of texts in token ids."""
+    def numbers(
+        self, texts: Sequence[Sequence[int]], shares: Sequence[np.ndarray] | None = None
+    ) -> list[tuple[int, ...]]:
+        """Return the number of each attribute's likeliest value, of texts in token ids.
+
+        Args:
+            texts: of any origin.
+            shares: (K,) of each attribute, of the teacher's texts that have each value: with them,
+                of texts that are as often of one value as of another; None: of texts like its own.
+        """
         read = [[token for token in ids if token != self.end] for ids in texts]
         states = self.questions.of_rows(read)
-        return [self._likeliest(*pair) for pair in zip(read, states, strict=True)]
+        priors = self._priors(shares)
+        return [
+            tuple(
+                int((score - prior).argmax())
+                for score, prior in zip(self._scores(*pair), priors, strict=True)
+            )
+            for pair in zip(read, states, strict=True)
+        ]
 
-    def _likeliest(self, ids: Sequence[int], states: np.ndarray) -> tuple[int, ...]:
+    def _priors(self, shares: Sequence[np.ndarray] | None) -> list[np.ndarray]:
+        if shares is None:
+            return [np.zeros(len(weights)) for weights in self.teacher.weights]
+        return [np.log(np.maximum(each, RAREST_VALUE)) for each in shares]
+
+    def _scores(self, ids: Sequence[int], states: np.ndarray) -> list[np.ndarray]:
         scores = self.teacher.log_probabilities(states)
-        if self.words is not None:
-            said = self.words.scores(ids)
-            scores = [one + WEIGHT * other for one, other in zip(scores, said, strict=True)]
-        return tuple(int(each.argmax()) for each in scores)
+        if self.words is None:
+            return scores
+        said = self.words.scores(ids)
+        return [one + WEIGHT * other for one, other in zip(scores, said, strict=True)]

@@ -14,6 +14,7 @@ import numpy as np
 
 from twinset.data.schema import Combination, Schema
 from twinset.privacy.mechanism.length_bins import LengthBins
+from twinset.privacy.mechanism.simplex import on_simplex
 from twinset.privacy.mechanism.token_marginals import TokenMarginals
 from twinset.sampling.label_tables import as_kept, load_tables, save_tables
 
@@ -83,22 +84,3 @@ def _denoised(counts: np.ndarray, deviation: float) -> np.ndarray:
         kept = max(0.0, 1 - noise / differs) if differs else 0.0
         found.append(on_simplex(expected + kept * (own - expected)))
     return np.array(found)
-
-
-def on_simplex(counts: np.ndarray) -> np.ndarray:
-    """Return the shares (B,), 0 or more and together 1, nearest to those of noisy counts (B,).
-
-    Of counts of 0 and less in all, equal shares (Duchi et al. 2008).
-
-    >>> on_simplex(np.array([60.0, 50.0, -10.0])).round(2)
-    array([0.55, 0.45, 0.  ])
-    """
-    total = float(counts.sum())
-    if total <= 0:
-        return np.full(len(counts), 1 / len(counts))
-    shares = counts / total
-    falling = np.sort(shares)[::-1]
-    surplus = (falling.cumsum() - 1) / np.arange(1, len(counts) + 1)
-    level = surplus[np.flatnonzero(falling > surplus)[-1]]
-    found: np.ndarray = np.maximum(shares - level, 0.0)
-    return found

@@ -294,10 +294,22 @@ class TwinModel:
     def _denies(
         self, combinations: Sequence[Combination], rows: Sequence[Sequence[int]]
     ) -> list[bool]:
-        """Return which rows, in token ids, other labels than theirs are likelier for."""
+        """Return which rows, in token ids, are likelier under other labels than under theirs.
+
+        How common a label is counts for nothing: it would deny most rows of a rare one.
+        """
         theirs = [tuple(self.schema.value_numbers(combination)) for combination in combinations]
-        pairs = zip(self._classifier.numbers(rows), theirs, strict=True)
-        return [likeliest != own for likeliest, own in pairs]
+        found = self._classifier.numbers(rows, self._value_shares)
+        return [likeliest != own for likeliest, own in zip(found, theirs, strict=True)]
+
+    @cached_property
+    def _value_shares(self) -> list[np.ndarray]:
+        """Share of each value, (K,) for each attribute, by noisy counts."""
+        found = [np.zeros(classes) for classes in self._classes]
+        for combination, share in self._shares(self.schema.combinations).items():
+            for each, number in zip(found, self.schema.value_numbers(combination), strict=True):
+                each[number] += share
+        return found
 
     def read_teacher(self, folder: Path) -> Teacher | None:
         """Return the teacher that a folder holds; None: it holds none.

@@ -13,6 +13,7 @@ import numpy as np
 from twinset.privacy.accounting.events import LABEL_COUNTS, GaussianRelease
 from twinset.privacy.mechanism.noise import GaussianGrid
 from twinset.privacy.mechanism.randomness import Randomness
+from twinset.privacy.mechanism.simplex import on_simplex
 
 Combination = TypeVar("Combination", bound=Hashable)
 
@@ -26,8 +27,7 @@ def release_label_counts(
 ) -> tuple[tuple[int, ...], GaussianRelease]:
     """Count the records of every public combination, and add N(0, σ²m²) to each count.
 
-    The noisy counts are rounded to whole numbers. Those below 0 are set to 0, and if none is left
-    above 0 all are set to 1: all three are post-processing.
+    They are whole numbers, below 0 too: `without_negatives` makes rows' proportions of them.
 
     Guarantee: adding or removing one unit of at most m of the records that are counted changes the
     counts by at most m in L2 norm (if all have one label), so that this is one Gaussian release
@@ -61,8 +61,26 @@ def release_label_counts(
     noisy = np.array([counts[combination] for combination in combinations], dtype=np.float64)
     grid = GaussianGrid(randomness.noise[0], randomness.refinement[0])
     grid.add(noisy, noise_multiplier * most, step=1.0)
-    kept = [max(0, int(count)) for count in noisy]
-    return tuple(kept if any(kept) else [1] * len(kept)), event
+    return tuple(int(count) for count in noisy), event
+
+
+def without_negatives(noisy_counts: Sequence[int]) -> tuple[int, ...]:
+    """Return whole numbers, 0 or more and as many in all, nearest to noisy counts.
+
+    Were those below 0 set to 0 alone, combinations that no record has would have, in the mean, more
+    than none, and others less than their share. Of 0 and less in all, each is 1.
+
+    Guarantee: post-processing of counts already released.
+
+    >>> without_negatives((60, 50, -10)), without_negatives((7, 0)), without_negatives((-1, 1))
+    ((55, 45, 0), (7, 0), (1, 1))
+    """
+    total = sum(noisy_counts)
+    if min(noisy_counts) >= 0 < total:
+        return tuple(noisy_counts)
+    if total <= 0:
+        return (1,) * len(noisy_counts)
+    return proportional_rows(on_simplex(np.array(noisy_counts, float)).tolist(), total)
 
 
 def proportional_rows(noisy_counts: Sequence[float], rows: int) -> tuple[int, ...]:
