@@ -60,7 +60,6 @@ from twinset.config.options import (
     run_config,
     run_options,
 )
-from twinset.errors import InputError
 
 AUTOMATIC = {"hold_out": None}  # in a run, unless somebody says how many
 
@@ -206,15 +205,14 @@ def plan(
 ) -> None:
     """Say what a run would spend, need and cost, before any training."""
     config, rows = run_config(run_options(given), any_policy=True), rows_of(given).rows
-    if data is None and "hold_out" in given:
-        raise InputError("`hold_out` does nothing without a table; leave it out")
     source = source_of(data, AUTOMATIC | given) if data is not None else None
     from twinset.commandline.console import Console
 
     with importing():
         from twinset.pipeline.forecast import forecast
     with Console(quiet) as progress:
-        found = forecast(source, records, config, rows, progress)
+        hold_out = (AUTOMATIC | given)["hold_out"]
+        found = forecast(source, records, config, rows, progress, hold_out)
     show(found.to_dict(), map(with_flags, found.lines()), as_json)
 
 

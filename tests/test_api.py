@@ -173,10 +173,46 @@ def test_a_twin_goes_to_the_hub_with_its_card_or_not_at_all(frame, tiny_base, mo
     assert b"differentially private" in files["README.md"]
     with pytest.raises(InputError, match="other columns"):
         model.push_to_hub("me/twin", twin.assign(more=1))
+    with pytest.raises(InputError, match="60 of 60 rows were not returned"):
+        model.push_to_hub("me/twin", frame[["review", "sentiment"]])
     plain = Twinset(str(tiny_base), epsilon=None, **QUICK).fit(frame, "review", "sentiment")
     with pytest.raises(InputError, match="nothing is guaranteed"):
         plain.push_to_hub("me/twin", twin)
     assert len(pushed) == 1
+
+
+def test_rows_that_the_model_did_not_write_get_no_card(frame, tiny_base, tmp_path):
+    """The private table has the columns of a twin, and is none."""
+    private = frame[["review", "sentiment"]]
+    model = Twinset(str(tiny_base), epsilon=50, **QUICK).fit(private, "review", "sentiment")
+    first, second = model.sample(6), model.sample(6, seed=1)
+    assert first.equals(model.sample(6)) and not first.equals(second)
+    both = pd.concat([first, second.astype("object")]).sample(frac=0.5, random_state=0)
+    model.share(both, tmp_path / "both")
+    assert verify(tmp_path / "both").rows == 6
+    mixed = pd.concat([first, private.head(1)])
+    changed = first.assign(sentiment=first.sentiment.map({"good": "bad", "bad": "good"}))
+    for table, others in ((private, 60), (mixed, 1), (changed, 6)):
+        with pytest.raises(InputError, match=f"{others} of {len(table)} rows were not returned"):
+            model.share(table, tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+    with pytest.raises(InputError, match="60 of 60"):
+        model.fit(private, "review", "sentiment").share(private, tmp_path / "none")
+
+
+def test_generate_takes_rows_by_label_and_from_a_file(frame, tiny_base, tmp_path):
+    pd.DataFrame({"sentiment": ["bad"], "rows": [3]}).to_csv(tmp_path / "plan.csv", index=False)
+    for asked, rows in (
+        ({"rows_per_label": 2}, {"good": 2, "bad": 2}),
+        ({"rows_per_label": {"good": 4}}, {"good": 4}),
+        ({"plan_file": tmp_path / "plan.csv"}, {"bad": 3}),
+    ):
+        run = tmp_path / str(len(list(tmp_path.iterdir())))
+        options = {"epsilon": 50, "base_model": str(tiny_base), **QUICK, "guard_formulas": False}
+        made = generate(frame, "review", "sentiment", run=run, **asked, **options)
+        assert pd.read_parquet(made.twin).sentiment.value_counts().to_dict() == rows
+    with pytest.raises(InputError, match="one of `rows`, `rows_per_label`"):
+        generate(frame, rows=1, rows_per_label=2)
 
 
 def test_generate_makes_what_the_command_makes(frame, tiny_base, tmp_path):
@@ -207,6 +243,7 @@ def test_a_file_and_a_frame_make_the_same_model(frame, tiny_base, tmp_path):
         (lambda f: Twinset(top_p=3.0), "`top_p` must be a number from"),
         (lambda f: Twinset(epsilon=0), "`epsilon` must be a number from"),
         (lambda f: Twinset(epsilom=1), "did you mean epsilon"),
+        (lambda f: Twinset(hold_out=0.2), "^`hold_out` is of the table, the run or its rows"),
         (lambda f: Twinset(detector="entities"), "`detector.*` does nothing without `noise_policy"),
         (lambda f: Twinset(max_records_per_owner=2).fit(f, "review"), "nothing without `owner`"),
         (lambda f: Twinset().fit(f, "review", split="test"), "^`split`: a table in memory"),

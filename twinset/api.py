@@ -69,6 +69,7 @@ class Twinset:
         self._prompt, self._progress = prompt, progress or Silent()
         self._model: TwinModel | None = None
         self._made_from: Source | Path | None = None  # what the model was fitted to, or is in
+        self._written: set[int] = set()  # hashes of the rows that were sampled
 
     def __repr__(self) -> str:
         """State what is guaranteed of the model, or what is asked for."""
@@ -190,10 +191,11 @@ class Twinset:
             strict=strict,
         )
         self._model = _fitted(source, self.config, self._progress)
+        self._written = set()
         self._made_from = replace(source, data="", split=None)  # how to read, and no record
         return self
 
-    def sample(self, rows: int) -> pd.DataFrame:
+    def sample(self, rows: int, *, seed: int | None = None) -> pd.DataFrame:
         """Return a twin of `rows` rows in the proportions of the noisy label counts.
 
         Example:
@@ -201,13 +203,22 @@ class Twinset:
 
                 more = Twinset.load("model").sample(2000)
 
+        Args:
+            rows: how many.
+            seed: another one gives other rows, the same one the same; None: the one of `options`.
+
         Raises:
             InputError: nothing was fitted, or hardly a row that was drawn can be used.
         """
         from twinset.sampling.allocation import proportional
 
+        sampling = self.config.sampling
+        if seed is not None:
+            sampling = replace(sampling, seed=seed)
         counts = proportional(self.model.label_counts, rows)
-        return self.model.sample(counts, self.config.sampling, self._progress)
+        twin = self.model.sample(counts, sampling, self._progress)
+        self._written.update(_hashes(twin))
+        return twin
 
     def evaluate(
         self,
@@ -321,20 +332,31 @@ class Twinset:
                 model.share(model.sample(1000), "shared")
 
         Args:
-            twin: rows that `sample` returned.
+            twin: rows that `sample` returned, all or some, of one call or several.
             folder: made where it is missing; it must be empty.
             format: "parquet", "csv", "tsv" or "jsonl".
 
         Raises:
-            InputError: these are not rows of this model, or the folder cannot be used.
+            InputError: these are not rows that `sample` returned of this object, of which alone
+                something is guaranteed, or the folder cannot be used.
         """
         place, model = Path(folder), self.model
+        self._check_written(twin)
         place.mkdir(parents=True, exist_ok=True)
         if any(place.iterdir()):
             raise InputError(f"{place}: is not empty; name another folder")
-        if tuple(twin.columns) != model.schema.columns:
-            raise InputError("`twin`: has other columns than the model's rows; share those alone")
         return model.share(twin, place, self.config.sampling, format)
+
+    def _check_written(self, twin: pd.DataFrame) -> None:
+        """Refuse a table of which the guarantee does not hold, the private one above all."""
+        if tuple(twin.columns) != self.model.schema.columns:
+            raise InputError("`twin`: has other columns than the model's rows; share those alone")
+        others = sum(number not in self._written for number in _hashes(twin))
+        if others:
+            raise InputError(
+                f"`twin`: {others:,} of {len(twin):,} rows were not returned by `sample` here, so "
+                "that nothing is guaranteed of them; sample anew and share these rows, as they are"
+            )
 
     def push_to_hub(
         self, name: str, twin: pd.DataFrame, *, private: bool = True, token: str | None = None
@@ -344,11 +366,12 @@ class Twinset:
         Example:
             Visible to you alone, until you say otherwise on the hub:
 
-                Twinset.load("model").push_to_hub("me/reviews-twin", twin)
+                model = Twinset.load("model")
+                model.push_to_hub("me/reviews-twin", model.sample(1000))
 
         Args:
             name: of the data set, `owner/name`.
-            twin: rows that `sample` returned.
+            twin: see `share`.
             private: whether it is for its owner's eyes alone.
             token: of the hub; None: the one that its library has.
 
@@ -407,9 +430,12 @@ def generate(
     owner: str | None = None,
     *,
     rows: int | None = None,
+    rows_per_label: int | Mapping[str, int] | None = None,
+    plan_file: str | Path | None = None,
     run: str | Path | None = None,
     output: str | Path | None = None,
     format: str | None = None,
+    guard_formulas: bool = True,
     split: str | None = None,
     drop_empty: bool = False,
     delimiter: str | None = None,
@@ -442,9 +468,13 @@ def generate(
         attributes: label columns; none: one is guessed.
         owner: see `Twinset.fit`.
         rows: of the twin; None: twice the table's, 3,000 at least, if there is time.
+        rows_per_label: instead, of each label, or `{"positive": 500}` for those wanted; of several
+            label columns "positive,dvd".
+        plan_file: instead, a table of the label columns and a column `rows`.
         run: the run folder; None takes the first free `runs/<table>-<n>`.
         output: file of the twin, beside which card and ledger stand too; None: in the run alone.
         format: of the twin; None takes it from `output`'s ending, else from the table's.
+        guard_formulas: whether texts of a CSV that a spreadsheet would run get a quote before them.
         split: see `Twinset.fit`.
         drop_empty: see `Twinset.fit`.
         delimiter: see `Twinset.fit`.
@@ -491,9 +521,11 @@ def generate(
         hold_out=hold_out,
     )
     paths = OutputPaths(
-        _path(run), _path(output), format, overwrite, resume=resume, accept_spend=accept_spend
+        _path(run), _path(output), format, overwrite, guard_formulas, resume, accept_spend
     )
-    asked = RowsRequest(rows)
+    asked = RowsRequest(
+        rows, _wishes(rows_per_label), None if plan_file is None else str(plan_file)
+    )
     from twinset.pipeline.generate import generate as run_generate
 
     return run_generate(source, config, asked, paths, progress or Silent())
@@ -552,8 +584,29 @@ def _installed(name: str) -> Callable[..., Any]:
     return function
 
 
+def _hashes(twin: pd.DataFrame) -> list[int]:
+    """Return a number of 64 bits for each row, whatever types its columns have."""
+    import pandas as pd
+
+    found: list[int] = pd.util.hash_pandas_object(twin.astype(str), index=False).tolist()
+    return found
+
+
 def _several(names: str | Sequence[str]) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else tuple(names)
+
+
+def _wishes(rows: int | Mapping[str, int] | None) -> tuple[str, ...]:
+    """Return rows of labels as `RowsRequest` takes them.
+
+    >>> _wishes(None), _wishes(500), _wishes({"positive": 500})
+    ((), ('500',), ('positive=500',))
+    """
+    if rows is None:
+        return ()
+    if isinstance(rows, Mapping):
+        return tuple(f"{label}={number}" for label, number in rows.items())
+    return (str(rows),)
 
 
 def _path(path: str | Path | None) -> Path | None:

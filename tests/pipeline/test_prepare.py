@@ -55,13 +55,6 @@ def test_records_in_hand_are_planned_as_a_table_is(prepared, config):
     assert unasked.plan.teacher_noise == 0 < prepared.plan.teacher_noise
 
 
-def test_tokens_are_not_counted_for_very_many_label_values(frame, config, monkeypatch):
-    assert prepare(Source(frame, "text", ("label",)), config).plan.marginal_noise > 0
-    monkeypatch.setattr("twinset.pipeline.prepare.MOST_COUNTED_VALUES", 1)
-    left_out = prepare(Source(frame, "text", ("label",)), config)
-    assert left_out.plan.marginal_noise == 0 == left_out.config.privacy.marginal_share
-
-
 def test_a_template_in_hand_is_taken_as_it_is(frame, config):
     mine = Template("mine", "Say {label}:", {}, ("label",))
     assert prepare(Source(frame, "text", ("label",), prompt=mine), config).template is mine

@@ -220,3 +220,22 @@ def test_gram_norms_survive_activations_that_share_a_large_part(common):
     torch.testing.assert_close(use.squared_norms(), exact, rtol=2e-5, atol=0)
     if common > 100:
         assert ((use._gram()[0] - exact).abs() > 1e-3 * exact).any()
+
+
+@pytest.mark.parametrize("left_over", [1.0, 1e-3, 1e-5])
+def test_norms_of_a_tied_table_survive_uses_that_cancel(left_over):
+    """Control: ‖H‖² + ‖E‖² + 2⟨H, E⟩ in float32 errs by more than all of it at 1e-5."""
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(7, 64, generator=generator)
+    hidden = 10 * weight[2:3]  # so sure of token 2 that its probability is 1
+    ids, target = torch.tensor([[2, 5]]), torch.tensor([5])
+    head = vocabulary.HeadUse(hidden, weight, target, [0, 1], Workspace(1 << 30), True, 1, ids)
+    vocabulary.TokenNLL.apply(hidden.clone().requires_grad_(), weight, head).sum().backward()
+    rest = left_over * torch.randn(1, 2, 64, generator=generator)
+    embedding = matrices.EmbeddingUse(ids, torch.stack([-hidden[0], hidden[0]])[None] + rest, 7)
+    exact = (head.unit_gradients(0, 1).double() + embedding.unit_gradients(0, 1)).square().sum()
+    found = engine._squared_norms([head, embedding], weight.numel(), 1)
+    assert float(found) == pytest.approx(float(exact), rel=1e-5)
+    if left_over < 1e-4:
+        apart = head.squared_norms() + embedding.squared_norms() + 2 * head.cross(embedding)
+        assert abs(float(apart - exact)) > float(exact)

@@ -342,7 +342,12 @@ def run_config(options: Mapping[str, Any], any_policy: bool = False) -> RunConfi
         values = {field: options[name] for field, name in names.items() if name in options}
         config = replace(config, **{group: kind(**values)})
     if unknown := sorted(set(options) - known):
-        raise InputError(_unknown(unknown[0]))
+        if unknown[0] in OPTIONS:
+            raise InputError(
+                f"`{unknown[0]}` is of the table, the run or its rows, and not of the model: give "
+                "it to `generate`, `fit` or `plan` where these take it"
+            )
+        raise InputError(_unknown(unknown[0], among=tuple(known)))
     if config.privacy.group_size is not None and config.privacy.target_epsilon is None:
         raise InputError("`group_size` does nothing without privacy; leave it out")
     if not any_policy:

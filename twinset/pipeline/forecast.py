@@ -15,6 +15,7 @@ from twinset.files.environment import run_line
 from twinset.models.base_model import load_base
 from twinset.pipeline.choices import Choice, choices
 from twinset.pipeline.estimate import Estimate, Speed
+from twinset.pipeline.hold_out import held_out_line, share_of
 from twinset.pipeline.plan_in_time import PublicFacts, late_warnings, minutes, plan_in_time
 from twinset.pipeline.prepare import Prepared, prepare
 from twinset.pipeline.request import Source
@@ -101,8 +102,17 @@ def forecast(
     config: RunConfig,
     rows: int | None,
     progress: Progress,
+    hold_out: float | None = 0.0,
 ) -> Forecast:
     """Plan a run and measure what it will cost, from a table or from a number of records.
+
+    Args:
+        source: of the table; None: there is only a number.
+        records: of a table that is not there yet.
+        config: the run's options.
+        rows: of the twin; None: as many as usual, if there is time.
+        progress: is notified of what is read and found.
+        hold_out: share of so many records that the run keeps from training, as `share_of` has it.
 
     Raises:
         InputError: something cannot be used, or neither is given.
@@ -110,7 +120,8 @@ def forecast(
     if source is not None:
         plan, speed, facts, tokens = _of_table(source, config, RowsRequest(rows), progress)
     else:
-        plan, speed, facts, tokens = _of_number(records, config, rows, progress)
+        trained = _trained_on(records, hold_out, progress)
+        plan, speed, facts, tokens = _of_number(trained, config, rows, progress)
     for warning in plan.warnings:
         progress.warn(warning)
     config = speed.config  # with a teacher or without
@@ -133,13 +144,20 @@ def _of_table(
     return plan, speed, facts, prepared.usual_tokens
 
 
-def _of_number(
-    records: int | None, config: RunConfig, rows: int | None, progress: Progress
-) -> tuple[Plan, Speed, PublicFacts, int]:
-    """Return the same of a table that is not there yet."""
+def _trained_on(records: int | None, hold_out: float | None, progress: Progress) -> int:
+    """Return how many of a table's records are trained on: in the mean, where some are held out."""
     if records is None:
         raise InputError("give a table, or `records` with a number")
     check_number("`records`", records, RECORDS, is_whole=True)
+    if held := round(records * share_of(hold_out, records)):
+        progress.say(held_out_line(held))
+    return records - held
+
+
+def _of_number(
+    records: int, config: RunConfig, rows: int | None, progress: Progress
+) -> tuple[Plan, Speed, PublicFacts, int]:
+    """Return the same of a table that is not there yet."""
     config = settled(config, records)
     plan = make_plan(records, config)
     facts = PublicFacts(PROMPT_TOKENS, rows or usual_rows(records), may_be_fewer=rows is None)

@@ -21,7 +21,7 @@ from twinset.config.plan import Plan
 from twinset.data.schema import Combination
 from twinset.distributed import ProcessGroup, process_group, world_size
 from twinset.errors import DAMAGED, InputError, Stopped
-from twinset.files.atomic import replacing, write_json, write_text, writing
+from twinset.files.atomic import replacing, sha256_file, write_json, write_text, writing
 from twinset.files.manifest import has_checksums
 from twinset.models.device import AUTO
 from twinset.pipeline.finetune import finetune
@@ -96,7 +96,7 @@ def generate(
     Raises:
         InputError: something cannot be used; nothing was written.
     """
-    if finished := _finished(source, paths, progress):
+    if finished := _finished(source, asked, paths, progress):
         return finished
     check_engine(config.sampling, world_size(config.speed.processes))
     with (
@@ -132,7 +132,7 @@ def finetune_only(
     source: Source, config: RunConfig, paths: OutputPaths, progress: Progress
 ) -> Result:
     """Fine-tune on a private table: a run folder whose `share/` is still empty."""
-    if finished := _finished(source, paths, progress):
+    if finished := _finished(source, RowsRequest(), paths, progress):
         return finished
     with (
         _run_folder(source, paths, progress) as run,
@@ -252,10 +252,11 @@ def _check_same(prepared: Prepared, run: RunFolder) -> None:
         "prompt": prepared.template.to_dict(),
         "labels": prepared.labels.to_dict(),
         "reading": dict(prepared.reading),
+        "hold_out": prepared.hold_out,
         "table": prepared.records.fingerprint(),  # private, as all of `internal/` is
     }
     plain = json.loads(json.dumps(made_from))
-    known = _known(run) or plain
+    known = {"hold_out": plain["hold_out"], **(_known(run) or plain)}  # older runs do not say
     if other := [name for name in plain if name not in FREE and known.get(name) != plain[name]]:
         trained = has_checksums(run.model)
         sample = f"{sampling_command(run.root)} writes rows from its model, " if trained else ""
@@ -408,17 +409,28 @@ def _run_path(source: Source, paths: OutputPaths) -> Path:
     return paths.run or default_run_path(source.name, paths.resume)
 
 
-def _finished(source: Source, paths: OutputPaths, progress: Progress) -> Result | None:
-    """Return what a run made that is to be resumed and is whole already; None: it is not."""
+def _finished(
+    source: Source, asked: RowsRequest, paths: OutputPaths, progress: Progress
+) -> Result | None:
+    """Return what a run made that is to be resumed and is whole already; None: it is not.
+
+    A file that is asked for is written, unless it holds this twin already.
+    """
     run = _run_path(source, paths).resolve()
     if not (paths.resume and is_finished(run)):
         return None
     progress.say(f"{run}: is finished, so there is nothing to resume; this is what it made")
     if not (run / "share" / PRIVACY).exists():
         return Result(guarantee(Ledger.load(run / "model" / LEDGER)), run)
-    found = verify(run)
-    twin = paths.output or next((run / "share").glob("twin.*"))
-    return Result(found.guarantee, run, twin, found.rows)
+    found, twin = verify(run), next((run / "share").glob("twin.*"))
+    if asked.rows not in (None, found.rows) or asked.per_label or asked.plan_file:
+        progress.warn(f"it has {found.rows:,} rows; {sampling_command(run)} writes others")
+    if paths.output is not None:
+        is_there = paths.output.is_file() and sha256_file(paths.output) == sha256_file(twin)
+        if not is_there:
+            _check_output(source, paths)
+            publish(run / "share", paths.output, paths.overwrite)
+    return Result(found.guarantee, run, paths.output or twin, found.rows)
 
 
 @contextmanager

@@ -35,8 +35,6 @@ from twinset.sampling.allocation import RowsRequest, explicit, usual_rows
 from twinset.sampling.decoding import attention_span
 from twinset.training.record_weights import weight_scale
 
-MOST_COUNTED_VALUES = 200  # of all attributes; every token is counted for each of them
-
 
 @dataclass(frozen=True)
 class Prepared:
@@ -55,6 +53,7 @@ class Prepared:
         labels: what the owner said of label values.
         reading: what the owner said of where the texts are; see `Source.reading`.
         held_out: records that are kept from the run; None: none.
+        hold_out: share of them that was asked for; None: nobody did.
     """
 
     records: Records
@@ -69,6 +68,7 @@ class Prepared:
     labels: LabelRules = LabelRules()
     reading: Mapping[str, str | None] = field(default_factory=dict)
     held_out: Records | None = None
+    hold_out: float | None = None
     _used: list[bool] = field(default_factory=list, repr=False, compare=False)
     _usual: list[int] = field(default_factory=list, repr=False, compare=False)  # reckoned once
 
@@ -145,7 +145,6 @@ def prepare(
     check_method(config.training)
     check_device(config.speed.device, config.speed.processes)
     frame, records, notes = read_source(source, progress, folder)
-    config = _as_marginals_fit(config, records.schema)
     template = template_of(source, records.schema)
     if source.prompt is None and (fitting := fitting_prompts(records.schema)):
         progress.say(_prompt_line(template, fitting))
@@ -174,6 +173,7 @@ def prepare(
         labels=source.labels,
         reading=source.reading,
         held_out=held_out,
+        hold_out=source.hold_out,
     )
     return _in_time(prepared, progress) if begun_with is None else prepared
 
@@ -197,7 +197,6 @@ def prepare_records(
             context, the plan cannot be made, or the noise policy lacks something.
     """
     config = replace(config, training=replace(config.training, max_minutes=None))  # as it says
-    config = _as_marginals_fit(config, records.schema)
     check_method(config.training)
     base = base or load_base(config.training.base_model, device=config.speed.device)
     return _planned(records, template, config, base)
@@ -222,13 +221,6 @@ def _in_time(prepared: Prepared, progress: Progress) -> Prepared:
     if rows is not None and facts.may_be_fewer:
         rows = replace(rows, most=most)
     return replace(prepared, plan=plan, speed=speed, rows=rows)
-
-
-def _as_marginals_fit(config: RunConfig, schema: Schema) -> RunConfig:
-    """Leave token marginals out where each label value would have too few texts to count in."""
-    if sum(len(attribute.values) for attribute in schema.attributes) <= MOST_COUNTED_VALUES:
-        return config
-    return replace(config, privacy=replace(config.privacy, marginal_share=0.0))
 
 
 def read_source(

@@ -29,6 +29,7 @@ from twinset.privacy.clipping.hooks import Capture, UnsupportedModule
 from twinset.privacy.clipping.output_head import HeadUse
 
 BUFFER_NUMBERS = 1 << 26  # per-unit gradients formed at once: 256 MB of float32
+LEAST_OF_TIED = 0.1  # of its two uses' squared norms, what a tied table's has unless they cancel
 
 
 @dataclass(frozen=True)
@@ -213,11 +214,24 @@ def _squared_norms(uses: list[Use], numbers: int, units: int) -> Tensor:
         case [use]:
             return use.squared_norms()
         case [HeadUse() as head, EmbeddingUse() as embedding] if head.ids is not None:
-            apart = head.squared_norms() + embedding.squared_norms()
-            return apart + 2 * head.cross(embedding)
+            return _tied_squared_norms(head, embedding)
     step = max(1, BUFFER_NUMBERS // numbers)
     spans = ((start, min(start + step, units)) for start in range(0, units, step))
     return torch.cat([squares(_sum_of_uses(uses, *span)) for span in spans])
+
+
+def _tied_squared_norms(head: HeadUse, embedding: EmbeddingUse) -> Tensor:
+    """(B,) float64, of a table that is output layer and embedding: ‖H‖² + ‖E‖² + 2⟨H, E⟩.
+
+    Where H and E all but cancel, the digits of the sum are lost, and a norm read too small would be
+    clipped to more than C: there the gradient is formed.
+    """
+    apart = head.squared_norms() + embedding.squared_norms()
+    squared = apart + 2 * head.cross(embedding)
+    doubtful = squared < LEAST_OF_TIED * apart
+    for unit in doubtful.nonzero().squeeze(1).tolist():
+        squared[unit] = squares(_sum_of_uses([head, embedding], unit, unit + 1))[0]
+    return squared
 
 
 def _sum_of_uses(uses: list[Use], start: int, stop: int) -> Tensor:
