@@ -265,6 +265,34 @@ def test_plan_for_few_records_says_which_budgets_are_of_use(run):
     assert plan["noise_by_epsilon"]["8"] is not None
 
 
+def test_a_planned_choice_names_its_steps_once(run, monkeypatch, tiny_base):
+    given = ["plan", *map(str, GIVEN), "--base-model", str(tiny_base), "--learning-rate=0.1"]
+    monkeypatch.setattr("sys.argv", ["twinset", *given])
+    monkeypatch.setattr("twinset.files.environment.is_command", lambda: True)
+    out = run("plan", "--learning-rate=0.1").out
+    lines = [line for line in out.splitlines() if line.startswith("  twinset generate t.csv")]
+    assert len(lines) > 1
+    for line in lines:
+        assert line.count("--steps") == 1 and line.count("--learning-rate") <= 1
+        assert "--max-tokens 12" in line
+
+
+def test_plan_of_many_records_holds_some_out_as_the_run_does(run):
+    quick = (*QUICK, "--json", "--max-minutes", "1000000")
+    for more, records in (((), 4000), (("--hold-out", "0"), 5000), (("--hold-out", "0.1"), 4500)):
+        planned = run("plan", *more, given=("--records", "5000", *quick))
+        assert json.loads(planned.out)["records"] == records
+
+
+def test_rows_of_a_base_that_learnt_nothing_are_called_so(place, run, capsys):
+    given = ("t.csv", *columns(["label"]), *QUICK, "--run", "r", "--quiet")
+    for steps, more, warned in (("0", ("--tilt", "0"), True), ("0", (), False), ("1", (), False)):
+        assert run("finetune", "--steps", steps, "--overwrite", given=given).code == 0
+        named = ("--rows", "2", "--output", f"{steps}{warned}.csv", "--quiet")
+        made = run_twinset(capsys, "sample", "r", *named, *more)
+        assert (made.code, "the base model's own" in made.err) == (0, warned)
+
+
 def test_verify_prints_and_fails(place, made, capsys):
     good = run_twinset(capsys, "verify", made)
     assert (good.code, good.err) == (0, "")

@@ -6,7 +6,7 @@ import os
 import platform
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from importlib import metadata
 from typing import Any
 
@@ -44,14 +44,33 @@ def _cpu_model() -> str:
     return lines[0] if lines else platform.processor() or platform.machine()
 
 
-def run_line() -> str:
-    """Return the line that makes the run that this command plans or makes; "" in other programs."""
+def run_line(*without: str) -> str:
+    """Return the line that makes the run that this command plans or makes; "" in other programs.
+
+    Args:
+        without: options that are left out, with their values.
+    """
     name, *words = [*sys.argv[1:], ""]
     named = any(word.startswith("--records") for word in words)  # there is no table yet
     if not is_command() or name not in ("generate", "finetune", "plan") or named:
         return ""
     rest = ["FILE" if w == "-" else w for w in words if w not in ("", "--dry-run", "--json")]
-    return shlex.join(["twinset", "generate" if name == "plan" else name, *rest])
+    kept = _without(rest, without)
+    return shlex.join(["twinset", "generate" if name == "plan" else name, *kept])
+
+
+def _without(words: Sequence[str], options: Collection[str]) -> list[str]:
+    """Leave options out of a command line, and the value that follows each or stands in it.
+
+    >>> _without(["t.csv", "--steps", "4", "--rows=9", "--seed", "1"], ["--steps", "--rows"])
+    ['t.csv', '--seed', '1']
+    """
+    before = ["", *words]
+    return [
+        word
+        for last, word in zip(before, words, strict=False)
+        if last not in options and word.partition("=")[0] not in options
+    ]
 
 
 def shell_line(*program: str) -> str:

@@ -218,8 +218,9 @@ def time_lines(estimate: Estimate) -> list[str]:
 
 def choice_lines(found: Sequence[Choice]) -> Iterator[str]:
     """Yield plans by time, rows included, and how each is asked for."""
+    command = run_line("--steps", "--batch-size", "--learning-rate")  # each says its own
     for choice in found:
-        yield from choice.lines(run_line())
+        yield from choice.lines(command)
 
 
 def plan_to_dict(plan: Plan) -> dict[str, Any]:

@@ -168,6 +168,11 @@ def sample_only(
             f"{folder}/share holds a twin; `overwrite=True` to replace it, or `output`"
         )
     model = TwinModel.load(folder, device)
+    if not sampling.tilt and not model.is_trained:
+        progress.warn(
+            "no step was trained, and with `tilt=0` rows do not follow the released words and "
+            "lengths: they are the base model's own, but for those that a teacher has drawn again"
+        )
     counts = _counts(model, asked, explicit(model.schema, asked), progress)
     with _share_folder(folder, paths) as share:
         twin = _write_twin(model, counts, sampling, paths, share, "", progress)

@@ -30,6 +30,7 @@ from twinset.models.device import AUTO
 from twinset.models.hidden_states import Questions
 from twinset.models.hub import quiet
 from twinset.models.teacher import Teacher
+from twinset.privacy.accounting.events import GaussianRelease
 from twinset.privacy.mechanism.length_bins import LengthBins
 from twinset.privacy.mechanism.token_marginals import TokenMarginals
 from twinset.privacy.mechanism.token_weights import TokenWeights
@@ -101,6 +102,11 @@ class TwinModel:
     def guarantee(self) -> Guarantee:
         """What may truthfully be claimed of everything sampled from this model, taken together."""
         return guarantee(self.ledger)
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether steps were trained; without privacy no ledger tells, and it is taken for so."""
+        return any(not isinstance(event, GaussianRelease) for event in self.ledger.events)
 
     def sample(
         self,
