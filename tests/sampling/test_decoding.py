@@ -468,6 +468,16 @@ def test_unusable_rows_are_drawn_again_for_the_same_label(scripted):
     assert seen[-1] == 4 and seen == sorted(seen)
 
 
+def test_a_long_text_may_say_the_same_now_and_then():
+    """Control: as often in a row it is a loop, of a few words or of a sentence."""
+    said = "do you want"
+    apart = " ".join(f"{said} {' '.join(f'word{i}-{j}' for j in range(30))}" for i in range(9))
+    assert is_usable(apart)
+    assert not is_usable(f"{apart} {'do you want some tea? ' * 5}")
+    sentence = "It was the best film of all the films that I saw. "
+    assert is_usable(sentence * 4) and not is_usable(sentence * 5)
+
+
 def test_a_text_cut_off_loses_its_last_word(scripted):
     sampler, _ = scripted(["it was a goo...", "it was a good one"])
     texts = [row.text for row in sampler.sample({("a",): 2})]

@@ -26,7 +26,9 @@ from twinset.models.packed_layers import PackedLinears
 from twinset.sampling.decoding import Ending, Engine, Request, attention_span, decode
 from twinset.sampling.endings import LEAST_LEFT, SentenceEnds, cut_at_sentence
 
-LOOP_WORDS, LOOP_TIMES = 3, 5  # the same three words five times over is a loop
+# The same three words five times within so many words are a loop. In long texts people say them as
+# often: from 200 words on, in 1 to 14 % of news and 6 to 31 % of dialogues; within 60 in under 1 %.
+LOOP_WORDS, LOOP_TIMES, LOOP_SPAN = 3, 5, 60
 LENGTH_STREAM = 1  # of random numbers that lengths are drawn by
 MOST_UNFINISHED = 5  # texts that are drawn again for a row because they have no end; then cut
 UNUSABLE, FILTERED, UNFINISHED, DENIED = "unusable", "filtered", "unfinished", "denied"
@@ -356,8 +358,17 @@ def is_usable(text: str) -> bool:
     words = text.split()
     if CONTROL.search(text) or not any(c.isalnum() for c in text):
         return False
-    runs = Counter(zip(*(words[i:] for i in range(LOOP_WORDS)), strict=False))
-    return not runs or max(runs.values()) < LOOP_TIMES
+    return not _loops(words)
+
+
+def _loops(words: Sequence[str]) -> bool:
+    seen: dict[tuple[str, ...], deque[int]] = {}
+    for place, run in enumerate(zip(*(words[i:] for i in range(LOOP_WORDS)), strict=False)):
+        places = seen.setdefault(run, deque(maxlen=LOOP_TIMES))
+        places.append(place)
+        if len(places) == LOOP_TIMES and place - places[0] < LOOP_SPAN:
+            return True
+    return False
 
 
 def is_unwanted(text: str, kinds: Filter) -> bool:
