@@ -18,6 +18,7 @@ from evaluation.papers.anadp import Anadp
 from evaluation.papers.anadp_one_set import AnadpOneSet
 from evaluation.papers.intervals import Interval, difference, geometric_mean, mean_of, ratio
 from evaluation.papers.kerrigan import Kerrigan
+from evaluation.papers.kerrigan_large_batches import KerriganLargeBatches
 from evaluation.papers.mattern import Mattern
 from evaluation.papers.mattern_few import MatternFew
 from evaluation.papers.page import Prose
@@ -29,7 +30,7 @@ from tests.helpers.study_runs import run_study
 from twinset.errors import InputError
 from twinset.progress import Silent
 
-STUDIES = [Adp, Anadp, AnadpOneSet, Kerrigan, Mattern, MatternFew, Sdp]
+STUDIES = [Adp, Anadp, AnadpOneSet, Kerrigan, KerriganLargeBatches, Mattern, MatternFew, Sdp]
 NAMES = [one.name for one in STUDIES]
 
 
