@@ -195,9 +195,26 @@ def test_rows_that_the_model_did_not_write_get_no_card(frame, tiny_base, tmp_pat
     for table, others in ((private, 60), (mixed, 1), (changed, 6)):
         with pytest.raises(InputError, match=f"{others} of {len(table)} rows were not returned"):
             model.share(table, tmp_path / "none")
+    with pytest.raises(InputError, match="1 of 7 rows"):  # one row oftener than it was sampled
+        model.share(pd.concat([second, second.head(1)]), tmp_path / "none")
     assert not (tmp_path / "none").exists()
     with pytest.raises(InputError, match="60 of 60"):
         model.fit(private, "review", "sentiment").share(private, tmp_path / "none")
+
+
+def test_what_else_a_table_holds_is_not_handed_over(frame, tiny_base, tmp_path):
+    """Texts of private rows stay in a column's categories when those rows are left out."""
+    private = frame[["review", "sentiment"]]
+    model = Twinset(str(tiny_base), epsilon=50, **QUICK).fit(private, "review", "sentiment")
+    twin = model.sample(6)
+    both = pd.concat([private, twin]).astype({"review": "category"})
+    both.attrs["note"] = "SECRET"
+    file = model.share(both.iloc[60:], tmp_path / "shared")
+    written = file.read_bytes()
+    both.iloc[60:].to_parquet(tmp_path / "as-it-is.parquet")
+    assert b"The film of" in (tmp_path / "as-it-is.parquet").read_bytes()
+    assert b"The film of" not in written and b"SECRET" not in written
+    assert sorted(pd.read_parquet(file).review) == sorted(twin.review)
 
 
 def test_generate_takes_rows_by_label_and_from_a_file(frame, tiny_base, tmp_path):

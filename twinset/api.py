@@ -5,6 +5,7 @@ What computes is imported when it is called, so that importing `Twinset` waits f
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import entry_points
@@ -69,7 +70,7 @@ class Twinset:
         self._prompt, self._progress = prompt, progress or Silent()
         self._model: TwinModel | None = None
         self._made_from: Source | Path | None = None  # what the model was fitted to, or is in
-        self._written: set[int] = set()  # hashes of the rows that were sampled
+        self._written: Counter[int] = Counter()  # hashes of the rows that were sampled
 
     def __repr__(self) -> str:
         """State what is guaranteed of the model, or what is asked for."""
@@ -191,7 +192,7 @@ class Twinset:
             strict=strict,
         )
         self._model = _fitted(source, self.config, self._progress)
-        self._written = set()
+        self._written = Counter()
         self._made_from = replace(source, data="", split=None)  # how to read, and no record
         return self
 
@@ -332,7 +333,8 @@ class Twinset:
                 model.share(model.sample(1000), "shared")
 
         Args:
-            twin: rows that `sample` returned, all or some, of one call or several.
+            twin: rows that `sample` returned, of one call or several, or some of them that were
+                chosen without a look at private rows.
             folder: made where it is missing; it must be empty.
             format: "parquet", "csv", "tsv" or "jsonl".
 
@@ -342,6 +344,7 @@ class Twinset:
         """
         place, model = Path(folder), self.model
         self._check_written(twin)
+        twin = self._rebuilt(twin)
         place.mkdir(parents=True, exist_ok=True)
         if any(place.iterdir()):
             raise InputError(f"{place}: is not empty; name another folder")
@@ -351,12 +354,27 @@ class Twinset:
         """Refuse a table of which the guarantee does not hold, the private one above all."""
         if tuple(twin.columns) != self.model.schema.columns:
             raise InputError("`twin`: has other columns than the model's rows; share those alone")
-        others = sum(number not in self._written for number in _hashes(twin))
+        others = (Counter(_hashes(twin)) - self._written).total()  # no row oftener than sampled
         if others:
             raise InputError(
                 f"`twin`: {others:,} of {len(twin):,} rows were not returned by `sample` here, so "
                 "that nothing is guaranteed of them; sample anew and share these rows, as they are"
             )
+
+    def _rebuilt(self, twin: pd.DataFrame) -> pd.DataFrame:
+        """Return these rows in a table that holds nothing else: a caller's has more than its cells.
+
+        Categories that no row has, attributes of the table and its order may tell of others.
+        """
+        from twinset.sampling.twin_model import twin_frame
+
+        schema = self.model.schema
+        names = [attribute.name for attribute in schema.attributes]
+        values = [{str(v): v for v in attribute.values} for attribute in schema.attributes]
+        cells = zip(*(twin[name].astype(str) for name in names), strict=True)
+        labels = [tuple(known[c] for known, c in zip(values, row, strict=True)) for row in cells]
+        frame = twin_frame(schema, twin[schema.text].astype(str).tolist(), labels)
+        return frame.sample(frac=1, random_state=0).reset_index(drop=True)
 
     def push_to_hub(
         self, name: str, twin: pd.DataFrame, *, private: bool = True, token: str | None = None

@@ -25,7 +25,7 @@ from twinset.privacy.mechanism.token_marginals import release_token_marginals
 from twinset.privacy.mechanism.token_weights import TokenWeights
 
 OTHERS = 3  # units that are always there
-COUNTED = 100  # others of each label, so that no count is cut at 0
+COUNTED = 100  # others of each label, so that counts stay clear of 0
 WEIGHTS = np.repeat([0.0, 1.0, 0.25], [1, 8, 56])  # of tokens; the first is not counted
 LONGEST = float(np.sqrt(WEIGHTS @ WEIGHTS))
 BINS = LengthBins(len(WEIGHTS), end=0)  # of lengths; the target is as long as the longest

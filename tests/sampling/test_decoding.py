@@ -471,11 +471,13 @@ def test_unusable_rows_are_drawn_again_for_the_same_label(scripted):
 def test_a_long_text_may_say_the_same_now_and_then():
     """Control: as often in a row it is a loop, of a few words or of a sentence."""
     said = "do you want"
-    apart = " ".join(f"{said} {' '.join(f'word{i}-{j}' for j in range(30))}" for i in range(9))
+    apart = " ".join(f"{said} {' '.join(f'word{i}-{j}' for j in range(30 + i))}" for i in range(9))
     assert is_usable(apart)
     assert not is_usable(f"{apart} {'do you want some tea? ' * 5}")
     sentence = "It was the best film of all the films that I saw. "
     assert is_usable(sentence * 4) and not is_usable(sentence * 5)
+    longer = " ".join(f"word{i}" for i in range(20))
+    assert is_usable(f"{longer} " * 4) and not is_usable(f"{longer} " * 5)
 
 
 def test_a_text_cut_off_loses_its_last_word(scripted):

@@ -312,7 +312,8 @@ def with_steps(config: RunConfig, records: int, begun: int | None = None) -> Run
     """Settle whether anything is trained: nothing where records are few for ε.
 
     There steps cost time and bring nothing, and counts of words, where rows follow them, and the
-    teacher get the ε that these would spend. What the options say stays.
+    teacher get the ε that these would spend. What the options say stays, and several models that
+    are compared are all trained: no clock chooses their steps either.
 
     Args:
         config: the run's options.
@@ -324,7 +325,7 @@ def with_steps(config: RunConfig, records: int, begun: int | None = None) -> Run
     is_uniform = config.policy.noise_policy == "uniform"
     few = is_few(records, privacy.target_epsilon) and heeds_words and is_uniform
     untrained = few if begun is None else begun == 0
-    if not (training.is_open and untrained):
+    if not (training.is_timed and untrained):
         return config
     return replace(config, training=replace(training, steps=0))
 

@@ -174,14 +174,9 @@ class TrainingConfig:
         check_options(self)
 
     @property
-    def is_open(self) -> bool:
-        """Whether steps and batch size are left to the run: neither was given."""
-        return self.steps is None and self.batch_size is None
-
-    @property
     def is_timed(self) -> bool:
-        """Whether `max_minutes` may choose steps and batch size."""
-        return self.max_minutes is not None and self.is_open
+        """Whether `max_minutes` may choose steps and batch size: neither was given."""
+        return self.max_minutes is not None and self.steps is None and self.batch_size is None
 
 
 @dataclass(frozen=True)

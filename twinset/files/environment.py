@@ -48,7 +48,7 @@ def run_line(*without: str) -> str:
     """Return the line that makes the run that this command plans or makes; "" in other programs.
 
     Args:
-        without: options that are left out, with their values.
+        without: options that are left out, with their values, named as parameters.
     """
     name, *words = [*sys.argv[1:], ""]
     named = any(word.startswith("--records") for word in words)  # there is no table yet
@@ -62,14 +62,15 @@ def run_line(*without: str) -> str:
 def _without(words: Sequence[str], options: Collection[str]) -> list[str]:
     """Leave options out of a command line, and the value that follows each or stands in it.
 
-    >>> _without(["t.csv", "--steps", "4", "--rows=9", "--seed", "1"], ["--steps", "--rows"])
+    >>> _without(["t.csv", "--steps", "4", "--rows=9", "--seed", "1"], ["steps", "rows"])
     ['t.csv', '--seed', '1']
     """
+    flags = {f"--{name.replace('_', '-')}" for name in options}
     before = ["", *words]
     return [
         word
         for last, word in zip(before, words, strict=False)
-        if last not in options and word.partition("=")[0] not in options
+        if last not in flags and word.partition("=")[0] not in flags
     ]
 
 

@@ -10,6 +10,7 @@ from typing import Any, get_args
 from twinset.config import RECORDS, NoisePolicyName, PolicyConfig, RunConfig
 from twinset.config.bounds import check_number
 from twinset.config.plan import Plan, make_plan, settled
+from twinset.config.run_config import HOLD_OUT
 from twinset.errors import InputError
 from twinset.files.environment import run_line
 from twinset.models.base_model import load_base
@@ -146,6 +147,8 @@ def _of_table(
 
 def _trained_on(records: int | None, hold_out: float | None, progress: Progress) -> int:
     """Return how many of a table's records are trained on: in the mean, where some are held out."""
+    if hold_out is not None:
+        check_number("`hold_out`", hold_out, HOLD_OUT)
     if records is None:
         raise InputError("give a table, or `records` with a number")
     check_number("`records`", records, RECORDS, is_whole=True)
@@ -218,7 +221,7 @@ def time_lines(estimate: Estimate) -> list[str]:
 
 def choice_lines(found: Sequence[Choice]) -> Iterator[str]:
     """Yield plans by time, rows included, and how each is asked for."""
-    command = run_line("--steps", "--batch-size", "--learning-rate")  # each says its own
+    command = run_line("steps", "batch_size", "learning_rate")  # each says its own
     for choice in found:
         yield from choice.lines(command)
 

@@ -431,6 +431,11 @@ def _finished(
     if asked.rows not in (None, found.rows) or asked.per_label or asked.plan_file:
         progress.warn(f"it has {found.rows:,} rows; {sampling_command(run)} writes others")
     if paths.output is not None:
+        form = paths.twin_format(source.name)
+        if not twin.name.endswith(f".{form}"):
+            raise InputError(
+                f"{run}: its twin is {twin.name}; {sampling_command(run)} writes others"
+            )
         is_there = paths.output.is_file() and sha256_file(paths.output) == sha256_file(twin)
         if not is_there:
             _check_output(source, paths)
