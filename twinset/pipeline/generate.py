@@ -261,7 +261,9 @@ def _check_same(prepared: Prepared, run: RunFolder) -> None:
         "table": prepared.records.fingerprint(),  # private, as all of `internal/` is
     }
     plain = json.loads(json.dumps(made_from))
-    known = {"hold_out": plain["hold_out"], **(_known(run) or plain)}  # older runs do not say
+    known = _known(run) or plain
+    if "hold_out" not in known:  # an older run, which does not say
+        del plain["hold_out"]
     if other := [name for name in plain if name not in FREE and known.get(name) != plain[name]]:
         trained = has_checksums(run.model)
         sample = f"{sampling_command(run.root)} writes rows from its model, " if trained else ""
