@@ -369,10 +369,9 @@ class Twinset:
         from twinset.sampling.twin_model import twin_frame
 
         schema = self.model.schema
-        names = [attribute.name for attribute in schema.attributes]
-        values = [{str(v): v for v in attribute.values} for attribute in schema.attributes]
-        cells = zip(*(twin[name].astype(str) for name in names), strict=True)
-        labels = [tuple(known[c] for known, c in zip(values, row, strict=True)) for row in cells]
+        known = schema.spelled
+        cells = zip(*(twin[a.name].astype(str) for a in schema.attributes), strict=True)
+        labels = [known[row] for row in cells]
         frame = twin_frame(schema, twin[schema.text].astype(str).tolist(), labels)
         return frame.sample(frac=1, random_state=0).reset_index(drop=True)
 

@@ -64,6 +64,11 @@ class Schema:
             )
         return tuple(product(*(a.values for a in self.attributes)))
 
+    @property
+    def spelled(self) -> dict[tuple[str, ...], Combination]:
+        """Each label combination by its values as text."""
+        return {tuple(map(str, combination)): combination for combination in self.combinations}
+
     def value_numbers(self, combination: Combination) -> list[int]:
         """Return the place of each of its values among those of its attribute."""
         pairs = zip(self.attributes, combination, strict=True)

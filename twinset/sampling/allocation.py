@@ -125,7 +125,7 @@ def from_file(schema: Schema, path: str | Path) -> dict[Combination, int]:
     missing = [name for name in (*names, ROWS_COLUMN) if name not in frame.columns]
     if missing:
         raise InputError(f"{path}: the plan lacks the column {missing[0]!r}")
-    known = {tuple(map(str, c)): c for c in schema.combinations}
+    known = schema.spelled
     counts = dict.fromkeys(schema.combinations, 0)
     columns = (frame[name].tolist() for name in (*names, ROWS_COLUMN))  # each keeps its own type
     for index, (*values, number) in enumerate(zip(*columns, strict=True)):

@@ -367,10 +367,13 @@ def _loops(words: Sequence[str]) -> bool:
     for place, run in enumerate(zip(*(words[i:] for i in range(LOOP_WORDS)), strict=False)):
         places = seen.setdefault(run, deque(maxlen=LOOP_TIMES))
         places.append(place)
-        apart = {b - a for a, b in pairwise(places)}
-        if len(places) == LOOP_TIMES and (place - places[0] < LOOP_SPAN or len(apart) == 1):
+        if len(places) == LOOP_TIMES and _is_dense_or_even(places):
             return True
     return False
+
+
+def _is_dense_or_even(places: Sequence[int]) -> bool:
+    return places[-1] - places[0] < LOOP_SPAN or len({b - a for a, b in pairwise(places)}) == 1
 
 
 def is_unwanted(text: str, kinds: Filter) -> bool:
