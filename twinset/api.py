@@ -90,8 +90,9 @@ class Twinset:
         *,
         records: int | None = None,
         rows: int | None = None,
+        hold_out: float | None = 0.0,
     ) -> Forecast:
-        """Say what a run would spend, need and cost, before any training; as `twinset plan`.
+        """Say what a run would spend, need and cost, before any training.
 
         Example:
             For a table that is not there yet:
@@ -106,19 +107,23 @@ class Twinset:
             owner: see `fit`.
             records: N, instead of a table.
             rows: of the twin; None: twice the table's, 3,000 at least, if there is time.
+            hold_out: share of the rows that is kept from the run: none of them, as in `fit`; None:
+                as the commands `plan` and `generate` do it.
 
         Raises:
             InputError: something cannot be used, or neither a table nor N is given.
         """
         from twinset.pipeline.request import Source
 
-        names = _several(attributes)
+        names, prompt = _several(attributes), self._prompt
         source = (
-            None if data is None else Source(data, text, names, prompt=self._prompt, owner=owner)
+            None
+            if data is None
+            else Source(data, text, names, prompt=prompt, owner=owner, hold_out=hold_out)
         )
         from twinset.pipeline.forecast import forecast  # after what is wrong was said
 
-        return forecast(source, records, self.config, rows, self._progress)
+        return forecast(source, records, self.config, rows, self._progress, hold_out)
 
     def fit(
         self,

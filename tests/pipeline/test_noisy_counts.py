@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from tests.helpers.commands import texts
+from twinset import Twinset
 from twinset.config.options import run_config
 from twinset.data.schema import Attribute, Schema
 from twinset.pipeline.finetune import finetune
@@ -16,6 +17,7 @@ from twinset.pipeline.request import Source
 from twinset.privacy.accounting.events import GaussianRelease
 from twinset.progress import Progress
 from twinset.sampling.allocation import RowsRequest
+from twinset.sampling.twin_model import NOTHING_LEARNT
 
 SHORT = {"epsilon": 50, "steps": 1, "batch_size": 8, "max_tokens": 12, "teacher_share": 0.2}
 
@@ -40,12 +42,37 @@ def test_without_noise_in_its_plan_nothing_is_released(tiny_base, release):
         released(tiny_base, **{release: 0.0})
 
 
-def test_a_label_that_no_row_has_is_named():
-    """Its records were too few for the noise: who needs rows of it hears how to have some."""
+class Heard(Progress):
+    """Keep what a run warns of."""
 
-    class Heard(Progress):
-        def warn(self, line):
-            warned.append(line)
+    def __init__(self, warned):
+        self.warned = warned
+
+    def warn(self, line):
+        self.warned.append(line)
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_base_alone"),
+    [
+        ({"steps": 0}, False),
+        ({"steps": 0, "tilt": 0}, True),
+        ({"steps": 0, "marginal_share": 0}, True),
+        ({"marginal_share": 0}, False),
+    ],
+    ids=str,
+)
+def test_rows_of_a_base_that_learnt_nothing_are_called_so(tiny_base, changes, is_base_alone):
+    warned: list[str] = []
+    frame = pd.DataFrame({"text": texts(), "label": ["good", "bad"] * 30})
+    model = Twinset(str(tiny_base), progress=Heard(warned), **SHORT | changes).fit(frame)
+    warned.clear()
+    model.sample(4)
+    assert (NOTHING_LEARNT in warned) == is_base_alone
+
+
+def test_a_label_that_no_row_has_is_named():
+    """Its records are too few for so many rows: who needs one of it hears how to have some."""
 
     schema = Schema("text", "str", (Attribute("stars", "int64", (1, 2, 3)),), ("text", "stars"))
     for counts, expected in (((5, 0, 7), ["stars 2"]), ((5, 1, 7), [])):
@@ -53,5 +80,5 @@ def test_a_label_that_no_row_has_is_named():
         known = dict(zip(schema.combinations, counts, strict=True))
         ledger = SimpleNamespace(unit="record", records=12)
         model = SimpleNamespace(schema=schema, label_counts=known, ledger=ledger)
-        assert sum(_counts(model, RowsRequest(13), None, Heard()).values()) == 13
+        assert sum(_counts(model, RowsRequest(13), None, Heard(warned)).values()) == 13
         assert [line.split("no row has ")[1].split(":")[0] for line in warned] == expected

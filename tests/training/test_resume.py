@@ -246,28 +246,6 @@ def test_killed_before_the_first_checkpoint_nothing_is_left(place, generate, kil
     assert "no unfinished run" in generate("--resume").err
 
 
-def test_a_finished_run_has_nothing_to_resume(place, generate):
-    made = generate()
-    before = snapshot(place)
-    again = generate("--resume")
-    assert (again.code, again.out, snapshot(place)) == (0, made.out, before)
-
-
-def test_a_finished_run_hands_its_twin_out(place, generate):
-    generate()
-    made = generate("--resume", "--output", "out.csv", "--rows", "9")
-    assert made.code == 0 and "it has 6 rows; `twinset sample" in made.err.replace("\n", " ")
-    twin = Path("out.csv").read_bytes()
-    assert twin == Path("r/share/twin.csv").read_bytes() and Path("out.privacy.json").exists()
-    before = snapshot(place)
-    assert generate("--resume", "--output", "out.csv").code == 0  # it is there already
-    Path("out.csv").write_text("mine")
-    refused = generate("--resume", "--output", "out.csv")
-    assert refused.code == 2 and "exists" in refused.err
-    assert Path("out.csv").read_text() == "mine"
-    assert before.keys() == snapshot(place).keys()
-
-
 def test_another_share_held_out_is_refused(place, generate, killed):
     killed(3, "--hold-out", "0.3")
     other = generate("--resume", "--hold-out", "0.2")

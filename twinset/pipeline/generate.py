@@ -21,7 +21,7 @@ from twinset.config.plan import Plan
 from twinset.data.schema import Combination
 from twinset.distributed import ProcessGroup, process_group, world_size
 from twinset.errors import DAMAGED, InputError, Stopped
-from twinset.files.atomic import replacing, sha256_file, write_json, write_text, writing
+from twinset.files.atomic import replacing, write_json, write_text, writing
 from twinset.files.manifest import has_checksums
 from twinset.models.device import AUTO
 from twinset.pipeline.finetune import finetune
@@ -44,7 +44,7 @@ from twinset.privacy.statement.guarantee import Guarantee, guarantee
 from twinset.privacy.statement.ledger import OWNER_UNIT, Ledger
 from twinset.privacy.statement.wording import SPENT
 from twinset.progress import Progress
-from twinset.release.publish import check_output, publish
+from twinset.release.publish import check_output, publish, publish_again
 from twinset.release.run_format import LEDGER, check_file_format
 from twinset.release.share import PRIVACY
 from twinset.release.verify import verify
@@ -96,8 +96,8 @@ def generate(
     Raises:
         InputError: something cannot be used; nothing was written.
     """
-    if finished := _finished(source, asked, paths, progress):
-        return finished
+    if finished := _finished(source, paths, progress):
+        return _with_twin(finished, source, config, asked, paths, progress)
     check_engine(config.sampling, world_size(config.speed.processes))
     with (
         _run_folder(source, paths, progress) as run,
@@ -132,7 +132,7 @@ def finetune_only(
     source: Source, config: RunConfig, paths: OutputPaths, progress: Progress
 ) -> Result:
     """Fine-tune on a private table: a run folder whose `share/` is still empty."""
-    if finished := _finished(source, RowsRequest(), paths, progress):
+    if finished := _finished(source, paths, progress):
         return finished
     with (
         _run_folder(source, paths, progress) as run,
@@ -168,11 +168,6 @@ def sample_only(
             f"{folder}/share holds a twin; `overwrite=True` to replace it, or `output`"
         )
     model = TwinModel.load(folder, device)
-    if not sampling.tilt and not model.is_trained:
-        progress.warn(
-            "no step was trained, and with `tilt=0` rows do not follow the released words and "
-            "lengths: they are the base model's own, but for those that a teacher has drawn again"
-        )
     counts = _counts(model, asked, explicit(model.schema, asked), progress)
     with _share_folder(folder, paths) as share:
         twin = _write_twin(model, counts, sampling, paths, share, "", progress)
@@ -362,7 +357,8 @@ def _counts(
     if without := list(values_without_rows(model.schema, shared_out)):
         progress.warn(
             f"no row has {', '.join(without[:MOST_NAMED])}{', …' * (len(without) > MOST_NAMED)}: "
-            "noisy counts tell of too few records; `rows_per_label` asks for some all the same"
+            f"by noisy counts, too few records for one of {rows:,} rows; `rows_per_label` asks for "
+            "some all the same"
         )
     return shared_out
 
@@ -404,25 +400,24 @@ def _sampling_message(
 
 
 def _check_output(source: Source, paths: OutputPaths) -> None:
-    output, data = paths.output, Path(source.name)
-    if output is None:
-        return
+    if paths.output is not None:
+        _check_is_another(source, paths.output)
+        check_output(paths.output, paths.overwrite)
+
+
+def _check_is_another(source: Source, output: Path) -> None:
+    """Refuse to write a twin over the table that it is of."""
+    data = Path(source.name)
     if output.exists() and data.exists() and output.samefile(data):
         raise InputError(f"`output={output}`: is the private table itself; name another file")
-    check_output(output, paths.overwrite)
 
 
 def _run_path(source: Source, paths: OutputPaths) -> Path:
     return paths.run or default_run_path(source.name, paths.resume)
 
 
-def _finished(
-    source: Source, asked: RowsRequest, paths: OutputPaths, progress: Progress
-) -> Result | None:
-    """Return what a run made that is to be resumed and is whole already; None: it is not.
-
-    A file that is asked for is written, unless it holds this twin already.
-    """
+def _finished(source: Source, paths: OutputPaths, progress: Progress) -> Result | None:
+    """Return what a run made that is to be resumed and is whole already; None: it is not."""
     run = _run_path(source, paths).resolve()
     if not (paths.resume and is_finished(run)):
         return None
@@ -430,19 +425,34 @@ def _finished(
     if not (run / "share" / PRIVACY).exists():
         return Result(guarantee(Ledger.load(run / "model" / LEDGER)), run)
     found, twin = verify(run), next((run / "share").glob("twin.*"))
-    if asked.rows not in (None, found.rows) or asked.per_label or asked.plan_file:
-        progress.warn(f"it has {found.rows:,} rows; {sampling_command(run)} writes others")
-    if paths.output is not None:
-        form = paths.twin_format(source.name)
-        if not twin.name.endswith(f".{form}"):
-            raise InputError(
-                f"{run}: its twin is {twin.name}; {sampling_command(run)} writes others"
-            )
-        is_there = paths.output.is_file() and sha256_file(paths.output) == sha256_file(twin)
-        if not is_there:
-            _check_output(source, paths)
-            publish(run / "share", paths.output, paths.overwrite)
-    return Result(found.guarantee, run, paths.output or twin, found.rows)
+    return Result(found.guarantee, run, twin, found.rows)
+
+
+def _with_twin(
+    made: Result,
+    source: Source,
+    config: RunConfig,
+    asked: RowsRequest,
+    paths: OutputPaths,
+    progress: Progress,
+) -> Result:
+    """Hand out the twin of a finished run; one that has a model alone writes its rows first."""
+    assert made.run is not None
+    if made.twin is None:
+        paths = replace(paths, format=paths.twin_format(source.name))
+        device = config.speed.device
+        written = sample_only(made.run, config.sampling, asked, paths, progress, device)
+        return replace(written, run=made.run)
+    if asked.rows not in (None, made.rows) or asked.per_label or asked.plan_file:
+        progress.warn(f"it has {made.rows:,} rows; {sampling_command(made.run)} writes others")
+    if paths.output is None:
+        return made
+    if not made.twin.name.endswith(f".{paths.twin_format(source.name)}"):
+        command = sampling_command(made.run)
+        raise InputError(f"{made.run}: its twin is {made.twin.name}; {command} writes others")
+    _check_is_another(source, paths.output)
+    publish_again(made.twin.parent, paths.output, paths.overwrite)
+    return replace(made, twin=paths.output)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from twinset.errors import InputError
-from twinset.files.atomic import writing
+from twinset.files.atomic import sha256_file, writing
 
 
 def beside(output: Path) -> tuple[Path, Path]:
@@ -55,9 +55,7 @@ def publish(share: Path, output: Path, overwrite: bool = False) -> None:
         InputError: as `check_output`, or the disk is full; files that stood there still do.
     """
     check_output(output, overwrite)
-    (twin,) = share.glob("twin.*")
-    sources = (twin, share / "README.md", share / "privacy.json")
-    targets = (output, *beside(output))
+    sources, targets = _files(share, output)
     with (
         writing(output),
         tempfile.TemporaryDirectory(prefix=f".{output.name}.partial-", dir=output.parent) as name,
@@ -75,6 +73,23 @@ def publish(share: Path, output: Path, overwrite: bool = False) -> None:
         except BaseException:
             _take_back(new, old, targets)
             raise
+
+
+def publish_again(share: Path, output: Path, overwrite: bool = False) -> None:
+    """Publish what may be published already: files that stand there as they should may be replaced.
+
+    Raises:
+        InputError: as `publish`.
+    """
+    there = [pair for pair in zip(*_files(share, output), strict=True) if pair[1].is_file()]
+    is_same = all(sha256_file(source) == sha256_file(target) for source, target in there)
+    publish(share, output, overwrite or is_same)
+
+
+def _files(share: Path, output: Path) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
+    """Return the three shared files, and where they are to stand."""
+    (twin,) = share.glob("twin.*")
+    return (twin, share / "README.md", share / "privacy.json"), (output, *beside(output))
 
 
 def _take_back(new: Path, old: Path, targets: tuple[Path, ...]) -> None:

@@ -57,6 +57,11 @@ DESCRIPTION = PRIVATE
 REFERENCE_ROWS = 256  # at most, written without a tilt to find it: no more than units
 WEIGHT_ROWS = 64  # of the base model, by which tokens are weighed before they are counted
 WEIGHT_PHASE, REFERENCE_PHASE = "rows of the base", "reference rows"  # as progress calls them
+NOTHING_LEARNT = (
+    "no step was trained, and these rows follow no released words and lengths (`tilt=0`, or none "
+    "were released): they are the base model's own, but for the shares of labels and for those "
+    "that a teacher has drawn again"
+)
 REFERENCE = SamplingConfig(guidance=0.0, tilt=0.0)
 
 
@@ -125,13 +130,21 @@ class TwinModel:
             progress: is notified of how many rows there are.
             kept: where finished groups of rows are; what is there is not drawn again.
         """
+        progress = progress or Silent()
+        if not (self.is_trained or self._follows_counts(sampling)):
+            progress.warn(NOTHING_LEARNT)
         groups = RowGroups() if kept is None else kept
         draw = partial(self.sampler, sampling)
-        made = draw_groups(draw, counts, progress or Silent(), groups)
+        made = draw_groups(draw, counts, progress, groups)
         rows = list(groups.rows(made))
         labels, texts = [row.combination for row in rows], [row.text for row in rows]
         frame = twin_frame(self.schema, texts, labels)
         return frame.sample(frac=1, random_state=sampling.seed).reset_index(drop=True)
+
+    def _follows_counts(self, sampling: SamplingConfig) -> bool:
+        """Whether rows have the words or lengths that were released."""
+        known = self.tilt is not None or self.lengths is not None
+        return known and bool(sampling.tilt)
 
     def write_twin(
         self,
