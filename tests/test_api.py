@@ -131,7 +131,7 @@ def test_a_dataset_and_two_sequences_make_what_a_frame_makes(frame, tiny_base):
     for wrong in [(["a"],), (["a"], "b"), (["a"], ["b", "c"]), (named, ["pos"] * 60)]:
         with pytest.raises(InputError, match="labels"):
             Twinset(str(tiny_base)).fit(*wrong)
-    with pytest.raises(InputError, match="fit one of them, train, test"):
+    with pytest.raises(InputError, match="give one of them, train, test"):
         parts = {"train": Dataset.from_pandas(named), "test": Dataset.from_pandas(named)}
         Twinset(str(tiny_base)).fit(DatasetDict(parts))
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from twinset.sampling.twin_model import TwinModel
 
     LabelValues = Mapping[str, Sequence[LabelValue]]
+    LabelRows = Mapping[LabelValue | tuple[LabelValue, ...], int]
     Edges = Mapping[str, Sequence[float]]
 
 BASE_MODEL = TrainingConfig.base_model
@@ -452,7 +453,7 @@ def generate(
     owner: str | None = None,
     *,
     rows: int | None = None,
-    rows_per_label: int | Mapping[str, int] | None = None,
+    rows_per_label: int | LabelRows | None = None,
     plan_file: str | Path | None = None,
     run: str | Path | None = None,
     output: str | Path | None = None,
@@ -491,7 +492,7 @@ def generate(
         owner: see `Twinset.fit`.
         rows: of the twin; None: twice the table's, 3,000 at least, if there is time.
         rows_per_label: instead, of each label, or `{"positive": 500}` for those wanted; of several
-            label columns "positive,dvd".
+            label columns `{("positive", "dvd"): 500}`.
         plan_file: instead, a table of the label columns and a column `rows`.
         run: the run folder; None takes the first free `runs/<table>-<n>`.
         output: file of the twin, beside which card and ledger stand too; None: in the run alone.
@@ -546,7 +547,7 @@ def generate(
         _path(run), _path(output), format, overwrite, guard_formulas, resume, accept_spend
     )
     asked = RowsRequest(
-        rows, _wishes(rows_per_label), None if plan_file is None else str(plan_file)
+        rows, _requests(rows_per_label), None if plan_file is None else str(plan_file)
     )
     from twinset.pipeline.generate import generate as run_generate
 
@@ -573,21 +574,23 @@ def _fitted(source: Source, config: RunConfig, progress: Progress) -> TwinModel:
 def _as_table(
     data: Any, text: str | Sequence[Any] | None
 ) -> tuple[pd.DataFrame | str | Path, str | None]:
-    """Return a table, or where it is, and its text column, of all that `fit` takes."""
+    """Return a table, or where it is, and its text column, of all that may be given as one."""
     import pandas as pd
 
+    if isinstance(data, Mapping):
+        raise InputError(f"a data set with splits: give one of them, {', '.join(map(str, data))}")
+    if hasattr(data, "to_pandas"):  # a `datasets.Dataset`, or another library's table
+        from twinset.data.formats import dataset_frame
+
+        data = dataset_frame(data) if hasattr(data, "with_format") else data.to_pandas()
     if isinstance(data, pd.DataFrame | str | Path):
         if text is not None and not isinstance(text, str):
             raise InputError("`text` names a column here; labels go with texts alone")
         return data, text
-    if hasattr(data, "to_pandas"):  # a `datasets.Dataset`
-        frame: pd.DataFrame = data.to_pandas()
-        return frame, text if isinstance(text, str) else None
-    if isinstance(data, Mapping):
-        raise InputError(f"a data set with splits: fit one of them, {', '.join(map(str, data))}")
     if text is None or isinstance(text, str) or len(text) != len(data):
         raise InputError("texts alone need as many labels: `fit(texts, labels)`")
-    return pd.DataFrame({"text": list(data), "label": list(text)}), "text"
+    labels = pd.Series(list(text), dtype=object)  # a gap changes no other label
+    return pd.DataFrame({"text": list(data), "label": labels}), "text"
 
 
 def _installed(name: str) -> Callable[..., Any]:
@@ -618,16 +621,19 @@ def _several(names: str | Sequence[str]) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else tuple(names)
 
 
-def _wishes(rows: int | Mapping[str, int] | None) -> tuple[str, ...]:
+def _requests(rows: int | LabelRows | None) -> tuple[str, ...]:
     """Return rows of labels as `RowsRequest` takes them.
 
-    >>> _wishes(None), _wishes(500), _wishes({"positive": 500})
-    ((), ('500',), ('positive=500',))
+    >>> _requests(None), _requests(500), _requests({"positive": 500, ("negative", "dvd"): 5})
+    ((), ('500',), ('positive=500', 'negative,dvd=5'))
     """
+    from twinset.sampling.allocation import csv_line
+
     if rows is None:
         return ()
     if isinstance(rows, Mapping):
-        return tuple(f"{label}={number}" for label, number in rows.items())
+        lines = (csv_line(n) if isinstance(n, tuple) else str(n) for n in rows)
+        return tuple(f"{line}={n}" for line, n in zip(lines, rows.values(), strict=True))
     return (str(rows),)
 
 

@@ -239,7 +239,7 @@ def test_one_cell_does_not_change_the_declared_type(tmp_path, ending, odd):
 TYPES = [
     ([1, 2, 3] * 5, ["1", "2", "3", "4"], (1, 2, 3, 4), "int64"),
     ([1.5, 2.0] * 5, ["1.5", "2"], (1.5, 2.0), "float64"),
-    ([1.0, 2.0] * 5, [1, 2], (1, 2), "float64"),
+    ([1.0, 2.0] * 5, [1, 2], (1, 2), "int64"),
     ([True, False] * 5, ["true", "False"], (True, False), "bool"),
     (["1", "2"] * 5, [1, 2], ("1", "2"), "str"),
     (pd.Categorical(["a", "b"] * 5), ["b", "a", "c"], ("b", "a", "c"), "category"),
@@ -359,7 +359,13 @@ def test_one_record_does_not_choose_the_prompts_scale(rows):
 def test_words_for_single_values_declare_all_or_nothing():
     once = ["good"] * 20 + ["bad"]
     assert settled(table(once), prompt=MINE)[0].whose == {"label": "prompt"}
-    assert "too few" in refused(table([*once, "bed"]), prompt=MINE)
+    said = "`prompt` does not declare in 1 of 22 rows"
+    assert said in refused(table([*once, "bed"]), prompt=MINE)
+    # not left out: where many have it, no word declares anything, and a record would decide that
+    frame, both = table([*once, "bed"], city=["a", "b"] * 11), ("label", "city")
+    declared = {"city": ["a", "b"]}
+    assert said in refusal(settled, frame, both, prompt=MINE, declared=declared, drop=True)
+    assert "too few" in refused(table(["good"] * 20 + ["bed"] * 20 + ["bad"]), prompt=MINE)
     assert "too few" in refused(table(once), prompt=PromptFile("mine", "{label}:"))
 
 

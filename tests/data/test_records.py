@@ -243,7 +243,8 @@ def schema_of(path: Path, rows) -> Schema:
 def test_a_key_that_some_rows_lack_is_data(tmp_path: Path) -> None:
     rows = [row | ({"mood": "ab"[i % 2 > 0]} if i else {}) for i, row in enumerate(PLAIN)]
     path = tmp_path / "t.jsonl"
-    path.write_text("".join(json.dumps(row | {"stars": i}) + "\n" for i, row in enumerate(rows)))
+    rows = [{name: row[name] for name in row if name != "stars"} for row in rows]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(InputError, match="'mood'.* not every row has this key.*`attributes`"):
         read_records(path, "review", [], drop_empty=True)
     with pytest.raises(InputError, match="'mood' is missing"):
@@ -271,12 +272,18 @@ COLUMNS = {
 }
 
 
+# In memory a gap makes floats of whole numbers, and a number objects of texts.
+BY_VALUES = {"float64": "int64", "object": "str"}
+
+
 @pytest.mark.parametrize("name", COLUMNS)
 def test_the_twin_has_the_tables_dtypes(name: str) -> None:
     frame = pd.DataFrame({"label": COLUMNS[name], "text": [f"text {i}" for i in range(12)]})
     records, _ = records_from_frame(frame, "text", ["label"])
     schema = Schema.from_dict(json.loads(json.dumps(records.schema.to_dict())))
     assert all(type(v) in (int, str, bool, float) for v in schema.attributes[0].values)
+    if name in BY_VALUES:
+        frame = frame.astype({"label": BY_VALUES[name]})
     pd.testing.assert_frame_equal(twin_frame(schema, records.texts, records.labels), frame)
     shuffled, _ = records_from_frame(frame[::-1], "text", ["label"])
     assert shuffled.schema == records.schema  # the order of the rows is not in the schema

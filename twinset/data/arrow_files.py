@@ -36,18 +36,18 @@ def parquet(path: Path) -> Reading:
 
     def whole() -> pd.DataFrame:
         with _parquet(path) as raw:
-            return utf8(pd.read_parquet(raw))
+            return table_frame(pq.read_table(raw))
 
     def pieces() -> Iterator[pd.DataFrame]:
         with _parquet(path) as raw:
             # a buffer: else a whole group of rows is read, which may be all of them
             file = pq.ParquetFile(raw, buffer_size=1 << 20, pre_buffer=False)
             for batch in file.iter_batches(ROWS_AT_ONCE, use_threads=False):
-                yield utf8(batch.to_pandas())
+                yield table_frame(batch)
 
     def column(place: int, name: str) -> pd.Series:
         with _parquet(path) as raw:
-            return utf8(pd.read_parquet(raw, columns=[name]))[name]
+            return table_frame(pq.read_table(raw, columns=[name]))[name]
 
     with _parquet(path) as raw:
         schema = pq.read_schema(raw)
@@ -86,7 +86,16 @@ def _check_parquet(raw: IO[bytes], path: Path) -> None:
         raise InputError(f"{path}: has {found.num_rows} rows in {size} bytes; write it again")
 
 
-def utf8(frame: pd.DataFrame) -> pd.DataFrame:
+def table_frame(table: pa.Table | pa.RecordBatch) -> pd.DataFrame:
+    """Return Arrow's table as pandas'; whole numbers stay such beside a gap, in an object column.
+
+    Raises:
+        pa.ArrowException: as `_utf8`.
+    """
+    return _utf8(table.to_pandas(integer_object_nulls=True))
+
+
+def _utf8(frame: pd.DataFrame) -> pd.DataFrame:
     """Return a table of Arrow's strings as it is, once all of them are known to be UTF-8.
 
     They are decoded where they are used, and the error of one that is not would quote it there.
@@ -115,7 +124,7 @@ def feather(path: Path) -> Reading:
         with _readable(path):
             for batch in batches():
                 for start in range(0, batch.num_rows, ROWS_AT_ONCE):
-                    yield utf8(batch.slice(start, ROWS_AT_ONCE).to_pandas())
+                    yield table_frame(batch.slice(start, ROWS_AT_ONCE))
 
     with _readable(path):
         _check_messages(path)
@@ -126,7 +135,7 @@ def feather(path: Path) -> Reading:
     def table(names: list[str]) -> pd.DataFrame:
         with _readable(path):
             found = pa.Table.from_batches(batches(), schema)
-            return utf8(found.select(names).to_pandas())
+            return table_frame(found.select(names))
 
     return Reading(
         lambda: table(schema.names), pieces, lambda _, name: table([name])[name], declared(schema)

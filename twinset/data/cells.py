@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 FIRST = 1000  # cells that tell of most columns that they hold texts
-_LARGEST = 2**53  # up to here whole numbers are the same as floats
+_LARGEST = 2**53  # below it whole numbers are the same as floats
 _TRUTH = {"True": True, "False": False}
 _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")
 
@@ -34,7 +34,7 @@ def plain_cell(cell: Any) -> Any:
     if isinstance(cell, datetime.date | datetime.time):
         return cell.isoformat().removesuffix("T00:00:00")
     if isinstance(cell, datetime.timedelta):
-        return str(cell)
+        return str(pd.Timedelta(cell).to_pytimedelta())  # also where all of a column are such
     return cell.item() if isinstance(cell, np.generic) else cell
 
 
@@ -46,6 +46,25 @@ def shown(cell: Any) -> str:
     """
     value = plain_cell(cell)
     return str(int(value) if isinstance(value, float) and value.is_integer() else value)
+
+
+def exact(frame: pd.DataFrame, cells: Callable[[str], Sequence[Any]]) -> pd.DataFrame:
+    """Return a table whose large whole numbers are what they were, also beside a gap or a fraction.
+
+    pandas makes floats of all of a column's numbers there, which are exact up to 2⁵³ alone.
+
+    Args:
+        frame: made of cells.
+        cells: returns those of a column, by its name, as they were.
+
+    >>> ids = [2**60 + 1, None]
+    >>> exact(pd.DataFrame({"id": ids}), {"id": ids}.get)["id"].tolist() == ids
+    True
+    """
+    for name in frame.columns[frame.dtypes == "float64"]:
+        if (frame[name].abs() >= _LARGEST).any():
+            frame[name] = pd.Series(cells(name), frame.index, dtype=object)
+    return frame
 
 
 def typed(column: pd.Series) -> pd.Series:

@@ -225,14 +225,16 @@ def _words(text: str) -> int:
 def _named_like_labels(frame: pd.DataFrame, names: list[str]) -> list[str]:
     """Return the columns that are called as labels are; of several those with few values."""
     found = [name for name in names if name.strip().casefold() in _LABEL_NAMES]
-    few = [name for name in found if _looks_like_label(frame[name], least=1)]
-    if few or len(found) != 1:
-        return few
-    return [] if any(_looks_like_label(frame[name]) for name in names) else found
+    if len(found) == 1:  # whatever its cells are
+        return found
+    return [name for name in found if _looks_like_label(frame[name])]
 
 
-def _looks_like_label(column: pd.Series, least: int = 2) -> bool:
-    """Say whether there are 2 to 50 plain values, no dates, each of `least` rows or more."""
+def _looks_like_label(column: pd.Series) -> bool:
+    """Say whether there are 2 to 50 plain values, no dates, in twice as many rows.
+
+    However few rows have one of them: that a column is guessed must not hang on a single record.
+    """
     few = column.iloc[:AT_ONCE]  # of most columns of texts these tell
     if column.dtype.kind in "Mm" or few.map(lambda cell: isinstance(cell, datetime.date)).any():
         return False
@@ -243,8 +245,7 @@ def _looks_like_label(column: pd.Series, least: int = 2) -> bool:
     except InputError:
         return False
     counts = np.bincount(found.numbers[found.has_value], minlength=len(found.values))
-    few_enough = 2 <= len(counts) <= min(_GUESS_LABELS, max(2, counts.sum() / 2))
-    return few_enough and bool(counts.min() >= least)
+    return bool(2 <= len(counts) <= min(_GUESS_LABELS, max(2, counts.sum() / 2)))
 
 
 def has_text(column: pd.Series, place: str) -> np.ndarray:

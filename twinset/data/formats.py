@@ -15,12 +15,12 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
 import pandas as pd
 
 from twinset.data.arrow_files import feather, parquet
-from twinset.data.hf_datasets import on_hub, saved
+from twinset.data.hf_datasets import dataset, on_hub, saved
 from twinset.data.json_files import json_file, jsonl
 from twinset.data.lazy_columns import Reading, RowNumbers, mapped
 from twinset.data.spreadsheets import excel
@@ -108,6 +108,17 @@ def _read(
     except OSError as error:
         reason = error.strerror or "input/output error"
         raise InputError(f"{path}: cannot be read ({reason}); check path and rights") from None
+    return _with_notes(frame, reading, kind)
+
+
+def dataset_frame(data: Any) -> pd.DataFrame:
+    """Return a `datasets.Dataset` as `read_frame` returns one that was saved."""
+    reading = dataset(data, "table", "make the data set again")
+    return _with_notes(reading.whole(), reading, None)
+
+
+def _with_notes(frame: pd.DataFrame, reading: Reading, kind: str | None) -> pd.DataFrame:
+    """Let a table say what its source states."""
     has_types = kind in (None, "parquet", "feather")
     frame.attrs[_STATED] = {
         "text": kind in _DELIMITERS,
@@ -156,17 +167,25 @@ def is_of_text(table: pd.DataFrame | pd.Series) -> bool:
     return bool(table.attrs.get(_STATED, {}).get("text", False))
 
 
+def states_types(frame: pd.DataFrame) -> bool:
+    """Return whether a table's columns have types of their own: not those of CSV, TSV and JSONL."""
+    return frame.attrs.get(_STATED, {}).get("types", {}) is not None
+
+
 def stated_dtype(frame: pd.DataFrame, name: str) -> str | None:
     """Return a column's dtype; None where it is nowhere stated (CSV, TSV, JSONL).
 
     There it follows from all cells, and tells of single ones: 1 and 2 are int64, and float64 where
-    one row has a gap. A gap does the same to whole numbers of Parquet.
+    one row has a gap. A gap does the same to whole numbers of Parquet, whose file states them; to
+    those of a table in memory, where nobody does; and a number makes objects of its texts.
     """
-    types = frame.attrs.get(_STATED, {}).get("types", {})
-    if types is None:
+    if not states_types(frame):
         return None
-    found = str(frame[name].dtype)
-    return types.get(name, found) if found in ("float64", "object") else found
+    found, types = str(frame[name].dtype), frame.attrs.get(_STATED, {}).get("types")
+    if found not in ("float64", "object"):
+        return found
+    stated: str | None = None if types is None else types.get(name, found)
+    return stated
 
 
 def write_frame(

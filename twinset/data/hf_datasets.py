@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from twinset.data.arrow_files import utf8
+from twinset.data.arrow_files import table_frame
 from twinset.data.lazy_columns import ROWS_AT_ONCE, Reading
 from twinset.errors import InputError
 from twinset.files.limits import check_names
@@ -43,12 +43,13 @@ def saved(folder: Path, split: str | None) -> Reading:
         split = next(iter(loaded))
     if split not in loaded:
         raise InputError(f"{folder}: choose a split with `split`: {', '.join(loaded)}")
-    return _reading(loaded[split], str(folder), "save the data set again")
+    return dataset(loaded[split], str(folder), "save the data set again")
 
 
-def _reading(data: Any, source: str, remedy: str) -> Reading:
+def dataset(data: Any, source: str, remedy: str) -> Reading:
     """Return the ways to read a `datasets.Dataset`."""
     check_names(data.column_names, source)
+    tables = data.with_format("arrow")
     damaged = f"{source}: its data are damaged; {remedy}"
 
     @contextmanager
@@ -60,15 +61,15 @@ def _reading(data: Any, source: str, remedy: str) -> Reading:
 
     def whole() -> pd.DataFrame:
         with checked():
-            return utf8(data.to_pandas())
+            return table_frame(tables[:])
 
     def pieces() -> Iterator[pd.DataFrame]:
         with checked():
-            yield from map(utf8, data.to_pandas(batch_size=ROWS_AT_ONCE, batched=True))
+            yield from map(table_frame, tables.iter(ROWS_AT_ONCE))
 
     def column(place: int, name: str) -> pd.Series:
         with checked():
-            return utf8(data.select_columns([name]).to_pandas())[name]
+            return table_frame(tables.select_columns([name])[:])[name]
 
     kinds = {name: str(getattr(kind, "dtype", "")) for name, kind in data.features.items()}
     declared = {n: kind for n, kind in kinds.items() if re.fullmatch(r"u?int\d+|bool", kind)}
@@ -100,4 +101,4 @@ def on_hub(name: str, split: str | None) -> Reading:
         ) from None
     if loaded is None:
         raise InputError(f"{name}: choose a split with `split`: {', '.join(splits)}")
-    return _reading(loaded, name, "download the data set again")
+    return dataset(loaded, name, "download the data set again")

@@ -15,6 +15,7 @@ from typing import Any
 
 import pandas as pd
 
+from twinset.data.cells import exact
 from twinset.data.lazy_columns import ROWS_AT_ONCE, Reading, RowNumbers
 from twinset.data.text_files import UTF8, Layout, text_lines, undecodable
 from twinset.errors import InputError
@@ -57,13 +58,17 @@ def _objects(found: Callable[[], Iterator[_Sized]], path: Path, rows: RowNumbers
     def pieces() -> Iterator[pd.DataFrame]:
         objects = _checked(found(), path)
         while some := list(islice(objects, ROWS_AT_ONCE)):
-            yield pd.DataFrame(some)
+            yield _table(some)
 
     def column(place: int, name: str) -> pd.Series:
         objects = _checked(found(), path)
-        return pd.DataFrame([{name: o[name]} if name in o else {} for o in objects])[name]
+        return _table([{name: o[name]} if name in o else {} for o in objects])[name]
 
-    return Reading(lambda: pd.DataFrame(list(_checked(found(), path))), pieces, column, rows=rows)
+    return Reading(lambda: _table(list(_checked(found(), path))), pieces, column, rows=rows)
+
+
+def _table(objects: list[dict[str, Any]]) -> pd.DataFrame:
+    return exact(pd.DataFrame(objects), lambda name: [each.get(name) for each in objects])
 
 
 def _checked(objects: Iterator[_Sized], path: Path) -> Iterator[dict[str, Any]]:

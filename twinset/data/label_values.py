@@ -33,6 +33,7 @@ from twinset.errors import InputError
 OWNER, PROMPT, TABLE, MERGED = "owner", "prompt", "table", "table, merged"
 
 MANY_NUMBERS = 12  # from so many different ones on bins are offered
+_DROP = "`drop_undeclared=True`"
 _MERGE = "merge what differs by case, blanks or a letter with `merge_labels=True`, "
 
 
@@ -100,9 +101,8 @@ def _worded(column: LabelColumn, prompt: PromptFile | None) -> tuple[str, ...] |
     """Return the values that the prompt's words declare, if they fit the column's."""
     if prompt is None:
         return None
-    texts = [plain(value) for value in column.codes.values]
-    common = {text for text, rare in zip(texts, column.is_rare, strict=True) if not rare}
-    return worded_values(prompt, column.name, set(texts), common)
+    pairs = zip(column.codes.values, column.is_rare, strict=True)
+    return worded_values(prompt, column.name, {plain(value) for value, rare in pairs if not rare})
 
 
 def _as(
@@ -125,7 +125,9 @@ def _as(
     """
     numbers = np.array(places, np.int32)[column.codes.numbers]
     out = numbers < 0
-    if out.any() and (not rules.drop or out.all()):
+    # which words are meant follows from the table: where they left rows out, so would a record
+    drops = rules.drop and declared_by != "prompt"
+    if out.any() and (not drops or out.all()):
         raise InputError(_undeclared(column, out, declared_by, rules))
     if out.any():
         notes.append(
@@ -144,12 +146,14 @@ def _as(
 
 
 def _undeclared(column: LabelColumn, out: np.ndarray, declared_by: str, rules: LabelRules) -> str:
-    merge = "" if rules.merge or declared_by == "bins" else _MERGE
-    return (
+    found = (
         f"{column.place} has a value that `{declared_by}` does not declare in {out.sum()} of "
-        f"{len(out)} rows ({column.named(column.rows[out])}); correct these cells, declare what is "
-        f"public, {merge}or leave these rows out with `drop_undeclared=True`"
+        f"{len(out)} rows ({column.named(column.rows[out])}); correct these cells, "
     )
+    if declared_by == "prompt":
+        return f"{found}or declare with `labels` what is public and leave others out with {_DROP}"
+    merge = "" if rules.merge or declared_by == "bins" else _MERGE
+    return f"{found}declare what is public, {merge}or leave these rows out with {_DROP}"
 
 
 def _typed(values: Sequence[LabelValue], column: LabelColumn) -> list[LabelValue]:
@@ -214,14 +218,14 @@ def _from_table(column: LabelColumn, merge: bool, notes: list[str]) -> PublicLab
     if column.is_of_text:
         column = replace(column, codes=as_numbers(column.codes))
     check_number_of_values(column.codes, column.place, column.name)
-    spellings, whose = variants(column), TABLE
+    spellings, whose = variants(column), MERGED if merge else TABLE
     if merge and spellings:
         into = [spellings.get(n, n) for n in range(len(column.codes.values))]
         _note_merged(column, [column.codes.values[n] for n in into], notes)
         numbers = np.array(into, np.int32)[column.codes.numbers]
         merged = LabelCodes(numbers, column.codes.values).of_rows(np.arange(len(numbers)))
         column = replace(column, codes=merged)
-        spellings, whose = {}, MERGED
+        spellings = {}
     held = column.holders
     rare = set(np.flatnonzero(column.is_rare).tolist())
     rare |= {n for n, other in spellings.items() if is_few(held[n], held[other])}

@@ -36,6 +36,7 @@ from twinset.data.formats import (
     row_name,
     row_numbers,
     stated_dtype,
+    states_types,
 )
 from twinset.data.label_column import LabelColumn, check_number_of_values
 from twinset.data.label_rules import LabelRules
@@ -206,7 +207,7 @@ def records_from_frame(
     public: dict[str, PublicLabels] = {}
     if rules is not None:
         columns = [_label_column(frame, n, labels[n], places[n], rows, owners) for n in attributes]
-        public, kept = _settled(columns, rules, source, notes)
+        public, kept = _settled(columns, rules, source, notes, frame)
         labels = {name: found.codes for name, found in public.items()}
         rows, owners = rows[kept], None if owners is None else owners[kept]
     texts = Texts(frame[text], None if len(rows) == len(frame) else rows)
@@ -272,17 +273,22 @@ def _label_column(
     rows: np.ndarray,
     owners: np.ndarray | None,
 ) -> LabelColumn:
-    is_typed = stated_dtype(frame, name) is not None or is_named_by_rows(frame)
+    is_typed = states_types(frame) or is_named_by_rows(frame)
     source = is_typed, is_of_text(frame), row_numbers(frame)
     return LabelColumn(name, show([name], frame), place, codes, rows, owners, *source)
 
 
 def _settled(
-    columns: Sequence[LabelColumn], rules: LabelRules, source: str, notes: list[str]
+    columns: Sequence[LabelColumn],
+    rules: LabelRules,
+    source: str,
+    notes: list[str],
+    frame: pd.DataFrame,
 ) -> tuple[dict[str, PublicLabels], np.ndarray]:
     """Return each column's public labels, of rows that have one, and (n,) which rows these are.
 
-    What is not declared is looked at in the rows that are left: a value may be rare in them alone.
+    What is not declared is looked at in the rows that are left, as if there were no others: a value
+    may be rare in them alone, and all of theirs may be whole numbers.
     """
     rules.check_names([column.name for column in columns])
     of_owner = [column for column in columns if column.name in rules.names]
@@ -292,6 +298,7 @@ def _settled(
     if not len(kept):
         raise InputError(f"{source}: no row has declared values of all its labels; check `labels`")
     rest = [column.of_rows(kept) for column in columns if column.name not in rules.names]
+    rest = [replace(column, codes=whole(column.codes, frame[column.name])) for column in rest]
     return {name: found.of_rows(kept) for name, found in declared.items()} | {
         column.name: public_labels(column, rules, notes) for column in rest
     }, kept

@@ -17,6 +17,7 @@ from zipfile import ZipFile
 
 import pandas as pd
 
+from twinset.data.cells import exact
 from twinset.data.lazy_columns import ROWS_AT_ONCE, Reading, RowNumbers
 from twinset.errors import InputError
 from twinset.files.limits import (
@@ -44,7 +45,8 @@ def excel(path: Path, sheet: str | None = None) -> Reading:
     rows, notes = RowNumbers("row", header=1), _notes(path, sheet)
 
     def frame(header: _Row, found: Sequence[_Row]) -> pd.DataFrame:
-        return pd.DataFrame(found, columns=list(header))
+        table = pd.DataFrame(found, columns=list(header))
+        return exact(table, lambda name: [row[header.index(name)] for row in found])
 
     def whole() -> pd.DataFrame:
         header, *found = _table(path, sheet, rows)
@@ -57,7 +59,8 @@ def excel(path: Path, sheet: str | None = None) -> Reading:
             yield frame(header, some)
 
     def column(place: int, name: str) -> pd.Series:
-        return pd.Series([row[place] for row in islice(_table(path, sheet, rows), 1, None)])
+        cells = [row[place] for row in islice(_table(path, sheet, rows), 1, None)]
+        return exact(pd.DataFrame({name: cells}), lambda _: cells)[name]
 
     return Reading(whole, pieces, column, rows=rows, notes=notes)
 

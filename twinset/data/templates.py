@@ -148,24 +148,21 @@ def written_template(source: Template | str | Path | None) -> PromptFile:
     return _find(source)
 
 
-def worded_values(
-    written: PromptFile, attribute: str, values: set[str], common: set[str]
-) -> tuple[str, ...] | None:
+def worded_values(written: PromptFile, attribute: str, common: set[str]) -> tuple[str, ...] | None:
     """Return the public values that a template's words declare for a table with these.
 
-    A scale declares all of its values, whether or not a row has them. Words for single values
-    declare these, if they are for all of the table's.
+    A scale declares all of its values, whether or not a row has them, and so do words for single
+    values, if they are for all of these. What few rows have decides nothing.
 
     Args:
         written: the template.
         attribute: name of a label column.
-        values: that it has, as people write them.
-        common: those that are not rare. No other makes a scale the one meant.
+        common: its values that are not rare, as people write them.
     """
     words = written.wording.get(attribute, {})
     if isinstance(words, Mapping):
-        return tuple(words) if words and set(words) == values else None
-    meant = (scale for scale in words if values <= set(scale) and _fits(scale, common))
+        return tuple(words) if words and common <= set(words) else None
+    meant = (scale for scale in words if _fits(scale, common))
     return next(map(tuple, meant), None)
 
 

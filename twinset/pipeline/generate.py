@@ -96,7 +96,7 @@ def generate(
     Raises:
         InputError: something cannot be used; nothing was written.
     """
-    if finished := _finished(source, paths, progress):
+    if finished := _finished(source, config, paths, progress):
         return _with_twin(finished, source, config, asked, paths, progress)
     check_engine(config.sampling, world_size(config.speed.processes))
     with (
@@ -132,7 +132,7 @@ def finetune_only(
     source: Source, config: RunConfig, paths: OutputPaths, progress: Progress
 ) -> Result:
     """Fine-tune on a private table: a run folder whose `share/` is still empty."""
-    if finished := _finished(source, paths, progress):
+    if finished := _finished(source, config, paths, progress):
         return finished
     with (
         _run_folder(source, paths, progress) as run,
@@ -245,21 +245,8 @@ def _rows_in_time(prepared: Prepared, model: TwinModel, run: RunFolder) -> RowsR
 
 def _check_same(prepared: Prepared, run: RunFolder) -> None:
     """Write what a run is made from; a resumed one must train as before."""
-    made_from = {
-        **prepared.config.to_dict(),
-        "plan": asdict(prepared.plan),
-        "rows": asdict(prepared.rows or RowsRequest()),
-        "prompt": prepared.template.to_dict(),
-        "labels": prepared.labels.to_dict(),
-        "reading": dict(prepared.reading),
-        "hold_out": prepared.hold_out,
-        "table": prepared.records.fingerprint(),  # private, as all of `internal/` is
-    }
-    plain = json.loads(json.dumps(made_from))
-    known = _known(run) or plain
-    if "hold_out" not in known:  # an older run, which does not say
-        del plain["hold_out"]
-    if other := [name for name in plain if name not in FREE and known.get(name) != plain[name]]:
+    plain = _made_from(prepared)
+    if run.is_resumed and (other := _differing(plain, _known(run.internal))):
         trained = has_checksums(run.model)
         sample = f"{sampling_command(run.root)} writes rows from its model, " if trained else ""
         raise InputError(
@@ -270,18 +257,40 @@ def _check_same(prepared: Prepared, run: RunFolder) -> None:
     write_json(run.internal / MADE_FROM, plain)
 
 
-def _known(run: RunFolder) -> dict[str, Any]:
-    """Return what a run that is resumed is made from; empty in a new one."""
-    if not run.is_resumed:
-        return {}
-    known: dict[str, Any] = json.loads((run.internal / MADE_FROM).read_text("utf-8"))
+def _made_from(prepared: Prepared) -> dict[str, Any]:
+    """Return what a run is made from, as plain values."""
+    made_from = {
+        **prepared.config.to_dict(),
+        "plan": asdict(prepared.plan),
+        "rows": asdict(prepared.rows or RowsRequest()),
+        "prompt": prepared.template.to_dict(),
+        "labels": prepared.labels.to_dict(),
+        "reading": dict(prepared.reading),
+        "hold_out": prepared.hold_out,
+        "table": prepared.records.fingerprint(),  # private, as all of `internal/` is
+    }
+    plain: dict[str, Any] = json.loads(json.dumps(made_from))
+    return plain
+
+
+def _differing(plain: dict[str, Any], known: dict[str, Any]) -> list[str]:
+    """Return which of the things that must not differ do, in a run that is resumed."""
+    may_differ = (
+        FREE if "hold_out" in known else (*FREE, "hold_out")
+    )  # an older run is silent of it
+    return [n for n in plain if n not in may_differ and known.get(n) != plain[n]]
+
+
+def _known(internal: Path) -> dict[str, Any]:
+    """Return what a run is made from."""
+    known: dict[str, Any] = json.loads((internal / MADE_FROM).read_text("utf-8"))
     return known
 
 
-def _begun_with(run: RunFolder) -> tuple[int, int] | None:
+def _begun_with(internal: Path) -> tuple[int, int]:
     """Return steps and batch size of a run that is resumed, chosen when its machine was as fast."""
-    known = _known(run).get("plan")
-    return (known["steps"], known["batch_size"]) if known else None
+    plan = _known(internal)["plan"]
+    return plan["steps"], plan["batch_size"]
 
 
 def _prepared(
@@ -292,10 +301,11 @@ def _prepared(
     progress: Progress,
 ) -> Prepared:
     """Prepare a run, one that is resumed as it was begun."""
-    held_rows = kept_rows(run.internal) if run.is_resumed else None
-    begun_with = _begun_with(run)
+    if not run.is_resumed:
+        return prepare(source, config, asked, progress, run.internal)
     if asked is not None:
-        asked = replace(asked, most=_known(run).get("rows", {}).get("most"))
+        asked = replace(asked, most=_known(run.internal).get("rows", {}).get("most"))
+    begun_with, held_rows = _begun_with(run.internal), kept_rows(run.internal)
     return prepare(source, config, asked, progress, run.internal, begun_with, held_rows)
 
 
@@ -416,16 +426,34 @@ def _run_path(source: Source, paths: OutputPaths) -> Path:
     return paths.run or default_run_path(source.name, paths.resume)
 
 
-def _finished(source: Source, paths: OutputPaths, progress: Progress) -> Result | None:
-    """Return what a run made that is to be resumed and is whole already; None: it is not."""
+def _finished(
+    source: Source, config: RunConfig, paths: OutputPaths, progress: Progress
+) -> Result | None:
+    """Return what a run made that is to be resumed and is whole already; None: it is not.
+
+    Raises:
+        InputError: it was made of something else than this command would make one of.
+    """
     run = _run_path(source, paths).resolve()
     if not (paths.resume and is_finished(run)):
         return None
+    _check_finished(source, config, run)
     progress.say(f"{run}: is finished, so there is nothing to resume; this is what it made")
     if not (run / "share" / PRIVACY).exists():
         return Result(guarantee(Ledger.load(run / "model" / LEDGER)), run)
     found, twin = verify(run), next((run / "share").glob("twin.*"))
     return Result(found.guarantee, run, twin, found.rows)
+
+
+def _check_finished(source: Source, config: RunConfig, run: Path) -> None:
+    others = f"leave `resume` out for a run of its own; {sampling_command(run)} writes rows"
+    internal = run / "internal"
+    if not (internal / MADE_FROM).is_file():
+        raise InputError(f"{run}: does not tell any more what it was made from; {others}")
+    begun_with, held_rows = _begun_with(internal), kept_rows(internal)
+    prepared = prepare(source, config, begun_with=begun_with, held_rows=held_rows)
+    if other := _differing(_made_from(prepared), _known(internal)):
+        raise InputError(f"{run}: was made with other settings ({', '.join(other)}); {others}")
 
 
 def _with_twin(

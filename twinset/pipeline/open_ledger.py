@@ -69,7 +69,7 @@ def _public_inputs(
     whose_labels: Mapping[str, str],
 ) -> Iterator[str]:
     policy = config.policy
-    yield "the names, order and types of the columns"
+    yield "the names, order and types of the columns, and which of them are guessed"
     for name in template.attributes:
         yield f"the set of label values of {name!r}, {_WHOSE[whose_labels.get(name, TABLE)]}"
     yield f"the number of {'owners' if by_owner else 'records'}"

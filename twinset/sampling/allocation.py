@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +17,7 @@ from twinset.privacy.mechanism.label_counts import proportional_rows
 
 ROWS_COLUMN = "rows"
 LONGEST_NUMBER = 12  # digits
+MOST_LISTED = 20  # labels in a message
 FEWEST_ROWS = 3000  # where nobody says how many
 
 
@@ -93,25 +96,54 @@ def values_without_rows(schema: Schema, counts: Mapping[Combination, int]) -> It
         yield from (f"{attribute.name} {v!r}" for v in attribute.values if v not in kept)
 
 
-def per_label(schema: Schema, wishes: Sequence[str]) -> dict[Combination, int]:
+def per_label(schema: Schema, requests: Sequence[str]) -> dict[Combination, int]:
     """Read `--rows-per-label`: "500" for each combination, or "positive=500", "positive,dvd=500".
+
+    A value with a comma stands in double quotes, as in CSV, where it could be two.
 
     Raises:
         InputError: a value the table never had, or a number that is none.
     """
-    if len(wishes) == 1 and "=" not in wishes[0]:
-        return dict.fromkeys(schema.combinations, _number(wishes[0], wishes[0]))
-    known = {",".join(map(str, c)): c for c in schema.combinations}
-    counts = dict.fromkeys(schema.combinations, 0)
-    for wish in wishes:
-        label, _, number = wish.rpartition("=")
-        if label not in known:
-            raise InputError(
-                f"`rows_per_label={wish}`: there is no label {label!r}; the table's are "
-                f"{', '.join(list(known)[:20])}"
-            )
-        counts[known[label]] = _number(number, wish)
-    return counts
+    if len(requests) == 1 and "=" not in requests[0]:
+        return dict.fromkeys(schema.combinations, _number(requests[0], requests[0]))
+    found: dict[Combination, int] = {}
+    for request in requests:
+        label, _, number = request.rpartition("=")
+        combination = _combination(schema, label, request)
+        if combination in found:
+            raise InputError(f"`rows_per_label={request}`: this label has a number already")
+        found[combination] = _number(number, request)
+    return {combination: found.get(combination, 0) for combination in schema.combinations}
+
+
+def _combination(schema: Schema, label: str, request: str) -> Combination:
+    """Return the label that is meant: its values between commas, in quotes as in CSV, or as is."""
+    values = next(csv.reader([label], skipinitialspace=True), [])
+    if found := schema.spelled.get(tuple(values)):
+        return found
+    as_is = [c for c in schema.combinations if ",".join(map(str, c)) == label]
+    if len(as_is) == 1:
+        return as_is[0]
+    listed = ", ".join(csv_line(c) for c in list(schema.combinations)[:MOST_LISTED])
+    if as_is:
+        raise InputError(
+            f"`rows_per_label={request}`: several labels read {label!r}; put a value that has a "
+            f"comma in double quotes: {listed}"
+        )
+    raise InputError(
+        f"`rows_per_label={request}`: there is no label {label!r}; the table's are {listed}"
+    )
+
+
+def csv_line(values: Sequence[object]) -> str:
+    """Return values as a line of CSV.
+
+    >>> csv_line(["good", "a, b", 5])
+    'good,"a, b",5'
+    """
+    with io.StringIO() as line:
+        csv.writer(line, lineterminator="").writerow(values)
+        return line.getvalue()
 
 
 def from_file(schema: Schema, path: str | Path) -> dict[Combination, int]:
