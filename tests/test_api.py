@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 import twinset
-from tests.helpers.commands import texts
+from tests.helpers.commands import snapshot, texts
 from tests.helpers.evaluated import as_installed, without_downloads
 from twinset import api
 from twinset.api import Twinset, generate
@@ -128,12 +128,47 @@ def test_a_dataset_and_two_sequences_make_what_a_frame_makes(frame, tiny_base):
     )
     for other in others:
         assert all(first[name].equal(other[name]) for name in first)
-    for wrong in [(["a"],), (["a"], "b"), (["a"], ["b", "c"]), (named, ["pos"] * 60)]:
+    dataset = Dataset.from_pandas(named)
+    labels = ["pos"] * 60
+    for wrong in [(["a"],), (["a"], "b"), (["a"], ["b", "c"]), (named, labels), (dataset, labels)]:
         with pytest.raises(InputError, match="labels"):
             Twinset(str(tiny_base)).fit(*wrong)
     with pytest.raises(InputError, match="give one of them, train, test"):
         parts = {"train": Dataset.from_pandas(named), "test": Dataset.from_pandas(named)}
         Twinset(str(tiny_base)).fit(DatasetDict(parts))
+
+
+def test_plan_and_generate_take_what_fit_takes(frame, tiny_base, tmp_path):
+    from datasets import Dataset
+
+    named = frame.rename(columns={"review": "text", "sentiment": "label"})[["text", "label"]]
+    given = [
+        (Dataset.from_pandas(named), "text", "label"),
+        (list(named.text), list(named.label)),
+    ]
+    for number, data in enumerate(given):
+        assert Twinset(tiny_base, epsilon=50, **QUICK).plan(*data).plan.records == 60
+        options = {"base_model": tiny_base, "run": tmp_path / str(number), "epsilon": 50, **QUICK}
+        assert generate(*data, rows=4, **options).rows == 4
+    with pytest.raises(InputError, match="not both"):
+        Twinset(tiny_base).plan(named, records=5)
+
+
+def test_a_saved_model_replaces_another_and_nothing_else(frame, tiny_base, tmp_path):
+    private = frame[["review", "sentiment"]]
+    model = Twinset(tiny_base, epsilon=50, **QUICK).fit(private, "review", "sentiment")
+    for _ in range(2):
+        model.save(tmp_path / "model")
+    assert Twinset.load(tmp_path / "model").guarantee == model.guarantee
+    (tmp_path / "model" / "mine.csv").write_text("private")
+    (tmp_path / "t.csv").write_text("private")
+    before = snapshot(tmp_path)
+    for place in (tmp_path, tmp_path / "model", tmp_path / "t.csv"):
+        with pytest.raises(InputError, match="holds something else than a model"):
+            model.save(place)
+        with pytest.raises(InputError, match="is not empty"):
+            model.share(model.sample(2), place)
+    assert snapshot(tmp_path) == before
 
 
 def test_it_shows_what_is_guaranteed(frame, tiny_base):
@@ -221,11 +256,11 @@ def test_generate_takes_rows_by_label_and_from_a_file(frame, tiny_base, tmp_path
     pd.DataFrame({"sentiment": ["bad"], "rows": [3]}).to_csv(tmp_path / "plan.csv", index=False)
     for asked, rows in (
         ({"rows_per_label": 2}, {"good": 2, "bad": 2}),
-        ({"rows_per_label": {"good": 4}}, {"good": 4}),
+        ({"rows_per_label": {("good",): 4}}, {"good": 4}),
         ({"plan_file": tmp_path / "plan.csv"}, {"bad": 3}),
     ):
         run = tmp_path / str(len(list(tmp_path.iterdir())))
-        options = {"epsilon": 50, "base_model": str(tiny_base), **QUICK, "guard_formulas": False}
+        options = {"epsilon": 50, "base_model": str(tiny_base), **QUICK}
         made = generate(frame, "review", "sentiment", run=run, **asked, **options)
         assert pd.read_parquet(made.twin).sentiment.value_counts().to_dict() == rows
     with pytest.raises(InputError, match="one of `rows`, `rows_per_label`"):

@@ -61,13 +61,13 @@ class Twinset:
 
     def __init__(
         self,
-        base_model: str = BASE_MODEL,
+        base_model: str | Path = BASE_MODEL,
         *,
         prompt: Template | str | Path | None = None,
         progress: Progress | None = None,
         **options: Any,
     ) -> None:
-        self.config = run_config({"base_model": base_model, **options})
+        self.config = run_config({"base_model": str(base_model), **options})
         self._prompt, self._progress = prompt, progress or Silent()
         self._model: TwinModel | None = None
         self._made_from: Source | Path | None = None  # what the model was fitted to, or is in
@@ -84,8 +84,8 @@ class Twinset:
 
     def plan(
         self,
-        data: pd.DataFrame | str | Path | None = None,
-        text: str | None = None,
+        data: pd.DataFrame | Dataset | Sequence[str] | str | Path | None = None,
+        text: str | Sequence[Any] | None = None,
         attributes: str | Sequence[str] = (),
         owner: str | None = None,
         *,
@@ -102,7 +102,7 @@ class Twinset:
                 print(plan.plan.noise_multiplier, plan.estimate.seconds)
 
         Args:
-            data: the private table, or its file, folder of `datasets`, or hub name.
+            data: the private table, see `fit`.
             text: see `fit`.
             attributes: see `fit`.
             owner: see `fit`.
@@ -116,12 +116,10 @@ class Twinset:
         """
         from twinset.pipeline.request import Source
 
-        names, prompt = _several(attributes), self._prompt
-        source = (
-            None
-            if data is None
-            else Source(data, text, names, prompt=prompt, owner=owner, hold_out=hold_out)
-        )
+        source = None
+        if data is not None:
+            given = *_as_table(data, text), _several(attributes)
+            source = Source(*given, prompt=self._prompt, owner=owner, hold_out=hold_out)
         from twinset.pipeline.forecast import forecast  # after what is wrong was said
 
         return forecast(source, records, self.config, rows, self._progress, hold_out)
@@ -351,14 +349,14 @@ class Twinset:
         place, model = Path(folder), self.model
         self._check_written(twin)
         twin = self._rebuilt(twin)
-        place.mkdir(parents=True, exist_ok=True)
-        if any(place.iterdir()):
+        if place.is_file() or (place.is_dir() and any(place.iterdir())):
             raise InputError(f"{place}: is not empty; name another folder")
+        place.mkdir(parents=True, exist_ok=True)
         return model.share(twin, place, self.config.sampling, format)
 
     def _check_written(self, twin: pd.DataFrame) -> None:
         """Refuse a table of which the guarantee does not hold, the private one above all."""
-        if tuple(twin.columns) != self.model.schema.columns:
+        if not hasattr(twin, "columns") or tuple(twin.columns) != self.model.schema.columns:
             raise InputError("`twin`: has other columns than the model's rows; share those alone")
         others = (Counter(_hashes(twin)) - self._written).total()  # no row oftener than sampled
         if others:
@@ -430,10 +428,24 @@ class Twinset:
         return self.model.guarantee
 
     def save(self, path: str | Path) -> None:
-        """Write the model folder; it is as safe to share as a twin."""
-        folder = Path(path)
-        folder.mkdir(parents=True, exist_ok=True)
-        self.model.save(folder)
+        """Write the model folder; it is as safe to share as a twin.
+
+        Args:
+            path: of the folder, made where it is missing. A model that was saved there is replaced.
+
+        Raises:
+            InputError: something else is there.
+        """
+        from twinset.files.atomic import replacing, writing
+        from twinset.files.manifest import listed
+
+        folder, model = Path(path).resolve(), self.model
+        there = {each.name for each in folder.iterdir()} if folder.is_dir() else set()
+        if folder.is_file() or there - listed(folder):
+            raise InputError(f"{folder}: holds something else than a model; name another folder")
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with writing(folder), replacing(folder) as new:
+            model.save(new)
 
     @classmethod
     def load(cls, path: str | Path, **options: Any) -> Self:
@@ -447,8 +459,8 @@ class Twinset:
 
 
 def generate(
-    data: pd.DataFrame | str | Path,
-    text: str | None = None,
+    data: pd.DataFrame | Dataset | Sequence[str] | str | Path,
+    text: str | Sequence[Any] | None = None,
     attributes: str | Sequence[str] = (),
     owner: str | None = None,
     *,
@@ -469,7 +481,7 @@ def generate(
     resume: bool = False,
     accept_spend: bool = False,
     prompt: Template | str | Path | None = None,
-    base_model: str = BASE_MODEL,
+    base_model: str | Path = BASE_MODEL,
     progress: Progress | None = None,
     labels: LabelValues | None = None,
     bins: Edges | None = None,
@@ -486,8 +498,8 @@ def generate(
             print(made.twin, made.guarantee.sentence)
 
     Args:
-        data: the private table, or its file, folder of `datasets`, or hub name.
-        text: text column, or a template that joins several; None guesses.
+        data: the private table, see `Twinset.fit`.
+        text: see `Twinset.fit`.
         attributes: label columns; none: one is guessed.
         owner: see `Twinset.fit`.
         rows: of the twin; None: twice the table's, 3,000 at least, if there is time.
@@ -527,11 +539,12 @@ def generate(
     from twinset.pipeline.request import OutputPaths, Source
     from twinset.sampling.allocation import RowsRequest
 
-    config = run_config({"base_model": base_model, **options})
+    table, column = _as_table(data, text)
+    config = run_config({"base_model": str(base_model), **options})
     rules = LabelRules(labels or {}, bins or {}, merge_labels, drop_undeclared)
     source = Source(
-        data,
-        text,
+        table,
+        column,
         _several(attributes),
         split=split,
         drop_empty=drop_empty,

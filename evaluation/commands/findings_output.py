@@ -12,6 +12,7 @@ from evaluation.findings import Findings, Measured, Question
 from evaluation.release import FinishedRun, Release
 from evaluation.scores import Score
 from twinset.commandline.common import show
+from twinset.commandline.entry_point import with_flags
 from twinset.errors import InputError
 from twinset.release.share import PRIVACY
 
@@ -106,7 +107,7 @@ def as_tables(findings: Findings) -> Iterator[Text | Table]:
 
     judges = {"utility": useful, "fidelity": faithful, "leakage": leaking}
     for note in findings.notes:
-        yield Text(f"note: {note}")
+        yield Text(f"note: {with_flags(note)}")
     for question in TITLES:
         if found := [m for m in findings.of(question) if _DETAIL not in m.place]:
             yield _table(question, found)

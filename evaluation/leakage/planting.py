@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from evaluation import limits
 from evaluation.leakage.canaries import MORE_FORMATS, Canary, Format, draw_canaries, numbered, plant
 from evaluation.limits import CANARIES, LENGTHS, SECRETS
 from evaluation.policy_runs import ComparisonRequest, Data, table, take
 from evaluation.untrained_baseline import untrained_twin
 from twinset.config import ROWS, RunConfig
-from twinset.config.bounds import check_options, within
+from twinset.config.bounds import check_number, check_options, within
 from twinset.data.records import Records
 from twinset.errors import InputError
 from twinset.models.base_model import BaseModel
@@ -75,11 +76,13 @@ def copies_of(text: str) -> tuple[int, ...]:
     """Return the numbers of "0,1,10,100".
 
     Raises:
-        InputError: something is no whole number.
+        InputError: something is no whole number, or too many.
     """
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() for part in parts):
         raise InputError("--copies takes whole numbers with commas between: 0,1,10,100")
+    for part in parts:
+        check_number("--copies", int(part), limits.COPIES, is_whole=True)
     return tuple(dict.fromkeys(map(int, parts)))
 
 

@@ -76,6 +76,12 @@ CASES = {
         "t.csv --output t.csv --overwrite",
         "--output t.csv|private table",
     ),
+    "log is the table": (None, "t.csv --log-file t.csv", "--log-file t.csv|no log"),
+    "output inside a run": (
+        lambda: Path("older/share").mkdir(parents=True) or Path("older/share/privacy.json").touch(),
+        "t.csv --output older/share/o.csv",
+        "older/share is a run's own",
+    ),
     "no row of any label": (None, "t.csv --rows-per-label 0", "at least one row"),
     "two answers": (None, "t.csv --rows 5 --rows-per-label 5", "--rows-per-label|not several"),
     "plan without rows": (

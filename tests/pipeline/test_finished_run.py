@@ -62,6 +62,20 @@ def test_a_model_without_a_twin_writes_one(place, run, output):
     assert len(pd.read_csv(twin)) == verify(twin).rows == 6
 
 
+@pytest.mark.parametrize("other", ["epsilon", "table"])
+def test_it_is_the_run_that_is_asked_for(place, run, other):
+    """Another table's twin, or one of more ε, is not handed out as this one's."""
+    run("generate", "--rows", "6")
+    changes = ("--epsilon", "3") if other == "epsilon" else ()
+    if other == "table":
+        text = Path("t.csv").read_text()
+        Path("t.csv").write_text(text.replace("number 7", "number 8"))
+    refused = run("generate", *AGAIN, *changes, "--output", "out.csv")
+    assert refused.code == 2 and "was made with other settings" in refused.err
+    assert ("privacy" in refused.err) == (other == "epsilon")
+    assert not Path("out.csv").exists()
+
+
 def test_a_private_table_is_no_output(place, run):
     run("generate", "--rows", "6")
     table = Path("t.csv").read_bytes()

@@ -1,7 +1,33 @@
-"""Rows per label from a plan file."""
+"""Rows per label, as they are asked for one by one or in a plan file."""
 
+import pytest
+
+from tests.helpers.refusals import refusal
 from twinset.data.schema import Attribute, Schema
-from twinset.sampling.allocation import from_file
+from twinset.sampling.allocation import from_file, per_label
+
+ONE = Attribute("one", "str", ("a", "a,b"))
+OTHER = Attribute("other", "str", ("b,c", "c"))
+COMMAS = Schema("text", "str", (ONE, OTHER), ("one", "other", "text"))
+
+
+@pytest.mark.parametrize(
+    ("label", "meant"),
+    [('"a,b",c', ("a,b", "c")), ('a, "b,c"', ("a", "b,c")), ("a,c", ("a", "c"))],
+)
+def test_values_with_commas_stand_in_quotes(label, meant):
+    assert {c: n for c, n in per_label(COMMAS, [f"{label}=3"]).items() if n} == {meant: 3}
+
+
+def test_a_label_that_is_told_without_quotes_needs_none():
+    alone = Schema("text", "str", (ONE,), ("one", "text"))
+    assert per_label(alone, ["a,b=3"]) == {("a",): 0, ("a,b",): 3}
+
+
+def test_labels_that_read_alike_and_numbers_given_twice_are_refused():
+    assert 'a,"b,c"' in refusal(per_label, COMMAS, ["a,b,c=3"])
+    assert "has a number already" in refusal(per_label, COMMAS, ["a,c=3", '"a",c=2'])
+    assert "there is no label 'b'" in refusal(per_label, COMMAS, ["b=1"])
 
 
 def test_plan_file_with_fractional_labels_keeps_whole_numbers_of_rows(tmp_path):

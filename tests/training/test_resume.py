@@ -233,7 +233,7 @@ def test_without_resume_an_unfinished_run_is_kept(place, generate, killed):
     killed(3)
     before = snapshot(place)
     again = generate()
-    assert again.code == 2 and "--resume goes on with it" in again.err
+    assert again.code == 2 and "--resume resumes it" in again.err
     assert snapshot(place) == before
     assert generate("--overwrite").code == 0
     assert names_in(place) == ["r", "t.csv"]

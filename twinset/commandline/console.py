@@ -24,6 +24,7 @@ from twinset.errors import InputError
 from twinset.progress import PretrainingReport, StepReport, TimeLeft, clock
 
 PLAIN_SECONDS = 10.0  # between two plain lines
+LOG_TIME = "%Y-%m-%d %H:%M:%S"
 EPSILON_UPDATES = 20  # a run; the accountant takes its time
 
 
@@ -85,7 +86,7 @@ class Console:
 
     def step(self, report: StepReport, plan: Plan) -> None:
         """See `twinset.progress.Progress`."""
-        if self._is_unheard:
+        if self._is_silent:
             return
         due = report.step == plan.steps or not (report.step - 1) % -(-plan.steps // EPSILON_UPDATES)
         first = report.taken <= 1  # a resumed run begins with what was spent before
@@ -97,7 +98,7 @@ class Console:
 
     def pretraining_step(self, report: PretrainingReport) -> None:
         """See `twinset.progress.Progress`."""
-        if self._is_unheard:
+        if self._is_silent:
             return
         self._bits = report.bits or self._bits
         line, each = pretraining_line(report, self._bits), report.seconds / max(1, report.taken)
@@ -108,7 +109,7 @@ class Console:
 
     def count(self, what: str, done: int, total: int) -> None:
         """See `twinset.progress.Progress`."""
-        if self._is_unheard:
+        if self._is_silent:
             return
         self._begin_phase(what, done)
         seconds, seen = time.monotonic() - self._began, done - self._first
@@ -137,7 +138,7 @@ class Console:
             self._out.print(f"{line} | eta {clock(left)}", markup=False)
 
     @property
-    def _is_unheard(self) -> bool:
+    def _is_silent(self) -> bool:
         """Whether nobody reads how far a phase is."""
         return self._quiet and self._log is None
 
@@ -170,14 +171,27 @@ class Console:
 
 def _logger(path: Path) -> logging.Logger:
     try:
+        if path.is_file() and not _may_be_continued(path):
+            raise InputError(f"`log_file={path}`: exists and is no log; name another file")
         os.close(os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600))
+        path.chmod(0o600)
         handler = logging.FileHandler(path, encoding="utf-8")
     except OSError as error:
         raise InputError(f"`log_file={path}`: cannot be written ({error.strerror})") from None
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", LOG_TIME))
     found = logging.Logger("twinset")
     found.addHandler(handler)
     return found
+
+
+def _may_be_continued(path: Path) -> bool:
+    """Return whether a file is empty or a log, and no table."""
+    with path.open("rb") as file:
+        start = file.read(len("2024-02-29 12:00:00")).decode(errors="replace")
+    try:
+        return not start or bool(time.strptime(start, LOG_TIME))
+    except ValueError:
+        return False
 
 
 def _pace(each: float) -> str:

@@ -46,6 +46,9 @@ class LabelRules:
 
     def __post_init__(self) -> None:
         """Refuse what could not be meant."""
+        for option, given in (("labels", self.declared), ("bins", self.bins)):
+            if not isinstance(given, Mapping) or any(map(_is_no_list, given.values())):
+                raise InputError(f"`{option}`: give a list for each column, by its name")
         for name, values in self.declared.items():
             _check_declared(name, values)
         for name, edges in self.bins.items():
@@ -82,6 +85,10 @@ class LabelRules:
             if name not in attributes:
                 option = "labels" if name in self.declared else "bins"
                 raise InputError(f"`{option}`: {name!r} is no label column; add it to `attributes`")
+
+
+def _is_no_list(values: object) -> bool:
+    return isinstance(values, str) or not isinstance(values, Sequence)
 
 
 def _check_declared(name: str, values: Sequence[LabelValue]) -> None:

@@ -42,6 +42,14 @@ def fault(folder: Path) -> str | None:
     return None
 
 
+def listed(folder: Path) -> set[str]:
+    """Return the names of the files that a folder's checksums are of, and of theirs."""
+    try:
+        return {CHECKSUMS, *json.loads(read_text(folder / CHECKSUMS))}
+    except (OSError, ValueError, TypeError):
+        return set()
+
+
 def flush(path: Path) -> None:
     """Have the disk write a file or a folder now."""
     descriptor = os.open(path, os.O_RDONLY)

@@ -1,7 +1,7 @@
 """What a language model makes of a text when it is asked about a label: hidden states as features.
 
-A private record is read by itself: a batch would let the company round what its features are, and
-a private regression on them rests on each record's being its own.
+A private record is read by itself: in a batch the others would decide how its features are rounded,
+and a private regression on them rests on each record's being its own.
 """
 
 from __future__ import annotations

@@ -119,6 +119,8 @@ def forecast(
         InputError: something cannot be used, or neither is given.
     """
     if source is not None:
+        if records is not None:
+            raise InputError("give a table or `records`, not both")
         plan, speed, facts, tokens = _of_table(source, config, RowsRequest(rows), progress)
     else:
         trained = _trained_on(records, hold_out, progress)
@@ -210,12 +212,11 @@ def _cost_lines(prepared: Prepared, progress: Progress) -> Iterator[str]:
 
 
 def time_lines(estimate: Estimate) -> list[str]:
-    """Return how long all of it takes, and what of it."""
-    writing = minutes(estimate.seconds - estimate.training_seconds)
+    """Return how long all of it takes, and what of it, as progress calls the parts."""
+    parts = ", ".join(f"{phase} {minutes(seconds)}" for phase, seconds in estimate.phases(1))
     return [
         f"time in all            about {minutes(estimate.seconds)} on this machine",
-        f"  of it                training {minutes(estimate.training_seconds)}, writing rows "
-        f"{writing}; {estimate.tokens} tokens a record",
+        f"  of it                {parts}; {estimate.tokens} tokens a record",
     ]
 
 

@@ -66,9 +66,9 @@ from twinset.training.resume import CHECKPOINTS, Resumption, RunContext
 MADE_FROM = "config.json"  # in `internal/`
 UNFINISHED = "unfinished"  # part of `internal/` while a run is being made
 # What decides nothing in training may differ in a resumed run; what was read has its hash.
-FREE = ("speed", "sampling", "rows", "reading")
+MAY_DIFFER = ("speed", "sampling", "rows", "reading")
 MOST_NAMED = 5  # label values in one warning
-TIME_ALONE = ("engine", "batch_size")  # with them rows that were drawn already may stay
+SPEED_ONLY = ("engine", "batch_size")  # with them rows that were drawn already may stay
 
 
 @dataclass(frozen=True)
@@ -276,7 +276,7 @@ def _made_from(prepared: Prepared) -> dict[str, Any]:
 def _differing(plain: dict[str, Any], known: dict[str, Any]) -> list[str]:
     """Return which of the things that must not differ do, in a run that is resumed."""
     may_differ = (
-        FREE if "hold_out" in known else (*FREE, "hold_out")
+        MAY_DIFFER if "hold_out" in known else (*MAY_DIFFER, "hold_out")
     )  # an older run is silent of it
     return [n for n in plain if n not in may_differ and known.get(n) != plain[n]]
 
@@ -334,7 +334,7 @@ def _model_is_safe(run: RunFolder, progress: Progress) -> Iterator[None]:
 def _kept_rows(folder: Path, sampling: SamplingConfig, counts: dict[Combination, int]) -> RowGroups:
     """Return the rows that were drawn before; those drawn with other settings are removed."""
     drawn_with = {
-        "sampling": {k: v for k, v in asdict(sampling).items() if k not in TIME_ALONE},
+        "sampling": {k: v for k, v in asdict(sampling).items() if k not in SPEED_ONLY},
         "counts": [[list(combination), rows] for combination, rows in counts.items()],
     }
     path = folder / "drawn-with.json"

@@ -215,10 +215,10 @@ def check_free(final: Path, overwrite: bool = False, resume: bool = False) -> No
             f"{_hidden(final)}, which may hold private texts"
         )
     if resume and not is_unfinished(final):
-        raise InputError(f"{final}: there is no unfinished run to go on with; leave `resume` out")
+        raise InputError(f"{final}: there is no unfinished run to resume; leave `resume` out")
     if is_unfinished(final) and not (resume or overwrite):
         raise InputError(
-            f"{final}: an unfinished run waits there; `resume=True` goes on with it"
+            f"{final}: an unfinished run waits there; `resume=True` resumes it"
             f"{_or_sample(final)}, `overwrite=True` deletes it and starts anew, and {SPENT}"
         )
     if not final.exists() or (final.is_dir() and not any(final.iterdir())):

@@ -30,7 +30,7 @@ def size_notes(plan: Plan) -> Iterator[str]:
     epsilon = plan.target_epsilon
     if epsilon is not None and is_few(plan.records, epsilon):
         yield f"{plan.records} records are few for ε = {epsilon:g}: " + (
-            f"`steps=0` trains nothing, takes minutes, and taught as much {MEASURED}"
+            f"`steps=0` trains nothing, takes less time, and taught as much {MEASURED}"
             if plan.steps
             else f"nothing is trained, as that taught no more {MEASURED} and takes longer; counts "
             "of words and, where it would know enough, a teacher have all of ε; `steps=40` trains "

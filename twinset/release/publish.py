@@ -12,6 +12,8 @@ from pathlib import Path
 
 from twinset.errors import InputError
 from twinset.files.atomic import sha256_file, writing
+from twinset.release.run_format import LEDGER
+from twinset.release.share import PRIVACY
 
 
 def beside(output: Path) -> tuple[Path, Path]:
@@ -29,9 +31,12 @@ def check_output(output: Path, overwrite: bool = False) -> None:
     """Refuse an output file that `publish` could not write; to be called before any training.
 
     Raises:
-        InputError: its folder is missing or not writable, or one of the three files exists.
+        InputError: its folder is missing, not writable or part of a run, or one of the three files
+            exists.
     """
     folder = output.parent
+    if any((folder / name).exists() for name in (PRIVACY, LEDGER)):
+        raise InputError(f"`output={output}`: {folder} is a run's own; name another folder")
     if not folder.is_dir():
         raise InputError(f"`output={output}`: the folder {folder} does not exist; create it")
     if not os.access(folder, os.W_OK | os.X_OK):

@@ -222,7 +222,7 @@ class Page:
         """Yield what was not come to, by table and ε: seeds that lack the same stand together."""
         keys = [key for key in self._stated.measurements() if tuple(key) not in self._store.rows]
         if keys:
-            yield "- not come to yet, for want of time; the same command goes on with:"
+            yield "- not come to yet, for want of time; the same command runs them:"
         for (name, epsilon), of_both in groupby(sorted(keys), lambda key: key[:2]):
             seeds: dict[str, list[str]] = {}
             for key in of_both:

@@ -113,6 +113,11 @@ def test_odd_numbers_of_copies_are_refused(copies, tiny_base, capsys):
     assert ended.code == 2 and "--copies takes whole numbers" in ended.err
 
 
+def test_copies_fit_into_memory(tiny_base, capsys):
+    ended = canaries(capsys, tiny_base, "--copies", "0,1000000000")
+    assert ended.code == 2 and "--copies must be a whole number from 0 to 100000" in ended.err
+
+
 def tokenizer_of(base):
     from transformers import AutoTokenizer
 
