@@ -279,6 +279,8 @@ def test_a_declared_column_needs_no_attribute_and_another_name_is_refused():
         ({"bins": {"a": [0, 3, 2]}}, "rising"),
         ({"bins": {"a": [0, float("inf"), 2]}}, "rising"),
         ({"bins": {"a": "012"}}, "rising"),
+        ({"bins": {"a": 3}}, "`bins`: give a list for each column"),
+        ({"declared": ["x", "y"]}, "`labels`: give a list for each column"),
         ({"bins": {"a": [0, 1, 2]}, "declared": {"a": ["x", "y"]}}, "has `labels` and `bins`"),
         ({"drop": True}, "`drop_undeclared` does nothing without `labels`"),
     ],

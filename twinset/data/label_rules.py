@@ -6,7 +6,7 @@ Validated data; knows no table.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
@@ -47,7 +47,9 @@ class LabelRules:
     def __post_init__(self) -> None:
         """Refuse what could not be meant."""
         for option, given in (("labels", self.declared), ("bins", self.bins)):
-            if not isinstance(given, Mapping) or any(map(_is_no_list, given.values())):
+            if not isinstance(given, Mapping) or not all(
+                isinstance(v, Collection) for v in given.values()
+            ):
                 raise InputError(f"`{option}`: give a list for each column, by its name")
         for name, values in self.declared.items():
             _check_declared(name, values)
@@ -85,10 +87,6 @@ class LabelRules:
             if name not in attributes:
                 option = "labels" if name in self.declared else "bins"
                 raise InputError(f"`{option}`: {name!r} is no label column; add it to `attributes`")
-
-
-def _is_no_list(values: object) -> bool:
-    return isinstance(values, str) or not isinstance(values, Sequence)
 
 
 def _check_declared(name: str, values: Sequence[LabelValue]) -> None:
