@@ -76,8 +76,11 @@ def test_it_is_the_run_that_is_asked_for(place, run, other):
     assert not Path("out.csv").exists()
 
 
-def test_a_private_table_is_no_output(place, run):
-    run("generate", "--rows", "6")
+@pytest.mark.parametrize(
+    "made", [("generate", "--rows", "6"), ("finetune",)], ids=["twin", "model"]
+)
+def test_a_private_table_is_no_output(place, run, made):
+    run(*made)
     table = Path("t.csv").read_bytes()
     refused = run("generate", *AGAIN, "--overwrite", "--output", "t.csv")
     assert refused.code == 2 and Path("t.csv").read_bytes() == table

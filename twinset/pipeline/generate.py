@@ -275,9 +275,8 @@ def _made_from(prepared: Prepared) -> dict[str, Any]:
 
 def _differing(plain: dict[str, Any], known: dict[str, Any]) -> list[str]:
     """Return which of the things that must not differ do, in a run that is resumed."""
-    may_differ = (
-        MAY_DIFFER if "hold_out" in known else (*MAY_DIFFER, "hold_out")
-    )  # an older run is silent of it
+    # a run of an older version does not say what it held out
+    may_differ = MAY_DIFFER if "hold_out" in known else (*MAY_DIFFER, "hold_out")
     return [n for n in plain if n not in may_differ and known.get(n) != plain[n]]
 
 
@@ -285,6 +284,11 @@ def _known(internal: Path) -> dict[str, Any]:
     """Return what a run is made from."""
     known: dict[str, Any] = json.loads((internal / MADE_FROM).read_text("utf-8"))
     return known
+
+
+def _as_begun(internal: Path) -> dict[str, Any]:
+    """Return by what `prepare` makes a run that is resumed as it was begun."""
+    return {"begun_with": _begun_with(internal), "held_rows": kept_rows(internal)}
 
 
 def _begun_with(internal: Path) -> tuple[int, int]:
@@ -305,8 +309,8 @@ def _prepared(
         return prepare(source, config, asked, progress, run.internal)
     if asked is not None:
         asked = replace(asked, most=_known(run.internal).get("rows", {}).get("most"))
-    begun_with, held_rows = _begun_with(run.internal), kept_rows(run.internal)
-    return prepare(source, config, asked, progress, run.internal, begun_with, held_rows)
+    as_begun = _as_begun(run.internal)
+    return prepare(source, config, asked, progress, run.internal, **as_begun)
 
 
 def _check_decoding(prepared: Prepared) -> None:
@@ -450,9 +454,8 @@ def _check_finished(source: Source, config: RunConfig, run: Path) -> None:
     internal = run / "internal"
     if not (internal / MADE_FROM).is_file():
         raise InputError(f"{run}: does not tell any more what it was made from; {others}")
-    begun_with, held_rows = _begun_with(internal), kept_rows(internal)
-    prepared = prepare(source, config, begun_with=begun_with, held_rows=held_rows)
-    if other := _differing(_made_from(prepared), _known(internal)):
+    made_from = _made_from(prepare(source, config, **_as_begun(internal)))
+    if other := _differing(made_from, _known(internal)):
         raise InputError(f"{run}: was made with other settings ({', '.join(other)}); {others}")
 
 
@@ -466,6 +469,8 @@ def _with_twin(
 ) -> Result:
     """Hand out the twin of a finished run; one that has a model alone writes its rows first."""
     assert made.run is not None
+    if paths.output is not None:
+        _check_is_another(source, paths.output)
     if made.twin is None:
         paths = replace(paths, format=paths.twin_format(source.name))
         device = config.speed.device
@@ -478,7 +483,6 @@ def _with_twin(
     if not made.twin.name.endswith(f".{paths.twin_format(source.name)}"):
         command = sampling_command(made.run)
         raise InputError(f"{made.run}: its twin is {made.twin.name}; {command} writes others")
-    _check_is_another(source, paths.output)
     publish_again(made.twin.parent, paths.output, paths.overwrite)
     return replace(made, twin=paths.output)
 
