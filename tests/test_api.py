@@ -256,11 +256,12 @@ def test_generate_takes_rows_by_label_and_from_a_file(frame, tiny_base, tmp_path
     pd.DataFrame({"sentiment": ["bad"], "rows": [3]}).to_csv(tmp_path / "plan.csv", index=False)
     for asked, rows in (
         ({"rows_per_label": 2}, {"good": 2, "bad": 2}),
+        ({"rows_per_label": {"good": 4}}, {"good": 4}),
         ({"rows_per_label": {("good",): 4}}, {"good": 4}),
         ({"plan_file": tmp_path / "plan.csv"}, {"bad": 3}),
     ):
         run = tmp_path / str(len(list(tmp_path.iterdir())))
-        options = {"epsilon": 50, "base_model": str(tiny_base), **QUICK}
+        options = {"epsilon": 50, "base_model": str(tiny_base), **QUICK, "guard_formulas": False}
         made = generate(frame, "review", "sentiment", run=run, **asked, **options)
         assert pd.read_parquet(made.twin).sentiment.value_counts().to_dict() == rows
     with pytest.raises(InputError, match="one of `rows`, `rows_per_label`"):

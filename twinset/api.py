@@ -539,8 +539,8 @@ def generate(
     from twinset.pipeline.request import OutputPaths, Source
     from twinset.sampling.allocation import RowsRequest
 
-    table, column = _as_table(data, text)
     config = run_config({"base_model": str(base_model), **options})
+    table, column = _as_table(data, text)
     rules = LabelRules(labels or {}, bins or {}, merge_labels, drop_undeclared)
     source = Source(
         table,
@@ -640,13 +640,13 @@ def _requests(rows: int | LabelRows | None) -> tuple[str, ...]:
     >>> _requests(None), _requests(500), _requests({"positive": 500, ("negative", "dvd"): 5})
     ((), ('500',), ('positive=500', 'negative,dvd=5'))
     """
-    from twinset.sampling.allocation import csv_line
+    from twinset.data.csv_line import written_line
 
     if rows is None:
         return ()
     if isinstance(rows, Mapping):
-        lines = (csv_line(n) if isinstance(n, tuple) else str(n) for n in rows)
-        return tuple(f"{line}={n}" for line, n in zip(lines, rows.values(), strict=True))
+        lines = {written_line(c) if isinstance(c, tuple) else c: n for c, n in rows.items()}
+        return tuple(f"{line}={number}" for line, number in lines.items())
     return (str(rows),)
 
 

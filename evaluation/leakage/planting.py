@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from evaluation import limits
 from evaluation.leakage.canaries import MORE_FORMATS, Canary, Format, draw_canaries, numbered, plant
-from evaluation.limits import CANARIES, LENGTHS, SECRETS
+from evaluation.limits import CANARIES, LENGTHS, PLANTED, SECRETS
 from evaluation.policy_runs import ComparisonRequest, Data, table, take
 from evaluation.untrained_baseline import untrained_twin
 from twinset.config import ROWS, RunConfig
@@ -81,9 +80,10 @@ def copies_of(text: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() for part in parts):
         raise InputError("--copies takes whole numbers with commas between: 0,1,10,100")
-    for part in parts:
-        check_number("--copies", int(part), limits.COPIES, is_whole=True)
-    return tuple(dict.fromkeys(map(int, parts)))
+    copies = dict.fromkeys(map(int, parts))
+    for number in copies:
+        check_number("--copies", number, PLANTED, is_whole=True)
+    return tuple(copies)
 
 
 @dataclass(frozen=True)

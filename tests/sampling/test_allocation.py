@@ -4,6 +4,7 @@ import pytest
 
 from tests.helpers.refusals import refusal
 from twinset.data.schema import Attribute, Schema
+from twinset.errors import InputError
 from twinset.sampling.allocation import from_file, per_label
 
 ONE = Attribute("one", "str", ("a", "a,b"))
@@ -28,6 +29,8 @@ def test_labels_that_read_alike_and_numbers_given_twice_are_refused():
     assert 'a,"b,c"' in refusal(per_label, COMMAS, ["a,b,c=3"])
     assert "has a number already" in refusal(per_label, COMMAS, ["a,c=3", '"a",c=2'])
     assert "there is no label 'b'" in refusal(per_label, COMMAS, ["b=1"])
+    with pytest.raises(InputError, match="there is no label"):
+        per_label(COMMAS, ["a\nb=1"])  # no line of CSV
 
 
 def test_plan_file_with_fractional_labels_keeps_whole_numbers_of_rows(tmp_path):

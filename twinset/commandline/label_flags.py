@@ -6,11 +6,11 @@ Values with a comma, or blanks at an end, stand in double quotes, as in CSV.
 from __future__ import annotations
 
 import ast
-import csv
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from twinset.data.csv_line import read_line, written_line
 from twinset.errors import InputError
 from twinset.files.limits import SMALL, read_text
 
@@ -59,12 +59,7 @@ def flag_value(mapping: str) -> str:
     ('\'topic="a, b",c\'', 'stars=1,2')
     """
     ((name, values),) = ast.literal_eval(mapping).items()
-    return shlex.quote(f"{name}={','.join(map(_cell, map(str, values)))}")
-
-
-def _cell(text: str) -> str:
-    is_plain = text == text.strip() and not text.startswith("@") and not set(text) & set(',"')
-    return text if is_plain else '"{}"'.format(text.replace('"', '""'))
+    return shlex.quote(f"{name}={written_line(values)}")
 
 
 def _columns(given: Sequence[str], option: str, how: str) -> Iterator[tuple[str, str]]:
@@ -79,8 +74,8 @@ def _columns(given: Sequence[str], option: str, how: str) -> Iterator[tuple[str,
 
 def _cells(line: str, option: str) -> list[str]:
     try:
-        return next(csv.reader([line], skipinitialspace=True))
-    except (csv.Error, StopIteration):
+        return read_line(line)
+    except ValueError:
         raise InputError(f"`{option}`: {line[:60]!r} is no line of values between commas") from None
 
 

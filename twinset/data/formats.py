@@ -108,16 +108,16 @@ def _read(
     except OSError as error:
         reason = error.strerror or "input/output error"
         raise InputError(f"{path}: cannot be read ({reason}); check path and rights") from None
-    return _with_notes(frame, reading, kind)
+    return _stating(frame, reading, kind)
 
 
 def dataset_frame(data: Any) -> pd.DataFrame:
     """Return a `datasets.Dataset` as `read_frame` returns one that was saved."""
     reading = dataset(data, "table", "make the data set again")
-    return _with_notes(reading.whole(), reading, None)
+    return _stating(reading.whole(), reading, None)
 
 
-def _with_notes(frame: pd.DataFrame, reading: Reading, kind: str | None) -> pd.DataFrame:
+def _stating(frame: pd.DataFrame, reading: Reading, kind: str | None) -> pd.DataFrame:
     """Let a table say what its source states."""
     has_types = kind in (None, "parquet", "feather")
     frame.attrs[_STATED] = {
@@ -169,7 +169,7 @@ def is_of_text(table: pd.DataFrame | pd.Series) -> bool:
 
 def states_types(frame: pd.DataFrame) -> bool:
     """Return whether a table's columns have types of their own: not those of CSV, TSV and JSONL."""
-    return frame.attrs.get(_STATED, {}).get("types", {}) is not None
+    return _STATED not in frame.attrs or frame.attrs[_STATED]["types"] is not None
 
 
 def stated_dtype(frame: pd.DataFrame, name: str) -> str | None:
@@ -181,11 +181,10 @@ def stated_dtype(frame: pd.DataFrame, name: str) -> str | None:
     """
     if not states_types(frame):
         return None
-    found, types = str(frame[name].dtype), frame.attrs.get(_STATED, {}).get("types")
+    found = str(frame[name].dtype)
     if found not in ("float64", "object"):
         return found
-    stated: str | None = None if types is None else types.get(name, found)
-    return stated
+    return frame.attrs[_STATED]["types"].get(name, found) if _STATED in frame.attrs else None
 
 
 def write_frame(

@@ -47,10 +47,7 @@ class LabelRules:
     def __post_init__(self) -> None:
         """Refuse what could not be meant."""
         for option, given in (("labels", self.declared), ("bins", self.bins)):
-            if not isinstance(given, Mapping) or not all(
-                isinstance(v, Collection) for v in given.values()
-            ):
-                raise InputError(f"`{option}`: give a list for each column, by its name")
+            _check_lists(option, given)
         for name, values in self.declared.items():
             _check_declared(name, values)
         for name, edges in self.bins.items():
@@ -87,6 +84,12 @@ class LabelRules:
             if name not in attributes:
                 option = "labels" if name in self.declared else "bins"
                 raise InputError(f"`{option}`: {name!r} is no label column; add it to `attributes`")
+
+
+def _check_lists(option: str, given: object) -> None:
+    values = given.values() if isinstance(given, Mapping) else (None,)
+    if not all(isinstance(each, Collection) for each in values):
+        raise InputError(f"`{option}`: give a list for each column, by its name")
 
 
 def _check_declared(name: str, values: Sequence[LabelValue]) -> None:

@@ -45,8 +45,11 @@ def excel(path: Path, sheet: str | None = None) -> Reading:
     rows, notes = RowNumbers("row", header=1), _notes(path, sheet)
 
     def frame(header: _Row, found: Sequence[_Row]) -> pd.DataFrame:
-        table = pd.DataFrame(found, columns=list(header))
-        return exact(table, lambda name: [row[header.index(name)] for row in found])
+        def cells(name: str) -> list[Any]:
+            place = header.index(name)
+            return [row[place] for row in found]
+
+        return exact(pd.DataFrame(found, columns=list(header)), cells)
 
     def whole() -> pd.DataFrame:
         header, *found = _table(path, sheet, rows)
@@ -59,8 +62,8 @@ def excel(path: Path, sheet: str | None = None) -> Reading:
             yield frame(header, some)
 
     def column(place: int, name: str) -> pd.Series:
-        cells = [row[place] for row in islice(_table(path, sheet, rows), 1, None)]
-        return exact(pd.DataFrame({name: cells}), lambda _: cells)[name]
+        cells = [(row[place],) for row in islice(_table(path, sheet, rows), 1, None)]
+        return frame((name,), cells)[name]
 
     return Reading(whole, pieces, column, rows=rows, notes=notes)
 

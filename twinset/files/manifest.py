@@ -29,11 +29,10 @@ def has_checksums(folder: Path) -> bool:
 def fault(folder: Path) -> str | None:
     """Return what is wrong with a folder that has checksums, None where nothing is."""
     try:
-        hashes = json.loads(read_text(folder / CHECKSUMS))
-        names = sorted(hashes)
+        hashes = _hashes(folder)
     except (OSError, ValueError, TypeError):
         return f"{folder.name}/{CHECKSUMS} is missing or damaged"
-    for name in names:
+    for name in sorted(hashes):
         path = folder / name
         if not path.is_file():
             return f"{folder.name}/{name} is missing"
@@ -45,9 +44,14 @@ def fault(folder: Path) -> str | None:
 def listed(folder: Path) -> set[str]:
     """Return the names of the files that a folder's checksums are of, and of theirs."""
     try:
-        return {CHECKSUMS, *json.loads(read_text(folder / CHECKSUMS))}
+        return {CHECKSUMS, *_hashes(folder)}
     except (OSError, ValueError, TypeError):
         return set()
+
+
+def _hashes(folder: Path) -> dict[str, str]:
+    """Return the hashes by file; raises OSError, ValueError or TypeError where there are none."""
+    return dict(json.loads(read_text(folder / CHECKSUMS)))
 
 
 def flush(path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from twinset.errors import InputError
 from twinset.files.atomic import sha256_file, writing
 from twinset.release.run_format import LEDGER
-from twinset.release.share import PRIVACY
+from twinset.release.share import CARD, PRIVACY
 
 
 def beside(output: Path) -> tuple[Path, Path]:
@@ -94,7 +94,7 @@ def publish_again(share: Path, output: Path, overwrite: bool = False) -> None:
 def _files(share: Path, output: Path) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
     """Return the three shared files, and where they are to stand."""
     (twin,) = share.glob("twin.*")
-    return (twin, share / "README.md", share / "privacy.json"), (output, *beside(output))
+    return (twin, share / CARD, share / PRIVACY), (output, *beside(output))
 
 
 def _take_back(new: Path, old: Path, targets: tuple[Path, ...]) -> None:

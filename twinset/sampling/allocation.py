@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from twinset.config import ROWS
 from twinset.config.bounds import check_number
+from twinset.data.csv_line import read_line, written_line
 from twinset.data.formats import read_frame, row_name
 from twinset.data.schema import Combination, Schema
 from twinset.errors import InputError
@@ -118,13 +118,13 @@ def per_label(schema: Schema, requests: Sequence[str]) -> dict[Combination, int]
 
 def _combination(schema: Schema, label: str, request: str) -> Combination:
     """Return the label that is meant: its values between commas, in quotes as in CSV, or as is."""
-    values = next(csv.reader([label], skipinitialspace=True), [])
-    if found := schema.spelled.get(tuple(values)):
-        return found
+    with suppress(ValueError):
+        if found := schema.spelled.get(tuple(read_line(label))):
+            return found
     as_is = [c for c in schema.combinations if ",".join(map(str, c)) == label]
     if len(as_is) == 1:
         return as_is[0]
-    listed = ", ".join(csv_line(c) for c in list(schema.combinations)[:MOST_LISTED])
+    listed = ", ".join(map(written_line, list(schema.combinations)[:MOST_LISTED]))
     if as_is:
         raise InputError(
             f"`rows_per_label={request}`: several labels read {label!r}; put a value that has a "
@@ -133,17 +133,6 @@ def _combination(schema: Schema, label: str, request: str) -> Combination:
     raise InputError(
         f"`rows_per_label={request}`: there is no label {label!r}; the table's are {listed}"
     )
-
-
-def csv_line(values: Sequence[object]) -> str:
-    """Return values as a line of CSV.
-
-    >>> csv_line(["good", "a, b", 5])
-    'good,"a, b",5'
-    """
-    with io.StringIO() as line:
-        csv.writer(line, lineterminator="").writerow(values)
-        return line.getvalue()
 
 
 def from_file(schema: Schema, path: str | Path) -> dict[Combination, int]:
