@@ -75,9 +75,9 @@ EXAMPLES = {
     "finetune": "finetune reviews.csv --text review --attribute sentiment --run runs/reviews",
     "sample": "sample runs/reviews --rows 2000 --output twin.csv",
     "plan": "plan reviews.csv, or plan --records 10000",
-    "weights": "weights public.csv --text text --output scale.json",
+    "weight-scale": "weight-scale public.csv --text text --output scale.json",
     "verify": "verify runs/reviews/share",
-    "policy": "policy notes.csv --text note --detector patterns",
+    "detect": "detect notes.csv --text note --detector patterns",
     "demo": "demo --data support",
     "compare": "compare reviews.csv --policies uniform,importance,none --output compared.json",
     "evaluate": "evaluate runs/reviews --train reviews.csv --test held-out.csv",
@@ -90,7 +90,8 @@ EXAMPLES = {
 
 def _command(function: Callable[..., None]) -> Callable[..., None]:
     """Make a command of a function, with an example behind its help."""
-    return app.command(epilog=f"Example: twinset {EXAMPLES[function.__name__]}")(function)
+    name = function.__name__.replace("_", "-")
+    return app.command(name, epilog=f"Example: twinset {EXAMPLES[name]}")(function)
 
 
 @app.callback(invoke_without_command=True)
@@ -220,7 +221,7 @@ def plan(
 @takes(
     *(OPTIONS[n] for n in ("text", "base_model", "max_tokens", "precision", "device", "seed")),
 )
-def weights(
+def weight_scale(
     tables: Annotated[list[str], typer.Argument(help="Public tables of texts.")],
     *,
     given: dict[str, Any],
@@ -229,7 +230,7 @@ def weights(
     origin: Annotated[str | None, typer.Option(help="What they are, for the card.")] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Fit, on public texts, which perplexity makes a record private: these will be published."""
+    """Fit the scale of `adaptive` on public texts; it tells of them, and will be published."""
     from twinset.commandline.console import Console
     from twinset.files.atomic import write_json
     from twinset.training.record_weights import check_new, fit_scale_on_tables
@@ -264,7 +265,7 @@ def verify(
 
 
 @_command
-def policy(
+def detect(
     data: Data,
     text: Annotated[str, typer.Option(help="Column of texts.", metavar="COLUMN")],
     detector: Annotated[

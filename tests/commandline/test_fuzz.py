@@ -461,7 +461,7 @@ def test_files_of_a_run_that_hold_something_else(tmp_path, capsys, name, content
 ABSENT = ("--base-model", "./none", "--quiet")  # the last thing that is looked for
 LONG = "x" * 5000
 COMMANDS = {
-    "table": lambda: ("policy", "t.jsonl", "--text", "review", "--quiet"),
+    "table": lambda: ("detect", "t.jsonl", "--text", "review", "--quiet"),
     "template": lambda: ("generate", "good.csv", "--prompt", "t.toml", *ABSENT),
     "options": lambda: ("generate", "good.csv", "--config", "t.toml", *ABSENT),
     "licences": lambda: ("pretrain", "good.csv", "--output", "o", "--licences", "t.toml"),
@@ -472,7 +472,7 @@ COMMANDS = {
     "long prompt": lambda: ("generate", "good.csv", "--prompt", f"{LONG}.toml", *ABSENT),
     "long report": lambda: ("report", LONG),
     "long sample": lambda: ("sample", LONG, "--output", "o.csv"),
-    "long samples": lambda: ("policy", "good.csv", "--text", "review", "--samples", LONG),
+    "long samples": lambda: ("detect", "good.csv", "--text", "review", "--samples", LONG),
     "many rows": lambda: ("generate", "good.csv", "--rows-per-label", "9" * 5000, *ABSENT),
     "huge epsilon": lambda: ("generate", "good.csv", "--epsilon", "1e300", *ABSENT),
 }

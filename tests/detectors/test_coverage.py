@@ -1,4 +1,4 @@
-"""Coverage counts by hand, and `twinset policy` from the command line."""
+"""Coverage counts by hand, and `twinset detect` from the command line."""
 
 import json
 import stat
@@ -96,10 +96,10 @@ TABLE = pd.DataFrame(
 
 @pytest.fixture
 def policy(tmp_path, monkeypatch, capsys):
-    """Run `twinset policy` on a table of messages, t.csv in the working folder."""
+    """Run `twinset detect` on a table of messages, t.csv in the working folder."""
     monkeypatch.chdir(tmp_path)
     TABLE.to_csv("t.csv", index=False)
-    return lambda *flags: run_twinset(capsys, "policy", "t.csv", "--text", "message", *flags)
+    return lambda *flags: run_twinset(capsys, "detect", "t.csv", "--text", "message", *flags)
 
 
 def test_lines_say_first_what_is_not_protected(policy):

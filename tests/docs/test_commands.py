@@ -34,11 +34,11 @@ SMALLER = {
     "generate": [*TRAINING, "--rows", "12"],
     "evaluate": ["--classifier", "tfidf"],
     "pretrain": [*TINY_SHAPE.split(), "--micro-batch", "8"],
-    "weights": ["--rows", "20", "--max-tokens", "12"],
+    "weight-scale": ["--rows", "20", "--max-tokens", "12"],
     "audit canaries": [*TRAINING, *"--rows 8 --each 1 --coins 4 --copies 0,1".split()],
     "audit mechanism": ["--trials", "100"],
 }
-WITH_BASE = ("plan", "generate", "weights", "audit canaries")
+WITH_BASE = ("plan", "generate", "weight-scale", "audit canaries")
 
 
 def twinset_arguments(words) -> list[str] | None:

@@ -101,6 +101,6 @@ def fitted_scale(folder: Path, base) -> Path:
     sentences = [f"A public sentence, number {i}, of words{' more' * (i % 5)}." for i in range(40)]
     public, scale = folder / "public.csv", folder / "scale.json"
     pd.DataFrame({"text": sentences}).to_csv(public, index=False)
-    fit = ("weights", public, "--base-model", base, "--output", scale, "--quiet")
+    fit = ("weight-scale", public, "--base-model", base, "--output", scale, "--quiet")
     assert cli.main([str(argument) for argument in fit]) == 0
     return scale

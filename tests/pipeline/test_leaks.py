@@ -160,7 +160,7 @@ def test_a_run_and_what_is_asked_of_it(world, tiny_base):
         ("verify", "twin.csv"),
         ("sample", "run", "--rows", "4", "--output", "more.jsonl"),
         ("sample", "run", "--rows", "4", "--overwrite", "--json", "--quiet"),
-        ("policy", "train.csv", "--text", "text", "--secret", "customer", "--json"),
+        ("detect", "train.csv", "--text", "text", "--secret", "customer", "--json"),
         ("report", "run"),
     ):
         assert world.run(*command)[0] == 0, command
@@ -179,7 +179,7 @@ def test_a_key_of_one_record_is_shown_nowhere(world, tiny_base):
 
 def test_what_the_owner_asks_to_see_is_where_it_was_asked_for(world, tiny_base):
     assert world.run(*generate(tiny_base, "--quiet"))[0] == 0
-    samples = ("policy", "train.csv", "--text", "text", "--samples", "samples.txt")
+    samples = ("detect", "train.csv", "--text", "text", "--samples", "samples.txt")
     assert world.run(*samples)[0] == 0
     assert world.run("report", "run", "--show-real", "train.csv")[0] == 0
     world.search("run/internal/report.html", "samples.txt")

@@ -208,7 +208,7 @@ def test_phase_one_does_not_depend_on_what_was_masked(tiny_base, table, monkeypa
         (("--noise-policy", "other"), "none of uniform, adaptive, selective, importance"),
         (("--policy-form", "other"), "none of sound, published"),
         ((*ADAPTIVE, "--epsilon-max", 50), "--epsilon-max 50 is below"),
-        (ADAPTIVE, "twinset weights"),
+        (ADAPTIVE, "twinset weight-scale"),
         ((*ADAPTIVE, "--weight-scale", "none.json"), "cannot be read"),
         (("--noise-policy", "selective", "--epsilon", 60, "--detector", "x"), "none of patterns"),
         (("--noise-policy", "importance", "--importance-bound", 0.5), "--importance-bound"),

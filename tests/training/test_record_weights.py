@@ -77,7 +77,15 @@ def test_constants_are_fitted_so_that_a_tenth_lies_beyond_either_end(
     monkeypatch.chdir(tmp_path)
     sentences = [f"A sentence, number {i}, {'and so on ' * (i % 9)}." for i in range(50)]
     pd.DataFrame({"words": sentences}).to_csv("public.csv", index=False)
-    fit = ("weights", "public.csv", "--base-model", tiny_base, "--output", "scale.json", "--quiet")
+    fit = (
+        "weight-scale",
+        "public.csv",
+        "--base-model",
+        tiny_base,
+        "--output",
+        "scale.json",
+        "--quiet",
+    )
     assert run_twinset(capsys, *fit, "--text", "words", "--precision", "float32").code == 0
     scale = weight_scale(base, "scale.json")
     ids = base.tokenizer([f" {s}" for s in sentences], add_special_tokens=False)["input_ids"]
@@ -91,10 +99,10 @@ def test_constants_are_fitted_so_that_a_tenth_lies_beyond_either_end(
     assert str(tiny_base) not in json.dumps(scale.to_dict())
     again = run_twinset(capsys, *fit, "--text", "words")
     assert again.code == 2 and "exists" in again.err
-    missing = run_twinset(capsys, "weights", "public.csv", "--output", "new.json")
+    missing = run_twinset(capsys, "weight-scale", "public.csv", "--output", "new.json")
     assert missing.code == 2 and "no column 'text'" in missing.err
     pd.DataFrame({"text": ["one text"]}).to_csv("few.csv", index=False)
-    few = run_twinset(capsys, "weights", "few.csv", "--output", "new.json")
+    few = run_twinset(capsys, "weight-scale", "few.csv", "--output", "new.json")
     assert few.code == 2 and "has 1 texts" in few.err
 
 

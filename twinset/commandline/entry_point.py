@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import typer
 
@@ -147,9 +147,14 @@ def _verdict(error: BaseException) -> tuple[str, int]:
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         return "error: a path is too long; name a shorter one", 2
     if hasattr(error, "format_message"):  # typer's: an unknown flag, a number that is none
-        return f"error: {error.format_message().rstrip('.')}; see twinset --help", 2
+        return f"error: {error.format_message().rstrip('.')}; see {_called(error)} --help", 2
     what = f"unexpected {type(error).__name__} {_place(error)}"  # its message may quote a record
     return f"error: {what}; TWINSET_DEBUG=1 shows more", 1
+
+
+def _called(error: Any) -> str:
+    """Return the command that a refusal of typer's is of."""
+    return str(error.ctx.command_path) if getattr(error, "ctx", None) else "twinset"
 
 
 def _place(error: BaseException) -> str:

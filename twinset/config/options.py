@@ -126,7 +126,7 @@ POLICY = (
     ),
     Option("policy_form", str, "As a theorem covers it, or as published.", "sound|published"),
     Option("epsilon_max", float, "adaptive: ε of the most ordinary records; left out: twice ε."),
-    Option("weight_scale", str, "adaptive: constants made by `twinset weights`.", "FILE"),
+    Option("weight_scale", str, "adaptive: constants made by `twinset weight-scale`.", "FILE"),
     Option(
         "detector",
         str,

@@ -90,7 +90,7 @@ class PolicyConfig:
         noise_policy: a name in `twinset.policies.POLICIES`.
         policy_form: "sound", or as its paper states it.
         epsilon_max: adaptive: ε of the records that need least protection; `None`: twice ε.
-        weight_scale: adaptive: a file of `twinset weights`; `None`: the constants that come along.
+        weight_scale: adaptive: a file of `twinset weight-scale`; `None`: the built-in one.
         detector: selective: what flags private spans; see `twinset.detectors`.
         redact_only: mask what the detector flags and read nothing else.
         importance_beta1: β₁, of the moving average of the sensitivity |g̃ · θ|.

@@ -1,7 +1,7 @@
 """Detectors: which spans of a text are private.
 
 A detector is one file and one line in `DETECTORS`. What it does not flag, selective privacy does
-not protect; `twinset policy` measures what it flags.
+not protect; `twinset detect` measures what it flags.
 """
 
 from __future__ import annotations

@@ -477,7 +477,8 @@ def _with_twin(
         written = sample_only(made.run, config.sampling, asked, paths, progress, device)
         return replace(written, run=made.run)
     if asked.rows not in (None, made.rows) or asked.per_label or asked.plan_file:
-        progress.warn(f"it has {made.rows:,} rows; {sampling_command(made.run)} writes others")
+        rows = "1 row" if made.rows == 1 else f"{made.rows:,} rows"
+        progress.warn(f"it has {rows}; {sampling_command(made.run)} writes others")
     if paths.output is None:
         return made
     if not made.twin.name.endswith(f".{paths.twin_format(source.name)}"):

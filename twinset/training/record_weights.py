@@ -54,14 +54,14 @@ def weight_scale(base: BaseModel, file: str | None) -> WeightScale:
     """Return the scale of a base model: that of `file`, else the one that comes along.
 
     Raises:
-        InputError: the file is none of `twinset weights` for this model, or there is none for it.
+        InputError: not a file of `twinset weight-scale` for this model, or there is none.
     """
     if file is None:
         if base.origin in SCALES:
             return SCALES[base.origin]
         raise InputError(
             f"`noise_policy=adaptive` needs constants for the base model {base.name}; fit them on "
-            "public texts with `twinset weights`, and give the file as `weight_scale`"
+            "public texts with `twinset weight-scale`, and give the file as `weight_scale`"
         )
     try:
         scale = WeightScale.from_dict(json.loads(read_text(Path(file), SMALL)))
@@ -72,7 +72,7 @@ def weight_scale(base: BaseModel, file: str | None) -> WeightScale:
     if scale.base_model != base.origin:
         raise InputError(
             f"`weight_scale={file}`: was fitted for another base model than {base.name}; fit it "
-            "again with `twinset weights`"
+            "again with `twinset weight-scale`"
         )
     return scale
 
