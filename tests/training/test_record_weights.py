@@ -77,15 +77,7 @@ def test_constants_are_fitted_so_that_a_tenth_lies_beyond_either_end(
     monkeypatch.chdir(tmp_path)
     sentences = [f"A sentence, number {i}, {'and so on ' * (i % 9)}." for i in range(50)]
     pd.DataFrame({"words": sentences}).to_csv("public.csv", index=False)
-    fit = (
-        "weight-scale",
-        "public.csv",
-        "--base-model",
-        tiny_base,
-        "--output",
-        "scale.json",
-        "--quiet",
-    )
+    fit = f"weight-scale public.csv --output scale.json --quiet --base-model {tiny_base}".split()
     assert run_twinset(capsys, *fit, "--text", "words", "--precision", "float32").code == 0
     scale = weight_scale(base, "scale.json")
     ids = base.tokenizer([f" {s}" for s in sentences], add_special_tokens=False)["input_ids"]

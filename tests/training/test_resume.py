@@ -27,8 +27,10 @@ from tests.helpers.machines import machine_of
 from twinset.commandline.console import Console
 from twinset.config.plan import RELEASED
 from twinset.errors import InputError
+from twinset.models.base_model import load_base
 from twinset.pipeline import finetune as finetuning
 from twinset.privacy.accounting.events import TEACHER, SubsampledGaussian
+from twinset.privacy.mechanism.privacy_weight import WeightScale
 from twinset.privacy.statement.ledger import Ledger
 from twinset.release.verify import verify
 from twinset.sampling import row_shards
@@ -262,6 +264,64 @@ def test_other_settings_are_refused(place, generate, killed):
     other = generate("--resume")
     assert other.code == 2 and "other settings (table)" in other.err and MARKER not in other.err
     assert snapshot(place / ".r.partial") == partial
+
+
+def write_scale(base, low, high):
+    stated = WeightScale(load_base(str(base)).origin, low, high, "public texts", (0.2,) * 5)
+    Path("scale.json").write_text(json.dumps(stated.to_dict()))
+
+
+ADAPTIVE = ("--noise-policy", "adaptive", "--weight-scale", "scale.json")
+
+
+@pytest.fixture
+def weighed(monkeypatch):
+    """The privacy weights of each run."""
+    plain, found = finetuning._weights, []
+
+    def weights(*given):
+        found.append(plain(*given))
+        return found[-1]
+
+    monkeypatch.setattr(finetuning, "_weights", weights)
+    return found
+
+
+def test_another_weight_scale_at_the_same_path_is_refused(place, tiny_base, generate, killed):
+    write_scale(tiny_base, 1.0, 2.0)
+    killed(2, *ADAPTIVE)
+    write_scale(tiny_base, 90.0, 99.0)
+    other = generate(*ADAPTIVE, "--resume")
+    assert other.code == 2 and "other settings (scale)" in other.err
+    write_scale(tiny_base, 1.0, 2.0)
+    assert generate(*ADAPTIVE, "--resume").code == 0
+
+
+def test_records_are_weighed_by_the_scale_that_the_ledger_states(
+    place, tiny_base, generate, killed, weighed
+):
+    """Also where nothing refused another file, as of a run of an older version."""
+    write_scale(tiny_base, 1.0, 2.0)  # by which every text here has weight 1
+    killed(2, *ADAPTIVE)
+    write_scale(tiny_base, 90.0, 99.0)  # by which every text has weight 0
+    begun = Path(".r.partial/internal/config.json")
+    stated = json.loads(begun.read_text())
+    begun.write_text(json.dumps({k: v for k, v in stated.items() if k != "scale"}))
+    assert generate(*ADAPTIVE, "--resume").code == 0
+    assert Ledger.load(Path("r/model/ledger.json")).weight_scale.low == 1.0
+    assert [set(weights.tolist()) for weights in weighed] == [{1.0}, {1.0}]
+
+
+def test_another_base_model_at_the_same_path_is_refused(place, tiny_base, generate, killed):
+    shutil.copytree(tiny_base, "base")
+    killed(2, "--base-model", "base")
+    weights = Path("base/model.safetensors")
+    before = weights.read_bytes()
+    weights.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
+    other = generate("--base-model", "base", "--resume")
+    assert other.code == 2 and "other settings (base)" in other.err
+    weights.write_bytes(before)
+    assert generate("--base-model", "base", "--resume").code == 0
 
 
 @pytest.fixture

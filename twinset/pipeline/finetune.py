@@ -36,7 +36,6 @@ from twinset.policies.importance import Importance
 from twinset.policies.selective import MaskedPhase
 from twinset.privacy.accounting.accountant import epsilon
 from twinset.privacy.mechanism.poisson import poisson_batches
-from twinset.privacy.mechanism.privacy_weight import WeightScale
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.privacy.statement.ledger import Ledger
 from twinset.progress import Progress, Silent
@@ -45,7 +44,7 @@ from twinset.sampling.text_lengths import TextLengths
 from twinset.sampling.twin_model import TwinModel
 from twinset.training.clipped_sum import WrongPrompts
 from twinset.training.loop import NothingKept, StepContext, run_training
-from twinset.training.record_weights import text_nats, weight_scale
+from twinset.training.record_weights import text_nats
 from twinset.training.resume import RunContext
 from twinset.training.trainer import Trainer
 
@@ -105,11 +104,9 @@ def _begin(prepared: Prepared, progress: Progress, context: RunContext) -> Finet
 
 def _new_ledger(prepared: Prepared, randomness: Randomness) -> Ledger:
     config, plan = prepared.config, prepared.plan
-    weighs = config.policy.weighs and plan.target_epsilon is not None
-    scale = _weight_scale(prepared) if weighs else None
     by_owner, origin = prepared.records.owners is not None, prepared.base.origin
     whose, template = prepared.records.whose, prepared.template
-    return open_ledger(plan, config, template, origin, by_owner, randomness, scale, whose)
+    return open_ledger(plan, config, template, origin, by_owner, randomness, prepared.scale, whose)
 
 
 def _masked(prepared: Prepared, progress: Progress) -> Sequence[str]:
@@ -230,10 +227,6 @@ def _params(run: FinetuningRun, plan: Plan, weights: Tensor | None = None) -> Me
     )
 
 
-def _weight_scale(prepared: Prepared) -> WeightScale:
-    return weight_scale(prepared.base, prepared.config.policy.weight_scale)
-
-
 def _weights(run: FinetuningRun, trainer: Trainer, batches: list[np.ndarray]) -> Tensor | None:
     """Return privacy weights where noise is adaptive. Kept in memory only, and shown to nobody.
 
@@ -255,7 +248,8 @@ def _weights(run: FinetuningRun, trainer: Trainer, batches: list[np.ndarray]) ->
     if published:
         weights[list(weighed)] = normalised_over(nats.exp())
     else:
-        weights[list(weighed)] = _weight_scale(run.prepared).weights(nats)
+        assert run.ledger.weight_scale is not None  # what is stated is what is used
+        weights[list(weighed)] = run.ledger.weight_scale.weights(nats)
     return weights
 
 

@@ -67,6 +67,7 @@ MADE_FROM = "config.json"  # in `internal/`
 UNFINISHED = "unfinished"  # part of `internal/` while a run is being made
 # What decides nothing in training may differ in a resumed run; what was read has its hash.
 MAY_DIFFER = ("speed", "sampling", "rows", "reading")
+NEWER = ("hold_out", "base", "scale")  # what a run of an older version does not state
 MOST_NAMED = 5  # label values in one warning
 SPEED_ONLY = ("engine", "batch_size")  # with them rows that were drawn already may stay
 
@@ -267,6 +268,8 @@ def _made_from(prepared: Prepared) -> dict[str, Any]:
         "labels": prepared.labels.to_dict(),
         "reading": dict(prepared.reading),
         "hold_out": prepared.hold_out,
+        "base": prepared.base.origin,
+        "scale": prepared.scale and prepared.scale.to_dict(),
         "table": prepared.records.fingerprint(),  # private, as all of `internal/` is
     }
     plain: dict[str, Any] = json.loads(json.dumps(made_from))
@@ -275,8 +278,7 @@ def _made_from(prepared: Prepared) -> dict[str, Any]:
 
 def _differing(plain: dict[str, Any], known: dict[str, Any]) -> list[str]:
     """Return which of the things that must not differ do, in a run that is resumed."""
-    # a run of an older version does not say what it held out
-    may_differ = MAY_DIFFER if "hold_out" in known else (*MAY_DIFFER, "hold_out")
+    may_differ = (*MAY_DIFFER, *(name for name in NEWER if name not in known))
     return [n for n in plain if n not in may_differ and known.get(n) != plain[n]]
 
 

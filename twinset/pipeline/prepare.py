@@ -30,6 +30,7 @@ from twinset.pipeline.hold_out import draw_held_out, held_out_line
 from twinset.pipeline.plan_in_time import PublicFacts, late_warnings, plan_in_time
 from twinset.pipeline.request import Source
 from twinset.pipeline.table_notes import table_notes
+from twinset.privacy.mechanism.privacy_weight import WeightScale
 from twinset.progress import Progress, Silent
 from twinset.sampling.allocation import RowsRequest, explicit, usual_rows
 from twinset.sampling.decoding import attention_span
@@ -46,6 +47,7 @@ class Prepared:
         base: the base model, which a fine-tuning changes.
         plan: noise, steps and learning rate for as many records, or owners.
         config: the run's options.
+        scale: of privacy weights, where records have them; read once, for ledger and weights.
         notes: about the table, for its owner alone: guesses, rows and columns left out.
         rows: of the twin, with `most` where there is no time for more; None: none are written.
         counts: the rows by label, where they were asked for so.
@@ -61,6 +63,7 @@ class Prepared:
     base: BaseModel
     plan: Plan
     config: RunConfig
+    scale: WeightScale | None = None
     notes: tuple[str, ...] = ()
     rows: RowsRequest | None = None
     counts: dict[Combination, int] | None = None
@@ -206,8 +209,10 @@ def _planned(records: Records, template: Template, config: RunConfig, base: Base
     prompts = prompt_tokens(template, records.schema.combinations, base.tokenizer)
     text_budget(prompts, attention_span(base.model), config.training.max_tokens)
     plan = make_plan(len(records.units(config)), config)
-    _check_policy(config, base, records)
-    return Prepared(records, template, base, plan, config)
+    _check_policy(config, records)
+    weighs = config.policy.weighs and config.privacy.target_epsilon is not None
+    scale = weight_scale(base, config.policy.weight_scale) if weighs else None
+    return Prepared(records, template, base, plan, config, scale)
 
 
 def _in_time(prepared: Prepared, progress: Progress) -> Prepared:
@@ -285,12 +290,12 @@ def _check_owner(source: Source, privacy: PrivacyConfig) -> None:
         raise InputError("`max_records_per_owner` does nothing without `owner`; name the column")
 
 
-def _check_policy(config: RunConfig, base: BaseModel, records: Records) -> None:
+def _check_policy(config: RunConfig, records: Records) -> None:
     """Refuse, before anything slow, what a policy lacks.
 
     Raises:
-        InputError: there is no such detector, or no weight scale for the base model, or the policy
-            is about records and not about their owners.
+        InputError: there is no such detector, or the policy is about records and not about their
+            owners.
     """
     policy = config.policy
     if records.owners is not None and policy.noise_policy in ("adaptive", "selective"):
@@ -300,5 +305,3 @@ def _check_policy(config: RunConfig, base: BaseModel, records: Records) -> None:
         )
     if policy.masks:
         detector_named(policy.detector)
-    if policy.weighs and config.privacy.target_epsilon is not None:
-        weight_scale(base, policy.weight_scale)
