@@ -131,8 +131,6 @@ def evaluate(
     dp_classifiers = _dp_classifiers(twin, request, embeddings, progress)
     notes += [*check_tables(tables), *_about_dp_classifiers(twin, dp_classifiers, tables)]
     notes += [] if request.embedded else ["texts were not compared by embeddings"]
-    for note in notes:
-        progress.warn(note)
     if run is not None and tables.baseline is None:
         tables = replace(tables, baseline=_baseline(run, twin.frame, progress))
     about = release.about(command, request.train) | {"rows": tables.rows, "seeds": request.seeds}
@@ -148,6 +146,8 @@ def evaluate(
     encoder = embeddings if request.embedded else None
     progress.say("comparing the twin's texts with real ones")
     faithful, histograms = fidelity(tables, encoder, seed=0, progress=progress, public_model=public)
+    if not twin.is_of_whole_records:  # then what a twin says of itself is as private as its table
+        faithful = [replace(m, score=replace(m.score, where="private rows")) for m in faithful]
     found = replace(found, measured=(*found.measured, *faithful), histograms=tuple(histograms))
     keep(found)
     return found

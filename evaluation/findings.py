@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from evaluation.private_output import OWNER_ONLY
 from evaluation.scores import Goal, Score, Where
 from twinset.errors import DAMAGED, InputError
 from twinset.files.atomic import write_json
@@ -143,7 +144,7 @@ class Findings:
 
     def save(self, path: Path) -> None:
         """Write JSON that its owner alone may read: it was computed on private rows."""
-        write_json(path, self.to_dict(), mode=0o600)
+        write_json(path, self.to_dict(), mode=OWNER_ONLY)
 
     @classmethod
     def load(cls, path: Path) -> Findings:

@@ -39,7 +39,7 @@ from twinset.sampling.twin_model import TwinModel
 MOST, ATTACKED = 5_000, 200  # rows of each table; members, and others, that attacks look at
 INDENT = "  "  # of a command, which is not broken into lines
 TOO_FEW = "Too few rows to say"
-PRIVATE = "Computed on private rows: the first three lines are for you alone."
+PRIVATE = "Computed on private rows: the first four lines are for you alone."
 NOT_HELD_OUT = (
     "No rows were held out to judge the twin by: `hold_out=0.2` keeps some back; with other real "
     "rows, `twinset evaluate {run} --train {table} --test OTHERS` measures it now."

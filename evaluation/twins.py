@@ -22,7 +22,7 @@ from twinset.files.atomic import sha256_file
 from twinset.pipeline.finetune import finetune
 from twinset.pipeline.prepare import prepare
 from twinset.pipeline.request import Source
-from twinset.privacy.statement.guarantee import guarantee
+from twinset.privacy.statement.guarantee import guarantee, protects_whole_records
 from twinset.privacy.statement.ledger import Ledger
 from twinset.progress import Progress
 from twinset.release.publish import beside
@@ -57,6 +57,11 @@ class Twin:
     sentence: str = "unknown: the twin came without its privacy.json"
     seconds: Seconds = field(default_factory=dict)
     unit: str = ""
+
+    @property
+    def is_of_whole_records(self) -> bool:
+        """Whether something is guaranteed, and of all that a record says, not of spans alone."""
+        return protects_whole_records(self.epsilon, self.unit)
 
 
 def train_twin(

@@ -211,8 +211,12 @@ def test_a_twin_goes_to_the_hub_with_its_card_or_not_at_all(frame, tiny_base, mo
     with pytest.raises(InputError, match="60 of 60 rows were not returned"):
         model.push_to_hub("me/twin", frame[["review", "sentiment"]])
     plain = Twinset(str(tiny_base), epsilon=None, **QUICK).fit(frame, "review", "sentiment")
-    with pytest.raises(InputError, match="nothing is guaranteed"):
+    with pytest.raises(InputError, match="nothing is protected"):
         plain.push_to_hub("me/twin", twin)
+    masks = {"noise_policy": "selective", "detector": "patterns"}
+    spans = Twinset(str(tiny_base), epsilon=50, **masks, **QUICK).fit(frame, "review", "sentiment")
+    with pytest.raises(InputError, match="nothing but flagged spans is protected"):
+        spans.push_to_hub("me/twin", spans.sample(6))
     assert len(pushed) == 1
 
 

@@ -49,7 +49,7 @@ ROOMS = {
         utility
         release
         untrained_baseline twins private_table findings
-        demo_tables results_store scores
+        demo_tables results_store scores private_output
         markdown run_command limits
     """,
 }

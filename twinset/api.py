@@ -397,14 +397,15 @@ class Twinset:
             token: of the hub; None: the one that its library has.
 
         Raises:
-            InputError: nothing is guaranteed of the model, these are not its rows, or the hub
-                refuses.
+            InputError: nothing is guaranteed of the model, or of flagged spans alone; these are not
+                its rows; or the hub refuses.
         """
         from huggingface_hub import HfApi
         from huggingface_hub.errors import HfHubHTTPError
 
-        if self.guarantee.epsilon is None:
-            raise InputError("nothing is guaranteed of this model, so its rows are not uploaded")
+        if not self.guarantee.is_of_whole_records:
+            what = "nothing" if self.guarantee.epsilon is None else "nothing but flagged spans"
+            raise InputError(f"{what} is protected by this model, so its rows are not uploaded")
         hub = HfApi(token=token)
         with TemporaryDirectory() as folder:
             self.share(twin, folder)

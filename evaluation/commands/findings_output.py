@@ -9,23 +9,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from evaluation.findings import Findings, Measured, Question
+from evaluation.private_output import check_private_place
 from evaluation.release import FinishedRun, Release
 from evaluation.scores import Score
 from twinset.commandline.common import show
 from twinset.commandline.entry_point import with_flags
 from twinset.errors import InputError
-from twinset.release.share import PRIVACY
 
 if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-SHARE = "share"
 WHY = (
     "Computed from the twin and its model alone, these numbers are post-processing of what is "
     "differentially private, and cost no further privacy. All others were computed on private rows."
 )
-NOT_PRIVATE = "this twin has no guarantee, so nothing measured of it may be published"
+NOT_PRIVATE = (
+    "this twin has no guarantee of whole records, so nothing measured of it may be published"
+)
 TITLES: dict[Question, str] = {
     "utility": "Is it useful? Classifiers tested on real held-out rows",
     "fidelity": "Is it faithful? The twin's texts beside a second real sample's",
@@ -60,10 +61,7 @@ def check_output(output: Path) -> None:
         InputError: the place is meant for others, there is no such folder, or something else lies
             there.
     """
-    if (output.resolve().parent / PRIVACY).exists() or output.resolve().parent.name == SHARE:
-        raise InputError(f"--output {output}: share/ is for others, and these figures are not")
-    if not output.parent.is_dir():
-        raise InputError(f"--output {output}: its folder does not exist; create it")
+    check_private_place(output)
     if output.exists():
         _check_replaceable(output)
 
@@ -81,9 +79,9 @@ def check_publishable(release: Release) -> None:
     """Refuse to name numbers for others where the twin itself is not for others.
 
     Raises:
-        InputError: there is no guarantee.
+        InputError: there is no guarantee, or one of flagged spans alone.
     """
-    if release.twin.epsilon is None:
+    if not release.twin.is_of_whole_records:
         raise InputError(NOT_PRIVATE)
 
 

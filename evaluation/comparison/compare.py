@@ -16,10 +16,10 @@ from evaluation.comparison.runs import JUDGE_ROWS, PERPLEXITY_ROWS, PolicyTrials
 from evaluation.leakage.canaries import COPIES, EACH, FORMATS
 from evaluation.leakage.exposure import EXACT
 from evaluation.policy_runs import ComparisonRequest, Data, policy_config, read_data
+from evaluation.private_output import OWNER_ONLY, check_private_place
 from evaluation.private_table import BASELINE, coinciding_rows
 from evaluation.results_store import about
 from twinset.config import RunConfig
-from twinset.errors import InputError
 from twinset.files.atomic import write_text
 from twinset.progress import Progress
 
@@ -40,8 +40,7 @@ def compare_policies(
         InputError: something cannot be used, or the results there are of other settings.
     """
     configs = {name: policy_config(config, name) for name in request.policies}
-    if not output.parent.is_dir():
-        raise InputError(f"--output {output}: its folder does not exist; create it")
+    check_private_place(output)
     data = read_data(request, config.training.seed, progress)
     results = _open_results(request, data, config, output, command)
     seeds = range(config.training.seed, config.training.seed + request.seeds)
@@ -53,8 +52,11 @@ def compare_policies(
         row = trials.run(str(name), int(seed), configs.get(str(name)))
         results.add((name, seed), asdict(row))
     results.write(scores=results.scores)
-    write_text(_beside(output, ".md"), as_markdown(results))
-    write_figure(results, _beside(output, ".png"))
+    write_text(_beside(output, ".md"), as_markdown(results), OWNER_ONLY)
+    figure = _beside(output, ".png")
+    figure.touch(OWNER_ONLY)
+    figure.chmod(OWNER_ONLY)
+    write_figure(results, figure)
     return results
 
 
@@ -62,7 +64,7 @@ def _open_results(
     request: ComparisonRequest, data: Data, config: RunConfig, output: Path, command: str
 ) -> PolicyResults:
     settings = _settings(request, data, config)
-    results = PolicyResults.open(_beside(output, ".json"), settings, command)
+    results = PolicyResults.open(_beside(output, ".json"), settings, command, OWNER_ONLY)
     results.facts = {
         "data": "/".join(Path(request.source.name).parts[-2:]),
         "train": len(data.train),

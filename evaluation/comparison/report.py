@@ -16,7 +16,7 @@ from evaluation.leakage.exposure import EXACT, UNKNOWN
 from evaluation.markdown import table
 from evaluation.private_table import BASELINE
 from evaluation.scores import Score
-from twinset.privacy.accounting.rounding import up_decimals
+from twinset.privacy.accounting.rounding import up_decimals, up_digits
 from twinset.release.markdown import bullets, code, plain
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def _spent(runs: list[PolicyRun]) -> tuple[str, str]:
     if None in epsilons or None in deltas:
         return "none", "none"
     epsilon, delta = max(e for e in epsilons if e), max(d for d in deltas if d)
-    return up_decimals(epsilon), f"{delta:.3g}"
+    return up_decimals(epsilon), up_digits(delta)
 
 
 def _mean_seconds(runs: list[PolicyRun], phase: str) -> float:
@@ -125,7 +125,8 @@ def _notes(results: PolicyResults) -> Iterator[str]:
         f"Labels predicted: {facts['target']}. Each twin has {facts['rows']} rows. Label fidelity "
         f"is judged by classifiers of {facts['judge rows']} real training rows. The row of real "
         "data has as many training rows as a twin; its label fidelity is the judges' accuracy on "
-        "the held-out rows, which a perfect twin would reach."
+        f"the held-out rows, which a perfect twin would reach. The rows of “{BASELINE}” have the "
+        "labels of the real rows in their true shares, and nothing else of them."
     )
     yield (
         f"Exposure in bits: {EXACT} among |R| = {facts['space']} secrets behind the canary's own "

@@ -14,7 +14,7 @@ from evaluation.findings import Findings
 from evaluation.leakage.replay import PLANTED
 from evaluation.private_table import BASELINE, REAL, TWIN
 from evaluation.scores import Score
-from twinset.privacy.accounting.rounding import up_decimals
+from twinset.privacy.accounting.rounding import up_decimals, up_digits
 
 if TYPE_CHECKING:
     from rich.console import ConsoleOptions, RenderResult
@@ -63,7 +63,7 @@ class DemoReport:
         about = self.findings.about
         table = _table(
             f"Accuracy of classifiers on {self.demo.noun} they have not seen",
-            f"twin: ε = {up_decimals(about['epsilon'])}, δ = {about['delta']:g}",
+            f"twin: ε = {up_decimals(about['epsilon'])}, δ = {up_digits(about['delta'])}",
         )
         several = len(self.demo.attributes) > 1
         for name in ("label",) * several + ("trained on",):

@@ -125,7 +125,25 @@ def test_selective_noise_says_first_what_is_not_protected():
     assert "Nor is it hidden that a record is in the table" in given.sentence
     assert not any("label counts" in line for line in given.covers)
     assert not re.search(r"\)-differentially private", given.sentence)
-    assert f"epsilon becomes {math.ceil(200 * given.epsilon) / 100:.2f}" in given.sentence
+    assert given.is_of_whole_records is False and guarantee(SPENT).is_of_whole_records is True
+
+
+@pytest.mark.parametrize("sigma", [1.0, 3.0, 6.0, 12.0])
+def test_texts_masked_alike_have_a_guarantee_only_where_it_says_something(sigma):
+    """Through the masked text, of which neither is: (2ε, (1 + e^ε) δ)."""
+    spent = guarantee(
+        replace(FLAGGED, events=[MaskedAccess("patterns"), GaussianRelease(sigma, "counts")])
+    )
+    delta = 1e-5 * (1 + math.exp(spent.epsilon))
+    if math.exp(2 * spent.epsilon) * delta < 1 and delta < 1 / FLAGGED.records:
+        stated = re.search(
+            r"alike, epsilon becomes ([\d.]+) and delta ([\de.-]+)\.", spent.sentence
+        )
+        assert 2 * spent.epsilon <= float(stated[1]) < 2 * spent.epsilon + 0.01
+        assert delta <= float(stated[2]) < 1.01 * delta
+    else:
+        assert "alike, nothing is guaranteed. " in spent.sentence
+    assert ("alike, nothing" in spent.sentence) == (sigma == 1.0)
 
 
 STOPPED_EARLY = [*FLAGGED.events, NonPrivateAccess("early stopping")]

@@ -3,9 +3,10 @@
 import pandas as pd
 import pytest
 
-from tests.helpers.handover import NO_PRIVACY, description, hand_over, ledger
+from tests.helpers.handover import FULL_BATCH, NO_PRIVACY, description, hand_over, ledger
 from tests.helpers.pages import Page, all_elements
 from twinset.errors import VerificationError
+from twinset.privacy.accounting.events import MaskedAccess
 from twinset.privacy.statement.belief import belief_sentence
 from twinset.privacy.statement.guarantee import guarantee
 from twinset.release.share import render_share_page, write_share
@@ -54,6 +55,19 @@ def test_no_guarantee_is_said_and_not_folded():
     assert "No guarantee: treat this as private" in page.root.text
     (folded,) = page.root.find("details")
     assert "open" in folded.attributes
+
+
+def test_what_is_not_protected_beside_flagged_spans_is_said_first_and_not_folded():
+    flagged = ledger((MaskedAccess("patterns"), *FULL_BATCH), policy="selective")
+    page = page_of(table(), flagged)
+    assert guarantee(flagged).epsilon is not None
+    warning, claim = "all other words of the private records may be repeated", "ε = 2.16"
+    assert 0 < page.root.text.index(warning) < page.root.text.index(claim)
+    (folded,) = page.root.find("details")
+    assert "open" in folded.attributes
+    plain = page_of(table())
+    (folded,) = plain.root.find("details")
+    assert warning not in plain.root.text and "open" not in folded.attributes
 
 
 def test_an_altered_page_is_caught_and_a_missing_one_is_not_missed(tmp_path):

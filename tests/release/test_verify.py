@@ -141,6 +141,19 @@ FORGERIES = [
 ]
 
 
+def test_the_larger_of_the_stated_and_the_computed_epsilon_is_reported(tmp_path):
+    """They may differ a little, as on a machine with another release of the accountant."""
+    paths = hand_over(tmp_path)
+    computed = verify(tmp_path).guarantee.epsilon
+    smaller = computed * (1 - 5e-5)
+    assert str(computed) in paths.card.read_text("utf-8")
+    change = set_in("guarantee", "epsilon", smaller)
+    forge(paths, change, lambda card: card.replace(str(computed), str(smaller)))
+    found = verify(tmp_path)
+    assert found.guarantee.epsilon == computed
+    assert f"come to ε = {computed}, as stated" in found.checked[0]
+
+
 @pytest.mark.parametrize(("change", "message"), FORGERIES)
 def test_a_forged_statement_with_mended_hashes_is_caught(tmp_path, change, message):
     forge(paths := hand_over(tmp_path), lambda data: None)

@@ -21,6 +21,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from twinset.commandline.entry_point import with_flags
 from twinset.config.plan import Plan
 from twinset.errors import InputError
+from twinset.privacy.accounting.rounding import up_decimals
 from twinset.progress import PretrainingReport, StepReport, TimeLeft, clock
 
 PLAIN_SECONDS = 10.0  # between two plain lines
@@ -210,7 +211,7 @@ def step_line(report: StepReport, plan: Plan, spent: float) -> str:
     width = len(str(plan.steps))
     speed = plan.batch_size * report.taken / report.seconds if report.seconds > 0 else 0.0
     loss = "  none" if report.loss != report.loss else f"{report.loss:6.3f}"
-    budget = f"{spent:.2f}/{plan.highest:.2f}" if plan.is_covered else "none"
+    budget = f"{up_decimals(spent)}/{up_decimals(plan.highest)}" if plan.is_covered else "none"
     return (
         f"step {report.step:0{width}}/{plan.steps} | loss {loss} | clipped {report.clipped:4.0%} | "
         f"eps {budget} | {speed:.3g} rec/s"

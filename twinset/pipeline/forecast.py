@@ -22,6 +22,7 @@ from twinset.pipeline.prepare import Prepared, prepare
 from twinset.pipeline.request import Source
 from twinset.pipeline.table_notes import size_notes
 from twinset.privacy.accounting.group_privacy import group_epsilon, says_something
+from twinset.privacy.accounting.rounding import up_decimals, up_digits
 from twinset.progress import Progress
 from twinset.sampling.allocation import RowsRequest, usual_rows
 
@@ -237,7 +238,7 @@ def plan_lines(plan: Plan) -> list[str]:
     private = plan.target_epsilon is not None
     return [
         f"records N              {plan.records:,}",
-        f"budget                 {_budget(plan)}, δ = {plan.target_delta:.3g}"
+        f"budget                 {_budget(plan)}, δ = {up_digits(plan.target_delta)}"
         if private
         else "budget                 none: no noise, no guarantee",
         *_group(plan),
@@ -265,7 +266,7 @@ def _group(plan: Plan) -> list[str]:
         return []
     spent = group_epsilon(plan.events, plan.target_delta, plan.group_size)
     useless = "" if says_something(spent, plan.target_delta) else ": no guarantee"
-    return [f"{f'{plan.group_size} records together':<23}ε = {spent:.2f}{useless}"]
+    return [f"{f'{plan.group_size} records together':<23}ε = {up_decimals(spent)}{useless}"]
 
 
 def _budget(plan: Plan) -> str:
@@ -276,7 +277,7 @@ def _budget(plan: Plan) -> str:
     if plan.highest_epsilon is not None:
         return f"{target} at privacy weight 1, ε = {plan.highest_epsilon:g} for any record"
     if plan.least_noise < 1:
-        return f"{target} is nominal, guaranteed is ε = {plan.epsilon:.2f}"
+        return f"{target} is nominal, guaranteed is ε = {up_decimals(plan.epsilon)}"
     if plan.policy[0] == "selective":
         return f"{target} for what the detector flags, nothing for the rest"
     return f"{target} for every record"

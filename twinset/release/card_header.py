@@ -11,8 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from twinset.privacy.statement.guarantee import Guarantee
-from twinset.privacy.statement.ledger import FLAGGED_UNIT
+from twinset.privacy.statement.guarantee import Guarantee, protects_whole_records
 from twinset.release.markdown import one_line
 
 _HEADER = re.compile(r"---\n(.*?\n)---\n", re.DOTALL)
@@ -56,7 +55,7 @@ def render_header(
     """
     import yaml
 
-    private = numbers["epsilon"] is not None and numbers["unit"] != FLAGGED_UNIT
+    private = protects_whole_records(numbers["epsilon"], numbers["unit"])
     options = _READ_AS_WRITTEN.get(format.split(".")[0], {})
     header = {
         "pretty_name": one_line(title),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -93,16 +93,17 @@ def verify(path: str | Path) -> VerificationReport:
 def _verify(shared: _Shared) -> VerificationReport:
     statement = _statement(shared.privacy)
     ledger, twin = statement["ledger"], statement["files"]["twin"]
-    claim = _check_guarantee(ledger, statement["guarantee"], shared.privacy)
+    claim, computed = _check_guarantee(ledger, statement["guarantee"], shared.privacy)
     _check_digest(shared.card, statement["files"]["card"]["sha256"])
     _check_card(shared.card, stated_numbers(ledger, claim, twin["rows"]), claim, twin)
     _check_page(shared.privacy, statement["files"])
     twin_path = shared.twin or shared.privacy.with_name(f"twin.{twin['format']}")
     _check_digest(twin_path, twin["sha256"])
     _check_table(twin_path, twin)
-    spent = "no guarantee" if claim.epsilon is None else f"ε = {claim.epsilon}"
+    larger = computed if claim.epsilon is None else max(claim.epsilon, computed or 0.0)
+    spent = "no guarantee" if larger is None else f"ε = {larger}"
     return VerificationReport(
-        claim,
+        replace(claim, epsilon=larger),
         twin["rows"],
         (
             f"{shared.privacy.name}: its {len(ledger['events'])} events come to {spent}, as stated",
@@ -181,8 +182,8 @@ def _expect_fields(data: Any, names: set[str], path: Path, where: str) -> None:
     _expect(right, path, f"{where} must have the fields {', '.join(sorted(names))}, and no other")
 
 
-def _check_guarantee(ledger: Any, stated: Any, path: Path) -> Guarantee:
-    """Compute the guarantee from the ledger and compare; return it with the ε that was stated."""
+def _check_guarantee(ledger: Any, stated: Any, path: Path) -> tuple[Guarantee, float | None]:
+    """Compare a guarantee with that of the ledger; return it as stated, and the ε computed."""
     try:
         found = guarantee(Ledger.from_dict(ledger))
     except (ValueError, TypeError, ArithmeticError) as error:
@@ -197,7 +198,7 @@ def _check_guarantee(ledger: Any, stated: Any, path: Path) -> Guarantee:
     for name in sorted(expected.keys() - {"epsilon"}):
         agrees = json.dumps(stated[name]) == json.dumps(expected[name])
         _expect(agrees, path, f"the guarantee's {name} does not follow from the ledger")
-    return Guarantee(**{**vars(found), "epsilon": stated["epsilon"]})
+    return replace(found, epsilon=stated["epsilon"]), found.epsilon
 
 
 def _close(stated: Any, found: float | None) -> bool:

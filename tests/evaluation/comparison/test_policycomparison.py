@@ -73,6 +73,8 @@ def test_from_the_command_line_to_its_files(compare):
     assert "stays with their owner" in markdown
     assert "differentially private" in markdown and "No privacy guarantee" in markdown
     assert Path("out.png").read_bytes().startswith(b"\x89PNG")
+    for path in map(Path, ("out.json", "out.md", "out.png")):
+        assert path.stat().st_mode & 0o777 == 0o600
     for text in ("the film number", "It was"):
         assert text not in markdown + json.dumps(found)
 
@@ -136,6 +138,13 @@ def test_what_cannot_be_compared_is_refused_before_any_run(more, message, compar
     assert outcome.code == 2, outcome.err
     assert message in outcome.err and outcome.err.count("\n") == 1
     assert not Path("out.json").exists()
+
+
+def test_nothing_of_it_goes_where_a_twin_is_shared(compare):
+    Path("share").mkdir()
+    refused = compare("--output", "share/out")
+    assert refused.code == 2 and "share/ is for others" in refused.err
+    assert not list(Path("share").iterdir())
 
 
 def test_a_foreign_file_is_left_alone(compare):

@@ -97,6 +97,26 @@ def test_without_a_guarantee_nothing_is_publishable(capsys, monkeypatch):
     assert "nothing measured of it may be published" in shown.err
 
 
+def test_of_flagged_spans_alone_nothing_is_publishable(tiny_base, capsys, tmp_path):
+    """Masked texts were trained on without noise, so that the twin's own figures hang on them."""
+    spans = ("--noise-policy", "selective", "--detector", "patterns", "--steps", "2")
+    run = small_run(capsys, tiny_base, *COLUMNS, *spans)
+    shown = run_twinset(capsys, "evaluate", run, *QUICKLY, "--publishable")
+    assert shown.code == 2
+    assert "nothing measured of it may be published" in shown.err
+    assert run_twinset(capsys, "evaluate", run, *QUICKLY).code == 0
+    assert not Findings.load(tmp_path / "run" / "internal" / "evaluation.json").publishable()
+
+
+def test_what_may_be_published_comes_without_notes_about_private_rows(run, tmp_path, capsys):
+    train, test = reviews(80, seed=0), reviews(40, seed=1)
+    pd.concat([test, train.head(7)]).to_csv("test.csv", index=False)
+    shown = run_twinset(capsys, "evaluate", run, *QUICKLY, "--publishable")
+    assert shown.code == 0 and "rows" not in shown.err.replace(str(tmp_path), "")
+    usual = run_twinset(capsys, "evaluate", run, *QUICKLY)
+    assert f"{usual.out}{usual.err}".count("7 held-out rows are training rows too") == 1
+
+
 def test_overlapping_rows_are_counted_and_left_out_on_request(tmp_path, capsys):
     train, test = reviews(80, seed=0), reviews(40, seed=1)
     pd.concat([test, train.head(7)]).to_csv("test.csv", index=False)

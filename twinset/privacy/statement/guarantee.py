@@ -52,6 +52,16 @@ class Guarantee:
     excludes: tuple[str, ...]
     by_weight: tuple[tuple[float, float, float], ...] = ()
 
+    @property
+    def is_of_whole_records(self) -> bool:
+        """Whether something is guaranteed, and of all that a record says, not of spans alone."""
+        return protects_whole_records(self.epsilon, self.unit)
+
+
+def protects_whole_records(epsilon: float | None, unit: str) -> bool:
+    """Return whether a guarantee with this ε and unit is one of all that a record says."""
+    return epsilon is not None and unit != FLAGGED_UNIT
+
 
 def is_covered(policy: str, form: str) -> bool:
     """Return whether a theorem covers a noise policy in this form."""

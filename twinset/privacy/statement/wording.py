@@ -206,10 +206,21 @@ def for_flagged_spans(ledger: Ledger, spent: float, detectors: list[str], group:
         f"{ledger.unit}, under the relation '{ledger.neighbouring}': the probability of any "
         "outcome where the unmasked text of a given record was used is at most "
         f"e^{eps}{_factor(eps)} times its probability where it was not, and the other way round, "
-        f"plus {delta}. For two texts that the detector leaves alike, epsilon becomes "
-        f"{up_decimals(2 * spent)} and delta (1 + e^{eps}) times {delta}. "
-        + group
-        + _ending(ledger)
+        f"plus {delta}. {_for_texts_masked_alike(ledger, spent)}" + group + _ending(ledger)
+    )
+
+
+def _for_texts_masked_alike(ledger: Ledger, spent: float) -> str:
+    """Say what holds of one text in the place of another: (2ε, (1 + e^ε) δ), if that says anything.
+
+    It does where e^2ε times that δ is below 1, and that δ below 1/N, as for one text.
+    """
+    log_delta = math.log(ledger.delta) + spent + math.log1p(math.exp(-spent))
+    if 2 * spent + log_delta >= 0 or math.log(max(1, ledger.records)) + log_delta >= 0:
+        return "For two texts that the detector leaves alike, nothing is guaranteed. "
+    return (
+        "For two texts that the detector leaves alike, epsilon becomes "
+        f"{up_decimals(2 * spent)} and delta {up_digits(math.exp(log_delta))}. "
     )
 
 
