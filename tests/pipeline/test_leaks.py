@@ -3,7 +3,8 @@
 Markers stand in a private table: in a text, in a column like a label, in a column that is left out.
 Commands run well and badly; then everything they printed, logged or left on the disk is searched.
 A random model writes no marker, so that even the twin must not hold one. What may hold one is named
-here: the table itself, and what the owner asked for by `--samples` and `--show-real`.
+here: the table itself, rows held out, and what the owner asked for by `--samples` and
+`--show-real`.
 """
 
 import errno
@@ -186,6 +187,12 @@ def test_what_the_owner_asks_to_see_is_where_it_was_asked_for(world, tiny_base):
     for private_file in ("samples.txt", "run/internal/report.html"):
         assert Path(private_file).stat().st_mode & 0o077 == 0
     assert Path("run").stat().st_mode & 0o077 == 0
+
+
+def test_rows_held_out_stand_in_one_file_of_their_owner(world, tiny_base):
+    assert world.run(*generate(tiny_base, "--hold-out", "0.3"))[0] == 0
+    world.search("run/internal/held-out.parquet")
+    assert Path("run/internal").stat().st_mode & 0o077 == 0
 
 
 MORE_RUNS = {
