@@ -26,7 +26,7 @@ from evaluation.private_table import FEW_ROWS, REAL, TWIN, Tables
 from evaluation.release import Release
 from evaluation.report.groups import COMMONEST
 from evaluation.report.handing_over import may_hand_over
-from evaluation.report.verdicts import Verdict, faithful, leaking
+from evaluation.report.verdicts import TOO_FEW, Verdict, faithful, leaking
 from evaluation.utility.classifiers import make_classifiers
 from evaluation.utility.usefulness import Usefulness
 from twinset.data.records import Records
@@ -38,11 +38,11 @@ from twinset.sampling.twin_model import TwinModel
 
 MOST, ATTACKED = 5_000, 200  # rows of each table; members, and others, that attacks look at
 INDENT = "  "  # of a command, which is not broken into lines
-TOO_FEW = "Too few rows to say"
 PRIVATE = "Computed on private rows: the first four lines are for you alone."
 NOT_HELD_OUT = (
-    "No rows were held out to judge the twin by: `hold_out=0.2` keeps some back; with other real "
-    "rows, `twinset evaluate {run} --train {table} --test OTHERS` measures it now."
+    "No rows were held out to judge the twin by: `hold_out=0.2` keeps some back. With other real "
+    "rows this measures it now:",
+    INDENT + "twinset evaluate {run} --train {table} --test OTHERS",
 )
 
 READ_ONCE = "No verdict: standard input is read once only. Save the table as {table} for it."
@@ -64,7 +64,7 @@ def first_verdict(run: Path, source: Source, progress: Progress, device: str = A
     table_file = UNNAMED if is_read_once else shlex.quote(source.name)
     names = {"run": shlex.quote(str(run)), "table": table_file}
     if not has_held_out(run):
-        return [NOT_HELD_OUT.format(**names)]
+        return [line.format(**names) for line in NOT_HELD_OUT]
     if is_read_once:
         return [READ_ONCE.format(**names), *_next(names)]
     release = Release.read(run, device=device)

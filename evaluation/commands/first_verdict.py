@@ -5,7 +5,7 @@ from __future__ import annotations
 from textwrap import fill
 from typing import TYPE_CHECKING
 
-from twinset.errors import InputError
+from twinset.errors import InputError, Stopped
 
 if TYPE_CHECKING:
     from twinset.pipeline.generate import Result
@@ -25,6 +25,8 @@ def show_first_verdict(result: Result, source: Source, device: str) -> None:
             lines = first_verdict(result.run, source, progress, device)
         except InputError as error:
             lines = [f"no verdict: {error}"]
+        except (KeyboardInterrupt, Stopped):
+            lines = [f"no verdict: stopped; the run is finished: {result.run}"]
         for line in lines:
             is_command = line.startswith(" ")
             progress.say(line if is_command else fill(line, WIDTH, subsequent_indent=" " * INDENT))

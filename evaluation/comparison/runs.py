@@ -23,7 +23,14 @@ from evaluation.comparison.results import (
 )
 from evaluation.leakage.canaries import COPIES, FORMATS, Canary, draw_canaries, plant
 from evaluation.leakage.exposure import Exposure, exposure
-from evaluation.policy_runs import ComparisonRequest, Data, read_data, table, take
+from evaluation.policy_runs import (
+    ComparisonRequest,
+    Data,
+    policy_config,
+    read_data,
+    table,
+    take,
+)
 from evaluation.twins import Seconds, timed
 from evaluation.untrained_baseline import untrained_twin
 from evaluation.utility.classifiers import make_classifiers
@@ -40,6 +47,7 @@ from twinset.models.precision import frozen_dtype
 from twinset.progress import Progress, Silent
 from twinset.sampling.allocation import proportional
 from twinset.sampling.twin_model import TwinModel
+from twinset.training.record_weights import weight_scale
 
 PERPLEXITY_ROWS = 250
 JUDGE_ROWS = 4000  # at most, that judges of label fidelity learn from
@@ -64,6 +72,9 @@ class PolicyTrials:
         self._data, self._rows, self._config, self._progress = data, request.rows, config, progress
         self._train, self._heldout = table(data.train), table(data.heldout)
         base = load_base(config.training.base_model, say=progress.say)
+        for policy in (policy_config(config, name).policy for name in request.policies):
+            if policy.weighs:
+                weight_scale(base, policy.weight_scale)  # or it is refused, before any run
         reserved = special_token_strings(base.tokenizer)
         read_data(request, config.training.seed, Silent(), reserved)  # for these characters alone
         self._prompts = prompt_tokens(data.template, data.train.schema.combinations, base.tokenizer)

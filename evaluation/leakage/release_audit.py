@@ -115,8 +115,6 @@ def audit_release(
     rows = {"twin": len(twin), "members": len(members), "non-members": len(others)}
     about = {"seed": request.seed, "rows": rows, "tried": request.rows}
     notes = [*found.notes, *judged.notes]
-    for note in notes:
-        progress.warn(note)
     return Findings(
         "audit",
         release.about(command, request.members) | about,

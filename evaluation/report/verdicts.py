@@ -18,13 +18,14 @@ from evaluation.findings import Measured
 from evaluation.leakage.one_run import BOUND
 from evaluation.leakage.roc import AUROC, RATES
 from evaluation.leakage.shift import MARGIN, PLACE
-from evaluation.private_table import BASELINE, PRIVATE_CLASSIFIER, REAL, TWIN
+from evaluation.private_table import BASELINE, FEW_ROWS, PRIVATE_CLASSIFIER, REAL, TWIN
 from evaluation.report.charts.numbers import number, with_interval
 from evaluation.report.charts.styles import HELD_OUT, TRAIN_SAMPLE
 from evaluation.report.groups import GUESSING, NEARER, Group, claimed, groups, words
 from evaluation.report.meanings import RULES
 from evaluation.scores import Score
 
+TOO_FEW = "Too few rows to say"
 REFUTED = "The claim is refuted"
 FALSE_ALARMS = 0.025  # of one attack, and of all of a verdict together: those of a 95 % interval
 Tone = Literal["good", "mixed", "bad", "unknown"]
@@ -87,7 +88,8 @@ def useful(measured: Sequence[Measured]) -> Verdict:
     return _counted(
         "Is it useful?",
         [c for group in groups(accuracies) for c in _beats_baseline(group)],
-        "the twin beats text made with no private data in {} of {} comparisons of accuracy",
+        "the twin is surely above text made with no private data (intervals apart) in {} of {} "
+        "comparisons of accuracy",
         "no accuracy of a classifier trained on the twin beside one trained on no private data",
         RULES["useful"],
     )
@@ -132,8 +134,16 @@ def leaking(measured: Sequence[Measured]) -> Verdict:
     tried = sorted([*_attacks(own), *_overlaps(own)], key=lambda c: c.is_well)
     reasons = tuple(c.reason for c in sorted([*bounds, *tried], key=lambda c: c.is_well))
     answer, line, tone = _leak_answer(all(c.is_well for c in bounds), tried)
+    if tone == "good" and _of_few(own):
+        answer, tone = TOO_FEW, "unknown"
     blind = tuple(_blind(own))
     return Verdict("Does it leak?", answer, line, tone, (*blind, *reasons), RULES["leaking"])
+
+
+def _of_few(measured: Sequence[Measured]) -> bool:
+    """Whether attacks on rows were tried, and on so few that none could have found anything."""
+    tried = [m.score.n for m in measured if m.score.name == AUROC]
+    return bool(tried) and max(tried) < 2 * FEW_ROWS
 
 
 def _leak_answer(bounds_hold: bool, tried: Sequence[Comparison]) -> tuple[str, str, Tone]:

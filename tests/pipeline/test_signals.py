@@ -45,6 +45,7 @@ def test_stopped_anywhere_leaves_nothing_half_written(
     if overwrite:
         older_run()
         Path("o.csv").write_text("older")
+        Path("o.privacy.json").write_text("older")
     before, reached = snapshot(good_table), []
 
     def stop(*_, **__):

@@ -51,6 +51,7 @@ class Console:
         self._phase = ""
         self._bits = 0.0  # per byte, of the last validation
         self._began = self._last = self._spent = 0.0
+        self._done = 0  # of the phase that is shown
         self._first = 0  # of the phase's parts, done when it was seen first
         self._ahead: TimeLeft | None = None
         self._run_began = 0.0
@@ -153,7 +154,8 @@ class Console:
         bar.update(task, completed=completed, total=total, description=line)
 
     def _begin_phase(self, phase: str, done: int) -> None:
-        if phase == self._phase:
+        is_begun, self._done = phase == self._phase and done >= self._done, done
+        if is_begun:  # else another phase, or the same once more
             return
         self._end_phase()
         self._phase, self._began, self._first = phase, time.monotonic(), done

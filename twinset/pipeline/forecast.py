@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from twinset.config import RECORDS, NoisePolicyName, PolicyConfig, RunConfig
 from twinset.config.bounds import check_number
-from twinset.config.plan import Plan, make_plan, settled
+from twinset.config.plan import Plan, make_plan, settled, sized
 from twinset.config.run_config import HOLD_OUT
 from twinset.errors import InputError
 from twinset.files.environment import run_line
@@ -42,6 +42,7 @@ class Forecast:
         policies: a plan for each noise policy in its sound form, None where the records are too
             few; empty without privacy or steps.
         choices: plans of less and more time.
+        owned: number of the records that owners have, where these are protected; None: records are.
     """
 
     plan: Plan
@@ -49,6 +50,11 @@ class Forecast:
     noise_by_epsilon: Mapping[float, float | None]
     policies: Mapping[str, Plan | None] = field(default_factory=dict)
     choices: Sequence[Choice] = ()
+    owned: int | None = None
+
+    @property
+    def _unit(self) -> str:
+        return _unit(self.owned)
 
     @property
     def noise_to_signal(self) -> float:
@@ -60,14 +66,14 @@ class Forecast:
         """Return it for people."""
         estimate = self.estimate
         return [
-            *plan_lines(self.plan),
+            *plan_lines(self.plan, self.owned),
             *self._signal_lines(),
             *time_lines(estimate),
             f"memory                 about {estimate.memory_gb:.1f} GB",
             *choice_lines(self.choices),
             *self._budget_lines(),
             *(
-                f"{f'`noise_policy={name}`':<27}{policy_line(p)}"
+                f"{f'`noise_policy={name}`':<27}{policy_line(p, self._unit)}"
                 for name, p in self.policies.items()
             ),
         ]
@@ -122,30 +128,33 @@ def forecast(
     if source is not None:
         if records is not None:
             raise InputError("give a table or `records`, not both")
-        plan, speed, facts, tokens = _of_table(source, config, RowsRequest(rows), progress)
+        plan, speed, facts, tokens, owned = _of_table(source, config, RowsRequest(rows), progress)
     else:
+        owned = None
         trained = _trained_on(records, hold_out, progress)
         plan, speed, facts, tokens = _of_number(trained, config, rows, progress)
     for warning in plan.warnings:
         progress.warn(warning)
     config = speed.config  # with a teacher or without
+    same = sized(config, plan.steps, plan.batch_size)
     return Forecast(
         plan,
         speed.at(tokens).estimate(plan, facts.rows),
-        noise_by_epsilon(plan.records, config) if plan.steps else {},
-        policies_side_by_side(plan.records, config) if plan.steps else {},
+        noise_by_epsilon(plan.records, same) if plan.steps else {},
+        policies_side_by_side(plan.records, same) if plan.steps else {},
         choices(plan.records, config, speed, facts, tokens),
+        owned,
     )
 
 
 def _of_table(
     source: Source, config: RunConfig, rows: RowsRequest, progress: Progress
-) -> tuple[Plan, Speed, PublicFacts, int]:
-    """Return plan, speed, what it was measured with, and the tokens of a usual record."""
+) -> tuple[Plan, Speed, PublicFacts, int, int | None]:
+    """Return plan, speed, what it was measured with, tokens of a usual record, records owned."""
     prepared = prepare(source, config, rows, progress)
     plan, base, facts = prepared.plan, prepared.base, prepared.public_facts()
     speed = prepared.speed or facts.speed(plan, config, base)
-    return plan, speed, facts, prepared.usual_tokens
+    return plan, speed, facts, prepared.usual_tokens, prepared.owned
 
 
 def _trained_on(records: int | None, hold_out: float | None, progress: Progress) -> int:
@@ -163,7 +172,7 @@ def _trained_on(records: int | None, hold_out: float | None, progress: Progress)
 def _of_number(
     records: int, config: RunConfig, rows: int | None, progress: Progress
 ) -> tuple[Plan, Speed, PublicFacts, int]:
-    """Return the same of a table that is not there yet."""
+    """Return the same of a table that is not there yet, and has no owners."""
     config = settled(config, records)
     plan = make_plan(records, config)
     facts = PublicFacts(PROMPT_TOKENS, rows or usual_rows(records), may_be_fewer=rows is None)
@@ -180,7 +189,7 @@ def _of_number(
 
 def report_plan(prepared: Prepared, progress: Progress) -> None:
     """Show a plan with its time and what else could be run; `finetune` shows its warnings."""
-    for line in plan_lines(prepared.plan):
+    for line in plan_lines(prepared.plan, prepared.owned):
         progress.say(line)
     report_cost(prepared, progress)
 
@@ -233,12 +242,14 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
     return {**asdict(plan), "sample_rate": plan.sample_rate}
 
 
-def plan_lines(plan: Plan) -> list[str]:
-    """Return a plan for people."""
-    private = plan.target_epsilon is not None
+def plan_lines(plan: Plan, owned: int | None = None) -> list[str]:
+    """Return a plan for people; of owners with so many records, or of records."""
+    private, unit = plan.target_epsilon is not None, _unit(owned)
     return [
-        f"records N              {plan.records:,}",
-        f"budget                 {_budget(plan)}, δ = {up_digits(plan.target_delta)}"
+        f"records N              {plan.records:,}"
+        if owned is None
+        else f"owners N               {plan.records:,}, of {owned:,} records",
+        f"budget                 {_budget(plan, unit)}, δ = {up_digits(plan.target_delta)}"
         if private
         else "budget                 none: no noise, no guarantee",
         *_group(plan),
@@ -269,7 +280,12 @@ def _group(plan: Plan) -> list[str]:
     return [f"{f'{plan.group_size} records together':<23}ε = {up_decimals(spent)}{useless}"]
 
 
-def _budget(plan: Plan) -> str:
+def _unit(owned: int | None) -> str:
+    """Return what is protected as one."""
+    return "record" if owned is None else "owner"
+
+
+def _budget(plan: Plan, unit: str = "record") -> str:
     """Return whom which ε is for."""
     target = f"ε = {plan.target_epsilon:g}"
     if not plan.is_covered:
@@ -280,7 +296,7 @@ def _budget(plan: Plan) -> str:
         return f"{target} is nominal, guaranteed is ε = {up_decimals(plan.epsilon)}"
     if plan.policy[0] == "selective":
         return f"{target} for what the detector flags, nothing for the rest"
-    return f"{target} for every record"
+    return f"{target} for every {unit}"
 
 
 def _phases(plan: Plan) -> list[str]:
@@ -290,12 +306,12 @@ def _phases(plan: Plan) -> list[str]:
     return [f"phases                 masked texts without noise, then texts as they are; {steps}"]
 
 
-def policy_line(plan: Plan | None) -> str:
+def policy_line(plan: Plan | None, unit: str = "record") -> str:
     """Return what a policy needs and promises, in one line."""
     if plan is None:
         return "would need more records"
     twice = ", twice the steps" if plan.policy[0] == "selective" else ""
-    return f"σ = {plan.noise_multiplier:.3f}{twice}; {_budget(plan)}"
+    return f"σ = {plan.noise_multiplier:.3f}{twice}; {_budget(plan, unit)}"
 
 
 def policies_side_by_side(records: int, config: RunConfig) -> dict[str, Plan | None]:

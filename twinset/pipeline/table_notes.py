@@ -28,7 +28,8 @@ def table_notes(plan: Plan, times_english: float) -> Iterator[str]:
 def size_notes(plan: Plan) -> Iterator[str]:
     """Yield what follows from N and ε alone, which are public."""
     epsilon = plan.target_epsilon
-    if epsilon is not None and is_few(plan.records, epsilon):
+    is_uniform = plan.policy[0] == "uniform"  # the others are of the noise of steps
+    if epsilon is not None and is_uniform and is_few(plan.records, epsilon):
         yield f"{plan.records} records are few for ε = {epsilon:g}: " + (
             f"`steps=0` trains nothing, takes less time, and taught as much {MEASURED}"
             if plan.steps

@@ -32,8 +32,17 @@ def check_output(output: Path, overwrite: bool = False) -> None:
 
     Raises:
         InputError: its folder is missing, not writable or part of a run, or one of the three files
-            exists.
+            exists; with `overwrite`, where what exists is no twin.
     """
+    _check_place(output, overwrite)
+    if output.exists() and not beside(output)[1].is_file():
+        raise InputError(
+            f"`output={output}`: exists, and no ledger beside it says that it is a twin; name "
+            "another file"
+        )
+
+
+def _check_place(output: Path, overwrite: bool) -> None:
     folder = output.parent
     if any((folder / name).exists() for name in (PRIVACY, LEDGER)):
         raise InputError(f"`output={output}`: {folder} is a run's own; name another folder")
@@ -59,7 +68,7 @@ def publish(share: Path, output: Path, overwrite: bool = False) -> None:
     Raises:
         InputError: as `check_output`, or the disk is full; files that stood there still do.
     """
-    check_output(output, overwrite)
+    _check_place(output, overwrite)
     sources, targets = _files(share, output)
     with (
         writing(output),
