@@ -101,6 +101,23 @@ def test_else_as_many_visits_as_fit_first_in_fewer_steps(planned, machine, visit
     assert notes.warned == [] and f"there are {steps} of {batch}" in notes.said[-1]
 
 
+def test_other_budgets_and_policies_are_of_the_same_steps(tiny_base, machine):
+    """And of owners, where these are named."""
+    machine(0.03, row=1e-3)
+    owners = [row // 2 for row in range(60)]
+    frame = pd.DataFrame({"text": texts(), "label": ["good", "bad"] * 30, "who": owners})
+    known = {"base_model": str(tiny_base), "epsilon": 3000, "max_tokens": 12, "max_minutes": 1.0}
+    source = Source(frame, "text", ("label",), owner="who")
+    found = forecast(source, None, run_config(known), None, Notes())
+    said = "\n".join(found.lines())
+    assert "owners N               30, of 60 records" in said and "for every owner" in said
+    assert "every record" not in said
+    assert 0 < found.plan.steps < 40  # usual are 40
+    same = found.policies["uniform"]
+    assert (same.steps, same.batch_size) == (found.plan.steps, found.plan.batch_size)
+    assert same.noise_multiplier == found.plan.noise_multiplier
+
+
 @pytest.mark.parametrize(
     ("options", "rate"),
     [({}, 0.006), ({"learning_rate": 0.1}, 0.1), ({"method": "full"}, 1e-4)],

@@ -128,6 +128,7 @@ def test_the_same_command_resumes_and_another_is_refused(compare, monkeypatch):
         (("--test", "other.csv"), "labels that train.csv lacks"),
         (("--epsilon", "0"), "--epsilon must be a number from 0.001"),
         (("--config", "free.toml"), "--policies none"),
+        (("--policies", "uniform,adaptive"), "needs constants for the base model"),
     ],
 )
 def test_what_cannot_be_compared_is_refused_before_any_run(more, message, compare):

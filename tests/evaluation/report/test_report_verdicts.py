@@ -211,6 +211,14 @@ def test_leaking(measured, answer):
     assert leaking(measured).answer == answer
 
 
+def test_attacks_on_too_few_rows_clear_nothing():
+    few = [attack(0.0, 1.0), attack(0.1, 0.9, name="TPR")]
+    few = [replace(m, score=replace(m.score, n=4)) for m in few]
+    assert (leaking(few).answer, leaking(few).tone) == ("Too few rows to say", "unknown")
+    found = [replace(m, score=replace(m.score, low=0.95, value=0.97, n=4)) for m in few]
+    assert leaking(found).tone != "unknown"  # what was found is found
+
+
 def ranked_at_random(rng, members, others, more=0):
     """An attack that knows nothing, or a few members more: its share at 1 % FPR, and its AUROC."""
     order = rng.permutation([True] * members + [False] * others)

@@ -117,6 +117,13 @@ def test_what_may_be_published_comes_without_notes_about_private_rows(run, tmp_p
     assert f"{usual.out}{usual.err}".count("7 held-out rows are training rows too") == 1
 
 
+def test_training_rows_alone_test_nothing(capsys):
+    reviews(40, seed=2).to_csv("twin.csv", index=False)
+    more = (*COLUMNS, "--output", "found.json", "--train", "test.csv")
+    shown = run_twinset(capsys, "evaluate", "twin.csv", *QUICKLY, *more)
+    assert shown.code == 2 and "all of its texts are training texts" in shown.err
+
+
 def test_overlapping_rows_are_counted_and_left_out_on_request(tmp_path, capsys):
     train, test = reviews(80, seed=0), reviews(40, seed=1)
     pd.concat([test, train.head(7)]).to_csv("test.csv", index=False)
