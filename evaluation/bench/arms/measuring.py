@@ -15,6 +15,7 @@ from evaluation.bench.arms.rows import Arm, Writing
 from evaluation.bench.arms.runs import Cell, cost_of, measured
 from evaluation.bench.arms.scores import ACCURACY, TEACHER, Scorer
 from evaluation.bench.arms.tables import Table
+from twinset.models.base_model import load_base
 from twinset.progress import Progress
 
 NUMBER, EPSILON, MADE, SCORING = "rows", "epsilon", "made", "scoring"
@@ -77,8 +78,18 @@ class Measuring:
             return self._table.heldout
         if arm.use == "real":
             train = self._table.train
-            return train.sample(min(wanted, len(train)), random_state=seed)
+            found = train.sample(min(wanted, len(train)), random_state=seed)
+            return self._cut(found) if arm.cut else found
         return writing.rows(arm, wanted)
+
+    def _cut(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Return rows with texts as long as a run reads them: their end is a token, too."""
+        training, text = self.cell(ONCE, 0).config({}).training, self._table.text
+        tokenizer = load_base(training.base_model, say=self._progress.say).tokenizer
+        ids = tokenizer([f" {t.strip()}" for t in frame[text]], add_special_tokens=False)
+        most = training.max_tokens - 1
+        cut = [tokenizer.decode(row[:most]).strip() for row in ids["input_ids"]]
+        return frame.assign(**{text: cut})
 
     def _scores(
         self, arm: Arm, frame: pd.DataFrame, seed: int, known: Mapping[str, Any] | None

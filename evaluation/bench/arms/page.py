@@ -172,6 +172,7 @@ _INTRODUCTION = [
     "teacher denies are drawn again",
     "- teacher: a private classifier on hidden states, by itself of the base model; “relabelled”: "
     "rows get its labels; “kept”: only those rows on whose labels it agrees; “itself”: no students",
+    "- real rows, cut: at as many tokens as those that a run reads; test rows are whole for all",
     "",
     "Label fidelity: how often the first student, trained on real rows, finds the labels; that of "
     "the second real sample, the held-out rows, is what real rows reach. Log-odds correlation: of "

@@ -48,6 +48,7 @@ class Arm:
         teacher: of which run; "": none.
         use: relabel, keep, classify; real, second; "": rows are taken as they are written.
         sampling: options of decoding that differ from the cell's.
+        cut: whether texts are cut where a run cuts those that it reads.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Arm:
     teacher: str = ""
     use: str = ""
     sampling: Mapping[str, Any] | None = None
+    cut: bool = False
 
     @property
     def runs(self) -> tuple[str, ...]:

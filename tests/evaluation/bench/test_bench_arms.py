@@ -58,7 +58,7 @@ def calls_of(owner, name, monkeypatch, most=None):
 def test_all_arms_stopped_and_resumed(run_arms, monkeypatch, capsys):
     wanted = [m for m in Stated.read("tiny").measurements() if m.table == NAME]
     with monkeypatch.context() as patch:
-        calls_of(Measuring, "row", patch, most=9)
+        calls_of(Measuring, "row", patch, most=11)
         with pytest.raises(SystemExit, match="130"):
             run_arms()
     before = json.loads(Path("out/arms.json").read_text())["rows"]
@@ -66,10 +66,10 @@ def test_all_arms_stopped_and_resumed(run_arms, monkeypatch, capsys):
     written = calls_of(rows.Writing, "_write", monkeypatch)
     found = run_arms(only=[NAME, "imdb_short"])
     assert [tuple(row["key"]) for row in found["rows"]] == wanted
-    assert len(before) == 9 and found["rows"][:9] == before
-    assert len(measured) == len(wanted) - 9
+    assert len(before) == 11 and found["rows"][:11] == before
+    assert len(measured) == len(wanted) - 11
     assert len(written) == 6  # twin, with tilt, with teacher: base rows are those of before
-    assert run_arms() == found and len(measured) == len(wanted) - 9  # nothing is left to do
+    assert run_arms() == found and len(measured) == len(wanted) - 11  # nothing is left to do
 
     for row in found["rows"]:
         _, asked, arm, _, _ = row["key"]
@@ -79,6 +79,8 @@ def test_all_arms_stopped_and_resumed(run_arms, monkeypatch, capsys):
             assert row["epsilon"] is None
     by_key = {tuple(row["key"][2:4]): row for row in found["rows"]}
     assert by_key["real rows", "N"]["accuracy"]["sentiment × product"]["tfidf"] > 0.9
+    whole, cut = (by_key[name, "N"]["mean length"] for name in ("real rows", "real rows, cut"))
+    assert 0 < cut < whole
     assert by_key["teacher itself", "all"]["accuracy"]["sentiment"].keys() == {"teacher"}
     assert by_key["twin", "12"]["rows"] == 12 and by_key["twin", "N"]["rows"] == 80
     assert by_key["twin + tilt + teacher", "N"]["rows"] == 80
