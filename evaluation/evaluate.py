@@ -215,8 +215,8 @@ def _tables(release: Release, request: EvaluationRequest) -> tuple[Tables, list[
     if release.run is not None:
         train, heldout = release.run.public_rows(train), release.run.public_rows(heldout)
     rest, overlap = without_overlap(heldout, train, text)
-    if overlap == len(heldout):
-        raise InputError("`test`: all of its texts are training texts; name rows of others")
+    if heldout[text].tolist() == train[text].tolist():
+        raise InputError("`test` is the training table itself; name other rows")
     if overlap and request.exclude_overlap:
         notes.append(f"{overlap} held-out rows were left out, for their texts are training texts")
         heldout = rest
