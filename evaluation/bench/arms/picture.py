@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 from evaluation.bench.panel_grid import panel_grid
 
+COLOURS = [*(f"C{n}" for n in range(10)), "black", "gold", "navy"]  # of more arms than there are
+
 
 class Line(NamedTuple):
     """One arm: its values of each seed by x; `everywhere`: at all x, and drawn across."""
@@ -39,7 +41,7 @@ def draw(path: Path, panels: Sequence[Panel], measure: str) -> None:
     shown = {}
     for axis, panel in zip(axes, panels, strict=False):
         for line in panel.lines:
-            shown[line.name] = _line(axis, line, f"C{names.index(line.name) % 10}")
+            shown[line.name] = _line(axis, line, COLOURS[names.index(line.name)])
         axis.set(xscale="log", xlabel=panel.axis, ylabel=measure)
         axis.set_xticks(list(panel.ticks), list(panel.ticks.values()))
         axis.minorticks_off()
