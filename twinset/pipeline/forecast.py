@@ -53,10 +53,6 @@ class Forecast:
     owned: int | None = None
 
     @property
-    def _unit(self) -> str:
-        return _unit(self.owned)
-
-    @property
     def noise_to_signal(self) -> float:
         """σ·√p / L: the length of a step's noise over the longest its mean gradient can be."""
         p = self.estimate.trained_parameters
@@ -64,7 +60,7 @@ class Forecast:
 
     def lines(self) -> list[str]:
         """Return it for people."""
-        estimate = self.estimate
+        estimate, unit = self.estimate, _unit(self.owned)
         return [
             *plan_lines(self.plan, self.owned),
             *self._signal_lines(),
@@ -73,7 +69,7 @@ class Forecast:
             *choice_lines(self.choices),
             *self._budget_lines(),
             *(
-                f"{f'`noise_policy={name}`':<27}{policy_line(p, self._unit)}"
+                f"{f'`noise_policy={name}`':<27}{policy_line(p, unit)}"
                 for name, p in self.policies.items()
             ),
         ]

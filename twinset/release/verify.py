@@ -100,7 +100,7 @@ def _verify(shared: _Shared) -> VerificationReport:
     twin_path = shared.twin or shared.privacy.with_name(f"twin.{twin['format']}")
     _check_digest(twin_path, twin["sha256"])
     _check_table(twin_path, twin)
-    larger = computed if claim.epsilon is None else max(claim.epsilon, computed or 0.0)
+    larger = max((e for e in (claim.epsilon, computed) if e is not None), default=None)
     spent = "no guarantee" if larger is None else f"ε = {larger}"
     return VerificationReport(
         replace(claim, epsilon=larger),
