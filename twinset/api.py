@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from twinset.data.schema import LabelValue
     from twinset.data.templates import Template
     from twinset.pipeline.forecast import Forecast
-    from twinset.pipeline.generate import Result
     from twinset.pipeline.request import Source
+    from twinset.pipeline.run_result import Result
     from twinset.privacy.statement.guarantee import Guarantee
     from twinset.sampling.twin_model import TwinModel
 

@@ -41,14 +41,14 @@ TABLE, BASE, RUN = "table.csv", "base", "run"
 # where a phase's time is spent: module → functions of it
 TIMED = {
     "twinset.pipeline.prepare": ("read_frame", "records_from_frame"),
-    "twinset.pipeline.generate": ("prepare", "_check_same", "_write_twin"),
+    "twinset.pipeline.generate": ("prepare", "record_settings", "_write_twin"),
     "twinset.pipeline.finetune": ("tokenise",),
 }
 PHASES = {
     "reading the table": "read_frame",
     "checking it": "records_from_frame",
     "all before the first private step, the base model loaded": "prepare",
-    "hash of the table": "_check_same",
+    "hash of the table": "record_settings",
     "first tokenisation": "tokenise",
 }
 

@@ -11,9 +11,9 @@ from twinset import Twinset
 from twinset.config.options import run_config
 from twinset.data.schema import Attribute, Schema
 from twinset.pipeline.finetune import finetune
-from twinset.pipeline.generate import _counts
 from twinset.pipeline.prepare import prepare
 from twinset.pipeline.request import Source
+from twinset.pipeline.twin_rows import row_counts
 from twinset.privacy.accounting.events import GaussianRelease
 from twinset.progress import Progress
 from twinset.sampling.allocation import RowsRequest
@@ -80,5 +80,5 @@ def test_a_label_that_no_row_has_is_named():
         known = dict(zip(schema.combinations, counts, strict=True))
         ledger = SimpleNamespace(unit="record", records=12)
         model = SimpleNamespace(schema=schema, label_counts=known, ledger=ledger)
-        assert sum(_counts(model, RowsRequest(13), None, Heard(warned)).values()) == 13
+        assert sum(row_counts(model, RowsRequest(13), None, Heard(warned)).values()) == 13
         assert [line.split("no row has ")[1].split(":")[0] for line in warned] == expected

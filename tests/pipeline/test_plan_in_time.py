@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.helpers.commands import ROOT, texts
-from tests.helpers.machines import machine_of
+from tests.helpers.machines import READ_SHARE, machine_of
 from twinset import generate
 from twinset.config.options import run_config
 from twinset.config.plan import make_plan, size_for
@@ -19,7 +19,7 @@ from twinset.models.base_model import load_base
 from twinset.pipeline import estimate
 from twinset.pipeline import plan_in_time as in_time
 from twinset.pipeline.choices import choices, published, worth
-from twinset.pipeline.estimate import DENIED_SHARE, READ_SHARE, measure, usual_tokens
+from twinset.pipeline.estimate import DENIED_SHARE, measure, usual_tokens
 from twinset.pipeline.finetune import finetune
 from twinset.pipeline.forecast import forecast
 from twinset.pipeline.open_ledger import open_ledger

@@ -18,7 +18,7 @@ from tests.helpers.draws import chi_square_p, nucleus
 from tests.helpers.refusals import refusal
 from twinset.config import SamplingConfig
 from twinset.models.base_model import load_base
-from twinset.pipeline.generate import _kept_rows
+from twinset.pipeline.twin_rows import drawn_rows
 from twinset.sampling.decoding import Request
 from twinset.sampling.sampler import Sampler
 from twinset.sampling.vllm_engine import VllmEngine, check_engine
@@ -189,8 +189,8 @@ def test_one_that_cannot_be_loaded_is_one_line(monkeypatch):
 )
 def test_rows_stay_when_the_other_engine_resumes(tmp_path, change, stays):
     counts = {("a",): 1}
-    _kept_rows(tmp_path / "rows", CONFIG, counts).write(0, [])
-    assert (0 in _kept_rows(tmp_path / "rows", replace(CONFIG, **change), counts)) == stays
+    drawn_rows(tmp_path / "rows", CONFIG, counts).write(0, [])
+    assert (0 in drawn_rows(tmp_path / "rows", replace(CONFIG, **change), counts)) == stays
 
 
 def test_settings_it_refuses_are_refused_before_anything_starts(library):

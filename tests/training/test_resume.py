@@ -353,7 +353,7 @@ def test_a_resumed_run_that_was_planned_anew_would_be_noticed(timed, at_step, mo
     at_step(3, die)
     assert timed().code == 1
     machine_of(monkeypatch, record=0.001, row=0.1)
-    monkeypatch.setattr("twinset.pipeline.generate._begun_with", lambda internal: None)
+    monkeypatch.setattr("twinset.pipeline.run_settings._begun_with", lambda internal: None)
     again = timed("--resume")
     assert again.code == 2 and "other settings (plan)" in again.err
 

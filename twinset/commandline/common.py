@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from twinset.config.plan import Plan
     from twinset.data.label_rules import LabelRules
     from twinset.data.text_files import Layout
-    from twinset.pipeline.generate import Result
     from twinset.pipeline.request import OutputPaths, Source
+    from twinset.pipeline.run_result import Result
     from twinset.sampling.allocation import RowsRequest
 
 Data = Annotated[

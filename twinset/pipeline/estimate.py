@@ -23,6 +23,7 @@ from twinset.data.padding import padded, padded_lengths
 from twinset.distributed import threads_each, world_size
 from twinset.models.base_model import BaseModel, context_length
 from twinset.models.device import give_memory_back, peak_memory, wait_for
+from twinset.models.hidden_states import Questions
 from twinset.models.lora import trainable
 from twinset.models.packed_layers import PackedLinears, packed_bytes
 from twinset.models.perplexity import TOKENS_AT_ONCE, nats_per_token
@@ -48,7 +49,7 @@ PROBE_ROWS, PROBE_TOKENS = 256, 2  # of the sampler's probe
 ROW_PROBE, ROW_PROBES = 0.7, 2  # seconds, and how often
 # A record takes half as long in a physical batch as alone: as much of one as there is time for.
 RECORD_PROBE, RECORD_PROBES = 2.0, 1
-READ_SHARE = 0.4  # of a record's seconds: to read its text once, with the questions, by itself
+READ_PROBES = 4  # the first one warms up
 DENIED_SHARE = 0.45  # about so many rows are drawn again for each of the twin's
 
 
@@ -109,6 +110,7 @@ class Speed:
         weigh_seconds: of one record's privacy weight.
         row_seconds: of one row of the twin.
         memory_gb: see `Estimate`.
+        read_seconds: in which the teacher reads a text by itself; 0 where there is no teacher.
     """
 
     config: RunConfig
@@ -121,6 +123,7 @@ class Speed:
     weigh_seconds: float
     row_seconds: float
     memory_gb: float
+    read_seconds: float = 0.0
 
     def estimate(self, plan: Plan, rows: int) -> Estimate:
         """Return what a plan costs, and so many rows of the twin."""
@@ -138,21 +141,16 @@ class Speed:
             rows * self._accepted_row_seconds / processes,
             self.memory_gb,
             reference * self.row_seconds,
-            min(MOST_READ, plan.records) * self.records_each * self._read_seconds,
+            min(MOST_READ, plan.records) * self.records_each * self.read_seconds,
             bool(privacy.marginal_share) * min(WEIGHT_ROWS, plan.records) * self.row_seconds,
         )
 
     @property
-    def _read_seconds(self) -> float:
-        """Seconds in which the teacher reads a text; 0: there is none."""
-        return READ_SHARE * self.record_seconds if self.config.privacy.teacher_share else 0.0
-
-    @property
     def _accepted_row_seconds(self) -> float:
         """Seconds of a row of the twin, with those in its place that the teacher denied."""
-        if not (self._read_seconds and self.config.sampling.teacher_redraws):
+        if not (self.read_seconds and self.config.sampling.teacher_redraws):
             return self.row_seconds
-        return (1 + DENIED_SHARE) * (self.row_seconds + self._read_seconds)
+        return (1 + DENIED_SHARE) * (self.row_seconds + self.read_seconds)
 
     def at(self, tokens: int) -> Speed:
         """Return the same for records of another length, as if each token took the same."""
@@ -164,6 +162,7 @@ class Speed:
             record_seconds=share * self.record_seconds,
             weigh_seconds=share * self.weigh_seconds,
             row_seconds=share * self.row_seconds,
+            read_seconds=share * self.read_seconds,
         )
 
     def _filler(self, plan: Plan) -> float:
@@ -212,6 +211,10 @@ def _measured(
     writer = fastest(fuse(copy_in(copied, copied.dtype)))  # without adapters, as rows are written
     row_seconds = _probed(_row_seconds(writer, config, tokens), ROW_PROBES)
     row_bytes = _row_bytes(writer, config, tokens)
+    read_seconds = 0.0
+    if config.privacy.teacher_share:
+        questions = Questions(writer, base.tokenizer, ("label",))
+        read_seconds = _probed(_read_seconds(questions, tokens), READ_PROBES)
     adaptive = config.policy.noise_policy == "adaptive"
     weigh_seconds = _weigh_seconds(copied, tokens) if adaptive else 0.0
     model = trainable(copied, config.training)
@@ -233,6 +236,7 @@ def _measured(
         weigh_seconds=weigh_seconds,
         row_seconds=row_seconds,
         memory_gb=max(peak_memory(base.model.device), loaded + row_bytes / 1e9),
+        read_seconds=read_seconds,
     )
 
 
@@ -274,7 +278,7 @@ def _record_seconds(
     yield from _seconds_of_one(timed, 1, RECORD_PROBE)
 
 
-def _seconds_of_one(timed: Callable[[int], float], most: int, seconds: float) -> Iterator[float]:
+def _seconds_of_one(timed: Callable[[int], float], most: int, seconds: float) -> Generator[float]:
     """Time parts of a run, as many as it takes at once where there is time for that.
 
     One warms up, or the first time does; a few say how many there is time for; those of a slow
@@ -321,6 +325,17 @@ def _weigh_seconds(model: Any, tokens: int) -> float:
     began = time.monotonic()
     nats_per_token(model, texts, 0)
     return (time.monotonic() - began) / len(texts)
+
+
+def _read_seconds(questions: Questions, tokens: int) -> Generator[float]:
+    """Time how long a text by itself takes to be read, as the teacher reads a private one."""
+
+    def timed(_: int) -> float:
+        began = time.monotonic()
+        questions.of_tokens([0] * tokens)
+        return time.monotonic() - began
+
+    return _seconds_of_one(timed, 1, 0.0)
 
 
 def _noise_seconds(sums: list[Tensor], config: RunConfig) -> float:

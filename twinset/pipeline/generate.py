@@ -6,55 +6,45 @@ refused before anything slow begins, and results appear whole or not at all.
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from twinset.config import RunConfig, SamplingConfig
 from twinset.config.plan import Plan
 from twinset.data.schema import Combination
 from twinset.distributed import ProcessGroup, process_group, world_size
-from twinset.errors import DAMAGED, InputError, Stopped
-from twinset.files.atomic import replacing, write_json, write_text, writing
+from twinset.errors import InputError, Stopped
+from twinset.files.atomic import replacing, write_text, writing
 from twinset.files.manifest import has_checksums
 from twinset.models.device import AUTO
 from twinset.pipeline.finetune import finetune
 from twinset.pipeline.forecast import report_cost, report_plan
-from twinset.pipeline.hold_out import keep_held_out, kept_rows
-from twinset.pipeline.plan_in_time import rows_by_length
+from twinset.pipeline.hold_out import keep_held_out
 from twinset.pipeline.prepare import Prepared, prepare
 from twinset.pipeline.request import OutputPaths, Source
 from twinset.pipeline.run_folder import (
     RunFolder,
     check_free,
     default_run_path,
-    is_finished,
     is_unfinished,
     left_behind,
     models_replaced,
     sampling_command,
 )
-from twinset.privacy.statement.guarantee import Guarantee, guarantee
-from twinset.privacy.statement.ledger import OWNER_UNIT, Ledger
+from twinset.pipeline.run_result import Result, finished_result
+from twinset.pipeline.run_settings import as_begun, known_settings, record_settings
+from twinset.pipeline.twin_rows import drawn_rows, row_counts, rows_in_time, sampling_message
 from twinset.privacy.statement.wording import SPENT
 from twinset.progress import Progress
 from twinset.release.publish import check_output, publish, publish_again
 from twinset.release.run_format import LEDGER, check_file_format
 from twinset.release.share import PRIVACY
-from twinset.release.verify import verify
-from twinset.sampling.allocation import (
-    RowsRequest,
-    explicit,
-    proportional,
-    usual_rows,
-    values_without_rows,
-)
+from twinset.sampling.allocation import RowsRequest, explicit
 from twinset.sampling.decoding import check_decoding
 from twinset.sampling.row_shards import draw_groups
 from twinset.sampling.sampler import RowGroups
@@ -63,30 +53,7 @@ from twinset.sampling.vllm_engine import check_engine
 from twinset.training.metrics_log import MetricsLog
 from twinset.training.resume import CHECKPOINTS, Resumption, RunContext
 
-MADE_FROM = "config.json"  # in `internal/`
 UNFINISHED = "unfinished"  # part of `internal/` while a run is being made
-# What decides nothing in training may differ in a resumed run; what was read has its hash.
-MAY_DIFFER = ("speed", "sampling", "rows", "reading")
-NEWER = ("hold_out", "base", "scale")  # what a run of an older version does not state
-MOST_NAMED = 5  # label values in one warning
-SPEED_ONLY = ("engine", "batch_size")  # with them rows that were drawn already may stay
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a command made.
-
-    Args:
-        guarantee: of everything it made, taken together.
-        run: the run folder; None where none was made.
-        twin: the twin's file; None where only a model was trained.
-        rows: the twin's.
-    """
-
-    guarantee: Guarantee
-    run: Path | None = None
-    twin: Path | None = None
-    rows: int = 0
 
 
 def generate(
@@ -110,12 +77,12 @@ def generate(
         _check_decoding(prepared)
         model = _finetune(prepared, run, paths, progress, group)
         with _model_is_safe(run, progress):
-            asked = _rows_in_time(prepared, model, run)
-            counts = _counts(model, asked, prepared.counts, progress)
+            asked = rows_in_time(prepared, model, run.internal)
+            counts = row_counts(model, asked, prepared.counts, progress)
             folder = run.internal / UNFINISHED / "rows"
-            rows = _kept_rows(folder, config.sampling, counts)
+            rows = drawn_rows(folder, config.sampling, counts)
             if group:
-                group.broadcast_message(_sampling_message(run.model, counts, config, folder))
+                group.broadcast_message(sampling_message(run.model, counts, config, folder))
                 draw = partial(model.sampler, config.sampling)
                 draw_groups(draw, counts, progress, rows, group.rank, group.size)
                 group.barrier()
@@ -169,7 +136,7 @@ def sample_only(
             f"{folder}/share holds a twin; `overwrite=True` to replace it, or `output`"
         )
     model = TwinModel.load(folder, device)
-    counts = _counts(model, asked, explicit(model.schema, asked), progress)
+    counts = row_counts(model, asked, explicit(model.schema, asked), progress)
     with _share_folder(folder, paths) as share:
         twin = _write_twin(model, counts, sampling, paths, share, "", progress)
         if paths.output is not None:
@@ -202,7 +169,7 @@ def _finetune(
     group: ProcessGroup | None,
 ) -> TwinModel:
     """Return the model, trained or, in a run that was stopped later, as it is."""
-    _check_same(prepared, run)
+    record_settings(prepared, run)
     if has_checksums(run.model):
         return TwinModel.load(run.model, prepared.config.speed.device)
     if prepared.held_out is not None:
@@ -228,77 +195,6 @@ def _finetune(
     return model
 
 
-def _rows_in_time(prepared: Prepared, model: TwinModel, run: RunFolder) -> RowsRequest:
-    """Return how many rows there are, once the model tells how long they are; a resumed run knows.
-
-    What follows from released counts and from public facts tells nothing more of a record.
-    """
-    rows, speed, length = prepared.rows or RowsRequest(), prepared.speed, model.mean_length
-    if rows.most is None or speed is None or length is None:
-        return rows
-    tokens = prepared.public_facts().longest_prompt + length
-    most = rows_by_length(rows.most, usual_rows(_records(model)), prepared.plan, speed, tokens)
-    known = json.loads((run.internal / MADE_FROM).read_text("utf-8"))
-    rows = replace(rows, most=most)
-    write_json(run.internal / MADE_FROM, {**known, "rows": asdict(rows)})
-    return rows
-
-
-def _check_same(prepared: Prepared, run: RunFolder) -> None:
-    """Write what a run is made from; a resumed one must train as before."""
-    plain = _made_from(prepared)
-    if run.is_resumed and (other := _differing(plain, _known(run.internal))):
-        trained = has_checksums(run.model)
-        sample = f"{sampling_command(run.root)} writes rows from its model, " if trained else ""
-        raise InputError(
-            f"{run.final}: was begun with other settings ({', '.join(other)}); repeat the command "
-            "that began it, with `resume=True` (only rows, decoding and speed may differ); "
-            f"{sample}`overwrite=True` without `resume` deletes it and starts anew, and {SPENT}"
-        )
-    write_json(run.internal / MADE_FROM, plain)
-
-
-def _made_from(prepared: Prepared) -> dict[str, Any]:
-    """Return what a run is made from, as plain values."""
-    made_from = {
-        **prepared.config.to_dict(),
-        "plan": asdict(prepared.plan),
-        "rows": asdict(prepared.rows or RowsRequest()),
-        "prompt": prepared.template.to_dict(),
-        "labels": prepared.labels.to_dict(),
-        "reading": dict(prepared.reading),
-        "hold_out": prepared.hold_out,
-        "base": prepared.base.origin,
-        "scale": prepared.scale and prepared.scale.to_dict(),
-        "table": prepared.records.fingerprint(),  # private, as all of `internal/` is
-    }
-    plain: dict[str, Any] = json.loads(json.dumps(made_from))
-    return plain
-
-
-def _differing(plain: dict[str, Any], known: dict[str, Any]) -> list[str]:
-    """Return which of the things that must not differ do, in a run that is resumed."""
-    may_differ = (*MAY_DIFFER, *(name for name in NEWER if name not in known))
-    return [n for n in plain if n not in may_differ and known.get(n) != plain[n]]
-
-
-def _known(internal: Path) -> dict[str, Any]:
-    """Return what a run is made from."""
-    known: dict[str, Any] = json.loads((internal / MADE_FROM).read_text("utf-8"))
-    return known
-
-
-def _as_begun(internal: Path) -> dict[str, Any]:
-    """Return by what `prepare` makes a run that is resumed as it was begun."""
-    return {"begun_with": _begun_with(internal), "held_rows": kept_rows(internal)}
-
-
-def _begun_with(internal: Path) -> tuple[int, int]:
-    """Return steps and batch size of a run that is resumed, chosen when its machine was as fast."""
-    plan = _known(internal)["plan"]
-    return plan["steps"], plan["batch_size"]
-
-
 def _prepared(
     source: Source,
     config: RunConfig,
@@ -310,9 +206,8 @@ def _prepared(
     if not run.is_resumed:
         return prepare(source, config, asked, progress, run.internal)
     if asked is not None:
-        asked = replace(asked, most=_known(run.internal).get("rows", {}).get("most"))
-    as_begun = _as_begun(run.internal)
-    return prepare(source, config, asked, progress, run.internal, **as_begun)
+        asked = replace(asked, most=known_settings(run.internal).get("rows", {}).get("most"))
+    return prepare(source, config, asked, progress, run.internal, **as_begun(run.internal))
 
 
 def _check_decoding(prepared: Prepared) -> None:
@@ -337,53 +232,9 @@ def _model_is_safe(run: RunFolder, progress: Progress) -> Iterator[None]:
         raise
 
 
-def _kept_rows(folder: Path, sampling: SamplingConfig, counts: dict[Combination, int]) -> RowGroups:
-    """Return the rows that were drawn before; those drawn with other settings are removed."""
-    drawn_with = {
-        "sampling": {k: v for k, v in asdict(sampling).items() if k not in SPEED_ONLY},
-        "counts": [[list(combination), rows] for combination, rows in counts.items()],
-    }
-    path = folder / "drawn-with.json"
-    with suppress(*DAMAGED):
-        if json.loads(path.read_text("utf-8")) == json.loads(json.dumps(drawn_with)):
-            return RowGroups(folder)
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    write_json(path, drawn_with)
-    return RowGroups(folder)
-
-
 def _clear(run: RunFolder) -> None:
     """Take away what only an unfinished run needs."""
     shutil.rmtree(run.internal / UNFINISHED, ignore_errors=True)
-
-
-def _counts(
-    model: TwinModel,
-    asked: RowsRequest,
-    counts: dict[Combination, int] | None,
-    progress: Progress,
-) -> dict[Combination, int]:
-    """Return the rows of each label combination: as asked for, or in proportion to records."""
-    if counts:
-        return counts
-    usual = usual_rows(_records(model))
-    rows = asked.rows or min(usual, asked.most or usual)
-    shared_out = proportional(model.label_counts, rows)
-    if without := list(values_without_rows(model.schema, shared_out)):
-        progress.warn(
-            f"no row has {', '.join(without[:MOST_NAMED])}{', …' * (len(without) > MOST_NAMED)}: "
-            f"by noisy counts, too few records for one of {rows:,} rows; `rows_per_label` asks for "
-            "some all the same"
-        )
-    return shared_out
-
-
-def _records(model: TwinModel) -> int:
-    """Return how many records there are; of owners, how many were counted, with noise."""
-    if model.ledger.unit != OWNER_UNIT:
-        return model.ledger.records
-    return max(1, round(sum(model.label_counts.values())))
 
 
 def _write_twin(
@@ -399,20 +250,6 @@ def _write_twin(
     """Sample the twin and write it with card and ledger; return its file."""
     form, guard = paths.twin_format(data), paths.guard_formulas
     return model.write_twin(share, counts, sampling, progress, rows, form, guard)
-
-
-def _sampling_message(
-    model: Path, counts: dict[Combination, int], config: RunConfig, rows: Path
-) -> dict[str, Any]:
-    """Return what the other ranks need to draw their share of the twin's rows."""
-    return {
-        "task": "sample",
-        "model": str(model),
-        "device": config.speed.device,
-        "sampling": asdict(config.sampling),
-        "counts": [[list(combination), number] for combination, number in counts.items()],
-        "rows": str(rows),
-    }
 
 
 def _check_output(source: Source, paths: OutputPaths) -> None:
@@ -435,30 +272,9 @@ def _run_path(source: Source, paths: OutputPaths) -> Path:
 def _finished(
     source: Source, config: RunConfig, paths: OutputPaths, progress: Progress
 ) -> Result | None:
-    """Return what a run made that is to be resumed and is whole already; None: it is not.
-
-    Raises:
-        InputError: it was made of something else than this command would make one of.
-    """
+    """Return what the run made that is to be resumed and is whole already; None: it is not."""
     run = _run_path(source, paths).resolve()
-    if not (paths.resume and is_finished(run)):
-        return None
-    _check_finished(source, config, run)
-    progress.say(f"{run}: is finished, so there is nothing to resume; this is what it made")
-    if not (run / "share" / PRIVACY).exists():
-        return Result(guarantee(Ledger.load(run / "model" / LEDGER)), run)
-    found, twin = verify(run), next((run / "share").glob("twin.*"))
-    return Result(found.guarantee, run, twin, found.rows)
-
-
-def _check_finished(source: Source, config: RunConfig, run: Path) -> None:
-    others = f"leave `resume` out for a run of its own; {sampling_command(run)} writes rows"
-    internal = run / "internal"
-    if not (internal / MADE_FROM).is_file():
-        raise InputError(f"{run}: does not tell any more what it was made from; {others}")
-    made_from = _made_from(prepare(source, config, **_as_begun(internal)))
-    if other := _differing(made_from, _known(internal)):
-        raise InputError(f"{run}: was made with other settings ({', '.join(other)}); {others}")
+    return finished_result(source, config, run, progress) if paths.resume else None
 
 
 def _with_twin(

@@ -19,10 +19,11 @@ from twinset.config import RunConfig
 from twinset.config.options import run_config
 from twinset.errors import InputError
 from twinset.files.atomic import write_json
-from twinset.pipeline.generate import MADE_FROM, finetune_only
+from twinset.pipeline.generate import finetune_only
 from twinset.pipeline.prepare import Prepared, prepare
 from twinset.pipeline.request import OutputPaths
 from twinset.pipeline.run_folder import is_finished, is_unfinished
+from twinset.pipeline.run_settings import SETTINGS
 from twinset.progress import Progress
 from twinset.sampling.twin_model import TwinModel
 
@@ -103,7 +104,7 @@ def check_same(folder: Path, prepared: Prepared) -> None:
     }
     wanted = json.loads(json.dumps(wanted))
     try:
-        recorded = json.loads((folder / "internal" / MADE_FROM).read_text("utf-8"))
+        recorded = json.loads((folder / "internal" / SETTINGS).read_text("utf-8"))
         config = RunConfig.from_dict(recorded)
         theirs = {
             **recorded,
