@@ -258,7 +258,7 @@ def verify(
     report = check(path)
     lines = [
         *(f"ok: {line}" for line in report.checked),
-        report.guarantee.sentence,
+        *report.guarantee.paragraphs,
         *(f"cannot be shown by this check: {line}" for line in report.cannot_show),
     ]
     show(asdict(report), lines, as_json)

@@ -189,7 +189,7 @@ def _public_model(
 ) -> tuple[Any, Any] | None:
     """Return the run's base model, which judges how plain texts are."""
     if run is None:
-        notes.append("no run folder (--run): no rows of the base model, and no perplexity")
+        notes.append("no run folder (`run`): no rows of the base model, and no perplexity")
         return None
     try:
         config = run.config
@@ -223,7 +223,7 @@ def _tables(release: Release, request: EvaluationRequest) -> tuple[Tables, list[
     elif overlap:
         notes.append(
             f"{overlap} held-out rows are training rows too, and flatter whatever was trained "
-            "on these; --exclude-overlap leaves them out"
+            "on these; `exclude_overlap=True` leaves them out"
         )
     other = [None if p is None else read_frame(p) for p in (request.baseline, request.non_private)]
     known = release.run.schema if release.run is not None else None

@@ -56,7 +56,7 @@ class ComparisonRequest:
         """Refuse numbers out of range, and owners: planted canaries have none."""
         check_options(self)
         if self.source.owner is not None:
-            raise InputError("--owner: rows are protected one by one here; leave it out")
+            raise InputError("`owner`: rows are protected one by one here; leave it out")
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def read_data(
     rng = np.random.default_rng(seed)
     if request.test is None:
         if len(records) < HELD_OUT_SHARE:
-            raise InputError(f"{source.name}: too few rows to hold some out; give others by --test")
+            raise InputError(f"{source.name}: too few rows to hold some out; give others as `test`")
         held_out = min(len(records) // HELD_OUT_SHARE, HELD_OUT_ROWS)
         order = rng.permutation(len(records))
         return Data(take(records, order[held_out:]), take(records, order[:held_out]), template)
@@ -128,7 +128,7 @@ def read_data(
         layout=source.layout,
     )
     if not set(heldout.labels) <= set(schema.combinations):
-        raise InputError(f"--test {request.test}: has labels that {source.name} lacks")
+        raise InputError(f"`test={request.test}`: has labels that {source.name} lacks")
     tested = take(heldout, rng.permutation(len(heldout))[:HELD_OUT_ROWS])
     return Data(records, replace(tested, schema=schema), template)
 
@@ -142,11 +142,11 @@ def policy_config(config: RunConfig, name: str) -> RunConfig:
     if name == NO_PRIVACY:
         return replace(config, privacy=replace(config.privacy, target_epsilon=None))
     if config.privacy.target_epsilon is None:
-        raise InputError(f"--epsilon is needed; without privacy: --policies {NO_PRIVACY}")
+        raise InputError(f"`epsilon` is needed; without privacy take `policies={NO_PRIVACY}`")
     policy = next((policy for policy in POLICIES if policy == name), None)
     if policy is None:
         known = ", ".join((*POLICIES, NO_PRIVACY))
-        raise InputError(f"--policies: there is no policy {name!r}; there are {known}")
+        raise InputError(f"`policies`: there is no policy {name!r}; there are {known}")
     return replace(config, policy=replace(config.policy, noise_policy=policy))
 
 

@@ -19,6 +19,6 @@ def check_private_place(output: Path) -> None:
     """
     folder = output.resolve().parent
     if (folder / PRIVACY).exists() or folder.name == SHARE:
-        raise InputError(f"--output {output}: share/ is for others, and these figures are not")
+        raise InputError(f"`output={output}`: share/ is for others, and these figures are not")
     if not output.parent.is_dir():
-        raise InputError(f"--output {output}: its folder does not exist; create it")
+        raise InputError(f"`output={output}`: its folder does not exist; create it")

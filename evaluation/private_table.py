@@ -103,7 +103,7 @@ def _untested(tables: Tables) -> Iterator[str]:
             made = _labels(tables.twin, tables.text, attribute)
             named = ", ".join(map(repr, sorted(rest & made)[:NAMED]))  # the twin shows these
             yield (
-                f"{attribute}: {len(rest)} of {len(known)} labels have no row in --test, so that "
+                f"{attribute}: {len(rest)} of {len(known)} labels have no row in `test`, so that "
                 f"nothing is known of them{': ' if named else ''}{named}"
             )
 

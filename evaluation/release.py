@@ -134,7 +134,7 @@ class Release:
         check_device(SpeedConfig(device=device).device, 1)
         is_run = (path / "model" / DESCRIPTION).is_file()
         if is_run and run is not None:
-            raise InputError(f"{path} is a run folder; --run is for a twin given as a file")
+            raise InputError(f"{path} is a run folder; `run` is for a twin given as a file")
         root = run or (path if is_run else None)
         finished = None if root is None else FinishedRun.read(root, device)
         file = finished.twin_path if finished is not None and is_run else path

@@ -67,7 +67,7 @@ class ResultsStore:
             rows = {tuple(row.pop("key")): row for row in kept["rows"]}
             settings, commands, facts = dict(kept["settings"]), kept["commands"], kept["facts"]
         except (AttributeError, KeyError, OSError, TypeError, ValueError) as error:
-            raise InputError(f"{path}: holds no results; name another --output") from error
+            raise InputError(f"{path}: holds no results; name another `output`") from error
         return cls(path, settings, commands, facts, rows, mode)
 
     @classmethod
@@ -256,7 +256,7 @@ def check_settings(path: Path, ours: Mapping[str, Any], theirs: Mapping[str, Any
     if names := [n for n in {**ours, **theirs} if ours.get(n) != theirs.get(n)]:
         raise InputError(
             f"{path}: its rows were made with other settings ({', '.join(names)}); "
-            "name another --output, or take the file away"
+            "name another `output`, or take the file away"
         )
 
 

@@ -81,7 +81,7 @@ def train_twin(
         training=replace(config.training, max_minutes=None),
     )
     if sampling != config.sampling:
-        progress.say("of several models torch writes the rows, whatever --engine")
+        progress.say("of several models torch writes the rows, whatever `engine`")
     seconds: Seconds = {}
     prepared = prepare(source, config)
     if with_steps(asked, len(prepared.records)) != asked:

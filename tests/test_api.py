@@ -154,6 +154,19 @@ def test_plan_and_generate_take_what_fit_takes(frame, tiny_base, tmp_path):
         Twinset(tiny_base).plan(named, records=5)
 
 
+def test_a_plan_counts_the_records_that_a_fit_would_read_and_prints_itself(frame, tiny_base):
+    table = frame.assign(sentiment=["odd"] * 5 + ["pos"] * 30 + ["neg"] * 25)
+    given = table, "review", "sentiment"
+    model = Twinset(tiny_base, epsilon=50, **QUICK)
+    with pytest.raises(InputError, match="odd|declared"):
+        model.plan(*given, labels={"sentiment": ["pos", "neg"]})
+    found = model.plan(*given, labels={"sentiment": ["pos", "neg"]}, drop_undeclared=True)
+    assert found.plan.records == 55
+    assert str(found).startswith("records N") and "55" in str(found).splitlines()[0]
+    with pytest.raises(TypeError, match="hold"):
+        model.plan(*given, hold="0.2")
+
+
 def test_a_saved_model_replaces_another_and_nothing_else(frame, tiny_base, tmp_path):
     private = frame[["review", "sentiment"]]
     model = Twinset(tiny_base, epsilon=50, **QUICK).fit(private, "review", "sentiment")

@@ -92,6 +92,7 @@ class Twinset:
         records: int | None = None,
         rows: int | None = None,
         hold_out: float | None = 0.0,
+        **reading: Any,
     ) -> Forecast:
         """Say what a run would spend, need and cost, before any training.
 
@@ -99,6 +100,7 @@ class Twinset:
             For a table that is not there yet:
 
                 plan = Twinset(epsilon=8).plan(records=10_000)
+                print(plan)
                 print(plan.plan.noise_multiplier, plan.estimate.seconds)
 
         Args:
@@ -110,16 +112,14 @@ class Twinset:
             rows: of the twin; None: twice the table's, 3,000 at least, if there is time.
             hold_out: share of the rows that is kept from the run: none of them, as in `fit`; None:
                 as the commands `plan` and `generate` do it.
+            reading: what else `fit` takes, such as `labels` and `split`.
 
         Raises:
             InputError: something cannot be used, or neither a table nor N is given.
         """
-        from twinset.pipeline.request import Source
-
-        source = None
+        given, source = (data, text, attributes, owner), None
         if data is not None:
-            given = *_as_table(data, text), _several(attributes)
-            source = Source(*given, prompt=self._prompt, owner=owner, hold_out=hold_out)
+            source = replace(self._source(*given, **reading), hold_out=hold_out)
         from twinset.pipeline.forecast import forecast  # after what is wrong was said
 
         return forecast(source, records, self.config, rows, self._progress, hold_out)
@@ -176,21 +176,17 @@ class Twinset:
         Raises:
             InputError: the table cannot be used; the message says where and what to do.
         """
-        from twinset.data.label_rules import LabelRules
-        from twinset.pipeline.request import Source
-
-        table, column = _as_table(data, text)
-        names = _several(attributes)
-        rules = LabelRules(labels or {}, bins or {}, merge_labels, drop_undeclared)
-        source = Source(
-            table,
-            column,
-            names,
+        source = self._source(
+            data,
+            text,
+            attributes,
+            owner,
             split=split,
             drop_empty=drop_empty,
-            prompt=self._prompt,
-            owner=owner,
-            labels=rules,
+            labels=labels,
+            bins=bins,
+            merge_labels=merge_labels,
+            drop_undeclared=drop_undeclared,
             delimiter=delimiter,
             encoding=encoding,
             strict=strict,
@@ -199,6 +195,28 @@ class Twinset:
         self._written = Counter()
         self._made_from = replace(source, data="", split=None)  # how to read, and no record
         return self
+
+    def _source(
+        self,
+        data: pd.DataFrame | Dataset | Sequence[str] | str | Path,
+        text: str | Sequence[Any] | None,
+        attributes: str | Sequence[str],
+        owner: str | None,
+        *,
+        labels: LabelValues | None = None,
+        bins: Edges | None = None,
+        merge_labels: bool = False,
+        drop_undeclared: bool = False,
+        **reading: Any,
+    ) -> Source:
+        """Return the table with its columns and prompt, as a run takes it."""
+        from twinset.data.label_rules import LabelRules
+        from twinset.pipeline.request import Source
+
+        table, column = _as_table(data, text)
+        rules = LabelRules(labels or {}, bins or {}, merge_labels, drop_undeclared)
+        given = table, column, _several(attributes)
+        return Source(*given, prompt=self._prompt, owner=owner, labels=rules, **reading)
 
     def sample(self, rows: int, *, seed: int | None = None) -> pd.DataFrame:
         """Return a twin of `rows` rows in the proportions of the noisy label counts.

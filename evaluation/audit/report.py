@@ -49,7 +49,7 @@ class MechanismAudit:
         check_device(self.device, 1)
         known = (*FAULTS, *RELEASE_FAULTS)
         if self.fault is not None and self.fault not in known:
-            raise InputError(f"--fault: {self.fault!r} is none of {', '.join(known)}")
+            raise InputError(f"`fault={self.fault}`: is none of {', '.join(known)}")
 
     def run(self, on_output: Callable[[], object] = lambda: None) -> list[Finding]:
         """Return what was found of steps and of releases."""

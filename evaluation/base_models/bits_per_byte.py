@@ -58,7 +58,7 @@ def compare(
 ) -> None:
     """Measure bits per byte."""
     if not output.parent.is_dir():
-        raise InputError(f"--output {output}: its folder does not exist; create it")
+        raise InputError(f"`output={output}`: its folder does not exist; create it")
     with Console() as console:
         console.say("reading the corpus")
         trained_on, heldout = read_corpus(corpus).split()
@@ -92,7 +92,7 @@ def measure(
         base = load_base(name)
         first = first or base
         if context_length(base.model) < context:
-            raise InputError(f"{name} reads {context_length(base.model)} tokens; lower --context")
+            raise InputError(f"{name} reads {context_length(base.model)} tokens; lower `context`")
         yield _neural(name, base.model, base.tokenizer, heldout, context)
     assert first is not None
     yield _neural("untrained", _untrained(first), first.tokenizer, heldout, context)

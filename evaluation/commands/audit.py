@@ -118,7 +118,7 @@ def release(
 ) -> None:
     """Attack a twin and its model: membership, verbatim overlap, replayed personal data."""
     check_tables_there(members, non_members)
-    from evaluation.commands.findings_output import place_of, show_findings, show_place
+    from evaluation.commands.findings_output import KeptFindings, place_of, show_findings
     from evaluation.held_out import real_rows
     from evaluation.leakage.release_audit import FILE, AuditRequest, audit_release
     from evaluation.release import Release
@@ -130,7 +130,7 @@ def release(
     form = given.get("text"), layout_of(given)
     request = AuditRequest(members, non_members or members, None, attributes, rows, seed)
     attacked = Release.read(release, run, given.get("device", AUTO))
-    place = place_of(attacked.run, output, FILE)
+    kept = KeptFindings(place_of(attacked.run, output, FILE))
     with (
         Console(quiet, log_file) as progress,
         real_rows(attacked.run, members, non_members, *form) as real,
@@ -143,10 +143,9 @@ def release(
             layout=real.layout,
         )
         findings = audit_release(attacked, request, shell_line("twinset"), progress)
-    if place is not None:
-        findings.save(place)
+    kept.save(findings)
     show_findings(findings, as_json)
-    show_place(place)
+    kept.show_place()
 
 
 @audit.command(epilog="Example: twinset audit canaries reviews.csv --policies uniform,none")

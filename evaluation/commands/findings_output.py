@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -157,13 +158,49 @@ def _says_nothing(score: Score, half: float) -> bool:
     return half >= abs(score.value) > 0
 
 
-def show_place(place: Path | None) -> None:
-    """Say where findings are kept, if they are."""
+class KeptFindings:
+    """Findings in a file, written as often as they grow; those that were there are set aside.
+
+    Args:
+        place: the file; None: they are not kept.
+    """
+
+    def __init__(self, place: Path | None) -> None:
+        self._place, self._begun = place, False
+        self._earlier = earlier(place) if place is not None and place.exists() else None
+
+    def save(self, findings: Findings) -> None:
+        """Write what was found so far."""
+        if self._place is None:
+            return
+        if self._earlier and not self._begun:
+            os.replace(self._place, self._earlier)
+        self._begun = True
+        findings.save(self._place)
+
+    def show_place(self) -> None:
+        """Say where they are, if they are kept, and where those are that were there before."""
+        show_place(self._place, self._earlier)
+
+
+def show_place(place: Path | None, before: Path | None = None) -> None:
+    """Say where findings are kept, if they are, and what was measured before."""
     from rich.console import Console
 
+    said = Console(stderr=True, highlight=False, markup=False)
     if place is not None:
-        said = Console(stderr=True, highlight=False, markup=False)
         said.print(f"kept in {place}", soft_wrap=True)
+    if before is not None:
+        said.print(f"what was measured before is in {before}", soft_wrap=True)
+
+
+def earlier(place: Path) -> Path:
+    """Return where findings go that newer ones replace.
+
+    >>> print(earlier(Path("runs/r/internal/evaluation.json")))
+    runs/r/internal/evaluation.earlier.json
+    """
+    return place.with_suffix(f".earlier{place.suffix}")
 
 
 def show_publishable(findings: Findings, as_json: bool) -> None:

@@ -157,15 +157,14 @@ def evaluate(
     """Measure a twin: is it useful, is it faithful?"""
     check_tables_there(train, test)
     from evaluation.commands.findings_output import (
+        KeptFindings,
         check_publishable,
         place_of,
         show_findings,
-        show_place,
         show_publishable,
     )
     from evaluation.evaluate import FILE, EvaluationRequest, budgets
     from evaluation.evaluate import evaluate as measure
-    from evaluation.findings import Findings
     from evaluation.held_out import real_rows
     from evaluation.release import Release
     from evaluation.utility.classifiers import CLASSIFIERS
@@ -188,13 +187,9 @@ def evaluate(
     )
     form = given.get("text"), layout_of(given)
     release = Release.read(twin, run, given.get("device", AUTO))
-    place = place_of(release.run, output, FILE)
+    kept = KeptFindings(place_of(release.run, output, FILE))
     if publishable:
         check_publishable(release)
-
-    def keep(found: Findings) -> None:
-        if place is not None:
-            found.save(place)
 
     with (
         Console(quiet, log_file) as progress,
@@ -203,12 +198,12 @@ def evaluate(
         request = replace(
             request, train=real.known, test=real.others, text=real.text, layout=real.layout
         )
-        findings = measure(release, request, shell_line("twinset"), progress, keep)
+        findings = measure(release, request, shell_line("twinset"), progress, kept.save)
     if publishable:
         show_publishable(findings, as_json)
     else:
         show_findings(findings, as_json)
-    show_place(place)
+    kept.show_place()
 
 
 def report(

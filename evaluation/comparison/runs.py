@@ -205,7 +205,7 @@ def _check_canaries(base: BaseModel, prompts: dict[Any, list[int]], max_tokens: 
     if longest >= budget:
         raise InputError(
             f"canaries have up to {longest} tokens and an end, but texts are cut after {budget}; "
-            "raise --max-tokens, or shorten --prompt"
+            "raise `max_tokens`, or shorten `prompt`"
         )
 
 

@@ -149,5 +149,5 @@ def demo_named(name: str) -> Demo:
         InputError: there is none of that name.
     """
     if name not in DEMOS:
-        raise InputError(f"--data: {name!r} is none of {', '.join(DEMOS)}")
+        raise InputError(f"`data={name}`: is none of {', '.join(DEMOS)}")
     return DEMOS[name]

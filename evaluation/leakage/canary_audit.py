@@ -244,6 +244,6 @@ def _resumed(output: Path, settings: dict[str, Any]) -> Findings | None:
         return None
     found = Findings.load(output)
     if found.kind != "canaries":
-        raise InputError(f"{output}: holds no audit of canaries; name another --output")
+        raise InputError(f"{output}: holds no audit of canaries; name another `output`")
     check_settings(output, settings, found.about["settings"])
     return found

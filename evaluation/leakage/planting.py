@@ -63,7 +63,8 @@ class CanaryRequest:
         check_options(self)
         most = len(self.formats) // len(self.copies)
         if self.each > most:
-            raise InputError(f"--each {self.each}: there are sentences for {most} of each --copies")
+            there_are = f"there are sentences for {most} of each of `copies`"
+            raise InputError(f"`each={self.each}`: {there_are}")
 
     @property
     def formats(self) -> tuple[Format, ...]:
@@ -79,10 +80,10 @@ def copies_of(text: str) -> tuple[int, ...]:
     """
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() for part in parts):
-        raise InputError("--copies takes whole numbers with commas between: 0,1,10,100")
+        raise InputError("`copies` takes whole numbers with commas between: 0,1,10,100")
     copies = dict.fromkeys(map(int, parts))
     for number in copies:
-        check_number("--copies", number, PLANTED, is_whole=True)
+        check_number("`copies`", number, PLANTED, is_whole=True)
     return tuple(copies)
 
 

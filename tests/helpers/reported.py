@@ -168,7 +168,7 @@ def evaluation(**changes) -> Findings:
                 "fidelity", "labels: sentiment", "sentiment", ["negative", "positive"], labels
             ),
         ),
-        ("12 test rows occur in train too; --exclude-overlap leaves them out",),
+        ("12 test rows occur in train too; `exclude_overlap=True` leaves them out",),
     )
     return replace(found, **changes)
 

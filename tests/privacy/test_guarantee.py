@@ -55,6 +55,15 @@ def test_the_sentence_states_delta_rounded_up():
     assert "2.52e-07" in guarantee(replace(SPENT, delta=2.5114e-07)).sentence
 
 
+@pytest.mark.parametrize("changes", [{}, {"group_size": 3}, {"delta": 1e-3}, {"delta": 0.5}])
+def test_its_paragraphs_are_the_sentence(changes):
+    given = guarantee(replace(SPENT, **changes))
+    assert " ".join(given.paragraphs) == given.sentence
+    assert len(given.paragraphs) == (
+        2 if given.epsilon is None else 4 + ("group_size" in changes) + ("Mind:" in given.sentence)
+    )
+
+
 def test_the_sentence_names_what_it_covers_and_what_not():
     sentence = guarantee(SPENT).sentence
     for words in (

@@ -126,5 +126,5 @@ def show_result(result: Result, as_json: bool) -> None:
     facts: dict[str, Any] = {"run": result.run, "twin": result.twin, "rows": result.rows}
     facts |= {"epsilon": result.guarantee.epsilon, "delta": result.guarantee.delta}
     lines = [f"{k}: {v}" for k, v in facts.items() if k in ("run", "twin", "rows") and v]
-    sentence = result.guarantee.sentence
-    show(facts | {"guarantee": sentence}, [*lines, sentence], as_json)
+    claim = result.guarantee
+    show(facts | {"guarantee": claim.sentence}, [*lines, *claim.paragraphs], as_json)

@@ -58,6 +58,10 @@ class Forecast:
         p = self.estimate.trained_parameters
         return self.plan.noise_multiplier * math.sqrt(p) / self.plan.batch_size
 
+    def __str__(self) -> str:
+        """Return it for people, as a text."""
+        return "\n".join(self.lines())
+
     def lines(self) -> list[str]:
         """Return it for people."""
         estimate, unit = self.estimate, _unit(self.owned)

@@ -133,8 +133,11 @@ def test_overlapping_rows_are_counted_and_left_out_on_request(tmp_path, capsys):
     found = Findings.load(tmp_path / "found.json")
     assert "7 held-out rows are training rows too" in found.notes[0]
     assert found.about["rows"]["held out"] == 47
-    run_twinset(capsys, "evaluate", "twin.csv", *QUICKLY, *more, "--exclude-overlap")
+    again = run_twinset(capsys, "evaluate", "twin.csv", *QUICKLY, *more, "--exclude-overlap")
     assert Findings.load(tmp_path / "found.json").about["rows"]["held out"] == 40
+    before = tmp_path / "found.earlier.json"
+    assert Findings.load(before) == found and before.stat().st_mode & 0o777 == 0o600
+    assert before.name in again.err
 
 
 def test_few_rows_and_untested_labels_are_said(tmp_path, capsys):
@@ -144,7 +147,7 @@ def test_few_rows_and_untested_labels_are_said(tmp_path, capsys):
     more = (*COLUMNS, "--output", "found.json")
     assert run_twinset(capsys, "evaluate", "twin.csv", *QUICKLY, *more).code == 0
     notes = " ".join(Findings.load(tmp_path / "found.json").notes)
-    assert "product: 1 of 2 labels have no row in --test" in notes and "'pan'" in notes
+    assert "product: 1 of 2 labels have no row in `test`" in notes and "'pan'" in notes
     assert "twin has 5 rows only" in notes
 
 

@@ -53,6 +53,11 @@ class Guarantee:
     by_weight: tuple[tuple[float, float, float], ...] = ()
 
     @property
+    def paragraphs(self) -> list[str]:
+        """The sentence for people, in paragraphs."""
+        return wording.paragraphs(self.sentence)
+
+    @property
     def is_of_whole_records(self) -> bool:
         """Whether something is guaranteed, and of all that a record says, not of spans alone."""
         return protects_whole_records(self.epsilon, self.unit)

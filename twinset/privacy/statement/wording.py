@@ -6,6 +6,7 @@ They round up wherever they state a number: no stated ε is below the computed o
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 
 from twinset.privacy.accounting.group_privacy import says_something
@@ -93,6 +94,12 @@ _EXCLUDES_FLAGGED = (
     "that a record is in the table, and where in it something was masked",
 )
 
+# What a sentence of its own paragraph begins with, where a guarantee is shown to people.
+_PARAGRAPHS = re.compile(
+    r"(?<=\.) (?=A person with|Somebody who|Epsilon is smaller|The privacy weight of|For |"
+    r"No guarantee for|What was flagged|Taken as public|Not covered|Mind:|Treat )"
+)
+
 LARGEST_DELTA_SHARE = 0.01  # of 1/N: from there on a caveat names δ
 
 
@@ -100,6 +107,15 @@ def caveats(policy: str, form: str) -> tuple[str, ...]:
     """Return what must be said of a policy before, during and after its use."""
     theorem = THEOREMS.get((policy, form))
     return theorem.caveats if theorem else ()
+
+
+def paragraphs(sentence: str) -> list[str]:
+    """Cut a guarantee into paragraphs that can be taken in; joined by blanks they are all of it.
+
+    >>> paragraphs("It is private. Taken as public and not protected: names. Mind: δ. Is it?")
+    ['It is private.', 'Taken as public and not protected: names.', 'Mind: δ. Is it?']
+    """
+    return _PARAGRAPHS.split(sentence)
 
 
 def delta_caveats(delta: float, records: int) -> tuple[str, ...]:
