@@ -16,8 +16,8 @@ from typing import Annotated, Any
 import typer
 
 from evaluation.commands.audit import audit
-from evaluation.commands.first_verdict import show_first_verdict
 from evaluation.commands.measure import compare, demo, evaluate, report
+from evaluation.commands.show_verdict import show_first_verdict
 from twinset import __version__
 from twinset.commandline import entry_point as exits
 from twinset.commandline.common import (

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from evaluation.audit.mechanism import MAX_GRAD_NORM, Step, Target, Units
-from evaluation.audit.neighbours import Neighbours
+from evaluation.audit.neighbouring_tables import Neighbours
 from evaluation.audit.releases import (
     DESCENT,
     LONGEST,

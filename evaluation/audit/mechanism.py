@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from evaluation.audit.lower_bound import epsilon_lower_bound
-from evaluation.audit.neighbours import Neighbours
+from evaluation.audit.neighbouring_tables import Neighbours
 from twinset.config import PolicyConfig
 from twinset.policies import MechanismParams, NoisePolicy, make_policy
 from twinset.policies.adaptive import PublishedAdaptive

@@ -10,7 +10,7 @@ from typing import Any
 from evaluation.audit.faults import FAULTS, RELEASE_FAULTS
 from evaluation.audit.lower_bound import CONFIDENCE
 from evaluation.audit.mechanism import Finding, Step, Target, audit_run, audit_step
-from evaluation.audit.neighbours import worst_case
+from evaluation.audit.neighbouring_tables import worst_case
 from evaluation.audit.releases import RELEASES, Release, audit_release
 from twinset.config import PolicyConfig
 from twinset.config.bounds import bounded, check_options

@@ -16,7 +16,7 @@ import typer
 
 from evaluation.audit.faults import FAULTS, RELEASE_FAULTS
 from evaluation.audit.mechanism import Finding, Step, Target, audit_step
-from evaluation.audit.neighbours import worst_case
+from evaluation.audit.neighbouring_tables import worst_case
 from evaluation.audit.report import MechanismAudit, guaranteed_for_json
 from evaluation.markdown import table
 from evaluation.results_store import ResultsStore, about

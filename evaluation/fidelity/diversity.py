@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from scipy.sparse import csr_array
 
-from evaluation.fidelity.intervals import jackknife, leaving_out
+from evaluation.fidelity.jackknife import jackknife, leaving_out
 from evaluation.fidelity.words import Row, ngram_counts
 from evaluation.private_table import normalised
 from evaluation.scores import Score, proportion

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from evaluation.fidelity.intervals import jackknife, leaving_out
+from evaluation.fidelity.jackknife import jackknife, leaving_out
 from evaluation.scores import Score
 
 

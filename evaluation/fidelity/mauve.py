@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from evaluation.fidelity.intervals import jackknife, leaving_out
+from evaluation.fidelity.jackknife import jackknife, leaving_out
 from evaluation.scores import Score
 
 SCALING = 5.0

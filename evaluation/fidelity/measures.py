@@ -19,7 +19,7 @@ from evaluation.fidelity.frechet import frechet_distance
 from evaluation.fidelity.labels import label_distance, label_histogram, label_values
 from evaluation.fidelity.lengths import length_histogram, length_scores, lengths
 from evaluation.fidelity.mauve import mauve
-from evaluation.fidelity.neighbours import precision_recall
+from evaluation.fidelity.precision_recall import precision_recall
 from evaluation.fidelity.self_bleu import part_rows, self_bleu
 from evaluation.fidelity.surprise import PERPLEXITY_ROWS, perplexity
 from evaluation.fidelity.vocabulary import vocabulary_scores

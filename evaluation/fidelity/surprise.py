@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from evaluation.fidelity.intervals import jackknife, leaving_out
+from evaluation.fidelity.jackknife import jackknife, leaving_out
 from evaluation.scores import Score
 
 PERPLEXITY_ROWS = 100  # a model of 135 million parameters reads some hundred a minute on one core

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from evaluation.fidelity.intervals import jackknife, leaving_out
+from evaluation.fidelity.jackknife import jackknife, leaving_out
 from evaluation.fidelity.words import Row, ngram_counts
 from evaluation.scores import Goal, Score
 

@@ -38,9 +38,9 @@ from evaluation.papers.language_model import (
 )
 from evaluation.papers.noise import ATTACK, PolicyMaker, attack_row, attack_tables
 from evaluation.papers.plots import crosses, legend_beside, make_panels, name_panel, seed_line
-from evaluation.papers.results_store import Results, finite
 from evaluation.papers.run_context import RunContext
 from evaluation.papers.study import Study, main, paper_cells, reported
+from evaluation.papers.study_rows import Results, finite
 from evaluation.papers.texts import Subwords, drawn, spaced
 from evaluation.results_store import Key
 from evaluation.utility.dp_fitting import Recipe

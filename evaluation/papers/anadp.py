@@ -26,9 +26,9 @@ from evaluation.papers.intervals import Interval, difference, mean_of
 from evaluation.papers.language_model import noise_for, train_model
 from evaluation.papers.noise import ATTACK, PolicyMaker, attack_row, attack_tables
 from evaluation.papers.plots import name_panel, seed_line
-from evaluation.papers.results_store import Results, finite
 from evaluation.papers.run_context import RunContext
 from evaluation.papers.study import Study, main
+from evaluation.papers.study_rows import Results, finite
 from evaluation.results_store import Key
 from evaluation.utility.dp_fitting import Budget, Recipe
 from evaluation.utility.encoder_classifier import Adapt, EncoderClassifier, whole

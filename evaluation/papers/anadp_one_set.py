@@ -34,9 +34,9 @@ from evaluation.papers.importance_arms import ByGradient, Oracle, OracleByGradie
 from evaluation.papers.last_layers import Known, keep_last_layers
 from evaluation.papers.noise import PolicyMaker
 from evaluation.papers.plots import make_panels, name_panel, seed_line
-from evaluation.papers.results_store import Results
 from evaluation.papers.run_context import RunContext
 from evaluation.papers.study import Study, main
+from evaluation.papers.study_rows import Results
 from twinset.policies.importance import Importance
 
 if TYPE_CHECKING:

@@ -32,9 +32,9 @@ from evaluation.papers.language_model import (
     train_model,
 )
 from evaluation.papers.plots import crosses, make_panels, name_panel, seed_line
-from evaluation.papers.results_store import Results
 from evaluation.papers.run_context import RunContext
 from evaluation.papers.study import Study, main, paper_cells, reported
+from evaluation.papers.study_rows import Results
 from evaluation.papers.texts import Subwords, Tokens, Words, words
 from evaluation.utility.dp_fitting import Recipe
 from twinset.data.tokenization import TokenisedRecords

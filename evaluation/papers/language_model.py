@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from evaluation.papers.results_store import finite
+from evaluation.papers.study_rows import finite
 from evaluation.papers.texts import Tokens
 from evaluation.utility.dp_fitting import Count, MakePolicy, Recipe, no_op
 from twinset.config.plan import Plan

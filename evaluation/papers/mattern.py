@@ -22,7 +22,6 @@ from evaluation.leakage.overlap import HELDOUT, RUN, SAMPLE, TRAIN
 from evaluation.papers import stated_epsilon
 from evaluation.papers.intervals import Interval, difference
 from evaluation.papers.plots import legend_beside, make_panels, seed_line
-from evaluation.papers.results_store import Results
 from evaluation.papers.review_twins import (
     ACCURACY,
     ATTRIBUTES,
@@ -41,6 +40,7 @@ from evaluation.papers.review_twins import (
 )
 from evaluation.papers.run_context import RunContext
 from evaluation.papers.study import Study, main
+from evaluation.papers.study_rows import Results
 from evaluation.private_table import names_of
 from evaluation.utility.dp_fitting import Budget
 from evaluation.utility.embeddings import SentenceEncoder

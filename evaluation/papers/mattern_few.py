@@ -36,7 +36,6 @@ from evaluation.papers.mattern import (
     short,
 )
 from evaluation.papers.plots import legend_beside, make_panels, seed_line
-from evaluation.papers.results_store import Results
 from evaluation.papers.review_twins import (
     ACCURACY,
     ATTRIBUTES,
@@ -51,6 +50,7 @@ from evaluation.papers.review_twins import (
 )
 from evaluation.papers.run_context import RunContext
 from evaluation.papers.study import Study, main
+from evaluation.papers.study_rows import Results
 from evaluation.private_table import names_of
 from evaluation.utility.train_and_test import targets
 from twinset.config import SamplingConfig

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from evaluation.audit.report import MechanismAudit, guaranteed_for_json
-from evaluation.papers.results_store import Results
+from evaluation.papers.study_rows import Results
 from evaluation.results_store import Key
 from evaluation.utility.dp_fitting import MakePolicy
 from twinset.config import PolicyConfig

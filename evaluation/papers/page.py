@@ -12,7 +12,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from evaluation import markdown
-from evaluation.papers.results_store import Results
+from evaluation.papers.study_rows import Results
 from twinset.release.markdown import bullets, code, plain
 
 VERDICT, RESULTS = "## Verdict\n", "<!-- results -->\n"

@@ -51,9 +51,9 @@ from evaluation.papers.plots import (
     name_panel,
     seed_line,
 )
-from evaluation.papers.results_store import Results, finite
 from evaluation.papers.run_context import RunContext
 from evaluation.papers.study import Study, main, paper_cells, reported
+from evaluation.papers.study_rows import Results, finite
 from evaluation.results_store import Key
 from evaluation.utility.dp_fitting import Count, MakePolicy, Recipe
 from twinset.config import PolicyConfig

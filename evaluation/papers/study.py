@@ -39,8 +39,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import typer
 
 from evaluation.papers.page import Prose
-from evaluation.papers.results_store import Results
 from evaluation.papers.run_context import RunContext
+from evaluation.papers.study_rows import Results
 from evaluation.papers.texts import LINES, drawn, read_lines
 from evaluation.results_store import Key
 from evaluation.run_command import command_line, resumable, run_command

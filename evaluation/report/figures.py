@@ -14,7 +14,7 @@ from evaluation.leakage.one_run import BOUND
 from evaluation.leakage.roc import AUROC
 from evaluation.private_table import BASELINE, PRIVATE_CLASSIFIER, REAL, REAL_SMALL, TWIN
 from evaluation.report.charts.histograms import histogram_chart
-from evaluation.report.charts.intervals import Reference, domain_of, interval_chart
+from evaluation.report.charts.interval_chart import Reference, domain_of, interval_chart
 from evaluation.report.charts.lines import Lines, Point, line_chart
 from evaluation.report.charts.styles import HELD_OUT, TRAIN_SAMPLE
 from evaluation.report.groups import (

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from evaluation.report.charts.intervals import Reference
+from evaluation.report.charts.interval_chart import Reference
 from evaluation.report.charts.lines import Lines, Point, line_chart
 from evaluation.report.charts.numbers import number
 from evaluation.report.figures import Figure, of_one_picture

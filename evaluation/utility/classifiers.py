@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from evaluation.utility.dp_baseline import PrivateRegression
 from evaluation.utility.dp_fitting import Budget, Count, no_op
 from evaluation.utility.embeddings import SentenceEncoder
 from evaluation.utility.encoder_classifier import EncoderClassifier
-from evaluation.utility.private_regression import PrivateRegression
 from twinset.errors import InputError
 from twinset.models.assets import Say, silent
 

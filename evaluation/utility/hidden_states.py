@@ -10,10 +10,10 @@ import numpy as np
 
 from twinset.models.base_model import load_base
 from twinset.models.hidden_states import Questions
+from twinset.models.packed_layers import PackedLinears
 from twinset.models.precision import fastest
 from twinset.models.teacher import Whitening
 
-TOKENS_AT_ONCE = 2048
 INVERSE_PENALTY = 10.0  # C of the logistic regression on vectors of length one
 
 
@@ -34,7 +34,7 @@ class HiddenStates:
         """Return hidden states (N, A, d)."""
         unread = list({*texts} - self._known.keys())
         tokens = [self._questions.tokens(text, self._longest) for text in unread]
-        states = self._questions.of_rows(tokens, TOKENS_AT_ONCE)
+        states = self._questions.of_rows(tokens)
         self._known |= {t: s.astype(np.float32) for t, s in zip(unread, states, strict=True)}
         return np.stack([self._known[text] for text in texts])
 
@@ -42,7 +42,9 @@ class HiddenStates:
     def _questions(self) -> Questions:
         base = load_base(self._name)
         last = base.model.config.num_hidden_layers
-        return Questions(fastest(base.model), base.tokenizer, self._attributes, last)
+        model = fastest(base.model)
+        names, packed = self._attributes, PackedLinears(model)
+        return Questions(model, base.tokenizer, names, last, packed)
 
 
 class HiddenStateClassifier:

@@ -5,15 +5,15 @@ import pytest
 from transformers import AutoTokenizer
 
 from evaluation.audit.mechanism import Attacker, Step, Target
-from evaluation.audit.neighbours import worst_case
+from evaluation.audit.neighbouring_tables import worst_case
 from evaluation.leakage import exposure, names
 from evaluation.leakage.membership import row_losses
 from evaluation.leakage.names import mean_reciprocal_rank
 from evaluation.utility import embeddings
+from evaluation.utility.dp_baseline import PrivateRegression
 from evaluation.utility.dp_fitting import Budget, Recipe
 from evaluation.utility.embeddings import SentenceEncoder
 from evaluation.utility.encoder_classifier import EncoderClassifier
-from evaluation.utility.private_regression import PrivateRegression
 from tests.helpers.evaluated import reviews
 from tests.helpers.models import save_tiny_encoder
 from tests.helpers.pretended import Mixed, Pretended, pretended_gpu

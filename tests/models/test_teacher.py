@@ -51,6 +51,22 @@ def test_company_changes_no_bit_of_a_text(questions):
     assert (features(questions, TEXTS[1], 100) == alone).all()
 
 
+def test_texts_of_any_length_are_read_together_as_each_alone(questions, monkeypatch):
+    rows = [[5] * 3, [7, 8] * 20, [9] * 7, list(range(4, 400)), [6] * 3, []]
+    alone, read, original = [questions.of_tokens(ids) for ids in rows], [], Questions.of_batch
+
+    def counting(self, some):
+        read.append(len(some))
+        return original(self, some)
+
+    monkeypatch.setattr(Questions, "of_batch", counting)
+    together = questions.of_rows(rows)
+    assert sum(read) == len(rows) > len(read)
+    for one, other in zip(alone, together, strict=True):
+        assert other == pytest.approx(one, abs=1e-4)
+    assert np.abs(alone[0] - alone[4]).max() > 0.01  # control: what would be taken for another
+
+
 def test_a_text_is_read_as_far_as_it_may_be(questions):
     whole, cut = features(questions, TEXTS[1], 100), features(questions, TEXTS[1], 2)
     assert not np.allclose(whole, cut)

@@ -209,11 +209,12 @@ def _measured(
     loaded = peak_memory(base.model.device)
     copied = fuse(copy_in(base.model, frozen_dtype(config)))
     writer = fastest(fuse(copy_in(copied, copied.dtype)))  # without adapters, as rows are written
-    row_seconds = _probed(_row_seconds(writer, config, tokens), ROW_PROBES)
+    packed = PackedLinears(writer)
+    row_seconds = _probed(_row_seconds(writer, config, tokens, packed), ROW_PROBES)
     row_bytes = _row_bytes(writer, config, tokens)
     read_seconds = 0.0
     if config.privacy.teacher_share:
-        questions = Questions(writer, base.tokenizer, ("label",))
+        questions = Questions(writer, base.tokenizer, ("label",), packed=packed)
         read_seconds = _probed(_read_seconds(questions, tokens), READ_PROBES)
     adaptive = config.policy.noise_policy == "adaptive"
     weigh_seconds = _weigh_seconds(copied, tokens) if adaptive else 0.0
@@ -350,9 +351,11 @@ def _noise_seconds(sums: list[Tensor], config: RunConfig) -> float:
     return time.monotonic() - began
 
 
-def _row_seconds(model: Any, config: RunConfig, tokens: int) -> Generator[float]:
+def _row_seconds(
+    model: Any, config: RunConfig, tokens: int, packed: PackedLinears
+) -> Generator[float]:
     """Time tokens in the middle of a row; a prompt is read once for many rows, and not counted."""
-    prompt, packed = (0,) * max(1, tokens // 2), PackedLinears(model)
+    prompt = (0,) * max(1, tokens // 2)
     sampling = replace(config.sampling, engine="torch")  # to compile takes longer than a plan may
     writing: dict[int, Iterator[float]] = {}
 

@@ -76,6 +76,7 @@ class Sampler:
         biases: of every combination, see `decoding.Request`; None: there are none.
         denies: what teacher and released counts say; None: nothing is asked.
         length: draws how long a row is to be; None: it ends where the model ends it.
+        packed: the model's weights, see `decoding.decode`.
     """
 
     def __init__(
@@ -90,10 +91,12 @@ class Sampler:
         biases: Mapping[Combination, torch.Tensor] | None = None,
         denies: Denies | None = None,
         length: DrawLength | None = None,
+        packed: PackedLinears | None = None,
     ) -> None:
         self._biases, self._denies, self._length = biases or {}, denies, length
         self._ends = SentenceEnds(tokenizer)
-        packed = None if config.engine == "compiled" else PackedLinears(model)
+        if packed is None and engine is None and config.engine != "compiled":
+            packed = PackedLinears(model)  # once, for all that is drawn
         self._engine = engine or partial(decode, model, packed=packed)
         self._model, self._tokenizer, self._prompts = model, tokenizer, prompts
         self._config, self._stream = config, stream
@@ -126,7 +129,8 @@ class Sampler:
         refused: list[Counter[str]] = [Counter() for _ in wanted]
         generator, wrong = _streams(self._config.seed, self._stream)
         lengths = self._lengths(wanted)
-        waiting = deque(self._request(i, wanted[i], wrong, lengths[i]) for i in range(len(wanted)))
+        order = self._longest_first(lengths)
+        waiting = deque(self._request(i, wanted[i], wrong, lengths[i]) for i in order)
         while waiting:  # again, where rows of the last ones that were judged are drawn anew
             for i, text, why in self._judged(waiting, generator, wanted, refused, lengths):
                 if why is None:
@@ -190,7 +194,8 @@ class Sampler:
         wanted = [c for c, n in counts.items() for _ in range(n)]
         generator, wrong = _streams(self._config.seed, self._stream)
         lengths = self._lengths(wanted)
-        waiting = deque(self._request(i, wanted[i], wrong, lengths[i]) for i in range(len(wanted)))
+        order = self._longest_first(lengths)
+        waiting = deque(self._request(i, wanted[i], wrong, lengths[i]) for i in order)
         found: dict[Combination, list[list[int]]] = {c: [] for c in counts}
         for done, (i, ids) in enumerate(self._written(waiting, generator), start=1):
             found[wanted[i]].append(self._ended(ids, lengths[i]))
@@ -222,6 +227,15 @@ class Sampler:
         # A text as long as the longest goes on; one that is cut shorter ends where it happens to.
         goes_on = self._config.endings == "keep" and self._max_new_tokens == self._longest_text
         return [n if n < self._max_new_tokens or goes_on else None for n in drawn]
+
+    def _longest_first(self, lengths: Sequence[int | None]) -> list[int]:
+        """Return the numbers of rows in the order in which they are begun.
+
+        Each token of a row looks at as many places as the longest that is written beside it has:
+        rows of one length waste none, and short ones are soon done where few are left.
+        """
+        most = self._max_new_tokens
+        return sorted(range(len(lengths)), key=lambda i: -(lengths[i] or most))
 
     def _ending(self, length: int | None) -> Ending | None:
         """Return where a row ends: with the first sentence of so many tokens, or soon behind."""

@@ -29,6 +29,7 @@ from twinset.models.base_model import PRIVATE, context_length, load_base
 from twinset.models.device import AUTO
 from twinset.models.hidden_states import Questions
 from twinset.models.hub import quiet
+from twinset.models.packed_layers import PackedLinears
 from twinset.models.teacher import Teacher
 from twinset.privacy.accounting.events import GaussianRelease
 from twinset.privacy.mechanism.length_bins import LengthBins
@@ -206,6 +207,7 @@ class TwinModel:
             biases,
             denies,
             self._length if has_lengths and self.lengths is not None else None,
+            self._packed if sampling.engine == "torch" else None,
         )
 
     @property
@@ -281,7 +283,7 @@ class TwinModel:
         """What asks the model about a text's labels."""
         names = [attribute.name for attribute in self.schema.attributes]
         layer = self.teacher.layer if self.teacher else None
-        return Questions(self._fastest, self.tokenizer, names, layer)
+        return Questions(self._fastest, self.tokenizer, names, layer, self._packed)
 
     def classify(self, texts: Sequence[str]) -> pd.DataFrame:
         """Return the labels that private teacher and counts of tokens give to texts, a column each.
@@ -352,6 +354,10 @@ class TwinModel:
         from twinset.models.precision import fastest
 
         return fastest(self.model)
+
+    @cached_property
+    def _packed(self) -> PackedLinears:
+        return PackedLinears(self._fastest)
 
     @cached_property
     def _vllm(self) -> VllmEngine:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from markupsafe import Markup
 
 from evaluation.report.charts.axes import Scale, spanning
-from evaluation.report.charts.intervals import Reference
+from evaluation.report.charts.interval_chart import Reference
 from evaluation.report.charts.legends import line_legend
 from evaluation.report.charts.numbers import number, short
 from evaluation.report.charts.styles import Style, in_order, styles

@@ -12,7 +12,7 @@ from evaluation.audit import table as audit_table
 from evaluation.audit.faults import FAULTS, RELEASE_FAULTS
 from evaluation.audit.lower_bound import epsilon_lower_bound
 from evaluation.audit.mechanism import MAX_GRAD_NORM, Step, Target, audit_step
-from evaluation.audit.neighbours import worst_case
+from evaluation.audit.neighbouring_tables import worst_case
 from evaluation.audit.releases import RELEASES, audit_release
 from evaluation.audit.report import MechanismAudit
 from twinset.config import NoisePolicyName, PolicyConfig

@@ -8,7 +8,7 @@ import pytest
 
 from evaluation.fidelity.frechet import Moments, distance, frechet_distance
 from evaluation.fidelity.mauve import curve_area, mauve
-from evaluation.fidelity.neighbours import inside, precision_recall
+from evaluation.fidelity.precision_recall import inside, precision_recall
 from evaluation.utility.embeddings import SentenceEncoder
 
 REVIEWS = Path(__file__).parents[4] / "shared" / "data"

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from evaluation.fidelity.diversity import DRAWN, Diversity, distinct, duplicate_rate
-from evaluation.fidelity.intervals import BLOCKS, jackknife, leaving_out
+from evaluation.fidelity.jackknife import BLOCKS, jackknife, leaving_out
 from evaluation.fidelity.labels import label_distance, label_histogram
 from evaluation.fidelity.lengths import length_histogram, length_scores, lengths
 from evaluation.fidelity.self_bleu import PART_ROWS, PARTS, part_rows, self_bleu, self_bleus

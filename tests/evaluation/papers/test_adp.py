@@ -26,8 +26,8 @@ from evaluation.papers.adp import (
 )
 from evaluation.papers.language_model import noise_for, plan_of
 from evaluation.papers.noise import ATTACK
-from evaluation.papers.results_store import Results
 from evaluation.papers.study import read_size
+from evaluation.papers.study_rows import Results
 from evaluation.utility.dp_fitting import Recipe
 from tests.helpers.study_runs import notes_of, stopped_and_finished
 from twinset.policies import MechanismParams

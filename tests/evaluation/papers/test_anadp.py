@@ -14,8 +14,8 @@ from evaluation.papers import anadp
 from evaluation.papers.anadp import FORMS, IMPORTANCE, METHODS, SETS, Anadp, Labels, read_rows
 from evaluation.papers.email_leakage import DIGITS, EXPOSURE, PARTS, RANKS, Passages, apart, passage
 from evaluation.papers.noise import ATTACK, PolicyMaker
-from evaluation.papers.results_store import Results
 from evaluation.papers.study import read_size
+from evaluation.papers.study_rows import Results
 from tests.conftest import _tokenizer
 from tests.helpers import oracle
 from tests.helpers.models import save_tiny_encoder

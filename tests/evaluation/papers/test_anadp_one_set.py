@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from evaluation.audit.mechanism import MAX_GRAD_NORM, Step, Target
-from evaluation.audit.neighbours import worst_case
+from evaluation.audit.neighbouring_tables import worst_case
 from evaluation.papers import anadp, anadp_one_set
 from evaluation.papers.anadp import ADAPTERS, NO_DP, PUBLISHED, UNIFORM
 from evaluation.papers.anadp_one_set import FORMS, VARIANTS, AnadpOneSet, maker_of
 from evaluation.papers.importance_arms import ByGradient, Oracle, Recentred, mean_square
 from evaluation.papers.last_layers import keep_last_layers
-from evaluation.papers.results_store import Results
+from evaluation.papers.study_rows import Results
 from tests.conftest import _tokenizer
 from tests.helpers.models import save_tiny_encoder
 from tests.helpers.study_runs import stopped_and_finished

@@ -10,8 +10,8 @@ from evaluation.papers import kerrigan
 from evaluation.papers.feedforward import feed_forward
 from evaluation.papers.kerrigan import BOTH, DELTA, GROUP_SIZES, LEVELS, Corpora, Kerrigan, Run
 from evaluation.papers.language_model import perplexity, tokenised
-from evaluation.papers.results_store import Results
 from evaluation.papers.study import read_size
+from evaluation.papers.study_rows import Results
 from evaluation.papers.texts import Words
 from tests.helpers import oracle
 from tests.helpers.study_runs import notes_of, run_study, stopped_and_finished

@@ -18,10 +18,10 @@ from evaluation.papers.mattern import (
     baseline,
     twin,
 )
-from evaluation.papers.results_store import Results
 from evaluation.papers.review_twins import ACCURACY, AMAZON, IMDB, Reviews, Scorer, Writer
 from evaluation.papers.run_context import RunContext
 from evaluation.papers.study import read_size
+from evaluation.papers.study_rows import Results
 from evaluation.utility.embeddings import SentenceEncoder
 from tests.helpers.evaluated import reviews as made_up
 from tests.helpers.evaluated import without_downloads

@@ -5,9 +5,9 @@ import pytest
 from evaluation.papers import mattern_few
 from evaluation.papers.mattern import DP_BASELINE, REAL, TWIN, Level, baseline
 from evaluation.papers.mattern_few import MatternFew, OwnRecipe, Tables, levels, twin
-from evaluation.papers.results_store import Results
 from evaluation.papers.review_twins import ACCURACY, DATA, IMDB, NO_LOSS, NUCLEUS, Reviews
 from evaluation.papers.study import read_size
+from evaluation.papers.study_rows import Results
 from tests.helpers.evaluated import reviews as made_up
 from tests.helpers.evaluated import without_downloads
 from tests.helpers.study_runs import stopped_and_finished

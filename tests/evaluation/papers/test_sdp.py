@@ -14,9 +14,9 @@ from evaluation.leakage.roc import Attack
 from evaluation.papers import flagged_text, sdp
 from evaluation.papers.flagged_text import Corpus, Row, canary, dialogues
 from evaluation.papers.lstm import Lstm, SelectiveDpsgd, Spent, State, segments
-from evaluation.papers.results_store import Results
 from evaluation.papers.sdp import DELTA, LSTMS, NO_DP, REPORTED, SDPSGD, WIKITEXT, Sdp
 from evaluation.papers.study import PUBLISHED, read_size
+from evaluation.papers.study_rows import Results
 from evaluation.utility.dp_fitting import Recipe
 from tests.helpers.study_runs import run_study, stopped_and_finished
 from twinset.errors import InputError

@@ -22,10 +22,10 @@ from evaluation.papers.kerrigan_large_batches import KerriganLargeBatches
 from evaluation.papers.mattern import Mattern
 from evaluation.papers.mattern_few import MatternFew
 from evaluation.papers.page import Prose
-from evaluation.papers.results_store import Results
 from evaluation.papers.run_context import RunContext
 from evaluation.papers.sdp import Sdp
 from evaluation.papers.study import SIZES, Study, fingerprint, page_of, read_size
+from evaluation.papers.study_rows import Results
 from tests.helpers.study_runs import run_study
 from twinset.errors import InputError
 from twinset.progress import Silent

@@ -11,7 +11,7 @@ from evaluation.findings import Histogram, Measured
 from evaluation.report import build_report
 from evaluation.report.charts.axes import Scale
 from evaluation.report.charts.histograms import histogram_chart
-from evaluation.report.charts.intervals import Reference, interval_chart
+from evaluation.report.charts.interval_chart import Reference, interval_chart
 from evaluation.report.charts.lines import Lines, line_chart
 from evaluation.report.figures import figures_of
 from evaluation.report.making import noise_map, over_steps, spent_over_steps
