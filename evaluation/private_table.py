@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from twinset.data.columns import check_table, choose_columns, label_cells, text_cells
+from twinset.data.columns import check_table, choose_columns, text_cells
+from twinset.data.label_codes import label_cells
 from twinset.data.schema import Schema
 from twinset.errors import InputError
 

@@ -14,8 +14,9 @@ import pandas as pd
 
 from twinset.config import PrivacyConfig, RunConfig
 from twinset.config.plan import with_steps
-from twinset.data.columns import choose_columns, label_cells
+from twinset.data.columns import choose_columns
 from twinset.data.formats import read_frame
+from twinset.data.label_codes import label_cells
 from twinset.data.schema import Combination, Schema
 from twinset.errors import InputError
 from twinset.files.atomic import sha256_file

@@ -27,6 +27,7 @@ def few_at_once(monkeypatch):
         monkeypatch.setattr(f"twinset.data.{place}.ROWS_AT_ONCE", 7)
     monkeypatch.setattr("twinset.data.lazy_columns.AT_ONCE", 7)
     monkeypatch.setattr("twinset.data.columns.AT_ONCE", 7)
+    monkeypatch.setattr("twinset.data.label_codes.AT_ONCE", 7)
 
 
 def table(**columns) -> pd.DataFrame:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from twinset.data.chosen_columns import ChosenColumns
-from twinset.data.columns import LabelCodes
 from twinset.data.formats import row_name
+from twinset.data.label_codes import LabelCodes
 from twinset.data.lazy_columns import Texts
 from twinset.data.schema import CONTROL
 from twinset.errors import InputError

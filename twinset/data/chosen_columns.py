@@ -12,14 +12,7 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from twinset.data.columns import (
-    LabelCodes,
-    has_text,
-    is_partial,
-    label_codes,
-    show,
-    show_unchosen,
-)
+from twinset.data.columns import has_text, is_partial, show, show_unchosen
 from twinset.data.formats import (
     is_named_by_rows,
     is_of_text,
@@ -27,6 +20,7 @@ from twinset.data.formats import (
     row_numbers,
     states_types,
 )
+from twinset.data.label_codes import LabelCodes, label_codes
 from twinset.data.label_column import LabelColumn
 from twinset.errors import InputError
 

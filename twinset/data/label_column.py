@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from twinset.data.columns import LabelCodes
+from twinset.data.label_codes import LabelCodes
 from twinset.data.label_rules import MOST_VALUES
 from twinset.data.lazy_columns import RowNumbers
 from twinset.data.schema import LabelValue

@@ -16,7 +16,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from twinset.data.columns import LabelCodes, as_numbers
+from twinset.data.label_codes import LabelCodes, as_numbers
 from twinset.data.label_column import (
     LabelColumn,
     check_number_of_values,

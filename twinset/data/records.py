@@ -18,8 +18,9 @@ import pandas as pd
 from twinset.config import RunConfig
 from twinset.data.characters import check_characters, check_no_token, mended
 from twinset.data.chosen_columns import ChosenColumns
-from twinset.data.columns import LabelCodes, check_table, choose_columns, whole, with_joined_text
+from twinset.data.columns import check_table, choose_columns, with_joined_text
 from twinset.data.formats import read_frame, reading_notes
+from twinset.data.label_codes import LabelCodes, whole
 from twinset.data.label_column import LabelColumn
 from twinset.data.label_rules import LabelRules
 from twinset.data.label_values import PublicLabels, public_labels

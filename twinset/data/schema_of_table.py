@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 
 from twinset.data.chosen_columns import ChosenColumns
-from twinset.data.columns import LabelCodes
 from twinset.data.formats import is_named_by_rows, stated_dtype
+from twinset.data.label_codes import LabelCodes
 from twinset.data.label_column import check_number_of_values
 from twinset.data.label_rules import LabelRules
 from twinset.data.label_values import OWNER, PROMPT, PublicLabels

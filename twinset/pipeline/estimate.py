@@ -49,7 +49,7 @@ PROBE_ROWS, PROBE_TOKENS = 256, 2  # of the sampler's probe
 ROW_PROBE, ROW_PROBES = 0.7, 2  # seconds, and how often
 # A record takes half as long in a physical batch as alone: as much of one as there is time for.
 RECORD_PROBE, RECORD_PROBES = 2.0, 1
-READ_PROBES = 4  # the first one warms up
+READ_PROBES = 3  # the first one warms up
 DENIED_SHARE = 0.45  # about so many rows are drawn again for each of the twin's
 
 
