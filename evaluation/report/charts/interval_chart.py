@@ -60,7 +60,7 @@ def domain_of(scores: Sequence[Score], reference: Reference | None = None) -> tu
 
     From the least possible value, where there is one, so that bars are honest; to the greatest, or
     to a round number where all are far below it. What is held against a value between both ends
-    is drawn as dots about it.
+    is drawn as dots about it, and no nearer than a tenth of what is possible: chance fills no axis.
     """
     least, greatest = min(s.minimum for s in scores), max(s.maximum for s in scores)
     marked = [reference.value] if reference else []
@@ -68,6 +68,8 @@ def domain_of(scores: Sequence[Score], reference: Reference | None = None) -> tu
     shown = [v for v in shown if math.isfinite(v)]
     low, high = spanning(shown)
     if reference and reference.is_middle:
+        reach = (greatest - least) / 10 if math.isfinite(greatest - least) else 0.0
+        low, high = min(low, reference.value - reach), max(high, reference.value + reach)
         return max(least, low), min(greatest, high)
     if math.isfinite(least):
         low = least

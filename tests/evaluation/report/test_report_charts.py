@@ -11,7 +11,7 @@ from evaluation.findings import Histogram, Measured
 from evaluation.report import build_report
 from evaluation.report.charts.axes import Scale
 from evaluation.report.charts.histograms import histogram_chart
-from evaluation.report.charts.interval_chart import Reference, interval_chart
+from evaluation.report.charts.interval_chart import Reference, domain_of, interval_chart
 from evaluation.report.charts.lines import Lines, line_chart
 from evaluation.report.figures import figures_of
 from evaluation.report.making import noise_map, over_steps, spent_over_steps
@@ -182,3 +182,10 @@ def test_the_noise_map_shades_by_the_logarithm():
     noise = noise_map({"h.0.q.weight": 0.5, "h.1.q.weight": 2.0, "h.1.k.weight": 1.0, "wte": -1.0})
     assert noise == {"0": {"q": ("0.50", -3), "k": None}, "1": {"q": ("2.00", 3), "k": ("1.00", 0)}}
     assert noise_map({}) == {} == noise_map({"a": math.nan})
+
+
+@pytest.mark.parametrize(("value", "ends"), [(0.503, (0.4, 0.6)), (0.97, (0.4, 1.0))])
+def test_a_difference_from_chance_by_chance_fills_no_axis(value, ends):
+    score = replace(reported.share("AUROC", value), low=value - 0.02, high=min(value + 0.02, 1.0))
+    found = domain_of([score], Reference(0.5, "guessing", is_middle=True))
+    assert found == pytest.approx(ends, abs=0.06)
