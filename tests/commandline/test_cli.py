@@ -147,6 +147,8 @@ def test_sample_from_the_model_folder_alone(place, made, capsys):
 def test_the_halves_make_the_whole(place, run, capsys):
     assert run("finetune", "--run", "run").code == 0
     assert not any(Path("run/share").iterdir())
+    early = run_twinset(capsys, "verify", "run")
+    assert early.code == 2 and "`twinset sample run` writes one" in early.err
     assert run_twinset(capsys, "sample", "run", "--rows", "4", "--quiet").code == 0
     assert verify("run").rows == 4
     before = snapshot(place)

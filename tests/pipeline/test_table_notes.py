@@ -75,3 +75,11 @@ def test_a_run_does_not_depend_on_it(good_table, tiny_base, monkeypatch):
     assert replace(made, notes=(), base=other.base, records=other.records) == replace(
         other, notes=()
     )
+
+
+@pytest.mark.parametrize(
+    ("asked", "steps", "said"), [(2000, 4, 1), (2000, 0, 0), (1000, 4, 0), (None, 4, 0)]
+)
+def test_a_batch_of_more_records_than_there_are_is_said(asked, steps, said):
+    notes = size_notes(plan(1000, steps=steps, batch_size=asked), asked)
+    assert sum("more than there are" in note for note in notes) == said

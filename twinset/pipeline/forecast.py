@@ -182,7 +182,7 @@ def _of_number(
     speed = speed or facts.speed(plan, config, base)
     for warning in late_warnings(plan, config, speed, facts.rows):
         progress.warn(warning)
-    for note in size_notes(plan):
+    for note in size_notes(plan, config.training.batch_size):
         progress.say(note)
     return plan, speed, facts, speed.tokens
 

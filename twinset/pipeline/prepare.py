@@ -164,7 +164,9 @@ def prepare(
     config = settled(config, len(records.units(config)), begun_with[0] if begun_with else None)
     planned = sized(config, *begun_with) if begun_with and config.training.is_timed else config
     prepared = _planned(records, template, planned, base)
-    about = tuple(table_notes(prepared.plan, times_english(records.texts, base.tokenizer)))
+    asked = prepared.config.training.batch_size
+    more_tokens = times_english(records.texts, base.tokenizer)
+    about = tuple(table_notes(prepared.plan, more_tokens, asked))
     for note in about:
         progress.say(note)
     prepared = replace(

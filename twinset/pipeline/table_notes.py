@@ -14,9 +14,9 @@ MEASURED = "where it was measured (8,400 records at ε = 8, 3,200 at ε = 1)"  #
 HARDLY_READ = 3.2  # times the tokens a character of English; clinical notes and Polish take 2.5
 
 
-def table_notes(plan: Plan, times_english: float) -> Iterator[str]:
-    """Yield notes, if there is anything to say."""
-    yield from size_notes(plan)
+def table_notes(plan: Plan, times_english: float, batch_size: int | None = None) -> Iterator[str]:
+    """Yield notes, if there is anything to say; `batch_size` as it was asked for."""
+    yield from size_notes(plan, batch_size)
     if times_english > HARDLY_READ:
         yield (
             f"the base model takes {times_english:.0f} times as many tokens for a character of "
@@ -25,8 +25,13 @@ def table_notes(plan: Plan, times_english: float) -> Iterator[str]:
         )
 
 
-def size_notes(plan: Plan) -> Iterator[str]:
-    """Yield what follows from N and ε alone, which are public."""
+def size_notes(plan: Plan, batch_size: int | None = None) -> Iterator[str]:
+    """Yield what follows from N, ε and the batch size asked for, which are public."""
+    if plan.steps and batch_size is not None and batch_size > plan.batch_size:
+        yield (
+            f"`batch_size={batch_size}` is more than there are: each step has all "
+            f"{plan.batch_size} of them"
+        )
     epsilon = plan.target_epsilon
     is_uniform = plan.policy[0] == "uniform"  # the others are of the noise of steps
     if epsilon is not None and is_uniform and is_few(plan.records, epsilon):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,7 +29,7 @@ from twinset.release.card import stated_lines
 from twinset.release.card_header import data_file, read_header, stated_numbers
 from twinset.release.markdown import one_line
 from twinset.release.publish import beside
-from twinset.release.run_format import check_format
+from twinset.release.run_format import LEDGER, check_format
 from twinset.release.share import CARD, PAGE, PRIVACY, claim_to_dict, statement_text
 
 TOLERANCE = 1e-4  # relative; ε on another machine, with another release of the accountant
@@ -121,6 +122,9 @@ def _locate(path: Path) -> _Shared:
         path = path.parent  # a file of a share folder, pointed at
     folders = (path, path / "share")
     folder = next((folder for folder in folders if (folder / PRIVACY).is_file()), None)
+    if folder is None and (path / "model" / LEDGER).is_file():
+        writes = f"`twinset sample {shlex.quote(str(path))}` writes one"
+        raise InputError(f"{path}: has a model, and no twin yet; {writes}")
     if folder is None:
         raise InputError(f"{path}: holds no {PRIVACY}; name a run, its share/ or a published twin")
     return _Shared(_present(folder / CARD), folder / PRIVACY)
