@@ -116,7 +116,7 @@ def show(data: Any, lines: Iterable[str], as_json: bool) -> None:
 
 def show_plan(plan: Plan, as_json: bool) -> None:
     """Print a plan."""
-    from twinset.pipeline.forecast import plan_lines, plan_to_dict
+    from twinset.pipeline.plan_lines import plan_lines, plan_to_dict
 
     show(plan_to_dict(plan), plan_lines(plan), as_json)
 

@@ -23,8 +23,8 @@ from twinset.files.atomic import replacing, write_text, writing
 from twinset.files.manifest import has_checksums
 from twinset.models.device import AUTO
 from twinset.pipeline.finetune import finetune
-from twinset.pipeline.forecast import report_cost, report_plan
 from twinset.pipeline.hold_out import keep_held_out
+from twinset.pipeline.plan_lines import report_cost, report_plan
 from twinset.pipeline.prepare import Prepared, prepare
 from twinset.pipeline.request import OutputPaths, Source
 from twinset.pipeline.run_folder import (
