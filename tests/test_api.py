@@ -165,6 +165,8 @@ def test_a_plan_counts_the_records_that_a_fit_would_read_and_prints_itself(frame
     assert str(found).startswith("records N") and "55" in str(found).splitlines()[0]
     with pytest.raises(TypeError, match="hold"):
         model.plan(*given, hold="0.2")
+    with pytest.raises(InputError, match="`hold` is of a table"):
+        model.plan(records=500, hold="0.2")
 
 
 def test_a_saved_model_replaces_another_and_nothing_else(frame, tiny_base, tmp_path):

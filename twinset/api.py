@@ -120,6 +120,8 @@ class Twinset:
         given, source = (data, text, attributes, owner), None
         if data is not None:
             source = replace(self._source(*given, **reading), hold_out=hold_out)
+        elif reading:
+            raise InputError(f"`{next(iter(reading))}` is of a table: without one, leave it out")
         from twinset.pipeline.forecast import forecast  # after what is wrong was said
 
         return forecast(source, records, self.config, rows, self._progress, hold_out)

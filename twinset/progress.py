@@ -82,8 +82,11 @@ class Progress(Protocol):
         """Report one step on public text."""
         return
 
-    def count(self, what: str, done: int, total: int) -> None:
-        """Report how many are done of `what`: rows written, texts masked."""
+    def count(self, what: str, done: int, total: int, share: float | None = None) -> None:
+        """Report how many are done of `what`: rows written, texts masked.
+
+        `share` of the work is done with these; None: each of them takes as long.
+        """
         return
 
     def noise(self, mean_noise: Mapping[str, float]) -> None:
@@ -106,9 +109,9 @@ class TimeLeft:
 
     def __init__(self, phases: Sequence[tuple[str, float]]) -> None:
         self._phases = [("", 0.0), *phases]
-        self._at, self._done, self._pace = 0, 0, 1.0
+        self._at, self._done, self._pace = 0, 0.0, 1.0
 
-    def after(self, phase: str, done: int, total: int, each: float) -> float:
+    def after(self, phase: str, done: float, total: int, each: float) -> float:
         """Return the seconds to the run's end.
 
         Args:

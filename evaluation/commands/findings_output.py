@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from evaluation.findings import Findings, Measured, Question
-from evaluation.private_output import check_private_place
+from evaluation.private_output import OWNER_ONLY, check_private_place
 from evaluation.release import FinishedRun, Release
 from evaluation.scores import Score
 from twinset.commandline.common import show
 from twinset.commandline.entry_point import with_flags
 from twinset.errors import InputError
+from twinset.files.atomic import write_text
+from twinset.files.limits import read_text
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -72,7 +75,7 @@ def _check_replaceable(output: Path) -> None:
         Findings.load(output)
     except InputError:
         raise InputError(
-            f"--output {output}: exists and holds no findings; name another file"
+            f"`output={output}`: exists and holds no findings; name another file"
         ) from None
 
 
@@ -174,7 +177,8 @@ class KeptFindings:
         if self._place is None:
             return
         if self._earlier and not self._begun:
-            os.replace(self._place, self._earlier)
+            with suppress(FileNotFoundError):  # somebody has taken it away meanwhile
+                write_text(self._earlier, read_text(self._place), OWNER_ONLY)
         self._begun = True
         findings.save(self._place)
 
@@ -195,12 +199,13 @@ def show_place(place: Path | None, before: Path | None = None) -> None:
 
 
 def earlier(place: Path) -> Path:
-    """Return where findings go that newer ones replace.
+    """Return a free name for findings that newer ones replace.
 
     >>> print(earlier(Path("runs/r/internal/evaluation.json")))
-    runs/r/internal/evaluation.earlier.json
+    runs/r/internal/evaluation.earlier-1.json
     """
-    return place.with_suffix(f".earlier{place.suffix}")
+    names = (place.with_suffix(f".earlier-{n}{place.suffix}") for n in count(1))
+    return next(name for name in names if not name.exists())
 
 
 def show_publishable(findings: Findings, as_json: bool) -> None:

@@ -6,7 +6,7 @@ A paper is a module, its sizes and its prose: `NAME.py`, `NAME.toml`, `NAME.md`,
 | module | holds |
 |---|---|
 | `study` | how a paper is written, and how any is run: command, rows, page, figure |
-| `results_store` | finished rows in a JSON file that grows row by row, and their means |
+| `study_rows` | finished rows in a JSON file that grows row by row, and their means |
 | `run_context` | what a row is made in: progress, and a cache of weights |
 | `page` | a template of prose and tables made from rows, as one Markdown page |
 | `intervals` | means, differences and ratios over seeds |

@@ -36,6 +36,7 @@ from evaluation.report.sections import about, sections
 from evaluation.report.tables import all_scores
 from evaluation.report.verdicts import faithful, leaking, useful
 from twinset import __version__
+from twinset.commandline.entry_point import with_flags
 from twinset.data.formats import read_frame
 from twinset.errors import InputError
 from twinset.files.atomic import write_text, writing
@@ -104,7 +105,7 @@ def build_report(run: Path, *, show_real: Mapping[str, DataFrame] | None = None)
         handing_over=may_hand_over(claim, is_useful, leaks),
         verdicts=[is_useful, faithful(found.measured("fidelity")), leaks],
         headlines=_headlines(found),
-        notes=[*map(STALE.format, found.stale), *found.notes],
+        notes=[*map(STALE.format, found.stale), *map(with_flags, found.notes)],
         sections=list(sections(found)),
         training=training_figures(found.steps, found.ledger),
         is_untrained=is_untrained(found.ledger),

@@ -95,6 +95,18 @@ def test_a_resumed_phase_counts_what_this_process_does(console, clock):
     assert lines[-1][0] == "eta 32:28"  # a second a row
 
 
+def test_parts_that_take_longer_count_for_more(console, clock):
+    """The longest rows come first: when few are written, much of the work is done."""
+    progress, lines = console
+    progress.count("rows", 0, 100, 0.0)
+    clock(60)
+    progress.count("rows", 20, 100, 0.5)
+    assert lines[-1][0] == "eta 01:00"
+    clock(60)
+    progress.count("rows", 100, 100, 1.0)
+    assert lines[-1][0] == "eta 00:00"
+
+
 def test_a_resumed_phase_shows_what_was_spent_before_at_once(clock):
     progress = shown.Console()
     progress._out = RichConsole(file=io.StringIO(), width=200)

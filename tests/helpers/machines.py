@@ -12,7 +12,7 @@ def machine_of(monkeypatch, record: float, row: float = 0.0) -> None:
     def timed(base, config, plan, tokens, records_each=1.0):
         seconds = (record * tokens, 0.0, 0.0, row * tokens)
         read = READ_SHARE * record * tokens if config.privacy.teacher_share else 0.0
-        return Speed(config, tokens, tokens, records_each, 1, *seconds, 1.0, read)
+        return Speed(config, tokens, tokens, records_each, 1, *seconds, 1.0, read, read)
 
     monkeypatch.setattr(plan_in_time, "measure", timed)
     monkeypatch.setattr(plan_in_time, "SLOWEST", 1.0)  # so that it is measured at all

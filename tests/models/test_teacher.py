@@ -3,12 +3,16 @@
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from safetensors.numpy import load_file, save_file
 
 from tests.helpers.refusals import refusal
 from twinset import Twinset
 from twinset.models.base_model import load_base
+from twinset.models.device import has_bfloat16
 from twinset.models.hidden_states import Questions
+from twinset.models.packed_layers import PackedLinears
+from twinset.models.precision import copy_in, fuse
 from twinset.models.teacher import CONSTANT, TEACHER, Teacher, Whitening, components_for
 from twinset.privacy.accounting.events import GaussianRelease
 from twinset.sampling.twin_model import TwinModel
@@ -16,10 +20,16 @@ from twinset.sampling.twin_model import TwinModel
 TEXTS = ["It works well.", "The plot was dull, and I left.", "Fine"]
 
 
-@pytest.fixture(scope="module")
-def questions(tiny_base):
-    base = load_base(str(tiny_base))
-    return Questions(base.model, base.tokenizer, ["mood", "kind_of_film"])
+@pytest.fixture(scope="module", params=["float32", "packed"])
+def questions(tiny_base, request):
+    """What reads texts: as it is, and as it does where the processor has bfloat16."""
+    base, names = load_base(str(tiny_base)), ["mood", "kind_of_film"]
+    if request.param == "float32":
+        return Questions(base.model, base.tokenizer, names)
+    if not has_bfloat16(torch.device("cpu")):
+        pytest.skip("this processor does not compute in bfloat16")
+    model = fuse(copy_in(base.model, torch.bfloat16))
+    return Questions(model, base.tokenizer, names, packed=PackedLinears(model))
 
 
 def features(questions, text, longest):
@@ -28,8 +38,6 @@ def features(questions, text, longest):
 
 @pytest.mark.parametrize(("layer", "read"), [(None, 2), (1, 1), (2, 2)])
 def test_features_are_a_layers_hidden_states_behind_each_question(tiny_base, layer, read):
-    import torch
-
     base = load_base(str(tiny_base))
     questions = Questions(base.model, base.tokenizer, ["mood", "kind_of_film"], layer)
     asked = "\n\nThe mood of this text is\n\nThe kind of film of this text is"
@@ -48,6 +56,7 @@ def test_company_changes_no_bit_of_a_text(questions):
     alone = features(questions, TEXTS[1], 100)
     for text in TEXTS:
         features(questions, text, 100)
+    questions.of_rows([questions.tokens(text, 100) for text in TEXTS])
     assert (features(questions, TEXTS[1], 100) == alone).all()
 
 
@@ -62,9 +71,10 @@ def test_texts_of_any_length_are_read_together_as_each_alone(questions, monkeypa
     monkeypatch.setattr(Questions, "of_batch", counting)
     together = questions.of_rows(rows)
     assert sum(read) == len(rows) > len(read)
+    rounded = 1e-4 if questions._model.dtype is torch.float32 else 0.05
     for one, other in zip(alone, together, strict=True):
-        assert other == pytest.approx(one, abs=1e-4)
-    assert np.abs(alone[0] - alone[4]).max() > 0.01  # control: what would be taken for another
+        assert other == pytest.approx(one, abs=rounded)
+    assert np.abs(alone[0] - alone[4]).max() > 0.1  # control: what would be taken for another
 
 
 def test_a_text_is_read_as_far_as_it_may_be(questions):

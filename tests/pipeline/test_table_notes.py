@@ -82,4 +82,4 @@ def test_a_run_does_not_depend_on_it(good_table, tiny_base, monkeypatch):
 )
 def test_a_batch_of_more_records_than_there_are_is_said(asked, steps, said):
     notes = size_notes(plan(1000, steps=steps, batch_size=asked), asked)
-    assert sum("more than there are" in note for note in notes) == said
+    assert sum("each step has all" in note for note in notes) == said

@@ -51,8 +51,8 @@ class Console:
         self._phase = ""
         self._bits = 0.0  # per byte, of the last validation
         self._began = self._last = self._spent = 0.0
-        self._done = 0  # of the phase that is shown
-        self._first = 0  # of the phase's parts, done when it was seen first
+        self._done = 0.0  # of the phase that is shown
+        self._first = 0.0  # of the phase's parts, done when it was seen first
         self._ahead: TimeLeft | None = None
         self._run_began = 0.0
 
@@ -109,17 +109,18 @@ class Console:
     def noise(self, mean_noise: Mapping[str, float]) -> None:
         """See `twinset.progress.Progress`; a picture of it is in the run folder."""
 
-    def count(self, what: str, done: int, total: int) -> None:
-        """See `twinset.progress.Progress`."""
+    def count(self, what: str, done: int, total: int, share: float | None = None) -> None:
+        """See `twinset.progress.Progress`; how fast it goes is told in parts of usual size."""
         if self._is_silent:
             return
-        self._begin_phase(what, done)
-        seconds, seen = time.monotonic() - self._began, done - self._first
+        worked = done if share is None else share * total
+        self._begin_phase(what, worked)
+        seconds, seen = time.monotonic() - self._began, worked - self._first
         each = seconds / seen if seen else 0.0
         line = f"{what} {done:0{len(str(total))}}/{total}{_pace(each)}"
-        self._show(what, line, done, total, each)
+        self._show(what, line, worked, total, each)
 
-    def _show(self, phase: str, line: str, done: int, total: int, each: float) -> None:
+    def _show(self, phase: str, line: str, done: float, total: int, each: float) -> None:
         """Show how far a phase is, and its end; with a bar, and a plan, that of the whole run."""
         self._begin_phase(phase, done)
         left = each * (total - done)
@@ -153,7 +154,7 @@ class Console:
         bar, task = self._live
         bar.update(task, completed=completed, total=total, description=line)
 
-    def _begin_phase(self, phase: str, done: int) -> None:
+    def _begin_phase(self, phase: str, done: float) -> None:
         is_begun, self._done = phase == self._phase and done >= self._done, done
         if is_begun:  # else another phase, or the same once more
             return

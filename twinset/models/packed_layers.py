@@ -1,4 +1,4 @@
-"""Linear layers with weights laid out as the processor's library multiplies them, to write rows.
+"""Linear layers with weights laid out as the processor's library multiplies them.
 
 Else the library lays each weight out anew for every product: of SmolLM2's vocabulary 57 MB a token,
 a quarter of the time of 64 rows. The products are the same, bit for bit.

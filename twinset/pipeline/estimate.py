@@ -35,6 +35,7 @@ from twinset.privacy.clipping.execution import is_out_of_memory
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.sampling.decoding import Request, prompt_states, seconds_of_tokens
 from twinset.sampling.row_memory import RowMemory
+from twinset.sampling.sampler import READ_TOGETHER
 from twinset.sampling.twin_model import (
     REFERENCE_PHASE,
     REFERENCE_ROWS,
@@ -49,7 +50,7 @@ PROBE_ROWS, PROBE_TOKENS = 256, 2  # of the sampler's probe
 ROW_PROBE, ROW_PROBES = 0.7, 2  # seconds, and how often
 # A record takes half as long in a physical batch as alone: as much of one as there is time for.
 RECORD_PROBE, RECORD_PROBES = 2.0, 1
-READ_PROBES = 3  # the first one warms up
+READ_PROBE, READ_PROBES = 0.5, 3  # of a text by itself; the first one warms up
 DENIED_SHARE = 0.45  # about so many rows are drawn again for each of the twin's
 
 
@@ -110,7 +111,8 @@ class Speed:
         weigh_seconds: of one record's privacy weight.
         row_seconds: of one row of the twin.
         memory_gb: see `Estimate`.
-        read_seconds: in which the teacher reads a text by itself; 0 where there is no teacher.
+        read_seconds: in which the teacher reads a private text, by itself; 0: there is no teacher.
+        judge_seconds: in which it reads a row of the twin, with others.
     """
 
     config: RunConfig
@@ -124,6 +126,7 @@ class Speed:
     row_seconds: float
     memory_gb: float
     read_seconds: float = 0.0
+    judge_seconds: float = 0.0
 
     def estimate(self, plan: Plan, rows: int) -> Estimate:
         """Return what a plan costs, and so many rows of the twin."""
@@ -148,9 +151,9 @@ class Speed:
     @property
     def _accepted_row_seconds(self) -> float:
         """Seconds of a row of the twin, with those in its place that the teacher denied."""
-        if not (self.read_seconds and self.config.sampling.teacher_redraws):
+        if not (self.judge_seconds and self.config.sampling.teacher_redraws):
             return self.row_seconds
-        return (1 + DENIED_SHARE) * (self.row_seconds + self.read_seconds)
+        return (1 + DENIED_SHARE) * (self.row_seconds + self.judge_seconds)
 
     def at(self, tokens: int) -> Speed:
         """Return the same for records of another length, as if each token took the same."""
@@ -163,6 +166,7 @@ class Speed:
             weigh_seconds=share * self.weigh_seconds,
             row_seconds=share * self.row_seconds,
             read_seconds=share * self.read_seconds,
+            judge_seconds=share * self.judge_seconds,
         )
 
     def _filler(self, plan: Plan) -> float:
@@ -209,13 +213,8 @@ def _measured(
     loaded = peak_memory(base.model.device)
     copied = fuse(copy_in(base.model, frozen_dtype(config)))
     writer = fastest(fuse(copy_in(copied, copied.dtype)))  # without adapters, as rows are written
-    packed = PackedLinears(writer)
-    row_seconds = _probed(_row_seconds(writer, config, tokens, packed), ROW_PROBES)
+    row_seconds, read_seconds, judge_seconds = _writing(writer, base.tokenizer, config, tokens)
     row_bytes = _row_bytes(writer, config, tokens)
-    read_seconds = 0.0
-    if config.privacy.teacher_share:
-        questions = Questions(writer, base.tokenizer, ("label",), packed=packed)
-        read_seconds = _probed(_read_seconds(questions, tokens), READ_PROBES)
     adaptive = config.policy.noise_policy == "adaptive"
     weigh_seconds = _weigh_seconds(copied, tokens) if adaptive else 0.0
     model = trainable(copied, config.training)
@@ -238,7 +237,21 @@ def _measured(
         row_seconds=row_seconds,
         memory_gb=max(peak_memory(base.model.device), loaded + row_bytes / 1e9),
         read_seconds=read_seconds,
+        judge_seconds=judge_seconds,
     )
+
+
+def _writing(
+    model: Any, tokenizer: Any, config: RunConfig, tokens: int
+) -> tuple[float, float, float]:
+    """Return the seconds of a row, of a private text that is read, and of a row that is read."""
+    packed = PackedLinears(model)
+    row_seconds = _probed(_row_seconds(model, config, tokens, packed), ROW_PROBES)
+    if not config.privacy.teacher_share:
+        return row_seconds, 0.0, 0.0
+    questions = Questions(model, tokenizer, ("label",), packed=packed)
+    alone = _probed(_read_seconds(questions, tokens, 1), READ_PROBES)
+    return row_seconds, alone, _probed(_read_seconds(questions, tokens, READ_TOGETHER), 1)
 
 
 def _probed(seconds: Generator[float], times: int) -> float:
@@ -328,15 +341,15 @@ def _weigh_seconds(model: Any, tokens: int) -> float:
     return (time.monotonic() - began) / len(texts)
 
 
-def _read_seconds(questions: Questions, tokens: int) -> Generator[float]:
-    """Time how long a text by itself takes to be read, as the teacher reads a private one."""
+def _read_seconds(questions: Questions, tokens: int, together: int) -> Generator[float]:
+    """Time how long the teacher reads a text, by itself or, where there is time, with others."""
 
-    def timed(_: int) -> float:
+    def timed(texts: int) -> float:
         began = time.monotonic()
-        questions.of_tokens([0] * tokens)
+        questions.of_rows([[0] * tokens] * texts)
         return time.monotonic() - began
 
-    return _seconds_of_one(timed, 1, 0.0)
+    return _seconds_of_one(timed, together, READ_PROBE)
 
 
 def _noise_seconds(sums: list[Tensor], config: RunConfig) -> float:

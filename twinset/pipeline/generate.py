@@ -38,7 +38,12 @@ from twinset.pipeline.run_folder import (
 )
 from twinset.pipeline.run_result import Result, finished_result
 from twinset.pipeline.run_settings import as_begun, known_settings, record_settings
-from twinset.pipeline.twin_rows import drawn_rows, row_counts, rows_in_time, sampling_message
+from twinset.pipeline.twin_rows import (
+    drawn_rows,
+    row_counts,
+    rows_by_released_length,
+    sampling_message,
+)
 from twinset.privacy.statement.wording import SPENT
 from twinset.progress import Progress
 from twinset.release.publish import check_output, publish, publish_again
@@ -77,7 +82,7 @@ def generate(
         _check_decoding(prepared)
         model = _finetune(prepared, run, paths, progress, group)
         with _model_is_safe(run, progress):
-            asked = rows_in_time(prepared, model, run.internal)
+            asked = rows_by_released_length(prepared, model, run.internal)
             counts = row_counts(model, asked, prepared.counts, progress)
             folder = run.internal / UNFINISHED / "rows"
             rows = drawn_rows(folder, config.sampling, counts)

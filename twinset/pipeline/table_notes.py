@@ -29,8 +29,8 @@ def size_notes(plan: Plan, batch_size: int | None = None) -> Iterator[str]:
     """Yield what follows from N, ε and the batch size asked for, which are public."""
     if plan.steps and batch_size is not None and batch_size > plan.batch_size:
         yield (
-            f"`batch_size={batch_size}` is more than there are: each step has all "
-            f"{plan.batch_size} of them"
+            f"`batch_size={batch_size}` is more than the {plan.records:,} there are to protect: "
+            "each step has all of them"
         )
     epsilon = plan.target_epsilon
     is_uniform = plan.policy[0] == "uniform"  # the others are of the noise of steps

@@ -31,7 +31,7 @@ MOST_NAMED = 5  # label values in one warning
 SPEED_ONLY = ("engine", "batch_size")  # with them rows that were drawn already may stay
 
 
-def rows_in_time(prepared: Prepared, model: TwinModel, internal: Path) -> RowsRequest:
+def rows_by_released_length(prepared: Prepared, model: TwinModel, internal: Path) -> RowsRequest:
     """Return how many rows there are, once the model tells how long they are; a resumed run knows.
 
     What follows from released counts and from public facts tells nothing more of a record.

@@ -114,6 +114,10 @@ def _verify(shared: _Shared) -> VerificationReport:
     )
 
 
+def _is_empty(folder: Path) -> bool:
+    return not folder.exists() or not any(folder.iterdir())
+
+
 def _locate(path: Path) -> _Shared:
     if path.is_file():
         card, privacy = beside(path)
@@ -122,7 +126,7 @@ def _locate(path: Path) -> _Shared:
         path = path.parent  # a file of a share folder, pointed at
     folders = (path, path / "share")
     folder = next((folder for folder in folders if (folder / PRIVACY).is_file()), None)
-    if folder is None and (path / "model" / LEDGER).is_file():
+    if folder is None and (path / "model" / LEDGER).is_file() and _is_empty(path / "share"):
         writes = f"`twinset sample {shlex.quote(str(path))}` writes one"
         raise InputError(f"{path}: has a model, and no twin yet; {writes}")
     if folder is None:

@@ -112,7 +112,7 @@ def decode(
     generator: torch.Generator,
     packed: PackedLinears | None = None,
 ) -> Iterator[tuple[int, list[int]]]:
-    """Yield the key and the ids of each row as it ends; the shortest come first.
+    """Yield the key and the ids of each row as it ends: of those begun together the shortest first.
 
     Args:
         model: see `generate`, as for all that is not said here.

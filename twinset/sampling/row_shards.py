@@ -56,11 +56,13 @@ def draw_groups(
     total, before = sum(sum(group.values()) for _, group in own), 0
     for number, group in own:
         if number not in kept:
-            done = partial(_report, progress, before, total)
+            done = partial(_report, progress, before, sum(group.values()), total)
             kept.draw(number, sampler(number), group, done)
         before += sum(group.values())
     return len(groups)
 
 
-def _report(progress: Progress, before: int, total: int, rows: int) -> None:
-    progress.count("rows", before + rows, total)
+def _report(
+    progress: Progress, before: int, of_group: int, total: int, rows: int, share: float
+) -> None:
+    progress.count("rows", before + rows, total, (before + share * of_group) / total)

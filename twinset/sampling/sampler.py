@@ -34,13 +34,17 @@ LENGTH_STREAM = 1  # of random numbers that lengths are drawn by
 MOST_UNFINISHED = 5  # texts that are drawn again for a row because they have no end; then cut
 UNUSABLE, FILTERED, UNFINISHED, DENIED = "unusable", "filtered", "unfinished", "denied"
 COUNTED = (FILTERED, UNFINISHED, DENIED)  # fields of a row
-READ_TOGETHER = 32  # rows that the teacher reads at once
+READ_TOGETHER = 32  # rows that the teacher is asked about together
 OVERTIME = 16  # tokens, or half as many as it has, in which a row's last sentence is to end
 
 # Labels and token ids of rows → whether other labels are likelier for each.
 Denies = Callable[[Sequence[Combination], Sequence[Sequence[int]]], list[bool]]
 # Label combination, draws → how many tokens a row is to have.
 DrawLength = Callable[[Combination, np.random.Generator], int]
+
+
+# How many rows there are, and their share of all tokens.
+OnRows = Callable[[int, float], None]
 
 
 @dataclass(frozen=True)
@@ -107,7 +111,7 @@ class Sampler:
     def sample(
         self,
         counts: Mapping[Combination, int],
-        on_progress: Callable[[int], None] = lambda rows: None,
+        on_progress: OnRows = lambda rows, share: None,
     ) -> list[Row]:
         """Return exactly `counts[c]` rows of each combination c, in the order of `counts`.
 
@@ -118,7 +122,7 @@ class Sampler:
 
         Args:
             counts: rows wanted.
-            on_progress: called with the number of rows accepted so far.
+            on_progress: called with the number of rows accepted so far, and their share of tokens.
 
         Raises:
             InputError: a combination's rows were unusable time after time.
@@ -129,8 +133,10 @@ class Sampler:
         refused: list[Counter[str]] = [Counter() for _ in wanted]
         generator, wrong = _streams(self._config.seed, self._stream)
         lengths = self._lengths(wanted)
-        order = self._longest_first(lengths)
+        sizes = self._sizes(lengths)
+        order = _longest_first(sizes)
         waiting = deque(self._request(i, wanted[i], wrong, lengths[i]) for i in order)
+        written = 0
         while waiting:  # again, where rows of the last ones that were judged are drawn anew
             for i, text, why in self._judged(waiting, generator, wanted, refused, lengths):
                 if why is None:
@@ -143,7 +149,8 @@ class Sampler:
                         waiting.appendleft(self._request(i, wanted[i], wrong, lengths[i]))
                     elif i in spare:
                         found[i] = spare[i]
-                on_progress(len(found))
+                written += sizes[i] if i in found else 0
+                on_progress(len(found), written / sum(sizes))
         self._refuse_missing(counts, Counter(wanted[i] for i in found))
         counts_of = [[each[why] for why in COUNTED] for each in refused]
         return [Row(c, found[i], *counts_of[i]) for i, c in enumerate(wanted)]
@@ -188,18 +195,21 @@ class Sampler:
     def drafts(
         self,
         counts: Mapping[Combination, int],
-        on_progress: Callable[[int], None] = lambda rows: None,
+        on_progress: OnRows = lambda rows, share: None,
     ) -> dict[Combination, list[list[int]]]:
         """Return token ids of rows as the model writes them, usable or not, by combination."""
         wanted = [c for c, n in counts.items() for _ in range(n)]
         generator, wrong = _streams(self._config.seed, self._stream)
         lengths = self._lengths(wanted)
-        order = self._longest_first(lengths)
+        sizes = self._sizes(lengths)
+        order = _longest_first(sizes)
         waiting = deque(self._request(i, wanted[i], wrong, lengths[i]) for i in order)
         found: dict[Combination, list[list[int]]] = {c: [] for c in counts}
+        written = 0
         for done, (i, ids) in enumerate(self._written(waiting, generator), start=1):
             found[wanted[i]].append(self._ended(ids, lengths[i]))
-            on_progress(done)
+            written += sizes[i]
+            on_progress(done, written / sum(sizes))
         return found
 
     def _written(
@@ -228,14 +238,9 @@ class Sampler:
         goes_on = self._config.endings == "keep" and self._max_new_tokens == self._longest_text
         return [n if n < self._max_new_tokens or goes_on else None for n in drawn]
 
-    def _longest_first(self, lengths: Sequence[int | None]) -> list[int]:
-        """Return the numbers of rows in the order in which they are begun.
-
-        Each token of a row looks at as many places as the longest that is written beside it has:
-        rows of one length waste none, and short ones are soon done where few are left.
-        """
-        most = self._max_new_tokens
-        return sorted(range(len(lengths)), key=lambda i: -(lengths[i] or most))
+    def _sizes(self, lengths: Sequence[int | None]) -> list[int]:
+        """Return how many tokens rows will have, about."""
+        return [self._max_new_tokens if length is None else length for length in lengths]
 
     def _ending(self, length: int | None) -> Ending | None:
         """Return where a row ends: with the first sentence of so many tokens, or soon behind."""
@@ -333,7 +338,7 @@ class RowGroups:
         number: int,
         sampler: Sampler,
         counts: Mapping[Combination, int],
-        on_progress: Callable[[int], None],
+        on_progress: OnRows,
     ) -> None:
         """Draw a group and keep it; see `Sampler.sample`."""
         self.write(number, sampler.sample(counts, on_progress))
@@ -351,6 +356,18 @@ class RowGroups:
     def _path(self, number: int) -> Path:
         assert self._folder is not None
         return self._folder / f"rows-{number:06}.json"
+
+
+def _longest_first(sizes: Sequence[int]) -> list[int]:
+    """Return the numbers of rows in the order in which they are begun.
+
+    Each token of a row looks at as many places as the longest that is written beside it has: rows
+    of one length waste none, and short ones are soon done where few are left.
+
+    >>> _longest_first([3, 9, 3, 5])
+    [1, 3, 0, 2]
+    """
+    return sorted(range(len(sizes)), key=lambda i: -sizes[i])
 
 
 def _streams(seed: int, stream: int) -> tuple[torch.Generator, np.random.Generator]:

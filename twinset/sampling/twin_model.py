@@ -276,7 +276,7 @@ class TwinModel:
         total = min(most, self.ledger.records)
         wanted = {c: n for c, n in proportional(self.label_counts, total).items() if n}
         draw = self._sampler(REFERENCE, 0, has_lengths=True)  # longer rows have more tokens
-        return draw.drafts(wanted, lambda done: progress.count(phase, done, total))
+        return draw.drafts(wanted, lambda done, share: progress.count(phase, done, total, share))
 
     @cached_property
     def questions(self) -> Questions:

@@ -20,7 +20,7 @@ def test_the_table_has_texts_of_sixty_words_that_differ(tmp_path):
 
 
 def part(memory: int) -> dict:
-    names = "read_frame records_from_frame prepare _check_same tokenise _write_twin".split()
+    names = "read_frame records_from_frame prepare record_settings tokenise _write_twin".split()
     return {
         "bytes": memory,
         "token_bytes": 3_000_000,

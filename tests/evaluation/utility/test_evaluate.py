@@ -135,7 +135,7 @@ def test_overlapping_rows_are_counted_and_left_out_on_request(tmp_path, capsys):
     assert found.about["rows"]["held out"] == 47
     again = run_twinset(capsys, "evaluate", "twin.csv", *QUICKLY, *more, "--exclude-overlap")
     assert Findings.load(tmp_path / "found.json").about["rows"]["held out"] == 40
-    before = tmp_path / "found.earlier.json"
+    before = tmp_path / "found.earlier-1.json"
     assert Findings.load(before) == found and before.stat().st_mode & 0o777 == 0o600
     assert before.name in again.err
 
