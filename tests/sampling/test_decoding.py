@@ -456,8 +456,8 @@ def test_rows_that_the_teacher_denies_are_drawn_again_and_the_last_is_taken(scri
 def test_unusable_rows_are_drawn_again_for_the_same_label(scripted):
     loop = "so so good " * 6
     sampler, asked = scripted(["good", "", " ... ", "nice", "fine", loop, "well"])
-    seen: list[int] = []
-    rows = sampler.sample({("a",): 2, ("b",): 2}, seen.append)
+    seen: list[tuple[int, float]] = []
+    rows = sampler.sample({("a",): 2, ("b",): 2}, lambda *done: seen.append(done))
     assert [(r.combination[0], r.text) for r in rows] == [
         ("a", "good"),
         ("a", "nice"),
@@ -465,7 +465,7 @@ def test_unusable_rows_are_drawn_again_for_the_same_label(scripted):
         ("b", "well"),
     ]
     assert asked == [0, 1, 1, 1, 2, 3, 3]
-    assert seen[-1] == 4 and seen == sorted(seen)
+    assert seen[-1] == (4, 1.0) and seen == sorted(seen)
 
 
 def test_a_long_text_may_say_the_same_now_and_then():
