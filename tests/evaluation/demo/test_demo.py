@@ -90,7 +90,7 @@ def test_each_demo_has_a_base_model_of_its_own():
 def test_an_unknown_demo_is_one_line(capsys):
     ended = run_twinset(capsys, "demo", "--data", "film")
     assert (ended.code, ended.out) == (2, "")
-    assert ended.err == "error: --data: 'film' is none of reviews, support\n"
+    assert ended.err == "error: --data film: is none of reviews, support\n"
 
 
 def test_the_command_takes_the_demo_by_name(support, tiny_base, tmp_path, capsys):
