@@ -21,6 +21,7 @@ from twinset.data.formats import read_frame, write_frame
 from twinset.data.label_rules import LabelRules
 from twinset.data.schema import Schema
 from twinset.pipeline.request import Source
+from twinset.pipeline.run_folder import SETTINGS
 from twinset.progress import Progress
 from twinset.sampling.twin_model import TwinModel
 
@@ -124,7 +125,7 @@ def _rules(
     made_from: Source | Path | None, schema: Schema
 ) -> tuple[LabelRules, Mapping[str, str | None]]:
     """Return by which rules rows get their labels, and how a table is read."""
-    if isinstance(made_from, Path) and (made_from / "internal" / "config.json").is_file():
+    if isinstance(made_from, Path) and (made_from / "internal" / SETTINGS).is_file():
         run = FinishedRun.read(made_from)
         return run.labels, run.reading
     if made_from is None or isinstance(made_from, Path):

@@ -26,6 +26,7 @@ from twinset.files.atomic import sha256_file
 from twinset.files.environment import machine, versions
 from twinset.files.limits import read_text
 from twinset.models.device import AUTO, check_device
+from twinset.pipeline.run_folder import SETTINGS
 from twinset.release.run_format import LEDGER, check_file_format
 from twinset.sampling.twin_model import DESCRIPTION, twin_frame
 
@@ -63,7 +64,7 @@ class FinishedRun:
         """
         check_file_format(root / "model" / LEDGER)
         try:
-            made_from = _json(root / "internal" / "config.json")
+            made_from = _json(root / "internal" / SETTINGS)
             plan = made_from["plan"]
             config = RunConfig.from_dict(made_from)
             chosen = {name: plan[name] for name in ("steps", "batch_size", "learning_rate")}

@@ -119,7 +119,7 @@ class Twinset:
         """
         given, source = (data, text, attributes, owner), None
         if data is not None:
-            source = replace(self._source(*given, **reading), hold_out=hold_out)
+            source = self._source(*given, hold_out=hold_out, **reading)
         elif reading:
             raise InputError(f"`{next(iter(reading))}` is of a table: without one, leave it out")
         from twinset.pipeline.forecast import forecast  # after what is wrong was said

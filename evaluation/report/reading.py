@@ -15,6 +15,7 @@ from twinset.data.formats import format_of, read_frame
 from twinset.errors import DAMAGED, InputError
 from twinset.files.atomic import sha256_file
 from twinset.files.limits import read_text
+from twinset.pipeline.run_folder import SETTINGS
 from twinset.privacy.statement.ledger import Ledger
 from twinset.release.run_format import LEDGER, check_file_format
 from twinset.release.share import PRIVACY
@@ -87,7 +88,7 @@ def read_run(path: Path) -> Run:
         noise=_read(internal / "noise.json", _noise) or {},
         twin=None if twin is None else read_frame(twin),
         base=read_frame(base) if base.is_file() else None,
-        base_model=_read(internal / "config.json", _base_model),
+        base_model=_read(internal / SETTINGS, _base_model),
         written=None if twin is None else date.fromtimestamp(twin.stat().st_mtime),
         findings=findings,
         stale=tuple(

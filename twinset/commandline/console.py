@@ -110,7 +110,7 @@ class Console:
         """See `twinset.progress.Progress`; a picture of it is in the run folder."""
 
     def count(self, what: str, done: int, total: int, share: float | None = None) -> None:
-        """See `twinset.progress.Progress`; how fast it goes is told in parts of usual size."""
+        """See `twinset.progress.Progress`; its pace is that of parts of usual size."""
         if self._is_silent:
             return
         worked = done if share is None else share * total

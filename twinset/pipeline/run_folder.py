@@ -22,6 +22,7 @@ from twinset.privacy.statement.wording import SPENT
 
 # How open each part is. A file written by `atomic` is as open as the folder it is in.
 _PARTS = {"share": 0o755, "model": 0o755, "internal": 0o700}
+SETTINGS = "config.json"  # in `internal/`: what the run is made from
 _UNFINISHED = ".unfinished"  # in a folder under construction that can be resumed
 
 

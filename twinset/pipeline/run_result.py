@@ -9,8 +9,8 @@ from twinset.config import RunConfig
 from twinset.errors import InputError
 from twinset.pipeline.prepare import prepare
 from twinset.pipeline.request import Source
-from twinset.pipeline.run_folder import is_finished, sampling_command
-from twinset.pipeline.run_settings import SETTINGS, as_begun, differing, known_settings, settings_of
+from twinset.pipeline.run_folder import SETTINGS, is_finished, sampling_command
+from twinset.pipeline.run_settings import as_begun, differing, known_settings, settings_of
 from twinset.privacy.statement.guarantee import Guarantee, guarantee
 from twinset.privacy.statement.ledger import Ledger
 from twinset.progress import Progress

@@ -12,11 +12,10 @@ from twinset.files.atomic import write_json
 from twinset.files.manifest import has_checksums
 from twinset.pipeline.hold_out import kept_rows
 from twinset.pipeline.prepare import Prepared
-from twinset.pipeline.run_folder import RunFolder, sampling_command
+from twinset.pipeline.run_folder import SETTINGS, RunFolder, sampling_command
 from twinset.privacy.statement.wording import SPENT
 from twinset.sampling.allocation import RowsRequest
 
-SETTINGS = "config.json"  # in `internal/`
 # What decides nothing in training may differ in a resumed run; what was read has its hash.
 MAY_DIFFER = ("speed", "sampling", "rows", "reading")
 NEWER = ("hold_out", "base", "scale")  # what a run of an older version does not state

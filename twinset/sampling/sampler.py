@@ -134,9 +134,8 @@ class Sampler:
         generator, wrong = _streams(self._config.seed, self._stream)
         lengths = self._lengths(wanted)
         sizes = self._sizes(lengths)
-        order = _longest_first(sizes)
-        waiting = deque(self._request(i, wanted[i], wrong, lengths[i]) for i in order)
-        written = 0
+        waiting = self._waiting(wanted, lengths, sizes, wrong)
+        written, total = 0, sum(sizes)
         while waiting:  # again, where rows of the last ones that were judged are drawn anew
             for i, text, why in self._judged(waiting, generator, wanted, refused, lengths):
                 if why is None:
@@ -150,7 +149,7 @@ class Sampler:
                     elif i in spare:
                         found[i] = spare[i]
                 written += sizes[i] if i in found else 0
-                on_progress(len(found), written / sum(sizes))
+                on_progress(len(found), written / total)
         self._refuse_missing(counts, Counter(wanted[i] for i in found))
         counts_of = [[each[why] for why in COUNTED] for each in refused]
         return [Row(c, found[i], *counts_of[i]) for i, c in enumerate(wanted)]
@@ -202,14 +201,13 @@ class Sampler:
         generator, wrong = _streams(self._config.seed, self._stream)
         lengths = self._lengths(wanted)
         sizes = self._sizes(lengths)
-        order = _longest_first(sizes)
-        waiting = deque(self._request(i, wanted[i], wrong, lengths[i]) for i in order)
+        waiting = self._waiting(wanted, lengths, sizes, wrong)
         found: dict[Combination, list[list[int]]] = {c: [] for c in counts}
-        written = 0
+        written, total = 0, sum(sizes)
         for done, (i, ids) in enumerate(self._written(waiting, generator), start=1):
             found[wanted[i]].append(self._ended(ids, lengths[i]))
             written += sizes[i]
-            on_progress(done, written / sum(sizes))
+            on_progress(done, written / total)
         return found
 
     def _written(
@@ -217,6 +215,17 @@ class Sampler:
     ) -> Iterator[tuple[int, list[int]]]:
         end = self._tokenizer.eos_token_id
         return self._engine(waiting, end, self._max_new_tokens, self._config, generator)
+
+    def _waiting(
+        self,
+        wanted: Sequence[Combination],
+        lengths: Sequence[int | None],
+        sizes: Sequence[int],
+        wrong: np.random.Generator,
+    ) -> deque[Request]:
+        """Ask for all rows, the longest first."""
+        order = _longest_first(sizes)
+        return deque(self._request(i, wanted[i], wrong, lengths[i]) for i in order)
 
     def _request(
         self, index: int, combination: Combination, wrong: np.random.Generator, length: int | None

@@ -23,7 +23,7 @@ from twinset.pipeline.generate import finetune_only
 from twinset.pipeline.prepare import Prepared, prepare
 from twinset.pipeline.request import OutputPaths
 from twinset.pipeline.run_folder import is_finished, is_unfinished
-from twinset.pipeline.run_settings import SETTINGS
+from twinset.pipeline.run_settings import known_settings
 from twinset.progress import Progress
 from twinset.sampling.twin_model import TwinModel
 
@@ -104,7 +104,7 @@ def check_same(folder: Path, prepared: Prepared) -> None:
     }
     wanted = json.loads(json.dumps(wanted))
     try:
-        recorded = json.loads((folder / "internal" / SETTINGS).read_text("utf-8"))
+        recorded = known_settings(folder / "internal")
         config = RunConfig.from_dict(recorded)
         theirs = {
             **recorded,
