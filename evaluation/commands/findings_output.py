@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -19,6 +18,7 @@ from twinset.commandline.entry_point import with_flags
 from twinset.errors import InputError
 from twinset.files.atomic import write_text
 from twinset.files.limits import read_text
+from twinset.privacy.statement.wording import paragraphs
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -176,11 +176,18 @@ class KeptFindings:
         """Write what was found so far."""
         if self._place is None:
             return
-        if self._earlier and not self._begun:
-            with suppress(FileNotFoundError):  # somebody has taken it away meanwhile
-                write_text(self._earlier, read_text(self._place), OWNER_ONLY)
+        if not self._begun:
+            self._set_aside(self._place)
         self._begun = True
         findings.save(self._place)
+
+    def _set_aside(self, place: Path) -> None:
+        if self._earlier is None:
+            return
+        try:
+            write_text(self._earlier, read_text(place), OWNER_ONLY)
+        except FileNotFoundError:  # somebody has taken it away meanwhile
+            self._earlier = None
 
     def show_place(self) -> None:
         """Say where they are, if they are kept, and where those are that were there before."""
@@ -214,4 +221,4 @@ def show_publishable(findings: Findings, as_json: bool) -> None:
     lines = (f"{m.score.name}, {', '.join(m.place.values())}: {m.score}" for m in found.measured)
     plain = {"measured": found.to_dict()["measured"], "why": WHY}
     sentence = str(findings.about["guarantee"])
-    show(plain | {"guarantee": sentence}, (*lines, WHY, sentence), as_json)
+    show(plain | {"guarantee": sentence}, (*lines, WHY, *paragraphs(sentence)), as_json)

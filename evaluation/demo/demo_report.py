@@ -15,6 +15,7 @@ from evaluation.leakage.replay import PLANTED
 from evaluation.private_table import BASELINE, REAL, TWIN
 from evaluation.scores import Score
 from twinset.privacy.accounting.rounding import up_decimals, up_digits
+from twinset.privacy.statement.wording import paragraphs
 
 if TYPE_CHECKING:
     from rich.console import ConsoleOptions, RenderResult
@@ -55,7 +56,10 @@ class DemoReport:
         labels = self.samples[list(self.demo.attributes)].itertuples(index=False)
         for label, text in zip(labels, self.samples[self.demo.text], strict=True):
             yield Text(f"  {', '.join(label):7} {' '.join(text.split())}")
-        yield Text(f"\n{self.findings.about['guarantee']}\n")
+        yield Text()
+        for paragraph in paragraphs(str(self.findings.about["guarantee"])):
+            yield Text(paragraph)
+        yield Text()
         for part, what in _PARTS.items():
             yield Text(f"  {self.run / part}  {what}")
 
