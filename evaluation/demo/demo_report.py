@@ -56,10 +56,7 @@ class DemoReport:
         labels = self.samples[list(self.demo.attributes)].itertuples(index=False)
         for label, text in zip(labels, self.samples[self.demo.text], strict=True):
             yield Text(f"  {', '.join(label):7} {' '.join(text.split())}")
-        yield Text()
-        for paragraph in paragraphs(str(self.findings.about["guarantee"])):
-            yield Text(paragraph)
-        yield Text()
+        yield Text("\n".join(("", *paragraphs(str(self.findings.about["guarantee"])), "")))
         for part, what in _PARTS.items():
             yield Text(f"  {self.run / part}  {what}")
 
