@@ -29,6 +29,7 @@ from twinset.config.plan import RELEASED
 from twinset.errors import InputError
 from twinset.models.base_model import load_base
 from twinset.pipeline import finetune as finetuning
+from twinset.pipeline import prompt_choice
 from twinset.privacy.accounting.events import TEACHER, SubsampledGaussian
 from twinset.privacy.mechanism.privacy_weight import WeightScale
 from twinset.privacy.statement.ledger import Ledger
@@ -190,6 +191,18 @@ def test_a_run_without_steps_resumes_with_what_it_counted(
         assert generate(*TAUGHT, *UNTRAINED, given=COPY).code == 2
         assert generate(*TAUGHT, *UNTRAINED, "--accept-spend", given=COPY).code == 0
         assert teachers_of("copy") == 2
+
+
+def test_a_prompt_that_was_chosen_is_not_chosen_again(generate, killed, monkeypatch):
+    """Steps before and after would be behind two prompts, if rounding tipped the balance."""
+    kind = "a question"
+    monkeypatch.setattr(prompt_choice, "FEWEST_RECORDS", 1)
+    monkeypatch.setattr(TwinModel, "misfit", lambda self, t, _: float(kind not in t.pattern))
+    killed(3)
+    monkeypatch.setattr(TwinModel, "misfit", lambda self, *given: die())
+    assert generate("--resume").code == 0
+    assert kind in TwinModel.load("r").template.pattern
+    assert kind in Path("r/share/README.md").read_text("utf-8")
 
 
 def counted_once(plain):

@@ -74,7 +74,12 @@ TABLE = (
     Option("attribute", str, "Column of labels; repeat it for several.", "COLUMN", True),
     Option("split", str, "Split of a data set, or Excel sheet, of several.", "NAME"),
     Option("drop_empty", bool, "Leave out all rows that lack text or label, not just a few."),
-    Option("prompt", str, "Template's name, .toml file, or the prompt itself.", "PROMPT"),
+    Option(
+        "prompt",
+        str,
+        "Template's name, .toml file, or the prompt itself; by default noisy counts choose one.",
+        "PROMPT",
+    ),
     Option("owner", str, "Column of whose record it is: protects owners, not records.", "COLUMN"),
     Option(
         "labels",

@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
 
 MOST_PROMPT = 10_000  # characters
 _KEYS = {"description", "prompt", "wording", "example_values"}
+KINDS = "kinds.txt"  # of text, a line each: the first is what the generic template asks for
 
 Words = Mapping[str, str]
 
@@ -99,6 +101,11 @@ def builtin_templates() -> dict[str, PromptFile]:
     return {name: _parse(name, names[name].read_text("utf-8")) for name in sorted(names)}
 
 
+def kinds_of_text() -> list[str]:
+    """Return the kinds of text that a run can ask for by itself, "a text" first."""
+    return resources.files("prompts").joinpath(KINDS).read_text("utf-8").splitlines()
+
+
 def load_template(
     source: str | Path | None, schema: Schema, wording: Mapping[str, Words] | None = None
 ) -> Template:
@@ -115,7 +122,12 @@ def load_template(
         InputError: no such template, a placeholder without a column, a label column without a
             placeholder, words for a value that does not exist, or two combinations with one prompt.
     """
-    written = _find(source)
+    return _fitted(_find(source), schema, wording)
+
+
+def _fitted(
+    written: PromptFile, schema: Schema, wording: Mapping[str, Words] | None = None
+) -> Template:
     generic = written.name == GENERIC
     pattern = _generic(written.pattern, schema) if generic else written.pattern.rstrip()
     _check_pattern(written.name, pattern, schema)
@@ -183,6 +195,28 @@ def fitting_prompts(schema: Schema) -> list[str]:
     values = {plain(value).lower() for value in schema.attributes[0].values}
     found = [f for f in files.values() if values in _known_values(f)]
     return [PLACEHOLDER.sub(f"{{{named[0]}}}", f.pattern) for f in found]
+
+
+def candidate_templates(schema: Schema) -> list[Template]:
+    """Return the templates that a run may choose from, the generic one first.
+
+    It asks for every kind of text that it knows; others fit as `fitting_prompts` says. They follow
+    from the schema, and are as public as it is.
+
+    >>> mood = Attribute("mood", "str", ("bad", "good"))
+    >>> found = candidate_templates(Schema("text", "str", (mood,), columns=("text", "mood")))
+    >>> [template.pattern for template in found][:2]
+    ['Write a text with mood: {mood}:', 'Write a film review with mood: {mood}:']
+    """
+    generic, kinds = _find(GENERIC), kinds_of_text()
+    patterns = [generic.pattern.replace(kinds[0], kind) for kind in kinds]
+    written = [replace(generic, pattern=pattern) for pattern in patterns]
+    written += [_find(name) for name in fitting_prompts(schema)]
+    found = []
+    for each in written:
+        with suppress(InputError):  # its words do not fit these values, or it grows too long
+            found.append(_fitted(each, schema))
+    return found
 
 
 def _known_values(written: PromptFile) -> list[set[str]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import mmap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import chain, islice
 from pathlib import Path
@@ -191,6 +191,13 @@ class TokenisedRecords:
         for unit in units:
             yield [(self.texts[i], numbers[self.labels[i]]) for i in unit]
 
+    def behind(self, prompts: dict[Combination, list[int]]) -> TokenisedRecords:
+        """Return the same texts behind other prompts, as what lies in a folder has them, too."""
+        if self.folder is not None:
+            facts = json.loads((self.folder / FACTS).read_text("utf-8"))
+            write_json(self.folder / FACTS, facts | {"prompts": _plain(prompts)})
+        return replace(self, prompts=prompts)
+
     @classmethod
     def open(cls, folder: Path) -> TokenisedRecords:
         """Look at what `tokenise` wrote into a folder."""
@@ -221,6 +228,11 @@ def prompt_tokens(
 ) -> dict[Combination, list[int]]:
     """Return the ids of each combination's prompt; the text follows after one space."""
     return {c: tokenizer.encode(template.render(c), add_special_tokens=False) for c in combinations}
+
+
+def longest_prompt(template: Template, combinations: Sequence[Combination], tokenizer: Any) -> int:
+    """Return the tokens of a template's longest prompt."""
+    return max(map(len, prompt_tokens(template, combinations, tokenizer).values()))
 
 
 def text_budget(prompts: dict[Combination, list[int]], context: int, max_tokens: int) -> int:
@@ -284,10 +296,14 @@ def tokenise(
     if folder is not None:
         np.save(folder / LABELS, numbers)
         synced(folder)  # before what says that they are whole
-        facts = {"prompts": [[list(c), ids] for c, ids in prompts.items()], "dtype": dtype.str}
+        facts = {"prompts": _plain(prompts), "dtype": dtype.str}
         write_json(folder / FACTS, facts | {"truncated": cut.texts, "context": context})
     labels = Labels(numbers, list(prompts))
     return TokenisedRecords(rows, labels, prompts, cut.texts, context, folder)
+
+
+def _plain(prompts: dict[Combination, list[int]]) -> list[list[list[Any]]]:
+    return [[list(combination), ids] for combination, ids in prompts.items()]
 
 
 def _encoded(texts: Iterable[str], tokenizer: Any) -> Iterator[list[int]]:

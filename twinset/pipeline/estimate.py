@@ -37,6 +37,8 @@ from twinset.sampling.decoding import Request, prompt_states, seconds_of_tokens
 from twinset.sampling.row_memory import RowMemory
 from twinset.sampling.sampler import READ_TOGETHER
 from twinset.sampling.twin_model import (
+    PROMPT_PHASE,
+    PROMPT_ROWS,
     REFERENCE_PHASE,
     REFERENCE_ROWS,
     WEIGHT_PHASE,
@@ -66,6 +68,7 @@ class Estimate:
         reference_seconds: of the rows that the tilt of words is found by.
         teacher_seconds: of the texts that the teacher reads.
         weight_seconds: of the rows of the base that tokens are weighed by.
+        prompt_seconds: of those behind prompts that one is chosen from.
         memory_gb: the process's peak, on the device: while a physical batch was in memory, or as
             many rows as are written at once.
     """
@@ -78,6 +81,7 @@ class Estimate:
     reference_seconds: float = 0.0
     teacher_seconds: float = 0.0
     weight_seconds: float = 0.0
+    prompt_seconds: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -88,6 +92,7 @@ class Estimate:
         """Return the run's phases as progress calls them, in order, with their seconds."""
         return [
             *[(WEIGHT_PHASE, self.weight_seconds)] * bool(self.weight_seconds),
+            *[(PROMPT_PHASE, self.prompt_seconds)] * bool(self.prompt_seconds),
             *[("training", self.training_seconds / trainings)]
             * (trainings * bool(self.training_seconds)),
             *[(REFERENCE_PHASE, self.reference_seconds)] * bool(self.reference_seconds),
@@ -113,6 +118,7 @@ class Speed:
         memory_gb: see `Estimate`.
         read_seconds: in which the teacher reads a private text, by itself; 0: there is no teacher.
         judge_seconds: in which it reads a row of the twin, with others.
+        prompts: that one is chosen from; 0: none is.
     """
 
     config: RunConfig
@@ -127,6 +133,7 @@ class Speed:
     memory_gb: float
     read_seconds: float = 0.0
     judge_seconds: float = 0.0
+    prompts: int = 0
 
     def estimate(self, plan: Plan, rows: int) -> Estimate:
         """Return what a plan costs, and so many rows of the twin."""
@@ -146,6 +153,7 @@ class Speed:
             reference * self.row_seconds,
             min(MOST_READ, plan.records) * self.records_each * self.read_seconds,
             bool(privacy.marginal_share) * min(WEIGHT_ROWS, plan.records) * self.row_seconds,
+            self.prompts * min(PROMPT_ROWS, plan.records) * self.row_seconds,
         )
 
     @property

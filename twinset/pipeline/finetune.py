@@ -71,6 +71,7 @@ def finetune(
     prepared.use()
     run = _begin(prepared, progress or Silent(), context or RunContext())
     counts = noisy_counts(run)
+    run = run.behind(counts.template)
     trainer = _trainer(run)
     if prepared.config.policy.noise_policy == "selective":
         _train_masked(run, trainer, counts)
@@ -92,6 +93,8 @@ def _begin(prepared: Prepared, progress: Progress, context: RunContext) -> Finet
     for warning in prepared.plan.warnings:
         progress.warn(warning)
     resumed = context.resumption.resume_state() if context.resumption else None
+    if resumed and resumed.template:  # it was chosen before
+        prepared = replace(prepared, template=resumed.template)
     seed = prepared.config.privacy.insecure_noise_seed
     randomness = Randomness.from_os() if seed is None else Randomness.for_tests(seed)
     ledger = resumed.ledger if resumed else _new_ledger(prepared, randomness)
@@ -105,8 +108,8 @@ def _begin(prepared: Prepared, progress: Progress, context: RunContext) -> Finet
 def _new_ledger(prepared: Prepared, randomness: Randomness) -> Ledger:
     config, plan = prepared.config, prepared.plan
     by_owner, origin = prepared.records.owners is not None, prepared.base.origin
-    whose, template = prepared.records.whose, prepared.template
-    return open_ledger(plan, config, template, origin, by_owner, randomness, prepared.scale, whose)
+    whose, templates = prepared.records.whose, prepared.candidates or (prepared.template,)
+    return open_ledger(plan, config, templates, origin, by_owner, randomness, prepared.scale, whose)
 
 
 def _masked(prepared: Prepared, progress: Progress) -> Sequence[str]:
@@ -200,7 +203,9 @@ def _step_context(
         observe=lambda report: run.progress.step(report, plan),
         records_of=partial(run.units.draw, stream=run.randomness.sampling),
         resume_state=resumed.state if resumed and resumed.phase == phase else None,
-        checkpoints=resumption.callback(phase, run.ledger, counts.labels, counts.marginals)
+        checkpoints=resumption.callback(
+            phase, run.ledger, counts.labels, counts.marginals, counts.template
+        )
         if resumption
         else NothingKept(),
         group=run.context.group,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from twinset.data.schema import Combination
-from twinset.data.tokenization import TokenisedRecords, text_budget
+from twinset.data.templates import Template
+from twinset.data.tokenization import TokenisedRecords, prompt_tokens, text_budget
 from twinset.pipeline.prepare import Prepared
 from twinset.privacy.mechanism.length_bins import LengthBins
 from twinset.privacy.mechanism.randomness import Randomness
@@ -51,6 +52,15 @@ class FinetuningRun:
     def length_bins(self) -> LengthBins:
         """What is counted of texts' lengths."""
         return LengthBins(self.longest_text, self.prepared.base.tokenizer.eos_token_id)
+
+    def behind(self, template: Template) -> FinetuningRun:
+        """Return the run with these prompts; tokens of texts are as they were."""
+        if template == self.prepared.template:
+            return self
+        combinations = self.prepared.records.schema.combinations
+        prompts = prompt_tokens(template, combinations, self.prepared.base.tokenizer)
+        prepared = replace(self.prepared, template=template)
+        return replace(self, prepared=prepared, tokens=self.tokens.behind(prompts))
 
     def twin_model(self, model: Any, label_counts: dict[Combination, int]) -> TwinModel:
         """Return what writes rows with a model, trained or not, in shares as counted."""

@@ -1,4 +1,7 @@
-"""What a run counts in its private records beside its training: labels, tokens and lengths."""
+"""What a run counts in its private records beside its training: labels, tokens and lengths.
+
+And what follows from that before the training: the prompt, where nobody named one.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,14 @@ from functools import partial
 import numpy as np
 
 from twinset.data.schema import Combination
+from twinset.data.templates import Template
 from twinset.pipeline.finetuning_run import FinetuningRun
+from twinset.pipeline.prompt_choice import nearest_template
 from twinset.privacy.accounting.events import NonPrivateAccess
 from twinset.privacy.mechanism.label_counts import release_label_counts, without_negatives
 from twinset.privacy.mechanism.token_marginals import TokenMarginals, release_token_marginals
+from twinset.sampling.text_lengths import TextLengths
+from twinset.sampling.twin_model import TwinModel
 
 OWNERS_AT_ONCE = 10_000
 
@@ -27,19 +34,25 @@ class NoisyCounts:
     Args:
         labels: texts of each label combination.
         marginals: texts by label value and token, and by length; None: not asked for.
+        template: of the prompts, chosen by these where nobody named one.
     """
 
     labels: LabelCounts
     marginals: TokenMarginals | None
+    template: Template
 
 
 def noisy_counts(run: FinetuningRun) -> NoisyCounts:
     """Return what a resumed run has counted, or count, and record what that spends."""
-    if run.resume_state:
-        return NoisyCounts(run.resume_state.counts, run.resume_state.marginals)
-    asked = run.prepared.config.privacy.marginal_share > 0
+    template, state = run.prepared.template, run.resume_state
+    if state:
+        return NoisyCounts(state.counts, state.marginals, template)
     labels = label_counts(run)
-    return NoisyCounts(labels, token_marginals(run, labels) if asked else None)
+    if not run.prepared.config.privacy.marginal_share:
+        return NoisyCounts(labels, None, template)
+    base = run.twin_model(run.prepared.base.model, labels)
+    marginals = token_marginals(run, base)
+    return NoisyCounts(labels, marginals, _template(run, base, marginals))
 
 
 def label_counts(run: FinetuningRun) -> LabelCounts:
@@ -71,7 +84,7 @@ def _units(run: FinetuningRun) -> Iterator[list[int]]:
         yield from units.draw(some, run.randomness.sampling)
 
 
-def token_marginals(run: FinetuningRun, labels: LabelCounts) -> TokenMarginals:
+def token_marginals(run: FinetuningRun, base: TwinModel) -> TokenMarginals:
     """Count texts by label and token, and by length, with noise, and record what that spends.
 
     For what it guarantees see `twinset.privacy.statement.theorems`, TOKEN_MARGINALS. What tokens
@@ -79,7 +92,7 @@ def token_marginals(run: FinetuningRun, labels: LabelCounts) -> TokenMarginals:
     counted.
     """
     noise = run.release_noise(run.prepared.plan.marginal_noise)
-    schema, base = run.prepared.records.schema, run.twin_model(run.prepared.base.model, labels)
+    schema = run.prepared.records.schema
     numbers = {c: schema.value_numbers(c) for c in schema.combinations}
     marginals, event = release_token_marginals(
         run.tokens.of_units(_shown(run), numbers),
@@ -92,6 +105,14 @@ def token_marginals(run: FinetuningRun, labels: LabelCounts) -> TokenMarginals:
     if event is not None:
         run.ledger.record(event)
     return marginals
+
+
+def _template(run: FinetuningRun, base: TwinModel, marginals: TokenMarginals) -> Template:
+    """Return the template of the prompts: see `nearest_template`, where nobody named one."""
+    if not run.prepared.candidates:
+        return run.prepared.template
+    base.lengths = TextLengths.of(run.length_bins, marginals)
+    return nearest_template(run.prepared.candidates, base, marginals, run.progress)
 
 
 def _shown(run: FinetuningRun) -> Iterator[list[int]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from twinset.config import RunConfig
 from twinset.config.plan import Plan
@@ -25,7 +25,7 @@ _WHOSE = {
 def open_ledger(
     plan: Plan,
     config: RunConfig,
-    template: Template,
+    templates: Sequence[Template],
     base_origin: str,
     by_owner: bool,
     randomness: Randomness,
@@ -37,7 +37,7 @@ def open_ledger(
     Args:
         plan: the run's plan.
         config: the run's options.
-        template: of the prompts.
+        templates: of the prompts: of several one is chosen by what is released.
         base_origin: where the base model came from.
         by_owner: whether all records of an owner are protected as one.
         randomness: of batches and noise.
@@ -57,12 +57,12 @@ def open_ledger(
         by_owner=by_owner,
         group_size=config.privacy.group_size,
     )
-    public = tuple(_public_inputs(template, config, base_origin, by_owner, whose_labels))
+    public = tuple(_public_inputs(templates, config, base_origin, by_owner, whose_labels))
     return Ledger.open(run, public, caveats(noise.name, noise.form), weight_scale)
 
 
 def _public_inputs(
-    template: Template,
+    templates: Sequence[Template],
     config: RunConfig,
     base_origin: str,
     by_owner: bool,
@@ -70,14 +70,14 @@ def _public_inputs(
 ) -> Iterator[str]:
     policy = config.policy
     yield "the names, order and types of the columns, and which of them are guessed"
-    for name in template.attributes:
+    for name in templates[0].attributes:
         yield f"the set of label values of {name!r}, {_WHOSE[whose_labels.get(name, TABLE)]}"
     yield f"the number of {'owners' if by_owner else 'records'}"
     yield (
         "encoding and delimiter of the table's file, and whether it has so many records that some "
         "are held out where nobody says how many"
     )
-    yield f"the prompt template {template.pattern!r} with its wording"
+    yield _templates_line(templates)
     yield f"the base model {base_origin} and everything it was trained on"
     yield f"the longest text kept, {config.training.max_tokens} tokens"
     yield "all options of the run"
@@ -92,3 +92,13 @@ def _public_inputs(
         yield "the constants of the privacy weights, and the texts that they were fitted on"
     if policy.noise_policy == "selective":
         yield "every label, and every text as that detector leaves it"
+
+
+def _templates_line(templates: Sequence[Template]) -> str:
+    first = f"{templates[0].pattern!r} with its wording"
+    if len(templates) == 1:
+        return f"the prompt template {first}"
+    return (
+        f"the {len(templates)} prompt templates of which one was chosen by noisy counts of tokens: "
+        f"{first}, and the others that fit its columns' names and label values"
+    )

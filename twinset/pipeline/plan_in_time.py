@@ -6,7 +6,7 @@ options keep are supposed, behind the longest prompt: many tables' texts are cut
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from twinset.config import RunConfig
 from twinset.config.plan import FEWEST_VISITS, Plan, make_plan, size_for, sized
@@ -14,6 +14,7 @@ from twinset.errors import InputError
 from twinset.models.base_model import BaseModel, context_length
 from twinset.pipeline.estimate import Estimate, Speed, measure
 from twinset.progress import Progress
+from twinset.sampling.twin_model import PROMPT_ROWS
 from twinset.training.clipped_sum import WrongPrompts
 
 PLANNED_SHARE = 0.9  # of the time; the rest is for reading, accounting and saving
@@ -29,6 +30,7 @@ class PublicFacts:
         longest_prompt: in tokens, of all label combinations.
         rows: of the twin; 0 where none are written.
         may_be_fewer: nobody asked for so many rows.
+        prompts: that one is chosen from; 0: none is.
         most_records: of an owner that take part in a step; 1 without owners.
     """
 
@@ -36,6 +38,7 @@ class PublicFacts:
     rows: int
     most_records: int = 1
     may_be_fewer: bool = False
+    prompts: int = 0
 
     @property
     def records_each(self) -> float:
@@ -49,7 +52,8 @@ class PublicFacts:
 
     def speed(self, plan: Plan, config: RunConfig, base: BaseModel) -> Speed:
         """Measure this machine."""
-        return measure(base, config, plan, self.tokens(config, base), self.records_each)
+        speed = measure(base, config, plan, self.tokens(config, base), self.records_each)
+        return replace(speed, prompts=self.prompts)
 
 
 def plan_in_time(
@@ -128,7 +132,8 @@ def may_take_longer(plan: Plan, config: RunConfig, base: BaseModel, facts: Publi
         return False
     weights = sum(p.numel() for p in base.model.parameters())
     visits = plan.steps * plan.batch_size * facts.most_records * config.policy.phases
-    read = 3 * visits * (1 + WrongPrompts.of(plan, config.training).count) + 2 * facts.rows
+    rows = facts.rows + facts.prompts * PROMPT_ROWS
+    read = 3 * visits * (1 + WrongPrompts.of(plan, config.training).count) + 2 * rows
     seconds = read * facts.tokens(config, base) * weights / SLOWEST
     return seconds > 60 * PLANNED_SHARE * limit
 

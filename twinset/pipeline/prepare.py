@@ -18,8 +18,8 @@ from twinset.data.formats import read_frame
 from twinset.data.label_rules import LabelRules
 from twinset.data.records import Records, check_reserved, records_from_frame
 from twinset.data.schema import Combination, Schema
-from twinset.data.templates import Template, fitting_prompts, load_template, written_template
-from twinset.data.tokenization import prompt_tokens, text_budget, times_english
+from twinset.data.templates import Template, load_template, written_template
+from twinset.data.tokenization import longest_prompt, prompt_tokens, text_budget, times_english
 from twinset.detectors import detector_named
 from twinset.errors import InputError
 from twinset.models.base_model import BaseModel, check_base, load_base, special_token_strings
@@ -28,6 +28,7 @@ from twinset.models.nf4 import check_method
 from twinset.pipeline.estimate import Speed, usual_tokens
 from twinset.pipeline.hold_out import draw_held_out, held_out_line
 from twinset.pipeline.plan_in_time import PublicFacts, late_warnings, plan_in_time
+from twinset.pipeline.prompt_choice import candidates, choice_line, chooses_prompt, proposal
 from twinset.pipeline.request import Source
 from twinset.pipeline.table_notes import table_notes
 from twinset.privacy.mechanism.privacy_weight import WeightScale
@@ -56,6 +57,7 @@ class Prepared:
         reading: what the owner said of where the texts are; see `Source.reading`.
         held_out: records that are kept from the run; None: none.
         hold_out: share of them that was asked for; None: nobody did.
+        candidates: templates of which one is chosen by what was counted; none: it is `template`.
     """
 
     records: Records
@@ -72,6 +74,7 @@ class Prepared:
     reading: Mapping[str, str | None] = field(default_factory=dict)
     held_out: Records | None = None
     hold_out: float | None = None
+    candidates: tuple[Template, ...] = ()
     _used: list[bool] = field(default_factory=list, repr=False, compare=False)
     _usual: list[int] = field(default_factory=list, repr=False, compare=False)  # reckoned once
 
@@ -107,9 +110,11 @@ class Prepared:
 
     def public_facts(self) -> PublicFacts:
         """Return all that a plan's time may depend on beside options, N and base model."""
-        longest = max(map(len, self.prompts.values()))
+        combinations, tokenizer = self.records.schema.combinations, self.base.tokenizer
+        templates = self.candidates or (self.template,)
+        longest = max(longest_prompt(each, combinations, tokenizer) for each in templates)
         most = 1 if self.owned is None else self.config.privacy.max_records_per_owner
-        facts = PublicFacts(longest, 0, most)
+        facts = PublicFacts(longest, 0, most, prompts=len(self.candidates))
         if self.rows is None:
             return facts
         if asked := sum(self.counts.values()) if self.counts else self.rows.rows:
@@ -149,8 +154,6 @@ def prepare(
     check_device(config.speed.device, config.speed.processes)
     frame, records, notes = read_source(source, progress, folder)
     template = template_of(source, records.schema)
-    if source.prompt is None and (fitting := fitting_prompts(records.schema)):
-        progress.say(_prompt_line(template, fitting))
     counts = explicit(records.schema, rows or RowsRequest())
     check_base(config.training.base_model)
     base = load_base(config.training.base_model, device=config.speed.device, say=progress.say)
@@ -164,6 +167,8 @@ def prepare(
     config = settled(config, len(records.units(config)), begun_with[0] if begun_with else None)
     planned = sized(config, *begun_with) if begun_with and config.training.is_timed else config
     prepared = _planned(records, template, planned, base)
+    if source.prompt is None:
+        prepared = _with_candidates(prepared, progress)
     asked = prepared.config.training.batch_size
     more_tokens = times_english(records.texts, base.tokenizer)
     about = tuple(table_notes(prepared.plan, more_tokens, asked))
@@ -271,13 +276,16 @@ def template_of(source: Source, schema: Schema) -> Template:
     return load_template(source.prompt, schema)
 
 
-def _prompt_line(template: Template, fitting: Sequence[str]) -> str:
-    """Propose prompts: which one is taken may decide how good the twin is."""
-    written = [f"`prompt={name}`" if "{" not in name else f'`prompt="{name}"`' for name in fitting]
-    return (
-        f'the prompt is "{template.pattern}"; what says more of the texts mostly makes a better '
-        f"twin: {' or '.join(written)} may fit, or write your own"
-    )
+def _with_candidates(prepared: Prepared, progress: Progress) -> Prepared:
+    """Let a prompt be chosen by what is counted, or propose some where that is too little."""
+    schema, usual, config = prepared.records.schema, prepared.template, prepared.config
+    if chooses_prompt(prepared.plan, config):
+        found = candidates(schema, usual, prepared.base, config.training.max_tokens)
+        progress.say(choice_line(found))
+        return replace(prepared, candidates=found)
+    if line := proposal(schema, usual):
+        progress.say(line)
+    return prepared
 
 
 def _check_owner(source: Source, privacy: PrivacyConfig) -> None:

@@ -134,6 +134,34 @@ def fit_tilt(
     return TokenTilt(as_kept(strengths))
 
 
+def misfit(
+    released: TokenMarginals,
+    schema: Schema,
+    shares: Mapping[Combination, float],
+    expected: Mapping[Combination, np.ndarray],
+) -> float:
+    """Return how far rows are from having tokens as often as released; 0: they have.
+
+    The mean over label values of a symmetric χ² distance of counts, with their noise in its
+    denominator: what noise hides tells nothing.
+
+    Args:
+        released: the noisy counts.
+        schema: whose labels they are of.
+        shares: of each label combination among the texts.
+        expected: (V,) for each combination, of `expected_presence`.
+    """
+    numbers = {c: schema.value_numbers(c) for c in expected}
+    found = []
+    for i, counts in enumerate(released.counts):
+        rows = np.full_like(counts, RAREST)
+        for c, each in expected.items():
+            rows[numbers[c][i]] += shares[c] * released.units * each
+        variance = released.noise**2 + rows + counts.clip(0)
+        found.append(float(np.mean(np.sum((counts - rows) ** 2 / variance, 1))))
+    return float(np.mean(found)) if found else 0.0
+
+
 def likeliest(
     counts: np.ndarray, expected: np.ndarray, noise: np.ndarray, prior: float = PRIOR
 ) -> np.ndarray:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -48,7 +48,7 @@ from twinset.sampling.naive_bayes import NaiveBayes
 from twinset.sampling.row_shards import draw_groups, groups_of
 from twinset.sampling.sampler import RowGroups, Sampler
 from twinset.sampling.text_lengths import TextLengths
-from twinset.sampling.token_tilt import TokenTilt, expected_presence, fit_tilt
+from twinset.sampling.token_tilt import TokenTilt, expected_presence, fit_tilt, misfit
 from twinset.sampling.vllm_engine import VllmEngine
 
 if TYPE_CHECKING:
@@ -57,7 +57,9 @@ if TYPE_CHECKING:
 DESCRIPTION = PRIVATE
 REFERENCE_ROWS = 256  # at most, written without a tilt to find it: no more than units
 WEIGHT_ROWS = 64  # of the base model, by which tokens are weighed before they are counted
+PROMPT_ROWS, OPENING = 32, 48  # behind each prompt that one is chosen from; tokens of such a row
 WEIGHT_PHASE, REFERENCE_PHASE = "rows of the base", "reference rows"  # as progress calls them
+PROMPT_PHASE = "prompts tried"
 NOTHING_LEARNT = (
     "no step was trained, and these rows follow no released words and lengths (`tilt=0`, or none "
     "were released): they are the base model's own, but for the shares of labels and for those "
@@ -188,20 +190,27 @@ class TwinModel:
 
     def sampler(self, sampling: SamplingConfig, stream: int) -> Sampler:
         """Return what draws rows, with random numbers of its own for each stream."""
-        return self._sampler(sampling, stream, bool(sampling.tilt))
+        sampling = self._settled(sampling)
+        return self._sampler(sampling, stream, bool(sampling.tilt), self._prompts)
 
-    def _sampler(self, sampling: SamplingConfig, stream: int, has_lengths: bool) -> Sampler:
-        sampling, prompts = self._settled(sampling), self._prompts
+    def _sampler(
+        self,
+        sampling: SamplingConfig,
+        stream: int,
+        has_lengths: bool,
+        prompts: dict[Combination, list[int]],
+        longest: int | None = None,
+    ) -> Sampler:
         engine = self._vllm.decode if sampling.engine == "vllm" else None
         model = self._fastest if engine is None else self.model
-        longest, biases = self.text_tokens, self._biases(sampling.tilt)
+        biases = self._biases(sampling.tilt)
         denies = self._denies if self.teacher is not None and sampling.teacher_redraws else None
         return Sampler(
             model,
             self.tokenizer,
             prompts,
             sampling,
-            longest,
+            self.text_tokens if longest is None else longest,
             stream,
             engine,
             biases,
@@ -239,21 +248,42 @@ class TwinModel:
             marginals: released by the run; what follows from them is post-processing.
             progress: is notified of how many rows there are.
         """
-        rows, prompts = self.reference_rows(progress), self._prompts
-        expected = {
-            c: expected_presence(self._fastest, prompts[c], ids, marginals.weights)
-            for c, ids in rows.items()
-        }
+        rows = self.reference_rows(progress)
+        expected = self._expected(rows, self._prompts, marginals.weights)
         self.tilt = fit_tilt(marginals, self.schema, self._shares(rows), expected)
+
+    def misfit(self, template: Template, marginals: TokenMarginals) -> float:
+        """Return how far rows behind a template's prompts are from having tokens as counted.
+
+        Openings of rows will do, their chances being those of a row as long as texts are. It is
+        post-processing of what was released, as `tilt_towards` is. See `token_tilt.misfit`.
+        """
+        prompts = prompt_tokens(template, self.schema.combinations, self.tokenizer)
+        rows = self._untilted(PROMPT_ROWS, prompts, longest=min(OPENING, self.text_tokens))
+        expected = self._expected(rows, prompts, marginals.weights)
+        lengths = [len(ids) for some in rows.values() for ids in some]
+        times = (self.mean_length or OPENING) / max(1.0, float(np.mean(lengths)))
+        whole = {c: -np.expm1(times * np.log1p(-each)) for c, each in expected.items()}
+        return misfit(marginals, self.schema, self._shares(rows), whole)
+
+    def _expected(
+        self,
+        rows: Mapping[Combination, list[list[int]]],
+        prompts: Mapping[Combination, list[int]],
+        weights: TokenWeights,
+    ) -> dict[Combination, np.ndarray]:
+        """Return the chance (V,) of each token to be in a row, by label: `expected_presence`."""
+        return {
+            c: expected_presence(self._fastest, prompts[c], ids, weights) for c, ids in rows.items()
+        }
 
     def token_weights(self, progress: Progress) -> TokenWeights:
         """Return weights with which tokens are to be counted in texts like this model's rows."""
-        end, rows = self.tokenizer.eos_token_id, self._untilted(WEIGHT_ROWS, WEIGHT_PHASE, progress)
-        prompts, equal = self._prompts, TokenWeights.equal(self.model.config.vocab_size, end)
-        parts = [
-            share * expected_presence(self._fastest, prompts[c], rows[c], equal)
-            for c, share in self._shares(rows).items()
-        ]
+        end, prompts = self.tokenizer.eos_token_id, self._prompts
+        rows = self._untilted(WEIGHT_ROWS, prompts, partial(progress.count, WEIGHT_PHASE))
+        equal = TokenWeights.equal(self.model.config.vocab_size, end)
+        expected = self._expected(rows, prompts, equal)
+        parts = [share * expected[c] for c, share in self._shares(rows).items()]
         return TokenWeights.from_frequencies(np.sum(parts, 0), end)
 
     def _shares(self, combinations: Collection[Combination]) -> dict[Combination, float]:
@@ -267,16 +297,22 @@ class TwinModel:
         here, with its model trained and not yet saved.
         """
         if not self._reference:
-            self._reference = self._untilted(REFERENCE_ROWS, REFERENCE_PHASE, progress)
+            count = partial(progress.count, REFERENCE_PHASE)
+            self._reference = self._untilted(REFERENCE_ROWS, self._prompts, count)
         return self._reference
 
     def _untilted(
-        self, most: int, phase: str, progress: Progress
+        self,
+        most: int,
+        prompts: dict[Combination, list[int]],
+        count: Callable[[int, int, float], None] = lambda done, total, share: None,
+        longest: int | None = None,
     ) -> dict[Combination, list[list[int]]]:
         total = min(most, self.ledger.records)
         wanted = {c: n for c, n in proportional(self.label_counts, total).items() if n}
-        draw = self._sampler(REFERENCE, 0, has_lengths=True)  # longer rows have more tokens
-        return draw.drafts(wanted, lambda done, share: progress.count(phase, done, total, share))
+        sampling, is_whole = self._settled(REFERENCE), longest is None  # and as long as was counted
+        draw = self._sampler(sampling, 0, is_whole, prompts, longest)
+        return draw.drafts(wanted, lambda done, share: count(done, total, share))
 
     @cached_property
     def questions(self) -> Questions:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from twinset.data.schema import Combination
+from twinset.data.templates import Template
 from twinset.distributed import ProcessGroup
 from twinset.errors import InputError
 from twinset.files.atomic import write_json
@@ -53,6 +54,7 @@ class ResumeState:
         ledger: what was spent until then.
         marginals: noisy counts of tokens, released before; None: they are not.
         teacher: folder of the teacher, released before; None: it is not.
+        template: of the prompts, as chosen before; None: an older version chose none.
     """
 
     phase: int
@@ -61,6 +63,7 @@ class ResumeState:
     ledger: Ledger
     marginals: TokenMarginals | None = None
     teacher: Path | None = None
+    template: Template | None = None
 
     def steps_of(self, phase: int) -> int:
         """Return how many steps of a phase the state holds, where it is of that phase."""
@@ -153,6 +156,7 @@ class Resumption:
             Ledger.load(checkpoint.folder / LEDGER),
             TokenMarginals.load(marginals) if marginals.is_file() else None,
             checkpoint.folder if has_teacher else None,
+            Template.from_dict(facts["template"]) if "template" in facts else None,
         )
 
     def count_others(
@@ -203,11 +207,13 @@ class Resumption:
         ledger: Ledger,
         counts: Mapping[Combination, int],
         marginals: TokenMarginals | None,
+        template: Template,
     ) -> PhaseCheckpoints:
         """Return what the training loop notifies of its steps in a phase."""
         facts = {
             "phase": phase,
             "label_counts": [[list(c), n] for c, n in counts.items()],
+            "template": template.to_dict(),
         }
         return PhaseCheckpoints(self, phase * self.steps, facts, ledger, marginals)
 

@@ -227,8 +227,9 @@ TOKEN_MARGINALS = Theorem(
         "length for 1. A unit adds one vector of bounded length to all weighted counts together; "
         "with N(0, σ²) times that length on each they are one Gaussian release of multiplier σ, "
         "for adding or removing one unit, or using or leaving out one record's unmasked text. "
-        "Dividing by the weights, which tokens are tilted by these counts and by rows of the "
-        "trained model, how long rows are, and what a token says of labels, is post-processing."
+        "Dividing by the weights, which of the public prompt templates is taken, which tokens are "
+        "tilted by these counts and by rows of the trained model, how long rows are, and what a "
+        "token says of labels, is post-processing."
     ),
     source="Dwork and Roth 2014, 'The Algorithmic Foundations of Differential Privacy', appendix A",
 )
