@@ -3,6 +3,8 @@
 import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["OMP_NUM_THREADS"] = "1"  # of several workers, each would take all cores
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 import shutil
 from pathlib import Path

@@ -297,9 +297,8 @@ def test_the_ledger_says_what_steps_follow_from(planned, options, is_said):
     prepared, _ = planned(**options)
     base, config = prepared.base.origin, prepared.config
     randomness = Randomness.for_tests(1)
-    ledger = open_ledger(
-        prepared.plan, config, prepared.template, base, False, randomness, None, {}
-    )
+    templates = (prepared.template,)
+    ledger = open_ledger(prepared.plan, config, templates, base, False, randomness, None, {})
     assert any("the speed of the machine" in one for one in ledger.public_inputs) == is_said
 
 
