@@ -73,19 +73,16 @@ def nearest_template(
         misfits.append(base.misfit(template, marginals))
         progress.count(PROMPT_PHASE, done, len(templates))
     chosen = templates[int(np.argmin(misfits))]
-    progress.say(
-        f'the prompt is "{chosen.pattern}": of {len(templates)} the one whose rows have words most '
-        "as they were counted, with noise"
-    )
+    progress.say(f'the prompt is "{chosen.pattern}", nearest to the words that were counted')
     return chosen
 
 
 def choice_line(templates: Sequence[Template]) -> str:
     """Say which prompts one will be chosen from."""
     return (
-        f'the prompt will be one of {len(templates)}, from "{templates[0].pattern}" to '
-        f'"{templates[-1].pattern}": the one whose rows have words most as they are counted, with '
-        "noise, at no further ε; `prompt` names one instead"
+        f"the prompt will be that of {len(templates)} behind which words are most as they are "
+        f'counted, with noise, such as "{templates[min(1, len(templates) - 1)].pattern}"; `prompt` '
+        "names one instead"
     )
 
 
