@@ -323,10 +323,13 @@ def models(as_json: Json = False) -> None:
 @_command
 def prompts(as_json: Json = False) -> None:
     """List the built-in prompt templates."""
-    from twinset.data.templates import builtin_templates
+    from twinset.data.templates import builtin_templates, kinds_of_text
 
     patterns = {name: file.pattern for name, file in builtin_templates().items()}
-    show(patterns, [f"{name}: {pattern}" for name, pattern in patterns.items()], as_json)
+    lines = [f"{name}: {pattern}" for name, pattern in patterns.items()]
+    listed = ", ".join(kinds_of_text())
+    lines.append(f"without --prompt: one that fits the table, or generic with one of {listed}")
+    show(patterns, lines, as_json)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

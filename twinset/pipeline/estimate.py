@@ -54,7 +54,6 @@ ROW_PROBE, ROW_PROBES = 0.7, 2  # seconds, and how often
 RECORD_PROBE, RECORD_PROBES = 2.0, 1
 READ_PROBE, READ_PROBES = 0.5, 3  # of a text by itself; the first one warms up
 DENIED_SHARE = 0.45  # about so many rows are drawn again for each of the twin's
-OPENING_SHARE = 0.5  # of a row's time, for its opening behind a prompt that is tried
 
 
 @dataclass(frozen=True)
@@ -154,7 +153,7 @@ class Speed:
             reference * self.row_seconds,
             min(MOST_READ, plan.records) * self.records_each * self.read_seconds,
             bool(privacy.marginal_share) * min(WEIGHT_ROWS, plan.records) * self.row_seconds,
-            self.prompts * min(PROMPT_ROWS, plan.records) * OPENING_SHARE * self.row_seconds,
+            self.prompts * min(PROMPT_ROWS, plan.records) * self.row_seconds,
         )
 
     @property
