@@ -5,7 +5,7 @@ from contextlib import suppress
 import pytest
 
 from tests.data.test_tokenization import CONTEXT, records, template
-from twinset.data.tokenization import FACTS, tokenise
+from twinset.data.tokenization import FACTS, TokenisedRecords, tokenise
 from twinset.errors import InputError
 from twinset.training.resume import RunContext
 
@@ -45,6 +45,16 @@ def test_other_tokens_are_made_anew(tokenizer, tmp_path, change):
     made = tokenise(table, other, counting, context, 48, tmp_path)
     assert counting.texts == 2 * len(table)
     assert made.prompts == tokenise(table, other, tokenizer, context, 48).prompts
+
+
+def test_behind_other_prompts_texts_are_not_made_again(tokenizer, tmp_path):
+    """Workers open the folder: they must train behind the prompts that rank 0 chose."""
+    first, prompts = tokenise(records(), template(), tokenizer, CONTEXT, 48, tmp_path), {}
+    for combination in first.prompts:
+        prompts[combination] = tokenizer.encode(f"Review of {combination[0]}:")
+    changed, opened = first.behind(prompts), TokenisedRecords.open(tmp_path)
+    assert changed.prompts == opened.prompts == prompts != first.prompts
+    assert list(changed.texts) == list(opened.texts) == list(first.texts)
 
 
 @pytest.mark.parametrize("error", [None, KeyboardInterrupt(), InputError("x"), SystemExit(1)])

@@ -100,5 +100,5 @@ def _templates_line(templates: Sequence[Template]) -> str:
         return f"the prompt template {first}"
     return (
         f"the {len(templates)} prompt templates of which one was chosen by noisy counts of tokens: "
-        f"{first}, and the others that fit its columns' names and label values"
+        f"{first}, the same for other kinds of text, and built-in ones that fit the columns"
     )

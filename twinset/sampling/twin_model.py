@@ -263,7 +263,7 @@ class TwinModel:
         expected = self._expected(rows, prompts, marginals.weights)
         lengths = [len(ids) for some in rows.values() for ids in some]
         times = (self.mean_length or OPENING) / max(1.0, float(np.mean(lengths)))
-        whole = {c: -np.expm1(times * np.log1p(-each)) for c, each in expected.items()}
+        whole = {c: 1 - (1 - each.clip(0, 1)) ** times for c, each in expected.items()}
         return misfit(marginals, self.schema, self._shares(rows), whole)
 
     def _expected(
