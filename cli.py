@@ -328,7 +328,7 @@ def prompts(as_json: Json = False) -> None:
     patterns = {name: file.pattern for name, file in builtin_templates().items()}
     lines = [f"{name}: {pattern}" for name, pattern in patterns.items()]
     listed = ", ".join(kinds_of_text())
-    lines.append(f"without --prompt: one that fits the table, or generic with one of {listed}")
+    lines.append(f"without --prompt: what fits best, of these or of generic with one of {listed}")
     show(patterns, lines, as_json)
 
 

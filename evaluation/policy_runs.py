@@ -30,6 +30,7 @@ POLICIES: tuple[NoisePolicyName, ...] = get_args(NoisePolicyName)
 NO_PRIVACY = "none"  # a policy here: what training without noise gives, and gives away
 HELD_OUT_SHARE = 5  # one row in so many, where no held-out table is given
 HELD_OUT_ROWS = 2000  # at most: embeddings of more take minutes
+SAME_PROMPT = 'every model is behind "{}"; `prompt` names another, such as the one a run has chosen'
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,8 @@ def read_data(
     source = request.source
     _, records, _ = read_source(source, progress, reserved=reserved)
     template = template_of(source, records.schema)
+    if source.prompt is None:
+        progress.say(SAME_PROMPT.format(template.pattern))
     rng = np.random.default_rng(seed)
     if request.test is None:
         if len(records) < HELD_OUT_SHARE:

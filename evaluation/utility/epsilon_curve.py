@@ -22,7 +22,10 @@ from twinset.progress import Progress
 def twins_by_epsilon(
     budgets: Sequence[float], run: FinishedRun, tables: Tables, twin: Twin, progress: Progress
 ) -> dict[float, pd.DataFrame]:
-    """Train a twin for each ε, with the run's other options; the run's own is among them."""
+    """Train a twin for each ε, with the run's other options; the run's own is among them.
+
+    And behind its prompt, even if that was chosen by what was counted at its ε.
+    """
     own = {} if twin.epsilon is None else {twin.epsilon: twin.frame}
     return own | {epsilon: _twin_at(epsilon, run, tables, progress) for epsilon in budgets}
 

@@ -1,6 +1,7 @@
 """A prompt that nobody named: the one whose rows have words as counted, at no further ε."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -9,15 +10,19 @@ import pytest
 from twinset.config.options import run_config
 from twinset.data.schema import Attribute, Schema
 from twinset.data.templates import builtin_templates, candidate_templates, kinds_of_text
+from twinset.data.tokenization import prompt_tokens
 from twinset.pipeline.finetune import finetune
 from twinset.pipeline.prepare import prepare
-from twinset.pipeline.prompt_choice import chooses_prompt
+from twinset.pipeline.prompt_choice import FAVOUR, chooses_prompt, nearest_template
 from twinset.pipeline.request import Source
 from twinset.privacy.accounting.events import GaussianRelease
+from twinset.privacy.mechanism.length_bins import LengthBins
 from twinset.privacy.mechanism.token_marginals import TokenMarginals
 from twinset.privacy.mechanism.token_weights import TokenWeights
-from twinset.progress import Progress
+from twinset.progress import Progress, Silent
+from twinset.sampling.text_lengths import TextLengths
 from twinset.sampling.token_tilt import misfit
+from twinset.sampling.twin_model import PROMPT_ROWS
 
 MOOD = Attribute("mood", "str", ("bad", "good"))
 SCHEMA = Schema("text", "str", (MOOD,), columns=("text", "mood"))
@@ -57,7 +62,7 @@ def test_candidates_are_every_kind_of_text_and_what_fits():
     assert kinds[0] in builtin_templates()["generic"].pattern
 
 
-def test_a_template_whose_words_do_not_fit_is_no_candidate():
+def test_a_template_that_grows_too_long_is_no_candidate():
     """A prompt of 10,000 characters cannot grow by a kind of text."""
     long = Attribute("mood", "str", ("x" * 9970, "good"))
     found = candidate_templates(Schema("text", "str", (long,), columns=("text", "mood")))
@@ -83,11 +88,11 @@ def test_a_prompt_that_is_named_is_taken(tiny_base):
 
 
 def counts_like(expected, units=1000, deviation=5.0):
-    """Return noisy counts of texts whose tokens are as expected."""
-    weights = TokenWeights.equal(len(expected[("bad",)]), 0)
-    halves = np.array([expected[c] * units / 2 for c in (("bad",), ("good",))])
-    noise = np.random.default_rng(0).normal(0, deviation, halves.shape)
-    return TokenMarginals([halves + noise], deviation, units, weights)
+    """Return noisy counts of texts whose tokens are as expected, as many with each label."""
+    tokens = len(next(iter(expected.values())))
+    parts = np.array([each * units / len(expected) for each in expected.values()])
+    noise = np.random.default_rng(0).normal(0, deviation, parts.shape)
+    return TokenMarginals([parts + noise], deviation, units, TokenWeights.equal(tokens, 0))
 
 
 def test_misfit_is_least_for_rows_like_the_counted_ones():
@@ -105,11 +110,53 @@ def test_misfit_is_least_for_rows_like_the_counted_ones():
     assert max(distances) == pytest.approx(min(distances), rel=0.01)
 
 
+def test_labels_that_no_row_has_decide_nothing():
+    """Of a hundred labels thirty have rows: these are as expected, whatever their share."""
+    many = Attribute("mood", "int64", tuple(range(100)))
+    schema = Schema("text", "str", (many,), columns=("text", "mood"))
+    shares = dict.fromkeys(schema.combinations, 0.01)
+    alike = dict.fromkeys(schema.combinations, np.linspace(0, 0.5, 300))
+    counted = counts_like(alike, units=100_000, deviation=1e-3)
+    some = dict(list(alike.items())[:30])
+    assert misfit(counted, schema, shares, some) < 1e-3
+    assert misfit(counted, schema, shares, {c: 2 * each for c, each in some.items()}) > 1000
+
+
+def test_a_chance_in_an_opening_tells_that_in_a_whole_text():
+    bins = LengthBins(64, end=0)
+    lengths = TextLengths(bins, [np.eye(len(bins))[[5, -1]]])  # bad texts of 9 to 11, good of 64
+    for c, length in ((("bad",), 10), (("good",), 64)):
+        chance = lengths.chance_in_whole(SCHEMA, c, np.array([0.0, 0.3]), 8.0)
+        assert chance == pytest.approx([0, 1 - 0.7 ** (length / 8)], abs=0.01)
+
+
+def test_the_prompt_that_texts_were_written_behind_is_nearest(tiny_base):
+    """Of the model's own rows, whose openings are whole texts here."""
+    base, templates = finetune(prepared(tiny_base)), candidate_templates(SCHEMA)
+    base.lengths, base.label_counts = None, dict.fromkeys(SCHEMA.combinations, 100)
+    weights = TokenWeights.equal(base.model.config.vocab_size, base.tokenizer.eos_token_id)
+    for right in templates[:4]:
+        prompts = prompt_tokens(right, SCHEMA.combinations, base.tokenizer)
+        rows = base._untilted(PROMPT_ROWS, prompts, longest=12)
+        counted = counts_like(base._expected(rows, prompts, weights), units=10**6)
+        counted = replace(counted, weights=weights)
+        assert nearest_template(templates, base, counted, Silent()) == right
+
+
+def test_noise_alone_leaves_the_usual_prompt():
+    """Another one is taken where it is far likelier, and not by a hair."""
+    found = candidate_templates(SCHEMA)
+    for lead, number in ((FAVOUR - 1, 0), (FAVOUR + 1, 3)):
+        near = {template.pattern: 100.0 for template in found} | {found[3].pattern: 100 - lead}
+        base = SimpleNamespace(misfit=lambda template, _, near=near: near[template.pattern])
+        assert nearest_template(found, base, None, Silent()) == found[number]
+
+
 def chosen(base, monkeypatch, nearest, **options):
     """Run with a base whose rows are nearest behind the prompt that asks for this kind."""
     monkeypatch.setattr(
         "twinset.sampling.twin_model.TwinModel.misfit",
-        lambda self, template, marginals: float(nearest not in template.pattern),
+        lambda self, template, marginals: 100.0 * (nearest not in template.pattern),
     )
     progress = Heard()
     return finetune(prepared(base, **options), progress), progress.said
@@ -118,7 +165,7 @@ def chosen(base, monkeypatch, nearest, **options):
 def test_the_nearest_template_is_the_models_and_spends_nothing(tiny_base, monkeypatch):
     model, said = chosen(tiny_base, monkeypatch, "a question")
     assert model.template.pattern == "Write a question with mood: {mood}:"
-    assert any(model.template.pattern in line for line in said)
+    assert said[-1].startswith(f'the prompt was "{model.template.pattern}"')
     released = [e.what for e in model.ledger.events if isinstance(e, GaussianRelease)]
     assert released == ["label counts", "token marginals"]
 
@@ -137,7 +184,7 @@ def test_training_is_behind_the_chosen_prompt(tiny_base, monkeypatch):
 def test_the_ledger_says_that_one_was_chosen(tiny_base):
     model = finetune(prepared(tiny_base))
     number = len(candidate_templates(SCHEMA))
-    line = f"the {number} prompt templates of which one was chosen by noisy counts of tokens"
+    line = f"the {number} prompt templates of which one was chosen by what was counted"
     assert any(line in each for each in model.ledger.public_inputs)
     named = finetune(prepared(tiny_base, prompt="generic"))
     assert not any("chosen by" in each for each in named.ledger.public_inputs)

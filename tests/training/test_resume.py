@@ -197,7 +197,7 @@ def test_a_prompt_that_was_chosen_is_not_chosen_again(generate, killed, monkeypa
     """Steps before and after would be behind two prompts, if rounding tipped the balance."""
     kind = "a question"
     monkeypatch.setattr(prompt_choice, "FEWEST_RECORDS", 1)
-    monkeypatch.setattr(TwinModel, "misfit", lambda self, t, _: float(kind not in t.pattern))
+    monkeypatch.setattr(TwinModel, "misfit", lambda self, t, _: 99.0 * (kind not in t.pattern))
     killed(3)
     monkeypatch.setattr(TwinModel, "misfit", lambda self, *given: die())
     assert generate("--resume").code == 0

@@ -77,7 +77,7 @@ TABLE = (
     Option(
         "prompt",
         str,
-        "Template's name, .toml file, or the prompt itself; by default noisy counts choose one.",
+        "Template's name, .toml file, or the prompt itself; by default counts choose one.",
         "PROMPT",
     ),
     Option("owner", str, "Column of whose record it is: protects owners, not records.", "COLUMN"),

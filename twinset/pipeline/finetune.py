@@ -30,6 +30,7 @@ from twinset.pipeline.fit_teacher import fit_teacher, teacher_event
 from twinset.pipeline.noisy_counts import NoisyCounts, noisy_counts
 from twinset.pipeline.open_ledger import open_ledger
 from twinset.pipeline.prepare import Prepared
+from twinset.pipeline.prompt_choice import chosen_line
 from twinset.policies import MechanismParams, NoisePolicy, make_policy
 from twinset.policies.adaptive import normalised_over
 from twinset.policies.importance import Importance
@@ -76,6 +77,8 @@ def finetune(
     if prepared.config.policy.noise_policy == "selective":
         _train_masked(run, trainer, counts)
     policy = _train_private(run, trainer, counts)
+    if prepared.candidates:  # of what is released, nothing is shown before it is kept
+        run.progress.say(chosen_line(counts.template))
     model = run.twin_model(trainer.finished(), counts.labels)
     give_memory_back(model.model.device)  # what a step needed is more than rows do
     if counts.marginals is not None:

@@ -11,6 +11,7 @@ from twinset.config import RECORDS, NoisePolicyName, PolicyConfig, RunConfig
 from twinset.config.bounds import check_number
 from twinset.config.plan import Plan, make_plan, settled, sized
 from twinset.config.run_config import HOLD_OUT
+from twinset.data.templates import kinds_of_text
 from twinset.errors import InputError
 from twinset.models.base_model import load_base
 from twinset.pipeline.choices import Choice, choices
@@ -26,6 +27,7 @@ from twinset.pipeline.plan_lines import (
     unit_of,
 )
 from twinset.pipeline.prepare import prepare
+from twinset.pipeline.prompt_choice import chooses_prompt
 from twinset.pipeline.request import Source
 from twinset.pipeline.table_notes import size_notes
 from twinset.progress import Progress
@@ -180,7 +182,9 @@ def _of_number(
     """Return the same of a table that is not there yet, and has no owners."""
     config = settled(config, records)
     plan = make_plan(records, config)
-    facts = PublicFacts(PROMPT_TOKENS, rows or usual_rows(records), may_be_fewer=rows is None)
+    prompts = len(kinds_of_text()) if chooses_prompt(plan, config) else 0
+    rows_asked = rows or usual_rows(records)
+    facts = PublicFacts(PROMPT_TOKENS, rows_asked, may_be_fewer=rows is None, prompts=prompts)
     base = load_base(config.training.base_model, device=config.speed.device, say=progress.say)
     plan, most, speed = plan_in_time(plan, config, base, facts, progress)
     facts = replace(facts, rows=most)

@@ -99,6 +99,6 @@ def _templates_line(templates: Sequence[Template]) -> str:
     if len(templates) == 1:
         return f"the prompt template {first}"
     return (
-        f"the {len(templates)} prompt templates of which one was chosen by noisy counts of tokens: "
-        f"{first}, the same for other kinds of text, and built-in ones that fit the columns"
+        f"the {len(templates)} prompt templates of which one was chosen by what was counted: "
+        f"{first}, the same for other kinds of text, and built-in ones that fit the labels"
     )

@@ -167,8 +167,8 @@ def prepare(
     config = settled(config, len(records.units(config)), begun_with[0] if begun_with else None)
     planned = sized(config, *begun_with) if begun_with and config.training.is_timed else config
     prepared = _planned(records, template, planned, base)
-    if source.prompt is None:
-        prepared = _with_candidates(prepared, progress)
+    if source.prompt is None:  # a resumed run has chosen already
+        prepared = _with_candidates(prepared, progress if begun_with is None else Silent())
     asked = prepared.config.training.batch_size
     more_tokens = times_english(records.texts, base.tokenizer)
     about = tuple(table_notes(prepared.plan, more_tokens, asked))
@@ -277,10 +277,10 @@ def template_of(source: Source, schema: Schema) -> Template:
 
 
 def _with_candidates(prepared: Prepared, progress: Progress) -> Prepared:
-    """Let a prompt be chosen by what is counted, or propose some where that is too little."""
+    """Let a prompt be chosen by what is counted, or propose some where nothing is."""
     schema, usual, config = prepared.records.schema, prepared.template, prepared.config
-    if chooses_prompt(prepared.plan, config):
-        found = candidates(schema, usual, prepared.base, config.training.max_tokens)
+    longest, chooses = config.training.max_tokens, chooses_prompt(prepared.plan, config)
+    if chooses and (found := candidates(schema, usual, prepared.base, longest)):
         progress.say(choice_line(found))
         return replace(prepared, candidates=found)
     if line := proposal(schema, usual):

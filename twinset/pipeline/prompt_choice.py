@@ -1,4 +1,4 @@
-"""Which prompt a run takes where nobody names one: that whose rows are most like what was counted.
+"""Which prompt a run takes where nobody names one: that whose rows are most like what it counted.
 
 Templates, and whether one is chosen, follow from public facts; which one, from released counts.
 """
@@ -18,10 +18,12 @@ from twinset.data.tokenization import longest_prompt
 from twinset.models.base_model import BaseModel, context_length
 from twinset.privacy.mechanism.token_marginals import TokenMarginals
 from twinset.progress import Progress
+from twinset.sampling.decoding import attention_span
 from twinset.sampling.twin_model import PROMPT_PHASE, TwinModel
 
 FEWEST_RECORDS = 200  # that a prompt is chosen by
 FEWEST_PRODUCT = 1000.0  # of records and ε: below, noise would choose (docs/tuning.md)
+FAVOUR = 2 * math.log(1000)  # of the usual prompt: another one must be so much likelier
 
 
 def chooses_prompt(plan: Plan, config: RunConfig) -> bool:
@@ -34,7 +36,7 @@ def chooses_prompt(plan: Plan, config: RunConfig) -> bool:
 def candidates(
     schema: Schema, usual: Template, base: BaseModel, longest: int
 ) -> tuple[Template, ...]:
-    """Return the templates that a run may choose from.
+    """Return the templates that a run may choose from, the usual one first; none: there is one.
 
     Behind each of them a text has as much room as behind the usual one: its length was counted
     before.
@@ -45,13 +47,16 @@ def candidates(
         base: the base model.
         longest: text kept, in tokens.
     """
+    spans = context_length(base.model), attention_span(base.model)
 
-    def room(template: Template) -> int:
+    def room(template: Template) -> list[int]:
         prompt = longest_prompt(template, schema.combinations, base.tokenizer)
-        return min(context_length(base.model) - prompt, longest)
+        return [min(span - prompt, longest) for span in spans]
 
-    found = candidate_templates(schema)
-    return tuple(each for each in found if room(each) == room(usual))
+    own = room(usual)
+    others = [each for each in candidate_templates(schema) if each != usual]
+    fitting = [each for each in others if room(each) == own]
+    return (usual, *fitting) if fitting else ()
 
 
 def nearest_template(
@@ -60,30 +65,34 @@ def nearest_template(
     """Return the template behind which rows have tokens most as they were counted.
 
     The base model writes some rows behind each. No record has a say but by what was released: the
-    choice is post-processing, and costs no ε.
+    choice is post-processing, and costs no ε. It is a release all the same, as the counts are, and
+    is shown to nobody before these are kept.
 
     Args:
-        templates: at least one.
+        templates: the usual one first, which is taken where noise may have made another nearest.
         base: the base model, with lengths as counted.
         marginals: released by the run.
-        progress: is notified of the prompts tried, and of the one that is taken.
+        progress: is notified of how many were tried.
     """
     misfits = []
     for done, template in enumerate(templates, start=1):
         misfits.append(base.misfit(template, marginals))
         progress.count(PROMPT_PHASE, done, len(templates))
-    chosen = templates[int(np.argmin(misfits))]
-    progress.say(f'the prompt is "{chosen.pattern}", nearest to the words that were counted')
-    return chosen
+    misfits[0] -= FAVOUR
+    return templates[int(np.argmin(misfits))]
 
 
 def choice_line(templates: Sequence[Template]) -> str:
     """Say which prompts one will be chosen from."""
     return (
         f"the prompt will be that of {len(templates)} behind which words are most as they are "
-        f'counted, with noise, such as "{templates[min(1, len(templates) - 1)].pattern}"; `prompt` '
-        "names one instead"
+        f'counted, such as "{templates[1].pattern}"; `prompt` names one instead'
     )
+
+
+def chosen_line(template: Template) -> str:
+    """Say which one it was."""
+    return f'the prompt was "{template.pattern}", nearest to the words that were counted'
 
 
 def proposal(schema: Schema, usual: Template) -> str | None:

@@ -18,7 +18,7 @@ from twinset.sampling.allocation import RowsRequest
 
 # What decides nothing in training may differ in a resumed run; what was read has its hash.
 MAY_DIFFER = ("speed", "sampling", "rows", "reading")
-NEWER = ("hold_out", "base", "scale")  # what a run of an older version does not state
+NEWER = ("hold_out", "base", "scale", "candidates")  # what a run of an older version does not state
 
 
 def settings_of(prepared: Prepared) -> dict[str, Any]:
@@ -28,6 +28,7 @@ def settings_of(prepared: Prepared) -> dict[str, Any]:
         "plan": asdict(prepared.plan),
         "rows": asdict(prepared.rows or RowsRequest()),
         "prompt": prepared.template.to_dict(),
+        "candidates": [template.pattern for template in prepared.candidates],
         "labels": prepared.labels.to_dict(),
         "reading": dict(prepared.reading),
         "hold_out": prepared.hold_out,

@@ -65,6 +65,22 @@ class TextLengths:
         )
         return float(sum(mean * share for mean, share in pairs))
 
+    def chance_in_whole(
+        self, schema: Schema, combination: Combination, chance: np.ndarray, length: float
+    ) -> np.ndarray:
+        """Return the chances (V,) of tokens to be in a text, by those in an opening.
+
+        Args:
+            schema: of the table.
+            combination: of the text's labels.
+            chance: (V,) of tokens to be among the opening's, which are alike all through the text.
+            length: tokens of the opening.
+        """
+        absent = np.log1p(-chance.clip(0, 1 - 1e-6)) / max(1.0, length)
+        pairs = zip(self.shares_of(schema, combination), self.bins.means, strict=True)
+        whole: np.ndarray = sum(-share * np.expm1(mean * absent) for share, mean in pairs if share)
+        return whole
+
     def draw(self, schema: Schema, combination: Combination, rng: np.random.Generator) -> int:
         """Return how many tokens a row of this label combination is to have; see `LengthBins`."""
         shares = self.shares_of(schema, combination)

@@ -142,24 +142,30 @@ def misfit(
 ) -> float:
     """Return how far rows are from having tokens as often as released; 0: they have.
 
-    The mean over label values of a symmetric χ² distance of counts, with their noise in its
-    denominator: what noise hides tells nothing.
+    The sum over label values of a symmetric χ² distance of counts, with their noise in its
+    denominator: what noise hides tells nothing. Where noise prevails, differences between rows are
+    those of −2 log-likelihood.
 
     Args:
         released: the noisy counts.
         schema: whose labels they are of.
-        shares: of each label combination among the texts.
-        expected: (V,) for each combination, of `expected_presence`.
+        shares: of every label combination among the texts; their sum is one.
+        expected: (V,) of `expected_presence`, of combinations that there are rows of: these stand
+            for all that share a label value with them.
     """
-    numbers = {c: schema.value_numbers(c) for c in expected}
-    found = []
+    numbers, found = {c: schema.value_numbers(c) for c in shares}, 0.0
     for i, counts in enumerate(released.counts):
-        rows = np.full_like(counts, RAREST)
-        for c, each in expected.items():
-            rows[numbers[c][i]] += shares[c] * released.units * each
-        variance = released.noise**2 + rows + counts.clip(0)
-        found.append(float(np.mean(np.sum((counts - rows) ** 2 / variance, 1))))
-    return float(np.mean(found)) if found else 0.0
+        for value, own in enumerate(counts):
+            having = [c for c in shares if numbers[c][i] == value]
+            rows = {c: shares[c] for c in having if c in expected}
+            if not (of_rows := sum(rows.values())):
+                continue
+            texts = released.units * sum(shares[c] for c in having)
+            mean = sum(share / of_rows * expected[c] for c, share in rows.items())
+            likely = texts * np.asarray(mean)
+            variance = released.noise**2 + likely + own.clip(0) + RAREST
+            found += float(np.sum((own - likely) ** 2 / variance))
+    return found
 
 
 def likeliest(

@@ -255,16 +255,17 @@ class TwinModel:
     def misfit(self, template: Template, marginals: TokenMarginals) -> float:
         """Return how far rows behind a template's prompts are from having tokens as counted.
 
-        Openings of rows will do, their chances being those of a row as long as texts are. It is
-        post-processing of what was released, as `tilt_towards` is. See `token_tilt.misfit`.
+        Openings of rows will do: they tell of rows as long as texts are. It is post-processing of
+        what was released, as `tilt_towards` is. See `token_tilt.misfit`.
         """
         prompts = prompt_tokens(template, self.schema.combinations, self.tokenizer)
         rows = self._untilted(PROMPT_ROWS, prompts, longest=min(OPENING, self.text_tokens))
         expected = self._expected(rows, prompts, marginals.weights)
-        lengths = [len(ids) for some in rows.values() for ids in some]
-        times = (self.mean_length or OPENING) / max(1.0, float(np.mean(lengths)))
-        whole = {c: 1 - (1 - each.clip(0, 1)) ** times for c, each in expected.items()}
-        return misfit(marginals, self.schema, self._shares(rows), whole)
+        if self.lengths is not None:
+            whole = partial(self.lengths.chance_in_whole, self.schema)
+            mean = {c: float(np.mean([len(ids) for ids in rows[c]])) for c in rows}
+            expected = {c: whole(c, chance, mean[c]) for c, chance in expected.items()}
+        return misfit(marginals, self.schema, self._shares(self.schema.combinations), expected)
 
     def _expected(
         self,

@@ -201,10 +201,10 @@ THEOREMS: dict[tuple[str, str], PolicyTheorem] = {
 
 MASKED_PHASE = Theorem(
     statement=(
-        "Only masked texts are read, so the model is the same whatever was masked. Nothing "
-        "is guaranteed of anything else."
+        "Only masked texts are read, so, given what was released before, the model is the same "
+        "whatever was masked. Nothing is guaranteed of anything else."
     ),
-    source="it is a function of masked texts alone",
+    source="it is a function of masked texts and of earlier releases alone",
 )
 
 TRAINING = Theorem(
