@@ -18,6 +18,7 @@ from twinset.errors import InputError
 
 REAL, REAL_SMALL = "real", "real, no more rows than the twin"
 TWIN, BASELINE, NON_PRIVATE = "twin", "no private data", "non-private twin"
+TWIN_SMALL = "twin, no more rows than the base"
 PRIVATE_CLASSIFIER = "DP classifier on real rows"
 HELD_OUT = "held out"
 _NEITHER = re.compile(r"[\W_]+")  # letters nor digits
@@ -50,9 +51,12 @@ class Tables:
     schema: Schema | None = None
 
     def training_tables(self, seed: int) -> dict[str, pd.DataFrame]:
-        """Return the tables that classifiers learn from, by name; `seed` draws the small one."""
+        """Return the tables that classifiers learn from, by name; `seed` draws the small ones."""
         small = self.train.sample(min(len(self.twin), len(self.train)), random_state=seed)
-        return {REAL: self.train, REAL_SMALL: small, **self.written}
+        found = {REAL: self.train, REAL_SMALL: small, **self.written}
+        if self.baseline is not None and len(self.baseline) < len(self.twin):
+            found[TWIN_SMALL] = self.twin.sample(len(self.baseline), random_state=seed)
+        return found
 
     @property
     def rows(self) -> dict[str, int]:

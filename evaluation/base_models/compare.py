@@ -15,7 +15,7 @@ import typer
 
 from evaluation.findings import Findings
 from evaluation.markdown import table
-from evaluation.private_table import BASELINE, REAL, TWIN
+from evaluation.private_table import BASELINE, REAL, TWIN, TWIN_SMALL
 from evaluation.run_command import command, run_command
 from twinset.errors import InputError
 from twinset.privacy.accounting.rounding import up_decimals
@@ -53,7 +53,10 @@ def _rows(name: str, base: str, findings: Findings) -> Iterator[tuple[str, ...]]
         if measured.score.name != "accuracy" or place["rows"] != TWIN:
             continue
         where = {key: place[key] for key in ("label", "classifier")}
-        cells = (_cell(findings, "accuracy", rows, where) for rows in (REAL, TWIN, BASELINE))
+        real, twin, small, baseline = (
+            _cell(findings, "accuracy", rows, where) for rows in (REAL, TWIN, TWIN_SMALL, BASELINE)
+        )
+        cells = real, twin, f"{baseline}; twin of as many rows {small}" if small else baseline
         fidelity = _cell(findings, FIDELITY, TWIN, where)
         yield (name, *where.values(), base, spent, *cells, fidelity)
 

@@ -12,7 +12,14 @@ from evaluation.fidelity.measures import TRAIN
 from evaluation.findings import Curve, Histogram, Measured, Question
 from evaluation.leakage.one_run import BOUND
 from evaluation.leakage.roc import AUROC
-from evaluation.private_table import BASELINE, PRIVATE_CLASSIFIER, REAL, REAL_SMALL, TWIN
+from evaluation.private_table import (
+    BASELINE,
+    PRIVATE_CLASSIFIER,
+    REAL,
+    REAL_SMALL,
+    TWIN,
+    TWIN_SMALL,
+)
 from evaluation.report.charts.histograms import histogram_chart
 from evaluation.report.charts.interval_chart import Reference, domain_of, interval_chart
 from evaluation.report.charts.lines import Lines, Point, line_chart
@@ -88,7 +95,8 @@ def _most_useful(measured: Sequence[Measured]) -> Group | None:
     ]
     first = [g for g in found if g.place.get("label") == found[0].place.get("label")]
     best = max(first, key=lambda g: g.scores[REAL].value if REAL in g.scores else 0.0, default=None)
-    return None if best is None else _only(best, (REAL, TWIN, BASELINE, PRIVATE_CLASSIFIER))
+    shown = REAL, TWIN, TWIN_SMALL, BASELINE, PRIVATE_CLASSIFIER
+    return None if best is None else _only(best, shown)
 
 
 def _first_deciding(measured: Sequence[Measured]) -> Group | None:

@@ -18,7 +18,14 @@ from evaluation.findings import Measured
 from evaluation.leakage.one_run import BOUND
 from evaluation.leakage.roc import AUROC, RATES
 from evaluation.leakage.shift import MARGIN, PLACE
-from evaluation.private_table import BASELINE, FEW_ROWS, PRIVATE_CLASSIFIER, REAL, TWIN
+from evaluation.private_table import (
+    BASELINE,
+    FEW_ROWS,
+    PRIVATE_CLASSIFIER,
+    REAL,
+    TWIN,
+    TWIN_SMALL,
+)
 from evaluation.report.charts.numbers import number, with_interval
 from evaluation.report.charts.styles import HELD_OUT, TRAIN_SAMPLE
 from evaluation.report.groups import GUESSING, NEARER, Group, claimed, groups, words
@@ -176,15 +183,17 @@ def _beats_baseline(group: Group) -> Iterator[Comparison]:
     scores = _known(group)
     if TWIN not in scores or BASELINE not in scores:
         return
-    twin, baseline = scores[TWIN], scores[BASELINE]
+    twin, baseline = scores.get(TWIN_SMALL, scores[TWIN]), scores[BASELINE]
     better = twin.low > baseline.high
     how = "above" if better else "below" if twin.high < baseline.low else "not apart from"
     reason = (
         f"{words(group.place) or group.name}: {with_interval(twin)}, {how} no private data "
         f"{with_interval(baseline)}"
     )
+    if TWIN_SMALL in scores:
+        reason += f", both of as many rows; all of the twin's give {number(scores[TWIN].value)}"
     if REAL in scores and scores[REAL].value > 0:
-        share = twin.value / scores[REAL].value
+        share = scores[TWIN].value / scores[REAL].value
         reason += f"; {share:.0%} of what real rows give ({number(scores[REAL].value)})"
     if PRIVATE_CLASSIFIER in scores:
         reason += f"; a DP classifier of real rows gives {number(scores[PRIVATE_CLASSIFIER].value)}"

@@ -16,6 +16,7 @@ from evaluation.private_table import (
     REAL,
     REAL_SMALL,
     TWIN,
+    TWIN_SMALL,
 )
 from evaluation.report.charts.svg import tag
 
@@ -34,6 +35,7 @@ ROWS = {
     PRIVATE_CLASSIFIER: 4,
     NON_PRIVATE: 3,
     TWIN: 0,
+    TWIN_SMALL: 0,
     BASELINE: 2,
 }
 _COLOURS = 6

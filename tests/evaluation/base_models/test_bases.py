@@ -5,17 +5,17 @@ from typer.testing import CliRunner
 
 from evaluation.base_models import compare as bases
 from evaluation.findings import Findings, Measured
-from evaluation.private_table import BASELINE, REAL, TWIN
+from evaluation.private_table import BASELINE, REAL, TWIN, TWIN_SMALL
 from evaluation.run_command import command
 from evaluation.scores import proportion
 from twinset.errors import InputError
 
 
-def found(epsilon: float | None) -> Findings:
+def found(epsilon: float | None, **more: int) -> Findings:
     place = {"label": "mood", "classifier": "tfidf"}
     measured = [
         Measured("utility", proportion("accuracy", hits, 100), {"rows": rows, **place})
-        for rows, hits in ((REAL, 90), (TWIN, 80), (BASELINE, 70))
+        for rows, hits in ((REAL, 90), (TWIN, 80), (BASELINE, 70), *more.items())
     ]
     fidelity = replace(measured[1].score, name="label fidelity")
     measured.append(Measured("utility", fidelity, {"rows": TWIN, **place}))
@@ -36,6 +36,11 @@ def test_the_table_says_what_the_evaluations_found(tmp_path):
     ]  # fmt: skip
     assert cells["untrained"][4] == "none"
     assert "twinset evaluate 7.991" in shown.stdout
+
+
+def test_a_base_of_fewer_rows_stands_beside_as_many_of_the_twin():
+    (row,) = bases._rows("table", "base", found(8.0, **{TWIN_SMALL: 75}))
+    assert row[-2] == "0.700 ± 0.088; twin of as many rows 0.750 ± 0.084"
 
 
 def test_an_empty_folder_is_refused(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 from evaluation.fidelity.measures import SECOND
 from evaluation.findings import Measured
 from evaluation.leakage.overlap import HELDOUT, SAMPLE, TRAIN
-from evaluation.private_table import PRIVATE_CLASSIFIER
+from evaluation.private_table import PRIVATE_CLASSIFIER, TWIN_SMALL
 from evaluation.report import build_report
 from evaluation.report.handing_over import may_hand_over
 from evaluation.report.verdicts import REFUTED, Verdict, faithful, leaking, useful
@@ -27,7 +27,7 @@ def score(name, low, high, goal="minimise"):
 
 def rows(question, name, goal="maximise", **ends):
     where = {"twin": "twin", "base": "no private data", "real": "real", "second": SECOND}
-    where["dp"] = PRIVATE_CLASSIFIER
+    where |= {"dp": PRIVATE_CLASSIFIER, "cut": TWIN_SMALL}
     where |= {"train": TRAIN, "sample": SAMPLE, "heldout": HELDOUT}
     return [
         Measured(question, score(name, *each, goal), {"rows": where[key]})
@@ -64,6 +64,18 @@ def test_a_private_classifier_of_the_real_rows_is_named_beside_the_twin():
     ends = {"twin": (0.6, 0.7), "base": (0.4, 0.5), "dp": (0.7, 0.8)}
     (reason,) = useful(rows("utility", "accuracy", **ends)).reasons
     assert reason.endswith("a DP classifier of real rows gives 0.750")
+
+
+def test_a_twin_of_more_rows_is_held_against_the_base_by_as_many():
+    """More rows teach more, whoever wrote them: that alone is no merit of the private records."""
+    ends = {"twin": (0.8, 0.9), "base": (0.5, 0.6), "real": (0.8, 0.9)}
+    assert useful(rows("utility", "accuracy", **ends)).answer == "Yes"
+    verdict = useful(rows("utility", "accuracy", **ends, cut=(0.55, 0.65)))
+    assert verdict.answer == "No"
+    assert verdict.reasons[0] == (
+        "accuracy: 0.600 [0.550, 0.650], not apart from no private data 0.550 [0.500, 0.600], both "
+        "of as many rows; all of the twin's give 0.850; 100% of what real rows give (0.850)"
+    )
 
 
 @pytest.mark.parametrize(

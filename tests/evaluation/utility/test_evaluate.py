@@ -7,7 +7,14 @@ import pytest
 
 from evaluation.commands.findings_output import KeptFindings
 from evaluation.findings import Findings
-from evaluation.private_table import BASELINE, PRIVATE_CLASSIFIER, REAL, REAL_SMALL, TWIN
+from evaluation.private_table import (
+    BASELINE,
+    PRIVATE_CLASSIFIER,
+    REAL,
+    REAL_SMALL,
+    TWIN,
+    TWIN_SMALL,
+)
 from evaluation.release import FinishedRun
 from evaluation.twins import read_twin, rows_per_label
 from tests.helpers.commands import run_twinset
@@ -62,6 +69,34 @@ def test_the_baseline_is_made_once(run, tmp_path, capsys):
     run_twinset(capsys, "evaluate", run, *QUICKLY)
     kept = tmp_path / "run" / "internal" / "no-private-data.parquet"
     written = kept.stat().st_mtime_ns
+    assert run_twinset(capsys, "evaluate", run, *QUICKLY).code == 0
+    assert kept.stat().st_mtime_ns == written
+
+
+def test_a_baseline_of_fewer_rows_is_beside_as_many_of_the_twin(run, tmp_path, capsys, monkeypatch):
+    twin = len(pd.read_csv(tmp_path / "run" / "share" / "twin.csv"))
+    monkeypatch.setattr("evaluation.evaluate.BASELINE_ROWS", twin // 2)
+    assert run_twinset(capsys, "evaluate", run, *QUICKLY).code == 0
+    found = Findings.load(tmp_path / "run" / "internal" / "evaluation.json")
+    assert found.about["rows"] == {
+        **found.about["rows"],
+        TWIN: twin,
+        BASELINE: twin // 2,
+    }
+    assert found.find("accuracy", rows=TWIN_SMALL, label="sentiment", classifier="tfidf").n == 40
+    kept = tmp_path / "run" / "internal" / "no-private-data.parquet"
+    half = pd.read_parquet(kept)["sentiment"].value_counts()
+    whole = pd.read_csv(tmp_path / "run" / "share" / "twin.csv")["sentiment"].value_counts()
+    assert (half - whole / 2).abs().max() <= 1
+
+
+def test_a_baseline_of_as_many_rows_that_an_earlier_version_made_is_kept(
+    run, tmp_path, capsys, monkeypatch
+):
+    run_twinset(capsys, "evaluate", run, *QUICKLY)
+    kept = tmp_path / "run" / "internal" / "no-private-data.parquet"
+    written = kept.stat().st_mtime_ns
+    monkeypatch.setattr("evaluation.evaluate.BASELINE_ROWS", 3)
     assert run_twinset(capsys, "evaluate", run, *QUICKLY).code == 0
     assert kept.stat().st_mtime_ns == written
 
