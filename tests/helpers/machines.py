@@ -9,7 +9,7 @@ READ_SHARE = 0.4  # of a record's seconds: what the teacher reads its text in
 def machine_of(monkeypatch, record: float, row: float = 0.0) -> None:
     """Have a machine measured that takes so many seconds a token of a record, and of a row."""
 
-    def timed(base, config, plan, tokens, records_each=1.0):
+    def timed(base, config, plan, tokens, records_each=1.0, say=None):
         seconds = (record * tokens, 0.0, 0.0, row * tokens)
         read = READ_SHARE * record * tokens if config.privacy.teacher_share else 0.0
         return Speed(config, tokens, tokens, records_each, 1, *seconds, 1.0, read, read)

@@ -1,7 +1,6 @@
 """A prompt that nobody named: the one whose rows have words as counted, at no further ε."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -10,7 +9,6 @@ import pytest
 from twinset.config.options import run_config
 from twinset.data.schema import Attribute, Schema
 from twinset.data.templates import builtin_templates, candidate_templates, kinds_of_text
-from twinset.data.tokenization import prompt_tokens
 from twinset.pipeline.finetune import finetune
 from twinset.pipeline.prepare import prepare
 from twinset.pipeline.prompt_choice import FAVOUR, chooses_prompt, nearest_template
@@ -22,7 +20,7 @@ from twinset.privacy.mechanism.token_weights import TokenWeights
 from twinset.progress import Progress, Silent
 from twinset.sampling.text_lengths import TextLengths
 from twinset.sampling.token_tilt import misfit
-from twinset.sampling.twin_model import PROMPT_ROWS
+from twinset.sampling.untilted_rows import PROMPT_ROWS, expected_tokens, openings, untilted_rows
 
 MOOD = Attribute("mood", "str", ("bad", "good"))
 SCHEMA = Schema("text", "str", (MOOD,), columns=("text", "mood"))
@@ -136,26 +134,27 @@ def test_the_prompt_that_texts_were_written_behind_is_nearest(tiny_base):
     base.lengths, base.label_counts = None, dict.fromkeys(SCHEMA.combinations, 100)
     weights = TokenWeights.equal(base.model.config.vocab_size, base.tokenizer.eos_token_id)
     for right in templates[:4]:
-        prompts = prompt_tokens(right, SCHEMA.combinations, base.tokenizer)
-        rows = base._untilted(PROMPT_ROWS, prompts, longest=12)
-        counted = counts_like(base._expected(rows, prompts, weights), units=10**6)
+        writer = openings(base, right)
+        expected = expected_tokens(writer, untilted_rows(writer, PROMPT_ROWS), weights)
+        counted = counts_like(expected, units=10**6)
         counted = replace(counted, weights=weights)
         assert nearest_template(templates, base, counted, Silent()) == right
 
 
-def test_noise_alone_leaves_the_usual_prompt():
+def test_noise_alone_leaves_the_usual_prompt(monkeypatch):
     """Another one is taken where it is far likelier, and not by a hair."""
     found = candidate_templates(SCHEMA)
     for lead, number in ((FAVOUR - 1, 0), (FAVOUR + 1, 3)):
         near = {template.pattern: 100.0 for template in found} | {found[3].pattern: 100 - lead}
-        base = SimpleNamespace(misfit=lambda template, _, near=near: near[template.pattern])
-        assert nearest_template(found, base, None, Silent()) == found[number]
+        misfits = lambda base, template, marginals, near=near: near[template.pattern]  # noqa: E731
+        monkeypatch.setattr("twinset.pipeline.prompt_choice.prompt_misfit", misfits)
+        assert nearest_template(found, None, None, Silent()) == found[number]
 
 
 def chosen(base, monkeypatch, nearest, **options):
     """Run with a base whose rows are nearest behind the prompt that asks for this kind."""
     monkeypatch.setattr(
-        "twinset.sampling.twin_model.TwinModel.misfit",
+        "twinset.pipeline.prompt_choice.prompt_misfit",
         lambda self, template, marginals: 100.0 * (nearest not in template.pattern),
     )
     progress = Heard()
@@ -178,7 +177,7 @@ def test_training_is_behind_the_chosen_prompt(tiny_base, monkeypatch):
 
     monkeypatch.setattr("twinset.pipeline.finetune.run_training", trained)
     model, _ = chosen(tiny_base, monkeypatch, "a question", steps=1, batch_size=8)
-    assert seen == [model._prompts]
+    assert seen == [model.prompts]
 
 
 def test_the_ledger_says_that_one_was_chosen(tiny_base):

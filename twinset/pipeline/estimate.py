@@ -29,6 +29,7 @@ from twinset.models.packed_layers import PackedLinears, packed_bytes
 from twinset.models.perplexity import TOKENS_AT_ONCE, nats_per_token
 from twinset.models.precision import copy_in, execution, fastest, frozen_dtype, fuse
 from twinset.models.teacher import PHASE as TEACHER_PHASE
+from twinset.models.threads import on_free_cores
 from twinset.policies import MechanismParams, make_policy
 from twinset.privacy.clipping import ClippingEngine, Sequences
 from twinset.privacy.clipping.execution import is_out_of_memory
@@ -36,7 +37,7 @@ from twinset.privacy.mechanism.randomness import Randomness
 from twinset.sampling.decoding import Request, prompt_states, seconds_of_tokens
 from twinset.sampling.row_memory import RowMemory
 from twinset.sampling.sampler import READ_TOGETHER
-from twinset.sampling.twin_model import (
+from twinset.sampling.untilted_rows import (
     PROMPT_PHASE,
     PROMPT_ROWS,
     REFERENCE_PHASE,
@@ -185,7 +186,12 @@ class Speed:
 
 
 def measure(
-    base: BaseModel, config: RunConfig, plan: Plan, tokens: int, records_each: float = 1.0
+    base: BaseModel,
+    config: RunConfig,
+    plan: Plan,
+    tokens: int,
+    records_each: float = 1.0,
+    say: Callable[[str], object] = lambda line: None,
 ) -> Speed:
     """Time physical batches, a noise draw and a few written tokens, on a copy of the model.
 
@@ -195,20 +201,24 @@ def measure(
         plan: the run's plan.
         tokens: of a record with its prompt, as supposed.
         records_each: of a unit, as supposed.
+        say: is told where other work has some of the cores.
     """
     tokens = max(4, min(tokens, context_length(base.model) - PROBE_TOKENS))
-    with _threads_of_one(config.speed.processes):
+    with _threads_of_one(config.speed.processes, say):
         speed = _measured(base, config, plan, tokens, records_each)
     give_memory_back(base.model.device)
     return speed
 
 
 @contextmanager
-def _threads_of_one(processes: int) -> Iterator[None]:
+def _threads_of_one(processes: int, say: Callable[[str], object]) -> Iterator[None]:
     """Compute with as many threads as each process of a run has."""
+    if processes == 1:
+        with on_free_cores(say):
+            yield
+        return
     own = torch.get_num_threads()
-    if processes > 1:
-        torch.set_num_threads(threads_each(processes))
+    torch.set_num_threads(threads_each(processes))
     try:
         yield
     finally:

@@ -25,6 +25,7 @@ from twinset.detectors.masking import Masked
 from twinset.models.base_model import context_length
 from twinset.models.device import give_memory_back
 from twinset.models.teacher import Teacher
+from twinset.models.threads import on_free_cores
 from twinset.pipeline.finetuning_run import FinetuningRun
 from twinset.pipeline.fit_teacher import fit_teacher, teacher_event
 from twinset.pipeline.noisy_counts import NoisyCounts, noisy_counts
@@ -43,6 +44,7 @@ from twinset.progress import Progress, Silent
 from twinset.sampling.naive_bayes import NaiveBayes
 from twinset.sampling.text_lengths import TextLengths
 from twinset.sampling.twin_model import TwinModel
+from twinset.sampling.untilted_rows import tilt_towards
 from twinset.training.clipped_sum import WrongPrompts
 from twinset.training.loop import NothingKept, StepContext, run_training
 from twinset.training.record_weights import text_nats
@@ -71,7 +73,13 @@ def finetune(
     """
     prepared.use()
     run = _begin(prepared, progress or Silent(), context or RunContext())
-    counts = noisy_counts(run)
+    with on_free_cores(run.progress.say):
+        return _released(run)
+
+
+def _released(run: FinetuningRun) -> TwinModel:
+    """Count, train and fit the teacher: the model with all that is released with it."""
+    prepared, counts = run.prepared, noisy_counts(run)
     run = run.behind(counts.template)
     trainer = _trainer(run)
     if prepared.config.policy.noise_policy == "selective":
@@ -83,7 +91,7 @@ def finetune(
     give_memory_back(model.model.device)  # what a step needed is more than rows do
     if counts.marginals is not None:
         model.lengths = TextLengths.of(run.length_bins, counts.marginals)
-        model.tilt_towards(counts.marginals, run.progress)
+        tilt_towards(model, counts.marginals, run.progress)
     if prepared.config.privacy.teacher_share:
         model.teacher = _teacher(run, policy, model)
         if counts.marginals is not None:

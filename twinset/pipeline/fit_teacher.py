@@ -11,6 +11,7 @@ from twinset.privacy.accounting.events import TEACHER, GaussianRelease
 from twinset.privacy.mechanism.poisson import poisson_batches
 from twinset.privacy.mechanism.private_regression import Regressions, fit_regressions
 from twinset.sampling.twin_model import TwinModel
+from twinset.sampling.untilted_rows import reference_rows
 
 
 def fit_teacher(run: FinetuningRun, model: TwinModel) -> Teacher:
@@ -53,7 +54,7 @@ def teacher_event(run: FinetuningRun) -> GaussianRelease | None:
 def _whitenings(run: FinetuningRun, model: TwinModel, components: int) -> list[Whitening]:
     """Return the scale of each attribute's hidden states: that of rows which the model wrote."""
     questions, end = model.questions, model.tokenizer.eos_token_id
-    rows = [ids for some in model.reference_rows(run.progress).values() for ids in some]
+    rows = [ids for some in reference_rows(model, run.progress).values() for ids in some]
     states = np.stack([questions.of_tokens([i for i in ids if i != end]) for ids in rows])
     return [Whitening.of(states[:, i], components) for i in range(states.shape[1])]
 

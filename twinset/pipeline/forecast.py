@@ -160,7 +160,7 @@ def _of_table(
     """Return plan, speed, what it was measured with, tokens of a usual record, records owned."""
     prepared = prepare(source, config, rows, progress)
     plan, base, facts = prepared.plan, prepared.base, prepared.public_facts()
-    speed = prepared.speed or facts.speed(plan, config, base)
+    speed = prepared.speed or facts.speed(plan, config, base, progress)
     return plan, speed, facts, prepared.usual_tokens, prepared.owned
 
 
@@ -188,7 +188,7 @@ def _of_number(
     base = load_base(config.training.base_model, device=config.speed.device, say=progress.say)
     plan, most, speed = plan_in_time(plan, config, base, facts, progress)
     facts = replace(facts, rows=most)
-    speed = speed or facts.speed(plan, config, base)
+    speed = speed or facts.speed(plan, config, base, progress)
     for warning in late_warnings(plan, config, speed, facts.rows):
         progress.warn(warning)
     for note in size_notes(plan, config.training.batch_size):

@@ -21,6 +21,7 @@ from twinset.privacy.mechanism.label_counts import release_label_counts, without
 from twinset.privacy.mechanism.token_marginals import TokenMarginals, release_token_marginals
 from twinset.sampling.text_lengths import TextLengths
 from twinset.sampling.twin_model import TwinModel
+from twinset.sampling.untilted_rows import token_weights
 
 OWNERS_AT_ONCE = 10_000
 
@@ -97,7 +98,7 @@ def token_marginals(run: FinetuningRun, base: TwinModel) -> TokenMarginals:
     marginals, event = release_token_marginals(
         run.tokens.of_units(_shown(run), numbers),
         [len(attribute.values) for attribute in schema.attributes],
-        base.token_weights(run.progress),
+        token_weights(base, run.progress),
         noise,
         run.randomness,
         run.length_bins,

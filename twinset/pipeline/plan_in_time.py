@@ -14,7 +14,7 @@ from twinset.errors import InputError
 from twinset.models.base_model import BaseModel, context_length
 from twinset.pipeline.estimate import Estimate, Speed, measure
 from twinset.progress import Progress
-from twinset.sampling.twin_model import PROMPT_ROWS
+from twinset.sampling.untilted_rows import PROMPT_ROWS
 from twinset.training.clipped_sum import WrongPrompts
 
 PLANNED_SHARE = 0.9  # of the time; the rest is for reading, accounting and saving
@@ -50,9 +50,10 @@ class PublicFacts:
         room = max(1, context_length(base.model) - self.longest_prompt)
         return self.longest_prompt + -(-3 * min(config.training.max_tokens, room) // 4)
 
-    def speed(self, plan: Plan, config: RunConfig, base: BaseModel) -> Speed:
+    def speed(self, plan: Plan, config: RunConfig, base: BaseModel, progress: Progress) -> Speed:
         """Measure this machine."""
-        speed = measure(base, config, plan, self.tokens(config, base), self.records_each)
+        tokens = self.tokens(config, base)
+        speed = measure(base, config, plan, tokens, self.records_each, progress.say)
         return replace(speed, prompts=self.prompts)
 
 
@@ -79,7 +80,7 @@ def plan_in_time(
     if not may_take_longer(plan, config, base, facts):
         return plan, facts.rows, None
     progress.say("measuring speed on this machine")
-    speed = facts.speed(plan, config, base)
+    speed = facts.speed(plan, config, base, progress)
     rows = rows_in_time(plan, config, speed, facts)
     chosen = fitted(plan, config, speed, rows)
     if rows < facts.rows:

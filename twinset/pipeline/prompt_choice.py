@@ -19,7 +19,8 @@ from twinset.models.base_model import BaseModel, context_length
 from twinset.privacy.mechanism.token_marginals import TokenMarginals
 from twinset.progress import Progress
 from twinset.sampling.decoding import attention_span
-from twinset.sampling.twin_model import PROMPT_PHASE, TwinModel
+from twinset.sampling.twin_model import TwinModel
+from twinset.sampling.untilted_rows import PROMPT_PHASE, prompt_misfit
 
 FEWEST_RECORDS = 200  # that a prompt is chosen by
 FEWEST_PRODUCT = 1000.0  # of records and ε: below, noise would choose (docs/tuning.md)
@@ -76,7 +77,7 @@ def nearest_template(
     """
     misfits = []
     for done, template in enumerate(templates, start=1):
-        misfits.append(base.misfit(template, marginals))
+        misfits.append(prompt_misfit(base, template, marginals))
         progress.count(PROMPT_PHASE, done, len(templates))
     misfits[0] -= FAVOUR
     return templates[int(np.argmin(misfits))]

@@ -1,7 +1,7 @@
 """A twin's rows in groups that are drawn by themselves: what is drawn already is drawn no more.
 
-Each group has random numbers of its own, so that the rows are the same whether a run was stopped or
-not, and whoever draws which group. Knows numbers of rows, and no row.
+Each group has random numbers of its own, so that the rows are the same, up to rounding, whether a
+run was stopped or not, and whoever draws which group. Knows numbers of rows, and no row.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 from twinset.data.schema import Combination
+from twinset.models.threads import on_free_cores
 from twinset.progress import Progress
 from twinset.sampling.sampler import RowGroups, Sampler
 
@@ -57,7 +58,8 @@ def draw_groups(
     for number, group in own:
         if number not in kept:
             done = partial(_report, progress, before, sum(group.values()), total)
-            kept.draw(number, sampler(number), group, done)
+            with on_free_cores(progress.say):
+                kept.draw(number, sampler(number), group, done)
         before += sum(group.values())
     return len(groups)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -33,8 +33,6 @@ from twinset.models.packed_layers import PackedLinears
 from twinset.models.teacher import Teacher
 from twinset.privacy.accounting.events import GaussianRelease
 from twinset.privacy.mechanism.length_bins import LengthBins
-from twinset.privacy.mechanism.token_marginals import TokenMarginals
-from twinset.privacy.mechanism.token_weights import TokenWeights
 from twinset.privacy.statement.guarantee import Guarantee, guarantee
 from twinset.privacy.statement.ledger import Ledger
 from twinset.progress import Progress, Silent
@@ -42,30 +40,23 @@ from twinset.release.card import TwinDescription
 from twinset.release.model_card import CARD, render_model_card
 from twinset.release.run_format import LEDGER, check_file_format
 from twinset.release.share import write_share
-from twinset.sampling.allocation import proportional
 from twinset.sampling.label_classifier import LabelClassifier
 from twinset.sampling.naive_bayes import NaiveBayes
 from twinset.sampling.row_shards import draw_groups, groups_of
 from twinset.sampling.sampler import RowGroups, Sampler
 from twinset.sampling.text_lengths import TextLengths
-from twinset.sampling.token_tilt import TokenTilt, expected_presence, fit_tilt, misfit
+from twinset.sampling.token_tilt import TokenTilt
 from twinset.sampling.vllm_engine import VllmEngine
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 DESCRIPTION = PRIVATE
-REFERENCE_ROWS = 256  # at most, written without a tilt to find it: no more than units
-WEIGHT_ROWS = 64  # of the base model, by which tokens are weighed before they are counted
-PROMPT_ROWS, OPENING = 32, 48  # behind each prompt that one is chosen from; tokens of such a row
-WEIGHT_PHASE, REFERENCE_PHASE = "rows of the base", "reference rows"  # as progress calls them
-PROMPT_PHASE = "prompts tried"
 NOTHING_LEARNT = (
     "no step was trained, and these rows follow no released words and lengths (`tilt=0`, or none "
     "were released): they are the base model's own, but for the shares of labels and for those "
     "that a teacher has drawn again"
 )
-REFERENCE = SamplingConfig(guidance=0.0, tilt=0.0)
 
 
 @dataclass
@@ -87,6 +78,7 @@ class TwinModel:
         teacher: tells a text's labels; None: nothing does.
         words: what tokens say of labels, beside the teacher; None: they were not counted.
         base_name: what the base model is called; no path of this machine; "" where nobody said.
+        reference: rows that it wrote without the tilt, in token ids; not saved.
     """
 
     model: Any
@@ -102,7 +94,7 @@ class TwinModel:
     teacher: Teacher | None = None
     words: NaiveBayes | None = None
     base_name: str = ""
-    _reference: dict[Combination, list[list[int]]] = field(
+    reference: dict[Combination, list[list[int]]] = field(
         default_factory=dict, repr=False, compare=False
     )
 
@@ -188,32 +180,30 @@ class TwinModel:
         )
         return write_share(folder, twin, self.ledger, description, format, guard_formulas).twin
 
-    def sampler(self, sampling: SamplingConfig, stream: int) -> Sampler:
-        """Return what draws rows, with random numbers of its own for each stream."""
-        sampling = self._settled(sampling)
-        return self._sampler(sampling, stream, bool(sampling.tilt), self._prompts)
-
-    def _sampler(
-        self,
-        sampling: SamplingConfig,
-        stream: int,
-        has_lengths: bool,
-        prompts: dict[Combination, list[int]],
-        longest: int | None = None,
+    def sampler(
+        self, sampling: SamplingConfig, stream: int, has_lengths: bool | None = None
     ) -> Sampler:
+        """Return what draws rows, with random numbers of its own for each stream.
+
+        Args:
+            sampling: decoding settings and seed.
+            stream: of random numbers.
+            has_lengths: whether rows are as long as was counted, where it was; None: those with
+                the tilt are.
+        """
+        sampling = self._settled(sampling)
+        has_lengths = bool(sampling.tilt) if has_lengths is None else has_lengths
         engine = self._vllm.decode if sampling.engine == "vllm" else None
-        model = self._fastest if engine is None else self.model
-        biases = self._biases(sampling.tilt)
         denies = self._denies if self.teacher is not None and sampling.teacher_redraws else None
         return Sampler(
-            model,
+            self.fastest if engine is None else self.model,
             self.tokenizer,
-            prompts,
+            self.prompts,
             sampling,
-            self.text_tokens if longest is None else longest,
+            self.text_tokens,
             stream,
             engine,
-            biases,
+            self._biases(sampling.tilt),
             denies,
             self._length if has_lengths and self.lengths is not None else None,
             self._packed if sampling.engine == "torch" else None,
@@ -224,7 +214,7 @@ class TwinModel:
         """Mean tokens of a row, by noisy counts; None: they are not known."""
         if self.lengths is None:
             return None
-        return self.lengths.mean(self.schema, self._shares(self.schema.combinations))
+        return self.lengths.mean(self.schema, self.shares(self.schema.combinations))
 
     def _length(self, combination: Combination, rng: np.random.Generator) -> int:
         assert self.lengths is not None
@@ -239,88 +229,17 @@ class TwinModel:
         combinations, device = self.schema.combinations, self.model.device
         return {c: (strength * self.tilt.bias(self.schema, c)).to(device) for c in combinations}
 
-    def tilt_towards(self, marginals: TokenMarginals, progress: Progress) -> None:
-        """Find the tilt with which rows have tokens as often as private texts, by noisy counts.
-
-        Some rows are written without it first, to see how often they have them.
-
-        Args:
-            marginals: released by the run; what follows from them is post-processing.
-            progress: is notified of how many rows there are.
-        """
-        rows = self.reference_rows(progress)
-        expected = self._expected(rows, self._prompts, marginals.weights)
-        self.tilt = fit_tilt(marginals, self.schema, self._shares(rows), expected)
-
-    def misfit(self, template: Template, marginals: TokenMarginals) -> float:
-        """Return how far rows behind a template's prompts are from having tokens as counted.
-
-        Openings of rows will do: they tell of rows as long as texts are. It is post-processing of
-        what was released, as `tilt_towards` is. See `token_tilt.misfit`.
-        """
-        prompts = prompt_tokens(template, self.schema.combinations, self.tokenizer)
-        rows = self._untilted(PROMPT_ROWS, prompts, longest=min(OPENING, self.text_tokens))
-        expected = self._expected(rows, prompts, marginals.weights)
-        if self.lengths is not None:
-            whole = partial(self.lengths.chance_in_whole, self.schema)
-            mean = {c: float(np.mean([len(ids) for ids in rows[c]])) for c in rows}
-            expected = {c: whole(c, chance, mean[c]) for c, chance in expected.items()}
-        return misfit(marginals, self.schema, self._shares(self.schema.combinations), expected)
-
-    def _expected(
-        self,
-        rows: Mapping[Combination, list[list[int]]],
-        prompts: Mapping[Combination, list[int]],
-        weights: TokenWeights,
-    ) -> dict[Combination, np.ndarray]:
-        """Return the chance (V,) of each token to be in a row, by label: `expected_presence`."""
-        return {
-            c: expected_presence(self._fastest, prompts[c], ids, weights) for c, ids in rows.items()
-        }
-
-    def token_weights(self, progress: Progress) -> TokenWeights:
-        """Return weights with which tokens are to be counted in texts like this model's rows."""
-        end, prompts = self.tokenizer.eos_token_id, self._prompts
-        rows = self._untilted(WEIGHT_ROWS, prompts, partial(progress.count, WEIGHT_PHASE))
-        equal = TokenWeights.equal(self.model.config.vocab_size, end)
-        expected = self._expected(rows, prompts, equal)
-        parts = [share * expected[c] for c, share in self._shares(rows).items()]
-        return TokenWeights.from_frequencies(np.sum(parts, 0), end)
-
-    def _shares(self, combinations: Collection[Combination]) -> dict[Combination, float]:
+    def shares(self, combinations: Collection[Combination]) -> dict[Combination, float]:
+        """Return what share of these rows each label combination has, by noisy counts."""
         total = sum(self.label_counts[c] for c in combinations) or 1
         return {c: self.label_counts[c] / total for c in combinations}
-
-    def reference_rows(self, progress: Progress) -> dict[Combination, list[list[int]]]:
-        """Return token ids of rows, by label, as the model writes them without a tilt.
-
-        They are as public as all that is drawn from it, and no row is refused: a run must not end
-        here, with its model trained and not yet saved.
-        """
-        if not self._reference:
-            count = partial(progress.count, REFERENCE_PHASE)
-            self._reference = self._untilted(REFERENCE_ROWS, self._prompts, count)
-        return self._reference
-
-    def _untilted(
-        self,
-        most: int,
-        prompts: dict[Combination, list[int]],
-        count: Callable[[int, int, float], None] = lambda done, total, share: None,
-        longest: int | None = None,
-    ) -> dict[Combination, list[list[int]]]:
-        total = min(most, self.ledger.records)
-        wanted = {c: n for c, n in proportional(self.label_counts, total).items() if n}
-        sampling, is_whole = self._settled(REFERENCE), longest is None  # and as long as was counted
-        draw = self._sampler(sampling, 0, is_whole, prompts, longest)
-        return draw.drafts(wanted, lambda done, share: count(done, total, share))
 
     @cached_property
     def questions(self) -> Questions:
         """What asks the model about a text's labels."""
         names = [attribute.name for attribute in self.schema.attributes]
         layer = self.teacher.layer if self.teacher else None
-        return Questions(self._fastest, self.tokenizer, names, layer, self._packed)
+        return Questions(self.fastest, self.tokenizer, names, layer, self._packed)
 
     def classify(self, texts: Sequence[str]) -> pd.DataFrame:
         """Return the labels that private teacher and counts of tokens give to texts, a column each.
@@ -364,7 +283,7 @@ class TwinModel:
     def _value_shares(self) -> list[np.ndarray]:
         """Share of each value, (K,) for each attribute, by noisy counts."""
         found = [np.zeros(classes) for classes in self._classes]
-        for combination, share in self._shares(self.schema.combinations).items():
+        for combination, share in self.shares(self.schema.combinations).items():
             for each, number in zip(found, self.schema.value_numbers(combination), strict=True):
                 each[number] += share
         return found
@@ -383,18 +302,20 @@ class TwinModel:
         return [len(attribute.values) for attribute in self.schema.attributes]
 
     @property
-    def _prompts(self) -> dict[Combination, list[int]]:
+    def prompts(self) -> dict[Combination, list[int]]:
+        """Token ids of every label combination's prompt."""
         return prompt_tokens(self.template, self.schema.combinations, self.tokenizer)
 
     @cached_property
-    def _fastest(self) -> Any:
+    def fastest(self) -> Any:
+        """The model as it writes and reads fastest."""
         from twinset.models.precision import fastest
 
         return fastest(self.model)
 
     @cached_property
     def _packed(self) -> PackedLinears:
-        return PackedLinears(self._fastest)
+        return PackedLinears(self.fastest)
 
     @cached_property
     def _vllm(self) -> VllmEngine:
