@@ -84,8 +84,10 @@ class ProcessGroup:
 
 
 @contextmanager
-def process_group(count: int) -> Iterator[ProcessGroup | None]:
+def process_group(count: int, threads: int | None = None) -> Iterator[ProcessGroup | None]:
     """Start `count` - 1 more processes and yield the group; None where this one is alone.
+
+    Each has `threads` threads; None: its share of the cores.
 
     Under `accelerate launch` or `torchrun` the processes are there already, `count` is not looked
     at, and all but rank 0 are to call `twinset.pipeline.worker.worker_loop`.
@@ -105,7 +107,7 @@ def process_group(count: int) -> Iterator[ProcessGroup | None]:
     elif count == 1:
         yield None
     else:
-        with _started(count) as group:
+        with _started(count, threads or threads_each(count)) as group:
             yield group
 
 
@@ -131,10 +133,9 @@ def _launched() -> int:
 
 
 @contextmanager
-def _started(count: int) -> Iterator[ProcessGroup]:
+def _started(count: int, threads: int) -> Iterator[ProcessGroup]:
     import torch
 
-    threads = threads_each(count)
     own = torch.get_num_threads()
     with TemporaryDirectory(prefix="twinset-group-") as folder:
         meeting = str(Path(folder, "meeting"))

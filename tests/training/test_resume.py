@@ -197,9 +197,10 @@ def test_a_prompt_that_was_chosen_is_not_chosen_again(generate, killed, monkeypa
     """Steps before and after would be behind two prompts, if rounding tipped the balance."""
     kind = "a question"
     monkeypatch.setattr(prompt_choice, "FEWEST_RECORDS", 1)
-    monkeypatch.setattr(TwinModel, "misfit", lambda self, t, _: 99.0 * (kind not in t.pattern))
+    misfits = lambda base, t, marginals: 99.0 * (kind not in t.pattern)  # noqa: E731
+    monkeypatch.setattr(prompt_choice, "prompt_misfit", misfits)
     killed(3)
-    monkeypatch.setattr(TwinModel, "misfit", lambda self, *given: die())
+    monkeypatch.setattr(prompt_choice, "prompt_misfit", lambda *given: die())
     assert generate("--resume").code == 0
     assert kind in TwinModel.load("r").template.pattern
     assert kind in Path("r/share/README.md").read_text("utf-8")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from twinset.errors import InputError
@@ -17,6 +18,13 @@ if TYPE_CHECKING:
 AUTO, CPU, CUDA, MPS = "auto", "cpu", "cuda", "mps"
 LOCAL_RANK, LOCAL_SIZE = "LOCAL_RANK", "LOCAL_WORLD_SIZE"  # of a process, as launchers call it
 # Else a matrix product may add in another order from one call to the next.
+CONTAINER_MEMORY = (  # limit and use, by control groups of version 2 and 1
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+    (
+        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+        "/sys/fs/cgroup/memory/memory.usage_in_bytes",
+    ),
+)
 REPEATABLE = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 
 
@@ -116,6 +124,17 @@ def peak_memory(device: torch.device) -> float:
         return torch.cuda.max_memory_allocated(device) / 1e9
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # in kilobytes, on macOS bytes
     return peak / (1e9 if sys.platform == "darwin" else 1e6)
+
+
+def free_memory() -> float:
+    """Return how many gigabytes this machine, or this container of it, has left."""
+    import psutil
+
+    found = psutil.virtual_memory().available
+    for most, used in CONTAINER_MEMORY:
+        with suppress(OSError, ValueError):  # there is none, or without a limit
+            found = min(found, int(Path(most).read_text()) - int(Path(used).read_text()))
+    return max(0, found) / 1e9
 
 
 def memory_for_rows(device: torch.device) -> int:

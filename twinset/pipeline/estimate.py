@@ -30,12 +30,14 @@ from twinset.models.perplexity import TOKENS_AT_ONCE, nats_per_token
 from twinset.models.precision import copy_in, execution, fastest, frozen_dtype, fuse
 from twinset.models.teacher import PHASE as TEACHER_PHASE
 from twinset.models.threads import on_free_cores
+from twinset.pipeline.row_processes import writers
 from twinset.policies import MechanismParams, make_policy
 from twinset.privacy.clipping import ClippingEngine, Sequences
 from twinset.privacy.clipping.execution import is_out_of_memory
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.sampling.decoding import Request, prompt_states, seconds_of_tokens
 from twinset.sampling.row_memory import RowMemory
+from twinset.sampling.row_shards import number_of_groups
 from twinset.sampling.sampler import READ_TOGETHER
 from twinset.sampling.untilted_rows import (
     PROMPT_PHASE,
@@ -120,6 +122,9 @@ class Speed:
         read_seconds: in which the teacher reads a private text, by itself; 0: there is no teacher.
         judge_seconds: in which it reads a row of the twin, with others.
         prompts: that one is chosen from; 0: none is.
+        writers: processes that write many rows together.
+        writer_row_seconds: of a row, by one of them.
+        writer_judge_seconds: in which it reads a row.
     """
 
     config: RunConfig
@@ -135,6 +140,9 @@ class Speed:
     read_seconds: float = 0.0
     judge_seconds: float = 0.0
     prompts: int = 0
+    writers: int = 1
+    writer_row_seconds: float = 0.0
+    writer_judge_seconds: float = 0.0
 
     def estimate(self, plan: Plan, rows: int) -> Estimate:
         """Return what a plan costs, and so many rows of the twin."""
@@ -149,7 +157,7 @@ class Speed:
             self.tokens,
             self.trained_parameters,
             training,
-            rows * self._accepted_row_seconds / processes,
+            self._sampling_seconds(rows) / processes,
             self.memory_gb,
             reference * self.row_seconds,
             min(MOST_READ, plan.records) * self.records_each * self.read_seconds,
@@ -157,12 +165,18 @@ class Speed:
             self.prompts * min(PROMPT_ROWS, plan.records) * self.row_seconds,
         )
 
-    @property
-    def _accepted_row_seconds(self) -> float:
-        """Seconds of a row of the twin, with those in its place that the teacher denied."""
-        if not (self.judge_seconds and self.config.sampling.teacher_redraws):
-            return self.row_seconds
-        return (1 + DENIED_SHARE) * (self.row_seconds + self.judge_seconds)
+    def _sampling_seconds(self, rows: int) -> float:
+        """Seconds of so many rows of the twin, by as many writers as there are groups for."""
+        writers = min(self.writers, number_of_groups(rows))
+        if writers < 2:
+            return rows * self._accepted(self.row_seconds, self.judge_seconds)
+        return rows * self._accepted(self.writer_row_seconds, self.writer_judge_seconds) / writers
+
+    def _accepted(self, row_seconds: float, judge_seconds: float) -> float:
+        """Return the seconds of a row, with those in its place that the teacher denied."""
+        if not (judge_seconds and self.config.sampling.teacher_redraws):
+            return row_seconds
+        return (1 + DENIED_SHARE) * (row_seconds + judge_seconds)
 
     def at(self, tokens: int) -> Speed:
         """Return the same for records of another length, as if each token took the same."""
@@ -176,6 +190,8 @@ class Speed:
             row_seconds=share * self.row_seconds,
             read_seconds=share * self.read_seconds,
             judge_seconds=share * self.judge_seconds,
+            writer_row_seconds=share * self.writer_row_seconds,
+            writer_judge_seconds=share * self.writer_judge_seconds,
         )
 
     def _filler(self, plan: Plan) -> float:
@@ -217,8 +233,14 @@ def _threads_of_one(processes: int, say: Callable[[str], object]) -> Iterator[No
         with on_free_cores(say):
             yield
         return
+    with _threads(threads_each(processes)):
+        yield
+
+
+@contextmanager
+def _threads(number: int) -> Iterator[None]:
     own = torch.get_num_threads()
-    torch.set_num_threads(threads_each(processes))
+    torch.set_num_threads(number)
     try:
         yield
     finally:
@@ -231,8 +253,8 @@ def _measured(
     loaded = peak_memory(base.model.device)
     copied = fuse(copy_in(base.model, frozen_dtype(config)))
     writer = fastest(fuse(copy_in(copied, copied.dtype)))  # without adapters, as rows are written
-    row_seconds, read_seconds, judge_seconds = _writing(writer, base.tokenizer, config, tokens)
-    row_bytes = _row_bytes(writer, config, tokens)
+    memory_gb = loaded + _row_bytes(writer, config, tokens) / 1e9
+    writing = _writing(writer, base.tokenizer, config, tokens, memory_gb)
     adaptive = config.policy.noise_policy == "adaptive"
     weigh_seconds = _weigh_seconds(copied, tokens) if adaptive else 0.0
     model = trainable(copied, config.training)
@@ -252,24 +274,33 @@ def _measured(
         record_seconds=record_seconds,
         noise_seconds=noise_seconds,
         weigh_seconds=weigh_seconds,
-        row_seconds=row_seconds,
-        memory_gb=max(peak_memory(base.model.device), loaded + row_bytes / 1e9),
-        read_seconds=read_seconds,
-        judge_seconds=judge_seconds,
+        memory_gb=max(peak_memory(base.model.device), memory_gb),
+        **writing,
     )
 
 
 def _writing(
-    model: Any, tokenizer: Any, config: RunConfig, tokens: int
-) -> tuple[float, float, float]:
-    """Return the seconds of a row, of a private text that is read, and of a row that is read."""
-    packed = PackedLinears(model)
-    row_seconds = _probed(_row_seconds(model, config, tokens, packed), ROW_PROBES)
-    if not config.privacy.teacher_share:
-        return row_seconds, 0.0, 0.0
+    model: Any, tokenizer: Any, config: RunConfig, tokens: int, gigabytes: float
+) -> dict[str, Any]:
+    """Return what `Speed` says of the writing and reading of texts."""
+    packed, has_teacher = PackedLinears(model), bool(config.privacy.teacher_share)
     questions = Questions(model, tokenizer, ("label",), packed=packed)
-    alone = _probed(_read_seconds(questions, tokens, 1), READ_PROBES)
-    return row_seconds, alone, _probed(_read_seconds(questions, tokens, READ_TOGETHER), 1)
+
+    def row() -> float:
+        return _probed(_row_seconds(model, config, tokens, packed), ROW_PROBES)
+
+    def judge() -> float:
+        return _probed(_read_seconds(questions, tokens, READ_TOGETHER), 1) if has_teacher else 0.0
+
+    found: dict[str, Any] = {"row_seconds": row(), "judge_seconds": judge()}
+    if has_teacher:
+        found["read_seconds"] = _probed(_read_seconds(questions, tokens, 1), READ_PROBES)
+    threads = torch.get_num_threads() if world_size(config.speed.processes) == 1 else 1
+    most = writers(threads, config.sampling, model.device, gigabytes)
+    if most > 1:  # one of them, while nobody else writes
+        with _threads(1):
+            found |= {"writer_row_seconds": row(), "writer_judge_seconds": judge()}
+    return found | {"writers": most}
 
 
 def _probed(seconds: Generator[float], times: int) -> float:

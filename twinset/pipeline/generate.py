@@ -10,7 +10,6 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -27,6 +26,7 @@ from twinset.pipeline.hold_out import keep_held_out
 from twinset.pipeline.plan_lines import report_cost, report_plan
 from twinset.pipeline.prepare import Prepared, prepare
 from twinset.pipeline.request import OutputPaths, Source
+from twinset.pipeline.row_processes import RowsToDraw, draw_by_processes
 from twinset.pipeline.run_folder import (
     RunFolder,
     check_free,
@@ -42,7 +42,6 @@ from twinset.pipeline.twin_rows import (
     drawn_rows,
     row_counts,
     rows_by_released_length,
-    sampling_message,
 )
 from twinset.privacy.statement.wording import SPENT
 from twinset.progress import Progress
@@ -51,7 +50,6 @@ from twinset.release.run_format import LEDGER, check_file_format
 from twinset.release.share import PRIVACY
 from twinset.sampling.allocation import RowsRequest, explicit
 from twinset.sampling.decoding import check_decoding
-from twinset.sampling.row_shards import draw_groups
 from twinset.sampling.sampler import RowGroups
 from twinset.sampling.twin_model import DESCRIPTION, TwinModel
 from twinset.sampling.vllm_engine import check_engine
@@ -86,11 +84,8 @@ def generate(
             counts = row_counts(model, asked, prepared.counts, progress)
             folder = run.internal / UNFINISHED / "rows"
             rows = drawn_rows(folder, config.sampling, counts)
-            if group:
-                group.broadcast_message(sampling_message(run.model, counts, config, folder))
-                draw = partial(model.sampler, config.sampling)
-                draw_groups(draw, counts, progress, rows, group.rank, group.size)
-                group.barrier()
+            to_draw = RowsToDraw(run.model, config.speed.device, config.sampling, counts, folder)
+            draw_by_processes(model, to_draw, progress, group)
             twin = _write_twin(
                 model, counts, config.sampling, paths, run.share, source.name, progress, rows
             )
@@ -142,8 +137,11 @@ def sample_only(
         )
     model = TwinModel.load(folder, device)
     counts = row_counts(model, asked, explicit(model.schema, asked), progress)
-    with _share_folder(folder, paths) as share:
-        twin = _write_twin(model, counts, sampling, paths, share, "", progress)
+    with _share_folder(folder, paths) as share, TemporaryDirectory() as drawn:
+        to_draw = RowsToDraw(folder, device, sampling, counts, Path(drawn))
+        draw_by_processes(model, to_draw, progress, None)
+        rows = RowGroups(to_draw.folder)
+        twin = _write_twin(model, counts, sampling, paths, share, "", progress, rows)
         if paths.output is not None:
             publish(share, paths.output, paths.overwrite)
     twin = paths.output or folder / "share" / twin.name

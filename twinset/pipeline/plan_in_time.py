@@ -122,8 +122,8 @@ def rows_by_length(planned: int, usual: int, plan: Plan, speed: Speed, tokens: f
         tokens: of a row with its prompt.
     """
     seconds = speed.estimate(plan, planned).sampling_seconds
-    each = speed.at(max(1, round(tokens))).estimate(plan, 1).sampling_seconds
-    return max(planned, min(usual, int(seconds / each)))
+    all_of_them = speed.at(max(1, round(tokens))).estimate(plan, usual).sampling_seconds
+    return max(planned, min(usual, int(usual * seconds / all_of_them)))
 
 
 def may_take_longer(plan: Plan, config: RunConfig, base: BaseModel, facts: PublicFacts) -> bool:

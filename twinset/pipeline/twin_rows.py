@@ -7,9 +7,8 @@ import shutil
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
-from twinset.config import RunConfig, SamplingConfig
+from twinset.config import SamplingConfig
 from twinset.data.schema import Combination
 from twinset.errors import DAMAGED
 from twinset.files.atomic import write_json
@@ -24,6 +23,7 @@ from twinset.sampling.allocation import (
     usual_rows,
     values_without_rows,
 )
+from twinset.sampling.row_shards import number_of_groups
 from twinset.sampling.sampler import RowGroups
 from twinset.sampling.twin_model import TwinModel
 
@@ -79,6 +79,7 @@ def drawn_rows(folder: Path, sampling: SamplingConfig, counts: dict[Combination,
     drawn_with = {
         "sampling": {k: v for k, v in asdict(sampling).items() if k not in SPEED_ONLY},
         "counts": [[list(combination), rows] for combination, rows in counts.items()],
+        "groups": number_of_groups(sum(counts.values())),
     }
     path = folder / "drawn-with.json"
     with suppress(*DAMAGED):
@@ -88,17 +89,3 @@ def drawn_rows(folder: Path, sampling: SamplingConfig, counts: dict[Combination,
     folder.mkdir(parents=True)
     write_json(path, drawn_with)
     return RowGroups(folder)
-
-
-def sampling_message(
-    model: Path, counts: dict[Combination, int], config: RunConfig, rows: Path
-) -> dict[str, Any]:
-    """Return what the other ranks need to draw their share of the twin's rows."""
-    return {
-        "task": "sample",
-        "model": str(model),
-        "device": config.speed.device,
-        "sampling": asdict(config.sampling),
-        "counts": [[list(combination), number] for combination, number in counts.items()],
-        "rows": str(rows),
-    }

@@ -9,26 +9,40 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from itertools import pairwise
 
 from twinset.data.schema import Combination
 from twinset.models.threads import on_free_cores
 from twinset.progress import Progress
 from twinset.sampling.sampler import RowGroups, Sampler
 
-GROUP_ROWS = 2048
+GROUP_ROWS = 2048  # at most
+LEAST_ROWS, LEAST_GROUPS = 512, 8  # so many groups, where they have so many rows each
 
 
 def groups_of(
     counts: Mapping[Combination, int],
 ) -> Iterator[dict[Combination, int]]:
-    """Yield how many rows of each combination a group has, `GROUP_ROWS` together.
+    """Yield how many rows of each combination a group has; all have about as many.
 
-    >>> list(groups_of({("bad",): 3000, ("good",): 2}))
-    [{('bad',): 2048}, {('bad',): 952, ('good',): 2}]
+    >>> list(groups_of({("bad",): 1000, ("good",): 50}))
+    [{('bad',): 525}, {('bad',): 475, ('good',): 50}]
     """
     each = [combination for combination, count in counts.items() for _ in range(count)]
-    for start in range(0, len(each), GROUP_ROWS):
-        yield dict(Counter(each[start : start + GROUP_ROWS]))
+    groups = number_of_groups(len(each))
+    edges = [len(each) * number // groups for number in range(groups + 1)] if groups else []
+    for start, end in pairwise(edges):
+        yield dict(Counter(each[start:end]))
+
+
+def number_of_groups(rows: int) -> int:
+    """Return how many groups so many rows are in: enough for processes to share them evenly.
+
+    >>> [number_of_groups(rows) for rows in (0, 1, 1000, 1100, 3000, 6000, 20_000)]
+    [0, 1, 1, 2, 5, 8, 10]
+    """
+    shared = min(LEAST_GROUPS, rows // LEAST_ROWS)
+    return max(-(-rows // GROUP_ROWS), shared, int(rows > 0))
 
 
 def draw_groups(
@@ -53,11 +67,11 @@ def draw_groups(
         How many groups the rows are in, whoever draws them.
     """
     groups = list(enumerate(groups_of(counts)))
-    own = groups[rank::size]
-    total, before = sum(sum(group.values()) for _, group in own), 0
+    own, before = groups[rank::size], 0
+    total, of_all = (sum(sum(group.values()) for _, group in some) for some in (own, groups))
     for number, group in own:
         if number not in kept:
-            done = partial(_report, progress, before, sum(group.values()), total)
+            done = partial(_report, progress, before, sum(group.values()), total, of_all)
             with on_free_cores(progress.say):
                 kept.draw(number, sampler(number), group, done)
         before += sum(group.values())
@@ -65,6 +79,14 @@ def draw_groups(
 
 
 def _report(
-    progress: Progress, before: int, of_group: int, total: int, rows: int, share: float
+    progress: Progress,
+    before: int,
+    of_group: int,
+    total: int,
+    of_all: int,
+    rows: int,
+    share: float,
 ) -> None:
-    progress.count("rows", before + rows, total, (before + share * of_group) / total)
+    """Report rows as if other processes had come as far with theirs."""
+    done = (before + rows) * of_all // total
+    progress.count("rows", done, of_all, (before + share * of_group) / total)
