@@ -18,7 +18,7 @@ from twinset.models.precision import fuse
 from twinset.privacy.clipping import ClippingEngine, Execution, Sequences
 from twinset.privacy.clipping.execution import KEPT_BYTES
 from twinset.privacy.clipping.output_head import residuals
-from twinset.privacy.mechanism.noise import add_gaussian_
+from twinset.privacy.mechanism.noise import add_gaussian_to_each_
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.training.mismatch_loss import MismatchLoss
 
@@ -133,7 +133,8 @@ def ours(model: Any, work: Work, kept_bytes: int = KEPT_BYTES) -> Made:
     def step() -> None:
         engine.zero()
         engine.add(sequences, UNIT_LOSS)
+        add_gaussian_to_each_(engine.sums, work.noise, randomness)
         for parameter, total in zip(engine.parameters, engine.sums, strict=True):
-            parameter.grad = add_gaussian_(total, work.noise, randomness).to(parameter.dtype)
+            parameter.grad = total.to(parameter.dtype)
 
     return Made(step)

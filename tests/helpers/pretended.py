@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -33,6 +34,15 @@ aten = torch.ops.aten
 MOVES = {aten._to_copy, aten.copy_}  # between devices, as asked
 # values, and tensors whose length follows from values
 READS = {aten._local_scalar_dense, aten.nonzero, aten._unique2}
+
+
+def exact_root(numbers: Tensor) -> Tensor:
+    """A GPU's root is that of IEEE 754, as NumPy's is; PyTorch's on a processor may be a bit off."""
+    with np.errstate(invalid="ignore"):
+        return torch.from_numpy(np.asarray(np.sqrt(numbers.numpy())))
+
+
+EXACT = {aten.sqrt.default: exact_root}
 
 
 class Mixed(RuntimeError):
@@ -87,7 +97,7 @@ def computed(func, args, kwargs, reads: Counter):
         _refuse_mixed(func, tensors)
     held = tree_map_only(Pretended, lambda t: t.held, (args, kwargs))
     held = tree_map_only(torch.device, lambda _: torch.device("cpu"), held)
-    found = func(*held[0], **held[1])
+    found = EXACT.get(func, func)(*held[0], **held[1])
     if func.overloadpacket in READS:
         reads["values"] += 1
     if func is aten.copy_.default:

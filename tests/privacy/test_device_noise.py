@@ -1,5 +1,6 @@
 """Noise made where a sum lies: its bits are ChaCha20's, its multiples those of real numbers."""
 
+import math
 import subprocess
 import sys
 
@@ -11,10 +12,10 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from tests.helpers.pretended import DEVICE, pretending
 from tests.privacy.test_gaussian_grid import pair_of, rounded, sums
 from tests.privacy.test_noise import bits_of, is_gaussian
-from twinset.privacy.mechanism import chacha20, device_noise
+from twinset.privacy.mechanism import chacha20, device_noise, noise
 from twinset.privacy.mechanism.chacha20 import BLOCKS, ChaCha20
 from twinset.privacy.mechanism.device_noise import LEAST, MARGIN, MOST, DeviceGrid, polar
-from twinset.privacy.mechanism.noise import add_gaussian_, grid_step
+from twinset.privacy.mechanism.noise import add_gaussian_, add_gaussian_to_each_, grid_step
 from twinset.privacy.mechanism.randomness import KeyStream, Randomness
 
 CPU = torch.device("cpu")
@@ -242,3 +243,37 @@ def test_a_device_with_one_other_bit_gets_its_noise_from_the_processor(monkeypat
         device_noise.is_exact_on.cache_clear()
         add_gaussian_(there.zero_(), 0.7, Randomness.for_tests(5))
         assert not torch.equal(there.cpu(), here)
+
+
+SIZES = [(3, 5), (700,), (2, 40)]
+STRETCH = [torch.linspace(0.5, 2, math.prod(size)).view(size) for size in SIZES]
+
+
+def to_each(device, scales=()):
+    totals = [torch.zeros(size).to(device) for size in SIZES]
+    add_gaussian_to_each_(totals, 1.5, Randomness.for_tests(3), [s.to(device) for s in scales])
+    return flat(totals)
+
+
+def flat(tensors):
+    return torch.cat([tensor.cpu().flatten() for tensor in tensors])
+
+
+def to_first(count, *scales):
+    total = torch.zeros(count).to(DEVICE)
+    return add_gaussian_(total, 1.5, Randomness.for_tests(3), *scales).cpu()
+
+
+def test_tensors_of_a_processor_get_their_noise_one_by_one():
+    randomness = Randomness.for_tests(3)
+    apart = [add_gaussian_(torch.zeros(size), 1.5, randomness) for size in SIZES]
+    assert torch.equal(to_each(CPU), flat(apart))
+
+
+def test_tensors_of_a_device_get_their_noise_joined(monkeypatch):
+    with pretending():
+        assert torch.equal(to_each(DEVICE), to_first(795))
+        assert torch.equal(to_each(DEVICE, STRETCH), to_first(795, flat(STRETCH).to(DEVICE)))
+        monkeypatch.setattr(noise, "JOINED", 720)  # the first two, and the last one
+        assert torch.equal(to_each(DEVICE)[:715], to_first(715))
+        assert not torch.equal(to_each(DEVICE), to_first(795))

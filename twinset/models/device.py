@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 AUTO, CPU, CUDA, MPS = "auto", "cpu", "cuda", "mps"
 LOCAL_RANK, LOCAL_SIZE = "LOCAL_RANK", "LOCAL_WORLD_SIZE"  # of a process, as launchers call it
-# Else a matrix product may add in another order from one call to the next.
 CONTAINER_MEMORY = (  # limit and use, by control groups of version 2 and 1
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
     (
@@ -25,6 +24,7 @@ CONTAINER_MEMORY = (  # limit and use, by control groups of version 2 and 1
         "/sys/fs/cgroup/memory/memory.usage_in_bytes",
     ),
 )
+# Else a matrix product may add in another order from one call to the next.
 REPEATABLE = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 
 

@@ -21,7 +21,7 @@ from twinset.privacy.accounting.events import (
     NonPrivateAccess,
     SubsampledGaussian,
 )
-from twinset.privacy.mechanism.noise import add_gaussian_
+from twinset.privacy.mechanism.noise import add_gaussian_to_each_
 
 
 class Adaptive(Uniform):
@@ -91,8 +91,7 @@ class PublishedAdaptive(Uniform):
         """Add the batch's noise in place (eq. 6)."""
         scale, s = self.noise_scale(records), self._params
         self._scales.append(scale)
-        for total in sums:
-            add_gaussian_(total, scale * s.noise_std, s.randomness)
+        add_gaussian_to_each_(sums, scale * s.noise_std, s.randomness)
         return sums, self.event
 
     def state(self) -> dict[str, Any]:

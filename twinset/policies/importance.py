@@ -18,7 +18,7 @@ from twinset.policies.mechanism_params import MechanismParams
 from twinset.policies.uniform import Uniform
 from twinset.privacy.accounting.events import Event, SubsampledGaussian
 from twinset.privacy.clipping.gradient_uses import Scale
-from twinset.privacy.mechanism.noise import add_gaussian_
+from twinset.privacy.mechanism.noise import add_gaussian_to_each_
 
 
 class Importance(Uniform):
@@ -141,9 +141,7 @@ class PublishedImportance(Importance):
     def release(self, sums: list[Tensor], records: Sequence[int]) -> tuple[list[Tensor], Event]:
         """Add stretched noise in place."""
         scales, params = self.noise_scales(), self._params
-        for i, total in enumerate(sums):
-            own = scales[i] if scales else None
-            add_gaussian_(total, params.noise_std, params.randomness, own)
+        add_gaussian_to_each_(sums, params.noise_std, params.randomness, scales)
         self._note([s.mean() for s in scales] or [torch.ones(())] * len(sums))
         return sums, self.event
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from twinset.policies.mechanism_params import MechanismParams
 from twinset.privacy.accounting.events import Event, NonPrivateAccess, SubsampledGaussian
 from twinset.privacy.clipping.gradient_uses import Scale
-from twinset.privacy.mechanism.noise import add_gaussian_
+from twinset.privacy.mechanism.noise import add_gaussian_to_each_
 
 
 class Uniform:
@@ -51,8 +51,7 @@ class Uniform:
     def release(self, sums: list[Tensor], records: Sequence[int]) -> tuple[list[Tensor], Event]:
         """Add noise in place; return the noisy sums and the event spent."""
         if std := self._params.noise_std:
-            for total in sums:
-                add_gaussian_(total, std, self._params.randomness)
+            add_gaussian_to_each_(sums, std, self._params.randomness)
         return sums, self.event
 
     def update_statistics(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:

@@ -20,6 +20,7 @@ from twinset.privacy.clipping.execution import (
 from twinset.privacy.clipping.gradient_uses import (
     EmbeddingUse,
     Scale,
+    UnitWeights,
     Use,
     Workspace,
     accumulation_dtype,
@@ -191,12 +192,13 @@ class UnitClipping:
 
     def _add_scaled(self, scales: Tensor) -> None:
         """Add Σ scaleᵢ gᵢ to the sums, and let go of each parameter's uses on the way."""
-        if not bool((scales != 0).any()):
+        weights = UnitWeights.of(scales)
+        if not weights.any:
             return
         for parameter, total in zip(self.parameters, self._sums, strict=True):
             beta = 0 if self._undefined else 1
             for use in self._capture.uses.pop(id(parameter)):
-                use.add_to(total, scales, beta)
+                use.add_to(total, weights, beta)
                 beta = 1
         self._undefined = False
 

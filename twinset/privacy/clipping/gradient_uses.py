@@ -30,6 +30,35 @@ FORM_ANYWAY = 1.0  # here forming is cheaper even where the gradient cannot be k
 CANCELLATION = 1e-4
 
 
+@dataclass(frozen=True)
+class UnitWeights:
+    """What each unit's gradient is multiplied by.
+
+    Args:
+        all: (B,).
+        kept: numbers of the units whose weight is not zero; None: they all are.
+    """
+
+    all: Tensor
+    kept: Tensor | None = None
+
+    @classmethod
+    def of(cls, weights: Tensor) -> UnitWeights:
+        """Look once which of the weights (B,) are zero: a GPU is waited for at each look."""
+        kept = weights.nonzero().squeeze(1)
+        return cls(weights, None if len(kept) == len(weights) else kept)
+
+    @property
+    def any(self) -> bool:
+        """Whether one is not zero."""
+        return self.kept is None or len(self.kept) > 0
+
+    def of_kept(self, *parts: Tensor) -> tuple[Tensor, ...]:
+        """Return what belongs to the units whose weight is not zero, and these weights."""
+        all_parts = (*parts, self.all)
+        return all_parts if self.kept is None else tuple(x[self.kept] for x in all_parts)
+
+
 class Use(Protocol):
     """One use of one parameter in the forward pass of a physical batch of B units."""
 
@@ -41,7 +70,7 @@ class Use(Protocol):
         """Return (stop - start, *parameter shape), the gradients of units start … stop-1."""
         ...
 
-    def add_to(self, total: Tensor, weights: Tensor, beta: int = 1) -> None:
+    def add_to(self, total: Tensor, weights: UnitWeights, beta: int = 1) -> None:
         """Make total beta · total + Σ weightsᵢ · gradientᵢ; beta is 1, or 0 for an undefined total.
 
         Units of weight zero are left out, so they may be NaN.
@@ -174,13 +203,11 @@ class FormedUse:
         """See `Use`."""
         return self.gradients[start:stop]
 
-    def add_to(self, total: Tensor, weights: Tensor, beta: int = 1) -> None:
+    def add_to(self, total: Tensor, weights: UnitWeights, beta: int = 1) -> None:
         """See `Use`."""
-        gradients, kept = self.gradients, weights != 0
-        if not bool(kept.all()):
-            gradients, weights = gradients[kept], weights[kept]
+        gradients, own = weights.of_kept(self.gradients)
         columns = gradients.reshape(len(gradients), total.numel()).t()
-        total.view(-1).addmv_(columns, weights.to(total.dtype), beta=beta)
+        total.view(-1).addmv_(columns, own.to(total.dtype), beta=beta)
 
 
 def bias_use(b: Tensor) -> FormedUse:
@@ -222,13 +249,13 @@ class EmbeddingUse:
         table.index_add_(0, rows.reshape(-1), b.flatten(0, 1))
         return table.view(-1, self.size, b.shape[2])
 
-    def add_to(self, total: Tensor, weights: Tensor, beta: int = 1) -> None:
+    def add_to(self, total: Tensor, weights: UnitWeights, beta: int = 1) -> None:
         """See `Use`."""
         if not beta:
             total.zero_()
-        kept = weights != 0
-        b = self.b[kept] * weights[kept].to(total.dtype)[:, None, None]
-        total.index_add_(0, self.ids[kept].reshape(-1), b.flatten(0, 1).to(total.dtype))
+        ids, b, own = weights.of_kept(self.ids, self.b)
+        b = b * own.to(total.dtype)[:, None, None]
+        total.index_add_(0, ids.reshape(-1), b.flatten(0, 1).to(total.dtype))
 
 
 def cancels(squared: Tensor, size: Tensor, dtype: torch.dtype) -> Tensor:
@@ -307,12 +334,10 @@ class MatrixUse:
         """See `Use`."""
         return torch.bmm(self.left[start:stop].transpose(1, 2), self.right[start:stop])
 
-    def add_to(self, total: Tensor, weights: Tensor, beta: int = 1) -> None:
+    def add_to(self, total: Tensor, weights: UnitWeights, beta: int = 1) -> None:
         """See `Use`. The factors share memory with other layers' and are never changed in place."""
-        left, right, kept = self.left, self.right, weights != 0
-        if not bool(kept.all()):
-            left, right, weights = left[kept], right[kept], weights[kept]
-        per_token = weights.to(total.dtype)[:, None, None]
+        left, right, own = weights.of_kept(self.left, self.right)
+        per_token = own.to(total.dtype)[:, None, None]
         if left.shape[2] < right.shape[2]:
             left = torch.mul(left, per_token, out=self._scratch(left))
         else:

@@ -20,6 +20,7 @@ from twinset.privacy.clipping.gradient_uses import (
     PLAIN,
     EmbeddingUse,
     Scale,
+    UnitWeights,
     Workspace,
     accumulation_dtype,
     cancels,
@@ -31,6 +32,11 @@ from twinset.privacy.clipping.gradient_uses import (
 # logits for a vocabulary of 49,152.
 PIECE = 512
 CACHED = 1 << 19  # float32 numbers that stay in a processor's cache from one pass to the next
+
+
+def _rows_at_once(weight: Tensor) -> int:
+    """Return of how many tokens logits are passed over together: on a GPU all of a piece."""
+    return max(1, CACHED // len(weight)) if weight.is_cpu else PIECE
 
 
 def piece_of(room: int) -> int:
@@ -59,7 +65,7 @@ def residuals(hidden: Tensor, weight: Tensor, targets: Tensor, q: Tensor, low: T
     """
     torch.mm(hidden, weight.t(), out=low)
     losses = torch.empty(len(hidden), dtype=q.dtype, device=q.device)
-    step = max(1, CACHED // len(weight))
+    step = _rows_at_once(weight)
     for start in range(0, len(hidden), step):
         rows = slice(start, min(start + step, len(hidden)))
         some = q[rows] if len(q) == len(hidden) else q[: rows.stop - start]
@@ -145,7 +151,7 @@ class HeadUse:
         window = whole_pieces(longest, self.piece) + self.piece  # a unit may begin anywhere in one
         if not self.trained:
             same = dtype == self.hidden.dtype
-            window = self.piece if same else max(1, CACHED // len(self.weight))
+            window = self.piece if same else _rows_at_once(self.weight)
         self._q = self._buffer("residuals", len(self.hidden) if self._whole else window)
         self._first = 0  # the token of Q's first row
 
@@ -243,21 +249,21 @@ class HeadUse:
             torch.mm(q.t(), self._weighted_hidden(unit), out=total)
         return out
 
-    def add_to(self, total: Tensor, weights: Tensor, beta: int = 1) -> None:
+    def add_to(self, total: Tensor, weights: UnitWeights, beta: int = 1) -> None:
         """See `Use`."""
         assert self.token_weights is not None
-        lengths = torch.tensor(self.offsets, device=weights.device).diff()
+        lengths = torch.tensor(self.offsets, device=weights.all.device).diff()
         per_token = self.token_weights[: self.offsets[-1]]
-        per_token = per_token * weights.to(total.dtype).repeat_interleave(lengths)
+        per_token = per_token * weights.all.to(total.dtype).repeat_interleave(lengths)
         for a, b in self._spans(weights):
             h = self._inputs(a, b, total.dtype) * per_token[a:b, None]
             total.addmm_(self._again(a, b).t(), h, beta=beta)
             beta = 1
 
-    def _spans(self, weights: Tensor) -> Iterator[tuple[int, int]]:
+    def _spans(self, weights: UnitWeights) -> Iterator[tuple[int, int]]:
         """Yield spans of tokens that cover all units whose weight is not zero, and no other."""
-        if not bool((weights != 0).all()):
-            yield from (self._span(unit) for unit in weights.nonzero().squeeze(1).tolist())
+        if weights.kept is not None:
+            yield from (self._span(unit) for unit in weights.kept.tolist())
             return
         last = self.offsets[-1]
         step = last if self._whole else self.piece
