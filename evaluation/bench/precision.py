@@ -22,6 +22,7 @@ from evaluation.bench.runner import RESULTS, Output, Rounds, Threads
 from evaluation.bench.shares import shares, shares_table
 from evaluation.markdown import facts, page, publish, table
 from twinset.config import SpeedConfig
+from twinset.config.run_config import PHYSICAL_TOKENS
 from twinset.data.schema import Combination
 from twinset.data.tokenization import TokenisedRecords
 from twinset.models.precision import fuse
@@ -111,7 +112,7 @@ def _ordinary(model: Any, records: TokenisedRecords) -> Callable[[], object]:
     rows = records.sequences(range(len(records)), WRONG.count, (0, 1))
     used = int(rows.loss_mask.nonzero()[:, 1].max()) + 1
     ids, labels = rows.input_ids[:, :used], rows.input_ids.masked_fill(~rows.loss_mask, -100)
-    at_once = max(1, SpeedConfig().physical_tokens // used)
+    at_once = max(1, PHYSICAL_TOKENS // used)
 
     def step() -> None:
         model.zero_grad()

@@ -37,7 +37,7 @@ READS = {aten._local_scalar_dense, aten.nonzero, aten._unique2}
 
 
 def exact_root(numbers: Tensor) -> Tensor:
-    """A GPU's root is that of IEEE 754, as NumPy's is; PyTorch's on a processor may be a bit off."""
+    """A GPU's root is that of IEEE 754, as NumPy's is; a processor's in PyTorch may not be."""
     with np.errstate(invalid="ignore"):
         return torch.from_numpy(np.asarray(np.sqrt(numbers.numpy())))
 

@@ -42,9 +42,10 @@ from twinset.privacy.clipping.batch_invariance import BatchShape, batch_interfer
 from twinset.privacy.clipping.engine import UnitClipping
 from twinset.privacy.clipping.execution import repeatable_kernels
 from twinset.privacy.clipping.gradient_uses import EmbeddingUse
-from twinset.privacy.mechanism import device_noise
+from twinset.privacy.mechanism import device_noise, noise
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.sampling import decoding, token_sampling
+from twinset.sampling.token_step import TokenStep
 from twinset.sampling.twin_model import TwinModel
 from twinset.training.clipped_sum import Batch, ClippedSum, WrongPrompts
 from twinset.training.distributed_sum import DistributedSum, follow
@@ -148,7 +149,7 @@ PLANTED = {
         "sequences.input_ids",
     ),
     "rows of an embedding": (EmbeddingUse, "squared_norms", ", device=self.ids.device", ""),
-    "mask": (decoding._Batch, "logits", "self._model.dtype, device=device", "self._model.dtype"),
+    "mask": (TokenStep, "__call__", "self.dtype, device=at.device", "self.dtype"),
     "draws": (token_sampling, "_any_token", "draw.to(weights.device)", "draw"),
     "tilt": (TwinModel, "_biases", ".to(device)", ""),
 }
@@ -331,6 +332,7 @@ def test_a_run_that_began_on_the_processor_goes_on_on_a_device(tiny_base, monkey
     begun = stepped(model(), seed=1)
     expected = stepped(model(), 2, deepcopy(begun))["parameters"]
     monkeypatch.setattr(device_noise, "is_exact_on", lambda device: False)  # of one cipher
+    monkeypatch.setattr(noise, "JOINED", 0)  # and each tensor by itself
     with pretended_gpu(monkeypatch):
         found = stepped(model().to(DEVICE), 2, begun)["parameters"]
         assert all(isinstance(p, Pretended) for p in found)

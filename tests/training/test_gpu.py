@@ -11,13 +11,18 @@ from tests.helpers.clipped import C
 from tests.helpers.commands import arguments, run_twinset
 from tests.training.test_device import OPTIONS, fitted
 from twinset.config import SamplingConfig
+from twinset.models.base_model import load_base
+from twinset.models.hidden_states import Questions
 from twinset.models.precision import fuse
+from twinset.models.record_states import states_of_records
 from twinset.privacy.clipping import ClippingEngine
 from twinset.privacy.clipping.batch_invariance import BatchShape, batch_interference
 from twinset.privacy.clipping.execution import FAST
 from twinset.privacy.mechanism.device_noise import DeviceGrid, grid_steps, is_exact_on
 from twinset.privacy.mechanism.noise import add_gaussian_
 from twinset.privacy.mechanism.randomness import Randomness
+from twinset.sampling import decoding
+from twinset.sampling.recorded_steps import COMPARED, RecordedSteps
 from twinset.sampling.token_sampling import next_tokens
 from twinset.sampling.twin_model import TwinModel
 
@@ -70,3 +75,43 @@ def test_two_gpus_make_one_run(tiny_base, good_table, capsys):
     made = run_twinset(capsys, *given, "--epsilon", "20", "--processes", "2", "--device", GPU)
     assert made.code == 0, made.err
     assert run_twinset(capsys, "verify", "r").code == 0
+
+
+@pytest.mark.parametrize("guidance", [0.0, 1.0])
+@pytest.mark.parametrize("folder", ["tiny_base", "tiny_llama"])
+def test_rows_from_recordings_are_those_of_the_steps_themselves(
+    request, monkeypatch, folder, guidance
+):
+    model = fuse(AutoModelForCausalLM.from_pretrained(request.getfixturevalue(folder)).to(GPU))
+    made = []
+
+    class Kept(RecordedSteps):
+        def __init__(self, step):
+            super().__init__(step)
+            made.append(self)
+
+    def rows(recorded):
+        monkeypatch.setattr(decoding, "has_graphs", lambda device: recorded)
+        config = SamplingConfig(batch_size=8, guidance=guidance)
+        prompts = [[5, 6, 7 + i % 3, 8] for i in range(21)]
+        draws = torch.Generator().manual_seed(0)
+        return decoding.generate(model.eval(), prompts, -1, 90, config, draws, prompts[::-1])
+
+    monkeypatch.setattr(decoding, "RecordedSteps", Kept)
+    assert rows(True) == rows(False)
+    assert made[0].in_use and len(made[0]._recordings) > 1
+    assert all(one.compared == COMPARED for one in made[0]._recordings.values())
+
+
+@pytest.mark.parametrize("low", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("folder", ["tiny_base", "tiny_llama"])
+def test_records_are_read_in_batches_and_no_bit_shows_their_company(request, folder, low):
+    base = load_base(str(request.getfixturevalue(folder)), dtype=low, device=GPU)
+    questions = Questions(fuse(base.model), base.tokenizer, ["mood"])
+    records = [[5 + i % 50] * (3 + i % 70) for i in range(300)]
+    together = dict(states_of_records(questions, records))
+    assert len(questions.alone) > 2 and all(questions.alone.values())
+    some = dict(states_of_records(questions, records[7:90]))
+    assert all((some[i] == together[i + 7]).all() for i in some)
+    rounded = 1e-4 if low is torch.float32 else 0.1
+    assert together[4] == pytest.approx(questions.of_tokens(records[4]), abs=rounded)

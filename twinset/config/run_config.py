@@ -179,11 +179,14 @@ class TrainingConfig:
         return self.max_minutes is not None and self.steps is None and self.batch_size is None
 
 
+PHYSICAL_TOKENS = 2048  # in memory at once, on a processor
+
+
 @dataclass(frozen=True)
 class SpeedConfig:
     """Time and memory only: nothing here changes a clipped gradient by more than rounding."""
 
-    physical_tokens: int = bounded(2048, 1, 10**8)
+    physical_tokens: int | None = bounded(None, 1, 10**8)
     physical_batch: int | None = bounded(None, 1, 10**6)
     precision: Precision = "auto"
     gradient_checkpointing: bool = False
@@ -199,9 +202,14 @@ class SpeedConfig:
             f"`device`: {self.device[:40]!r} is none of auto, cpu, cuda, cuda:N, mps",
         )
 
-    def units_at_once(self, tokens: int) -> int:
-        """Return how many units of so many tokens, padding included, are in memory at once."""
-        return self.physical_batch or max(1, self.physical_tokens // tokens)
+    def units_at_once(self, tokens: int, usual: int = PHYSICAL_TOKENS) -> int:
+        """Return how many units of so many tokens, padding included, are in memory at once.
+
+        Args:
+            tokens: of a unit.
+            usual: tokens in memory at once where the options do not say.
+        """
+        return self.physical_batch or max(1, (self.physical_tokens or usual) // tokens)
 
 
 @dataclass(frozen=True)

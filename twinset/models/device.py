@@ -6,15 +6,17 @@ Draws, noise, counts and the ledger stay on the processor, whatever computes the
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from twinset.errors import InputError
 
 if TYPE_CHECKING:
     import torch
 
+Result = TypeVar("Result")
 AUTO, CPU, CUDA, MPS = "auto", "cpu", "cuda", "mps"
 LOCAL_RANK, LOCAL_SIZE = "LOCAL_RANK", "LOCAL_WORLD_SIZE"  # of a process, as launchers call it
 CONTAINER_MEMORY = (  # limit and use, by control groups of version 2 and 1
@@ -135,6 +137,31 @@ def free_memory() -> float:
         with suppress(OSError, ValueError):  # there is none, or without a limit
             found = min(found, int(Path(most).read_text()) - int(Path(used).read_text()))
     return max(0, found) / 1e9
+
+
+def has_graphs(device: torch.device) -> bool:
+    """Return whether what a device did can be recorded and done again at one call."""
+    import torch
+
+    return device.type == CUDA and torch.cuda.is_available()
+
+
+def recorded(work: Callable[[], Result], pool: Any = None) -> tuple[Any, Result]:
+    """Have a GPU note what it is asked to do, which it does at each `replay()` of the first result.
+
+    Args:
+        work: is called once; the GPU has done the same before.
+        pool: `pool()` of an earlier recording, whose results are no longer read; None: its own.
+
+    Raises:
+        RuntimeError: the work waits for the GPU in between.
+    """
+    import torch
+
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool):
+        result = work()
+    return graph, result
 
 
 def memory_for_rows(device: torch.device) -> int:

@@ -1,7 +1,6 @@
 """What a language model makes of a text when it is asked about a label: hidden states as features.
 
-A private record is read by itself: in a batch the others would decide how its features are rounded,
-and a private regression on them rests on each record's being its own.
+Private records are for `record_states`: in a batch others decide how a text's states are rounded.
 """
 
 from __future__ import annotations
@@ -12,12 +11,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from twinset.models.base_model import context_length
+from twinset.models.device import is_cpu
 from twinset.models.packed_layers import PackedLinears
 
 QUESTION = "\n\nThe {} of this text is"
-TOKENS_AT_ONCE = 1024  # more are no faster, and longer rows' attention slower
+# More are no faster on a processor, and longer rows' attention slower; a GPU has room for them.
+TOKENS_AT_ONCE, TOKENS_ON_A_GPU = 1024, 16384
 DEPTH = 28 / 30  # of the layer that is read: the last ones are for the next token (docs/tuning.md)
 
 
@@ -39,6 +41,11 @@ class Questions:
         attributes: names of the label columns.
         layer: whose states are read, counted from 1; None: the usual one.
         packed: the model's weights, laid out to be multiplied faster; None: they are as they are.
+
+    Attributes:
+        longest: tokens that the model reads, at most.
+        vocabulary: how many tokens it knows.
+        alone: of each shape that was tried, whether its rows are read as if alone; `record_states`.
     """
 
     def __init__(
@@ -55,8 +62,10 @@ class Questions:
         questions = tokenizer(asked, add_special_tokens=False)["input_ids"]
         self._asked = [token for question in questions for token in question]
         self._ends = np.cumsum([len(question) for question in questions])
-        self._room = context_length(model) - 1 - len(self._asked)
+        self.longest, self.vocabulary = context_length(model), model.config.vocab_size
+        self._room = self.longest - 1 - len(self._asked)
         self._start = tokenizer.bos_token_id or tokenizer.eos_token_id
+        self.alone: dict[tuple[int, int], bool] = {}
 
     def tokens(self, text: str, longest: int) -> list[int]:
         """Return a text's token ids, so many at most."""
@@ -78,37 +87,60 @@ class Questions:
             found |= zip(some, self.of_batch([rows[i] for i in some]), strict=True)
         return [found[i] for i in range(len(rows))]
 
+    @property
+    def device(self) -> torch.device:
+        """Where texts are read."""
+        found: torch.device = self._model.device
+        return found
+
     def _together(self, lengths: Sequence[int]) -> Iterator[list[int]]:
         """Yield the numbers of texts that are read together, the shortest first."""
         some: list[int] = []
+        at_once = TOKENS_AT_ONCE if is_cpu(self.device) else TOKENS_ON_A_GPU
         for number in sorted(range(len(lengths)), key=lengths.__getitem__):
-            if some and (len(some) + 1) * self._read_length(lengths[number]) > TOKENS_AT_ONCE:
+            if some and (len(some) + 1) * self.read_length(lengths[number]) > at_once:
                 yield some
                 some = []
             some.append(number)
         if some:
             yield some
 
-    def _read_length(self, tokens: int) -> int:
+    def read_length(self, tokens: int) -> int:
+        """Return how many tokens are read of a text of so many, questions included."""
         return 1 + min(tokens, self._room) + len(self._asked)
 
-    @torch.inference_mode()
-    def of_batch(self, rows: Sequence[Sequence[int]]) -> np.ndarray:
-        """Return the same of several texts (B, A, d): no private records.
+    def of_batch(
+        self, rows: Sequence[Sequence[int]], shape: tuple[int, int] | None = None
+    ) -> np.ndarray:
+        """Return the same of several texts (B, A, d): no private records, unless `shape` is given.
 
         The questions follow one another in one pass. What has no room before them is not read, and
         what fills shorter rows up stands behind all that is asked: no token looks so far ahead.
+
+        Args:
+            rows: token ids of each text.
+            shape: of all that is read, rows and tokens, filler included; None: the smallest.
         """
         read = [[self._start, *ids[: self._room], *self._asked] for ids in rows]
         lengths = np.array([len(ids) for ids in read])
-        filled = [ids + [self._start] * (lengths.max() - len(ids)) for ids in read]
+        number, tokens = shape or (len(read), int(lengths.max()))
+        filled = torch.full((number, tokens), self._start)
+        for row, ids in zip(filled, read, strict=False):
+            row[: len(ids)] = torch.tensor(ids)
+        ends = torch.tensor(lengths[:, None] - len(self._asked) - 1 + self._ends)
+        places = torch.arange(len(read))[:, None].to(self.device), ends.to(self.device)
+        states = self.hidden(filled)[places]
+        found: np.ndarray = states.double().cpu().numpy()
+        return found
+
+    @torch.inference_mode()
+    def hidden(self, ids: Tensor) -> Tensor:
+        """Return the hidden states (B, T, d) of tokens (B, T) in the layer that is read."""
         with self._packed.in_use() if self._packed else nullcontext():
             passed = self._model.base_model(
-                input_ids=torch.tensor(filled, device=self._model.device),
+                input_ids=ids.to(self.device),
                 use_cache=False,
                 output_hidden_states=self.layer,
             )
-        ends = torch.tensor(lengths[:, None] - len(self._asked) - 1 + self._ends)
-        states = passed.hidden_states[self.layer]
-        found: np.ndarray = states[torch.arange(len(read))[:, None], ends].double().cpu().numpy()
+        found: Tensor = passed.hidden_states[self.layer]
         return found

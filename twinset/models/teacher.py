@@ -56,6 +56,11 @@ class Whitening:
         deviation = np.maximum(singular[:kept], _SLACK) / max(1, len(reference) - 1) ** 0.5
         return cls(mean, axes[:kept].T / scale[:, None] / deviation**0.5)
 
+    @property
+    def numbers(self) -> int:
+        """How long a vector is."""
+        return self.projection.shape[1] + 1
+
     def __call__(self, state: np.ndarray) -> np.ndarray:
         """Return the vector (c + 1,) of one hidden state (d,), computed by itself."""
         found = (state - self.mean) @ self.projection

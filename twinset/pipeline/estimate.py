@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -22,12 +23,13 @@ from twinset.config.plan import MOST_READ, Plan
 from twinset.data.padding import padded, padded_lengths
 from twinset.distributed import threads_each, world_size
 from twinset.models.base_model import BaseModel, context_length
-from twinset.models.device import give_memory_back, peak_memory, wait_for
+from twinset.models.device import give_memory_back, is_cpu, peak_memory, wait_for
 from twinset.models.hidden_states import Questions
 from twinset.models.lora import trainable
 from twinset.models.packed_layers import PackedLinears, packed_bytes
 from twinset.models.perplexity import TOKENS_AT_ONCE, nats_per_token
 from twinset.models.precision import copy_in, execution, fastest, frozen_dtype, fuse
+from twinset.models.record_states import rows_at_once, states_of_records
 from twinset.models.teacher import PHASE as TEACHER_PHASE
 from twinset.models.threads import on_free_cores
 from twinset.pipeline.row_processes import writers
@@ -38,7 +40,7 @@ from twinset.privacy.mechanism.randomness import Randomness
 from twinset.sampling.decoding import Request, prompt_states, seconds_of_tokens
 from twinset.sampling.row_memory import RowMemory
 from twinset.sampling.row_shards import number_of_groups
-from twinset.sampling.sampler import READ_TOGETHER
+from twinset.sampling.sampler import read_together
 from twinset.sampling.untilted_rows import (
     PROMPT_PHASE,
     PROMPT_ROWS,
@@ -290,11 +292,17 @@ def _writing(
         return _probed(_row_seconds(model, config, tokens, packed), ROW_PROBES)
 
     def judge() -> float:
-        return _probed(_read_seconds(questions, tokens, READ_TOGETHER), 1) if has_teacher else 0.0
+        if not has_teacher:
+            return 0.0
+        together = read_together(model.device)
+        return _probed(_read_seconds(questions.of_rows, tokens, together), 1)
 
     found: dict[str, Any] = {"row_seconds": row(), "judge_seconds": judge()}
     if has_teacher:
-        found["read_seconds"] = _probed(_read_seconds(questions, tokens, 1), READ_PROBES)
+        alone, records = 1, partial(_records_read, questions)
+        if not is_cpu(model.device):
+            alone = rows_at_once(padded(tokens, questions.longest))
+        found["read_seconds"] = _probed(_read_seconds(records, tokens, alone), READ_PROBES)
     threads = torch.get_num_threads() if world_size(config.speed.processes) == 1 else 1
     most = writers(threads, config.sampling, model.device, gigabytes)
     if most > 1:  # one of them, while nobody else writes
@@ -390,12 +398,18 @@ def _weigh_seconds(model: Any, tokens: int) -> float:
     return (time.monotonic() - began) / len(texts)
 
 
-def _read_seconds(questions: Questions, tokens: int, together: int) -> Generator[float]:
+def _records_read(questions: Questions, records: list[list[int]]) -> object:
+    return list(states_of_records(questions, records))
+
+
+def _read_seconds(
+    read: Callable[[list[list[int]]], object], tokens: int, together: int
+) -> Generator[float]:
     """Time how long the teacher reads a text, by itself or, where there is time, with others."""
 
     def timed(texts: int) -> float:
         began = time.monotonic()
-        questions.of_rows([[0] * tokens] * texts)
+        read([[0] * tokens] * texts)
         return time.monotonic() - began
 
     return _seconds_of_one(timed, together, READ_PROBE)

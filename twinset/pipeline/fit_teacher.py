@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from twinset.config.plan import MOST_READ
+from twinset.models.record_states import states_of_records
 from twinset.models.teacher import PHASE, Teacher, Whitening, components_for
 from twinset.pipeline.finetuning_run import FinetuningRun
 from twinset.privacy.accounting.events import TEACHER, GaussianRelease
@@ -55,7 +56,7 @@ def _whitenings(run: FinetuningRun, model: TwinModel, components: int) -> list[W
     """Return the scale of each attribute's hidden states: that of rows which the model wrote."""
     questions, end = model.questions, model.tokenizer.eos_token_id
     rows = [ids for some in reference_rows(model, run.progress).values() for ids in some]
-    states = np.stack([questions.of_tokens([i for i in ids if i != end]) for ids in rows])
+    states = np.stack(questions.of_rows([[i for i in ids if i != end] for ids in rows]))
     return [Whitening.of(states[:, i], components) for i in range(states.shape[1])]
 
 
@@ -70,12 +71,11 @@ def _vectors(
     run: FinetuningRun, model: TwinModel, whitenings: list[Whitening], records: list[int]
 ) -> list[np.ndarray]:
     """Return (n, c + 1) for each attribute, every record's computed by itself."""
-    questions, end = model.questions, model.tokenizer.eos_token_id
-    found: list[list[np.ndarray]] = [[] for _ in whitenings]
-    for done, record in enumerate(records, start=1):
-        ids = [token for token in run.tokens.texts[record] if token != end]
-        states = questions.of_tokens(ids)
+    end = model.tokenizer.eos_token_id
+    read = [[token for token in run.tokens.texts[i] if token != end] for i in records]
+    found = [np.empty((len(records), whiten.numbers)) for whiten in whitenings]
+    for done, (i, states) in enumerate(states_of_records(model.questions, read), start=1):
         for each, whiten, state in zip(found, whitenings, states, strict=True):
-            each.append(whiten(state))
+            each[i] = whiten(state)
         run.progress.count(PHASE, done, len(records))
-    return [np.array(each).reshape(len(records), -1) for each in found]
+    return found

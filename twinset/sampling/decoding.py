@@ -11,9 +11,9 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
+from itertools import count
 from typing import Any
 
 import torch
@@ -23,12 +23,14 @@ from twinset.config import SamplingConfig
 from twinset.data.schema import Combination
 from twinset.errors import InputError, first_line
 from twinset.models.base_model import context_length
-from twinset.models.device import wait_for
+from twinset.models.device import has_graphs, wait_for
 from twinset.models.packed_layers import PackedLinears
 from twinset.sampling.compiled import check_compiler, compiled
 from twinset.sampling.kv_cache import SLOTS_TOGETHER, SlotCache, States, rounded
+from twinset.sampling.recorded_steps import COMPARED, RecordedSteps
 from twinset.sampling.row_memory import RowMemory
 from twinset.sampling.token_sampling import NO_TOKEN, drawn_tokens, guided, token_probabilities
+from twinset.sampling.token_step import TokenStep
 
 WINDOWS = ("sliding_window", "window_size")  # as configurations call it
 
@@ -157,12 +159,14 @@ def seconds_of_tokens(
         while len(batch.rows) < batch.most:
             batch.add(waiting.popleft())
     generator = torch.Generator().manual_seed(0)
-    while True:
+    recorded = has_graphs(model.device)
+    for token in count():
         began = time.monotonic()
         with torch.inference_mode():
             batch.write_token(generator, NO_TOKEN, longest + 1)
         wait_for(model.device)
-        yield (time.monotonic() - began) / batch.most
+        if token >= COMPARED or not recorded:  # the first ones are those that are recorded
+            yield (time.monotonic() - began) / batch.most
 
 
 def check_decoding(
@@ -253,6 +257,16 @@ class _Slot:
     position: int
 
 
+def _step_of(
+    model: Any, config: SamplingConfig, cache: SlotCache, packed: PackedLinears | None
+) -> TokenStep | RecordedSteps:
+    """Return what is computed for each token, recorded where a device can."""
+    if config.engine == "compiled":
+        return TokenStep(compiled(model), model.dtype, cache, None)
+    step = TokenStep(model, model.dtype, cache, packed or PackedLinears(model))
+    return RecordedSteps(step) if has_graphs(model.device) else step
+
+
 class _Batch:
     """The rows being written. Row i has the slots i·K … i·K + K - 1, K = prompts of a row.
 
@@ -269,12 +283,7 @@ class _Batch:
         max_new_tokens: int,
         packed: PackedLinears | None,
     ) -> None:
-        self._model, self._config = model, config
-        self._forward, self._packed = model, packed
-        if config.engine == "compiled":
-            self._forward, self._packed = compiled(model), None
-        elif packed is None:
-            self._packed = PackedLinears(model)
+        self._device, self._config = model.device, config
         first, read = waiting[0], partial(prompt_states, model)
         self._per_row = per_row = len(first.prompts) if config.guidance else 1
         longest = max(len(prompt) for row in waiting for prompt in row.prompts[:per_row])
@@ -284,6 +293,7 @@ class _Batch:
         self._states = lru_cache(memory.prompts_kept)(read)  # no method: a cycle would outlive rows
         slots = rounded(self.most * per_row, SLOTS_TOGETHER)
         self._cache = SlotCache(like, slots, memory.columns)
+        self._step = _step_of(model, config, self._cache, packed)
         bias = first.bias
         self._bias = None if bias is None else bias.new_empty(self.most, len(bias))
         self._slots: list[_Slot] = []
@@ -309,22 +319,15 @@ class _Batch:
 
     def logits(self) -> tuple[Tensor, Tensor | None]:
         """(R, V) for the next token of each row, and under guidance those of the wrong prompt."""
-        device, used = self._model.device, len(self._slots)
-        read = self._slots + [_Slot(0, 0)] * (rounded(used, SLOTS_TOGETHER) - used)
+        used = len(self._slots)
+        always = isinstance(self._step, RecordedSteps)  # for one number of slots
+        number = self._cache.slots if always else rounded(used, SLOTS_TOGETHER)
+        read = self._slots + [_Slot(0, 0)] * (number - used)
         positions = [slot.position for slot in read]
-        width = self._cache.aim(positions)
-        at = torch.tensor(positions, device=device)[:, None]
-        unseen = torch.arange(width, device=device) > at
-        mask = torch.zeros(unseen.shape, dtype=self._model.dtype, device=device)
-        with self._packed.in_use() if self._packed else nullcontext():
-            logits: Tensor = self._forward(
-                input_ids=torch.tensor([[slot.token] for slot in read], device=device),
-                attention_mask=mask.masked_fill_(unseen, -math.inf)[:, None, None],
-                position_ids=at,
-                past_key_values=self._cache,
-                use_cache=True,
-                logits_to_keep=1,
-            ).logits[:used, -1]
+        self._cache.fit(max(positions) + 1)
+        ids = torch.tensor([[slot.token] for slot in read], device=self._device)
+        at = torch.tensor(positions, device=self._device)[:, None]
+        logits = self._step(ids, at)[:used]
         return (logits, None) if self._per_row == 1 else (logits[0::2], logits[1::2])
 
     def _advance(self, tokens: list[int], end: int, max_new_tokens: int) -> list[_Row]:

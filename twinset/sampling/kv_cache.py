@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from twinset.models.device import is_cpu
+
 # Rows and columns of a forward are multiples of these: for each new shape of a product in bfloat16
 # the processor's library writes code, 0.7 MB that stay in memory.
 SLOTS_TOGETHER, COLUMNS_TOGETHER = 8, 16
@@ -29,6 +31,11 @@ def rounded(number: int, step: int) -> int:
     (8, 16)
     """
     return -(-number // step) * step
+
+
+def columns_together(device: torch.device) -> int:
+    """Return of how many columns a forward reads a multiple: on a GPU each has its recording."""
+    return COLUMNS_TOGETHER if is_cpu(device) else 4 * COLUMNS_TOGETHER
 
 
 class SlotLayer(CacheLayerMixin):
@@ -109,29 +116,34 @@ class SlotCache(Cache):
     """
 
     def __init__(self, like: States, slots: int, most: int) -> None:
+        self.slots, self._together = slots, columns_together(like[0][0].device)
         self._made = [SlotLayer(keys, values, slots, most) for keys, values in like]
         super().__init__(layers=list(self._made))
 
-    def aim(self, positions: list[int]) -> int:
-        """Have the next forward write slot i's token to column positions[i].
+    @property
+    def addresses(self) -> list[int]:
+        """Where keys and values lie, and how many columns of them: all that `aim` does not set."""
+        kept = [x for layer in self._made for x in layer.kept]
+        return [kept[0].shape[2], *(x.data_ptr() for x in kept)]
+
+    def aim(self, at: Tensor) -> int:
+        """Have the next forward write slot i's token to column at[i], (S, 1), which is there.
 
         Returns:
-            How many columns it reads: all up to the last of these, and a few behind it.
+            How many columns it reads: all.
         """
-        self._fit(max(positions) + 1)
         places: dict[int, Tensor] = {}  # by number of heads, which is nearly always the same
         for layer in self._made:
             _, heads, columns, _ = layer.kept[0].shape
             if heads not in places:
-                at = torch.tensor(positions, device=layer.kept[0].device)[:, None]
-                blocks = torch.arange(len(positions) * heads, device=at.device).view(-1, heads)
+                blocks = torch.arange(len(at) * heads, device=at.device).view(-1, heads)
                 places[heads] = (blocks * columns + at).flatten()
-            layer.used, layer.places = len(positions), places[heads]
+            layer.used, layer.places = len(at), places[heads]
         return self._made[0].columns
 
-    def _fit(self, tokens: int) -> None:
+    def fit(self, tokens: int) -> None:
         """Have columns for rows of so many tokens, and not many more."""
-        columns, wanted = self._made[0].columns, rounded(tokens, COLUMNS_TOGETHER)
+        columns, wanted = self._made[0].columns, rounded(tokens, self._together)
         if not wanted <= columns <= wanted + UNUSED:
             for layer in self._made:
                 layer.resize(wanted)
@@ -139,7 +151,7 @@ class SlotCache(Cache):
     def put(self, slot: int, states: States, length: int) -> None:
         """Copy the first `length` tokens of a prompt into a slot."""
         if length > self._made[0].columns:
-            self._fit(length)
+            self.fit(length)
         for layer, pair in zip(self._made, states, strict=True):
             for kept, new in zip(layer.kept, pair, strict=True):
                 kept[slot, :, :length] = new[0, :, :length]

@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from twinset.models.device import memory_for_rows
-from twinset.sampling.kv_cache import COLUMNS_TOGETHER, SLOTS_TOGETHER, States, rounded
+from twinset.sampling.kv_cache import SLOTS_TOGETHER, States, columns_together, rounded
 
 PROMPTS_KEPT, PROMPTS_SHARE = 256, 0.1  # prompts whose states stay, and of all memory at most
 
@@ -55,7 +55,7 @@ class RowMemory:
         """
         states = [x for pair in like for x in pair]
         token = [x.nbytes // x.shape[2] for x in states]
-        columns = rounded(sum(tokens), COLUMNS_TOGETHER)
+        columns = rounded(sum(tokens), columns_together(model.device))
         return cls(
             columns=columns,
             budget=memory_for_rows(model.device),

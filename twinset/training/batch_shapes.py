@@ -8,14 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 from twinset.config import SpeedConfig
+from twinset.config.run_config import PHYSICAL_TOKENS
+from twinset.models.device import device_of, is_cpu
 from twinset.privacy.clipping.batch_invariance import BatchShape
 
 # Half a physical batch of each padded length is filler. Where a step's records lie in some eight of
 # them, so many physical batches of its expected size keep the filler to about a quarter, and a
 # product large enough for what it costs whatever its size.
 FEWEST_BATCHES = 16
+# A GPU waits for the start of each of some thousand kernels, however small they are.
+GPU_TOKENS, GPU_FEWEST_BATCHES = 16384, 2
 
 
 @dataclass(frozen=True)
@@ -34,10 +39,18 @@ class BatchShapes:
 
     def units(self, records: int, tokens: int) -> int:
         """Return how many units of so many records, padded to so many tokens, are one batch."""
-        fit = self.speed.units_at_once(self.sequences * records * tokens)
+        usual, fewest = self._usual
+        fit = self.speed.units_at_once(self.sequences * records * tokens, usual)
         if self.speed.physical_batch:  # asked for, whatever the batch
             return fit
-        return max(1, min(fit, self.batch_size // FEWEST_BATCHES))
+        return max(1, min(fit, self.batch_size // fewest))
+
+    @cached_property
+    def _usual(self) -> tuple[int, int]:
+        """Return tokens at once, and how many physical batches a step has at least."""
+        if is_cpu(device_of(self.speed.device)):
+            return PHYSICAL_TOKENS, FEWEST_BATCHES
+        return GPU_TOKENS, GPU_FEWEST_BATCHES
 
     def all(self, padded_lengths: Iterable[int], most_records: int = 1) -> list[BatchShape]:
         """Return every shape that can come, with units of up to so many records."""

@@ -147,8 +147,11 @@ def _add_to_joined(
 ) -> None:
     import torch
 
-    flat, own = (x and torch.cat([part.detach().flatten() for part in x]) for x in (parts, scales))
-    noisy = add_gaussian_(flat, std, randomness, own)
+    def joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+        return torch.cat([tensor.detach().flatten() for tensor in tensors])
+
+    own = joined(scales) if scales else None
+    noisy = add_gaussian_(joined(parts), std, randomness, own)
     with torch.no_grad():
         for part, its in zip(parts, noisy.split([part.numel() for part in parts]), strict=True):
             part.copy_(its.view(part.shape))
