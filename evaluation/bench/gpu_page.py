@@ -24,7 +24,8 @@ ABOUT = (
     "of 16 million numbers at most, and scaled."
 )
 NOT_YET = [
-    "No GPU could be had. Where there is one, this command installs nothing and fills this page:",
+    "Not run whole yet: a GPU was had for 15 minutes, which "
+    "[went elsewhere](../../../docs/scaling.md#a-gpu). This installs nothing and fills this page:",
     "",
     "    make gpu    # needs a GPU",
 ]

@@ -315,6 +315,8 @@ class _Batch:
         own, wrong = self.logits()
         own[[not row.may_end for row in self.rows], end] = -math.inf
         tokens = drawn_tokens(own, wrong, self._config, generator, bias, end)
+        if bias is not None:
+            bias.scatter_(1, tokens[:, None], 0.0)  # a row has this token now
         return self._advance(tokens.tolist(), end, max_new_tokens)
 
     def logits(self) -> tuple[Tensor, Tensor | None]:
@@ -335,8 +337,6 @@ class _Batch:
         for i in reversed(range(len(self.rows))):
             row, token = self.rows[i], tokens[i]
             row.ids.append(token)
-            if self._bias is not None:
-                self._bias[i, token] = 0.0
             for slot in self._slots_of(i):
                 self._slots[slot] = _Slot(token, self._slots[slot].position + 1)
             ends = row.ending is not None and row.ending.reached(row.ids)
