@@ -25,9 +25,9 @@ def states_of_records(
 ) -> Iterator[tuple[int, np.ndarray]]:
     """Yield the number and the hidden states (A, d) float64 of each record, in any order.
 
-    Guarantee: a record's states depend on its tokens and on the model alone, so that adding or
-    removing another one changes no bit of them. On a GPU that is measured, with made-up tokens, for
-    each shape that is used; where it does not hold, records are read one by one.
+    A record's states depend on its tokens and on the model alone: another one more or less changes
+    no bit of them. On a GPU that is measured, with made-up tokens, for each shape that is used;
+    where it does not hold, records are read one by one.
 
     Args:
         questions: what reads them.
