@@ -15,6 +15,7 @@ from twinset.data.templates import Template
 from twinset.data.tokenization import prompt_tokens, text_budget
 from twinset.models.base_model import context_length, load_base
 from twinset.models.precision import frozen_dtype, fuse
+from twinset.models.threads import on_free_cores
 from twinset.progress import Progress
 from twinset.sampling.row_shards import draw_groups
 from twinset.sampling.sampler import RowGroups, Sampler
@@ -56,6 +57,7 @@ def untrained_twin(
     sampling = config.sampling.settled(bool(config.privacy.teacher_share))
     asked = fuse(base.model), base.tokenizer, prompts, sampling, longest
     groups = RowGroups() if kept is None else kept
-    made = draw_groups(lambda stream: Sampler(*asked, stream), counts, progress, groups)
+    with on_free_cores(progress.say):
+        made = draw_groups(lambda stream: Sampler(*asked, stream), counts, progress, groups)
     rows = [row for number in range(made) for row in groups.read(number)]
     return twin_frame(schema, [row.text for row in rows], [row.combination for row in rows])

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 from tests.helpers.pretended import pretended_gpu
 from twinset.models import record_states
@@ -48,7 +49,21 @@ def test_company_changes_no_bit(on_device):
         assert all((alone[n] == together[i]).all() for n, i in enumerate(kept))
 
 
-def test_where_company_shows_records_are_read_one_by_one(on_device, monkeypatch):
+def test_where_rows_do_not_fit_into_memory_records_are_read_one_by_one(on_device, monkeypatch):
+    plain = Questions.hidden
+
+    def short(self, ids):
+        if len(ids) > 1:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return plain(self, ids)
+
+    monkeypatch.setattr(Questions, "hidden", short)
+    assert len(states(on_device, RECORDS)) == len(RECORDS)
+    assert on_device.alone and not any(on_device.alone.values())
+
+
+@pytest.mark.parametrize("rows", [2, 3, 8])
+def test_where_company_shows_records_are_read_one_by_one(on_device, monkeypatch, rows):
     """Control: a device whose rows lean on the rest of their batch."""
     plain, sizes = Questions.hidden, []
 
@@ -58,7 +73,7 @@ def test_where_company_shows_records_are_read_one_by_one(on_device, monkeypatch)
         return found + 1e-3 * found.mean(0, keepdim=True)
 
     monkeypatch.setattr(Questions, "hidden", leaning)
-    assert not is_read_alone(on_device, (8, 32))
+    assert not is_read_alone(on_device, (rows, 32))
     sizes.clear()
     states(on_device, RECORDS)
     assert sizes.count(1) == len(RECORDS)

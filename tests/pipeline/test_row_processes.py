@@ -1,5 +1,8 @@
 """Rows by several processes are those of one; one that ends before its time loses none."""
 
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from functools import partial
 
@@ -9,6 +12,7 @@ import torch
 
 from twinset.config import SamplingConfig
 from twinset.config.options import run_config
+from twinset.errors import InputError
 from twinset.pipeline import row_processes
 from twinset.pipeline.estimate import DENIED_SHARE, Speed
 from twinset.pipeline.finetune import finetune
@@ -56,7 +60,7 @@ def model(tiny_base):
 
 @pytest.fixture
 def to_draw(model, tmp_path, monkeypatch):
-    monkeypatch.setattr(row_processes, "writers", lambda *_: 2)
+    monkeypatch.setattr(row_processes, "free_threads", lambda say: 2)
     folder = tmp_path / "model"
     folder.mkdir()
     model.save(folder)
@@ -70,7 +74,7 @@ def texts(folder):
 def test_two_processes_write_the_rows_of_one(model, to_draw, tmp_path):
     heard, alone = Heard(), RowGroups(tmp_path / "alone")
     draw_by_processes(model, to_draw, heard, None)
-    assert to_draw.missing == 0 and not heard.warned
+    assert to_draw.missing == [] and not heard.warned
     assert "2 processes write the rows" in heard.said[-1]
     assert heard.counted[-1] == ("rows", 1080, 1080)
     assert draw_groups(partial(model.sampler, SAMPLING), COUNTS, Silent(), alone) == 2
@@ -80,20 +84,62 @@ def test_two_processes_write_the_rows_of_one(model, to_draw, tmp_path):
 def test_rows_that_another_process_left_are_drawn_all_the_same(model, to_draw, tmp_path):
     heard = Heard()
     draw_by_processes(model, replace(to_draw, model=tmp_path / "nowhere"), heard, None)
-    assert to_draw.missing == 1
+    assert to_draw.missing == [1]
     (warned,) = heard.warned
-    assert "ended before its time" in warned and "goes on alone" in warned
+    assert "ended before its time" in warned and "written by this one" in warned
     twin = model.sample(COUNTS, SAMPLING, Silent(), RowGroups(to_draw.folder))
-    assert len(twin) == 1080 and to_draw.missing == 0
+    assert len(twin) == 1080 and to_draw.missing == []
 
 
 def test_what_is_drawn_already_starts_no_process(model, to_draw, monkeypatch):
-    draw = partial(model.sampler, SAMPLING)
-    draw_groups(draw, COUNTS, Silent(), RowGroups(to_draw.folder), rank=1, size=2)
-    monkeypatch.setattr(row_processes, "process_group", lambda *_, **__: pytest.fail("started"))
+    to_draw.draw(model, [1], Silent())
+    monkeypatch.setattr(row_processes, "_start", lambda *_: pytest.fail("started"))
     heard = Heard()
     draw_by_processes(model, to_draw, heard, None)
-    assert to_draw.missing == 1 and not heard.said
+    assert to_draw.missing == [0] and not heard.said
+
+
+def test_processes_share_what_is_missing(model, to_draw, monkeypatch):
+    asked = []
+
+    def start(message, rank, threads):
+        asked.append((message["groups"], rank, threads))
+        return subprocess.Popen([sys.executable, "-c", ""], stdin=subprocess.PIPE)
+
+    rows = replace(to_draw, counts={("bad",): 1100, ("good",): 1000})
+    rows.draw(model, [0], Silent())
+    monkeypatch.setattr(row_processes, "_start", start)
+    monkeypatch.setattr(row_processes, "free_threads", lambda say: 5)
+    draw_by_processes(model, rows, Silent(), None)
+    assert asked == [([[1], [2], [3]], 1, 1), ([[1], [2], [3]], 2, 1)]
+    assert rows.missing == [2, 3]
+
+
+@pytest.mark.parametrize("error", [InputError("only 5 of 600 rows"), KeyboardInterrupt()])
+def test_what_stops_the_first_process_stops_the_others_and_is_said_as_it_is(
+    model, to_draw, monkeypatch, error
+):
+    started, plain = [], row_processes._start
+    monkeypatch.setattr(
+        row_processes, "_start", lambda *a: started.append(plain(*a)) or started[-1]
+    )
+
+    def fail(self, model, groups, progress):
+        raise error
+
+    monkeypatch.setattr(RowsToDraw, "draw", fail)
+    with pytest.raises(type(error), match=str(error) or None):
+        draw_by_processes(model, to_draw, Silent(), None)
+    assert [process.returncode for process in started] == [-signal.SIGKILL]
+
+
+def test_a_worker_ends_with_the_process_that_started_it(model, to_draw):
+    message = replace(to_draw, counts={("bad",): 10**6}).message([[], range(100)])
+    worker = row_processes._start(message, 1, 1)
+    with pytest.raises(subprocess.TimeoutExpired):
+        worker.wait(1)
+    worker.stdin.close()  # as the system does for a process that was killed
+    assert worker.wait(60) == 1
 
 
 @pytest.mark.parametrize(
@@ -101,6 +147,7 @@ def test_what_is_drawn_already_starts_no_process(model, to_draw, monkeypatch):
     [
         (4, 100.0, SAMPLING, CPU, 4),
         (4, 4.5, SAMPLING, CPU, 3),
+        (4, 4.3, SAMPLING, CPU, 2),  # a tenth is left free
         (4, 0.5, SAMPLING, CPU, 1),
         (1, 100.0, SAMPLING, CPU, 1),
         (4, 100.0, replace(SAMPLING, engine="compiled"), CPU, 1),
@@ -112,6 +159,8 @@ def test_there_are_as_many_writers_as_threads_and_memory(
 ):
     monkeypatch.setattr(row_processes, "free_memory", lambda: free)
     assert writers(threads, sampling, device, gigabytes=2.0) == expected
+    monkeypatch.setenv("WORLD_SIZE", "2")  # under a launcher each writes its part
+    assert writers(threads, sampling, device, gigabytes=2.0) == 1
 
 
 def test_writers_share_the_time_of_many_rows_and_not_of_few():
@@ -120,7 +169,8 @@ def test_writers_share_the_time_of_many_rows_and_not_of_few():
         writers=2, writer_row_seconds=3.0, writer_judge_seconds=1.0,
     )  # fmt: skip
     assert speed._sampling_seconds(500) == 500 * (1 + DENIED_SHARE) * 3.0
-    assert speed._sampling_seconds(3000) == 3000 * (1 + DENIED_SHARE) * 4.0 / 2
+    assert speed._sampling_seconds(2048) == 1024 * (1 + DENIED_SHARE) * 4.0
+    assert speed._sampling_seconds(3000) == 1800 * (1 + DENIED_SHARE) * 4.0  # three of five groups
     assert speed.at(16)._sampling_seconds(3000) == 2 * speed._sampling_seconds(3000)
 
 

@@ -9,14 +9,13 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from twinset.errors import InputError
 
 if TYPE_CHECKING:
     import torch
 
-Result = TypeVar("Result")
 AUTO, CPU, CUDA, MPS = "auto", "cpu", "cuda", "mps"
 LOCAL_RANK, LOCAL_SIZE = "LOCAL_RANK", "LOCAL_WORLD_SIZE"  # of a process, as launchers call it
 CONTAINER_MEMORY = (  # limit and use, by control groups of version 2 and 1
@@ -146,11 +145,12 @@ def has_graphs(device: torch.device) -> bool:
     return device.type == CUDA and torch.cuda.is_available()
 
 
-def recorded(work: Callable[[], Result], pool: Any = None) -> tuple[Any, Result]:
-    """Have a GPU note what it is asked to do, which it does at each `replay()` of the first result.
+def recorded(work: Callable[[], object], device: torch.device, pool: Any = None) -> Any:
+    """Have a GPU note what it is asked to do, and return what does it at each `replay()`.
 
     Args:
         work: is called once; the GPU has done the same before.
+        device: the GPU.
         pool: `pool()` of an earlier recording, whose results are no longer read; None: its own.
 
     Raises:
@@ -159,9 +159,9 @@ def recorded(work: Callable[[], Result], pool: Any = None) -> tuple[Any, Result]
     import torch
 
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool):
-        result = work()
-    return graph, result
+    with torch.cuda.device(device), torch.cuda.graph(graph, pool):
+        work()
+    return graph
 
 
 def memory_for_rows(device: torch.device) -> int:

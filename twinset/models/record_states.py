@@ -12,10 +12,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from twinset.data.padding import batches_of_one_length, padded
 from twinset.models.device import is_cpu
 from twinset.models.hidden_states import Questions
+from twinset.privacy.clipping.execution import is_out_of_memory
 
 TOKENS_AT_ONCE = 16384  # of a batch on a GPU
 
@@ -56,7 +58,8 @@ def rows_at_once(tokens: int) -> int:
 def is_read_alone(questions: Questions, shape: tuple[int, int]) -> bool:
     """Return whether rows (R, T) are read the same to the bit, wherever they stand and beside whom.
 
-    Made-up rows are read twice: the second time in another order, and a third of them are others.
+    Made-up rows are read twice: the second time in another order, and a third of them are others,
+    as filler would be.
     """
     known = questions.alone
     if shape not in known:
@@ -64,9 +67,22 @@ def is_read_alone(questions: Questions, shape: tuple[int, int]) -> bool:
         generator = torch.Generator().manual_seed(0)
         ids = torch.randint(questions.vocabulary, (2 * rows, tokens), generator=generator)
         order = torch.randperm(rows, generator=generator)
+        strangers = -(-rows // 3) if rows > 1 else 0
         second = order.clone()
-        second[: rows // 3] += rows  # strangers take their places
-        first, again = questions.hidden(ids[:rows]), questions.hidden(ids[second])
-        stays = order[rows // 3 :].to(first.device)
-        known[shape] = torch.equal(first[stays], again[rows // 3 :])
+        second[:strangers] += rows  # they take the first ones' places
+        known[shape] = _are_equal(questions, ids[:rows], ids[second], order[strangers:])
     return known[shape]
+
+
+def _are_equal(questions: Questions, rows: Tensor, others: Tensor, stays: Tensor) -> bool:
+    """Return whether the rows that stay, at the end of the others, have the same states there.
+
+    Rows that do not fit into memory together are not read together.
+    """
+    try:
+        first, again = questions.hidden(rows), questions.hidden(others)
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        return False
+    return torch.equal(first[stays.to(first.device)], again[-len(stays) :])

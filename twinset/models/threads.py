@@ -11,14 +11,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-SECONDS = 0.5  # for which other work is looked at
+SECONDS, BETWEEN = 0.5, 1.5  # for which other work is looked at, and between two looks
 
 
 @contextmanager
 def on_free_cores(say: Callable[[str], object] = lambda line: None) -> Iterator[int]:
     """Compute with no more threads than there are free cores, and then with as many as before.
-
-    Of several processes, whose threads share the cores out, each keeps its own.
 
     Args:
         say: is told where there are fewer.
@@ -26,17 +24,49 @@ def on_free_cores(say: Callable[[str], object] = lambda line: None) -> Iterator[
     Yields:
         How many threads there are.
     """
+    threads = free_threads(say)
+    with computing_with(threads):
+        yield threads
+
+
+@contextmanager
+def computing_with(threads: int) -> Iterator[None]:
+    """Compute with so many threads, and then with as many as before."""
     import torch
 
     own = torch.get_num_threads()
-    threads = own if own == 1 or _has_others() else max(1, min(own, round(_free_cores(own))))
-    if threads < own:
-        say(f"other work has cores of this machine: computing with {threads} of {own} threads")
     torch.set_num_threads(threads)
     try:
-        yield threads
+        yield
     finally:
         torch.set_num_threads(own)
+
+
+def free_threads(say: Callable[[str], object] = lambda line: None) -> int:
+    """Return how many of this process's threads have a core that other work leaves free.
+
+    Two looks count where the first one finds other work: it may have been a moment's. Of several
+    processes, whose threads share the cores out, each keeps its own.
+
+    Args:
+        say: is told where there are fewer than there were.
+    """
+    import torch
+
+    own = torch.get_num_threads()
+    if own == 1 or _has_others():
+        return own
+    threads = _free_of(own)
+    if threads < own:
+        time.sleep(BETWEEN)
+        threads = max(threads, _free_of(own))
+    if threads < own:
+        say(f"other work has cores of this machine: computing with {threads} of {own} threads")
+    return threads
+
+
+def _free_of(own: int) -> int:
+    return max(1, min(own, round(_free_cores(own))))
 
 
 def _has_others() -> bool:

@@ -31,7 +31,7 @@ from twinset.models.perplexity import TOKENS_AT_ONCE, nats_per_token
 from twinset.models.precision import copy_in, execution, fastest, frozen_dtype, fuse
 from twinset.models.record_states import rows_at_once, states_of_records
 from twinset.models.teacher import PHASE as TEACHER_PHASE
-from twinset.models.threads import on_free_cores
+from twinset.models.threads import computing_with, on_free_cores
 from twinset.pipeline.row_processes import writers
 from twinset.policies import MechanismParams, make_policy
 from twinset.privacy.clipping import ClippingEngine, Sequences
@@ -169,10 +169,12 @@ class Speed:
 
     def _sampling_seconds(self, rows: int) -> float:
         """Seconds of so many rows of the twin, by as many writers as there are groups for."""
-        writers = min(self.writers, number_of_groups(rows))
+        groups = number_of_groups(rows)
+        writers = min(self.writers, groups)
         if writers < 2:
             return rows * self._accepted(self.row_seconds, self.judge_seconds)
-        return rows * self._accepted(self.writer_row_seconds, self.writer_judge_seconds) / writers
+        longest = rows * -(-groups // writers) / groups  # of one writer, in whole groups
+        return longest * self._accepted(self.writer_row_seconds, self.writer_judge_seconds)
 
     def _accepted(self, row_seconds: float, judge_seconds: float) -> float:
         """Return the seconds of a row, with those in its place that the teacher denied."""
@@ -235,18 +237,8 @@ def _threads_of_one(processes: int, say: Callable[[str], object]) -> Iterator[No
         with on_free_cores(say):
             yield
         return
-    with _threads(threads_each(processes)):
+    with computing_with(threads_each(processes)):
         yield
-
-
-@contextmanager
-def _threads(number: int) -> Iterator[None]:
-    own = torch.get_num_threads()
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(own)
 
 
 def _measured(
@@ -276,7 +268,7 @@ def _measured(
         record_seconds=record_seconds,
         noise_seconds=noise_seconds,
         weigh_seconds=weigh_seconds,
-        memory_gb=max(peak_memory(base.model.device), memory_gb),
+        memory_gb=max(peak_memory(base.model.device), writing["writers"] * memory_gb),
         **writing,
     )
 
@@ -306,7 +298,7 @@ def _writing(
     threads = torch.get_num_threads() if world_size(config.speed.processes) == 1 else 1
     most = writers(threads, config.sampling, model.device, gigabytes)
     if most > 1:  # one of them, while nobody else writes
-        with _threads(1):
+        with computing_with(1):
             found |= {"writer_row_seconds": row(), "writer_judge_seconds": judge()}
     return found | {"writers": most}
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import sys
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,19 +58,9 @@ def _train(group: ProcessGroup, message: dict[str, Any]) -> None:
 
 def _sample(group: ProcessGroup, message: dict[str, Any]) -> None:
     """Draw groups of rows."""
-    from twinset.config import SamplingConfig
-    from twinset.progress import Silent
-    from twinset.sampling.row_shards import draw_groups
-    from twinset.sampling.sampler import RowGroups
-    from twinset.sampling.twin_model import TwinModel
+    from twinset.pipeline.row_processes import draw_share
 
-    sampler = partial(
-        TwinModel.load(message["model"], message["device"]).sampler,
-        SamplingConfig(**message["sampling"]),
-    )
-    counts = {tuple(combination): rows for combination, rows in message["counts"]}
-    kept = RowGroups(Path(message["rows"]))
-    draw_groups(sampler, counts, Silent(), kept, group.rank, group.size)
+    draw_share(message, group.rank)
     group.barrier()
 
 

@@ -322,8 +322,8 @@ class _Batch:
     def logits(self) -> tuple[Tensor, Tensor | None]:
         """(R, V) for the next token of each row, and under guidance those of the wrong prompt."""
         used = len(self._slots)
-        always = isinstance(self._step, RecordedSteps)  # for one number of slots
-        number = self._cache.slots if always else rounded(used, SLOTS_TOGETHER)
+        recorded = isinstance(self._step, RecordedSteps)  # with one number of slots
+        number = self._cache.slots if recorded else rounded(used, SLOTS_TOGETHER)
         read = self._slots + [_Slot(0, 0)] * (number - used)
         positions = [slot.position for slot in read]
         self._cache.fit(max(positions) + 1)

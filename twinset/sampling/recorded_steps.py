@@ -9,6 +9,7 @@ what it forgot to read shows in another token than the first.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,15 +28,24 @@ class Recording:
         step: that is recorded; it was done with tensors of these shapes before.
         ids: (S, 1) tokens.
         at: (S, 1) positions.
-        pool: memory that it shares with other recordings, none of which is read any more.
+        logits: (S, V) that are overwritten.
+        pool: memory that it shares with other recordings.
+
+    Attributes:
+        logits: as the last replay has left them.
 
     Raises:
         RuntimeError: the step waits for the processor in between, and cannot be recorded.
     """
 
-    def __init__(self, step: TokenStep, ids: Tensor, at: Tensor, pool: Any) -> None:
-        self._ids, self._at, self.compared = ids.clone(), at.clone(), 0
-        self._graph, self._logits = recorded(lambda: step(self._ids, self._at), pool)
+    def __init__(self, step: TokenStep, ids: Tensor, at: Tensor, logits: Tensor, pool: Any) -> None:
+        self.compared = 0
+        self._ids, self._at, self.logits = ids.clone(), at.clone(), logits
+        work = partial(self._write, step)
+        self._graph = recorded(work, ids.device, pool)
+
+    def _write(self, step: TokenStep) -> None:
+        self.logits.copy_(step(self._ids, self._at))
 
     @property
     def pool(self) -> Any:
@@ -47,26 +57,28 @@ class Recording:
         self._ids.copy_(ids)
         self._at.copy_(at)
         self._graph.replay()
-        return self._logits
+        return self.logits
 
 
 class RecordedSteps:
     """A step that is recorded where it is done for the first time, and replayed from then on.
 
     Args:
-        step: what is recorded.
+        step: what is recorded, always with as many slots.
+
+    Attributes:
+        in_use: whether recordings are; not where one went another way than the step itself.
     """
 
     def __init__(self, step: TokenStep) -> None:
-        self._step = step
+        self._step, self.in_use = step, True
         self._recordings: dict[tuple[int, ...], Recording] = {}
-        self.in_use = True
 
     def __call__(self, ids: Tensor, at: Tensor) -> Tensor:
         """Do the step, see `TokenStep`; the result holds until the next one."""
-        place = (len(ids), *self._step.cache.addresses)
+        place = tuple(self._step.cache.addresses)
         recording = self._recordings.get(place)
-        if recording and recording.compared == COMPARED and self.in_use:
+        if recording and recording.compared == COMPARED:
             return recording.replay(ids, at)
         logits = self._step(ids, at)
         if self.in_use:
@@ -76,14 +88,17 @@ class RecordedSteps:
     def _compare(self, place: tuple[int, ...], logits: Tensor, ids: Tensor, at: Tensor) -> None:
         """Record where there is no recording; use none any more if one goes another way."""
         try:
-            recording = self._recordings.get(place) or self._record(place, ids, at)
+            recording = self._recordings.get(place) or self._record(place, logits, ids, at)
+            recording.compared += 1
+            self.in_use = torch.equal(logits, recording.replay(ids, at))
         except RuntimeError:
             self.in_use = False
-            return
-        recording.compared += 1
-        self.in_use = torch.equal(logits, recording.replay(ids, at))
+        if not self.in_use:
+            self._recordings.clear()
 
-    def _record(self, place: tuple[int, ...], ids: Tensor, at: Tensor) -> Recording:
-        pool = next((recording.pool for recording in self._recordings.values()), None)
-        self._recordings[place] = Recording(self._step, ids, at, pool)
+    def _record(self, place: tuple[int, ...], logits: Tensor, ids: Tensor, at: Tensor) -> Recording:
+        earlier = next(iter(self._recordings.values()), None)
+        into = earlier.logits if earlier else torch.empty_like(logits)
+        pool = earlier.pool if earlier else None
+        self._recordings[place] = Recording(self._step, ids, at, into, pool)
         return self._recordings[place]

@@ -7,12 +7,11 @@ run was stopped or not, and whoever draws which group. Knows numbers of rows, an
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 from twinset.data.schema import Combination
-from twinset.models.threads import on_free_cores
 from twinset.progress import Progress
 from twinset.sampling.sampler import RowGroups, Sampler
 
@@ -36,7 +35,7 @@ def groups_of(
 
 
 def number_of_groups(rows: int) -> int:
-    """Return how many groups so many rows are in: enough for processes to share them evenly.
+    """Return how many groups so many rows are in: a few for each process, where they are many.
 
     >>> [number_of_groups(rows) for rows in (0, 1, 1000, 1100, 3000, 6000, 20_000)]
     [0, 1, 1, 2, 5, 8, 10]
@@ -45,48 +44,63 @@ def number_of_groups(rows: int) -> int:
     return max(-(-rows // GROUP_ROWS), shared, int(rows > 0))
 
 
+def missing_groups(counts: Mapping[Combination, int], kept: RowGroups) -> list[int]:
+    """Return the numbers of the groups that are not kept yet."""
+    return [n for n in range(number_of_groups(sum(counts.values()))) if n not in kept]
+
+
 def draw_groups(
     sampler: Callable[[int], Sampler],
     counts: Mapping[Combination, int],
     progress: Progress,
     kept: RowGroups,
-    rank: int = 0,
-    size: int = 1,
+    numbers: Sequence[int] | None = None,
 ) -> int:
-    """Draw the groups that are not kept, and keep them; of several processes each every size-th.
+    """Draw the groups that are not kept, and keep them.
 
     Args:
         sampler: of a stream of random numbers; that of a group has its number.
         counts: rows wanted, exactly `counts[c]` of each combination c.
         progress: is notified of how many there are.
         kept: finished groups.
-        rank: of this process.
-        size: how many processes there are.
+        numbers: of the groups that are drawn here, while others draw the rest; None: all.
 
     Returns:
         How many groups the rows are in, whoever draws them.
     """
-    groups = list(enumerate(groups_of(counts)))
-    own, before = groups[rank::size], 0
-    total, of_all = (sum(sum(group.values()) for _, group in some) for some in (own, groups))
-    for number, group in own:
+    groups = list(groups_of(counts))
+    own, before = range(len(groups)) if numbers is None else numbers, 0
+    sizes = [sum(group.values()) for group in groups]
+    here = sum(sizes[number] for number in own)
+    for number in own:
         if number not in kept:
-            done = partial(_report, progress, before, sum(group.values()), total, of_all)
-            with on_free_cores(progress.say):
-                kept.draw(number, sampler(number), group, done)
-        before += sum(group.values())
+            part = _Part(progress, before, sizes[number], here, sum(sizes))
+            kept.draw(number, sampler(number), groups[number], part.report)
+        before += sizes[number]
     return len(groups)
 
 
-def _report(
-    progress: Progress,
-    before: int,
-    of_group: int,
-    total: int,
-    of_all: int,
-    rows: int,
-    share: float,
-) -> None:
-    """Report rows as if other processes had come as far with theirs."""
-    done = (before + rows) * of_all // total
-    progress.count("rows", done, of_all, (before + share * of_group) / total)
+@dataclass(frozen=True)
+class _Part:
+    """A group among all rows.
+
+    Args:
+        progress: is notified.
+        before: rows of this process before the group.
+        rows: of the group.
+        here: rows that this process draws.
+        of_all: rows, whoever draws them.
+    """
+
+    progress: Progress
+    before: int
+    rows: int
+    here: int
+    of_all: int
+
+    def report(self, rows: int, share: float) -> None:
+        """Report rows of the group, and the share of its tokens, as if others had come as far."""
+        done = (self.before + rows) * self.of_all // self.here
+        self.progress.count(
+            "rows", done, self.of_all, (self.before + share * self.rows) / self.here
+        )

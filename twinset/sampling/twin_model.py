@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -26,11 +27,12 @@ from twinset.files.atomic import open_as_folder, write_json, write_text
 from twinset.files.limits import read_text
 from twinset.files.manifest import fault, write_checksums
 from twinset.models.base_model import PRIVATE, context_length, load_base
-from twinset.models.device import AUTO
+from twinset.models.device import AUTO, is_cpu
 from twinset.models.hidden_states import Questions
 from twinset.models.hub import quiet
 from twinset.models.packed_layers import PackedLinears
 from twinset.models.teacher import Teacher
+from twinset.models.threads import on_free_cores
 from twinset.privacy.accounting.events import GaussianRelease
 from twinset.privacy.mechanism.length_bins import LengthBins
 from twinset.privacy.statement.guarantee import Guarantee, guarantee
@@ -42,7 +44,7 @@ from twinset.release.run_format import LEDGER, check_file_format
 from twinset.release.share import write_share
 from twinset.sampling.label_classifier import LabelClassifier
 from twinset.sampling.naive_bayes import NaiveBayes
-from twinset.sampling.row_shards import draw_groups, groups_of
+from twinset.sampling.row_shards import draw_groups, groups_of, missing_groups
 from twinset.sampling.sampler import RowGroups, Sampler
 from twinset.sampling.text_lengths import TextLengths
 from twinset.sampling.token_tilt import TokenTilt
@@ -130,7 +132,9 @@ class TwinModel:
             progress.warn(NOTHING_LEARNT)
         groups = RowGroups() if kept is None else kept
         draw = partial(self.sampler, sampling)
-        made = draw_groups(draw, counts, progress, groups)
+        looks = is_cpu(self.model.device) and bool(missing_groups(counts, groups))
+        with on_free_cores(progress.say) if looks else nullcontext():
+            made = draw_groups(draw, counts, progress, groups)
         rows = list(groups.rows(made))
         labels, texts = [row.combination for row in rows], [row.text for row in rows]
         frame = twin_frame(self.schema, texts, labels)

@@ -193,7 +193,7 @@ class UnitClipping:
     def _add_scaled(self, scales: Tensor) -> None:
         """Add Σ scaleᵢ gᵢ to the sums, and let go of each parameter's uses on the way."""
         weights = UnitWeights.of(scales)
-        if not weights.any:
+        if not weights.are_some:
             return
         for parameter, total in zip(self.parameters, self._sums, strict=True):
             beta = 0 if self._undefined else 1

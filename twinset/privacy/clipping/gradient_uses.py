@@ -35,11 +35,11 @@ class UnitWeights:
     """What each unit's gradient is multiplied by.
 
     Args:
-        all: (B,).
+        values: (B,).
         kept: numbers of the units whose weight is not zero; None: they all are.
     """
 
-    all: Tensor
+    values: Tensor
     kept: Tensor | None = None
 
     @classmethod
@@ -49,13 +49,13 @@ class UnitWeights:
         return cls(weights, None if len(kept) == len(weights) else kept)
 
     @property
-    def any(self) -> bool:
+    def are_some(self) -> bool:
         """Whether one is not zero."""
         return self.kept is None or len(self.kept) > 0
 
     def of_kept(self, *parts: Tensor) -> tuple[Tensor, ...]:
         """Return what belongs to the units whose weight is not zero, and these weights."""
-        all_parts = (*parts, self.all)
+        all_parts = (*parts, self.values)
         return all_parts if self.kept is None else tuple(x[self.kept] for x in all_parts)
 
 

@@ -252,9 +252,9 @@ class HeadUse:
     def add_to(self, total: Tensor, weights: UnitWeights, beta: int = 1) -> None:
         """See `Use`."""
         assert self.token_weights is not None
-        lengths = torch.tensor(self.offsets, device=weights.all.device).diff()
+        lengths = torch.tensor(self.offsets, device=weights.values.device).diff()
         per_token = self.token_weights[: self.offsets[-1]]
-        per_token = per_token * weights.all.to(total.dtype).repeat_interleave(lengths)
+        per_token = per_token * weights.values.to(total.dtype).repeat_interleave(lengths)
         for a, b in self._spans(weights):
             h = self._inputs(a, b, total.dtype) * per_token[a:b, None]
             total.addmm_(self._again(a, b).t(), h, beta=beta)

@@ -160,11 +160,13 @@ def _add_to_joined(
 def _joined_there(tensors: Sequence[torch.Tensor]) -> Iterator[list[int]]:
     """Yield the numbers of tensors that get their noise together: on a processor each by itself."""
     some: list[int] = []
+    numbers = 0
     for i, tensor in enumerate(tensors):
-        numbers = sum(tensors[k].numel() for k in some) + tensor.numel()
-        if some and (tensor.is_cpu or numbers > JOINED):
+        numbers += tensor.numel()
+        is_like = some and tensor.dtype == tensors[some[0]].dtype and not tensor.is_cpu
+        if some and not (is_like and numbers <= JOINED):
             yield some
-            some = []
+            some, numbers = [], tensor.numel()
         some.append(i)
     if some:
         yield some
