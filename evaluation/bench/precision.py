@@ -25,6 +25,7 @@ from twinset.config import SpeedConfig
 from twinset.config.run_config import PHYSICAL_TOKENS
 from twinset.data.schema import Combination
 from twinset.data.tokenization import TokenisedRecords
+from twinset.models.device import CPU
 from twinset.models.precision import fuse
 from twinset.privacy.clipping import ClippingEngine
 from twinset.training.batch_shapes import BatchShapes
@@ -101,7 +102,9 @@ def contestants(
 
 
 def _private(model: Any, records: TokenisedRecords) -> Callable[[], object]:
-    shapes = BatchShapes(SpeedConfig(), len(records), records.sequences_per_record(WRONG.count))
+    shapes = BatchShapes(
+        SpeedConfig(device=CPU), len(records), records.sequences_per_record(WRONG.count)
+    )
     engine = ClippingEngine(model, MAX_GRAD_NORM)
     batch = Batch(1, [[i] for i in range(len(records))])
     return partial(ClippedSum(engine, records, WRONG, shapes).over, batch)

@@ -112,7 +112,7 @@ class Questions:
     def of_batch(
         self, rows: Sequence[Sequence[int]], shape: tuple[int, int] | None = None
     ) -> np.ndarray:
-        """Return the same of several texts (B, A, d): no private records, unless `shape` is given.
+        """Return the same of several texts (B, A, d); private records are for `record_states`.
 
         The questions follow one another in one pass. What has no room before them is not read, and
         what fills shorter rows up stands behind all that is asked: no token looks so far ahead.

@@ -57,7 +57,7 @@ PROBE_ROWS, PROBE_TOKENS = 256, 2  # of the sampler's probe
 ROW_PROBE, ROW_PROBES = 0.7, 2  # seconds, and how often
 # A record takes half as long in a physical batch as alone: as much of one as there is time for.
 RECORD_PROBE, RECORD_PROBES = 2.0, 1
-READ_PROBE, READ_PROBES = 0.5, 3  # of a text by itself; the first one warms up
+READ_PROBE, READ_PROBES = 0.5, 3  # of a private text; the first one warms up
 DENIED_SHARE = 0.45  # about so many rows are drawn again for each of the twin's
 
 
@@ -121,7 +121,7 @@ class Speed:
         weigh_seconds: of one record's privacy weight.
         row_seconds: of one row of the twin.
         memory_gb: see `Estimate`.
-        read_seconds: in which the teacher reads a private text, by itself; 0: there is no teacher.
+        read_seconds: in which the teacher reads a private text; 0: there is no teacher.
         judge_seconds: in which it reads a row of the twin, with others.
         prompts: that one is chosen from; 0: none is.
         writers: processes that write many rows together.

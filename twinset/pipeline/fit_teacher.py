@@ -70,7 +70,7 @@ def _drawn(run: FinetuningRun, expected: int) -> list[list[int]]:
 def _vectors(
     run: FinetuningRun, model: TwinModel, whitenings: list[Whitening], records: list[int]
 ) -> list[np.ndarray]:
-    """Return (n, c + 1) for each attribute, every record's computed by itself."""
+    """Return (n, c + 1) for each attribute; no record changes a bit of another's."""
     end = model.tokenizer.eos_token_id
     read = [[token for token in run.tokens.texts[i] if token != end] for i in records]
     found = [np.empty((len(records), whiten.numbers)) for whiten in whitenings]
