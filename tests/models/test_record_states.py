@@ -21,7 +21,7 @@ def base(request):
 @pytest.fixture
 def on_device(base, monkeypatch):
     """What reads texts on the pretended device, a few at once."""
-    monkeypatch.setattr(record_states, "TOKENS_AT_ONCE", 256)
+    monkeypatch.setattr(record_states, "GPU_TOKENS", 256)
     with pretended_gpu(monkeypatch):
         loaded = load_base(base, device="cuda")
         yield Questions(loaded.model, loaded.tokenizer, ["mood"])

@@ -25,6 +25,7 @@ CONTAINER_MEMORY = (  # limit and use, by control groups of version 2 and 1
         "/sys/fs/cgroup/memory/memory.usage_in_bytes",
     ),
 )
+GPU_TOKENS = 16384  # at once: a GPU waits for the start of each kernel, however small it is
 # Else a matrix product may add in another order from one call to the next.
 REPEATABLE = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 

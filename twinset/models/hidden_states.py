@@ -14,12 +14,11 @@ import torch
 from torch import Tensor
 
 from twinset.models.base_model import context_length
-from twinset.models.device import is_cpu
+from twinset.models.device import GPU_TOKENS, is_cpu
 from twinset.models.packed_layers import PackedLinears
 
 QUESTION = "\n\nThe {} of this text is"
-# More are no faster on a processor, and longer rows' attention slower; a GPU has room for them.
-TOKENS_AT_ONCE, TOKENS_ON_A_GPU = 1024, 16384
+TOKENS_AT_ONCE = 1024  # on a processor: more are no faster, and longer rows' attention slower
 DEPTH = 28 / 30  # of the layer that is read: the last ones are for the next token (docs/tuning.md)
 
 
@@ -96,7 +95,7 @@ class Questions:
     def _together(self, lengths: Sequence[int]) -> Iterator[list[int]]:
         """Yield the numbers of texts that are read together, the shortest first."""
         some: list[int] = []
-        at_once = TOKENS_AT_ONCE if is_cpu(self.device) else TOKENS_ON_A_GPU
+        at_once = TOKENS_AT_ONCE if is_cpu(self.device) else GPU_TOKENS
         for number in sorted(range(len(lengths)), key=lengths.__getitem__):
             if some and (len(some) + 1) * self.read_length(lengths[number]) > at_once:
                 yield some

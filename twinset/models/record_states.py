@@ -15,11 +15,9 @@ import torch
 from torch import Tensor
 
 from twinset.data.padding import batches_of_one_length, padded
-from twinset.models.device import is_cpu
+from twinset.models.device import GPU_TOKENS, is_cpu
 from twinset.models.hidden_states import Questions
 from twinset.privacy.clipping.execution import is_out_of_memory
-
-TOKENS_AT_ONCE = 16384  # of a batch on a GPU
 
 
 def states_of_records(
@@ -52,7 +50,7 @@ def states_of_records(
 
 def rows_at_once(tokens: int) -> int:
     """Return how many rows of so many tokens are one batch."""
-    return max(1, TOKENS_AT_ONCE // tokens)
+    return max(1, GPU_TOKENS // tokens)
 
 
 def is_read_alone(questions: Questions, shape: tuple[int, int]) -> bool:

@@ -12,15 +12,13 @@ from functools import cached_property
 
 from twinset.config import SpeedConfig
 from twinset.config.run_config import PHYSICAL_TOKENS
-from twinset.models.device import device_of, is_cpu
+from twinset.models.device import GPU_TOKENS, device_of, is_cpu
 from twinset.privacy.clipping.batch_invariance import BatchShape
 
 # Half a physical batch of each padded length is filler. Where a step's records lie in some eight of
 # them, so many physical batches of its expected size keep the filler to about a quarter, and a
-# product large enough for what it costs whatever its size.
-FEWEST_BATCHES = 16
-# A GPU waits for the start of each of some thousand kernels, however small they are.
-GPU_TOKENS, GPU_FEWEST_BATCHES = 16384, 2
+# product large enough for what it costs whatever its size. On a GPU that takes many more.
+FEWEST_BATCHES, GPU_FEWEST_BATCHES = 16, 2
 
 
 @dataclass(frozen=True)
