@@ -47,6 +47,7 @@ from twinset.privacy.mechanism.randomness import Randomness
 from twinset.sampling import decoding, token_sampling
 from twinset.sampling.token_step import TokenStep
 from twinset.sampling.twin_model import TwinModel
+from twinset.training.batch_shapes import BatchShapes
 from twinset.training.clipped_sum import Batch, ClippedSum, WrongPrompts
 from twinset.training.distributed_sum import DistributedSum, follow
 from twinset.training.loop import NothingKept, StepContext, train
@@ -359,3 +360,17 @@ def test_a_step_outside_of_the_engine_may_not_mix_either(tiny_base):
                 wrong()
         with pytest.raises((RuntimeError, TypeError)):
             there.numpy()
+
+
+def test_a_gpu_has_few_large_physical_batches(monkeypatch):
+    """It waits for the start of each kernel; on a processor there are 16 of a step's records."""
+
+    def sizes(**options):
+        return [BatchShapes(SpeedConfig(**options), 400, 2).units(1, n) for n in (16, 64, 256)]
+
+    assert sizes() == [25, 16, 4]  # of 400 records 16 batches, or 2,048 tokens
+    with pretended_gpu(monkeypatch):
+        assert sizes() == [200, 128, 32]  # 2 batches, or 16,384 tokens
+        assert sizes(physical_tokens=2048) == [64, 16, 4]
+        assert sizes(physical_batch=7) == [7, 7, 7]
+        assert sizes(device="cpu") == [25, 16, 4]
