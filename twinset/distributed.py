@@ -9,7 +9,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
@@ -84,10 +84,8 @@ class ProcessGroup:
 
 
 @contextmanager
-def process_group(count: int, threads: int | None = None) -> Iterator[ProcessGroup | None]:
+def process_group(count: int) -> Iterator[ProcessGroup | None]:
     """Start `count` - 1 more processes and yield the group; None where this one is alone.
-
-    Each has `threads` threads; None: its share of the cores.
 
     Under `accelerate launch` or `torchrun` the processes are there already, `count` is not looked
     at, and all but rank 0 are to call `twinset.pipeline.worker.worker_loop`.
@@ -107,7 +105,7 @@ def process_group(count: int, threads: int | None = None) -> Iterator[ProcessGro
     elif count == 1:
         yield None
     else:
-        with _started(count, threads or threads_each(count)) as group:
+        with _started(count) as group:
             yield group
 
 
@@ -133,10 +131,10 @@ def _launched() -> int:
 
 
 @contextmanager
-def _started(count: int, threads: int) -> Iterator[ProcessGroup]:
+def _started(count: int) -> Iterator[ProcessGroup]:
     import torch
 
-    own = torch.get_num_threads()
+    own, threads = torch.get_num_threads(), threads_each(count)
     with TemporaryDirectory(prefix="twinset-group-") as folder:
         meeting = str(Path(folder, "meeting"))
         others = [_start(meeting, rank, count, threads) for rank in range(1, count)]
@@ -165,19 +163,34 @@ def _has_failed(process: subprocess.Popen[bytes]) -> bool:
 
 
 def _start(meeting: str, rank: int, count: int, threads: int) -> subprocess.Popen[bytes]:
-    command = [
-        sys.executable,
-        "-P",
-        "-m",
-        "twinset.pipeline.worker",
-        meeting,
-        str(rank),
-        str(count),
-    ]
-    more = {"OMP_NUM_THREADS": str(threads), "LOCAL_RANK": str(rank), **ONLY_HERE}
-    silent = subprocess.DEVNULL  # what goes wrong there is reported here
+    more = {"LOCAL_RANK": str(rank), **ONLY_HERE}
+    arguments = meeting, str(rank), str(count)
+    return start_worker("twinset.pipeline.worker", arguments, threads, more)
+
+
+def start_worker(
+    module: str,
+    arguments: Sequence[str],
+    threads: int,
+    more: Mapping[str, str] | None = None,
+    stdin: int = subprocess.DEVNULL,
+) -> subprocess.Popen[bytes]:
+    """Start a module of this very twinset; what goes wrong there is for the caller to report.
+
+    Args:
+        module: its name.
+        arguments: of its command line.
+        threads: that it computes with.
+        more: variables of its environment; None: there are none.
+        stdin: as `subprocess.Popen` takes it.
+    """
+    silent = subprocess.DEVNULL
     return subprocess.Popen(
-        command, env=worker_environment() | more, stdin=silent, stdout=silent, stderr=silent
+        [sys.executable, "-P", "-m", module, *arguments],
+        env=worker_environment() | {"OMP_NUM_THREADS": str(threads), **(more or {})},
+        stdin=stdin,
+        stdout=silent,
+        stderr=silent,
     )
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,8 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from twinset.config import SamplingConfig
 from twinset.data.schema import Combination
-from twinset.distributed import ProcessGroup, world_size
-from twinset.files.import_path import worker_environment
+from twinset.distributed import ProcessGroup, start_worker, world_size
 from twinset.models.device import free_memory, is_cpu, memory_for_rows, peak_memory
 from twinset.models.packed_layers import packed_bytes
 from twinset.models.threads import computing_with, free_threads
@@ -190,15 +188,8 @@ def _workers(message: dict[str, Any], threads: int) -> Iterator[list[subprocess.
 
 
 def _start(message: dict[str, Any], rank: int, threads: int) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-P", "-m", "twinset.pipeline.row_worker", str(rank)]
-    silent = subprocess.DEVNULL
-    process = subprocess.Popen(
-        command,
-        env=worker_environment() | {"OMP_NUM_THREADS": str(threads)},
-        stdin=subprocess.PIPE,
-        stdout=silent,
-        stderr=silent,
-    )
+    module = "twinset.pipeline.row_worker"
+    process = start_worker(module, [str(rank)], threads, stdin=subprocess.PIPE)
     assert process.stdin is not None
     process.stdin.write(json.dumps(message).encode() + b"\n")
     process.stdin.flush()  # and it stays open: a worker whose first process is gone ends with it
