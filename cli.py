@@ -149,7 +149,7 @@ def _make(
     from twinset.distributed import is_worker
 
     if is_worker():
-        from twinset.pipeline.worker import run_launched_worker
+        from twinset.run.worker import run_launched_worker
 
         return run_launched_worker()
     config, rows, places = run_config(run_options(given)), rows_of(given), places_of(given)
@@ -157,7 +157,7 @@ def _make(
     from twinset.commandline.console import Console
 
     with importing():
-        from twinset.pipeline import generate as runs
+        from twinset.run import generate as runs
     with Console(quiet, log_file) as progress:
         if dry_run:
             return show_plan(runs.dry_run(source, config, rows, places, progress), as_json)
@@ -182,7 +182,7 @@ def sample(
 ) -> None:
     """Write a twin from a trained model: the second half of `generate`."""
     from twinset.commandline.console import Console
-    from twinset.pipeline import generate as runs
+    from twinset.run import generate as runs
 
     config, rows, places = run_config(run_options(given)), rows_of(given), places_of(given)
     with Console(quiet, log_file) as progress:
@@ -210,7 +210,7 @@ def plan(
     from twinset.commandline.console import Console
 
     with importing():
-        from twinset.pipeline.forecast import forecast
+        from twinset.run.forecast import forecast
     with Console(quiet) as progress:
         hold_out = (AUTOMATIC | given)["hold_out"]
         found = forecast(source, records, config, rows, progress, hold_out)
@@ -323,7 +323,7 @@ def models(as_json: Json = False) -> None:
 @_command
 def prompts(as_json: Json = False) -> None:
     """List the built-in prompt templates."""
-    from twinset.data.templates import builtin_templates, kinds_of_text
+    from twinset.table.templates import builtin_templates, kinds_of_text
 
     patterns = {name: file.pattern for name, file in builtin_templates().items()}
     lines = [f"{name}: {pattern}" for name, pattern in patterns.items()]

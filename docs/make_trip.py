@@ -36,8 +36,8 @@ import torch
 
 import twinset
 from twinset.config.options import run_config
-from twinset.pipeline.generate import generate
-from twinset.pipeline.request import OutputPaths, Source
+from twinset.run.generate import generate
+from twinset.run.request import OutputPaths, Source
 from twinset.progress import Silent
 from twinset.sampling.allocation import RowsRequest
 

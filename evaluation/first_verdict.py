@@ -29,10 +29,10 @@ from evaluation.report.handing_over import may_hand_over
 from evaluation.report.verdicts import TOO_FEW, Verdict, faithful, leaking
 from evaluation.utility.classifiers import make_classifiers
 from evaluation.utility.usefulness import Usefulness
-from twinset.data.records import Records
-from twinset.data.standard_input import STDIN, UNNAMED
+from twinset.table.records import Records
+from twinset.table.standard_input import STDIN, UNNAMED
 from twinset.models.device import AUTO
-from twinset.pipeline.request import Source
+from twinset.run.request import Source
 from twinset.progress import Progress
 from twinset.sampling.twin_model import TwinModel
 

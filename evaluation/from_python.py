@@ -16,12 +16,12 @@ from evaluation.leakage.release_audit import AuditRequest, audit_release
 from evaluation.release import FinishedRun, Release, public_rows
 from evaluation.twins import Twin
 from evaluation.utility.classifiers import CLASSIFIERS
-from twinset.data.columns import with_joined_text
-from twinset.data.formats import read_frame, write_frame
-from twinset.data.label_rules import LabelRules
-from twinset.data.schema import Schema
-from twinset.pipeline.request import Source
-from twinset.pipeline.run_folder import SETTINGS
+from twinset.table.columns import with_joined_text
+from twinset.table.formats import read_frame, write_frame
+from twinset.table.label_rules import LabelRules
+from twinset.table.schema import Schema
+from twinset.run.request import Source
+from twinset.run.run_folder import SETTINGS
 from twinset.progress import Progress
 from twinset.sampling.twin_model import TwinModel
 

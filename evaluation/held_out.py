@@ -10,13 +10,13 @@ from tempfile import TemporaryDirectory
 
 from evaluation.policy_runs import table
 from evaluation.release import FinishedRun
-from twinset.data.formats import format_of, read_frame, write_frame
-from twinset.data.records import Records
-from twinset.data.text_files import Layout
+from twinset.table.formats import format_of, read_frame, write_frame
+from twinset.table.records import Records
+from twinset.table.text_files import Layout
 from twinset.errors import InputError
-from twinset.pipeline.hold_out import HELD_OUT, kept_rows
-from twinset.pipeline.prepare import read_source
-from twinset.pipeline.request import Source
+from twinset.run.hold_out import HELD_OUT, kept_rows
+from twinset.run.prepare import read_source
+from twinset.run.request import Source
 from twinset.progress import Silent
 
 

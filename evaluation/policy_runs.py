@@ -17,12 +17,12 @@ from evaluation.twins import Twin, train_twin
 from evaluation.utility.classifiers import CLASSIFIERS
 from twinset.config import ROWS, NoisePolicyName, RunConfig
 from twinset.config.bounds import check_options, within
-from twinset.data.label_rules import LabelRules
-from twinset.data.records import Records, read_records
-from twinset.data.templates import Template
+from twinset.table.label_rules import LabelRules
+from twinset.table.records import Records, read_records
+from twinset.table.templates import Template
 from twinset.errors import InputError
-from twinset.pipeline.prepare import read_source, template_of
-from twinset.pipeline.request import Source
+from twinset.run.prepare import read_source, template_of
+from twinset.run.request import Source
 from twinset.progress import Progress
 from twinset.sampling.twin_model import TwinModel, twin_frame
 

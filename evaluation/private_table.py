@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from twinset.data.columns import check_table, choose_columns, text_cells
-from twinset.data.label_codes import label_cells
-from twinset.data.schema import Schema
+from twinset.table.columns import check_table, choose_columns, text_cells
+from twinset.table.label_codes import label_cells
+from twinset.table.schema import Schema
 from twinset.errors import InputError
 
 REAL, REAL_SMALL = "real", "real, no more rows than the twin"

@@ -14,15 +14,15 @@ import pandas as pd
 
 from twinset.config import PrivacyConfig, RunConfig
 from twinset.config.plan import with_steps
-from twinset.data.columns import choose_columns
-from twinset.data.formats import read_frame
-from twinset.data.label_codes import label_cells
-from twinset.data.schema import Combination, Schema
+from twinset.table.columns import choose_columns
+from twinset.table.formats import read_frame
+from twinset.table.label_codes import label_cells
+from twinset.table.schema import Combination, Schema
 from twinset.errors import InputError
 from twinset.files.atomic import sha256_file
-from twinset.pipeline.finetune import finetune
-from twinset.pipeline.prepare import prepare
-from twinset.pipeline.request import Source
+from twinset.run.finetune import finetune
+from twinset.run.prepare import prepare
+from twinset.run.request import Source
 from twinset.privacy.statement.guarantee import guarantee, protects_whole_records
 from twinset.privacy.statement.ledger import Ledger
 from twinset.progress import Progress

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from twinset.config import RunConfig
-from twinset.data.schema import Combination, Schema
-from twinset.data.templates import Template
-from twinset.data.tokenization import prompt_tokens, text_budget
+from twinset.table.schema import Combination, Schema
+from twinset.table.templates import Template
+from twinset.table.tokenization import prompt_tokens, text_budget
 from twinset.models.base_model import context_length, load_base
 from twinset.models.precision import frozen_dtype, fuse
 from twinset.models.threads import on_free_cores

@@ -1,1 +1,1 @@
-"""Built-in prompt templates, one TOML file each; `twinset.data.templates` reads them."""
+"""Built-in prompt templates, one TOML file each; `twinset.table.templates` reads them."""

@@ -21,11 +21,11 @@ MOST_ENTRIES = 20
 ROOMS = {
     "twinset": """
         api commandline
-        pipeline
+        run
         pretraining sampling training
         release detectors
         models
-        data
+        table
         progress distributed
         policies
         config
@@ -39,7 +39,7 @@ ROOMS = {
         accounting
     """,
     "evaluation": """
-        commands papers bench from_python
+        commands from_python
         demo first_verdict
         report evaluate base_models
         comparison audit
@@ -152,22 +152,22 @@ def is_folder(path: Path) -> bool:
 
 
 PLANTED = {
-    "at the top of a file": "from twinset.pipeline.generate import generate\n",
-    "as a module": "import twinset.pipeline.generate\n",
-    "from its package": "from twinset.pipeline import generate\n",
-    "in a function": "def f():\n    from twinset.pipeline.generate import generate\n",
+    "at the top of a file": "from twinset.run.generate import generate\n",
+    "as a module": "import twinset.run.generate\n",
+    "from its package": "from twinset.run import generate\n",
+    "in a function": "def f():\n    from twinset.run.generate import generate\n",
     "for the type checker": (
         "from typing import TYPE_CHECKING\n"
-        "if TYPE_CHECKING:\n    from twinset.pipeline.generate import generate\n"
+        "if TYPE_CHECKING:\n    from twinset.run.generate import generate\n"
     ),
 }
 
 
 @pytest.mark.parametrize("source", PLANTED.values(), ids=list(PLANTED))
-@pytest.mark.parametrize("module", ["twinset.data.records", "twinset.privacy.clipping.engine"])
+@pytest.mark.parametrize("module", ["twinset.table.records", "twinset.privacy.clipping.engine"])
 def test_an_import_that_points_up_is_found(module, source):
     planted = {(module, other) for other in imports(source) & set(MODULES)}
-    assert upward(planted, "twinset") == [f"{module} imports twinset.pipeline.generate"]
+    assert upward(planted, "twinset") == [f"{module} imports twinset.run.generate"]
 
 
 @pytest.mark.parametrize(
@@ -197,11 +197,11 @@ def test_no_package_leads_back_to_itself():
 
 def test_a_circle_of_files_or_packages_is_found():
     files = {
-        ("twinset.data.records", "twinset.models.lora"),
-        ("twinset.models.nf4", "twinset.data"),
+        ("twinset.table.records", "twinset.models.lora"),
+        ("twinset.models.nf4", "twinset.table"),
     }
     assert cycle(files) == []
-    assert set(cycle(between_packages(files))) == {"twinset.data", "twinset.models"}
+    assert set(cycle(between_packages(files))) == {"twinset.table", "twinset.models"}
     assert set(cycle({("a", "b"), ("b", "c"), ("c", "a")})) == {"a", "b", "c"}
 
 

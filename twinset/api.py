@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     import pandas as pd
     from datasets import Dataset
 
-    from twinset.data.schema import LabelValue
-    from twinset.data.templates import Template
-    from twinset.pipeline.forecast import Forecast
-    from twinset.pipeline.request import Source
-    from twinset.pipeline.run_result import Result
+    from twinset.table.schema import LabelValue
+    from twinset.table.templates import Template
+    from twinset.run.forecast import Forecast
+    from twinset.run.request import Source
+    from twinset.run.run_result import Result
     from twinset.privacy.statement.guarantee import Guarantee
     from twinset.sampling.twin_model import TwinModel
 
@@ -122,7 +122,7 @@ class Twinset:
             source = self._source(*given, hold_out=hold_out, **reading)
         elif reading:
             raise InputError(f"`{next(iter(reading))}` is of a table: without one, leave it out")
-        from twinset.pipeline.forecast import forecast  # after what is wrong was said
+        from twinset.run.forecast import forecast  # after what is wrong was said
 
         return forecast(source, records, self.config, rows, self._progress, hold_out)
 
@@ -212,8 +212,8 @@ class Twinset:
         **reading: Any,
     ) -> Source:
         """Return the table with its columns and prompt, as a run takes it."""
-        from twinset.data.label_rules import LabelRules
-        from twinset.pipeline.request import Source
+        from twinset.table.label_rules import LabelRules
+        from twinset.run.request import Source
 
         table, column = _as_table(data, text)
         rules = LabelRules(labels or {}, bins or {}, merge_labels, drop_undeclared)
@@ -556,8 +556,8 @@ def generate(
     Raises:
         InputError: something cannot be used; nothing was written.
     """
-    from twinset.data.label_rules import LabelRules
-    from twinset.pipeline.request import OutputPaths, Source
+    from twinset.table.label_rules import LabelRules
+    from twinset.run.request import OutputPaths, Source
     from twinset.sampling.allocation import RowsRequest
 
     config = run_config({"base_model": str(base_model), **options})
@@ -583,7 +583,7 @@ def generate(
     asked = RowsRequest(
         rows, _requests(rows_per_label), None if plan_file is None else str(plan_file)
     )
-    from twinset.pipeline.generate import generate as run_generate
+    from twinset.run.generate import generate as run_generate
 
     return run_generate(source, config, asked, paths, progress or Silent())
 
@@ -591,8 +591,8 @@ def generate(
 def _fitted(source: Source, config: RunConfig, progress: Progress) -> TwinModel:
     """Return a model fitted to a table; what is kept of it meanwhile is its owner's alone."""
     from twinset.distributed import process_group
-    from twinset.pipeline.finetune import finetune
-    from twinset.pipeline.prepare import prepare
+    from twinset.run.finetune import finetune
+    from twinset.run.prepare import prepare
     from twinset.sampling.vllm_engine import check_engine
     from twinset.training.resume import RunContext
 
@@ -614,7 +614,7 @@ def _as_table(
     if isinstance(data, Mapping):
         raise InputError(f"a data set with splits: give one of them, {', '.join(map(str, data))}")
     if hasattr(data, "to_pandas"):  # a `datasets.Dataset`, or another library's table
-        from twinset.data.formats import dataset_frame
+        from twinset.table.formats import dataset_frame
 
         data = dataset_frame(data) if hasattr(data, "with_format") else data.to_pandas()
     if isinstance(data, pd.DataFrame | str | Path):
@@ -661,7 +661,7 @@ def _requests(rows: int | LabelRows | None) -> tuple[str, ...]:
     >>> _requests(None), _requests(500), _requests({"positive": 500, ("negative", "dvd"): 5})
     ((), ('500',), ('positive=500', 'negative,dvd=5'))
     """
-    from twinset.data.csv_line import written_line
+    from twinset.table.csv_line import written_line
 
     if rows is None:
         return ()

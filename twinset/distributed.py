@@ -88,7 +88,7 @@ def process_group(count: int) -> Iterator[ProcessGroup | None]:
     """Start `count` - 1 more processes and yield the group; None where this one is alone.
 
     Under `accelerate launch` or `torchrun` the processes are there already, `count` is not looked
-    at, and all but rank 0 are to call `twinset.pipeline.worker.worker_loop`.
+    at, and all but rank 0 are to call `twinset.run.worker.worker_loop`.
 
     Raises:
         InputError: sharded training was asked for, or a process ended before its time.
@@ -165,7 +165,7 @@ def _has_failed(process: subprocess.Popen[bytes]) -> bool:
 def _start(meeting: str, rank: int, count: int, threads: int) -> subprocess.Popen[bytes]:
     more = {"LOCAL_RANK": str(rank), **ONLY_HERE}
     arguments = meeting, str(rank), str(count)
-    return start_worker("twinset.pipeline.worker", arguments, threads, more)
+    return start_worker("twinset.run.worker", arguments, threads, more)
 
 
 def start_worker(

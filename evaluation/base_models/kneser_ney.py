@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from twinset.data.ngrams import mixed
+from twinset.table.ngrams import mixed
 
 ORDER = 5
 _STEP = np.uint64(0x9E3779B97F4A7C15)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from twinset.errors import InputError, Stopped
 
 if TYPE_CHECKING:
-    from twinset.pipeline.request import Source
-    from twinset.pipeline.run_result import Result
+    from twinset.run.request import Source
+    from twinset.run.run_result import Result
 
 WIDTH, INDENT = 80, 22  # of a terminal's lines, and of those that go on
 

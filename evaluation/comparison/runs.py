@@ -40,7 +40,7 @@ from evaluation.utility.train_and_test import accuracy as accuracy_of
 from evaluation.utility.train_and_test import label_fidelity, targets, train_on
 from twinset.config import RunConfig
 from twinset.config.plan import with_teacher
-from twinset.data.tokenization import TokenisedRecords, prompt_tokens, text_budget, tokenise
+from twinset.table.tokenization import TokenisedRecords, prompt_tokens, text_budget, tokenise
 from twinset.errors import InputError
 from twinset.models.base_model import BaseModel, context_length, load_base, special_token_strings
 from twinset.models.precision import frozen_dtype

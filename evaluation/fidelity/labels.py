@@ -11,7 +11,7 @@ import numpy as np
 from evaluation.fidelity.jackknife import jackknife, leaving_out
 from evaluation.findings import Histogram
 from evaluation.scores import Score
-from twinset.data.label_codes import label_cells
+from twinset.table.label_codes import label_cells
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series

@@ -28,7 +28,7 @@ from evaluation.findings import Histogram, Measured
 from evaluation.private_table import TWIN, Tables
 from evaluation.scores import Score
 from evaluation.utility.embeddings import Encoder, encode_tables
-from twinset.data.columns import text_cells
+from twinset.table.columns import text_cells
 from twinset.errors import InputError
 
 if TYPE_CHECKING:

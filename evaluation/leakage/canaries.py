@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from twinset.data.schema import Combination, LabelValue
+from twinset.table.schema import Combination, LabelValue
 
 COPIES = (1, 10)
 EACH = 5  # canaries of every number of copies

@@ -34,7 +34,7 @@ from evaluation.results_store import check_settings
 from evaluation.scores import Score, mean
 from twinset.config import RunConfig
 from twinset.config.plan import default_delta, make_plan
-from twinset.data.tokenization import prompt_tokens, tokenise
+from twinset.table.tokenization import prompt_tokens, tokenise
 from twinset.errors import InputError
 from twinset.files.environment import machine, versions
 from twinset.models.base_model import BaseModel, context_length, load_base

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from evaluation.leakage.roc import Attack
 from evaluation.utility.heldout_loss import read
-from twinset.data.records import Records
-from twinset.data.tokenization import TokenisedRecords, tokenise
+from twinset.table.records import Records
+from twinset.table.tokenization import TokenisedRecords, tokenise
 from twinset.errors import InputError
 from twinset.models.assets import Say, silent
 from twinset.models.base_model import BaseModel, context_length, load_base

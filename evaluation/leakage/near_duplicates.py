@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.sparse import csr_array
 
-from twinset.data.ngrams import Words, mixed
+from twinset.table.ngrams import Words, mixed
 
 LENGTH = 3  # words of a shingle; a shorter row is its own shingle
 SIMILARITY = 0.8

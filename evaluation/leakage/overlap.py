@@ -19,7 +19,7 @@ from evaluation.leakage.distances import nearest, ratio_percentile, share_nearer
 from evaluation.leakage.near_duplicates import near_duplicates
 from evaluation.scores import Score, proportion
 from evaluation.utility.embeddings import Encoder, encode_tables
-from twinset.data.ngrams import Vocabulary, Words, rows_sharing_a_run
+from twinset.table.ngrams import Vocabulary, Words, rows_sharing_a_run
 from twinset.errors import InputError
 from twinset.progress import Progress
 

@@ -21,7 +21,7 @@ from evaluation.policy_runs import ComparisonRequest, Data, table, take
 from evaluation.untrained_baseline import untrained_twin
 from twinset.config import ROWS, RunConfig
 from twinset.config.bounds import check_number, check_options, within
-from twinset.data.records import Records
+from twinset.table.records import Records
 from twinset.errors import InputError
 from twinset.models.base_model import BaseModel
 from twinset.progress import Progress

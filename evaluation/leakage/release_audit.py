@@ -25,11 +25,11 @@ from evaluation.limits import ATTACKED
 from evaluation.release import FinishedRun, Release
 from evaluation.utility.embeddings import SentenceEncoder
 from twinset.config.bounds import SEEDS, check_options, within
-from twinset.data.columns import with_joined_text
-from twinset.data.formats import read_frame
-from twinset.data.records import Records, records_from_frame
-from twinset.data.text_files import Layout
-from twinset.data.tokenization import prompt_tokens
+from twinset.table.columns import with_joined_text
+from twinset.table.formats import read_frame
+from twinset.table.records import Records, records_from_frame
+from twinset.table.text_files import Layout
+from twinset.table.tokenization import prompt_tokens
 from twinset.errors import InputError
 from twinset.models.base_model import BaseModel
 from twinset.progress import Progress

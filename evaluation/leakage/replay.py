@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from evaluation.findings import Measured
 from evaluation.leakage.names import digits_of, names_in, phones_in
 from evaluation.scores import proportion
-from twinset.data.ngrams import words_of
+from twinset.table.ngrams import words_of
 from twinset.detectors.spans import Span
 from twinset.errors import InputError
 from twinset.progress import Progress

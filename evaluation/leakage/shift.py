@@ -20,7 +20,7 @@ from evaluation.leakage.roc import AUROC, Attack, scores
 from evaluation.policy_runs import take
 from evaluation.private_table import normalised
 from evaluation.scores import Score
-from twinset.data.records import Records
+from twinset.table.records import Records
 from twinset.errors import InputError
 
 FOLDS = 5

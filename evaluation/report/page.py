@@ -37,10 +37,10 @@ from evaluation.report.tables import all_scores
 from evaluation.report.verdicts import faithful, leaking, useful
 from twinset import __version__
 from twinset.commandline.entry_point import with_flags
-from twinset.data.formats import read_frame
+from twinset.table.formats import read_frame
 from twinset.errors import InputError
 from twinset.files.atomic import write_text, writing
-from twinset.pipeline.run_folder import is_run
+from twinset.run.run_folder import is_run
 from twinset.privacy.accounting.rounding import up_decimals, up_digits
 from twinset.privacy.statement.belief import belief_sentence
 from twinset.privacy.statement.guarantee import guarantee

@@ -19,7 +19,7 @@ from evaluation.utility.dp_fitting import (
     no_op,
 )
 from evaluation.utility.embeddings import ASSET
-from twinset.data.padding import batches_of_one_length, padded
+from twinset.table.padding import batches_of_one_length, padded
 from twinset.errors import InputError
 from twinset.models.assets import ASSETS, Say, asset_path, silent
 from twinset.models.device import AUTO, device_of

@@ -18,7 +18,7 @@ from tests.helpers.commands import (
     snapshot,
     texts,
 )
-from twinset.data.formats import read_frame, write_frame
+from twinset.table.formats import read_frame, write_frame
 from twinset.release.verify import verify
 
 

@@ -28,9 +28,9 @@ from tests.helpers.refusals import SECRET, assert_silent, no_hang, refusal
 from tests.release.test_verify import forge
 from twinset.config import RunConfig
 from twinset.config.options import OPTIONS, read_options, run_config, run_options
-from twinset.data.formats import FORMATS, read_frame, write_frame
-from twinset.data.records import read_records
-from twinset.data.templates import load_template
+from twinset.table.formats import FORMATS, read_frame, write_frame
+from twinset.table.records import read_records
+from twinset.table.templates import load_template
 from twinset.errors import InputError, VerificationError
 from twinset.files.manifest import CHECKSUMS, write_checksums
 from twinset.models.base_model import load_base

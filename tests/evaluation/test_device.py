@@ -17,7 +17,7 @@ from evaluation.utility.encoder_classifier import EncoderClassifier
 from tests.helpers.evaluated import reviews
 from tests.helpers.models import save_tiny_encoder
 from tests.helpers.pretended import Mixed, Pretended, pretended_gpu
-from twinset.data.tokenization import TokenisedRecords
+from twinset.table.tokenization import TokenisedRecords
 from twinset.models.base_model import load_base
 from twinset.progress import Silent
 

@@ -44,8 +44,7 @@ def test_workers_run_no_file_of_the_working_folder(planted, monkeypatch):
 COMMANDS = {
     "twinset": ("twinset", "models"),
     "detect": ("twinset", "detect", "t.csv", "--text", "review", "--quiet"),
-    "worker": ("twinset.pipeline.worker", "nowhere", "0", "1", "more"),
-    "study": ("evaluation.papers.kerrigan", "--help"),
+    "worker": ("twinset.run.worker", "nowhere", "0", "1", "more"),
 }
 
 

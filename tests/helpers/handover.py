@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from twinset.data.schema import Attribute, Schema
-from twinset.data.templates import Template
+from twinset.table.schema import Attribute, Schema
+from twinset.table.templates import Template
 from twinset.privacy.accounting.events import (
     Event,
     GaussianRelease,

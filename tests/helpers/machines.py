@@ -1,7 +1,7 @@
 """Machines of any speed, for plans that follow from it."""
 
-from twinset.pipeline import plan_in_time
-from twinset.pipeline.estimate import Speed
+from twinset.run import plan_in_time
+from twinset.run.estimate import Speed
 
 READ_SHARE = 0.4  # of a record's seconds: what the teacher reads its text in
 

@@ -11,7 +11,7 @@ import pandas as pd
 from evaluation.findings import Curve, Findings, Histogram, Measured
 from evaluation.scores import Score, proportion
 from tests.helpers import handover
-from twinset.data.formats import write_frame
+from twinset.table.formats import write_frame
 
 SOURCES = {
     "real": 0.836,

@@ -11,7 +11,7 @@ import torch
 from tests.helpers.commands import QUICK, fitted_scale, run_twinset, texts
 from twinset import Twinset
 from twinset.config import PolicyConfig
-from twinset.pipeline import finetune
+from twinset.run import finetune
 from twinset.policies import POLICIES, MechanismParams, make_policy
 from twinset.policies.adaptive import Adaptive, PublishedAdaptive, normalised_over
 from twinset.policies.selective import MaskedPhase

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 from tests.helpers.commands import texts
 from twinset import Twinset
 from twinset.config import PrivacyConfig, SpeedConfig
-from twinset.data.tokenization import TokenisedRecords
+from twinset.table.tokenization import TokenisedRecords
 from twinset.models.lora import with_lora
 from twinset.models.precision import is_batch_invariant
 from twinset.privacy.clipping import ClippingEngine, Sequences

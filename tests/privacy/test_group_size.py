@@ -18,7 +18,7 @@ from twinset import Twinset
 from twinset.config.options import run_config
 from twinset.config.plan import make_plan
 from twinset.files.atomic import write_json
-from twinset.pipeline.plan_lines import plan_lines
+from twinset.run.plan_lines import plan_lines
 from twinset.privacy.accounting.events import SubsampledGaussian
 from twinset.privacy.accounting.group_privacy import group_epsilon, says_something
 from twinset.privacy.accounting.rounding import up_decimals

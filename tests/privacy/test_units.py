@@ -14,7 +14,7 @@ from tests.helpers import oracle
 from tests.helpers.commands import COLUMNS, OWNED, QUICK, run_twinset
 from tests.helpers.handover import ledger
 from twinset.config import SpeedConfig
-from twinset.data.tokenization import TokenisedRecords
+from twinset.table.tokenization import TokenisedRecords
 from twinset.models.base_model import load_base
 from twinset.privacy.accounting.accountant import epsilon
 from twinset.privacy.accounting.events import GaussianRelease, SubsampledGaussian

@@ -16,8 +16,8 @@ from tests.helpers.handover import (
     ledger,
 )
 from twinset.config import SamplingConfig
-from twinset.data.schema import Attribute, Schema
-from twinset.data.templates import Template
+from twinset.table.schema import Attribute, Schema
+from twinset.table.templates import Template
 from twinset.privacy.statement.guarantee import guarantee
 from twinset.release.card import LONGEST_LIST, TwinContents, TwinDescription, render_card
 from twinset.release.card_header import read_header

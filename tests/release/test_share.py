@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from tests.helpers.handover import TEXTS, description, frame, hand_over, ledger
-from twinset.data.formats import FORMATS
+from twinset.table.formats import FORMATS
 from twinset.errors import InputError
 from twinset.files.atomic import sha256_file
 from twinset.privacy.statement.ledger import Ledger

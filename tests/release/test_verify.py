@@ -9,7 +9,7 @@ import pytest
 
 from tests.helpers import refusals
 from tests.helpers.handover import FULL_BATCH, NO_PRIVACY, TRAINING, hand_over, ledger
-from twinset.data.formats import FORMATS
+from twinset.table.formats import FORMATS
 from twinset.errors import InputError, VerificationError
 from twinset.release.card_header import ledger_digest
 from twinset.release.publish import publish

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.helpers.refusals import refusal
-from twinset.data.schema import Attribute, Schema
+from twinset.table.schema import Attribute, Schema
 from twinset.errors import InputError
 from twinset.sampling.allocation import from_file, per_label
 

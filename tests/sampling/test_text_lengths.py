@@ -7,7 +7,7 @@ import pytest
 
 from tests.conftest import _tokenizer
 from twinset.config import SamplingConfig
-from twinset.data.schema import Attribute, Schema
+from twinset.table.schema import Attribute, Schema
 from twinset.privacy.mechanism.length_bins import LengthBins
 from twinset.privacy.mechanism.simplex import on_simplex
 from twinset.privacy.mechanism.token_marginals import TokenMarginals

@@ -8,7 +8,7 @@ import torch
 
 from tests.helpers.models import tiny_model
 from twinset.config import SamplingConfig
-from twinset.data.schema import Attribute, Schema
+from twinset.table.schema import Attribute, Schema
 from twinset.privacy.mechanism.token_marginals import TokenMarginals
 from twinset.privacy.mechanism.token_weights import TokenWeights
 from twinset.sampling.decoding import Request, decode

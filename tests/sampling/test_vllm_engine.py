@@ -18,7 +18,7 @@ from tests.helpers.draws import chi_square_p, nucleus
 from tests.helpers.refusals import refusal
 from twinset.config import SamplingConfig
 from twinset.models.base_model import load_base
-from twinset.pipeline.twin_rows import drawn_rows
+from twinset.run.twin_rows import drawn_rows
 from twinset.sampling.decoding import Request
 from twinset.sampling.sampler import Sampler
 from twinset.sampling.vllm_engine import VllmEngine, check_engine

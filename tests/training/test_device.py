@@ -32,10 +32,10 @@ from tests.training.test_loop import plan, tokenised
 from twinset import Twinset
 from twinset.config import PolicyConfig, RunConfig, SpeedConfig
 from twinset.config.options import run_config
-from twinset.data.tokenization import TokenisedRecords
+from twinset.table.tokenization import TokenisedRecords
 from twinset.models import perplexity
 from twinset.models.base_model import load_base
-from twinset.pipeline.estimate import measure
+from twinset.run.estimate import measure
 from twinset.policies import MechanismParams, make_policy
 from twinset.privacy.clipping import ClippingEngine, Scale, output_head
 from twinset.privacy.clipping.batch_invariance import BatchShape, batch_interference

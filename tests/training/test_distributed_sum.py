@@ -20,15 +20,15 @@ from tests.helpers.commands import arguments, python_environment, run_python, ru
 from twinset import distributed
 from twinset.config import PrivacyConfig, RunConfig, SpeedConfig, TrainingConfig
 from twinset.config.plan import Plan
-from twinset.data.records import Records
-from twinset.data.schema import Attribute, Schema
-from twinset.data.templates import Template
-from twinset.data.tokenization import TokenisedRecords, tokenise
+from twinset.table.records import Records
+from twinset.table.schema import Attribute, Schema
+from twinset.table.templates import Template
+from twinset.table.tokenization import TokenisedRecords, tokenise
 from twinset.distributed import END, joined, process_group
 from twinset.errors import InputError
 from twinset.models.base_model import load_base
 from twinset.models.nf4 import Nf4Linear
-from twinset.pipeline.worker import trainer_of
+from twinset.run.worker import trainer_of
 from twinset.policies import MechanismParams, make_policy
 from twinset.policies.uniform import Uniform
 from twinset.privacy.clipping import ClippingEngine, Scale
@@ -247,7 +247,7 @@ def test_noise_is_added_once_with_the_whole_sigma(config, tokens, monkeypatch):
 FOLLOWER = """
 import sys
 from tests.training.test_distributed_sum import watch
-from twinset.pipeline import worker
+from twinset.run import worker
 
 watch(lambda digest: open(sys.argv[4], "a").write(digest + "\\n"))
 worker.main(*sys.argv[1:4])

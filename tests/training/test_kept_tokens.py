@@ -4,8 +4,8 @@ from contextlib import suppress
 
 import pytest
 
-from tests.data.test_tokenization import CONTEXT, records, template
-from twinset.data.tokenization import FACTS, TokenisedRecords, tokenise
+from tests.table.test_tokenization import CONTEXT, records, template
+from twinset.table.tokenization import FACTS, TokenisedRecords, tokenise
 from twinset.errors import InputError
 from twinset.training.resume import RunContext
 

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 from tests.helpers import oracle
 from twinset.config import SpeedConfig, TrainingConfig
 from twinset.config.plan import Plan
-from twinset.data.tokenization import TokenisedRecords
+from twinset.table.tokenization import TokenisedRecords
 from twinset.models.lora import with_lora
 from twinset.policies import MechanismParams
 from twinset.policies.uniform import Uniform

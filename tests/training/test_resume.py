@@ -28,8 +28,8 @@ from twinset.commandline.console import Console
 from twinset.config.plan import RELEASED
 from twinset.errors import InputError
 from twinset.models.base_model import load_base
-from twinset.pipeline import finetune as finetuning
-from twinset.pipeline import prompt_choice
+from twinset.run import finetune as finetuning
+from twinset.run import prompt_choice
 from twinset.privacy.accounting.events import TEACHER, SubsampledGaussian
 from twinset.privacy.mechanism.privacy_weight import WeightScale
 from twinset.privacy.statement.ledger import Ledger
@@ -367,7 +367,7 @@ def test_a_resumed_run_that_was_planned_anew_would_be_noticed(timed, at_step, mo
     at_step(3, die)
     assert timed().code == 1
     machine_of(monkeypatch, record=0.001, row=0.1)
-    monkeypatch.setattr("twinset.pipeline.run_settings._begun_with", lambda internal: None)
+    monkeypatch.setattr("twinset.run.run_settings._begun_with", lambda internal: None)
     again = timed("--resume")
     assert again.code == 2 and "other settings (plan)" in again.err
 

@@ -14,10 +14,10 @@ import typer
 
 if TYPE_CHECKING:
     from twinset.config.plan import Plan
-    from twinset.data.label_rules import LabelRules
-    from twinset.data.text_files import Layout
-    from twinset.pipeline.request import OutputPaths, Source
-    from twinset.pipeline.run_result import Result
+    from twinset.table.label_rules import LabelRules
+    from twinset.table.text_files import Layout
+    from twinset.run.request import OutputPaths, Source
+    from twinset.run.run_result import Result
     from twinset.sampling.allocation import RowsRequest
 
 Data = Annotated[
@@ -49,7 +49,7 @@ def listed(text: str) -> tuple[str, ...]:
 
 def source_of(data: str, given: dict[str, Any]) -> Source:
     """Return the table that the options name."""
-    from twinset.pipeline.request import Source
+    from twinset.run.request import Source
 
     names = {"text": "text", "attribute": "attributes", "split": "split"}
     same = ("drop_empty", "prompt", "owner", "delimiter", "encoding", "strict", "hold_out")
@@ -61,7 +61,7 @@ def source_of(data: str, given: dict[str, Any]) -> Source:
 def _label_rules(given: dict[str, Any]) -> LabelRules:
     """Return what the options say of label values."""
     from twinset.commandline.label_flags import read_bins, read_labels
-    from twinset.data.label_rules import LabelRules
+    from twinset.table.label_rules import LabelRules
 
     return LabelRules(
         read_labels(given.get("labels", ())),
@@ -73,14 +73,14 @@ def _label_rules(given: dict[str, Any]) -> LabelRules:
 
 def layout_of(given: dict[str, Any]) -> Layout:
     """Return how files of real rows are to be read."""
-    from twinset.data.text_files import Layout
+    from twinset.table.text_files import Layout
 
     return Layout(given.get("encoding"), given.get("delimiter"))
 
 
 def check_tables_there(*paths: Path | None) -> None:
     """Refuse files that are not there before anything slow is imported."""
-    from twinset.pipeline.request import check_there
+    from twinset.run.request import check_there
 
     for path in filter(None, paths):
         check_there(path)
@@ -95,7 +95,7 @@ def rows_of(given: dict[str, Any]) -> RowsRequest:
 
 def places_of(given: dict[str, Any]) -> OutputPaths:
     """Return where the options want results."""
-    from twinset.pipeline.request import OutputPaths
+    from twinset.run.request import OutputPaths
 
     run, output = given.get("run"), given.get("output")
     return OutputPaths(
@@ -116,7 +116,7 @@ def show(data: Any, lines: Iterable[str], as_json: bool) -> None:
 
 def show_plan(plan: Plan, as_json: bool) -> None:
     """Print a plan."""
-    from twinset.pipeline.plan_lines import plan_lines, plan_to_dict
+    from twinset.run.plan_lines import plan_lines, plan_to_dict
 
     show(plan_to_dict(plan), plan_lines(plan), as_json)
 

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from twinset.data.csv_line import read_line, written_line
+from twinset.table.csv_line import read_line, written_line
 from twinset.errors import InputError
 from twinset.files.limits import SMALL, read_text
 

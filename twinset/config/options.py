@@ -1,7 +1,7 @@
 """Every option by its name: one table from which flags, the TOML file and the Python keywords come.
 
 Knows names, types and help texts; what a value means and which values are refused is for
-`twinset.config` and `twinset.pipeline.request`.
+`twinset.config` and `twinset.run.request`.
 """
 
 from __future__ import annotations

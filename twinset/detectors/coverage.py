@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from twinset.data.columns import check_table, show, text_cells
-from twinset.data.formats import read_frame, row_name
-from twinset.data.label_codes import label_cells
+from twinset.table.columns import check_table, show, text_cells
+from twinset.table.formats import read_frame, row_name
+from twinset.table.label_codes import label_cells
 from twinset.detectors import Detector, Span
 from twinset.detectors.masking import OnProgress, detect, masked, private_runs
 from twinset.errors import InputError

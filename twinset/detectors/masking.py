@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from twinset.data.lazy_columns import LazySequence
+from twinset.table.lazy_columns import LazySequence
 from twinset.detectors.spans import Detector, Span, joined
 
 PLACEHOLDER = "___"

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from twinset.data.padding import batches_of_one_length, padded
+from twinset.table.padding import batches_of_one_length, padded
 from twinset.models.device import GPU_TOKENS, is_cpu
 from twinset.models.hidden_states import Questions
 from twinset.privacy.clipping.execution import is_out_of_memory

@@ -16,8 +16,8 @@ from typing import TypeVar
 import pandas as pd
 
 from twinset.config.bounds import Bounds, check_number
-from twinset.data.formats import format_of, read_frame
-from twinset.data.templates import fill
+from twinset.table.formats import format_of, read_frame
+from twinset.table.templates import fill
 from twinset.errors import InputError
 from twinset.files.atomic import sha256_file
 from twinset.files.limits import inflated

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from twinset.data.formats import format_of, read_frame
-from twinset.data.ngrams import Vocabulary, Words, contained
+from twinset.table.formats import format_of, read_frame
+from twinset.table.ngrams import Vocabulary, Words, contained
 from twinset.errors import InputError
 from twinset.pretraining.corpus import is_text, paragraphs
 

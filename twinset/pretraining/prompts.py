@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from twinset.data.templates import placeholders
+from twinset.table.templates import placeholders
 from twinset.errors import InputError
 
 _OF_FILES = re.compile(r"([\w.-]+)=(.+)", re.DOTALL)

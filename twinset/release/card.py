@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from twinset.config import SamplingConfig
-from twinset.data.formats import FORMULA_STARTS
-from twinset.data.schema import Combination, Schema
-from twinset.data.templates import Template
+from twinset.table.formats import FORMULA_STARTS
+from twinset.table.schema import Combination, Schema
+from twinset.table.templates import Template
 from twinset.privacy.accounting.rounding import up_decimals, up_digits
 from twinset.privacy.statement.belief import belief_sentence
 from twinset.privacy.statement.guarantee import Guarantee, guarantee

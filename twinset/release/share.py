@@ -20,8 +20,8 @@ from typing import Any
 import pandas as pd
 
 from twinset import __version__
-from twinset.data.formats import FORMATS, write_frame, written_names
-from twinset.data.schema import Combination, Schema
+from twinset.table.formats import FORMATS, write_frame, written_names
+from twinset.table.schema import Combination, Schema
 from twinset.errors import InputError
 from twinset.files.atomic import open_as_folder, sha256_file, write_text
 from twinset.privacy.accounting.rounding import up_decimals, up_digits

@@ -16,10 +16,10 @@ from typing import Any
 
 import pandas as pd
 
-from twinset.data.arrow_files import read_parquet
-from twinset.data.formats import FORMATS
-from twinset.data.json_files import read_jsonl
-from twinset.data.text_files import read_delimited
+from twinset.table.arrow_files import read_parquet
+from twinset.table.formats import FORMATS
+from twinset.table.json_files import read_jsonl
+from twinset.table.text_files import read_delimited
 from twinset.errors import InputError, VerificationError
 from twinset.files.atomic import sha256_file
 from twinset.files.limits import read_text

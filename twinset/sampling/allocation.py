@@ -9,9 +9,9 @@ from pathlib import Path
 
 from twinset.config import ROWS
 from twinset.config.bounds import check_number
-from twinset.data.csv_line import read_line, written_line
-from twinset.data.formats import read_frame, row_name
-from twinset.data.schema import Combination, Schema
+from twinset.table.csv_line import read_line, written_line
+from twinset.table.formats import read_frame, row_name
+from twinset.table.schema import Combination, Schema
 from twinset.errors import InputError
 from twinset.privacy.mechanism.label_counts import proportional_rows
 
@@ -85,7 +85,7 @@ def proportional(label_counts: Mapping[Combination, float], rows: int) -> dict[C
 def values_without_rows(schema: Schema, counts: Mapping[Combination, int]) -> Iterator[str]:
     """Yield "attribute value" of each label value that no row is to have.
 
-    >>> from twinset.data.schema import Attribute
+    >>> from twinset.table.schema import Attribute
     >>> mood = Attribute("mood", "str", ("bad", "good"))
     >>> schema = Schema("text", "str", (mood,), columns=("text", "mood"))
     >>> list(values_without_rows(schema, {("bad",): 0, ("good",): 5}))

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from twinset.config import SamplingConfig
-from twinset.data.schema import Combination
+from twinset.table.schema import Combination
 from twinset.errors import InputError, first_line
 from twinset.models.base_model import context_length
 from twinset.models.device import has_graphs, wait_for

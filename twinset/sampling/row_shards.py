@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from twinset.data.schema import Combination
+from twinset.table.schema import Combination
 from twinset.progress import Progress
 from twinset.sampling.sampler import RowGroups, Sampler
 

@@ -18,8 +18,8 @@ import torch
 
 from twinset.config import SamplingConfig
 from twinset.config.run_config import Filter
-from twinset.data.schema import CONTROL, Combination
-from twinset.data.templates import wrong_combinations
+from twinset.table.schema import CONTROL, Combination
+from twinset.table.templates import wrong_combinations
 from twinset.errors import DAMAGED, InputError
 from twinset.files.atomic import whole_file
 from twinset.models.device import is_cpu

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from twinset.data.schema import Combination, Schema
+from twinset.table.schema import Combination, Schema
 from twinset.privacy.mechanism.length_bins import LengthBins
 from twinset.privacy.mechanism.simplex import on_simplex
 from twinset.privacy.mechanism.token_marginals import TokenMarginals

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from twinset.data.schema import Combination, Schema
+from twinset.table.schema import Combination, Schema
 from twinset.models.base_model import context_length
 from twinset.privacy.mechanism.token_marginals import TokenMarginals
 from twinset.privacy.mechanism.token_weights import TokenWeights

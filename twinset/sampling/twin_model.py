@@ -19,9 +19,9 @@ import numpy as np
 import pandas as pd
 
 from twinset.config import SamplingConfig
-from twinset.data.schema import ORDERED, Attribute, Combination, Schema
-from twinset.data.templates import Template
-from twinset.data.tokenization import prompt_tokens, text_budget
+from twinset.table.schema import ORDERED, Attribute, Combination, Schema
+from twinset.table.templates import Template
+from twinset.table.tokenization import prompt_tokens, text_budget
 from twinset.errors import DAMAGED, InputError
 from twinset.files.atomic import open_as_folder, write_json, write_text
 from twinset.files.limits import read_text

@@ -14,8 +14,8 @@ from functools import partial
 import numpy as np
 
 from twinset.config import SamplingConfig
-from twinset.data.schema import Combination
-from twinset.data.templates import Template
+from twinset.table.schema import Combination
+from twinset.table.templates import Template
 from twinset.privacy.mechanism.token_marginals import TokenMarginals
 from twinset.privacy.mechanism.token_weights import TokenWeights
 from twinset.progress import Progress

@@ -22,7 +22,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from twinset.config import SpeedConfig, TrainingConfig
 from twinset.config.plan import Plan
-from twinset.data.tokenization import TokenisedRecords
+from twinset.table.tokenization import TokenisedRecords
 from twinset.distributed import END
 from twinset.errors import InputError
 from twinset.files.signals import uninterrupted

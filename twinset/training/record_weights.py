@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from twinset.config import RunConfig
-from twinset.data.columns import text_cells
-from twinset.data.formats import read_frame
+from twinset.table.columns import text_cells
+from twinset.table.formats import read_frame
 from twinset.errors import InputError
 from twinset.files.limits import SMALL, read_text
 from twinset.models.base_model import BaseModel, load_base

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from twinset.data.schema import Combination
-from twinset.data.templates import Template
+from twinset.table.schema import Combination
+from twinset.table.templates import Template
 from twinset.distributed import ProcessGroup
 from twinset.errors import InputError
 from twinset.files.atomic import write_json

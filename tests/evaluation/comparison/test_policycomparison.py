@@ -22,7 +22,7 @@ from tests.helpers.evaluated import REDRAWS, reviews
 from twinset.commandline.entry_point import STOPPED
 from twinset.config import RunConfig
 from twinset.config.options import run_config
-from twinset.pipeline.request import Source
+from twinset.run.request import Source
 from twinset.progress import Silent
 
 PATTERN = "Write a {sentiment} review:"

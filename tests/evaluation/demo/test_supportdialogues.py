@@ -13,7 +13,7 @@ from evaluation.demo_tables.support_dialogues import (
     TOPIC,
     support_dialogues,
 )
-from twinset.data.records import records_from_frame
+from twinset.table.records import records_from_frame
 from twinset.detectors.patterns import Patterns
 
 

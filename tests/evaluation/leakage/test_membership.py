@@ -18,10 +18,10 @@ from evaluation.leakage.shift import MARGIN, shift, without_shared
 from evaluation.leakage.text_membership import nearest_by_ngrams, text_attacks
 from tests.helpers.evaluated import token_nats
 from tests.helpers.handover import open_ledger
-from twinset.data.records import Records
-from twinset.data.schema import Attribute, Schema
-from twinset.data.templates import load_template
-from twinset.data.tokenization import tokenise
+from twinset.table.records import Records
+from twinset.table.schema import Attribute, Schema
+from twinset.table.templates import load_template
+from twinset.table.tokenization import tokenise
 from twinset.errors import InputError
 from twinset.models.base_model import load_base
 from twinset.privacy.mechanism.randomness import Randomness

@@ -15,7 +15,7 @@ from tests.helpers import handover, reported
 from tests.helpers.pages import Page, all_elements, answers, one
 from tests.helpers.reported import audit, bare, evaluation, everything_in, with_twin
 from twinset import __version__
-from twinset.data.formats import write_frame
+from twinset.table.formats import write_frame
 from twinset.errors import InputError
 from twinset.privacy.accounting.events import (
     GaussianRelease,

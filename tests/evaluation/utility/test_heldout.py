@@ -5,10 +5,10 @@ import torch
 
 from evaluation.utility.heldout_loss import perplexity
 from tests.helpers.evaluated import token_nats
-from twinset.data.records import Records
-from twinset.data.schema import Attribute, Schema
-from twinset.data.templates import load_template
-from twinset.data.tokenization import tokenise
+from twinset.table.records import Records
+from twinset.table.schema import Attribute, Schema
+from twinset.table.templates import load_template
+from twinset.table.tokenization import tokenise
 from twinset.models.base_model import load_base
 
 SCHEMA = Schema("text", "str", (Attribute("mood", "str", ("bad", "good")),), ("text", "mood"))

@@ -1,1 +1,0 @@
-"""What an exact private step costs beside an ordinary one. Random weights and tokens: no data."""

@@ -1,1 +1,0 @@
-"""Each toolkit's own way to rows, run in its own environment by `child.py`."""

@@ -1,0 +1,496 @@
+"""Private text is in no log, error or crash dump, and in no file that a run leaves.
+
+Markers stand in a private table: in a text, in a column like a label, in a column that is left out.
+Commands run well and badly; then everything they printed, logged or left on the disk is searched.
+A random model writes no marker, so that even the twin must not hold one. What may hold one is named
+here: the table itself, rows held out, and what the owner asked for by `--samples` and
+`--show-real`.
+"""
+
+import errno
+import gzip
+import json
+import logging
+import os
+import random
+import resource
+import signal
+import string
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from datasets import Dataset
+
+import cli
+from tests.helpers import evaluated
+from tests.helpers.commands import run_python
+from tests.helpers.evaluated import without_downloads
+from twinset.commandline.console import Console
+from twinset.table.formats import write_frame
+
+_LETTERS = random.Random(7)
+MARKERS = {
+    place: "".join(_LETTERS.choices(string.ascii_lowercase, k=24))
+    for place in ("text", "label-like column", "left-out column")
+}
+TABLES = {"train.csv", "test.csv", "two.csv", "t.parquet", "t.jsonl", "bad.csv", "saved"}  # private
+COLUMNS = ("--text", "text", "--attribute", "sentiment")
+QUICK = ("--steps", "2", "--batch-size", "8", "--max-tokens", "40", "--rows", "8")
+
+
+def private(rows: int, seed: int) -> pd.DataFrame:
+    """Reviews with a marker at the beginning of many texts, and in columns that are not used."""
+    frame = evaluated.reviews(rows, seed)
+    marked = [f"{MARKERS['text']} {t}" if i % 3 else t for i, t in enumerate(frame["text"])]
+    likes = [MARKERS["label-like column"] if i % 2 else "plain" for i in range(rows)]
+    customers = [f"{MARKERS['left-out column']} {i}" for i in range(rows)]
+    return frame.assign(text=marked, shop=likes, customer=customers)
+
+
+# --- searching -----------------------------------------------------------------------------------
+
+
+@dataclass
+class Needles:
+    """Every marker as it could stand in a file: as text, or as the tokens that stand for it."""
+
+    tokens: dict[str, list[int]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, tokenizer) -> "Needles":
+        return cls({m: tokenizer.encode(m, add_special_tokens=False) for m in MARKERS.values()})
+
+    def inside(self, data: bytes) -> list[str]:
+        """Return the places whose marker is in the data, whatever its case."""
+        low = data.lower()
+        return [
+            place
+            for place, marker in MARKERS.items()
+            if any(form in low for form in (marker.encode(), marker.encode("utf-16-le")))
+            or any(form in data for form in self._as_tokens(marker))
+        ]
+
+    def _as_tokens(self, marker: str) -> list[bytes]:
+        ids = self.tokens[marker][2:-2]  # those at the ends may join their neighbours
+        return [np.array(ids, kind).tobytes() for kind in ("<u2", "<i4", "<i8")]
+
+
+def contents(path: Path) -> bytes:
+    """Return a file's bytes, unpacked where they are packed."""
+    data = path.read_bytes()
+    if data[:2] == b"\x1f\x8b":
+        return data + gzip.decompress(data)
+    if data[:4] == b"PAR1":
+        return data + pd.read_parquet(path).to_csv().encode()
+    return data
+
+
+def leaking_files(needles: Needles, *folders: Path) -> list[str]:
+    """Return the files below, hidden ones too, whose name or content holds a marker."""
+    found = []
+    for folder in folders:
+        for path in sorted(p for p in folder.rglob("*") if p.is_file() and not p.is_symlink()):
+            name = str(path.relative_to(folder))
+            if needles.inside(name.encode() + b"\0" + contents(path)):
+                found.append(name)
+    return found
+
+
+@dataclass
+class World:
+    """A working folder, a cache and a folder for temporary files of their own, and all that is
+    said."""
+
+    needles: Needles
+    here: Path
+    elsewhere: tuple[Path, ...]
+    capture: object
+    log: object
+    warned: list
+
+    def run(self, *arguments) -> tuple[int, str]:
+        """Run a command, search what it said, and return its exit code and that."""
+        self.capture.readouterr()
+        self.log.clear()
+        code = cli.main([str(argument) for argument in arguments])
+        out, err = self.capture.readouterr()
+        said = "\n".join([out, err, self.log.text, *(str(w.message) for w in self.warned)])
+        assert not self.needles.inside(said.encode()), arguments
+        return code, out + err
+
+    def search(self, *allowed: str) -> None:
+        """Assert that no file holds a marker but the private tables and these."""
+        found = leaking_files(self.needles, self.here, *self.elsewhere)
+        assert [name for name in found if name.partition("/")[0] not in TABLES] == [*allowed]
+
+
+@pytest.fixture
+def world(tmp_path, tokenizer, monkeypatch, capfd, caplog):
+    here, *elsewhere = [tmp_path / name for name in ("here", "cache", "tmp", "hub")]
+    for folder in (here, *elsewhere):
+        folder.mkdir()
+    for name, folder in zip(("TWINSET_CACHE", "TMPDIR", "HF_HOME"), elsewhere, strict=True):
+        monkeypatch.setenv(name, str(folder))
+    monkeypatch.setattr("tempfile.tempdir", None)  # read TMPDIR again
+    monkeypatch.chdir(here)
+    without_downloads(monkeypatch)
+    caplog.set_level(logging.DEBUG)
+    private(80, 0).to_csv("train.csv", index=False)
+    private(40, 1).to_csv("test.csv", index=False)
+    with warnings.catch_warnings(record=True) as warned:
+        yield World(Needles.of(tokenizer), here, tuple(elsewhere), capfd, caplog, warned)
+
+
+def generate(base, *more, data="train.csv", command="generate", columns=COLUMNS):
+    quick = QUICK if command == "generate" else QUICK[:-2]
+    return (command, data, *columns, "--base-model", base, "--run", "run", *quick, *more)
+
+
+# --- runs that go well ---------------------------------------------------------------------------
+
+
+def test_a_run_and_what_is_asked_of_it(world, tiny_base):
+    code, said = world.run(*generate(tiny_base, "--output", "twin.csv"))
+    assert code == 0 and "step 2/2" in said  # it did tell of its progress
+    for command in (
+        ("verify", "run", "--json"),
+        ("verify", "twin.csv"),
+        ("sample", "run", "--rows", "4", "--output", "more.jsonl"),
+        ("sample", "run", "--rows", "4", "--overwrite", "--json", "--quiet"),
+        ("detect", "train.csv", "--text", "text", "--secret", "customer", "--json"),
+        ("report", "run"),
+    ):
+        assert world.run(*command)[0] == 0, command
+    world.search()
+
+
+def test_a_key_of_one_record_is_shown_nowhere(world, tiny_base):
+    rows = private(80, 0).to_dict("records")
+    rows[40][MARKERS["text"]] = True
+    Path("t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    code, said = world.run(*generate(tiny_base, "--output", "twin.jsonl", data="t.jsonl"))
+    assert code == 0 and "1 key that not every row has" in said
+    assert world.run(*generate(tiny_base, data="t.jsonl", columns=("--text", "txet")))[0] == 2
+    world.search()
+
+
+def test_what_the_owner_asks_to_see_is_where_it_was_asked_for(world, tiny_base):
+    assert world.run(*generate(tiny_base, "--quiet"))[0] == 0
+    samples = ("detect", "train.csv", "--text", "text", "--samples", "samples.txt")
+    assert world.run(*samples)[0] == 0
+    assert world.run("report", "run", "--show-real", "train.csv")[0] == 0
+    world.search("run/internal/report.html", "samples.txt")
+    for private_file in ("samples.txt", "run/internal/report.html"):
+        assert Path(private_file).stat().st_mode & 0o077 == 0
+    assert Path("run").stat().st_mode & 0o077 == 0
+
+
+def test_rows_held_out_stand_in_one_file_of_their_owner(world, tiny_base):
+    assert world.run(*generate(tiny_base, "--hold-out", "0.3"))[0] == 0
+    world.search("run/internal/held-out.parquet")
+    assert Path("run/internal").stat().st_mode & 0o077 == 0
+
+
+MORE_RUNS = {
+    "finetune": (("--method", "full", "--gradient-checkpointing"), {"command": "finetune"}),
+    "parquet": (("--json",), {"data": "t.parquet"}),
+    "json lines": (("--format", "parquet"), {"data": "t.jsonl"}),
+    "a saved folder": (("--prompt", "{sentiment}:"), {"data": "saved"}),
+    "guessed columns": ((), {"columns": (), "data": "two.csv"}),
+    "low memory": (("--low-memory", "--physical-batch", "1", "--precision", "float32"), {}),
+    "adaptive, published": (("--noise-policy", "adaptive", "--policy-form", "published"), {}),
+    "importance": (("--noise-policy", "importance"), {}),
+    "selective": (("--noise-policy", "selective", "--detector", "patterns"), {}),
+    "masked": (("--redact-only",), {}),
+    "without privacy": (("--no-privacy",), {}),
+    "cut texts": (("--max-tokens", "8", "--drop-empty"), {}),
+    "untrained": (("--steps", "0", "--teacher-share", "0.1"), {}),
+    "dry run": (("--dry-run", "--json"), {}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("more", "how"), MORE_RUNS.values(), ids=MORE_RUNS)
+def test_every_kind_of_run(world, tiny_base, more, how):
+    table = private(80, 0)
+    for ending in ("parquet", "jsonl"):
+        write_frame(table, f"t.{ending}")
+    Dataset.from_pandas(table).save_to_disk("saved")
+    table[["text", "sentiment"]].to_csv("two.csv", index=False)
+    code, said = world.run(*generate(tiny_base, *more, **how))
+    assert code == 0, said
+    world.search()
+
+
+@pytest.mark.slow
+def test_a_plan(world, tiny_base):
+    assert world.run("plan", "train.csv", *COLUMNS, "--base-model", tiny_base)[0] == 0
+    world.search()
+
+
+TRAIN_AND_TEST = ("--train", "train.csv", "--test", "test.csv")
+MEMBERS = ("--members", "train.csv", "--non-members", "test.csv")
+MEASURING = {
+    "evaluate": ("evaluate", "run", *TRAIN_AND_TEST),
+    "evaluate, published": (
+        *("evaluate", "run", *TRAIN_AND_TEST, "--classifier", "tfidf", "--publishable", "--json"),
+    ),
+    "audit": ("audit", "run", *MEMBERS, "--json"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", MEASURING.values(), ids=MEASURING)
+def test_measuring(world, tiny_base, command):
+    """What is measured on private rows is kept in internal/, and is numbers."""
+    assert world.run(*generate(tiny_base, "--rows", "30"))[0] == 0
+    code, said = world.run(*command)
+    assert code == 0, said
+    assert world.run("report", "run")[0] == 0
+    world.search()
+
+
+@pytest.mark.slow
+def test_comparing_and_planting(world, tiny_base):
+    quick = ("--base-model", tiny_base, "--steps", "2", "--batch-size", "8", "--max-tokens", "60")
+    few = ("--policies", "uniform", "--rows", "12")
+    compare = ("compare", "train.csv", *COLUMNS, *quick, *few, "--seeds", "1")
+    code, said = world.run(*compare, "--classifier", "tfidf", "--test", "test.csv")
+    assert code == 0, said
+    plant = ("--copies", "1", "--each", "1", "--coins", "10", "--prompt", "{sentiment}:")
+    code, said = world.run("audit", "canaries", "train.csv", *COLUMNS, *quick, *few, *plant)
+    assert code == 0, said
+    world.search()
+
+
+# --- runs that go badly --------------------------------------------------------------------------
+
+
+def bad(change):
+    """A table with something wrong in it, as bad.csv."""
+    return lambda: change(private(60, 2)).to_csv("bad.csv", index=False)
+
+
+SOUND = bad(lambda frame: frame)
+
+
+def with_text(text):
+    """A text that holds a marker and what must not be there."""
+    return bad(lambda frame: frame.assign(text=[text, *frame["text"][1:]]))
+
+
+def with_label(*labels):
+    """Labels that stand in the first rows."""
+    return bad(lambda frame: frame.assign(sentiment=[*labels, *frame["sentiment"][len(labels) :]]))
+
+
+def raw(data: bytes):
+    return lambda: Path("bad.csv").write_bytes(data)
+
+
+MARKER = MARKERS["text"]
+ROW = f"{MARKER},positive\n"
+STRICT = ("--strict", "")  # else such rows are left out, or mended, with a count
+FAILING = {
+    "no such column": (SOUND, ("--text", "nothing")),
+    "a label that is a text": (SOUND, ("--attribute", "customer")),
+    "a special token": (with_text(f"{MARKER} <|endoftext|>"), ()),
+    "a control character": (with_text(f"{MARKER} \x07"), STRICT),
+    "a missing text": (with_text(None), STRICT),
+    "a missing label": (with_label(None), STRICT),
+    "one label": (with_label(*[MARKER] * 60), ()),
+    "mixed labels": (with_label(float("inf"), *[1.5] * 59), ()),
+    "not UTF-8": (raw(b"text,sentiment\n" + ROW.encode() + b"\xff" + ROW.encode()), ()),
+    "a row too wide": (raw(f"text,sentiment\n{ROW}{MARKER},{MARKER},{MARKER}\n".encode()), ()),
+    "a quote that stays open": (raw(f'text,sentiment\n{ROW}"{MARKER},a\n'.encode()), ()),
+    "names twice": (raw(f"text,text\n{ROW}".encode()), ()),
+    "no header": (raw(f"{MARKER} and much more that was said,positive\n{ROW}".encode()), ()),
+    "no model": (SOUND, ("--base-model", "./none")),
+    "no hub": (SOUND, ("--base-model", "nobody/nothing")),
+    "no such label": (SOUND, ("--rows-per-label", "other=3")),
+    "no such template": (SOUND, ("--prompt", "{customer}:")),
+    "output that exists": (SOUND, ("--output", "test.csv")),
+    "too little budget": (SOUND, ("--epsilon", "0.001", "--steps", "4")),
+    "an odd value": (SOUND, ("--steps", "few")),
+    "no such detector": (SOUND, ("--noise-policy", "selective", "--detector", "nowhere:none")),
+}
+FAST = ("a label that is a text", "a special token", "a quote that stays open", "no header")
+
+
+@pytest.mark.parametrize(
+    ("prepare", "more"),
+    [
+        pytest.param(*case, id=name, marks=() if name in FAST else pytest.mark.slow)
+        for name, case in FAILING.items()
+    ],
+)
+def test_refusals(world, tiny_base, prepare, more):
+    prepare()
+    flags = dict(zip(COLUMNS[::2], COLUMNS[1::2], strict=True)) | {"--base-model": tiny_base}
+    flags |= dict(zip(more[::2], more[1::2], strict=True))
+    given = [str(part) for pair in flags.items() for part in pair if part]
+    for command, rest in (("generate", ("--run", "run")), ("plan", ()), ("finetune", ())):
+        known = {"plan": "--output --rows-per-label --run", "finetune": "--output --rows-per-label"}
+        if set(more[::2]) & set(known.get(command, "").split()):
+            continue
+        code, said = world.run(command, "bad.csv", *given, *rest)
+        assert code == 2 and "error: " in said, said
+    world.search()
+    assert not Path("run").exists()
+
+
+def breaks(error):
+    """Something that raises, with a record in its message and in what it was raised from."""
+
+    def broken(*_, **__):
+        try:
+            raise ValueError(f"could not convert {MARKER}")
+        except ValueError as cause:
+            raise error from cause
+
+    return broken
+
+
+DEEP_INSIDE = {
+    "training": "twinset.training.loop._step_report",
+    "tokens": "twinset.run.finetune.tokenise",
+    "noise": "twinset.privacy.mechanism.noise._add",
+    "sampling": "twinset.sampling.twin_model.twin_frame",
+    "sharing": "twinset.release.share.render_card",
+}
+ERRORS = {
+    "unexpected": RuntimeError(f"what is {MARKER}?"),
+    "of the disk": OSError(errno.ENOSPC, "No space left on device"),
+    "of a path": OSError(errno.ENAMETOOLONG, "File name too long", MARKER),
+    "of an old library": OSError(f"bad line: {MARKER}"),
+    "of a key": KeyError(MARKER),
+    "of memory": MemoryError(MARKER),
+    "an exit": SystemExit(MARKER),
+    "a stop": KeyboardInterrupt(MARKER),
+}
+
+
+@pytest.mark.parametrize(
+    ("where", "error"),
+    [
+        pytest.param(
+            place,
+            error,
+            id=f"{part}, {kind}",
+            marks=() if (part, kind) == ("training", "unexpected") else pytest.mark.slow,
+        )
+        for part, place in DEEP_INSIDE.items()
+        for kind, error in ERRORS.items()
+    ],
+)
+def test_errors_deep_inside(world, tiny_base, monkeypatch, where, error):
+    monkeypatch.setattr(where, breaks(error))
+    code, said = world.run(*generate(tiny_base))
+    assert code != 0 and "Traceback" not in said, said
+    world.search()
+    left = {path for path in world.here.iterdir() if path.name not in TABLES}
+    assert all(path.name.startswith(".run.") for path in left)  # what can be gone on with
+    assert all(path.stat().st_mode & 0o077 == 0 for path in left)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "tables", "broken"),
+    [
+        ("evaluate", TRAIN_AND_TEST, "evaluation.evaluate._tables"),
+        ("audit", MEMBERS, "evaluation.leakage.release_audit.audit_release"),
+        ("report", ("--show-real", "train.csv"), "evaluation.report.page.build_report"),
+    ],
+)
+def test_errors_while_measuring(world, tiny_base, monkeypatch, command, tables, broken):
+    assert world.run(*generate(tiny_base, "--quiet"))[0] == 0
+    monkeypatch.setattr(broken, breaks(ERRORS["unexpected"]))
+    assert world.run(command, "run", *tables)[0] == 1
+    world.search()
+
+
+KILLED = """
+import os, signal, sys
+import twinset.training.loop
+def killed(*_, **__):
+    os.kill(os.getpid(), signal.{signal})
+twinset.training.loop._step_report = killed
+import cli
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGABRT", "SIGTERM"])
+def test_what_a_killed_run_leaves_is_for_its_owner_alone(world, tiny_base, name):
+    """A killed process clears nothing up: what is left lies in a folder of mode 0700."""
+    ended = run_python("-c", KILLED.format(signal=name), *generate(tiny_base))
+    assert ended.returncode == (130 if name == "SIGTERM" else -getattr(signal, name))
+    assert not world.needles.inside((ended.stdout + ended.stderr).encode())
+    found = leaking_files(world.needles, world.here, *world.elsewhere)
+    left = [file for file in found if file not in TABLES]
+    assert all(file.startswith(".run.") and "/internal/" in file for file in left), left
+    for folder in (path for path in world.here.glob(".run.*") if path.is_dir()):
+        assert folder.stat().st_mode & 0o077 == 0
+    assert not [path for path in world.here.iterdir() if path.name.startswith("core")]
+
+
+def test_no_core_dump_is_written_while_a_command_runs(world, tiny_base, monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        "twinset.run.prepare.read_frame",
+        lambda *_: seen.append(resource.getrlimit(resource.RLIMIT_CORE)[0]),
+    )
+    before = resource.getrlimit(resource.RLIMIT_CORE)
+    world.run(*generate(tiny_base))
+    assert seen == [0]
+    assert resource.getrlimit(resource.RLIMIT_CORE) == before
+
+
+# --- controls: the search finds what is there ----------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["printed", "logged", "warned", "said"])
+def test_a_leak_that_is_printed_or_logged_is_found(world, tiny_base, monkeypatch, way):
+    def tells(self, line):
+        if way == "printed":
+            os.write(2, f"record: {MARKER}\n".encode())
+        elif way == "logged":
+            logging.getLogger("anything").debug("record %s", MARKER)
+        elif way == "warned":
+            warnings.simplefilter("always")
+            warnings.warn(f"odd: {MARKER}", stacklevel=1)
+        else:
+            self._out.print(MARKER.upper())
+
+    monkeypatch.setattr(Console, "say", tells)
+    with pytest.raises(AssertionError):
+        world.run(*generate(tiny_base, "--dry-run"))
+
+
+HIDING = {
+    "json": lambda file: file.write_text(json.dumps({"note": f"see {MARKER}"})),
+    "utf-16": lambda file: file.write_text(MARKER, "utf-16"),
+    "packed": lambda file: file.write_bytes(gzip.compress(MARKER.encode())),
+    "parquet": lambda file: pd.DataFrame({"t": [MARKER]}).to_parquet(file),
+}
+
+
+@pytest.mark.parametrize("hide", HIDING.values(), ids=HIDING)
+@pytest.mark.parametrize("where", ["run/share", "run/internal", "../cache", "../tmp", "../hub"])
+def test_a_leak_that_is_written_is_found(world, hide, where):
+    Path(where).mkdir(parents=True, exist_ok=True)
+    hide(Path(where, ".hidden"))
+    with pytest.raises(AssertionError):
+        world.search()
+
+
+@pytest.mark.parametrize("kind", ["<u2", "<i4", "<i8"])
+def test_a_leak_as_tokens_is_found(world, tokenizer, kind):
+    np.array(tokenizer.encode(f"It was {MARKER} and so on"), kind).tofile("tokens.bin")
+    with pytest.raises(AssertionError):
+        world.search()

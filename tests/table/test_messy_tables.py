@@ -1,0 +1,71 @@
+"""Every messy table is read, and what was done to it is said; or refused in one line."""
+
+import io
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.table.messy_tables import HEADER, READ, REFUSED, TEXTS, Messy, cells, jsonl, lines
+from tests.helpers.refusals import SECRET, refusal
+from twinset.table.formats import read_frame
+from twinset.run.prepare import read_source
+from twinset.run.request import Source
+from twinset.progress import Silent
+
+MENDED = re.compile(r"read |removed |leaving out \d|joining ")
+FEW = 7  # rows a piece, so that forty are many
+
+
+def read(messy: Messy, path: Path, folder: Path | None):
+    _, records, notes = read_source(Source(str(path), **messy.options), Silent(), folder)
+    return records, notes
+
+
+@pytest.fixture(autouse=True)
+def few_at_once(monkeypatch):
+    files = ("text_files", "json_files", "arrow_files", "spreadsheets")
+    for place in ("lazy_columns", "columns", *files):
+        monkeypatch.setattr(f"twinset.table.{place}.ROWS_AT_ONCE", FEW)
+
+
+@pytest.mark.parametrize("name", READ)
+def test_a_messy_table_is_read(tmp_path, name):
+    messy = READ[name]
+    path = messy.write(tmp_path)
+    (records, notes), (by_pieces, same_notes) = (read(messy, path, f) for f in (None, tmp_path))
+    assert (len(records), records.texts[0]) == (messy.records, messy.first)
+    assert [part for part in messy.said if not any(part in note for note in notes)] == []
+    assert [note for note in notes if SECRET in note] == []
+    mended = [note for note in notes if MENDED.match(note)]
+    assert [note for note in mended if not any(part in note for part in messy.said)] == []
+    assert by_pieces.fingerprint() == records.fingerprint() and same_notes == notes
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_messy_table_is_refused_in_one_line(tmp_path, name):
+    messy = REFUSED[name]
+    path = messy.write(tmp_path)
+    message = refusal(read, messy, path, None)
+    assert [part for part in messy.said if part not in message] == [], message
+    assert message == refusal(read, messy, path, tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("data", [cells(sep=";").encode(), jsonl(lines()), b" [{}]"])
+@pytest.mark.parametrize("by_pieces", [False, True])
+def test_a_table_comes_by_standard_input(tmp_path, monkeypatch, data, by_pieces):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
+    frame = read_frame("-", folder=tmp_path if by_pieces else None)
+    if data.startswith(b" "):
+        assert frame.shape == (1, 0)
+    else:
+        assert frame["review"].tolist() == TEXTS and list(frame) == list(HEADER)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_wrong_with_standard_input_is_said_by_its_name(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(f"a,b\n{SECRET}\n".encode())))
+    message = refusal(read_frame, "-", folder=tmp_path)
+    assert message.startswith("standard input: row 2 has 1 cells")

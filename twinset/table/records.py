@@ -1,0 +1,268 @@
+"""A private table as records: texts, label combinations and the schema.
+
+Everything wrong with a table is found here, before any model is loaded, and said in one line that
+names file, column and row but holds no cell. Knows nothing of tokens, prompts or privacy budgets.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from twinset.config import RunConfig
+from twinset.table.characters import check_characters, check_no_token, mended
+from twinset.table.chosen_columns import ChosenColumns
+from twinset.table.columns import check_table, choose_columns, with_joined_text
+from twinset.table.formats import read_frame, reading_notes
+from twinset.table.label_codes import LabelCodes, whole
+from twinset.table.label_column import LabelColumn
+from twinset.table.label_rules import LabelRules
+from twinset.table.label_values import PublicLabels, public_labels
+from twinset.table.lazy_columns import Labels, Texts, some_at_once
+from twinset.table.schema import Combination, Schema
+from twinset.table.schema_of_table import schema_of
+from twinset.table.text_files import Layout
+from twinset.errors import InputError
+from twinset.privacy.mechanism.units import Units
+
+FEW = 20  # one row in so many may lack something, and is left out
+
+
+@dataclass(frozen=True)
+class Records:
+    """Texts and their labels, row by row.
+
+    Args:
+        texts: one a row.
+        labels: one a row; a tuple is in the order of `schema.attributes`.
+        schema: of the table.
+        owners: (N,) number of each row's owner; None: each row is its own.
+        whose: by attribute, who says what values it has; else the table does.
+    """
+
+    texts: Sequence[str]
+    labels: Sequence[Combination]
+    schema: Schema
+    owners: np.ndarray | None = None
+    whose: Mapping[str, str] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def units(self, config: RunConfig) -> Units:
+        """Return whose records are protected together."""
+        return Units(len(self), self.owners, config.privacy.max_records_per_owner)
+
+    @property
+    def rows(self) -> np.ndarray:
+        """(N,) their rows in the table, rising from 0."""
+        assert isinstance(self.texts, Texts)
+        return self.texts.rows
+
+    def rows_of(self, units: np.ndarray) -> list[int]:
+        """Return the table's rows, from 0, that have some units, by the numbers of these."""
+        chosen = units if self.owners is None else np.flatnonzero(np.isin(self.owners, units))
+        rows: list[int] = self.rows[chosen].tolist()
+        return rows
+
+    def split(self, rows: Sequence[int]) -> tuple[Records, Records | None]:
+        """Return what is in other rows of the table than these, and what is in these; None: none.
+
+        Raises:
+            InputError: no other row is left.
+        """
+        if not rows:
+            return self, None
+        is_held = np.isin(self.rows, rows)
+        if is_held.all():
+            raise InputError("`hold_out` leaves no row to train on; make it smaller, or 0")
+        return self._some(~is_held), self._some(is_held)
+
+    def _some(self, chosen: np.ndarray) -> Records:
+        """Return some of the records, under the schema of all."""
+        places, owners = np.flatnonzero(chosen), self.owners
+        assert isinstance(self.texts, Texts) and isinstance(self.labels, Labels)
+        return replace(
+            self,
+            texts=self.texts.some(places),
+            labels=Labels(self.labels.numbers[places], self.labels.known),
+            owners=None if owners is None else np.unique(owners[places], return_inverse=True)[1],
+        )
+
+    def fingerprint(self) -> str:
+        """Return a hash of all cells: as private as they are."""
+        found = hashlib.sha256(json.dumps([len(self), self.schema.to_dict()]).encode())
+        for some in some_at_once(self.texts):
+            found.update(json.dumps(list(map(len, some))).encode())
+            found.update("".join(some).encode(errors="surrogatepass"))
+        for labels in some_at_once(self.labels):
+            found.update(json.dumps(labels).encode())
+        if self.owners is not None:
+            found.update(self.owners.astype("<i8").tobytes())
+        return found.hexdigest()
+
+
+def read_records(
+    path: str | Path,
+    text: str | None,
+    attributes: Sequence[str],
+    split: str | None = None,
+    drop_empty: bool = False,
+    reserved: Sequence[str] = (),
+    rules: LabelRules | None = None,
+    layout: Layout | None = None,
+) -> tuple[Records, list[str]]:
+    """Read a table from a file, folder or hub name; see `read_frame` and `records_from_frame`."""
+    frame = read_frame(path, split, layout=layout)
+    return records_from_frame(
+        frame,
+        text,
+        attributes,
+        source=str(path),
+        drop_empty=drop_empty,
+        reserved=reserved,
+        rules=rules,
+    )
+
+
+def records_from_frame(
+    frame: pd.DataFrame,
+    text: str | None,
+    attributes: Sequence[str],
+    *,
+    source: str = "table",
+    drop_empty: bool = False,
+    reserved: Sequence[str] = (),
+    owner: str | None = None,
+    rules: LabelRules | None = None,
+    strict: bool = False,
+    folder: Path | None = None,
+) -> tuple[Records, list[str]]:
+    """Take texts and labels from a table, or refuse it.
+
+    Args:
+        frame: the private table.
+        text: its text column, or a template that joins several; None guesses.
+        attributes: its label columns; empty guesses one.
+        source: what to call the table in messages.
+        drop_empty: leave out rows whose text or label is missing, blank or (text) not a string,
+            however many; else one row in `FEW`.
+        reserved: special tokens of the tokenizer, which no text or label may contain.
+        owner: column that says whose a record is; the twin does not have it.
+        rules: which label values are public; None: all, for rows of which nothing is published.
+        strict: refuse such rows, and control characters in texts, which are removed else.
+        folder: private to its owner: joined texts of a large table are kept on the disk there.
+
+    Returns:
+        The records, and notes for the table's owner (guesses, columns and rows left out,
+        duplicates). The notes hold counts of private rows: they are not for the sharing side.
+
+    Raises:
+        InputError: the table cannot be used; the message holds no cell.
+    """
+    check_table(frame, source)
+    notes = reading_notes(frame)
+    frame, text, joined = with_joined_text(frame, text, attributes, source, folder)
+    notes += joined
+    attributes = list(attributes) or (rules.names if rules else [])
+    chosen = ChosenColumns(frame, *choose_columns(frame, text, attributes, source, notes), source)
+    codes = chosen.label_codes(as_written=rules is not None)
+    rows = chosen.complete_rows(codes, _may_lack(frame, drop_empty, strict), notes)
+    owners = None if owner is None else chosen.owners(owner, rows)
+    labels = {name: whole(found.of_rows(rows), frame[name]) for name, found in codes.items()}
+    public: dict[str, PublicLabels] = {}
+    if rules is not None:
+        columns = [chosen.label_column(name, labels[name], rows, owners) for name in labels]
+        public, kept = _settled(columns, rules, notes, chosen)
+        labels = {name: found.codes for name, found in public.items()}
+        rows, owners = rows[kept], None if owners is None else owners[kept]
+    texts = Texts(frame[chosen.text], None if len(rows) == len(frame) else rows)
+    texts = texts if strict else mended(texts, notes)
+    check_characters(chosen, texts, labels, strict, notes)
+    check_no_token(chosen, texts, labels, reserved)
+    notes += chosen.left_out()
+    _note_duplicates(texts, owner, notes)
+    schema = schema_of(chosen, labels, public, rules)
+    whose = {name: found.whose for name, found in public.items()}
+    return Records(texts, _combined(labels, schema), schema, owners, whose), notes
+
+
+def _may_lack(frame: pd.DataFrame, drop_empty: bool, strict: bool) -> int:
+    """Return how many rows may lack a text or a label, and are left out."""
+    return len(frame) if drop_empty else 0 if strict else len(frame) // FEW
+
+
+def check_reserved(
+    records: Records, frame: pd.DataFrame, reserved: Sequence[str], source: str = "table"
+) -> None:
+    """Refuse special tokens of a tokenizer, as `records_from_frame` does where it is passed them.
+
+    Args:
+        records: of `records_from_frame`.
+        frame: the same table.
+        reserved: the tokens.
+        source: what to call the table in messages.
+
+    Raises:
+        InputError: a text or a label holds one; the message holds no cell.
+    """
+    schema, texts, labels = records.schema, records.texts, records.labels
+    assert isinstance(texts, Texts) and isinstance(labels, Labels)
+    found = {
+        attribute.name: LabelCodes(labels.numbers, [known[place] for known in labels.known])
+        for place, attribute in enumerate(schema.attributes)
+    }
+    check_no_token(ChosenColumns(frame, schema.text, list(found), source), texts, found, reserved)
+
+
+def _settled(
+    columns: Sequence[LabelColumn], rules: LabelRules, notes: list[str], chosen: ChosenColumns
+) -> tuple[dict[str, PublicLabels], np.ndarray]:
+    """Return each column's public labels, of rows that have one, and (n,) which rows these are.
+
+    What is not declared is looked at in the rows that are left, as if there were no others: a value
+    may be rare in them alone, and all of theirs may be whole numbers.
+    """
+    rules.check_names([column.name for column in columns])
+    of_owner = [column for column in columns if column.name in rules.names]
+    declared = {column.name: public_labels(column, rules, notes) for column in of_owner}
+    has_all = [found.codes.has_value for found in declared.values()]
+    kept = np.flatnonzero(np.logical_and.reduce([np.ones(len(columns[0].rows), bool), *has_all]))
+    if not len(kept):
+        raise InputError(
+            f"{chosen.source}: no row has declared values of all its labels; check `labels`"
+        )
+    rest = [column.of_rows(kept) for column in columns if column.name not in rules.names]
+    rest = [
+        replace(column, codes=whole(column.codes, chosen.frame[column.name])) for column in rest
+    ]
+    return {name: found.of_rows(kept) for name, found in declared.items()} | {
+        column.name: public_labels(column, rules, notes) for column in rest
+    }, kept
+
+
+def _combined(labels: dict[str, LabelCodes], schema: Schema) -> Labels:
+    """Return each row's number of `schema.combinations`."""
+    numbers = np.zeros(1, np.int32)
+    for attribute in schema.attributes:
+        found = labels[attribute.name]
+        place = {value: number for number, value in enumerate(attribute.values)}
+        moved = np.array([place.get(value, 0) for value in found.values], np.int32)
+        numbers = numbers * len(place) + moved[found.numbers]
+    return Labels(numbers, schema.combinations)
+
+
+def _note_duplicates(texts: Texts, owner: str | None, notes: list[str]) -> None:
+    repeats = texts.repeats()
+    if repeats:
+        remedy = "" if owner is not None else "; `group_size=M` states it for M rows together"
+        notes.append(
+            f"{repeats} rows repeat the text of an earlier row: the guarantee is for one "
+            f"{'row' if owner is None else 'owner'}, and is weaker for what several say{remedy}"
+        )

@@ -1,0 +1,415 @@
+"""Prompt templates: from a label combination to the words that ask the model for its text.
+
+Built-in templates are the TOML files of the `prompts` package; a user's own is such a file or the
+prompt itself. Knows the schema (columns and their public values); knows no record, token or model.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from twinset.table.schema import Attribute, Combination, Schema
+from twinset.errors import InputError
+from twinset.files.limits import SMALL, read_text
+
+GENERIC = "generic"
+
+# A placeholder is a column name between braces, looked up as it stands. `str.format` is never used:
+# its attribute access, indices and conversions have no meaning here, and column names may hold any
+# of their characters ("star rating", "star.rating").
+PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
+
+MOST_PROMPT = 10_000  # characters
+_KEYS = {"description", "prompt", "wording", "example_values"}
+KINDS = "kinds.txt"  # of text, a line each: the first is what the generic template asks for
+
+Words = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class PromptFile:
+    """A template as written, before it meets a table.
+
+    Args:
+        name: the built-in's name, the file, or "`prompt`".
+        pattern: the prompt, with `{column}` where a value goes.
+        description: one line for `twinset prompts`.
+        wording: by attribute, either the words for single values (each value must exist in the
+            table), or a list of scales, of which the first that fits the table's values is used.
+        example_values: by attribute, values it was written for.
+    """
+
+    name: str
+    pattern: str
+    description: str = ""
+    wording: Mapping[str, Words | Sequence[Words]] = field(default_factory=dict)
+    example_values: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Template:
+    """A prompt that fits one schema: every combination has a prompt of its own.
+
+    Args:
+        name: where it came from.
+        pattern: the prompt, with `{column}` where a value goes.
+        wording: by attribute and plain value, the words that stand for it (else the value).
+        attributes: names of the label columns, in the schema's order.
+    """
+
+    name: str
+    pattern: str
+    wording: Mapping[str, Words]
+    attributes: tuple[str, ...]
+
+    def render(self, combination: Combination) -> str:
+        """Return the prompt of one label combination, its values in the order of `attributes`.
+
+        >>> template = Template("mine", "Write a {star rating} review:", {}, ("star rating",))
+        >>> template.render((5.0,))
+        'Write a 5 review:'
+        """
+        words = {
+            name: self.wording.get(name, {}).get(plain(value), plain(value))
+            for name, value in zip(self.attributes, combination, strict=True)
+        }
+        return fill(self.pattern, words)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Template:
+        """Rebuild a template from `to_dict`'s output (lists or tuples)."""
+        return cls(data["name"], data["pattern"], data["wording"], tuple(data["attributes"]))
+
+
+def builtin_templates() -> dict[str, PromptFile]:
+    """Return the templates that come with twinset, by name."""
+    files = (file for file in resources.files("prompts").iterdir() if file.name.endswith(".toml"))
+    names = {file.name.removesuffix(".toml"): file for file in files}
+    return {name: _parse(name, names[name].read_text("utf-8")) for name in sorted(names)}
+
+
+def kinds_of_text() -> list[str]:
+    """Return the kinds of text that a run can ask for by itself, "a text" first."""
+    return resources.files("prompts").joinpath(KINDS).read_text("utf-8").splitlines()
+
+
+def load_template(
+    source: str | Path | None, schema: Schema, wording: Mapping[str, Words] | None = None
+) -> Template:
+    """Return the template that `source` names, checked against the schema.
+
+    Args:
+        source: a built-in's name, a path ending in .toml, or the prompt itself (it holds a brace);
+            `None` for the generic template. White space at a prompt's end is dropped, for its last
+            token must not be a lone space.
+        schema: the table's label columns and their values.
+        wording: more words for single values, by attribute; they win over the template's own.
+
+    Raises:
+        InputError: no such template, a placeholder without a column, a label column without a
+            placeholder, words for a value that does not exist, or two combinations with one prompt.
+    """
+    return _fitted(_find(source), schema, wording)
+
+
+def _fitted(
+    written: PromptFile, schema: Schema, wording: Mapping[str, Words] | None = None
+) -> Template:
+    generic = written.name == GENERIC
+    pattern = _generic(written.pattern, schema) if generic else written.pattern.rstrip()
+    _check_pattern(written.name, pattern, schema)
+    _check_names(written.name, written.wording, schema)
+    _check_names("wording", wording or {}, schema)
+    words = {
+        attribute.name: _words(written, attribute) | _own_words("wording", attribute, wording or {})
+        for attribute in schema.attributes
+    }
+    template = Template(
+        name=Path(written.name).name,  # saved and shown in shared files: no path of this machine
+        pattern=pattern,
+        wording={name: own for name, own in words.items() if own},
+        attributes=tuple(attribute.name for attribute in schema.attributes),
+    )
+    _check_distinct(template, schema)
+    return template
+
+
+def written_template(source: Template | str | Path | None) -> PromptFile:
+    """Return a template as written, before it meets a table.
+
+    A `Template` has met one: its words are those for that table's values, and declare none.
+
+    Raises:
+        InputError: there is no such template.
+    """
+    if isinstance(source, Template):
+        return PromptFile(source.name, source.pattern)
+    return _find(source)
+
+
+def worded_values(written: PromptFile, attribute: str, common: set[str]) -> tuple[str, ...] | None:
+    """Return the public values that a template's words declare for a table with these.
+
+    A scale declares all of its values, whether or not a row has them, and so do words for single
+    values, if they are for all of these. What few rows have decides nothing.
+
+    Args:
+        written: the template.
+        attribute: name of a label column.
+        common: its values that are not rare, as people write them.
+    """
+    words = written.wording.get(attribute, {})
+    if isinstance(words, Mapping):
+        return tuple(words) if words and common <= set(words) else None
+    meant = (scale for scale in words if _fits(scale, common))
+    return next(map(tuple, meant), None)
+
+
+def fitting_prompts(schema: Schema) -> list[str]:
+    """Return built-in templates that fit a table, by name, or as a prompt of its own columns.
+
+    A template fits by the names of the label columns; or, where there is one, by its values.
+
+    >>> mood = Attribute("label", "str", ("negative", "positive"))
+    >>> fitting_prompts(Schema("text", "str", (mood,), columns=("text", "label")))
+    ['Write a {label} film review:', 'Write a short, one-sentence {label} review of a film:']
+    """
+    named = [a.name for a in schema.attributes]
+    files = {name: f for name, f in builtin_templates().items() if name != GENERIC}
+    by_name = [name for name, f in files.items() if set(placeholders(f.pattern)) == set(named)]
+    if by_name or len(named) != 1:
+        return by_name
+    values = {plain(value).lower() for value in schema.attributes[0].values}
+    found = [f for f in files.values() if values in _known_values(f)]
+    return [PLACEHOLDER.sub(f"{{{named[0]}}}", f.pattern) for f in found]
+
+
+def candidate_templates(schema: Schema) -> list[Template]:
+    """Return the templates that a run may choose from, the generic one first.
+
+    It asks for every kind of text that it knows; others fit as `fitting_prompts` says. They follow
+    from the schema, and are as public as it is.
+
+    >>> mood = Attribute("mood", "str", ("bad", "good"))
+    >>> found = candidate_templates(Schema("text", "str", (mood,), columns=("text", "mood")))
+    >>> [template.pattern for template in found][:2]
+    ['Write a text with mood: {mood}:', 'Write a film review with mood: {mood}:']
+    """
+    generic, kinds = _find(GENERIC), kinds_of_text()
+    patterns = [generic.pattern.replace(kinds[0], kind) for kind in kinds]
+    written = [replace(generic, pattern=pattern) for pattern in patterns]
+    written += [_find(name) for name in fitting_prompts(schema)]
+    found = []
+    for each in written:
+        with suppress(InputError):  # its words do not fit these values, or it grows too long
+            found.append(_fitted(each, schema))
+    return found
+
+
+def _known_values(written: PromptFile) -> list[set[str]]:
+    """Return the sets of values that read well in a template of one attribute, as they are."""
+    if len(placeholders(written.pattern)) != 1:
+        return []
+    words = [set(dict(scale).values()) for scale in _scales(written.wording)]
+    return words or [set(values) for values in written.example_values.values()]
+
+
+def wrong_combinations(
+    combination: Combination,
+    combinations: Sequence[Combination],
+    count: int,
+    rng: np.random.Generator,
+) -> list[Combination]:
+    """Return `count` combinations other than the given one (all where they are no more).
+
+    Drawn uniformly without replacement: the set Wᵢ of the prompt-mismatch loss. Nothing but the
+    public combinations enters, so it may be drawn anew at every step.
+    """
+    others = [other for other in combinations if other != combination]
+    if len(others) <= count:
+        return others
+    return [others[i] for i in rng.choice(len(others), size=count, replace=False)]
+
+
+def _generic(pattern: str, schema: Schema) -> str:
+    """Return "Write a text with sentiment: {sentiment} and product: {product}:"."""
+    listed = " and ".join(f"{a.name}: {{{a.name}}}" for a in schema.attributes)
+    return pattern.replace(" with {attributes}", f" with {listed}" if listed else "")
+
+
+def _find(source: str | Path | None) -> PromptFile:
+    builtins = builtin_templates()
+    if source is None:
+        return builtins[GENERIC]
+    name = str(source)
+    if name in builtins:
+        return builtins[name]
+    if name.endswith(".toml"):
+        return _read(Path(source))
+    if "{" in name:
+        return PromptFile("`prompt`", name)
+    shown = " ".join(name.split())[:60]
+    raise InputError(
+        f"`prompt={shown}`: neither a built-in template ({', '.join(builtins)}) nor a .toml file "
+        'nor a prompt with a {column} in it, such as "Write a {sentiment} review:"'
+    )
+
+
+def _read(path: Path) -> PromptFile:
+    try:
+        text = read_text(path, SMALL)
+    except InputError:
+        raise
+    except (OSError, ValueError) as error:  # not UTF-8, or a NUL in the path
+        raise InputError(
+            f"{path}: cannot be read as a UTF-8 file; check the path of the template"
+        ) from error
+    return _parse(str(path), text)
+
+
+def _parse(name: str, text: str) -> PromptFile:
+    try:
+        data = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # a number may have too many digits
+        raise InputError(f"{name}: not valid TOML: {error}") from error
+    if unknown := sorted(data.keys() - _KEYS):
+        raise InputError(
+            f"{name}: unknown entry {unknown[0]!r}; a template has {', '.join(sorted(_KEYS))}"
+        )
+    if not isinstance(data.get("prompt"), str):
+        raise InputError(f'{name}: lacks its prompt; add prompt = "Write a {{column}} text:"')
+    wording = data.get("wording", {})
+    if not isinstance(wording, dict) or not all(map(_is_words, _scales(wording))):
+        raise InputError(
+            f"{name}: wording must be a table of strings for each attribute, such as"
+            ' [wording.stars] and below it 1 = "very bad"'
+        )
+    return PromptFile(
+        name,
+        data["prompt"],
+        data.get("description", ""),
+        wording,
+        data.get("example_values", {}),
+    )
+
+
+def _scales(wording: Mapping[str, Any]) -> Iterator[Any]:
+    for words in wording.values():
+        yield from words if isinstance(words, list) else [words]
+
+
+def _is_words(words: Any) -> bool:
+    return isinstance(words, dict) and all(isinstance(word, str) for word in words.values())
+
+
+def _check_pattern(name: str, pattern: str, schema: Schema) -> None:
+    """Refuse stray braces, unknown placeholders and label columns that the prompt leaves out."""
+    if len(pattern) > MOST_PROMPT:
+        raise InputError(f"{name}: the prompt has more than {MOST_PROMPT} characters; shorten it")
+    columns = [attribute.name for attribute in schema.attributes]
+    if braced := [column for column in columns if set(column) & set("{}")]:
+        raise InputError(f"column {braced[0]!r}: no prompt can name a brace; rename the column")
+    if set(PLACEHOLDER.sub("", pattern)) & set("{}"):
+        raise InputError(f"{name}: a brace is open, empty or nested; write {{column}} for a value")
+    named = PLACEHOLDER.findall(pattern)
+    generic = _generic(builtin_templates()[GENERIC].pattern, schema)
+    own = f'write your own, such as `prompt="{generic}"`'
+    for unknown in (column for column in named if column not in columns):
+        raise InputError(
+            f"{name}: the prompt names {{{unknown}}}, which is no attribute of the table (it has:"
+            f" {', '.join(columns) or 'none'}); add `attributes`, or {own}"
+        )
+    for missing in (column for column in columns if column not in named):
+        raise InputError(f"{name}: the prompt lacks the attribute {{{missing}}}; {own}")
+
+
+def _check_names(name: str, wording: Mapping[str, Any], schema: Schema) -> None:
+    columns = [attribute.name for attribute in schema.attributes]
+    for unknown in (column for column in wording if column not in columns):
+        raise InputError(
+            f"{name}: wording for {unknown!r}, which is no attribute; they are {', '.join(columns)}"
+        )
+
+
+def _words(written: PromptFile, attribute: Attribute) -> dict[str, str]:
+    """Return the template's words for the values of one attribute."""
+    words = written.wording.get(attribute.name, {})
+    if isinstance(words, Mapping):
+        return _own_words(written.name, attribute, {attribute.name: words})
+    values = {plain(value) for value in attribute.values}
+    fitting = (scale for scale in words if _fits(scale, values))
+    return {key: word for key, word in next(fitting, {}).items() if key in values}
+
+
+def _fits(scale: Words, values: set[str]) -> bool:
+    """Return whether a scale can be the one meant.
+
+    It must word every value, and both its ends must occur: the 1 of a table of 0 and 1 is its best,
+    the 1 of a table of 1 to 5 its worst.
+    """
+    keys = list(scale)
+    return values <= set(keys) and {keys[0], keys[-1]} <= values
+
+
+def _own_words(name: str, attribute: Attribute, wording: Mapping[str, Words]) -> dict[str, str]:
+    """Return words for single values, each of which must exist."""
+    words = dict(wording.get(attribute.name, {}))
+    values = [plain(value) for value in attribute.values]
+    for unknown in (value for value in words if value not in values):
+        raise InputError(
+            f"{name}: wording for {attribute.name} = {unknown!r}, a value the table does not have;"
+            f" its values are {', '.join(values)}"
+        )
+    return words
+
+
+def _check_distinct(template: Template, schema: Schema) -> None:
+    """Refuse two combinations that the model could not tell apart."""
+    first: dict[str, Combination] = {}
+    for combination in schema.combinations:
+        prompt = template.render(combination)
+        if len(prompt) > MOST_PROMPT:
+            raise InputError(
+                f"{template.name}: with its values the prompt has more than {MOST_PROMPT} "
+                "characters; shorten them"
+            )
+        twin = first.setdefault(prompt, combination)
+        if twin is not combination:
+            raise InputError(
+                f"{template.name}: {twin} and {combination} of {template.attributes} have the same"
+                " prompt; give them different wording"
+            )
+
+
+def placeholders(pattern: str) -> list[str]:
+    """Return the columns that a prompt names."""
+    return list(dict.fromkeys(PLACEHOLDER.findall(pattern)))
+
+
+def fill(pattern: str, values: Mapping[str, Any]) -> str:
+    """Return a prompt with its placeholders' values.
+
+    >>> fill("Write a {star rating} review:", {"star rating": 5.0, "text": "Good."})
+    'Write a 5 review:'
+    """
+    return PLACEHOLDER.sub(lambda match: plain(values[match[1]]), pattern)
+
+
+def plain(value: Any) -> str:
+    """Return a value as a person writes it: 5 for 5.0."""
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value)
