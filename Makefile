@@ -30,8 +30,7 @@ gpu:
 	$(firstword $(wildcard $(BIN)/python) $(PYTHON)) -m evaluation.bench.gpu
 
 docs: $(INSTALLED)
-	$(BIN)/python -m docs.make_cli
-	$(BIN)/python -m docs.make_trip
+	$(BIN)/python -m typer cli utils docs --name twinset --output docs/cli.md
 
 clean:
 	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
