@@ -34,14 +34,14 @@ from evaluation.utility.train_and_test import targets
 from evaluation.utility.usefulness import Usefulness
 from twinset.config import PrivacyConfig
 from twinset.config.bounds import bounds_in, check_options, within
-from twinset.table.columns import check_table, choose_columns, with_joined_text
-from twinset.table.formats import read_frame, reading_notes, write_frame
-from twinset.table.text_files import Layout
 from twinset.errors import InputError
 from twinset.models.base_model import load_base
 from twinset.privacy.statement.ledger import UNIT
 from twinset.progress import Progress
 from twinset.sampling.allocation import proportional
+from twinset.table.columns import check_table, choose_columns, with_joined_text
+from twinset.table.formats import read_frame, reading_notes, write_frame
+from twinset.table.text_files import Layout
 
 FILE = "evaluation.json"
 BASELINE_ROWS = 1_000  # as many as a twin of 4,778 has took 38 of 45 minutes

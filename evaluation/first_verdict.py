@@ -29,12 +29,12 @@ from evaluation.report.handing_over import may_hand_over
 from evaluation.report.verdicts import TOO_FEW, Verdict, faithful, leaking
 from evaluation.utility.classifiers import make_classifiers
 from evaluation.utility.usefulness import Usefulness
+from twinset.models.device import AUTO
+from twinset.progress import Progress
+from twinset.run.request import Source
+from twinset.sampling.twin_model import TwinModel
 from twinset.table.records import Records
 from twinset.table.standard_input import STDIN, UNNAMED
-from twinset.models.device import AUTO
-from twinset.run.request import Source
-from twinset.progress import Progress
-from twinset.sampling.twin_model import TwinModel
 
 MOST, ATTACKED = 5_000, 200  # rows of each table; members, and others, that attacks look at
 INDENT = "  "  # of a command, which is not broken into lines

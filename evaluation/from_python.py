@@ -16,14 +16,14 @@ from evaluation.leakage.release_audit import AuditRequest, audit_release
 from evaluation.release import FinishedRun, Release, public_rows
 from evaluation.twins import Twin
 from evaluation.utility.classifiers import CLASSIFIERS
+from twinset.progress import Progress
+from twinset.run.request import Source
+from twinset.run.run_folder import SETTINGS
+from twinset.sampling.twin_model import TwinModel
 from twinset.table.columns import with_joined_text
 from twinset.table.formats import read_frame, write_frame
 from twinset.table.label_rules import LabelRules
 from twinset.table.schema import Schema
-from twinset.run.request import Source
-from twinset.run.run_folder import SETTINGS
-from twinset.progress import Progress
-from twinset.sampling.twin_model import TwinModel
 
 
 def evaluate(

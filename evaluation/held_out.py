@@ -10,14 +10,14 @@ from tempfile import TemporaryDirectory
 
 from evaluation.policy_runs import table
 from evaluation.release import FinishedRun
-from twinset.table.formats import format_of, read_frame, write_frame
-from twinset.table.records import Records
-from twinset.table.text_files import Layout
 from twinset.errors import InputError
+from twinset.progress import Silent
 from twinset.run.hold_out import HELD_OUT, kept_rows
 from twinset.run.prepare import read_source
 from twinset.run.request import Source
-from twinset.progress import Silent
+from twinset.table.formats import format_of, read_frame, write_frame
+from twinset.table.records import Records
+from twinset.table.text_files import Layout
 
 
 def has_held_out(run: Path) -> bool:

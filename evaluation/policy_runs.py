@@ -17,14 +17,14 @@ from evaluation.twins import Twin, train_twin
 from evaluation.utility.classifiers import CLASSIFIERS
 from twinset.config import ROWS, NoisePolicyName, RunConfig
 from twinset.config.bounds import check_options, within
+from twinset.errors import InputError
+from twinset.progress import Progress
+from twinset.run.prepare import read_source, template_of
+from twinset.run.request import Source
+from twinset.sampling.twin_model import TwinModel, twin_frame
 from twinset.table.label_rules import LabelRules
 from twinset.table.records import Records, read_records
 from twinset.table.templates import Template
-from twinset.errors import InputError
-from twinset.run.prepare import read_source, template_of
-from twinset.run.request import Source
-from twinset.progress import Progress
-from twinset.sampling.twin_model import TwinModel, twin_frame
 
 POLICIES: tuple[NoisePolicyName, ...] = get_args(NoisePolicyName)
 NO_PRIVACY = "none"  # a policy here: what training without noise gives, and gives away

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from twinset.errors import InputError
 from twinset.table.columns import check_table, choose_columns, text_cells
 from twinset.table.label_codes import label_cells
 from twinset.table.schema import Schema
-from twinset.errors import InputError
 
 REAL, REAL_SMALL = "real", "real, no more rows than the twin"
 TWIN, BASELINE, NON_PRIVATE = "twin", "no private data", "non-private twin"

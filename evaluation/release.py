@@ -15,20 +15,20 @@ import pandas as pd
 
 from evaluation.twins import Twin, read_twin
 from twinset.config import RunConfig, SpeedConfig
+from twinset.errors import DAMAGED, InputError
+from twinset.files.atomic import sha256_file
+from twinset.files.environment import machine, versions
+from twinset.files.limits import read_text
+from twinset.models.device import AUTO, check_device
+from twinset.release.run_format import LEDGER, check_file_format
+from twinset.run.run_folder import SETTINGS
+from twinset.sampling.twin_model import DESCRIPTION, twin_frame
 from twinset.table.columns import choose_columns
 from twinset.table.formats import FORMATS, written_names
 from twinset.table.label_rules import LabelRules
 from twinset.table.records import records_from_frame
 from twinset.table.schema import Schema
 from twinset.table.templates import Template
-from twinset.errors import DAMAGED, InputError
-from twinset.files.atomic import sha256_file
-from twinset.files.environment import machine, versions
-from twinset.files.limits import read_text
-from twinset.models.device import AUTO, check_device
-from twinset.run.run_folder import SETTINGS
-from twinset.release.run_format import LEDGER, check_file_format
-from twinset.sampling.twin_model import DESCRIPTION, twin_frame
 
 
 @dataclass(frozen=True)

@@ -14,23 +14,23 @@ import pandas as pd
 
 from twinset.config import PrivacyConfig, RunConfig
 from twinset.config.plan import with_steps
-from twinset.table.columns import choose_columns
-from twinset.table.formats import read_frame
-from twinset.table.label_codes import label_cells
-from twinset.table.schema import Combination, Schema
 from twinset.errors import InputError
 from twinset.files.atomic import sha256_file
-from twinset.run.finetune import finetune
-from twinset.run.prepare import prepare
-from twinset.run.request import Source
 from twinset.privacy.statement.guarantee import guarantee, protects_whole_records
 from twinset.privacy.statement.ledger import Ledger
 from twinset.progress import Progress
 from twinset.release.publish import beside
 from twinset.release.run_format import check_format
 from twinset.release.share import PRIVACY
+from twinset.run.finetune import finetune
+from twinset.run.prepare import prepare
+from twinset.run.request import Source
 from twinset.sampling.allocation import proportional
 from twinset.sampling.twin_model import TwinModel
+from twinset.table.columns import choose_columns
+from twinset.table.formats import read_frame
+from twinset.table.label_codes import label_cells
+from twinset.table.schema import Combination, Schema
 
 Seconds = dict[str, float]  # wall time by phase
 TRAINED_ALL_THE_SAME = (

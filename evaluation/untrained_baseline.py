@@ -10,9 +10,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from twinset.config import RunConfig
-from twinset.table.schema import Combination, Schema
-from twinset.table.templates import Template
-from twinset.table.tokenization import prompt_tokens, text_budget
 from twinset.models.base_model import context_length, load_base
 from twinset.models.precision import frozen_dtype, fuse
 from twinset.models.threads import on_free_cores
@@ -20,6 +17,9 @@ from twinset.progress import Progress
 from twinset.sampling.row_shards import draw_groups
 from twinset.sampling.sampler import RowGroups, Sampler
 from twinset.sampling.twin_model import twin_frame
+from twinset.table.schema import Combination, Schema
+from twinset.table.templates import Template
+from twinset.table.tokenization import prompt_tokens, text_budget
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     import pandas as pd
     from datasets import Dataset
 
-    from twinset.table.schema import LabelValue
-    from twinset.table.templates import Template
+    from twinset.privacy.statement.guarantee import Guarantee
     from twinset.run.forecast import Forecast
     from twinset.run.request import Source
     from twinset.run.run_result import Result
-    from twinset.privacy.statement.guarantee import Guarantee
     from twinset.sampling.twin_model import TwinModel
+    from twinset.table.schema import LabelValue
+    from twinset.table.templates import Template
 
     LabelValues = Mapping[str, Sequence[LabelValue]]
     LabelRows = Mapping[LabelValue | tuple[LabelValue, ...], int]
@@ -212,8 +212,8 @@ class Twinset:
         **reading: Any,
     ) -> Source:
         """Return the table with its columns and prompt, as a run takes it."""
-        from twinset.table.label_rules import LabelRules
         from twinset.run.request import Source
+        from twinset.table.label_rules import LabelRules
 
         table, column = _as_table(data, text)
         rules = LabelRules(labels or {}, bins or {}, merge_labels, drop_undeclared)
@@ -556,9 +556,9 @@ def generate(
     Raises:
         InputError: something cannot be used; nothing was written.
     """
-    from twinset.table.label_rules import LabelRules
     from twinset.run.request import OutputPaths, Source
     from twinset.sampling.allocation import RowsRequest
+    from twinset.table.label_rules import LabelRules
 
     config = run_config({"base_model": str(base_model), **options})
     table, column = _as_table(data, text)

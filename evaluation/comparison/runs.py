@@ -40,13 +40,13 @@ from evaluation.utility.train_and_test import accuracy as accuracy_of
 from evaluation.utility.train_and_test import label_fidelity, targets, train_on
 from twinset.config import RunConfig
 from twinset.config.plan import with_teacher
-from twinset.table.tokenization import TokenisedRecords, prompt_tokens, text_budget, tokenise
 from twinset.errors import InputError
 from twinset.models.base_model import BaseModel, context_length, load_base, special_token_strings
 from twinset.models.precision import frozen_dtype
 from twinset.progress import Progress, Silent
 from twinset.sampling.allocation import proportional
 from twinset.sampling.twin_model import TwinModel
+from twinset.table.tokenization import TokenisedRecords, prompt_tokens, text_budget, tokenise
 from twinset.training.record_weights import weight_scale
 
 PERPLEXITY_ROWS = 250

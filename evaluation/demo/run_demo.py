@@ -22,15 +22,15 @@ from evaluation.release import Release
 from evaluation.report.page import write_report
 from evaluation.utility.embeddings import SentenceEncoder
 from twinset.config import RunConfig, SpeedConfig
-from twinset.table.formats import write_frame
 from twinset.models.base_model import load_base
 from twinset.models.device import AUTO, check_device
+from twinset.progress import Progress, Silent
 from twinset.run.estimate import measure, usual_tokens
 from twinset.run.generate import generate
 from twinset.run.prepare import prepare
 from twinset.run.request import OutputPaths, Source
-from twinset.progress import Progress, Silent
 from twinset.sampling.allocation import RowsRequest
+from twinset.table.formats import write_frame
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -28,8 +28,8 @@ from evaluation.findings import Histogram, Measured
 from evaluation.private_table import TWIN, Tables
 from evaluation.scores import Score
 from evaluation.utility.embeddings import Encoder, encode_tables
-from twinset.table.columns import text_cells
 from twinset.errors import InputError
+from twinset.table.columns import text_cells
 
 if TYPE_CHECKING:
     from pandas import DataFrame

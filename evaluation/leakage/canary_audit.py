@@ -34,7 +34,6 @@ from evaluation.results_store import check_settings
 from evaluation.scores import Score, mean
 from twinset.config import RunConfig
 from twinset.config.plan import default_delta, make_plan
-from twinset.table.tokenization import prompt_tokens, tokenise
 from twinset.errors import InputError
 from twinset.files.environment import machine, versions
 from twinset.models.base_model import BaseModel, context_length, load_base
@@ -42,6 +41,7 @@ from twinset.models.precision import frozen_dtype
 from twinset.privacy.statement.ledger import UNIT
 from twinset.progress import Progress
 from twinset.sampling.twin_model import TwinModel
+from twinset.table.tokenization import prompt_tokens, tokenise
 
 RELEASED = "released rows"
 CLAIM = "claimed epsilon"

@@ -20,14 +20,14 @@ from torch import Tensor
 
 from evaluation.leakage.roc import Attack
 from evaluation.utility.heldout_loss import read
-from twinset.table.records import Records
-from twinset.table.tokenization import TokenisedRecords, tokenise
 from twinset.errors import InputError
 from twinset.models.assets import Say, silent
 from twinset.models.base_model import BaseModel, context_length, load_base
 from twinset.models.device import AUTO
 from twinset.progress import Progress, Silent
 from twinset.sampling.twin_model import TwinModel
+from twinset.table.records import Records
+from twinset.table.tokenization import TokenisedRecords, tokenise
 
 SEES = "model"
 MIN_K = 20  # %: the share of a row's tokens, least likely first, that Min-K% looks at

@@ -19,9 +19,9 @@ from evaluation.leakage.distances import nearest, ratio_percentile, share_nearer
 from evaluation.leakage.near_duplicates import near_duplicates
 from evaluation.scores import Score, proportion
 from evaluation.utility.embeddings import Encoder, encode_tables
-from twinset.table.ngrams import Vocabulary, Words, rows_sharing_a_run
 from twinset.errors import InputError
 from twinset.progress import Progress
+from twinset.table.ngrams import Vocabulary, Words, rows_sharing_a_run
 
 RUN = 8  # words of a run that is hardly shared by chance
 TRAIN, HELDOUT = "train", "held-out"

@@ -21,11 +21,11 @@ from evaluation.policy_runs import ComparisonRequest, Data, table, take
 from evaluation.untrained_baseline import untrained_twin
 from twinset.config import ROWS, RunConfig
 from twinset.config.bounds import check_number, check_options, within
-from twinset.table.records import Records
 from twinset.errors import InputError
 from twinset.models.base_model import BaseModel
 from twinset.progress import Progress
 from twinset.sampling.allocation import proportional
+from twinset.table.records import Records
 
 COPIES = (0, 1, 10, 100)  # those of no copy were never seen: what chance gives
 EACH = 3  # canaries of each number of copies

@@ -25,15 +25,15 @@ from evaluation.limits import ATTACKED
 from evaluation.release import FinishedRun, Release
 from evaluation.utility.embeddings import SentenceEncoder
 from twinset.config.bounds import SEEDS, check_options, within
+from twinset.errors import InputError
+from twinset.models.base_model import BaseModel
+from twinset.progress import Progress
+from twinset.sampling.twin_model import TwinModel
 from twinset.table.columns import with_joined_text
 from twinset.table.formats import read_frame
 from twinset.table.records import Records, records_from_frame
 from twinset.table.text_files import Layout
 from twinset.table.tokenization import prompt_tokens
-from twinset.errors import InputError
-from twinset.models.base_model import BaseModel
-from twinset.progress import Progress
-from twinset.sampling.twin_model import TwinModel
 
 FILE = "audit.json"
 ROWS = 1000  # of members and of non-members that attacks look at

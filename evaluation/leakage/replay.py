@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from evaluation.findings import Measured
 from evaluation.leakage.names import digits_of, names_in, phones_in
 from evaluation.scores import proportion
-from twinset.table.ngrams import words_of
 from twinset.detectors.spans import Span
 from twinset.errors import InputError
 from twinset.progress import Progress
+from twinset.table.ngrams import words_of
 
 EMAIL, PHONE, CARD = "e-mail address", "telephone number", "card number"
 ID, NAME = "id number", "person's name"

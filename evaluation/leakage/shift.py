@@ -20,8 +20,8 @@ from evaluation.leakage.roc import AUROC, Attack, scores
 from evaluation.policy_runs import take
 from evaluation.private_table import normalised
 from evaluation.scores import Score
-from twinset.table.records import Records
 from twinset.errors import InputError
+from twinset.table.records import Records
 
 FOLDS = 5
 ROWS = 10_000  # of either side, at most: more would not move the interval's verdict

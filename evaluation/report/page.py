@@ -37,13 +37,13 @@ from evaluation.report.tables import all_scores
 from evaluation.report.verdicts import faithful, leaking, useful
 from twinset import __version__
 from twinset.commandline.entry_point import with_flags
-from twinset.table.formats import read_frame
 from twinset.errors import InputError
 from twinset.files.atomic import write_text, writing
-from twinset.run.run_folder import is_run
 from twinset.privacy.accounting.rounding import up_decimals, up_digits
 from twinset.privacy.statement.belief import belief_sentence
 from twinset.privacy.statement.guarantee import guarantee
+from twinset.run.run_folder import is_run
+from twinset.table.formats import read_frame
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from evaluation.findings import Findings, Measured, Question
 from evaluation.untrained_baseline import BASELINE_FILE
-from twinset.table.formats import format_of, read_frame
 from twinset.errors import DAMAGED, InputError
 from twinset.files.atomic import sha256_file
 from twinset.files.limits import read_text
-from twinset.run.run_folder import SETTINGS
 from twinset.privacy.statement.ledger import Ledger
 from twinset.release.run_format import LEDGER, check_file_format
 from twinset.release.share import PRIVACY
+from twinset.run.run_folder import SETTINGS
+from twinset.table.formats import format_of, read_frame
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -19,7 +19,6 @@ from evaluation.utility.dp_fitting import (
     no_op,
 )
 from evaluation.utility.embeddings import ASSET
-from twinset.table.padding import batches_of_one_length, padded
 from twinset.errors import InputError
 from twinset.models.assets import ASSETS, Say, asset_path, silent
 from twinset.models.device import AUTO, device_of
@@ -27,6 +26,7 @@ from twinset.models.hub import hub_folder, no_fetched_code, quiet
 from twinset.models.model_files import ModelFiles
 from twinset.policies import make_policy
 from twinset.privacy.clipping import LabelledRows
+from twinset.table.padding import batches_of_one_length, padded
 
 MAX_TOKENS = 128
 TOKENS_AT_ONCE = 4096

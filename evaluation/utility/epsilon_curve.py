@@ -13,10 +13,10 @@ import pandas as pd
 from evaluation.private_table import Tables
 from evaluation.release import FinishedRun
 from evaluation.twins import Twin, train_twin
+from twinset.progress import Progress
+from twinset.run.request import Source
 from twinset.table.formats import read_frame, write_frame
 from twinset.table.label_rules import LabelRules
-from twinset.run.request import Source
-from twinset.progress import Progress
 
 
 def twins_by_epsilon(

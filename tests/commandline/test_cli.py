@@ -18,8 +18,8 @@ from tests.helpers.commands import (
     snapshot,
     texts,
 )
-from twinset.table.formats import read_frame, write_frame
 from twinset.release.verify import verify
+from twinset.table.formats import read_frame, write_frame
 
 
 def column(values, n=60):

@@ -28,9 +28,6 @@ from tests.helpers.refusals import SECRET, assert_silent, no_hang, refusal
 from tests.release.test_verify import forge
 from twinset.config import RunConfig
 from twinset.config.options import OPTIONS, read_options, run_config, run_options
-from twinset.table.formats import FORMATS, read_frame, write_frame
-from twinset.table.records import read_records
-from twinset.table.templates import load_template
 from twinset.errors import InputError, VerificationError
 from twinset.files.manifest import CHECKSUMS, write_checksums
 from twinset.models.base_model import load_base
@@ -39,6 +36,9 @@ from twinset.privacy.statement.guarantee import guarantee
 from twinset.privacy.statement.ledger import Ledger
 from twinset.release.verify import verify
 from twinset.sampling.twin_model import DESCRIPTION, TwinModel
+from twinset.table.formats import FORMATS, read_frame, write_frame
+from twinset.table.records import read_records
+from twinset.table.templates import load_template
 
 DEEP = "[" * 100_000
 FEW, MANY = 25, 400

@@ -30,8 +30,8 @@ from twinset.config import (
 from twinset.config.bounds import Bounds, bounds_in, option_name
 from twinset.config.options import OPTIONS, bounds_of, run_config
 from twinset.errors import InputError
-from twinset.run.request import Source
 from twinset.pretraining.config import PretrainConfig, Shape
+from twinset.run.request import Source
 from twinset.sampling.allocation import RowsRequest
 
 GIVEN = {  # fields without a default

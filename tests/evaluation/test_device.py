@@ -17,9 +17,9 @@ from evaluation.utility.encoder_classifier import EncoderClassifier
 from tests.helpers.evaluated import reviews
 from tests.helpers.models import save_tiny_encoder
 from tests.helpers.pretended import Mixed, Pretended, pretended_gpu
-from twinset.table.tokenization import TokenisedRecords
 from twinset.models.base_model import load_base
 from twinset.progress import Silent
+from twinset.table.tokenization import TokenisedRecords
 
 TEXTS = ["A great film, moving and fine.", "Dull.", "The plot was dull, and long."]
 BUDGET = Budget(8.0, 1e-3)

@@ -19,15 +19,15 @@ from tests.helpers.refusals import refusal
 from tests.release.test_verify import forge
 from twinset.commandline.pretrain import _licences
 from twinset.config.options import read_options
-from twinset.table.formats import read_frame
-from twinset.table.records import read_records, records_from_frame
-from twinset.table.schema import Attribute, Schema
-from twinset.table.templates import load_template
 from twinset.errors import InputError, VerificationError, first_line
 from twinset.files import limits
 from twinset.pretraining.corpus import paragraphs, read_corpus
 from twinset.release import verify
 from twinset.release.card_header import read_header
+from twinset.table.formats import read_frame
+from twinset.table.records import read_records, records_from_frame
+from twinset.table.schema import Attribute, Schema
+from twinset.table.templates import load_template
 
 WORDS = "one two three four five six"
 

@@ -4,8 +4,6 @@ from pathlib import Path
 
 import pandas as pd
 
-from twinset.table.schema import Attribute, Schema
-from twinset.table.templates import Template
 from twinset.privacy.accounting.events import (
     Event,
     GaussianRelease,
@@ -17,6 +15,8 @@ from twinset.privacy.statement.ledger import Ledger, MechanismRun
 from twinset.release.card import TwinDescription
 from twinset.release.share import SharePaths, write_share
 from twinset.sampling.twin_model import twin_frame
+from twinset.table.schema import Attribute, Schema
+from twinset.table.templates import Template
 
 TEXTS = ["=1+1 is fun", "NA", 'He said "no",\nand left.', "ünïcödé 🙂", "null", "plain"]
 TRAINING = (GaussianRelease(5.0, "label counts"), SubsampledGaussian(1.1, 0.1, 50))

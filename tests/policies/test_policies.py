@@ -11,7 +11,6 @@ import torch
 from tests.helpers.commands import QUICK, fitted_scale, run_twinset, texts
 from twinset import Twinset
 from twinset.config import PolicyConfig
-from twinset.run import finetune
 from twinset.policies import POLICIES, MechanismParams, make_policy
 from twinset.policies.adaptive import Adaptive, PublishedAdaptive, normalised_over
 from twinset.policies.selective import MaskedPhase
@@ -19,6 +18,7 @@ from twinset.privacy.accounting.accountant import epsilon
 from twinset.privacy.accounting.events import IndividualGaussian, MaskedAccess, NonPrivateAccess
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.release.verify import verify
+from twinset.run import finetune
 
 ADAPTIVE = ("--noise-policy", "adaptive", "--epsilon", 60)
 C, SIGMA = 2.0, 1.5

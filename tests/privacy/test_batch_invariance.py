@@ -11,13 +11,13 @@ from transformers import AutoModelForCausalLM
 from tests.helpers.commands import texts
 from twinset import Twinset
 from twinset.config import PrivacyConfig, SpeedConfig
-from twinset.table.tokenization import TokenisedRecords
 from twinset.models.lora import with_lora
 from twinset.models.precision import is_batch_invariant
 from twinset.privacy.clipping import ClippingEngine, Sequences
 from twinset.privacy.clipping.batch_invariance import BatchShape, batch_interference
 from twinset.privacy.clipping.execution import FAST, Execution
 from twinset.progress import Silent
+from twinset.table.tokenization import TokenisedRecords
 from twinset.training import loop as training
 from twinset.training import trainer as learner
 from twinset.training.batch_shapes import BatchShapes

@@ -14,7 +14,6 @@ from tests.helpers import oracle
 from tests.helpers.commands import COLUMNS, OWNED, QUICK, run_twinset
 from tests.helpers.handover import ledger
 from twinset.config import SpeedConfig
-from twinset.table.tokenization import TokenisedRecords
 from twinset.models.base_model import load_base
 from twinset.privacy.accounting.accountant import epsilon
 from twinset.privacy.accounting.events import GaussianRelease, SubsampledGaussian
@@ -24,6 +23,7 @@ from twinset.privacy.mechanism.randomness import Randomness
 from twinset.privacy.mechanism.units import Units
 from twinset.privacy.statement.guarantee import guarantee
 from twinset.privacy.statement.ledger import OWNER_CLIPPING, OWNER_NEIGHBOURING, OWNER_UNIT, Ledger
+from twinset.table.tokenization import TokenisedRecords
 from twinset.training.batch_shapes import BatchShapes
 from twinset.training.clipped_sum import Batch, ClippedSum, WrongPrompts
 

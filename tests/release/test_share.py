@@ -8,12 +8,12 @@ import pandas as pd
 import pytest
 
 from tests.helpers.handover import TEXTS, description, frame, hand_over, ledger
-from twinset.table.formats import FORMATS
 from twinset.errors import InputError
 from twinset.files.atomic import sha256_file
 from twinset.privacy.statement.ledger import Ledger
 from twinset.release.share import write_share
 from twinset.release.verify import verify
+from twinset.table.formats import FORMATS
 
 LABELS = ["fresh", "rotten", "fresh", "fresh", "rotten", "fresh"]
 FORMAT_NAMES = [ending.removeprefix(".") for ending in FORMATS]

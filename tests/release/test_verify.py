@@ -9,12 +9,12 @@ import pytest
 
 from tests.helpers import refusals
 from tests.helpers.handover import FULL_BATCH, NO_PRIVACY, TRAINING, hand_over, ledger
-from twinset.table.formats import FORMATS
 from twinset.errors import InputError, VerificationError
 from twinset.release.card_header import ledger_digest
 from twinset.release.publish import publish
 from twinset.release.share import statement_text
 from twinset.release.verify import verify
+from twinset.table.formats import FORMATS
 
 
 def sha256(data: bytes) -> str:

@@ -10,10 +10,10 @@ import pytest
 from tests.helpers.commands import OWNED, run_twinset, texts
 from twinset import generate
 from twinset.config.options import run_config
-from twinset.table.records import records_from_frame
 from twinset.errors import InputError
-from twinset.run.hold_out import draw_held_out, kept_rows
 from twinset.privacy.statement.ledger import Ledger
+from twinset.run.hold_out import draw_held_out, kept_rows
+from twinset.table.records import records_from_frame
 
 QUICK = {"steps": 2, "max_tokens": 12, "epsilon": 50, "rows": 4}
 FRAME = pd.DataFrame({"review": texts(), "label": ["pos", "neg"] * 30})

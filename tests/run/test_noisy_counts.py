@@ -9,15 +9,15 @@ import pytest
 from tests.helpers.commands import texts
 from twinset import Twinset
 from twinset.config.options import run_config
-from twinset.table.schema import Attribute, Schema
+from twinset.privacy.accounting.events import GaussianRelease
+from twinset.progress import Progress
 from twinset.run.finetune import finetune
 from twinset.run.prepare import prepare
 from twinset.run.request import Source
 from twinset.run.twin_rows import row_counts
-from twinset.privacy.accounting.events import GaussianRelease
-from twinset.progress import Progress
 from twinset.sampling.allocation import RowsRequest
 from twinset.sampling.twin_model import NOTHING_LEARNT
+from twinset.table.schema import Attribute, Schema
 
 SHORT = {"epsilon": 50, "steps": 1, "batch_size": 8, "max_tokens": 12, "teacher_share": 0.2}
 

@@ -16,6 +16,8 @@ from twinset import generate
 from twinset.config.options import run_config
 from twinset.config.plan import make_plan, size_for
 from twinset.models.base_model import load_base
+from twinset.privacy.mechanism.randomness import Randomness
+from twinset.progress import Progress
 from twinset.run import estimate
 from twinset.run import plan_in_time as in_time
 from twinset.run.choices import choices, published, worth
@@ -26,8 +28,6 @@ from twinset.run.open_ledger import open_ledger
 from twinset.run.plan_in_time import PublicFacts
 from twinset.run.prepare import Prepared, prepare, prepare_records
 from twinset.run.request import Source
-from twinset.privacy.mechanism.randomness import Randomness
-from twinset.progress import Progress
 from twinset.sampling.allocation import RowsRequest
 
 USUAL = (40, 32)  # of 60 records

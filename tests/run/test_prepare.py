@@ -6,15 +6,15 @@ import pytest
 from tests.helpers.commands import run_twinset, texts
 from twinset import Twinset
 from twinset.config.options import run_config
-from twinset.table.templates import Template
 from twinset.errors import InputError
 from twinset.models.base_model import check_base
+from twinset.privacy.statement.ledger import OWNER_UNIT, UNIT
 from twinset.run.finetune import finetune
 from twinset.run.prepare import prepare, prepare_records
 from twinset.run.request import Source
-from twinset.privacy.statement.ledger import OWNER_UNIT, UNIT
 from twinset.sampling.allocation import RowsRequest
 from twinset.sampling.twin_model import DESCRIPTION
+from twinset.table.templates import Template
 
 SHORT = {"epsilon": 50, "steps": 2, "max_tokens": 12, "insecure_noise_seed": 1}
 

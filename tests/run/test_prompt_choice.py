@@ -7,20 +7,20 @@ import pandas as pd
 import pytest
 
 from twinset.config.options import run_config
-from twinset.table.schema import Attribute, Schema
-from twinset.table.templates import builtin_templates, candidate_templates, kinds_of_text
-from twinset.run.finetune import finetune
-from twinset.run.prepare import prepare
-from twinset.run.prompt_choice import FAVOUR, chooses_prompt, nearest_template
-from twinset.run.request import Source
 from twinset.privacy.accounting.events import GaussianRelease
 from twinset.privacy.mechanism.length_bins import LengthBins
 from twinset.privacy.mechanism.token_marginals import TokenMarginals
 from twinset.privacy.mechanism.token_weights import TokenWeights
 from twinset.progress import Progress, Silent
+from twinset.run.finetune import finetune
+from twinset.run.prepare import prepare
+from twinset.run.prompt_choice import FAVOUR, chooses_prompt, nearest_template
+from twinset.run.request import Source
 from twinset.sampling.text_lengths import TextLengths
 from twinset.sampling.token_tilt import misfit
 from twinset.sampling.untilted_rows import PROMPT_ROWS, expected_tokens, openings, untilted_rows
+from twinset.table.schema import Attribute, Schema
+from twinset.table.templates import builtin_templates, candidate_templates, kinds_of_text
 
 MOOD = Attribute("mood", "str", ("bad", "good"))
 SCHEMA = Schema("text", "str", (MOOD,), columns=("text", "mood"))

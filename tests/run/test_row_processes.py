@@ -13,6 +13,7 @@ import torch
 from twinset.config import SamplingConfig
 from twinset.config.options import run_config
 from twinset.errors import InputError
+from twinset.progress import Progress, Silent
 from twinset.run import row_processes
 from twinset.run.estimate import DENIED_SHARE, Speed
 from twinset.run.finetune import finetune
@@ -20,7 +21,6 @@ from twinset.run.prepare import prepare
 from twinset.run.request import Source
 from twinset.run.row_processes import RowsToDraw, draw_by_processes, writers
 from twinset.run.twin_rows import drawn_rows
-from twinset.progress import Progress, Silent
 from twinset.sampling.row_shards import draw_groups, groups_of
 from twinset.sampling.sampler import RowGroups
 

@@ -8,12 +8,12 @@ from transformers import AutoTokenizer
 from tests.helpers.commands import texts
 from twinset.config.options import run_config
 from twinset.config.plan import make_plan
-from twinset.table.tokenization import times_english
 from twinset.models.assets import shipped_folder
+from twinset.progress import Silent
 from twinset.run.prepare import prepare
 from twinset.run.request import Source
 from twinset.run.table_notes import size_notes, table_notes
-from twinset.progress import Silent
+from twinset.table.tokenization import times_english
 
 CHINESE = [f"这部电影非常好,我会推荐给所有喜欢慢节奏故事的人{i}" for i in range(20)]
 ARABIC = [f"كان الفيلم جيدا جدا وأوصي به لكل من يحب قصة بطيئة {i}" for i in range(20)]

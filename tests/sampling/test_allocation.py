@@ -3,9 +3,9 @@
 import pytest
 
 from tests.helpers.refusals import refusal
-from twinset.table.schema import Attribute, Schema
 from twinset.errors import InputError
 from twinset.sampling.allocation import from_file, per_label
+from twinset.table.schema import Attribute, Schema
 
 ONE = Attribute("one", "str", ("a", "a,b"))
 OTHER = Attribute("other", "str", ("b,c", "c"))

@@ -7,7 +7,6 @@ import pytest
 
 from tests.conftest import _tokenizer
 from twinset.config import SamplingConfig
-from twinset.table.schema import Attribute, Schema
 from twinset.privacy.mechanism.length_bins import LengthBins
 from twinset.privacy.mechanism.simplex import on_simplex
 from twinset.privacy.mechanism.token_marginals import TokenMarginals
@@ -15,6 +14,7 @@ from twinset.privacy.mechanism.token_weights import TokenWeights
 from twinset.sampling.endings import SentenceEnds
 from twinset.sampling.sampler import Sampler
 from twinset.sampling.text_lengths import TextLengths
+from twinset.table.schema import Attribute, Schema
 
 END, LONGEST = 0, 64
 BINS = LengthBins(LONGEST, END)

@@ -11,11 +11,11 @@ import pytest
 from datasets import Dataset
 from openpyxl import Workbook
 
+from twinset.errors import InputError
 from twinset.table import json_files, text_files
 from twinset.table.formats import dataset_frame, read_frame
 from twinset.table.label_rules import LabelRules
 from twinset.table.records import records_from_frame
-from twinset.errors import InputError
 
 PRICES = ["3.50", "007", "1e3", "12", "True", "7.0", "0.1"]
 ROWS = [[f"a text number {i}", PRICES[i % len(PRICES)], "ab"[i % 2]] for i in range(40)]

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.table.messy_tables import HEADER, READ, REFUSED, TEXTS, Messy, cells, jsonl, lines
 from tests.helpers.refusals import SECRET, refusal
-from twinset.table.formats import read_frame
+from tests.table.messy_tables import HEADER, READ, REFUSED, TEXTS, Messy, cells, jsonl, lines
+from twinset.progress import Silent
 from twinset.run.prepare import read_source
 from twinset.run.request import Source
-from twinset.progress import Silent
+from twinset.table.formats import read_frame
 
 MENDED = re.compile(r"read |removed |leaving out \d|joining ")
 FEW = 7  # rows a piece, so that forty are many

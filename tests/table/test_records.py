@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.helpers.refusals import SECRET, assert_silent, refusal
+from twinset.errors import InputError
+from twinset.sampling.twin_model import twin_frame
 from twinset.table.formats import FORMATS, write_frame
 from twinset.table.records import read_records, records_from_frame
 from twinset.table.schema import ORDERED, Schema
-from twinset.errors import InputError
-from twinset.sampling.twin_model import twin_frame
 
 REVIEWS = [f"review number {i} says {SECRET} again and again" for i in range(6)]
 DATA = Path(__file__).parents[2] / ".." / "shared" / "data"

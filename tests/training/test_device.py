@@ -32,10 +32,8 @@ from tests.training.test_loop import plan, tokenised
 from twinset import Twinset
 from twinset.config import PolicyConfig, RunConfig, SpeedConfig
 from twinset.config.options import run_config
-from twinset.table.tokenization import TokenisedRecords
 from twinset.models import perplexity
 from twinset.models.base_model import load_base
-from twinset.run.estimate import measure
 from twinset.policies import MechanismParams, make_policy
 from twinset.privacy.clipping import ClippingEngine, Scale, output_head
 from twinset.privacy.clipping.batch_invariance import BatchShape, batch_interference
@@ -44,9 +42,11 @@ from twinset.privacy.clipping.execution import repeatable_kernels
 from twinset.privacy.clipping.gradient_uses import EmbeddingUse
 from twinset.privacy.mechanism import device_noise, noise
 from twinset.privacy.mechanism.randomness import Randomness
+from twinset.run.estimate import measure
 from twinset.sampling import decoding, token_sampling
 from twinset.sampling.token_step import TokenStep
 from twinset.sampling.twin_model import TwinModel
+from twinset.table.tokenization import TokenisedRecords
 from twinset.training.batch_shapes import BatchShapes
 from twinset.training.clipped_sum import Batch, ClippedSum, WrongPrompts
 from twinset.training.distributed_sum import DistributedSum, follow

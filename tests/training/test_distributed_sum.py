@@ -20,21 +20,21 @@ from tests.helpers.commands import arguments, python_environment, run_python, ru
 from twinset import distributed
 from twinset.config import PrivacyConfig, RunConfig, SpeedConfig, TrainingConfig
 from twinset.config.plan import Plan
-from twinset.table.records import Records
-from twinset.table.schema import Attribute, Schema
-from twinset.table.templates import Template
-from twinset.table.tokenization import TokenisedRecords, tokenise
 from twinset.distributed import END, joined, process_group
 from twinset.errors import InputError
 from twinset.models.base_model import load_base
 from twinset.models.nf4 import Nf4Linear
-from twinset.run.worker import trainer_of
 from twinset.policies import MechanismParams, make_policy
 from twinset.policies.uniform import Uniform
 from twinset.privacy.clipping import ClippingEngine, Scale
 from twinset.privacy.clipping.batch_invariance import BatchShape
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.progress import Silent
+from twinset.run.worker import trainer_of
+from twinset.table.records import Records
+from twinset.table.schema import Attribute, Schema
+from twinset.table.templates import Template
+from twinset.table.tokenization import TokenisedRecords, tokenise
 from twinset.training import distributed_sum
 from twinset.training.batch_shapes import BatchShapes
 from twinset.training.clipped_sum import Batch, ClippedSum, WrongPrompts

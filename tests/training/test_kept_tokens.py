@@ -5,8 +5,8 @@ from contextlib import suppress
 import pytest
 
 from tests.table.test_tokenization import CONTEXT, records, template
-from twinset.table.tokenization import FACTS, TokenisedRecords, tokenise
 from twinset.errors import InputError
+from twinset.table.tokenization import FACTS, TokenisedRecords, tokenise
 from twinset.training.resume import RunContext
 
 

@@ -14,7 +14,6 @@ from transformers import AutoModelForCausalLM
 from tests.helpers import oracle
 from twinset.config import SpeedConfig, TrainingConfig
 from twinset.config.plan import Plan
-from twinset.table.tokenization import TokenisedRecords
 from twinset.models.lora import with_lora
 from twinset.policies import MechanismParams
 from twinset.policies.uniform import Uniform
@@ -24,6 +23,7 @@ from twinset.privacy.clipping.execution import FAST
 from twinset.privacy.mechanism.poisson import poisson_batches
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.progress import StepReport
+from twinset.table.tokenization import TokenisedRecords
 from twinset.training.loop import StepContext, train
 
 SIGMA, C, EXACT = 1.5, 0.7, 1e-9

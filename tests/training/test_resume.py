@@ -28,12 +28,12 @@ from twinset.commandline.console import Console
 from twinset.config.plan import RELEASED
 from twinset.errors import InputError
 from twinset.models.base_model import load_base
-from twinset.run import finetune as finetuning
-from twinset.run import prompt_choice
 from twinset.privacy.accounting.events import TEACHER, SubsampledGaussian
 from twinset.privacy.mechanism.privacy_weight import WeightScale
 from twinset.privacy.statement.ledger import Ledger
 from twinset.release.verify import verify
+from twinset.run import finetune as finetuning
+from twinset.run import prompt_choice
 from twinset.sampling import row_shards
 from twinset.sampling.sampler import RowGroups
 from twinset.sampling.twin_model import TwinModel

@@ -14,11 +14,11 @@ import typer
 
 if TYPE_CHECKING:
     from twinset.config.plan import Plan
-    from twinset.table.label_rules import LabelRules
-    from twinset.table.text_files import Layout
     from twinset.run.request import OutputPaths, Source
     from twinset.run.run_result import Result
     from twinset.sampling.allocation import RowsRequest
+    from twinset.table.label_rules import LabelRules
+    from twinset.table.text_files import Layout
 
 Data = Annotated[
     str,

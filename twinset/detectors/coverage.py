@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from twinset.table.columns import check_table, show, text_cells
-from twinset.table.formats import read_frame, row_name
-from twinset.table.label_codes import label_cells
 from twinset.detectors import Detector, Span
 from twinset.detectors.masking import OnProgress, detect, masked, private_runs
 from twinset.errors import InputError
 from twinset.files.atomic import write_text, writing
+from twinset.table.columns import check_table, show, text_cells
+from twinset.table.formats import read_frame, row_name
+from twinset.table.label_codes import label_cells
 
 NOT_PROTECTED = (
     "Whatever this detector does not flag is not protected at all: selective privacy lets a model "

@@ -16,12 +16,12 @@ from typing import TypeVar
 import pandas as pd
 
 from twinset.config.bounds import Bounds, check_number
-from twinset.table.formats import format_of, read_frame
-from twinset.table.templates import fill
 from twinset.errors import InputError
 from twinset.files.atomic import sha256_file
 from twinset.files.limits import inflated
 from twinset.pretraining.prompts import Prompt, prompt_of
+from twinset.table.formats import format_of, read_frame
+from twinset.table.templates import fill
 
 Value = TypeVar("Value")
 TEXT_ENDINGS = (".txt", ".txt.gz", ".md")

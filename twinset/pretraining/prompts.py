@@ -6,8 +6,8 @@ import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from twinset.table.templates import placeholders
 from twinset.errors import InputError
+from twinset.table.templates import placeholders
 
 _OF_FILES = re.compile(r"([\w.-]+)=(.+)", re.DOTALL)
 

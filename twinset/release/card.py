@@ -10,9 +10,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from twinset.config import SamplingConfig
-from twinset.table.formats import FORMULA_STARTS
-from twinset.table.schema import Combination, Schema
-from twinset.table.templates import Template
 from twinset.privacy.accounting.rounding import up_decimals, up_digits
 from twinset.privacy.statement.belief import belief_sentence
 from twinset.privacy.statement.guarantee import Guarantee, guarantee
@@ -20,6 +17,9 @@ from twinset.privacy.statement.ledger import FLAGGED_UNIT, OWNER_UNIT, Ledger
 from twinset.release.card_header import render_header, stated_numbers
 from twinset.release.markdown import bullets, code, plain
 from twinset.release.rendering import template
+from twinset.table.formats import FORMULA_STARTS
+from twinset.table.schema import Combination, Schema
+from twinset.table.templates import Template
 
 TEMPLATE = "card.md.jinja"
 LONGEST_LIST = 200  # label combinations; more are summed up

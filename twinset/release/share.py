@@ -20,8 +20,6 @@ from typing import Any
 import pandas as pd
 
 from twinset import __version__
-from twinset.table.formats import FORMATS, write_frame, written_names
-from twinset.table.schema import Combination, Schema
 from twinset.errors import InputError
 from twinset.files.atomic import open_as_folder, sha256_file, write_text
 from twinset.privacy.accounting.rounding import up_decimals, up_digits
@@ -31,6 +29,8 @@ from twinset.privacy.statement.ledger import Ledger
 from twinset.privacy.statement.ledger_schema import FORMAT_VERSION
 from twinset.release.card import TwinContents, TwinDescription, render_card
 from twinset.release.rendering import template
+from twinset.table.formats import FORMATS, write_frame, written_names
+from twinset.table.schema import Combination, Schema
 
 CARD, PRIVACY, PAGE = "README.md", "privacy.json", "report.html"
 ROWS, LETTERS, BARS = 20, 700, 10  # of the page: rows, letters of each, bars of a chart

@@ -16,10 +16,6 @@ from typing import Any
 
 import pandas as pd
 
-from twinset.table.arrow_files import read_parquet
-from twinset.table.formats import FORMATS
-from twinset.table.json_files import read_jsonl
-from twinset.table.text_files import read_delimited
 from twinset.errors import InputError, VerificationError
 from twinset.files.atomic import sha256_file
 from twinset.files.limits import read_text
@@ -31,6 +27,10 @@ from twinset.release.markdown import one_line
 from twinset.release.publish import beside
 from twinset.release.run_format import LEDGER, check_format
 from twinset.release.share import CARD, PAGE, PRIVACY, claim_to_dict, statement_text
+from twinset.table.arrow_files import read_parquet
+from twinset.table.formats import FORMATS
+from twinset.table.json_files import read_jsonl
+from twinset.table.text_files import read_delimited
 
 TOLERANCE = 1e-4  # relative; ε on another machine, with another release of the accountant
 

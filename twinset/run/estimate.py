@@ -20,7 +20,6 @@ from torch import Tensor
 
 from twinset.config import RunConfig
 from twinset.config.plan import MOST_READ, Plan
-from twinset.table.padding import padded, padded_lengths
 from twinset.distributed import threads_each, world_size
 from twinset.models.base_model import BaseModel, context_length
 from twinset.models.device import give_memory_back, is_cpu, peak_memory, wait_for
@@ -32,11 +31,11 @@ from twinset.models.precision import copy_in, execution, fastest, frozen_dtype, 
 from twinset.models.record_states import rows_at_once, states_of_records
 from twinset.models.teacher import PHASE as TEACHER_PHASE
 from twinset.models.threads import computing_with, on_free_cores
-from twinset.run.row_processes import writers
 from twinset.policies import MechanismParams, make_policy
 from twinset.privacy.clipping import ClippingEngine, Sequences
 from twinset.privacy.clipping.execution import is_out_of_memory
 from twinset.privacy.mechanism.randomness import Randomness
+from twinset.run.row_processes import writers
 from twinset.sampling.decoding import Request, prompt_states, seconds_of_tokens
 from twinset.sampling.row_memory import RowMemory
 from twinset.sampling.row_shards import number_of_groups
@@ -49,6 +48,7 @@ from twinset.sampling.untilted_rows import (
     WEIGHT_PHASE,
     WEIGHT_ROWS,
 )
+from twinset.table.padding import padded, padded_lengths
 from twinset.training.batch_shapes import BatchShapes
 from twinset.training.clipped_sum import WrongPrompts
 from twinset.training.mismatch_loss import MismatchLoss

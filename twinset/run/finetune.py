@@ -18,20 +18,12 @@ import torch
 from torch import Tensor
 
 from twinset.config.plan import Plan, without_noise
-from twinset.table.lazy_columns import Picked
-from twinset.table.tokenization import TokenisedRecords, tokenise
 from twinset.detectors import detector_named
 from twinset.detectors.masking import Masked
 from twinset.models.base_model import context_length
 from twinset.models.device import give_memory_back
 from twinset.models.teacher import Teacher
 from twinset.models.threads import on_free_cores
-from twinset.run.finetuning_run import FinetuningRun
-from twinset.run.fit_teacher import fit_teacher, teacher_event
-from twinset.run.noisy_counts import NoisyCounts, noisy_counts
-from twinset.run.open_ledger import open_ledger
-from twinset.run.prepare import Prepared
-from twinset.run.prompt_choice import chosen_line
 from twinset.policies import MechanismParams, NoisePolicy, make_policy
 from twinset.policies.adaptive import normalised_over
 from twinset.policies.importance import Importance
@@ -41,10 +33,18 @@ from twinset.privacy.mechanism.poisson import poisson_batches
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.privacy.statement.ledger import Ledger
 from twinset.progress import Progress, Silent
+from twinset.run.finetuning_run import FinetuningRun
+from twinset.run.fit_teacher import fit_teacher, teacher_event
+from twinset.run.noisy_counts import NoisyCounts, noisy_counts
+from twinset.run.open_ledger import open_ledger
+from twinset.run.prepare import Prepared
+from twinset.run.prompt_choice import chosen_line
 from twinset.sampling.naive_bayes import NaiveBayes
 from twinset.sampling.text_lengths import TextLengths
 from twinset.sampling.twin_model import TwinModel
 from twinset.sampling.untilted_rows import tilt_towards
+from twinset.table.lazy_columns import Picked
+from twinset.table.tokenization import TokenisedRecords, tokenise
 from twinset.training.clipped_sum import WrongPrompts
 from twinset.training.loop import NothingKept, StepContext, run_training
 from twinset.training.record_weights import text_nats

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from twinset.table.schema import Combination
-from twinset.table.templates import Template
-from twinset.table.tokenization import TokenisedRecords, prompt_tokens, text_budget
-from twinset.run.prepare import Prepared
 from twinset.privacy.mechanism.length_bins import LengthBins
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.privacy.mechanism.units import Units
 from twinset.privacy.statement.ledger import Ledger
 from twinset.progress import Progress
+from twinset.run.prepare import Prepared
 from twinset.sampling.twin_model import TwinModel
+from twinset.table.schema import Combination
+from twinset.table.templates import Template
+from twinset.table.tokenization import TokenisedRecords, prompt_tokens, text_budget
 from twinset.training.resume import ResumeState, RunContext
 
 

@@ -11,9 +11,9 @@ from twinset.config import RECORDS, NoisePolicyName, PolicyConfig, RunConfig
 from twinset.config.bounds import check_number
 from twinset.config.plan import Plan, make_plan, settled, sized
 from twinset.config.run_config import HOLD_OUT
-from twinset.table.templates import kinds_of_text
 from twinset.errors import InputError
 from twinset.models.base_model import load_base
+from twinset.progress import Progress
 from twinset.run.choices import Choice, choices
 from twinset.run.estimate import Estimate, Speed
 from twinset.run.hold_out import held_out_line, share_of
@@ -30,8 +30,8 @@ from twinset.run.prepare import prepare
 from twinset.run.prompt_choice import chooses_prompt
 from twinset.run.request import Source
 from twinset.run.table_notes import size_notes
-from twinset.progress import Progress
 from twinset.sampling.allocation import RowsRequest, usual_rows
+from twinset.table.templates import kinds_of_text
 
 BUDGETS = (1.0, 3.0, 8.0)
 PROMPT_TOKENS = 16  # where there is no table whose labels would say

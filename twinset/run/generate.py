@@ -15,12 +15,16 @@ from tempfile import TemporaryDirectory
 
 from twinset.config import RunConfig, SamplingConfig
 from twinset.config.plan import Plan
-from twinset.table.schema import Combination
 from twinset.distributed import ProcessGroup, process_group, world_size
 from twinset.errors import InputError, Stopped
 from twinset.files.atomic import replacing, write_text, writing
 from twinset.files.manifest import has_checksums
 from twinset.models.device import AUTO
+from twinset.privacy.statement.wording import SPENT
+from twinset.progress import Progress
+from twinset.release.publish import check_output, publish, publish_again
+from twinset.release.run_format import LEDGER, check_file_format
+from twinset.release.share import PRIVACY
 from twinset.run.finetune import finetune
 from twinset.run.hold_out import keep_held_out
 from twinset.run.plan_lines import report_cost, report_plan
@@ -43,16 +47,12 @@ from twinset.run.twin_rows import (
     row_counts,
     rows_by_released_length,
 )
-from twinset.privacy.statement.wording import SPENT
-from twinset.progress import Progress
-from twinset.release.publish import check_output, publish, publish_again
-from twinset.release.run_format import LEDGER, check_file_format
-from twinset.release.share import PRIVACY
 from twinset.sampling.allocation import RowsRequest, explicit
 from twinset.sampling.decoding import check_decoding
 from twinset.sampling.sampler import RowGroups
 from twinset.sampling.twin_model import DESCRIPTION, TwinModel
 from twinset.sampling.vllm_engine import check_engine
+from twinset.table.schema import Combination
 from twinset.training.metrics_log import MetricsLog
 from twinset.training.resume import CHECKPOINTS, Resumption, RunContext
 

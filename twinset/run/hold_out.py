@@ -11,13 +11,13 @@ from pathlib import Path
 
 import numpy as np
 
-from twinset.table.formats import write_frame
-from twinset.table.records import Records
 from twinset.files.atomic import write_json
 from twinset.files.limits import read_text
 from twinset.privacy.mechanism.poisson import poisson_batches
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.sampling.twin_model import twin_frame
+from twinset.table.formats import write_frame
+from twinset.table.records import Records
 
 HELD_OUT, NUMBERS = "held-out.parquet", "held-out.json"  # in `internal/`: the rows, and which
 SHARE, FROM = 0.2, 5_000  # where nobody says how many: of so many records, or owners

@@ -12,16 +12,16 @@ from functools import partial
 
 import numpy as np
 
-from twinset.table.schema import Combination
-from twinset.table.templates import Template
-from twinset.run.finetuning_run import FinetuningRun
-from twinset.run.prompt_choice import nearest_template
 from twinset.privacy.accounting.events import NonPrivateAccess
 from twinset.privacy.mechanism.label_counts import release_label_counts, without_negatives
 from twinset.privacy.mechanism.token_marginals import TokenMarginals, release_token_marginals
+from twinset.run.finetuning_run import FinetuningRun
+from twinset.run.prompt_choice import nearest_template
 from twinset.sampling.text_lengths import TextLengths
 from twinset.sampling.twin_model import TwinModel
 from twinset.sampling.untilted_rows import token_weights
+from twinset.table.schema import Combination
+from twinset.table.templates import Template
 
 OWNERS_AT_ONCE = 10_000
 

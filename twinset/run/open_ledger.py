@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from twinset.config import RunConfig
 from twinset.config.plan import Plan
-from twinset.table.label_values import MERGED, OWNER, PROMPT, TABLE
-from twinset.table.templates import Template
 from twinset.policies import POLICIES
 from twinset.privacy.mechanism.privacy_weight import WeightScale
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.privacy.statement.ledger import Ledger, MechanismRun
 from twinset.privacy.statement.wording import caveats
+from twinset.table.label_values import MERGED, OWNER, PROMPT, TABLE
+from twinset.table.templates import Template
 
 _WHOSE = {
     OWNER: "declared by the owner",

@@ -12,8 +12,8 @@ from twinset.config import RunConfig
 from twinset.config.plan import FEWEST_VISITS, Plan, make_plan, size_for, sized
 from twinset.errors import InputError
 from twinset.models.base_model import BaseModel, context_length
-from twinset.run.estimate import Estimate, Speed, measure
 from twinset.progress import Progress
+from twinset.run.estimate import Estimate, Speed, measure
 from twinset.sampling.untilted_rows import PROMPT_ROWS
 from twinset.training.clipped_sum import WrongPrompts
 

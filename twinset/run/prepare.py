@@ -14,27 +14,27 @@ import pandas as pd
 
 from twinset.config import PrivacyConfig, RunConfig
 from twinset.config.plan import Plan, make_plan, settled, sized
-from twinset.table.formats import read_frame
-from twinset.table.label_rules import LabelRules
-from twinset.table.records import Records, check_reserved, records_from_frame
-from twinset.table.schema import Combination, Schema
-from twinset.table.templates import Template, load_template, written_template
-from twinset.table.tokenization import longest_prompt, prompt_tokens, text_budget, times_english
 from twinset.detectors import detector_named
 from twinset.errors import InputError
 from twinset.models.base_model import BaseModel, check_base, load_base, special_token_strings
 from twinset.models.device import check_device
 from twinset.models.nf4 import check_method
+from twinset.privacy.mechanism.privacy_weight import WeightScale
+from twinset.progress import Progress, Silent
 from twinset.run.estimate import Speed, usual_tokens
 from twinset.run.hold_out import draw_held_out, held_out_line
 from twinset.run.plan_in_time import PublicFacts, late_warnings, plan_in_time
 from twinset.run.prompt_choice import candidates, choice_line, chooses_prompt, proposal
 from twinset.run.request import Source
 from twinset.run.table_notes import table_notes
-from twinset.privacy.mechanism.privacy_weight import WeightScale
-from twinset.progress import Progress, Silent
 from twinset.sampling.allocation import RowsRequest, explicit, usual_rows
 from twinset.sampling.decoding import attention_span
+from twinset.table.formats import read_frame
+from twinset.table.label_rules import LabelRules
+from twinset.table.records import Records, check_reserved, records_from_frame
+from twinset.table.schema import Combination, Schema
+from twinset.table.templates import Template, load_template, written_template
+from twinset.table.tokenization import longest_prompt, prompt_tokens, text_budget, times_english
 from twinset.training.record_weights import weight_scale
 
 

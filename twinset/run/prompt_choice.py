@@ -12,15 +12,15 @@ import numpy as np
 
 from twinset.config import RunConfig
 from twinset.config.plan import Plan
-from twinset.table.schema import Schema
-from twinset.table.templates import Template, candidate_templates, fitting_prompts
-from twinset.table.tokenization import longest_prompt
 from twinset.models.base_model import BaseModel, context_length
 from twinset.privacy.mechanism.token_marginals import TokenMarginals
 from twinset.progress import Progress
 from twinset.sampling.decoding import attention_span
 from twinset.sampling.twin_model import TwinModel
 from twinset.sampling.untilted_rows import PROMPT_PHASE, prompt_misfit
+from twinset.table.schema import Schema
+from twinset.table.templates import Template, candidate_templates, fitting_prompts
+from twinset.table.tokenization import longest_prompt
 
 FEWEST_RECORDS = 200  # that a prompt is chosen by
 FEWEST_PRODUCT = 1000.0  # of records and ε: below, noise would choose (docs/tuning.md)

@@ -12,12 +12,12 @@ import pandas as pd
 
 from twinset.config.bounds import check_number
 from twinset.config.run_config import HOLD_OUT
+from twinset.errors import InputError
 from twinset.table.formats import FORMATS, format_of
 from twinset.table.label_rules import LabelRules
 from twinset.table.standard_input import STDIN
 from twinset.table.templates import Template
 from twinset.table.text_files import Layout
-from twinset.errors import InputError
 
 
 @dataclass(frozen=True)

@@ -7,16 +7,16 @@ from pathlib import Path
 
 from twinset.config import RunConfig
 from twinset.errors import InputError
-from twinset.run.prepare import prepare
-from twinset.run.request import Source
-from twinset.run.run_folder import SETTINGS, is_finished, sampling_command
-from twinset.run.run_settings import as_begun, differing, known_settings, settings_of
 from twinset.privacy.statement.guarantee import Guarantee, guarantee
 from twinset.privacy.statement.ledger import Ledger
 from twinset.progress import Progress
 from twinset.release.run_format import LEDGER
 from twinset.release.share import PRIVACY
 from twinset.release.verify import verify
+from twinset.run.prepare import prepare
+from twinset.run.request import Source
+from twinset.run.run_folder import SETTINGS, is_finished, sampling_command
+from twinset.run.run_settings import as_begun, differing, known_settings, settings_of
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ from typing import Any
 from twinset.errors import InputError
 from twinset.files.atomic import write_json
 from twinset.files.manifest import has_checksums
+from twinset.privacy.statement.wording import SPENT
 from twinset.run.hold_out import kept_rows
 from twinset.run.prepare import Prepared
 from twinset.run.run_folder import SETTINGS, RunFolder, sampling_command
-from twinset.privacy.statement.wording import SPENT
 from twinset.sampling.allocation import RowsRequest
 
 # What decides nothing in training may differ in a resumed run; what was read has its hash.

@@ -9,14 +9,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from twinset.config import SamplingConfig
-from twinset.table.schema import Combination
 from twinset.errors import DAMAGED
 from twinset.files.atomic import write_json
+from twinset.privacy.statement.ledger import OWNER_UNIT
+from twinset.progress import Progress
 from twinset.run.plan_in_time import rows_by_length
 from twinset.run.prepare import Prepared
 from twinset.run.run_settings import record_rows
-from twinset.privacy.statement.ledger import OWNER_UNIT
-from twinset.progress import Progress
 from twinset.sampling.allocation import (
     RowsRequest,
     proportional,
@@ -26,6 +25,7 @@ from twinset.sampling.allocation import (
 from twinset.sampling.row_shards import number_of_groups
 from twinset.sampling.sampler import RowGroups
 from twinset.sampling.twin_model import TwinModel
+from twinset.table.schema import Combination
 
 MOST_NAMED = 5  # label values in one warning
 SPEED_ONLY = ("engine", "batch_size")  # with them rows that were drawn already may stay

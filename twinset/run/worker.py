@@ -39,8 +39,8 @@ def trainer_of(message: dict[str, Any]) -> Trainer:
 def _train(group: ProcessGroup, message: dict[str, Any]) -> None:
     """Form parts of clipped sums."""
     from twinset.config import RunConfig
-    from twinset.table.tokenization import TokenisedRecords
     from twinset.privacy.clipping import ClippingEngine
+    from twinset.table.tokenization import TokenisedRecords
     from twinset.training.clipped_sum import ClippedSum, WrongPrompts
     from twinset.training.distributed_sum import follow
 

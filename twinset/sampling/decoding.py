@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from twinset.config import SamplingConfig
-from twinset.table.schema import Combination
 from twinset.errors import InputError, first_line
 from twinset.models.base_model import context_length
 from twinset.models.device import has_graphs, wait_for
@@ -31,6 +30,7 @@ from twinset.sampling.recorded_steps import COMPARED, RecordedSteps
 from twinset.sampling.row_memory import RowMemory
 from twinset.sampling.token_sampling import NO_TOKEN, drawn_tokens, guided, token_probabilities
 from twinset.sampling.token_step import TokenStep
+from twinset.table.schema import Combination
 
 WINDOWS = ("sliding_window", "window_size")  # as configurations call it
 

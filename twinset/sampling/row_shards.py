@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from twinset.table.schema import Combination
 from twinset.progress import Progress
 from twinset.sampling.sampler import RowGroups, Sampler
+from twinset.table.schema import Combination
 
 GROUP_ROWS = 2048  # at most
 LEAST_ROWS, LEAST_GROUPS = 512, 8  # so many groups, where they have so many rows each

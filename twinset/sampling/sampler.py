@@ -18,14 +18,14 @@ import torch
 
 from twinset.config import SamplingConfig
 from twinset.config.run_config import Filter
-from twinset.table.schema import CONTROL, Combination
-from twinset.table.templates import wrong_combinations
 from twinset.errors import DAMAGED, InputError
 from twinset.files.atomic import whole_file
 from twinset.models.device import is_cpu
 from twinset.models.packed_layers import PackedLinears
 from twinset.sampling.decoding import Ending, Engine, Request, attention_span, decode
 from twinset.sampling.endings import LEAST_LEFT, SentenceEnds, cut_at_sentence
+from twinset.table.schema import CONTROL, Combination
+from twinset.table.templates import wrong_combinations
 
 # The same three words five times within so many words are a loop. In long texts people say them as
 # often: from 200 words on, in 1 to 14 % of news and 6 to 31 % of dialogues; within 60 in under 1 %.

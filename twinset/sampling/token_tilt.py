@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from twinset.table.schema import Combination, Schema
 from twinset.models.base_model import context_length
 from twinset.privacy.mechanism.token_marginals import TokenMarginals
 from twinset.privacy.mechanism.token_weights import TokenWeights
 from twinset.sampling.kv_cache import rounded
 from twinset.sampling.label_tables import as_kept, load_tables, save_tables
+from twinset.table.schema import Combination, Schema
 
 TILT = "token_tilt.safetensors"
 LARGEST, SPACING = 2.5, 0.1  # of λ, and of the values that are tried

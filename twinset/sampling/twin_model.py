@@ -19,9 +19,6 @@ import numpy as np
 import pandas as pd
 
 from twinset.config import SamplingConfig
-from twinset.table.schema import ORDERED, Attribute, Combination, Schema
-from twinset.table.templates import Template
-from twinset.table.tokenization import prompt_tokens, text_budget
 from twinset.errors import DAMAGED, InputError
 from twinset.files.atomic import open_as_folder, write_json, write_text
 from twinset.files.limits import read_text
@@ -49,6 +46,9 @@ from twinset.sampling.sampler import RowGroups, Sampler
 from twinset.sampling.text_lengths import TextLengths
 from twinset.sampling.token_tilt import TokenTilt
 from twinset.sampling.vllm_engine import VllmEngine
+from twinset.table.schema import ORDERED, Attribute, Combination, Schema
+from twinset.table.templates import Template
+from twinset.table.tokenization import prompt_tokens, text_budget
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -14,14 +14,14 @@ from functools import partial
 import numpy as np
 
 from twinset.config import SamplingConfig
-from twinset.table.schema import Combination
-from twinset.table.templates import Template
 from twinset.privacy.mechanism.token_marginals import TokenMarginals
 from twinset.privacy.mechanism.token_weights import TokenWeights
 from twinset.progress import Progress
 from twinset.sampling.allocation import proportional
 from twinset.sampling.token_tilt import expected_presence, fit_tilt, misfit
 from twinset.sampling.twin_model import TwinModel
+from twinset.table.schema import Combination
+from twinset.table.templates import Template
 
 REFERENCE_ROWS = 256  # at most, to find the tilt and scale hidden states: no more than units
 WEIGHT_ROWS = 64  # of the base model, by which tokens are weighed before they are counted

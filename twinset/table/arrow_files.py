@@ -19,9 +19,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from twinset.table.lazy_columns import ROWS_AT_ONCE, Reading
 from twinset.errors import InputError
 from twinset.files.limits import MOST_REPEATED, check_inflated, check_names
+from twinset.table.lazy_columns import ROWS_AT_ONCE, Reading
 
 _MAGIC = b"ARROW1\0\0"  # before the stream, in Feather
 

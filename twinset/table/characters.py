@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from twinset.errors import InputError
 from twinset.table.chosen_columns import ChosenColumns
 from twinset.table.formats import row_name
 from twinset.table.label_codes import LabelCodes
 from twinset.table.lazy_columns import Texts
 from twinset.table.schema import CONTROL
-from twinset.errors import InputError
 
 LOST = "\ufffd"  # the character that stands for one
 _LOST = f"{LOST} for characters that were lost"

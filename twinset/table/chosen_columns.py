@@ -12,6 +12,7 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
+from twinset.errors import InputError
 from twinset.table.columns import has_text, is_partial, show, show_unchosen
 from twinset.table.formats import (
     is_named_by_rows,
@@ -22,7 +23,6 @@ from twinset.table.formats import (
 )
 from twinset.table.label_codes import LabelCodes, label_codes
 from twinset.table.label_column import LabelColumn
-from twinset.errors import InputError
 
 
 @dataclass(frozen=True)

@@ -18,13 +18,13 @@ from string import Formatter
 import numpy as np
 import pandas as pd
 
+from twinset.errors import InputError
+from twinset.files.limits import check_names
 from twinset.table.cells import shown
 from twinset.table.formats import is_named_by_rows
 from twinset.table.label_codes import label_codes
 from twinset.table.lazy_columns import AT_ONCE, ROWS_AT_ONCE, Reading, Texts, blocks, let_go, mapped
 from twinset.table.schema import CONTROL
-from twinset.errors import InputError
-from twinset.files.limits import check_names
 
 _GUESS_LABELS = 50
 _GUESS_WORDS = 4

@@ -19,6 +19,7 @@ from typing import IO, Any, cast
 
 import pandas as pd
 
+from twinset.errors import InputError
 from twinset.table.arrow_files import feather, parquet
 from twinset.table.hf_datasets import dataset, on_hub, saved
 from twinset.table.json_files import json_file, jsonl
@@ -26,7 +27,6 @@ from twinset.table.lazy_columns import Reading, RowNumbers, mapped
 from twinset.table.spreadsheets import excel
 from twinset.table.standard_input import STDIN, spooled
 from twinset.table.text_files import Layout, delimited, detected
-from twinset.errors import InputError
 
 FORMATS: dict[str, str] = {
     ".csv": "csv",

@@ -14,10 +14,10 @@ from typing import Any
 
 import pandas as pd
 
-from twinset.table.arrow_files import table_frame
-from twinset.table.lazy_columns import ROWS_AT_ONCE, Reading
 from twinset.errors import InputError
 from twinset.files.limits import check_names
+from twinset.table.arrow_files import table_frame
+from twinset.table.lazy_columns import ROWS_AT_ONCE, Reading
 
 _HUB_TIMEOUT = 10.0  # seconds until the hub counts as out of reach
 _HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")

@@ -15,11 +15,11 @@ from typing import Any
 
 import pandas as pd
 
+from twinset.errors import InputError
+from twinset.files.limits import MOST_LINE, MOST_REPEATED, check_names
 from twinset.table.cells import exact
 from twinset.table.lazy_columns import ROWS_AT_ONCE, Reading, RowNumbers
 from twinset.table.text_files import UTF8, Layout, text_lines, undecodable
-from twinset.errors import InputError
-from twinset.files.limits import MOST_LINE, MOST_REPEATED, check_names
 
 _CHUNK = 2**20  # characters
 _BETWEEN = re.compile(r"[\s,]*")  # items of an array

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from twinset.errors import InputError
 from twinset.table.cells import numbers_of, plain_cell
 from twinset.table.formats import is_of_text, row_name
 from twinset.table.lazy_columns import AT_ONCE, blocks
 from twinset.table.schema import LabelValue
-from twinset.errors import InputError
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from twinset.errors import InputError
 from twinset.table.label_codes import LabelCodes
 from twinset.table.label_rules import MOST_VALUES
 from twinset.table.lazy_columns import RowNumbers
 from twinset.table.schema import LabelValue
-from twinset.errors import InputError
 
 # A value that fewer records hold than these is rare: to publish it tells that such a record is in
 # the table. Statistical offices publish no cell of fewer than ten; below a thousand records one in

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
+from twinset.errors import InputError
 from twinset.table.schema import CONTROL, LabelValue, Schema
 from twinset.table.templates import PromptFile, plain
-from twinset.errors import InputError
 
 MOST_VALUES = 100
 

@@ -16,6 +16,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from twinset.errors import InputError
 from twinset.table.label_codes import LabelCodes, as_numbers
 from twinset.table.label_column import (
     LabelColumn,
@@ -27,7 +28,6 @@ from twinset.table.label_rules import LabelRules
 from twinset.table.label_spelling import is_few, nearest, variants
 from twinset.table.schema import LabelValue
 from twinset.table.templates import PromptFile, plain, worded_values
-from twinset.errors import InputError
 
 # who says what values there are; where the table does, its variants may be merged by their numbers
 OWNER, PROMPT, TABLE, MERGED = "owner", "prompt", "table", "table, merged"

@@ -20,8 +20,8 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from twinset.table.schema import Combination
 from twinset.files.atomic import writing
+from twinset.table.schema import Combination
 
 AT_ONCE = 10_000  # cells
 ROWS_AT_ONCE = 10_000  # of a table that is read piece by piece

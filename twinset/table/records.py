@@ -16,6 +16,8 @@ import numpy as np
 import pandas as pd
 
 from twinset.config import RunConfig
+from twinset.errors import InputError
+from twinset.privacy.mechanism.units import Units
 from twinset.table.characters import check_characters, check_no_token, mended
 from twinset.table.chosen_columns import ChosenColumns
 from twinset.table.columns import check_table, choose_columns, with_joined_text
@@ -28,8 +30,6 @@ from twinset.table.lazy_columns import Labels, Texts, some_at_once
 from twinset.table.schema import Combination, Schema
 from twinset.table.schema_of_table import schema_of
 from twinset.table.text_files import Layout
-from twinset.errors import InputError
-from twinset.privacy.mechanism.units import Units
 
 FEW = 20  # one row in so many may lack something, and is left out
 

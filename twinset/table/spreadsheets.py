@@ -17,8 +17,6 @@ from zipfile import ZipFile
 
 import pandas as pd
 
-from twinset.table.cells import exact
-from twinset.table.lazy_columns import ROWS_AT_ONCE, Reading, RowNumbers
 from twinset.errors import InputError
 from twinset.files.limits import (
     MOST_CELL,
@@ -27,6 +25,8 @@ from twinset.files.limits import (
     check_inflated,
     check_names,
 )
+from twinset.table.cells import exact
+from twinset.table.lazy_columns import ROWS_AT_ONCE, Reading, RowNumbers
 
 _ERRORS = {"#N/A", "#REF!", "#VALUE!", "#DIV/0!", "#NAME?", "#NULL!", "#NUM!"}  # of formulas
 _Row = tuple[Any, ...]

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from twinset.table.schema import Attribute, Combination, Schema
 from twinset.errors import InputError
 from twinset.files.limits import SMALL, read_text
+from twinset.table.schema import Attribute, Combination, Schema
 
 GENERIC = "generic"
 

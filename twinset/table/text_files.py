@@ -21,10 +21,10 @@ from typing import IO, Any
 import pandas as pd
 from charset_normalizer import CharsetMatches, from_bytes
 
-from twinset.table.cells import typed
-from twinset.table.lazy_columns import ROWS_AT_ONCE, Reading, RowNumbers
 from twinset.errors import InputError
 from twinset.files.limits import MOST_CELL, MOST_LINE, check_names, inflated
+from twinset.table.cells import typed
+from twinset.table.lazy_columns import ROWS_AT_ONCE, Reading, RowNumbers
 
 UTF8 = "utf-8-sig"
 _DELIMITERS = ",;\t|"

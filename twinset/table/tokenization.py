@@ -19,15 +19,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from twinset.errors import InputError
+from twinset.files.atomic import synced, write_json
+from twinset.privacy.clipping import Sequences
+from twinset.privacy.mechanism.token_marginals import Text
 from twinset.table.lazy_columns import Labels, LazySequence, some_at_once
 from twinset.table.padding import padded, padded_lengths
 from twinset.table.records import Records
 from twinset.table.schema import Combination
 from twinset.table.templates import Template, wrong_combinations
-from twinset.errors import InputError
-from twinset.files.atomic import synced, write_json
-from twinset.privacy.clipping import Sequences
-from twinset.privacy.mechanism.token_marginals import Text
 
 SHORTEST_TEXT = 8  # tokens that must fit behind the longest prompt
 TEXTS_AT_ONCE = 1000

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from twinset.config import MismatchForm, SpeedConfig, TrainingConfig
 from twinset.config.plan import Plan
-from twinset.table.padding import batches_of_one_length
-from twinset.table.tokenization import TokenisedRecords
 from twinset.privacy.clipping import ClippingEngine, Scale, UnitReport
 from twinset.privacy.clipping.execution import is_out_of_memory
+from twinset.table.padding import batches_of_one_length
+from twinset.table.tokenization import TokenisedRecords
 from twinset.training.batch_shapes import BatchShapes
 from twinset.training.mismatch_loss import MismatchLoss, summed
 

@@ -22,7 +22,6 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from twinset.config import SpeedConfig, TrainingConfig
 from twinset.config.plan import Plan
-from twinset.table.tokenization import TokenisedRecords
 from twinset.distributed import END
 from twinset.errors import InputError
 from twinset.files.signals import uninterrupted
@@ -32,6 +31,7 @@ from twinset.privacy.clipping import ClippingEngine, Execution, UnitReport
 from twinset.privacy.clipping.execution import FAST
 from twinset.privacy.clipping.hooks import UnsupportedModule
 from twinset.progress import StepReport
+from twinset.table.tokenization import TokenisedRecords
 from twinset.training.clipped_sum import Batch, ClippedSum, WrongPrompts
 from twinset.training.distributed_sum import DistributedSum, ProcessGroup
 from twinset.training.trainer import Trainer

@@ -18,8 +18,6 @@ import torch
 from torch import Tensor
 
 from twinset.config import RunConfig
-from twinset.table.columns import text_cells
-from twinset.table.formats import read_frame
 from twinset.errors import InputError
 from twinset.files.limits import SMALL, read_text
 from twinset.models.base_model import BaseModel, load_base
@@ -27,6 +25,8 @@ from twinset.models.perplexity import nats_per_token
 from twinset.models.precision import frozen_dtype
 from twinset.privacy.mechanism.privacy_weight import WeightScale, nearest_shares
 from twinset.progress import Progress
+from twinset.table.columns import text_cells
+from twinset.table.formats import read_frame
 
 Count = Callable[[int, int], object]  # texts done, texts in all
 

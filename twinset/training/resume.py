@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from twinset.table.schema import Combination
-from twinset.table.templates import Template
 from twinset.distributed import ProcessGroup
 from twinset.errors import InputError
 from twinset.files.atomic import write_json
@@ -33,6 +31,8 @@ from twinset.privacy.statement.ledger import Ledger
 from twinset.privacy.statement.wording import SPENT
 from twinset.progress import Progress
 from twinset.release.run_format import LEDGER
+from twinset.table.schema import Combination
+from twinset.table.templates import Template
 from twinset.training.step_log import FILE, StepLog, StepRange
 
 CHECKPOINTS, STATE, FACTS = "checkpoints", "state.pt", "facts.json"

@@ -22,8 +22,8 @@ from tests.helpers.evaluated import REDRAWS, reviews
 from twinset.commandline.entry_point import STOPPED
 from twinset.config import RunConfig
 from twinset.config.options import run_config
-from twinset.run.request import Source
 from twinset.progress import Silent
+from twinset.run.request import Source
 
 PATTERN = "Write a {sentiment} review:"
 GIVEN = ["compare", "train.csv", "--text", "text", "--attribute", "sentiment", "--prompt", PATTERN]

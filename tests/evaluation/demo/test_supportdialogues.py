@@ -13,8 +13,8 @@ from evaluation.demo_tables.support_dialogues import (
     TOPIC,
     support_dialogues,
 )
-from twinset.table.records import records_from_frame
 from twinset.detectors.patterns import Patterns
+from twinset.table.records import records_from_frame
 
 
 @pytest.fixture(scope="module")

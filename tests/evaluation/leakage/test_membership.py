@@ -18,15 +18,15 @@ from evaluation.leakage.shift import MARGIN, shift, without_shared
 from evaluation.leakage.text_membership import nearest_by_ngrams, text_attacks
 from tests.helpers.evaluated import token_nats
 from tests.helpers.handover import open_ledger
-from twinset.table.records import Records
-from twinset.table.schema import Attribute, Schema
-from twinset.table.templates import load_template
-from twinset.table.tokenization import tokenise
 from twinset.errors import InputError
 from twinset.models.base_model import load_base
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.progress import Silent
 from twinset.sampling.twin_model import TwinModel
+from twinset.table.records import Records
+from twinset.table.schema import Attribute, Schema
+from twinset.table.templates import load_template
+from twinset.table.tokenization import tokenise
 
 SCHEMA = Schema("text", "str", (Attribute("mood", "str", ("bad", "good")),), ("text", "mood"))
 WORDS = "film book plot pan story dull great cheap works broke loved review minute days".split()

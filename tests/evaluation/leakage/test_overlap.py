@@ -13,10 +13,10 @@ from evaluation.leakage import near_duplicates as nearduplicates
 from evaluation.leakage.distances import Nearest, nearest, ratio_percentile, share_nearer
 from evaluation.leakage.near_duplicates import SIMILARITY, near_duplicates
 from evaluation.leakage.overlap import HELDOUT, SAMPLE, TRAIN, overlap, verbatim
-from twinset.table import ngrams as shingles
-from twinset.table.ngrams import Vocabulary, rows_sharing_a_run, words_of
 from twinset.errors import InputError
 from twinset.progress import Silent
+from twinset.table import ngrams as shingles
+from twinset.table.ngrams import Vocabulary, rows_sharing_a_run, words_of
 
 LENGTH = 30  # words of a made-up text
 

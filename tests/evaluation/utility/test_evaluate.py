@@ -19,8 +19,8 @@ from evaluation.release import FinishedRun
 from evaluation.twins import read_twin, rows_per_label
 from tests.helpers.commands import run_twinset
 from tests.helpers.evaluated import reviews, small_run, small_world_in
-from twinset.table.records import records_from_frame
 from twinset.errors import InputError
+from twinset.table.records import records_from_frame
 
 COLUMNS = ("--text", "text", "--attribute", "sentiment", "--attribute", "product")
 TABLES = ("--train", "train.csv", "--test", "test.csv")

@@ -5,11 +5,11 @@ import torch
 
 from evaluation.utility.heldout_loss import perplexity
 from tests.helpers.evaluated import token_nats
+from twinset.models.base_model import load_base
 from twinset.table.records import Records
 from twinset.table.schema import Attribute, Schema
 from twinset.table.templates import load_template
 from twinset.table.tokenization import tokenise
-from twinset.models.base_model import load_base
 
 SCHEMA = Schema("text", "str", (Attribute("mood", "str", ("bad", "good")),), ("text", "mood"))
 TEXTS = ["Fine.", "The story was dull, and the film was long; I could not finish it.", "A pan."]
