@@ -70,19 +70,16 @@ def train_twin(
 ) -> tuple[TwinModel, Twin]:
     """Fine-tune once and sample once, with the parts that `twinset generate` is made of.
 
-    Rows are protected one by one. One of several models, which are compared: the clock chooses no
-    steps, and torch writes the rows, as vLLM would keep the GPU from the next and each model would
-    be compiled anew. So it is trained where a run by itself would train nothing; that is said.
+    Rows are protected one by one. It is one of several models that are compared, so the clock
+    chooses no steps. It is trained even where a run alone would train nothing, and says so.
     """
-    asked, sampling = config, replace(config.sampling, engine="torch")
+    asked = config
     of_records = PrivacyConfig().max_records_per_owner  # without effect
     config = replace(
         config,
         privacy=replace(config.privacy, max_records_per_owner=of_records),
         training=replace(config.training, max_minutes=None),
     )
-    if sampling != config.sampling:
-        progress.say("of several models torch writes the rows, whatever `engine`")
     seconds: Seconds = {}
     prepared = prepare(source, config)
     if with_steps(asked, len(prepared.records)) != asked:
@@ -91,7 +88,7 @@ def train_twin(
         model = finetune(prepared, progress)
     with timed(seconds, "sampling"):
         counts = proportional(model.label_counts, rows)
-        frame = model.sample(counts, sampling, progress)
+        frame = model.sample(counts, config.sampling, progress)
     return model, _twin(frame, model.ledger, seconds)
 
 

@@ -593,10 +593,8 @@ def _fitted(source: Source, config: RunConfig, progress: Progress) -> TwinModel:
     from twinset.distributed import process_group
     from twinset.run.finetune import finetune
     from twinset.run.prepare import prepare
-    from twinset.sampling.vllm_engine import check_engine
     from twinset.training.resume import RunContext
 
-    check_engine(config.sampling)
     with TemporaryDirectory() as name:
         private = Path(name)
         prepared = prepare(source, config, progress=progress, folder=private)

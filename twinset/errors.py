@@ -42,7 +42,7 @@ class InputError(ValueError):
     """The user's input cannot be used.
 
     The message is one line that names the file, column or row and the remedy, and never holds
-    private text. It names options as Python does, between backticks: `top_p`, `engine=torch`; the
+    private text. It names options as Python does, between backticks: `top_p`, `device=cpu`; the
     command line shows them as its flags, and exits with code 2.
     """
 

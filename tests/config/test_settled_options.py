@@ -30,7 +30,6 @@ def test_few_records_have_no_teacher(records: int, share: bool) -> None:
         ({"epsilon": 1.0, "steps": 4}, FEW, 4),
         ({"epsilon": 1.0, "marginal_share": 0.0}, FEW, None),
         ({"epsilon": 1.0, "tilt": 0.0}, FEW, None),  # counts that no row would follow
-        ({"epsilon": 1.0, "engine": "vllm", "guidance": 0.0, "tilt": 0.0}, FEW, None),
         ({"epsilon": 1.0, "max_minutes": None}, FEW, None),  # compared with others
         ({"epsilon": 1.0, "batch_size": 8}, FEW, None),
         ({"epsilon": 1.0, "noise_policy": "importance"}, FEW, None),

@@ -94,7 +94,7 @@ def test_the_header_is_what_a_hub_reads():
 
 
 def test_it_states_how_the_twin_was_made():
-    sampling = SamplingConfig(guidance=1.0, top_p=0.9, temperature=1, typical_p=0.7)
+    sampling = SamplingConfig(guidance=1.0, top_p=0.9, temperature=1)
     made = description(sampling=sampling, title="Film reviews")
     text = card(ledger(TRAINING), made, label_rows={("fresh",): 4, ("rotten",): 2})
     claim = guarantee(ledger(TRAINING))
@@ -108,7 +108,7 @@ def test_it_states_how_the_twin_was_made():
         "- Private records: 500",
         "- Training: 50 steps, noise multiplier σ = 1.1, sample rate q = 0.1",
         "- Noisy release of label counts: noise multiplier σ = 5",
-        "- Sampling: top-p 0.9, temperature 1, guidance 1, tilt 1, typical-p 0.7",
+        "- Sampling: top-p 0.9, temperature 1, guidance 1, tilt 1",
         "- `sentiment` = `fresh`: 4",
         "- `sentiment` = `rotten`: 2",
         "- In this order: `review`, `sentiment`",

@@ -150,7 +150,6 @@ def test_a_worker_ends_with_the_process_that_started_it(model, to_draw):
         (4, 4.3, SAMPLING, CPU, 2),  # a tenth is left free
         (4, 0.5, SAMPLING, CPU, 1),
         (1, 100.0, SAMPLING, CPU, 1),
-        (4, 100.0, replace(SAMPLING, engine="compiled"), CPU, 1),
         (4, 100.0, SAMPLING, torch.device("cuda"), 1),
     ],
 )

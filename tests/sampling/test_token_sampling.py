@@ -14,12 +14,6 @@ from twinset.sampling.token_sampling import guided, next_tokens
 # -- references: a full sort, and the wrappers of transformers -------------------------------------
 
 
-def typical(logits: Tensor, mass: float) -> Tensor:
-    from transformers import TypicalLogitsWarper
-
-    return TypicalLogitsWarper(mass)(None, logits.clone()).double().softmax(1)
-
-
 def nucleus_of_transformers(logits: Tensor, top_p: float) -> Tensor:
     from transformers import TopPLogitsWarper
 
@@ -80,14 +74,6 @@ def test_nucleus_is_that_of_a_full_sort(monkeypatch, top_p, spread, size):
     _assert_draws(monkeypatch, logits, config, expected)
 
 
-@pytest.mark.parametrize("mass", [0.2, 0.9, 0.95])
-@pytest.mark.parametrize("spread", [0.2, 2.0, 8.0])
-def test_typical_is_that_of_transformers(monkeypatch, mass, spread):
-    logits = _logits(1, 600, spread)
-    drawn = _drawn(logits, SamplingConfig(typical_p=mass, temperature=1.0), 30_000)
-    assert chi_square_p(drawn, typical(logits, mass)[0]) > 1e-4
-
-
 def test_tokens_that_tie_at_the_edge_are_all_kept(monkeypatch):
     logits = torch.tensor([[3.0, 1.0, 1.0, 1.0, -2.0]])
     likeliest = float(logits.softmax(1)[0, 0])
@@ -101,7 +87,6 @@ def test_tokens_that_tie_at_the_edge_are_all_kept(monkeypatch):
     [
         SamplingConfig(temperature=1.0, top_p=1.0),
         SamplingConfig(temperature=1.0, top_p=0.9),
-        SamplingConfig(temperature=1.0, typical_p=0.9),
     ],
 )
 def test_impossible_tokens_are_never_drawn(config):
@@ -130,7 +115,6 @@ def _drawn(logits: Tensor, config: SamplingConfig, count: int) -> Tensor:
         (SamplingConfig(top_p=0.8, temperature=1.0), lambda logits: nucleus(logits, 0.8)),
         (SamplingConfig(top_p=0.1, temperature=1.0), lambda logits: nucleus(logits, 0.1)),
         (SamplingConfig(top_p=0.8, temperature=0.5), lambda logits: nucleus(logits / 0.5, 0.8)),
-        (SamplingConfig(typical_p=0.7, temperature=1.0), lambda logits: typical(logits, 0.7)),
     ],
 )
 def test_draws_follow_the_exact_distribution(config, exact):

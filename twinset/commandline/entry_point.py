@@ -104,8 +104,8 @@ def _stop(number: int, frame: object) -> NoReturn:
 def with_flags(line: str) -> str:
     """Return a line of the library's with its parameters as they are given here.
 
-    >>> with_flags("`top_p` must be above 0; take `engine=torch`, or run `pip install vllm`")
-    '--top-p must be above 0; take --engine torch, or run `pip install vllm`'
+    >>> with_flags("`top_p` must be above 0; take `device=cpu`, or run `pip install torch`")
+    '--top-p must be above 0; take --device cpu, or run `pip install torch`'
     >>> with_flags("`overwrite=True` replaces it; name `attributes`; or train with `epsilon=None`")
     '--overwrite replaces it; name --attribute; or train with --no-privacy'
     >>> with_flags("declare them with `labels={'city': ['York', 'New York']}`")

@@ -211,15 +211,8 @@ DECODING = (
         float,
         "How far words follow released counts; 0: neither words nor lengths do.",
     ),
-    Option("typical_p", float, "Typical decoding with this mass, instead of top-p."),
     Option("max_new_tokens", int, "Longest text written; left out: as in training."),
     Option("sample_batch", int, "Rows written at once, at most: fewer beyond 1 GiB (a GPU's 8)."),
-    Option(
-        "engine",
-        str,
-        "What writes rows; compiled and vllm are made for GPUs.",
-        "torch|compiled|vllm",
-    ),
     Option(
         "endings",
         str,
@@ -271,7 +264,7 @@ _EXPERT = """
     max_grad_norm label_count_share marginal_share teacher_share weight_scale importance_beta1
     importance_beta2 importance_alpha importance_low importance_high importance_bound lora_rank
     mismatch_weight mismatch_prompts mismatch_form physical_tokens physical_batch
-    gradient_checkpointing low_memory typical_p sample_batch
+    gradient_checkpointing low_memory sample_batch
 """.split()
 _KNOBS = tuple(o for panel in PANELS.values() for o in panel if o.name in _EXPERT)
 PANELS = {t: tuple(o for o in panel if o not in _KNOBS) for t, panel in PANELS.items()}

@@ -20,7 +20,6 @@ PolicyForm = Literal["sound", "published"]
 MismatchForm = Literal["published", "bounded"]
 Precision = Literal["auto", "float32", "bfloat16"]
 Method = Literal["lora", "qlora", "full"]
-Engine = Literal["torch", "compiled", "vllm"]
 Endings = Literal["keep", "cut", "redraw"]
 Filter = Literal["none", "debris", "vulgar", "all"]
 
@@ -220,12 +219,10 @@ class SamplingConfig:
     temperature: float = bounded(1.0, 1e-6, 100)
     guidance: float | None = bounded(None, 0, 100, hint="0 switches it off")
     tilt: float = bounded(1.0, 0, 2, hint="0 switches it off")
-    typical_p: float | None = bounded(None, 1e-3, 1)
     max_new_tokens: int | None = bounded(None, 1, 10**6)
     batch_size: int = bounded(256, 1, 10**5, option="sample_batch")
     max_redraws: int = bounded(20, 1, 10_000)
     seed: int = within(0, SEEDS)
-    engine: Engine = "torch"
     endings: Endings = "keep"  # private texts that were cut at max_tokens end so too
     filter: Filter = "none"
     teacher_redraws: int = bounded(4, 0, 20, hint="0 asks no teacher")
@@ -233,11 +230,6 @@ class SamplingConfig:
     def __post_init__(self) -> None:
         """Refuse decoding settings that define no distribution."""
         check_options(self)
-        _require(
-            self.engine != "vllm" or (self.guidance == self.tilt == 0 and self.typical_p is None),
-            "`engine=vllm` has no guidance, no tilt and no typical decoding; add `guidance=0` and "
-            "`tilt=0`, and leave `typical_p` out, or take `engine=torch`",
-        )
 
     def settled(self, teacher: bool) -> SamplingConfig:
         """Settle guidance where the options do not say: rows that a teacher judges need none.

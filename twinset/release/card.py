@@ -132,12 +132,9 @@ def _sampling(sampling: SamplingConfig) -> str:
         "temperature": sampling.temperature,
         "guidance": sampling.guidance,
         "tilt": sampling.tilt,
-        "typical-p": sampling.typical_p,
         "longest text in tokens": sampling.max_new_tokens,
     }
     shown = [f"{name} {value:g}" for name, value in settings.items() if value is not None]
-    if sampling.engine == "vllm":
-        shown.append("by vLLM")
     if sampling.endings != "keep":
         shown.append("unfinished rows cut at their last sentence")
     return ", ".join(shown)

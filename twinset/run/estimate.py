@@ -424,14 +424,13 @@ def _row_seconds(
 ) -> Generator[float]:
     """Time tokens in the middle of a row; a prompt is read once for many rows, and not counted."""
     prompt = (0,) * max(1, tokens // 2)
-    sampling = replace(config.sampling, engine="torch")  # to compile takes longer than a plan may
     writing: dict[int, Iterator[float]] = {}
 
     def timed(rows: int) -> float:
         if rows not in writing:  # one batch at a time; a second timing goes on with it
             writing.clear()
             waiting = deque(Request(i, (prompt, prompt)) for i in range(rows))
-            writing[rows] = seconds_of_tokens(model, waiting, tokens, sampling, packed)
+            writing[rows] = seconds_of_tokens(model, waiting, tokens, config.sampling, packed)
         return rows * PROBE_TOKENS * min(islice(writing[rows], PROBE_TOKENS))
 
     written = min(tokens, config.sampling.max_new_tokens or tokens)

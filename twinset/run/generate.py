@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 
 from twinset.config import RunConfig, SamplingConfig
 from twinset.config.plan import Plan
-from twinset.distributed import ProcessGroup, process_group, world_size
+from twinset.distributed import ProcessGroup, process_group
 from twinset.errors import InputError, Stopped
 from twinset.files.atomic import replacing, write_text, writing
 from twinset.files.manifest import has_checksums
@@ -51,7 +51,6 @@ from twinset.sampling.allocation import RowsRequest, explicit
 from twinset.sampling.decoding import check_decoding
 from twinset.sampling.sampler import RowGroups
 from twinset.sampling.twin_model import DESCRIPTION, TwinModel
-from twinset.sampling.vllm_engine import check_engine
 from twinset.table.schema import Combination
 from twinset.training.metrics_log import MetricsLog
 from twinset.training.resume import CHECKPOINTS, Resumption, RunContext
@@ -69,7 +68,6 @@ def generate(
     """
     if finished := _finished(source, config, paths, progress):
         return _with_twin(finished, source, config, asked, paths, progress)
-    check_engine(config.sampling, world_size(config.speed.processes))
     with (
         _run_folder(source, paths, progress) as run,
         process_group(config.speed.processes) as group,
@@ -126,7 +124,6 @@ def sample_only(
     Raises:
         InputError: there is no model, or no place; nothing was written.
     """
-    check_engine(sampling)
     if paths.output is not None:
         check_output(paths.output, paths.overwrite)
     elif not (folder / "model" / DESCRIPTION).is_file():
@@ -152,7 +149,6 @@ def dry_run(
     source: Source, config: RunConfig, asked: RowsRequest, paths: OutputPaths, progress: Progress
 ) -> Plan:
     """Do all that `generate` does before the first private step, and write nothing."""
-    check_engine(config.sampling, world_size(config.speed.processes))
     with writing(_run_path(source, paths)):
         check_free(_run_path(source, paths).resolve(), paths.overwrite, paths.resume)
     _check_output(source, paths)

@@ -130,7 +130,7 @@ def writers(threads: int, sampling: SamplingConfig, device: torch.device, gigaby
         device: that it writes on.
         gigabytes: that each needs.
     """
-    if sampling.engine != "torch" or not is_cpu(device) or world_size(1) > 1:
+    if not is_cpu(device) or world_size(1) > 1:
         return 1
     return max(1, min(threads, int(1 + USABLE * free_memory() / gigabytes)))
 

@@ -28,7 +28,7 @@ from twinset.sampling.twin_model import TwinModel
 from twinset.table.schema import Combination
 
 MOST_NAMED = 5  # label values in one warning
-SPEED_ONLY = ("engine", "batch_size")  # with them rows that were drawn already may stay
+SPEED_ONLY = ("batch_size",)  # with them rows that were drawn already may stay
 
 
 def rows_by_released_length(prepared: Prepared, model: TwinModel, internal: Path) -> RowsRequest:

@@ -24,7 +24,6 @@ from twinset.errors import InputError, first_line
 from twinset.models.base_model import context_length
 from twinset.models.device import has_graphs, wait_for
 from twinset.models.packed_layers import PackedLinears
-from twinset.sampling.compiled import check_compiler, compiled
 from twinset.sampling.kv_cache import SLOTS_TOGETHER, SlotCache, States, rounded
 from twinset.sampling.recorded_steps import COMPARED, RecordedSteps
 from twinset.sampling.row_memory import RowMemory
@@ -126,7 +125,6 @@ def decode(
             than there is memory for, see `row_memory`.
         generator: source of the draws.
         packed: the model's weights, of a caller who decodes several times; None: they are packed.
-            A compiled model has its own.
     """
     if not waiting:
         return
@@ -180,13 +178,9 @@ def check_decoding(
         config: decoding settings.
 
     Raises:
-        InputError: nothing can be drawn from such a model, or with these settings, or compiled.
+        InputError: nothing can be drawn from such a model, or with these settings.
     """
-    if config.engine == "vllm":
-        return
-    if config.engine == "compiled":
-        check_compiler(model.device)
-    config = replace(config, engine="torch", batch_size=1)
+    config = replace(config, batch_size=1)
     asked = tuple(tuple(prompt) for prompt in prompts.values())[:2]
     try:
         _check_probabilities(model, asked, config)
@@ -261,8 +255,6 @@ def _step_of(
     model: Any, config: SamplingConfig, cache: SlotCache, packed: PackedLinears | None
 ) -> TokenStep | RecordedSteps:
     """Return what is computed for each token, recorded where a device can."""
-    if config.engine == "compiled":
-        return TokenStep(compiled(model), model.dtype, cache, None)
     step = TokenStep(model, model.dtype, cache, packed or PackedLinears(model))
     return RecordedSteps(step) if has_graphs(model.device) else step
 

@@ -105,7 +105,7 @@ class Sampler:
     ) -> None:
         self._biases, self._denies, self._length = biases or {}, denies, length
         self._ends = SentenceEnds(tokenizer)
-        if packed is None and engine is None and config.engine != "compiled":
+        if packed is None and engine is None:
             packed = PackedLinears(model)  # once, for all that is drawn
         self._engine = engine or partial(decode, model, packed=packed)
         self._model, self._tokenizer, self._prompts = model, tokenizer, prompts

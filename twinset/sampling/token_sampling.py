@@ -86,14 +86,10 @@ def guided(own: Tensor, wrong: Tensor, strength: float) -> Tensor:
 def next_tokens(logits: Tensor, config: SamplingConfig, generator: torch.Generator) -> Tensor:
     """Draw one token a row: (R, V) logits → (R,) ids.
 
-    Top-p (Holtzman et al. 2020) keeps the likeliest tokens, typical decoding (Meister et al. 2022)
-    those whose surprise is nearest the entropy, until their probabilities reach the mass. Tokens
-    that tie with the last of them are kept too: no order among equals is made up.
+    Top-p (Holtzman et al. 2020) keeps the likeliest tokens until their probabilities reach the
+    mass. Tokens that tie with the last of them are kept too: no order among equals is made up.
     """
-    probabilities = token_probabilities(logits, config)
-    if config.typical_p is None:
-        return _draw(probabilities, probabilities, config.top_p, generator)
-    return _draw(probabilities, _typicality(probabilities), config.typical_p, generator)
+    return _draw(token_probabilities(logits, config), config.top_p, generator)
 
 
 def token_probabilities(logits: Tensor, config: SamplingConfig) -> Tensor:
@@ -106,14 +102,8 @@ def token_probabilities(logits: Tensor, config: SamplingConfig) -> Tensor:
     return logits.softmax(1, dtype=torch.float32)
 
 
-def _typicality(probabilities: Tensor) -> Tensor:
-    surprise = -probabilities.log()
-    entropy = (probabilities * surprise).nansum(1, keepdim=True)  # 0 · ∞ is 0 here
-    return (surprise - entropy).abs_().neg_()
-
-
-def _draw(probabilities: Tensor, rank: Tensor, mass: float, generator: torch.Generator) -> Tensor:
-    """Draw among the tokens of highest rank that together reach the mass, by rejection.
+def _draw(probabilities: Tensor, mass: float, generator: torch.Generator) -> Tensor:
+    """Draw among the likeliest tokens that together reach the mass, by rejection.
 
     A token drawn from all of them is one of these if those that rank higher have less than the
     mass. If not, all of these rank higher than it, and the next is drawn from what does. A draw
@@ -121,7 +111,6 @@ def _draw(probabilities: Tensor, rank: Tensor, mass: float, generator: torch.Gen
 
     Args:
         probabilities: (R, V), of sum one.
-        rank: (R, V); may be `probabilities` itself.
         mass: above 0; at 1 every token is kept.
         generator: source of the draws.
     """
@@ -129,6 +118,7 @@ def _draw(probabilities: Tensor, rank: Tensor, mass: float, generator: torch.Gen
     if mass == 1:
         return found
     rows, drawn = torch.arange(len(found), device=found.device), found
+    rank = probabilities
     while True:
         higher = probabilities * (rank > rank.gather(1, drawn[:, None]))
         above = higher.sum(1)

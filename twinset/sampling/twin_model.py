@@ -45,7 +45,6 @@ from twinset.sampling.row_shards import draw_groups, groups_of, missing_groups
 from twinset.sampling.sampler import RowGroups, Sampler
 from twinset.sampling.text_lengths import TextLengths
 from twinset.sampling.token_tilt import TokenTilt
-from twinset.sampling.vllm_engine import VllmEngine
 from twinset.table.schema import ORDERED, Attribute, Combination, Schema
 from twinset.table.templates import Template
 from twinset.table.tokenization import prompt_tokens, text_budget
@@ -197,20 +196,19 @@ class TwinModel:
         """
         sampling = self._settled(sampling)
         has_lengths = bool(sampling.tilt) if has_lengths is None else has_lengths
-        engine = self._vllm.decode if sampling.engine == "vllm" else None
         denies = self._denies if self.teacher is not None and sampling.teacher_redraws else None
         return Sampler(
-            self.fastest if engine is None else self.model,
+            self.fastest,
             self.tokenizer,
             self.prompts,
             sampling,
             self.text_tokens,
             stream,
-            engine,
+            None,
             self._biases(sampling.tilt),
             denies,
             self._length if has_lengths and self.lengths is not None else None,
-            self._packed if sampling.engine == "torch" else None,
+            self._packed,
         )
 
     @property
@@ -320,10 +318,6 @@ class TwinModel:
     @cached_property
     def _packed(self) -> PackedLinears:
         return PackedLinears(self.fastest)
-
-    @cached_property
-    def _vllm(self) -> VllmEngine:
-        return VllmEngine(self.model, self.tokenizer)
 
     def save(self, folder: Path) -> None:
         """Write weights (safetensors), tokenizer, description and ledger, and their checksums."""
