@@ -146,11 +146,9 @@ def _make(
     model_only: bool = False,
 ) -> None:
     """Make a run, or plan it; another rank than 0 of a launcher's does what rank 0 asks for."""
-    from twinset.distributed import is_worker
+    from twinset.run.worker import is_worker, run_launched_worker
 
     if is_worker():
-        from twinset.run.worker import run_launched_worker
-
         return run_launched_worker()
     config, rows, places = run_config(run_options(given)), rows_of(given), places_of(given)
     source = source_of(data, AUTOMATIC | given)  # what is wrong is said before torch is there

@@ -26,7 +26,7 @@ ROOMS = {
         release detectors
         models
         table
-        progress distributed
+        progress
         policies
         config
         privacy
@@ -259,7 +259,10 @@ raise InputError("--rows" + "; or (--no-privacy)")
     assert flags_in(source) == ["raise --rows above {}", "--rows", "; or (--no-privacy)"]
 
 
-NAMES_DEVICES = ("twinset.models.device", "twinset.distributed")  # the second: what carries sums
+NAMES_DEVICES = (
+    "twinset.models.device",
+    "twinset.training.distributed",
+)  # the second: what carries sums
 GPU, CPU = re.compile(r"(cuda|mps|xpu)(:.*)?"), "cpu"
 
 

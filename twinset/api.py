@@ -457,8 +457,7 @@ class Twinset:
         Raises:
             InputError: something else is there.
         """
-        from twinset.files.atomic import replacing, writing
-        from twinset.files.manifest import listed
+        from twinset.files.atomic import listed, replacing, writing
 
         folder, model = Path(path).resolve(), self.model
         there = {each.name for each in folder.iterdir()} if folder.is_dir() else set()
@@ -590,9 +589,9 @@ def generate(
 
 def _fitted(source: Source, config: RunConfig, progress: Progress) -> TwinModel:
     """Return a model fitted to a table; what is kept of it meanwhile is its owner's alone."""
-    from twinset.distributed import process_group
     from twinset.run.finetune import finetune
     from twinset.run.prepare import prepare
+    from twinset.training.distributed import process_group
     from twinset.training.resume import RunContext
 
     with TemporaryDirectory() as name:

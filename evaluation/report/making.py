@@ -21,7 +21,7 @@ from twinset.privacy.accounting.events import (
 )
 from twinset.privacy.statement.guarantee import guarantee
 from twinset.privacy.statement.ledger import Ledger
-from twinset.training.noise_plot import OUTSIDE, noise_cells
+from twinset.training.metrics_log import OUTSIDE, noise_cells
 
 _MOST_POINTS = 120  # of a curve over steps; between them is the mean
 _SPENT_AT = 6  # steps at which ε is computed: each costs about as long as it does for a card

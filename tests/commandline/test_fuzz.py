@@ -29,7 +29,7 @@ from tests.release.test_verify import forge
 from twinset.config import RunConfig
 from twinset.config.options import OPTIONS, read_options, run_config, run_options
 from twinset.errors import InputError, VerificationError
-from twinset.files.manifest import CHECKSUMS, write_checksums
+from twinset.files.atomic import CHECKSUMS, write_checksums
 from twinset.models.base_model import load_base
 from twinset.pretraining.corpus import read_corpus
 from twinset.privacy.statement.guarantee import guarantee

@@ -12,7 +12,7 @@ from tests.helpers.oracle import Clipped, Unit
 from twinset.models.lora import with_lora
 from twinset.privacy.clipping import ClippingEngine, Execution, Scale, Sequences
 from twinset.privacy.clipping.execution import FAST
-from twinset.training.mismatch_loss import MismatchLoss
+from twinset.training.clipped_sum import MismatchLoss
 
 VOCABULARY, CONTEXT, C = 31, 48, 1.0
 PADDING_BELOW = VOCABULARY - 1  # ids that may stand in padding; the last one is poisoned in a test

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from tests.helpers.refusals import refusal
-from twinset.files.cache import cache_dir
+from twinset.files.atomic import cache_dir
 from twinset.models import assets
 from twinset.models.assets import ASSETS, asset_path
 

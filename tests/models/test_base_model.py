@@ -167,7 +167,7 @@ def test_quiet_restores_what_it_changed():
 
 @pytest.mark.slow
 def test_smollm2_speaks_and_a_damaged_conversion_is_made_again(monkeypatch):
-    from twinset.files.cache import cache_dir
+    from twinset.files.atomic import cache_dir
     from twinset.models import base_model as basemodel
 
     base = load_base("smollm2-135m")

@@ -21,7 +21,7 @@ from twinset.models.nf4 import Nf4Linear, plain, quantised
 from twinset.models.precision import is_batch_invariant
 from twinset.privacy.clipping.batch_invariance import BatchShape
 from twinset.privacy.clipping.execution import FAST, Execution
-from twinset.training.mismatch_loss import MismatchLoss
+from twinset.training.clipped_sum import MismatchLoss
 
 LOSS = MismatchLoss(0.7, "bounded"), oracle.bounded(0.7)
 ROUNDING = 1e-4  # float32, against autograd in float32

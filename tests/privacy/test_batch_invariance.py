@@ -20,8 +20,7 @@ from twinset.progress import Silent
 from twinset.table.tokenization import TokenisedRecords
 from twinset.training import loop as training
 from twinset.training import trainer as learner
-from twinset.training.batch_shapes import BatchShapes
-from twinset.training.clipped_sum import Batch, ClippedSum, WrongPrompts
+from twinset.training.clipped_sum import Batch, BatchShapes, ClippedSum, WrongPrompts
 
 C = 1.0
 SHAPES = [BatchShape(12, 1, 16), BatchShape(5, 2, 32), BatchShape(1, 2, 48)]
@@ -101,7 +100,7 @@ def norms(model, records, units: list[int], how: Execution) -> dict[int, float]:
     clip_and_sum = ClippedSum(clipping, records, WRONG, shapes)
     try:
         cut = [[units[place] for place in some] for some in clip_and_sum._cut(of(units))]
-        report = clip_and_sum.over(of(units))
+        report = clip_and_sum.compute_clipped_sum(of(units))
         order = [unit for some in cut for unit in some]
         return dict(zip(order, report.norms.tolist(), strict=True))
     finally:

@@ -24,8 +24,7 @@ from twinset.privacy.mechanism.units import Units
 from twinset.privacy.statement.guarantee import guarantee
 from twinset.privacy.statement.ledger import OWNER_CLIPPING, OWNER_NEIGHBOURING, OWNER_UNIT, Ledger
 from twinset.table.tokenization import TokenisedRecords
-from twinset.training.batch_shapes import BatchShapes
-from twinset.training.clipped_sum import Batch, ClippedSum, WrongPrompts
+from twinset.training.clipped_sum import Batch, BatchShapes, ClippedSum, WrongPrompts
 
 OWNERS = np.array([2, 0, 1, 0, 0, 2, 0])  # of seven records
 WRONG = WrongPrompts(2.0, "bounded", 1, 0)
@@ -66,7 +65,9 @@ def tokens(count: int) -> TokenisedRecords:
 def sums_of(model, records, units, norm=math.inf) -> list[torch.Tensor]:
     engine = ClippingEngine(model, norm)
     try:
-        ClippedSum(engine, records, WRONG, BatchShapes(SpeedConfig(), 64, 2)).over(Batch(1, units))
+        ClippedSum(engine, records, WRONG, BatchShapes(SpeedConfig(), 64, 2)).compute_clipped_sum(
+            Batch(1, units)
+        )
         return [total.clone() for total in engine.sums]
     finally:
         engine.close()

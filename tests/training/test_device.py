@@ -47,9 +47,8 @@ from twinset.sampling import decoding, token_sampling
 from twinset.sampling.token_step import TokenStep
 from twinset.sampling.twin_model import TwinModel
 from twinset.table.tokenization import TokenisedRecords
-from twinset.training.batch_shapes import BatchShapes
-from twinset.training.clipped_sum import Batch, ClippedSum, WrongPrompts
-from twinset.training.distributed_sum import DistributedSum, follow
+from twinset.training.clipped_sum import Batch, BatchShapes, ClippedSum, WrongPrompts
+from twinset.training.distributed import DistributedSum, follow
 from twinset.training.loop import NothingKept, StepContext, train
 
 FAMILIES = ["gpt2-tied", "llama-untied"]  # the second with grouped heads
@@ -290,7 +289,7 @@ def test_processes_exchange_sums_on_the_device_and_figures_on_the_processor(unit
         wrong = WrongPrompts(1.0, "bounded", 1, 0)
         own = ClippedSum(engine, records, wrong, wrong.shapes(records, SpeedConfig(), 4))
         scales = [Scale(torch.ones(p.shape[-1], device=DEVICE)) for p in engine.parameters]
-        report = DistributedSum(own, Alone()).over(Batch(1, units, scales=scales))
+        report = DistributedSum(own, Alone()).compute_clipped_sum(Batch(1, units, scales=scales))
         assert len(report.norms) == len(units)
         group = Alone()
         asked = group.messages[0]

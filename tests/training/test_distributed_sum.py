@@ -17,10 +17,8 @@ import torch
 from scipy import stats
 
 from tests.helpers.commands import arguments, python_environment, run_python, run_twinset
-from twinset import distributed
 from twinset.config import PrivacyConfig, RunConfig, SpeedConfig, TrainingConfig
 from twinset.config.plan import Plan
-from twinset.distributed import END, joined, process_group
 from twinset.errors import InputError
 from twinset.models.base_model import load_base
 from twinset.models.nf4 import Nf4Linear
@@ -35,10 +33,9 @@ from twinset.table.records import Records
 from twinset.table.schema import Attribute, Schema
 from twinset.table.templates import Template
 from twinset.table.tokenization import TokenisedRecords, tokenise
-from twinset.training import distributed_sum
-from twinset.training.batch_shapes import BatchShapes
-from twinset.training.clipped_sum import Batch, ClippedSum, WrongPrompts
-from twinset.training.distributed_sum import DistributedSum
+from twinset.training import distributed
+from twinset.training.clipped_sum import Batch, BatchShapes, ClippedSum, WrongPrompts
+from twinset.training.distributed import END, DistributedSum, join_group, process_group
 from twinset.training.loop import StepContext, opening_message, run_training
 from twinset.training.trainer import Trainer
 
@@ -72,7 +69,7 @@ def trainer(config) -> Trainer:
 def own_sum(config, tokens) -> ClippedSum:
     made = trainer(config)
     engine = ClippingEngine(made.model, NORM, made.execution)
-    wrong = WrongPrompts.of(PLAN, config.training)
+    wrong = WrongPrompts.from_plan(PLAN, config.training)
     shapes = BatchShapes(config.speed, PLAN.batch_size, tokens.sequences_per_record(wrong.count))
     return ClippedSum(engine, tokens, wrong, shapes)
 
@@ -112,7 +109,10 @@ def test_the_sum_of_several_processes_is_that_of_one(config, tokens, size):
     with process_group(size) as group:
         group.broadcast_message(opening_message(trainer(config), context(config, tokens)))
         for name, batch in batches(alone.engine.parameters).items():
-            mine, theirs = alone.over(batch), DistributedSum(rank_zero, group).over(batch)
+            mine, theirs = (
+                alone.compute_clipped_sum(batch),
+                DistributedSum(rank_zero, group).compute_clipped_sum(batch),
+            )
             for a, b in zip(alone.engine.sums, rank_zero.engine.sums, strict=True):
                 assert torch.allclose(a, b, atol=2e-6, rtol=1e-5), name
             for figure in ("losses", "norms", "scales"):
@@ -155,7 +155,9 @@ def process_of_each(texts, labels, base) -> dict[tuple, int]:
     """Which of three processes forms the gradient of each record of a table, all in one batch."""
     tokens = tokens_of(texts, labels, base)
     own = types.SimpleNamespace(digest=lambda unit: tokens.digest(unit[0]))
-    dealt = DistributedSum(own, types.SimpleNamespace(size=3))._dealt(alone_each(range(len(texts))))
+    dealt = DistributedSum(own, types.SimpleNamespace(size=3)).deal_units(
+        alone_each(range(len(texts)))
+    )
     return {(texts[p], labels[p]): rank for rank, places in enumerate(dealt) for p in places}
 
 
@@ -198,14 +200,14 @@ def test_others_are_given_the_weights_of_rank_0(config, tokens):
     batch = batches(alone.engine.parameters)["plain"]
     with process_group(2) as group:
         group.broadcast_message(opening_message(trainer(config), context(config, tokens)))
-        alone.over(batch)
+        alone.compute_clipped_sum(batch)
         before = [total.clone() for total in alone.engine.sums]
         with torch.no_grad():
             for own in (alone, rank_zero):
                 for parameter in own.engine.parameters:
                     parameter += 0.05
-        alone.over(batch)
-        DistributedSum(rank_zero, group).over(batch)
+        alone.compute_clipped_sum(batch)
+        DistributedSum(rank_zero, group).compute_clipped_sum(batch)
         group.broadcast_message(END)
     pairs = list(zip(before, alone.engine.sums, rank_zero.engine.sums, strict=True))
     assert all(torch.allclose(a, b, atol=2e-6, rtol=1e-4) for _, a, b in pairs)
@@ -256,7 +258,7 @@ worker.main(*sys.argv[1:4])
 
 def watch(write) -> None:
     """Have each step's sum write down a hash of the weights it was taken at."""
-    plain = distributed_sum._part
+    plain = distributed._sum_part
 
     def watched(batch, sizes, own, group):
         report = plain(batch, sizes, own, group)
@@ -264,18 +266,18 @@ def watch(write) -> None:
         write(hashlib.sha256(data).hexdigest())
         return report
 
-    distributed_sum._part = watched
+    distributed._sum_part = watched
 
 
 @pytest.mark.slow
 def test_weights_are_equal_on_all_processes_in_each_step(config, tokens, tmp_path, monkeypatch):
-    monkeypatch.setattr(distributed_sum, "_part", distributed_sum._part)  # put back at the end
+    monkeypatch.setattr(distributed, "_sum_part", distributed._sum_part)  # put back at the end
     theirs, meeting, seen = tmp_path / "theirs", str(tmp_path / "meeting"), []
     watch(seen.append)
     environment = python_environment(GLOO_SOCKET_IFNAME="lo")
     command = [sys.executable, "-c", FOLLOWER, meeting, "1", "2", str(theirs)]
     policy = make_policy(MechanismParams(SIGMA, NORM, 0.5, Randomness.from_os()))
-    with subprocess.Popen(command, env=environment), joined(f"file://{meeting}", 0, 2) as group:
+    with subprocess.Popen(command, env=environment), join_group(f"file://{meeting}", 0, 2) as group:
         run = context(config, tokens, policy, group=group)
         run_training(trainer(config), [np.arange(12)] * 3, run)
     assert theirs.read_text().split() == seen and len(set(seen)) == 3
@@ -309,16 +311,6 @@ def test_a_process_that_dies_ends_the_run_with_one_line():
         group.barrier()
 
 
-def test_each_process_knows_its_number_and_stays_on_the_loopback(monkeypatch):
-    started = {}
-    monkeypatch.setattr(
-        distributed.subprocess, "Popen", lambda command, env, **more: started.update(env)
-    )
-    distributed._start("meeting", 1, 2, 3)
-    assert (started["LOCAL_RANK"], started["OMP_NUM_THREADS"]) == ("1", "3")
-    assert started["NCCL_SOCKET_IFNAME"] == started["GLOO_SOCKET_IFNAME"] == "lo"
-
-
 @pytest.mark.parametrize(
     ("gpu", "nccl", "carriers"),
     [(False, True, "gloo"), (True, False, "gloo"), (True, True, "cpu:gloo,cuda:nccl")],
@@ -326,7 +318,7 @@ def test_each_process_knows_its_number_and_stays_on_the_loopback(monkeypatch):
 def test_messages_go_by_the_processor_and_sums_of_gpus_by_nccl(monkeypatch, gpu, nccl, carriers):
     monkeypatch.setattr("torch.cuda.is_available", lambda: gpu)
     monkeypatch.setattr("torch.distributed.is_nccl_available", lambda: nccl)
-    assert distributed._backends() == carriers
+    assert distributed.choose_backends() == carriers
 
 
 def test_sharded_training_is_refused(tiny_base, good_table, monkeypatch, capsys):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.helpers import oracle
-from twinset.training.mismatch_loss import MismatchLoss
+from twinset.training.clipped_sum import MismatchLoss
 
 MEANS = torch.tensor([[2.0, 2.5, 1.5], [3.0, 1.0, 1.0]], dtype=torch.float64)
 COUNTS = torch.tensor([[4, 4, 4], [10, 10, 10]])

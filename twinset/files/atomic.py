@@ -1,4 +1,7 @@
-"""Files that are written whole or not at all, as open as their folder. Knows nothing of content."""
+"""Files that are written whole or not at all, checksums, the user's cache, and signals that wait.
+
+A file written here is as open as the folder it is in. Knows nothing of content.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,20 @@ import errno
 import hashlib
 import json
 import os
+import signal
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import FrameType
 from typing import IO, Any
 
+from filelock import FileLock
+
 from twinset.errors import InputError
+from twinset.files.limits import read_text
 
 
 @contextmanager
@@ -133,3 +142,114 @@ def naming_full_disk(final: Path) -> Iterator[None]:
         raise InputError(
             f"{final}: the disk is full; free some space or choose a `run` on another disk"
         ) from error
+
+
+CHECKSUMS = "checksums.json"
+
+
+def write_checksums(folder: Path) -> None:
+    """Write the hashes of all files of a folder, which are safe from a power cut then."""
+    names = sorted(path.name for path in folder.iterdir() if path.name != CHECKSUMS)
+    for name in names:
+        flush(folder / name)
+    write_json(folder / CHECKSUMS, {name: sha256_file(folder / name) for name in names})
+    flush(folder)
+
+
+def has_checksums(folder: Path) -> bool:
+    """Return whether all files of a folder were written."""
+    return (folder / CHECKSUMS).is_file()
+
+
+def fault(folder: Path) -> str | None:
+    """Return what is wrong with a folder that has checksums, None where nothing is."""
+    try:
+        hashes = _hashes(folder)
+    except (OSError, ValueError, TypeError):
+        return f"{folder.name}/{CHECKSUMS} is missing or damaged"
+    for name in sorted(hashes):
+        path = folder / name
+        if not path.is_file():
+            return f"{folder.name}/{name} is missing"
+        if sha256_file(path) != hashes[name]:
+            return f"{folder.name}/{name} was cut off or altered"
+    return None
+
+
+def listed(folder: Path) -> set[str]:
+    """Return the names of the files that a folder's checksums are of, and of theirs."""
+    try:
+        return {CHECKSUMS, *_hashes(folder)}
+    except (OSError, ValueError, TypeError):
+        return set()
+
+
+def _hashes(folder: Path) -> dict[str, str]:
+    """Return the hashes by file; raises OSError, ValueError or TypeError where there are none."""
+    return dict(json.loads(read_text(folder / CHECKSUMS)))
+
+
+def flush(path: Path) -> None:
+    """Have the disk write a file or a folder now."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def cache_dir() -> Path:
+    """Return the user's cache folder: TWINSET_CACHE, else XDG_CACHE_HOME/twinset, else ~/.cache."""
+    if own := os.environ.get("TWINSET_CACHE"):
+        return Path(own).expanduser().absolute()
+    xdg = os.environ.get("XDG_CACHE_HOME")
+    return (Path(xdg) if xdg else Path.home() / ".cache") / "twinset"
+
+
+@contextmanager
+def only_process(folder: Path) -> Iterator[None]:
+    """Hold the right to replace the cache's `folder`; other processes wait.
+
+    Raises:
+        InputError: the cache cannot be written, now or during the block.
+    """
+    root = folder.parent
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with FileLock(root / f".{folder.name}.lock"):
+            yield
+    except OSError as error:
+        reason = error.strerror or " ".join(str(error).split()) or type(error).__name__
+        raise InputError(
+            f"the cache folder {root} cannot be used ({reason}); "
+            "free some space or set TWINSET_CACHE to another folder"
+        ) from error
+
+
+STOPPING = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM take effect after the block; keep it short.
+
+    Handlers belong to the main thread: in any other the block runs as it is.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    waiting: list[tuple[int, FrameType | None]] = []
+    previous = {
+        number: signal.signal(number, lambda *call: waiting.append(call)) for number in STOPPING
+    }
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+    for call in waiting[:1]:
+        handler = previous[signal.Signals(call[0])]
+        if callable(handler):
+            handler(*call)
+        elif handler is signal.SIG_DFL:
+            signal.raise_signal(call[0])

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from twinset.files import manifest
+from twinset.files import atomic as manifest
 
 KEPT = 2  # should the newest be damaged later, there is one more
 _NAME = re.compile(r"step-(\d+)")

@@ -18,8 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import Literal
 
 from twinset.errors import InputError
-from twinset.files.atomic import replacing, sha256_file
-from twinset.files.cache import cache_dir, only_process
+from twinset.files.atomic import cache_dir, only_process, replacing, sha256_file
 from twinset.files.import_path import safe_environment
 
 Say = Callable[[str], None]

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from twinset.errors import InputError, first_line
-from twinset.files.atomic import replacing, sha256_file
-from twinset.files.cache import cache_dir, only_process
+from twinset.files.atomic import cache_dir, only_process, replacing, sha256_file
 from twinset.models.assets import (
     ASSETS,
     Asset,

@@ -6,6 +6,7 @@ random ids of that length, with a copy of the model.
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -20,7 +21,6 @@ from torch import Tensor
 
 from twinset.config import RunConfig
 from twinset.config.plan import MOST_READ, Plan
-from twinset.distributed import threads_each, world_size
 from twinset.models.base_model import BaseModel, context_length
 from twinset.models.device import give_memory_back, is_cpu, peak_memory, wait_for
 from twinset.models.hidden_states import Questions
@@ -49,9 +49,8 @@ from twinset.sampling.untilted_rows import (
     WEIGHT_ROWS,
 )
 from twinset.table.padding import padded, padded_lengths
-from twinset.training.batch_shapes import BatchShapes
-from twinset.training.clipped_sum import WrongPrompts
-from twinset.training.mismatch_loss import MismatchLoss
+from twinset.training.clipped_sum import BatchShapes, MismatchLoss, WrongPrompts
+from twinset.training.distributed import world_size
 
 PROBE_ROWS, PROBE_TOKENS = 256, 2  # of the sampler's probe
 ROW_PROBE, ROW_PROBES = 0.7, 2  # seconds, and how often
@@ -237,7 +236,7 @@ def _threads_of_one(processes: int, say: Callable[[str], object]) -> Iterator[No
         with on_free_cores(say):
             yield
         return
-    with computing_with(threads_each(processes)):
+    with computing_with(max(1, (os.cpu_count() or 1) // processes)):
         yield
 
 
@@ -311,7 +310,7 @@ def _probed(seconds: Generator[float], times: int) -> float:
 
 
 def _shapes(config: RunConfig, plan: Plan) -> BatchShapes:
-    each = 1 + WrongPrompts.of(plan, config.training).count
+    each = 1 + WrongPrompts.from_plan(plan, config.training).count
     return BatchShapes(config.speed, plan.batch_size, each)
 
 

@@ -145,7 +145,7 @@ def _trainer(run: FinetuningRun) -> Trainer:
     config, plan, prepared = run.prepared.config, run.prepared.plan, run.prepared
     if plan.target_epsilon is None or not plan.steps:
         return Trainer(prepared.base, config, [], run.progress)
-    wrong = WrongPrompts.of(plan, config.training)
+    wrong = WrongPrompts.from_plan(plan, config.training)
     shapes = wrong.shapes(run.tokens, config.speed, plan.batch_size)
     most = 1 if prepared.records.owners is None else config.privacy.max_records_per_owner
     every = shapes.all(run.tokens.padded_lengths(run.longest_text), most)

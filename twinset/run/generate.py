@@ -15,10 +15,8 @@ from tempfile import TemporaryDirectory
 
 from twinset.config import RunConfig, SamplingConfig
 from twinset.config.plan import Plan
-from twinset.distributed import ProcessGroup, process_group
 from twinset.errors import InputError, Stopped
-from twinset.files.atomic import replacing, write_text, writing
-from twinset.files.manifest import has_checksums
+from twinset.files.atomic import has_checksums, replacing, write_text, writing
 from twinset.models.device import AUTO
 from twinset.privacy.statement.wording import SPENT
 from twinset.progress import Progress
@@ -52,6 +50,7 @@ from twinset.sampling.decoding import check_decoding
 from twinset.sampling.sampler import RowGroups
 from twinset.sampling.twin_model import DESCRIPTION, TwinModel
 from twinset.table.schema import Combination
+from twinset.training.distributed import ProcessGroup, process_group
 from twinset.training.metrics_log import MetricsLog
 from twinset.training.resume import CHECKPOINTS, Resumption, RunContext
 

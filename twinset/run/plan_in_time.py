@@ -134,7 +134,7 @@ def may_take_longer(plan: Plan, config: RunConfig, base: BaseModel, facts: Publi
     weights = sum(p.numel() for p in base.model.parameters())
     visits = plan.steps * plan.batch_size * facts.most_records * config.policy.phases
     rows = facts.rows + facts.prompts * PROMPT_ROWS
-    read = 3 * visits * (1 + WrongPrompts.of(plan, config.training).count) + 2 * rows
+    read = 3 * visits * (1 + WrongPrompts.from_plan(plan, config.training).count) + 2 * rows
     seconds = read * facts.tokens(config, base) * weights / SLOWEST
     return seconds > 60 * PLANNED_SHARE * limit
 

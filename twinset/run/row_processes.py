@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from twinset.config import SamplingConfig
-from twinset.distributed import ProcessGroup, start_worker, world_size
 from twinset.models.device import free_memory, is_cpu, memory_for_rows, peak_memory
 from twinset.models.packed_layers import packed_bytes
 from twinset.models.threads import computing_with, free_threads
@@ -28,6 +27,7 @@ from twinset.sampling.row_shards import draw_groups, missing_groups
 from twinset.sampling.sampler import RowGroups
 from twinset.sampling.twin_model import TwinModel
 from twinset.table.schema import Combination
+from twinset.training.distributed import ProcessGroup, start_worker, world_size
 
 if TYPE_CHECKING:
     import torch

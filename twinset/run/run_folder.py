@@ -16,8 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from twinset.errors import InputError
-from twinset.files.atomic import naming_full_disk, writing
-from twinset.files.manifest import has_checksums
+from twinset.files.atomic import has_checksums, naming_full_disk, writing
 from twinset.privacy.statement.wording import SPENT
 
 # How open each part is. A file written by `atomic` is as open as the folder it is in.

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from twinset.errors import InputError
-from twinset.files.atomic import write_json
-from twinset.files.manifest import has_checksums
+from twinset.files.atomic import has_checksums, write_json
 from twinset.privacy.statement.wording import SPENT
 from twinset.run.hold_out import kept_rows
 from twinset.run.prepare import Prepared

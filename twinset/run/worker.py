@@ -6,18 +6,26 @@ A worker draws no batch and no noise, and writes nothing but rows of the twin.
 from __future__ import annotations
 
 import math
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from twinset.distributed import END, ProcessGroup
-
 if TYPE_CHECKING:
+    from twinset.training.distributed import ProcessGroup
     from twinset.training.trainer import Trainer
+
+
+def is_worker() -> bool:
+    """Return whether a launcher started this process as another rank than 0; loads no torch."""
+    launched = int(os.environ.get("WORLD_SIZE", "1")) > 1
+    return launched and os.environ.get("RANK", "0") != "0"
 
 
 def worker_loop(group: ProcessGroup) -> None:
     """Do what rank 0 asks for."""
+    from twinset.training.distributed import END
+
     while (message := group.broadcast_message()) != END:
         _TASKS[message["task"]](group, message)
 
@@ -42,7 +50,7 @@ def _train(group: ProcessGroup, message: dict[str, Any]) -> None:
     from twinset.privacy.clipping import ClippingEngine
     from twinset.table.tokenization import TokenisedRecords
     from twinset.training.clipped_sum import ClippedSum, WrongPrompts
-    from twinset.training.distributed_sum import follow
+    from twinset.training.distributed import follow
 
     config, trainer = RunConfig.from_dict(message["config"]), trainer_of(message)
     norm = math.inf if message["max_grad_norm"] is None else message["max_grad_norm"]
@@ -69,17 +77,17 @@ _TASKS = {"train": _train, "sample": _sample}
 
 def run_launched_worker() -> None:
     """Join the process group that a launcher started, and do its work."""
-    from twinset.distributed import joined
+    from twinset.training.distributed import join_group
 
-    with joined("env://") as group:
+    with join_group("env://") as group:
         worker_loop(group)
 
 
 def main(meeting: str, rank: str, size: str) -> None:
-    """Join a process group that `twinset.distributed` started, and do its work."""
-    from twinset.distributed import joined
+    """Join a process group that `twinset.training.distributed` started, and do its work."""
+    from twinset.training.distributed import join_group
 
-    with joined(f"file://{meeting}", int(rank), int(size)) as group:
+    with join_group(f"file://{meeting}", int(rank), int(size)) as group:
         worker_loop(group)
 
 

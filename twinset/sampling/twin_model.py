@@ -20,9 +20,8 @@ import pandas as pd
 
 from twinset.config import SamplingConfig
 from twinset.errors import DAMAGED, InputError
-from twinset.files.atomic import open_as_folder, write_json, write_text
+from twinset.files.atomic import fault, open_as_folder, write_checksums, write_json, write_text
 from twinset.files.limits import read_text
-from twinset.files.manifest import fault, write_checksums
 from twinset.models.base_model import PRIVATE, context_length, load_base
 from twinset.models.device import AUTO, is_cpu
 from twinset.models.hidden_states import Questions

@@ -1,27 +1,109 @@
-"""The clipped sum of one logical batch, in physical batches that fit into memory.
+"""The clipped sum of one logical batch, in physical batches that fit into memory, and its loss.
 
-Knows neither who chose the batch nor what becomes of the sum.
+Knows neither who chose the batch nor what becomes of the sum. How many units are computed at once
+follows from public facts and a unit's own size, and nothing else. If the rest of the batch decided,
+one more record would change how its neighbours are rounded; see
+`twinset.privacy.clipping.batch_invariance`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import chain
 
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
 from twinset.config import MismatchForm, SpeedConfig, TrainingConfig
 from twinset.config.plan import Plan
+from twinset.config.run_config import PHYSICAL_TOKENS
+from twinset.models.device import GPU_TOKENS, device_of, is_cpu
 from twinset.privacy.clipping import ClippingEngine, Scale, UnitReport
+from twinset.privacy.clipping.batch_invariance import BatchShape
 from twinset.privacy.clipping.execution import is_out_of_memory
 from twinset.table.padding import batches_of_one_length
 from twinset.table.tokenization import TokenisedRecords
-from twinset.training.batch_shapes import BatchShapes
-from twinset.training.mismatch_loss import MismatchLoss, summed
+
+# Half a physical batch of each padded length is filler. A step's records lie in about eight of
+# these lengths, so this many physical batches of its expected size keep the filler to about a
+# quarter. A product is then still large enough for its fixed cost. On a GPU that takes many more.
+FEWEST_BATCHES, GPU_FEWEST_BATCHES = 16, 2
 
 Width = tuple[int, int]  # records of a unit, and the tokens that their rows are padded to
+
+
+@dataclass(frozen=True)
+class MismatchLoss:
+    """ℓ = NLL(x | right) + λ · penalty, as a function of one record's K mean token losses.
+
+    A text should be likely under its own prompt, not under others. Source: Mattern et al. 2022,
+    "Differentially Private Language Models for Secure Data Sharing". Both forms are of one record
+    alone. The authors' code subtracts a batch mean, which would mix records.
+
+    published: penalty = -mean_w NLL(x | w), unbounded below.
+    bounded: penalty = mean_w softplus(n · (NLL(x | right) - NLL(x | w))) / n with n tokens. Times
+    n, each term is -log of the probability that the text belongs to its own prompt rather than to
+    w, if both were equally likely before. It is zero once the text tells them apart, so nothing
+    runs away.
+
+    Args:
+        weight: λ ≥ 0; 0 leaves the plain likelihood.
+        form: which penalty.
+    """
+
+    weight: float
+    form: MismatchForm
+
+    def __call__(self, means: Tensor, counts: Tensor) -> Tensor:
+        """(B, K) mean losses, right prompt first, and (B, K) token counts → (B,) losses."""
+        right = means[:, 0]
+        if means.shape[1] == 1 or self.weight == 0:
+            return right
+        if self.form == "published":
+            return right - self.weight * means[:, 1:].mean(1)
+        tokens = counts[:, :1]
+        gap = softplus(tokens * (means[:, :1] - means[:, 1:])) / tokens
+        return right + self.weight * gap.mean(1)
+
+
+@dataclass(frozen=True)
+class BatchShapes:
+    """The shape of a physical batch, for units of any size.
+
+    Args:
+        speed: tokens at once.
+        batch_size: units that a step is expected to have.
+        sequences: K, of a record.
+    """
+
+    speed: SpeedConfig
+    batch_size: int
+    sequences: int
+
+    @cached_property
+    def _on_cpu(self) -> bool:
+        return is_cpu(device_of(self.speed.device))
+
+    def units(self, records: int, tokens: int) -> int:
+        """Return how many units form one batch, each of `records` records padded to `tokens`."""
+        usual, fewest = (
+            (PHYSICAL_TOKENS, FEWEST_BATCHES) if self._on_cpu else (GPU_TOKENS, GPU_FEWEST_BATCHES)
+        )
+        fit = self.speed.units_at_once(self.sequences * records * tokens, usual)
+        if self.speed.physical_batch:  # asked for, whatever the batch
+            return fit
+        return max(1, min(fit, self.batch_size // fewest))
+
+    def all(self, padded_lengths: Iterable[int], most_records: int = 1) -> list[BatchShape]:
+        """Return every shape that can come, with units of up to `most_records` records."""
+        return [
+            BatchShape(self.units(records, tokens), records * self.sequences, tokens)
+            for tokens in padded_lengths
+            for records in range(1, most_records + 1)
+        ]
 
 
 @dataclass(frozen=True)
@@ -63,7 +145,7 @@ class WrongPrompts:
     seed: int
 
     @classmethod
-    def of(cls, plan: Plan, training: TrainingConfig) -> WrongPrompts:
+    def from_plan(cls, plan: Plan, training: TrainingConfig) -> WrongPrompts:
         """Return what a plan and its options say."""
         count = training.mismatch_prompts if plan.mismatch_weight else 0
         return cls(plan.mismatch_weight, training.mismatch_form, count, training.seed)
@@ -94,53 +176,66 @@ class ClippedSum:
         self._loss = MismatchLoss(wrong.weight, wrong.form)
         self._fewer: dict[Width, int] = {}  # units at once, where memory ran out before
 
-    def over(self, batch: Batch) -> UnitReport:
+    def compute_clipped_sum(self, batch: Batch) -> UnitReport:
         """Leave Σᵢ ĝᵢ of a batch in `engine.sums`; when out of memory, start again with less.
 
-        Physical batches are halved; where one unit is too much, layers keep their inputs only.
+        Physical batches are halved. Where one unit is too much, layers keep their inputs only.
+
+        Args:
+            batch: the logical batch, of any size.
+
+        Returns:
+            Losses, norms and clipping scales of its units, in the order of computation. Private.
         """
+        widths = [self._width(unit) for unit in batch.units]
         while True:
-            self._tried: Width | None = None
+            tried: Width | None = None
+            reports = []
             try:
                 self.engine.zero()
                 if batch.scales:
                     self.engine.rescale(batch.scales)
-                return joined([self._add(batch.part(places)) for places in self._cut(batch)])
+                # Physical batches hold units of one width.
+                for tried, places in batches_of_one_length(
+                    range(len(widths)), widths.__getitem__, self._units
+                ):
+                    reports.append(self._add(batch.part(places), tried))
+                return join_reports(reports)
             except RuntimeError as error:
-                if self._tried is None or not is_out_of_memory(error):
+                if tried is None or not is_out_of_memory(error):
                     raise
-                units = self._units(self._tried)
+                units = self._units(tried)
                 if units == 1 and not self.engine.checkpoint_layers():
                     raise
-                self._fewer[self._tried] = max(1, units // 2)
-
-    def width(self, unit: list[int]) -> Width:
-        """Return how many records a unit has, and to how many tokens their rows are padded."""
-        return len(unit), max(map(self._records.padded_length, unit))
+                self._fewer[tried] = max(1, units // 2)
 
     def digest(self, unit: list[int]) -> int:
         """Return a number that the first of a unit's records alone decides."""
         return self._records.digest(unit[0])
 
-    def _cut(self, batch: Batch) -> Iterator[list[int]]:
-        """Yield the places of physical batches: units of one width."""
-        places = range(len(batch.units))
-        cut = batches_of_one_length(places, lambda i: self.width(batch.units[i]), self._units)
-        return (some for _, some in cut)
+    def _width(self, unit: list[int]) -> Width:
+        return len(unit), max(map(self._records.padded_length, unit))
 
     def _units(self, width: Width) -> int:
         return self._fewer.get(width) or self._shapes.units(*width)
 
-    def _add(self, batch: Batch) -> UnitReport:
-        self._tried = width = self.width(batch.units[0])
+    def _add(self, batch: Batch, width: Width) -> UnitReport:
+        """Add one physical batch to the sums, filled up with units that count for nothing."""
         each, _ = width
         records, seed = list(chain.from_iterable(batch.units)), (self._wrong.seed, batch.step)
         rows = self._records.sequences(records, self._wrong.count, seed)
         units = replace(rows, per_unit=rows.per_unit * each).filled(self._units(width))
-        return self.engine.add(units, summed(self._loss, each), batch.limits)
+
+        def unit_loss(means: Tensor, counts: Tensor) -> Tensor:
+            """(B, m·K) means and counts, record by record its K → (B,) sums of m losses."""
+            sequences = means.shape[1] // each
+            losses = self._loss(means.reshape(-1, sequences), counts.reshape(-1, sequences))
+            return losses.view(-1, each).sum(1)
+
+        return self.engine.add(units, unit_loss, batch.limits)
 
 
-def joined(reports: list[UnitReport]) -> UnitReport:
+def join_reports(reports: list[UnitReport]) -> UnitReport:
     """Return one report of all units."""
     if not reports:
         return UnitReport(torch.zeros(0), torch.zeros(0).double(), torch.zeros(0).double())

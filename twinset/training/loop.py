@@ -22,9 +22,8 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from twinset.config import SpeedConfig, TrainingConfig
 from twinset.config.plan import Plan
-from twinset.distributed import END
 from twinset.errors import InputError
-from twinset.files.signals import uninterrupted
+from twinset.files.atomic import uninterrupted
 from twinset.policies import NoisePolicy
 from twinset.privacy.accounting.events import Event
 from twinset.privacy.clipping import ClippingEngine, Execution, UnitReport
@@ -33,7 +32,7 @@ from twinset.privacy.clipping.hooks import UnsupportedModule
 from twinset.progress import StepReport
 from twinset.table.tokenization import TokenisedRecords
 from twinset.training.clipped_sum import Batch, ClippedSum, WrongPrompts
-from twinset.training.distributed_sum import DistributedSum, ProcessGroup
+from twinset.training.distributed import END, DistributedSum, ProcessGroup
 from twinset.training.trainer import Trainer
 
 WARM_UP = 0.05  # share of steps over which the learning rate rises
@@ -126,7 +125,7 @@ def opening_message(trainer: Trainer, context: StepContext) -> dict[str, Any]:
         "tokens": str(context.records.folder),
         "batch_size": context.plan.batch_size,
         "max_grad_norm": norm if math.isfinite(norm) else None,
-        "wrong": asdict(WrongPrompts.of(context.plan, context.training)),
+        "wrong": asdict(WrongPrompts.from_plan(context.plan, context.training)),
     }
 
 
@@ -173,10 +172,12 @@ def train(
 
 def _clipped_sum(engine: ClippingEngine, context: StepContext) -> Callable[[Batch], UnitReport]:
     """Return what leaves Σᵢ ĝᵢ in the engine's sums; with a group, all its processes form it."""
-    wrong_prompts = WrongPrompts.of(context.plan, context.training)
+    wrong_prompts = WrongPrompts.from_plan(context.plan, context.training)
     shapes = wrong_prompts.shapes(context.records, context.speed, context.plan.batch_size)
     own = ClippedSum(engine, context.records, wrong_prompts, shapes)
-    return own.over if context.group is None else DistributedSum(own, context.group).over
+    return (
+        own if context.group is None else DistributedSum(own, context.group)
+    ).compute_clipped_sum
 
 
 def _optimizer(

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from twinset.config.plan import Plan
 from twinset.files.atomic import JsonLines, write_json
 from twinset.progress import Progress, StepReport
-from twinset.training.noise_plot import draw_noise_map
+
+_LAYER = re.compile(r"\.(\d+)\.")
+OUTSIDE = "-"  # parameters outside the layers
 
 
 class MetricsLog:
@@ -35,7 +39,54 @@ class MetricsLog:
         self._progress.step(report, plan)
 
     def noise(self, mean_noise: Mapping[str, float]) -> None:
-        """See `Progress`."""
+        """Keep the factors, and draw them on a logarithmic scale around 1; see `Progress`."""
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+
         write_json(self._internal / "noise.json", dict(mean_noise))
-        draw_noise_map(mean_noise, self._internal / "noise.png")
+        cells = noise_cells(mean_noise)
+        layers, kinds = ({place[i] for place in cells} for i in (0, 1))
+        size = 2.5 + 0.9 * len(kinds), 1.8 + 0.28 * len(layers)  # inches that labels fit into
+        figure = Figure(figsize=size, layout="constrained")
+        FigureCanvasAgg(figure)
+        draw_cells(figure.subplots(), cells)
+        figure.savefig(self._internal / "noise.png", dpi=130)
         self._progress.noise(mean_noise)
+
+
+def noise_cells(mean_noise: Mapping[str, float]) -> dict[tuple[str, str], float]:
+    """Return the geometric mean factor of each (layer, kind) of parameters.
+
+    It comes from gradients that were released, so it tells nothing more than the model does.
+
+    >>> cells = noise_cells({"h.0.attn.q.weight": 0.5, "h.0.attn.q.bias": 2.0, "wte.weight": 1.5})
+    >>> {place: round(factor, 3) for place, factor in cells.items()}
+    {('0', 'attn.q'): 1.0, ('-', 'wte'): 1.5}
+    """
+    found: dict[tuple[str, str], list[float]] = {}
+    for name, factor in mean_noise.items():
+        # A name without what wraps it, and without its last part: "0.attn.q" or "wte".
+        short = re.sub(r"^(base_model\.model\.)?(transformer\.|model\.)?", "", name)
+        short = re.sub(r"(\.default)?\.(weight|bias)$", "", short)
+        layer = _LAYER.search(short)
+        place = (layer[1], short[layer.end() :]) if layer else (OUTSIDE, short)
+        found.setdefault(place, []).append(math.log(factor))
+    return {place: math.exp(sum(logs) / len(logs)) for place, logs in found.items()}
+
+
+def draw_cells(axes: Any, cells: Mapping[tuple[str, str], float]) -> None:
+    """Draw the factors of `noise_cells`, or means of them, on axes of matplotlib."""
+    import numpy as np
+
+    layers = sorted({layer for layer, _ in cells}, key=lambda x: (x == OUTSIDE, x.zfill(4)))
+    kinds = list(dict.fromkeys(kind for _, kind in cells))
+    grid = np.array([[cells.get((layer, kind), math.nan) for kind in kinds] for layer in layers])
+    most = max(0.1, float(np.nanmax(np.abs(np.log2(grid)))))
+    image = axes.imshow(np.log2(grid), cmap="RdBu_r", vmin=-most, vmax=most, aspect="auto")
+    axes.set_xticks(range(len(kinds)), kinds, rotation=40, ha="right")
+    axes.set_yticks(range(len(layers)), layers)
+    axes.set_ylabel("layer")
+    axes.set_title("Noise as a multiple of uniform noise")
+    ticks = np.linspace(-most, most, 5)
+    bar = axes.figure.colorbar(image, ax=axes, ticks=ticks)
+    bar.ax.set_yticklabels([f"{2**t:.2f}" for t in ticks])

@@ -18,12 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from twinset.distributed import ProcessGroup
 from twinset.errors import InputError
-from twinset.files.atomic import write_json
-from twinset.files.cache import cache_dir
+from twinset.files.atomic import CHECKSUMS, cache_dir, write_json
 from twinset.files.checkpoints import Checkpoint, Checkpoints, save_state
-from twinset.files.manifest import CHECKSUMS
 from twinset.models.device import CPU
 from twinset.privacy.accounting.events import Event
 from twinset.privacy.mechanism.token_marginals import TokenMarginals
@@ -33,6 +30,7 @@ from twinset.progress import Progress
 from twinset.release.run_format import LEDGER
 from twinset.table.schema import Combination
 from twinset.table.templates import Template
+from twinset.training.distributed import ProcessGroup
 from twinset.training.step_log import FILE, StepLog, StepRange
 
 CHECKPOINTS, STATE, FACTS = "checkpoints", "state.pt", "facts.json"

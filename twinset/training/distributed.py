@@ -1,0 +1,273 @@
+"""Several processes that form each clipped sum together.
+
+They find one another through a file in a folder of the user's own, and talk over the loopback.
+Rank 0 alone draws batches, adds noise, steps and keeps the ledger. The others get weights and the
+numbers of records, and return sums without noise. What passes between them is as private as the
+records, and consists of tensors and JSON (no pickle).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from twinset.errors import InputError
+from twinset.files.import_path import worker_environment
+from twinset.privacy.clipping import Scale, UnitReport
+from twinset.training.clipped_sum import Batch, ClippedSum, join_reports
+
+END = "end"
+ONLY_HERE = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}  # the loopback
+PATIENCE = timedelta(hours=12)  # rank 0 may write a checkpoint, or ask nothing, for long
+ENDING = 20.0  # seconds, for a process whose connections are closed
+
+
+class ProcessGroup:
+    """The processes of `torch.distributed`'s default group."""
+
+    def __init__(self) -> None:
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+
+    def barrier(self) -> None:
+        """Wait until all have come so far, by connections that are always there."""
+        dist.all_reduce(torch.zeros(1))
+
+    def broadcast_message(self, message: Any = None) -> Any:
+        """Return rank 0's message, plain values, on every rank."""
+        data = torch.frombuffer(bytearray(json.dumps(message).encode()), dtype=torch.uint8)
+        length = torch.tensor([len(data)])
+        dist.broadcast(length, 0)
+        data = torch.empty(int(length), dtype=torch.uint8) if self.rank else data
+        dist.broadcast(data, 0)
+        return json.loads(data.numpy().tobytes())
+
+    def broadcast(self, tensors: list[Tensor]) -> None:
+        """Overwrite every rank's tensors with rank 0's."""
+        with torch.no_grad():
+            for tensor in tensors:
+                dist.broadcast(tensor.detach(), 0)
+
+    def reduce(self, tensors: list[Tensor]) -> None:
+        """Overwrite rank 0's tensors with sums over all ranks; the others' are undefined then."""
+        for tensor in tensors:
+            dist.reduce(tensor, 0)
+
+    def gather(self, part: Tensor, columns: list[int]) -> list[Tensor]:
+        """Return every rank's (r, columns[rank]) on rank 0; nothing elsewhere."""
+        padded = part.new_zeros(len(part), max(columns))  # gather wants equal shapes
+        padded[:, : part.shape[1]] = part
+        found = None if self.rank else [torch.empty_like(padded) for _ in columns]
+        dist.gather(padded, found, 0)
+        return [one[:, :n] for one, n in zip(found or [], columns, strict=not self.rank)]
+
+
+@contextmanager
+def process_group(count: int) -> Iterator[ProcessGroup | None]:
+    """Start `count` - 1 more processes and yield the group; None if there is only this process.
+
+    Under `accelerate launch` or `torchrun` the processes are there already, `count` is ignored,
+    and all but rank 0 call `twinset.run.worker.run_launched_worker`.
+
+    Args:
+        count: processes in all, this one included.
+
+    Raises:
+        InputError: sharded training was asked for, or a process ended before its time.
+    """
+    if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true":
+        raise InputError(
+            "exact clipping needs whole parameters on each device: FSDP is not supported; leave it "
+            "out of the launcher's configuration, and train adapters (`method=lora`, or "
+            "qlora, which keeps the model in four bits once it is loaded)"
+        )
+    if world_size(1) > 1:
+        with join_group("env://") as group:
+            yield group
+    elif count == 1:
+        yield None
+    else:
+        with _started_group(count) as group:
+            yield group
+
+
+def world_size(count: int) -> int:
+    """Return how many processes `process_group(count)` would have."""
+    launched = int(os.environ.get("WORLD_SIZE", "1"))  # set by a launcher
+    return launched if launched > 1 else count
+
+
+@contextmanager
+def _started_group(count: int) -> Iterator[ProcessGroup]:
+    """Start the other ranks, join them, and end them with the block."""
+    # All ranks together use as many threads as there are cores.
+    own, threads = torch.get_num_threads(), max(1, (os.cpu_count() or 1) // count)
+    with TemporaryDirectory(prefix="twinset-group-") as folder:
+        meeting = str(Path(folder, "meeting"))
+        others = [
+            start_worker(
+                "twinset.run.worker",
+                (meeting, str(rank), str(count)),
+                threads,
+                {"LOCAL_RANK": str(rank), **ONLY_HERE},
+            )
+            for rank in range(1, count)
+        ]
+        try:
+            torch.set_num_threads(threads)
+            with join_group(f"file://{meeting}", 0, count) as group:
+                yield group
+        except RuntimeError as error:
+            for process in others:
+                try:
+                    failed = process.wait(ENDING) != 0
+                except subprocess.TimeoutExpired:
+                    failed = False  # it still waits for rank 0, so the error is rank 0's own
+                if failed:
+                    raise InputError(
+                        "one of the processes ended before its time, perhaps out of memory; "
+                        "take fewer `processes`"
+                    ) from error
+            raise
+        finally:
+            torch.set_num_threads(own)
+            for process in others:
+                process.kill()
+                process.wait()
+
+
+def start_worker(
+    module: str,
+    arguments: Sequence[str],
+    threads: int,
+    more: Mapping[str, str] | None = None,
+    stdin: int = subprocess.DEVNULL,
+) -> subprocess.Popen[bytes]:
+    """Start a module of this very twinset; the caller reports what goes wrong there.
+
+    Args:
+        module: its name.
+        arguments: of its command line.
+        threads: that it computes with.
+        more: variables of its environment; None: there are none.
+        stdin: as `subprocess.Popen` takes it.
+    """
+    silent = subprocess.DEVNULL  # a traceback may quote private text
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", module, *arguments],
+        env=worker_environment() | {"OMP_NUM_THREADS": str(threads), **(more or {})},
+        stdin=stdin,
+        stdout=silent,
+        stderr=silent,
+    )
+
+
+@contextmanager
+def join_group(meeting: str, rank: int = -1, size: int = -1) -> Iterator[ProcessGroup]:
+    """Join a process group; rank 0's last message is that there is nothing more to do.
+
+    Args:
+        meeting: where they find one another, a URL of `torch.distributed`.
+        rank: of this process; -1: as a launcher says.
+        size: of the group; -1: as a launcher says.
+    """
+    if size > 0:
+        os.environ.update(ONLY_HERE)
+    dist.init_process_group(
+        choose_backends(), init_method=meeting, timeout=PATIENCE, rank=rank, world_size=size
+    )
+    try:
+        group = ProcessGroup()
+        yield group
+        if group.rank == 0:
+            group.broadcast_message(END)
+    finally:
+        dist.destroy_process_group()
+
+
+def choose_backends() -> str:
+    """Return what carries tensors: messages lie on the processor, weights and sums on GPUs."""
+    has_nccl = torch.cuda.is_available() and dist.is_nccl_available()
+    return "cpu:gloo,cuda:nccl" if has_nccl else "gloo"
+
+
+class DistributedSum:
+    """A clipped sum that rank 0 asks the process group for.
+
+    Args:
+        own: rank 0's part.
+        group: processes whose other ranks are in `follow`.
+    """
+
+    def __init__(self, own: ClippedSum, group: ProcessGroup) -> None:
+        self._own, self._group = own, group
+
+    def compute_clipped_sum(self, batch: Batch) -> UnitReport:
+        """Leave Σᵢ ĝᵢ of a batch in the own engine's sums."""
+        parts = [batch.part(places) for places in self.deal_units(batch.units)]
+        self._group.broadcast_message(
+            {
+                "step": batch.step,
+                "units": [part.units for part in parts],
+                "limits": [p.limits.tolist() for p in parts if p.limits is not None],
+                "scales": [
+                    [
+                        None if factor is None else list(factor.shape)
+                        for factor in (s.columns, s.rows)
+                    ]
+                    for s in batch.scales
+                ],
+            }
+        )
+        return _sum_part(parts[0], [len(part.units) for part in parts], self._own, self._group)
+
+    def deal_units(self, units: list[list[int]]) -> list[list[int]]:
+        """Return the places of each process's units: by what a unit holds, and nothing else.
+
+        Processes may round in different ways. If one record more or less moved others to another
+        process, it would move their gradients too. So neither a unit's place in the batch decides,
+        nor its number in the table, which changes with every row removed before it.
+        """
+        dealt: list[list[int]] = [[] for _ in range(self._group.size)]
+        for place, unit in enumerate(units):
+            dealt[self._own.digest(unit) % self._group.size].append(place)
+        return dealt
+
+
+def follow(own: ClippedSum, group: ProcessGroup) -> None:
+    """Form one's part of every sum that rank 0 asks for, until it says that it was the last."""
+    device = own.engine.parameters[0].device
+    while (asked := group.broadcast_message()) != END:
+        limits = [torch.tensor(some, dtype=torch.float64) for some in asked["limits"]]
+        scales = [  # of rank 0's shapes: `_sum_part` fills them
+            Scale(
+                *(None if shape is None else torch.ones(shape, device=device) for shape in shapes)
+            )
+            for shapes in asked["scales"]
+        ]
+        units = asked["units"]
+        own_limits = limits[group.rank] if limits else None
+        batch = Batch(asked["step"], units[group.rank], own_limits, scales)
+        _sum_part(batch, list(map(len, units)), own, group)
+
+
+def _sum_part(batch: Batch, sizes: list[int], own: ClippedSum, group: ProcessGroup) -> UnitReport:
+    """Do what every rank does alike; the report is whole at rank 0."""
+    group.broadcast([parameter.data for parameter in own.engine.parameters])
+    group.broadcast([f for s in batch.scales for f in (s.columns, s.rows) if f is not None])
+    report = own.compute_clipped_sum(batch)
+    group.reduce(own.engine.sums)
+    # (3, units) from the processor on every rank: one without units has no device to speak of
+    figures = torch.stack([f.double().cpu() for f in (report.losses, report.norms, report.scales)])
+    return join_reports([UnitReport(*each) for each in group.gather(figures, sizes)])
