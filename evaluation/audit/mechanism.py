@@ -24,8 +24,7 @@ from twinset.policies.importance import PublishedImportance
 from twinset.privacy.accounting.accountant import epsilon
 from twinset.privacy.accounting.events import Event, IndividualGaussian, SubsampledGaussian
 from twinset.privacy.clipping import ClippingEngine
-from twinset.privacy.mechanism.poisson import poisson_batches
-from twinset.privacy.mechanism.randomness import Randomness
+from twinset.privacy.mechanism.randomness import Randomness, poisson_batches
 
 MAX_GRAD_NORM = 1e-2  # below every gradient of the model, so that all are clipped
 LEAST_SHARE = 0.5  # adaptive: c(1), half the norm for records of privacy weight 1

@@ -16,13 +16,15 @@ from evaluation.audit.lower_bound import epsilon_lower_bound
 from evaluation.audit.mechanism import Finding
 from twinset.privacy.accounting.accountant import epsilon
 from twinset.privacy.accounting.events import Event, GaussianRelease
-from twinset.privacy.mechanism.label_counts import release_label_counts
-from twinset.privacy.mechanism.length_bins import LengthBins
-from twinset.privacy.mechanism.private_regression import Descent, Regressions, fit_regressions
+from twinset.privacy.mechanism.counts import (
+    LengthBins,
+    TokenWeights,
+    release_label_counts,
+    release_token_marginals,
+)
+from twinset.privacy.mechanism.counts import TokenMarginals as Marginals
 from twinset.privacy.mechanism.randomness import Randomness
-from twinset.privacy.mechanism.token_marginals import TokenMarginals as Marginals
-from twinset.privacy.mechanism.token_marginals import release_token_marginals
-from twinset.privacy.mechanism.token_weights import TokenWeights
+from twinset.privacy.mechanism.vector_sum import Descent, Regressions, fit_regressions
 
 OTHERS = 3  # units that are always there
 COUNTED = 100  # others of each label, so that counts stay clear of 0

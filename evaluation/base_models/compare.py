@@ -18,7 +18,7 @@ from evaluation.markdown import table
 from evaluation.private_table import BASELINE, REAL, TWIN, TWIN_SMALL
 from evaluation.run_command import command, run_command
 from twinset.errors import InputError
-from twinset.privacy.accounting.rounding import up_decimals
+from twinset.privacy.accounting.accountant import up_decimals
 from twinset.release.markdown import plain
 
 HEADER = ("table", "label", "classifier", "base model", "ε", "real", "twin", "no private data")

@@ -16,7 +16,7 @@ from evaluation.leakage.exposure import EXACT, UNKNOWN
 from evaluation.markdown import table
 from evaluation.private_table import BASELINE
 from evaluation.scores import Score
-from twinset.privacy.accounting.rounding import up_decimals, up_digits
+from twinset.privacy.accounting.accountant import up_decimals, up_digits
 from twinset.release.markdown import bullets, code, plain
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from evaluation.findings import Findings
 from evaluation.leakage.replay import PLANTED
 from evaluation.private_table import BASELINE, REAL, TWIN
 from evaluation.scores import Score
-from twinset.privacy.accounting.rounding import up_decimals, up_digits
+from twinset.privacy.accounting.accountant import up_decimals, up_digits
 from twinset.privacy.statement.wording import paragraphs
 
 if TYPE_CHECKING:

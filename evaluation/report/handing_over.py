@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from evaluation.report.verdicts import REFUTED, Tone, Verdict
-from twinset.privacy.statement.belief import says_little
-from twinset.privacy.statement.guarantee import Guarantee
+from twinset.privacy.statement.guarantee import Guarantee, says_little
 from twinset.privacy.statement.ledger import FLAGGED_UNIT
 
 QUESTION = "May I hand this over?"

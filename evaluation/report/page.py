@@ -39,9 +39,8 @@ from twinset import __version__
 from twinset.commandline.entry_point import with_flags
 from twinset.errors import InputError
 from twinset.files.atomic import write_text, writing
-from twinset.privacy.accounting.rounding import up_decimals, up_digits
-from twinset.privacy.statement.belief import belief_sentence
-from twinset.privacy.statement.guarantee import guarantee
+from twinset.privacy.accounting.accountant import up_decimals, up_digits
+from twinset.privacy.statement.guarantee import belief_sentence, guarantee
 from twinset.run.run_folder import is_run
 from twinset.table.formats import read_frame
 

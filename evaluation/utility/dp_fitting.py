@@ -14,10 +14,9 @@ import torch
 from torch import nn
 
 from twinset.policies import MechanismParams, NoisePolicy, make_policy
-from twinset.privacy.accounting.calibration import calibrate_noise_multiplier
+from twinset.privacy.accounting.accountant import calibrate_noise_multiplier
 from twinset.privacy.clipping import ClassifierClipping, LabelledRows
-from twinset.privacy.mechanism.poisson import poisson_batches
-from twinset.privacy.mechanism.randomness import Randomness
+from twinset.privacy.mechanism.randomness import Randomness, poisson_batches
 from twinset.privacy.statement.guarantee import Guarantee, guarantee
 from twinset.privacy.statement.ledger import Ledger, MechanismRun
 from twinset.privacy.statement.wording import CLASSIFIER, caveats

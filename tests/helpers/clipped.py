@@ -11,7 +11,7 @@ from tests.helpers.models import LLAMA, tiny_model
 from tests.helpers.oracle import Clipped, Unit
 from twinset.models.lora import with_lora
 from twinset.privacy.clipping import ClippingEngine, Execution, Scale, Sequences
-from twinset.privacy.clipping.execution import FAST
+from twinset.privacy.clipping.engine import FAST
 from twinset.training.clipped_sum import MismatchLoss
 
 VOCABULARY, CONTEXT, C = 31, 48, 1.0

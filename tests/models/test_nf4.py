@@ -19,8 +19,8 @@ from twinset.models.hub import no_fetched_code
 from twinset.models.lora import merged, trainable
 from twinset.models.nf4 import Nf4Linear, plain, quantised
 from twinset.models.precision import is_batch_invariant
-from twinset.privacy.clipping.batch_invariance import BatchShape
-from twinset.privacy.clipping.execution import FAST, Execution
+from twinset.privacy.clipping.engine import FAST, Execution
+from twinset.privacy.clipping.models import BatchShape
 from twinset.training.clipped_sum import MismatchLoss
 
 LOSS = MismatchLoss(0.7, "bounded"), oracle.bounded(0.7)

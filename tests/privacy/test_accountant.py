@@ -10,8 +10,12 @@ from scipy.stats import norm
 
 from twinset.privacy.accounting import accountant
 from twinset.privacy.accounting import loss_distribution as lossdistribution
-from twinset.privacy.accounting.accountant import compose, epsilon
-from twinset.privacy.accounting.calibration import calibrate_noise_multiplier
+from twinset.privacy.accounting.accountant import (
+    calibrate_noise_multiplier,
+    compose,
+    epsilon,
+    gaussian_noise_multiplier,
+)
 from twinset.privacy.accounting.events import (
     GaussianRelease,
     IndividualGaussian,
@@ -19,7 +23,6 @@ from twinset.privacy.accounting.events import (
     NonPrivateAccess,
     SubsampledGaussian,
 )
-from twinset.privacy.accounting.gaussian_mechanism import gaussian_noise_multiplier
 from twinset.privacy.accounting.loss_distribution import _one_way as one_way
 from twinset.privacy.accounting.loss_distribution import composed_epsilon
 from twinset.privacy.accounting.renyi import log_moment, renyi_epsilon

@@ -14,8 +14,8 @@ from twinset.config import PrivacyConfig, SpeedConfig
 from twinset.models.lora import with_lora
 from twinset.models.precision import is_batch_invariant
 from twinset.privacy.clipping import ClippingEngine, Sequences
-from twinset.privacy.clipping.batch_invariance import BatchShape, batch_interference
-from twinset.privacy.clipping.execution import FAST, Execution
+from twinset.privacy.clipping.engine import FAST, Execution
+from twinset.privacy.clipping.models import BatchShape, batch_interference
 from twinset.progress import Silent
 from twinset.table.tokenization import TokenisedRecords
 from twinset.training import loop as training

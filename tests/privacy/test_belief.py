@@ -6,8 +6,13 @@ import numpy as np
 import pytest
 
 from tests.helpers import handover
-from twinset.privacy.statement.belief import belief_sentence, most_belief, percent_up, says_little
-from twinset.privacy.statement.guarantee import guarantee
+from twinset.privacy.statement.guarantee import (
+    belief_sentence,
+    guarantee,
+    most_belief,
+    percent_up,
+    says_little,
+)
 
 
 def chance_of_being_right(present, absent):

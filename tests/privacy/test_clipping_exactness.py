@@ -26,7 +26,7 @@ from tests.helpers.oracle import Unit
 from twinset.privacy.clipping import ClippingEngine, Execution, Sequences, engine
 from twinset.privacy.clipping import gradient_uses as matrices
 from twinset.privacy.clipping import output_head as vocabulary
-from twinset.privacy.clipping.execution import KEPT_BYTES
+from twinset.privacy.clipping.engine import KEPT_BYTES
 from twinset.privacy.clipping.gradient_uses import Workspace, squares
 
 

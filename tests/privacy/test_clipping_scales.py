@@ -19,7 +19,7 @@ from tests.helpers.clipped import (
 )
 from tests.helpers.oracle import Clipped
 from twinset.privacy.clipping import ClippingEngine, Execution, Scale
-from twinset.privacy.clipping.execution import FAST, KEPT_BYTES
+from twinset.privacy.clipping.engine import FAST, KEPT_BYTES
 
 UNITS = random_units(21, 5, 2)
 MINE, THEIRS = LOSSES["bounded"]

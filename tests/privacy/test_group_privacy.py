@@ -7,7 +7,7 @@ import pytest
 from dp_accounting.pld import privacy_loss_distribution
 from scipy.stats import binom, norm
 
-from twinset.privacy.accounting.accountant import epsilon
+from twinset.privacy.accounting.accountant import epsilon, group_bound, group_epsilon
 from twinset.privacy.accounting.events import (
     GaussianRelease,
     IndividualGaussian,
@@ -15,7 +15,6 @@ from twinset.privacy.accounting.events import (
     NonPrivateAccess,
     SubsampledGaussian,
 )
-from twinset.privacy.accounting.group_privacy import group_bound, group_epsilon
 
 DELTA = 1e-5
 

@@ -18,9 +18,8 @@ from twinset import Twinset
 from twinset.config.options import run_config
 from twinset.config.plan import make_plan
 from twinset.files.atomic import write_json
+from twinset.privacy.accounting.accountant import group_epsilon, says_something, up_decimals
 from twinset.privacy.accounting.events import SubsampledGaussian
-from twinset.privacy.accounting.group_privacy import group_epsilon, says_something
-from twinset.privacy.accounting.rounding import up_decimals
 from twinset.privacy.statement.guarantee import guarantee
 from twinset.privacy.statement.ledger import OWNER_CLIPPING, OWNER_NEIGHBOURING, OWNER_UNIT, Ledger
 from twinset.release.verify import verify

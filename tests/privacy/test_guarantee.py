@@ -14,7 +14,7 @@ from twinset.privacy.accounting.events import (
     NonPrivateAccess,
     SubsampledGaussian,
 )
-from twinset.privacy.mechanism.privacy_weight import WeightScale
+from twinset.privacy.mechanism.units import WeightScale
 from twinset.privacy.statement.guarantee import guarantee
 from twinset.privacy.statement.ledger import FLAGGED_NEIGHBOURING, FLAGGED_UNIT, Ledger
 from twinset.privacy.statement.wording import delta_caveats

@@ -12,9 +12,8 @@ from scipy import stats
 from twinset.policies import importance
 from twinset.policies.mechanism_params import MechanismParams
 from twinset.policies.uniform import Uniform
-from twinset.privacy.mechanism.gaussian import Gaussian
-from twinset.privacy.mechanism.label_counts import release_label_counts
-from twinset.privacy.mechanism.noise import AT_ONCE, grid_step
+from twinset.privacy.mechanism.counts import release_label_counts
+from twinset.privacy.mechanism.noise import AT_ONCE, Gaussian, grid_step
 from twinset.privacy.mechanism.randomness import KeyStream, Randomness
 
 MANY = 200_000

@@ -5,7 +5,7 @@ from scipy import stats
 
 from twinset.privacy.accounting.events import GaussianRelease
 from twinset.privacy.mechanism import noise
-from twinset.privacy.mechanism.label_counts import (
+from twinset.privacy.mechanism.counts import (
     proportional_rows,
     release_label_counts,
     without_negatives,

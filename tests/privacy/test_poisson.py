@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from twinset.privacy.mechanism.poisson import poisson_batches
-from twinset.privacy.mechanism.randomness import Randomness
+from twinset.privacy.mechanism.randomness import Randomness, poisson_batches
 
 N, RATE, STEPS = 60, 0.15, 4000
 
@@ -73,7 +72,7 @@ def test_steps_are_independent_of_each_other():
 
 @pytest.mark.parametrize("n", [1, 99, 100, 101, 250])
 def test_records_are_drawn_some_at_a_time_and_as_if_at_once(n, monkeypatch):
-    monkeypatch.setattr("twinset.privacy.mechanism.poisson.AT_ONCE", 100)
+    monkeypatch.setattr("twinset.privacy.mechanism.randomness.AT_ONCE", 100)
     stream = Randomness.for_tests(7).sampling
     for batch in poisson_batches(n, 0.25, 5, Randomness.for_tests(7)):
         words = stream.fill(np.empty(n, np.uint64))

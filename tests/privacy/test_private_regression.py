@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from twinset.privacy.mechanism import private_regression
-from twinset.privacy.mechanism.private_regression import Descent, Regressions, fit_regressions
+from twinset.privacy.mechanism import vector_sum
 from twinset.privacy.mechanism.randomness import Randomness
+from twinset.privacy.mechanism.vector_sum import Descent, Regressions, fit_regressions
 
 SIGMA = 2.0
 
@@ -56,25 +56,23 @@ def test_noise_that_drowns_all_units_leaves_nothing():
 def test_without_a_unit_the_gradients_of_others_stay_bit_for_bit(gone):
     data = data_of(700)
     weights = [np.random.default_rng(k).normal(0, 1, (k, 8)) for k in (2, 3)]
-    every = private_regression._gradients(data, data.units, weights)
+    every = vector_sum._gradients(data, data.units, weights)
     fewer = without(data, gone)
-    others = private_regression._gradients(fewer, fewer.units, weights)
+    others = vector_sum._gradients(fewer, fewer.units, weights)
     assert (np.delete(every, gone, 0) == others).all()
 
 
 def test_all_records_of_an_owner_are_clipped_as_one(monkeypatch):
     """However many they are, the owner moves a sum by one length at most."""
     added = []
-    monkeypatch.setattr(
-        private_regression.VectorSum, "add", lambda self, rows: added.append(rows.copy())
-    )
+    monkeypatch.setattr(vector_sum.VectorSum, "add", lambda self, rows: added.append(rows.copy()))
     data = data_of(5, units=[[0, 1, 2, 3], [4]])
     fit_regressions(data, SIGMA, Randomness.for_tests(0), Descent(steps=1))
     (rows,) = added
     assert rows.shape == (2, 2 * 8 + 3 * 8)
     alone = data_of(5, units=[[0], [1], [2], [3]])
     weights = [np.zeros((2, 8)), np.zeros((3, 8))]
-    each = private_regression._gradients(alone, alone.units, weights)
+    each = vector_sum._gradients(alone, alone.units, weights)
     assert rows[0] == pytest.approx(each.mean(0) / Descent().max_grad_norm)
 
 
@@ -116,9 +114,9 @@ def test_an_attacker_who_knows_all_others_is_not_right_more_often_than_promised(
 
 
 def test_with_too_little_noise_the_attack_is_seen(monkeypatch):
-    release = private_regression.VectorSum.release
+    release = vector_sum.VectorSum.release
     monkeypatch.setattr(
-        private_regression.VectorSum,
+        vector_sum.VectorSum,
         "release",
         lambda self, sigma, randomness: release(self, sigma / 8, randomness),
     )

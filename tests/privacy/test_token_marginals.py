@@ -4,11 +4,17 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from twinset.privacy.mechanism import token_marginals
-from twinset.privacy.mechanism.length_bins import LengthBins
+from twinset.privacy.mechanism import counts
+from twinset.privacy.mechanism.counts import (
+    COMMON,
+    LEAST,
+    RARE,
+    LengthBins,
+    TokenMarginals,
+    TokenWeights,
+    release_token_marginals,
+)
 from twinset.privacy.mechanism.randomness import Randomness
-from twinset.privacy.mechanism.token_marginals import TokenMarginals, release_token_marginals
-from twinset.privacy.mechanism.token_weights import COMMON, LEAST, RARE, TokenWeights
 from twinset.privacy.mechanism.vector_sum import VectorSum
 
 END, VOCABULARY = 0, 300
@@ -134,7 +140,7 @@ def test_the_best_attacker_is_right_as_often_as_one_gaussian_release_allows():
 
 
 def test_more_weight_than_was_accounted_for_is_seen(monkeypatch):
-    monkeypatch.setattr(token_marginals, "VectorSum", Unclipped)
+    monkeypatch.setattr(counts, "VectorSum", Unclipped)
     assert advantage() > LIMIT
 
 

@@ -18,7 +18,7 @@ from twinset.models.base_model import load_base
 from twinset.privacy.accounting.accountant import epsilon
 from twinset.privacy.accounting.events import GaussianRelease, SubsampledGaussian
 from twinset.privacy.clipping import ClippingEngine
-from twinset.privacy.mechanism.label_counts import release_label_counts
+from twinset.privacy.mechanism.counts import release_label_counts
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.privacy.mechanism.units import Units
 from twinset.privacy.statement.guarantee import guarantee

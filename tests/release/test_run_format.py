@@ -8,7 +8,7 @@ import pytest
 
 from tests.helpers.commands import arguments, good_table_in, run_twinset
 from twinset.errors import InputError
-from twinset.privacy.statement.ledger_schema import FORMAT_VERSION, format_fault
+from twinset.privacy.statement.ledger import FORMAT_VERSION, format_fault
 from twinset.release.run_format import check_file_format
 from twinset.training.loop import PrivateOptimizer
 

@@ -7,8 +7,7 @@ from tests.helpers.handover import FULL_BATCH, NO_PRIVACY, description, hand_ove
 from tests.helpers.pages import Page, all_elements
 from twinset.errors import VerificationError
 from twinset.privacy.accounting.events import MaskedAccess
-from twinset.privacy.statement.belief import belief_sentence
-from twinset.privacy.statement.guarantee import guarantee
+from twinset.privacy.statement.guarantee import belief_sentence, guarantee
 from twinset.release.share import render_share_page, write_share
 from twinset.release.verify import verify
 

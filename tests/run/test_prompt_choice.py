@@ -8,9 +8,7 @@ import pytest
 
 from twinset.config.options import run_config
 from twinset.privacy.accounting.events import GaussianRelease
-from twinset.privacy.mechanism.length_bins import LengthBins
-from twinset.privacy.mechanism.token_marginals import TokenMarginals
-from twinset.privacy.mechanism.token_weights import TokenWeights
+from twinset.privacy.mechanism.counts import LengthBins, TokenMarginals, TokenWeights
 from twinset.progress import Progress, Silent
 from twinset.run.finetune import finetune
 from twinset.run.prepare import prepare

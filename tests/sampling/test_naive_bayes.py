@@ -7,8 +7,7 @@ import pytest
 from tests.helpers.refusals import refusal
 from twinset import Twinset
 from twinset.models.teacher import CONSTANT, Teacher, Whitening
-from twinset.privacy.mechanism.token_marginals import TokenMarginals
-from twinset.privacy.mechanism.token_weights import TokenWeights
+from twinset.privacy.mechanism.counts import TokenMarginals, TokenWeights
 from twinset.sampling.label_classifier import LabelClassifier
 from twinset.sampling.naive_bayes import NAIVE_BAYES, NaiveBayes
 from twinset.sampling.token_tilt import LARGEST

@@ -7,10 +7,7 @@ import pytest
 
 from tests.conftest import _tokenizer
 from twinset.config import SamplingConfig
-from twinset.privacy.mechanism.length_bins import LengthBins
-from twinset.privacy.mechanism.simplex import on_simplex
-from twinset.privacy.mechanism.token_marginals import TokenMarginals
-from twinset.privacy.mechanism.token_weights import TokenWeights
+from twinset.privacy.mechanism.counts import LengthBins, TokenMarginals, TokenWeights, on_simplex
 from twinset.sampling.endings import SentenceEnds
 from twinset.sampling.sampler import Sampler
 from twinset.sampling.text_lengths import TextLengths

@@ -8,8 +8,7 @@ import torch
 
 from tests.helpers.models import tiny_model
 from twinset.config import SamplingConfig
-from twinset.privacy.mechanism.token_marginals import TokenMarginals
-from twinset.privacy.mechanism.token_weights import TokenWeights
+from twinset.privacy.mechanism.counts import TokenMarginals, TokenWeights
 from twinset.sampling.decoding import Request, decode
 from twinset.sampling.token_tilt import LARGEST, TokenTilt, expected_presence, fit_tilt
 from twinset.table.schema import Attribute, Schema

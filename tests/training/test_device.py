@@ -36,10 +36,9 @@ from twinset.models import perplexity
 from twinset.models.base_model import load_base
 from twinset.policies import MechanismParams, make_policy
 from twinset.privacy.clipping import ClippingEngine, Scale, output_head
-from twinset.privacy.clipping.batch_invariance import BatchShape, batch_interference
-from twinset.privacy.clipping.engine import UnitClipping
-from twinset.privacy.clipping.execution import repeatable_kernels
+from twinset.privacy.clipping.engine import UnitClipping, repeatable_kernels
 from twinset.privacy.clipping.gradient_uses import EmbeddingUse
+from twinset.privacy.clipping.models import BatchShape, batch_interference
 from twinset.privacy.mechanism import device_noise, noise
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.run.estimate import measure

@@ -25,7 +25,7 @@ from twinset.models.nf4 import Nf4Linear
 from twinset.policies import MechanismParams, make_policy
 from twinset.policies.uniform import Uniform
 from twinset.privacy.clipping import ClippingEngine, Scale
-from twinset.privacy.clipping.batch_invariance import BatchShape
+from twinset.privacy.clipping.models import BatchShape
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.progress import Silent
 from twinset.run.worker import trainer_of

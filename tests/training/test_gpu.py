@@ -16,8 +16,8 @@ from twinset.models.hidden_states import Questions
 from twinset.models.precision import fuse
 from twinset.models.record_states import states_of_records
 from twinset.privacy.clipping import ClippingEngine
-from twinset.privacy.clipping.batch_invariance import BatchShape, batch_interference
-from twinset.privacy.clipping.execution import FAST
+from twinset.privacy.clipping.engine import FAST
+from twinset.privacy.clipping.models import BatchShape, batch_interference
 from twinset.privacy.mechanism.device_noise import DeviceGrid, grid_steps, is_exact_on
 from twinset.privacy.mechanism.noise import add_gaussian_
 from twinset.privacy.mechanism.randomness import Randomness

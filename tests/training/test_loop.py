@@ -19,9 +19,8 @@ from twinset.policies import MechanismParams
 from twinset.policies.uniform import Uniform
 from twinset.privacy.accounting.events import Event, NonPrivateAccess, SubsampledGaussian
 from twinset.privacy.clipping import ClippingEngine, Scale
-from twinset.privacy.clipping.execution import FAST
-from twinset.privacy.mechanism.poisson import poisson_batches
-from twinset.privacy.mechanism.randomness import Randomness
+from twinset.privacy.clipping.engine import FAST
+from twinset.privacy.mechanism.randomness import Randomness, poisson_batches
 from twinset.progress import StepReport
 from twinset.table.tokenization import TokenisedRecords
 from twinset.training.loop import StepContext, train

@@ -13,7 +13,7 @@ from twinset.config import PolicyConfig, PrivacyConfig, RunConfig
 from twinset.config.plan import make_plan
 from twinset.models.base_model import load_base
 from twinset.models.perplexity import TOKENS_AT_ONCE, nats_per_token
-from twinset.privacy.mechanism.privacy_weight import WeightScale, nearest_shares
+from twinset.privacy.mechanism.units import WeightScale, nearest_shares
 from twinset.training.record_weights import SCALES, weight_scale
 
 TEXTS = [[5, 9, 7, 3], [11, 2], list(range(1, 30)), [8] * 200]  # the last is longer than the model

@@ -29,7 +29,7 @@ from twinset.config.plan import RELEASED
 from twinset.errors import InputError
 from twinset.models.base_model import load_base
 from twinset.privacy.accounting.events import TEACHER, SubsampledGaussian
-from twinset.privacy.mechanism.privacy_weight import WeightScale
+from twinset.privacy.mechanism.units import WeightScale
 from twinset.privacy.statement.ledger import Ledger
 from twinset.release.verify import verify
 from twinset.run import finetune as finetuning

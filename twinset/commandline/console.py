@@ -21,7 +21,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from twinset.commandline.entry_point import with_flags
 from twinset.config.plan import Plan
 from twinset.errors import InputError
-from twinset.privacy.accounting.rounding import up_decimals
+from twinset.privacy.accounting.accountant import up_decimals
 from twinset.progress import PretrainingReport, StepReport, TimeLeft, clock
 
 PLAIN_SECONDS = 10.0  # between two plain lines

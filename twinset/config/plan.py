@@ -12,8 +12,11 @@ from dataclasses import dataclass, replace
 
 from twinset.config import PolicyConfig, PrivacyConfig, RunConfig
 from twinset.errors import InputError
-from twinset.privacy.accounting.accountant import epsilon
-from twinset.privacy.accounting.calibration import calibrate_noise_multiplier
+from twinset.privacy.accounting.accountant import (
+    calibrate_noise_multiplier,
+    epsilon,
+    gaussian_noise_multiplier,
+)
 from twinset.privacy.accounting.events import (
     LABEL_COUNTS,
     TEACHER,
@@ -23,7 +26,6 @@ from twinset.privacy.accounting.events import (
     IndividualGaussian,
     SubsampledGaussian,
 )
-from twinset.privacy.accounting.gaussian_mechanism import gaussian_noise_multiplier
 from twinset.privacy.statement.guarantee import is_covered
 from twinset.privacy.statement.wording import caveats, delta_caveats
 

@@ -16,8 +16,8 @@ from twinset.config import RunConfig
 from twinset.models.device import device_of, has_bfloat16, is_cpu
 from twinset.models.fused_layers import fuse_llama
 from twinset.privacy.clipping import ClippingEngine, Execution
-from twinset.privacy.clipping.batch_invariance import BatchShape, batch_interference
-from twinset.privacy.clipping.execution import KEPT_BYTES
+from twinset.privacy.clipping.engine import KEPT_BYTES
+from twinset.privacy.clipping.models import BatchShape, batch_interference
 
 
 def frozen_dtype(config: RunConfig) -> torch.dtype:

@@ -7,22 +7,22 @@ One page, in the order of a run; each module's docstring says what it assumes.
 | what was done with the private records is one of a few known mechanisms | `accounting.events` |
 | ε of those mechanisms together, an upper bound | `accounting.accountant` |
 | the two bounds that it computes itself | `accounting.loss_distribution`, `.renyi` |
-| σ for a wanted ε | `accounting.calibration` |
+| σ for a wanted ε | `accounting.accountant` |
 | noise and draws come from the system's entropy, never from a seed | `mechanism.randomness` |
-| each unit enters each step independently with probability q | `mechanism.poisson` |
+| each unit enters each step independently with probability q | `mechanism.randomness` |
 | which of an owner's records take part depends on no other owner | `mechanism.units` |
 | one unit moves the summed gradient by at most C: the whole of it is clipped | `clipping` |
 | noise of standard deviation σC is added to that sum | `mechanism.noise` |
 | a noisy sum is that of real numbers, rounded, to the last bit | `mechanism.noise` |
-| the label counts are a Gaussian release | `mechanism.label_counts` |
-| so are the counts of tokens by label | `mechanism.token_marginals` |
+| the label counts are a Gaussian release | `mechanism.counts` |
+| so are the counts of tokens by label | `mechanism.counts` |
 | so is any sum of one bounded vector a unit | `mechanism.vector_sum` |
-| so are regressions that noisy gradients fit | `mechanism.private_regression` |
-| a record's privacy weight is a public function of its own text | `mechanism.privacy_weight` |
+| so are regressions that noisy gradients fit | `mechanism.vector_sum` |
+| a record's privacy weight is a public function of its own text | `mechanism.units` |
 | what each policy, a whole training, and an audit guarantee | `statement.theorems` |
 | what a reader needs to recompute ε, with nothing private in it | `statement.ledger` |
 | what a ledger guarantees; "none" in every case of doubt | `statement.guarantee` |
-| what it guarantees to a group of units | `accounting.group_privacy` |
+| what it guarantees to a group of units | `accounting.accountant` |
 | the same in words | `statement.wording` |
 
 The unit is one record, the neighbouring relation "add or remove one record"; where an owner of

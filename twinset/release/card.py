@@ -10,9 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from twinset.config import SamplingConfig
-from twinset.privacy.accounting.rounding import up_decimals, up_digits
-from twinset.privacy.statement.belief import belief_sentence
-from twinset.privacy.statement.guarantee import Guarantee, guarantee
+from twinset.privacy.accounting.accountant import up_decimals, up_digits
+from twinset.privacy.statement.guarantee import Guarantee, belief_sentence, guarantee
 from twinset.privacy.statement.ledger import FLAGGED_UNIT, OWNER_UNIT, Ledger
 from twinset.release.card_header import render_header, stated_numbers
 from twinset.release.markdown import bullets, code, plain

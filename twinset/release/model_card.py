@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from twinset.privacy.statement.belief import belief_sentence
-from twinset.privacy.statement.guarantee import guarantee
+from twinset.privacy.statement.guarantee import belief_sentence, guarantee
 from twinset.privacy.statement.ledger import FLAGGED_UNIT, Ledger
 from twinset.release.rendering import template
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from twinset.errors import DAMAGED, InputError
 from twinset.files.limits import read_text
-from twinset.privacy.statement.ledger_schema import format_fault
+from twinset.privacy.statement.ledger import format_fault
 
 LEDGER = "ledger.json"  # of a model folder, and of a checkpoint
 

@@ -22,11 +22,9 @@ import pandas as pd
 from twinset import __version__
 from twinset.errors import InputError
 from twinset.files.atomic import open_as_folder, sha256_file, write_text
-from twinset.privacy.accounting.rounding import up_decimals, up_digits
-from twinset.privacy.statement.belief import belief_sentence
-from twinset.privacy.statement.guarantee import Guarantee, guarantee
-from twinset.privacy.statement.ledger import Ledger
-from twinset.privacy.statement.ledger_schema import FORMAT_VERSION
+from twinset.privacy.accounting.accountant import up_decimals, up_digits
+from twinset.privacy.statement.guarantee import Guarantee, belief_sentence, guarantee
+from twinset.privacy.statement.ledger import FORMAT_VERSION, Ledger
 from twinset.release.card import TwinContents, TwinDescription, render_card
 from twinset.release.rendering import template
 from twinset.table.formats import FORMATS, write_frame, written_names

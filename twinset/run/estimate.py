@@ -33,7 +33,7 @@ from twinset.models.teacher import PHASE as TEACHER_PHASE
 from twinset.models.threads import computing_with, on_free_cores
 from twinset.policies import MechanismParams, make_policy
 from twinset.privacy.clipping import ClippingEngine, Sequences
-from twinset.privacy.clipping.execution import is_out_of_memory
+from twinset.privacy.clipping.engine import is_out_of_memory
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.run.row_processes import writers
 from twinset.sampling.decoding import Request, prompt_states, seconds_of_tokens

@@ -29,8 +29,7 @@ from twinset.policies.adaptive import normalised_over
 from twinset.policies.importance import Importance
 from twinset.policies.selective import MaskedPhase
 from twinset.privacy.accounting.accountant import epsilon
-from twinset.privacy.mechanism.poisson import poisson_batches
-from twinset.privacy.mechanism.randomness import Randomness
+from twinset.privacy.mechanism.randomness import Randomness, poisson_batches
 from twinset.privacy.statement.ledger import Ledger
 from twinset.progress import Progress, Silent
 from twinset.run.finetuning_run import FinetuningRun

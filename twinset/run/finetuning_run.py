@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from twinset.privacy.mechanism.length_bins import LengthBins
+from twinset.privacy.mechanism.counts import LengthBins
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.privacy.mechanism.units import Units
 from twinset.privacy.statement.ledger import Ledger

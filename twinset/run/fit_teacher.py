@@ -8,8 +8,8 @@ from twinset.config.plan import MOST_READ
 from twinset.models.record_states import states_of_records
 from twinset.models.teacher import PHASE, Teacher, Whitening, components_for
 from twinset.privacy.accounting.events import TEACHER, GaussianRelease
-from twinset.privacy.mechanism.poisson import poisson_batches
-from twinset.privacy.mechanism.private_regression import Regressions, fit_regressions
+from twinset.privacy.mechanism.randomness import poisson_batches
+from twinset.privacy.mechanism.vector_sum import Regressions, fit_regressions
 from twinset.run.finetuning_run import FinetuningRun
 from twinset.sampling.twin_model import TwinModel
 from twinset.sampling.untilted_rows import reference_rows

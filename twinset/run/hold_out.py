@@ -13,8 +13,7 @@ import numpy as np
 
 from twinset.files.atomic import write_json
 from twinset.files.limits import read_text
-from twinset.privacy.mechanism.poisson import poisson_batches
-from twinset.privacy.mechanism.randomness import Randomness
+from twinset.privacy.mechanism.randomness import Randomness, poisson_batches
 from twinset.sampling.twin_model import twin_frame
 from twinset.table.formats import write_frame
 from twinset.table.records import Records

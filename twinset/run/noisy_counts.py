@@ -13,8 +13,12 @@ from functools import partial
 import numpy as np
 
 from twinset.privacy.accounting.events import NonPrivateAccess
-from twinset.privacy.mechanism.label_counts import release_label_counts, without_negatives
-from twinset.privacy.mechanism.token_marginals import TokenMarginals, release_token_marginals
+from twinset.privacy.mechanism.counts import (
+    TokenMarginals,
+    release_label_counts,
+    release_token_marginals,
+    without_negatives,
+)
 from twinset.run.finetuning_run import FinetuningRun
 from twinset.run.prompt_choice import nearest_template
 from twinset.sampling.text_lengths import TextLengths

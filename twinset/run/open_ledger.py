@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from twinset.config import RunConfig
 from twinset.config.plan import Plan
 from twinset.policies import POLICIES
-from twinset.privacy.mechanism.privacy_weight import WeightScale
 from twinset.privacy.mechanism.randomness import Randomness
+from twinset.privacy.mechanism.units import WeightScale
 from twinset.privacy.statement.ledger import Ledger, MechanismRun
 from twinset.privacy.statement.wording import caveats
 from twinset.table.label_values import MERGED, OWNER, PROMPT, TABLE

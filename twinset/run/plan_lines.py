@@ -8,8 +8,12 @@ from typing import Any
 
 from twinset.config.plan import Plan
 from twinset.files.environment import run_line
-from twinset.privacy.accounting.group_privacy import group_epsilon, says_something
-from twinset.privacy.accounting.rounding import up_decimals, up_digits
+from twinset.privacy.accounting.accountant import (
+    group_epsilon,
+    says_something,
+    up_decimals,
+    up_digits,
+)
 from twinset.progress import Progress
 from twinset.run.choices import Choice, choices
 from twinset.run.estimate import Estimate

@@ -19,7 +19,7 @@ from twinset.errors import InputError
 from twinset.models.base_model import BaseModel, check_base, load_base, special_token_strings
 from twinset.models.device import check_device
 from twinset.models.nf4 import check_method
-from twinset.privacy.mechanism.privacy_weight import WeightScale
+from twinset.privacy.mechanism.units import WeightScale
 from twinset.progress import Progress, Silent
 from twinset.run.estimate import Speed, usual_tokens
 from twinset.run.hold_out import draw_held_out, held_out_line

@@ -13,7 +13,7 @@ import numpy as np
 from twinset.config import RunConfig
 from twinset.config.plan import Plan
 from twinset.models.base_model import BaseModel, context_length
-from twinset.privacy.mechanism.token_marginals import TokenMarginals
+from twinset.privacy.mechanism.counts import TokenMarginals
 from twinset.progress import Progress
 from twinset.sampling.decoding import attention_span
 from twinset.sampling.twin_model import TwinModel

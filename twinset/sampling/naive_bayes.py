@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from twinset.privacy.mechanism.token_marginals import TokenMarginals
+from twinset.privacy.mechanism.counts import TokenMarginals
 from twinset.sampling.label_tables import as_kept, load_tables, save_tables
 from twinset.sampling.token_tilt import LARGEST, RAREST, likeliest
 

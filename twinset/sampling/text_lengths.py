@@ -12,9 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from twinset.privacy.mechanism.length_bins import LengthBins
-from twinset.privacy.mechanism.simplex import on_simplex
-from twinset.privacy.mechanism.token_marginals import TokenMarginals
+from twinset.privacy.mechanism.counts import LengthBins, TokenMarginals, on_simplex
 from twinset.sampling.label_tables import as_kept, load_tables, save_tables
 from twinset.table.schema import Combination, Schema
 

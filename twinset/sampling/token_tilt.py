@@ -16,8 +16,7 @@ import numpy as np
 import torch
 
 from twinset.models.base_model import context_length
-from twinset.privacy.mechanism.token_marginals import TokenMarginals
-from twinset.privacy.mechanism.token_weights import TokenWeights
+from twinset.privacy.mechanism.counts import TokenMarginals, TokenWeights
 from twinset.sampling.kv_cache import rounded
 from twinset.sampling.label_tables import as_kept, load_tables, save_tables
 from twinset.table.schema import Combination, Schema

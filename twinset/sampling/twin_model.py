@@ -30,7 +30,7 @@ from twinset.models.packed_layers import PackedLinears
 from twinset.models.teacher import Teacher
 from twinset.models.threads import on_free_cores
 from twinset.privacy.accounting.events import GaussianRelease
-from twinset.privacy.mechanism.length_bins import LengthBins
+from twinset.privacy.mechanism.counts import LengthBins
 from twinset.privacy.statement.guarantee import Guarantee, guarantee
 from twinset.privacy.statement.ledger import Ledger
 from twinset.progress import Progress, Silent

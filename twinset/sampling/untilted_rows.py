@@ -14,8 +14,7 @@ from functools import partial
 import numpy as np
 
 from twinset.config import SamplingConfig
-from twinset.privacy.mechanism.token_marginals import TokenMarginals
-from twinset.privacy.mechanism.token_weights import TokenWeights
+from twinset.privacy.mechanism.counts import TokenMarginals, TokenWeights
 from twinset.progress import Progress
 from twinset.sampling.allocation import proportional
 from twinset.sampling.token_tilt import expected_presence, fit_tilt, misfit

@@ -22,7 +22,7 @@ import torch
 from twinset.errors import InputError
 from twinset.files.atomic import synced, write_json
 from twinset.privacy.clipping import Sequences
-from twinset.privacy.mechanism.token_marginals import Text
+from twinset.privacy.mechanism.counts import Text
 from twinset.table.lazy_columns import Labels, LazySequence, some_at_once
 from twinset.table.padding import padded, padded_lengths
 from twinset.table.records import Records

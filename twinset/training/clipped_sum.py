@@ -3,7 +3,7 @@
 Knows neither who chose the batch nor what becomes of the sum. How many units are computed at once
 follows from public facts and a unit's own size, and nothing else. If the rest of the batch decided,
 one more record would change how its neighbours are rounded; see
-`twinset.privacy.clipping.batch_invariance`.
+`twinset.privacy.clipping.models`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from twinset.config.plan import Plan
 from twinset.config.run_config import PHYSICAL_TOKENS
 from twinset.models.device import GPU_TOKENS, device_of, is_cpu
 from twinset.privacy.clipping import ClippingEngine, Scale, UnitReport
-from twinset.privacy.clipping.batch_invariance import BatchShape
-from twinset.privacy.clipping.execution import is_out_of_memory
+from twinset.privacy.clipping.engine import is_out_of_memory
+from twinset.privacy.clipping.models import BatchShape
 from twinset.table.padding import batches_of_one_length
 from twinset.table.tokenization import TokenisedRecords
 

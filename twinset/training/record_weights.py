@@ -23,7 +23,7 @@ from twinset.files.limits import SMALL, read_text
 from twinset.models.base_model import BaseModel, load_base
 from twinset.models.perplexity import nats_per_token
 from twinset.models.precision import frozen_dtype
-from twinset.privacy.mechanism.privacy_weight import WeightScale, nearest_shares
+from twinset.privacy.mechanism.units import WeightScale, nearest_shares
 from twinset.progress import Progress
 from twinset.table.columns import text_cells
 from twinset.table.formats import read_frame

@@ -23,7 +23,7 @@ from twinset.files.atomic import CHECKSUMS, cache_dir, write_json
 from twinset.files.checkpoints import Checkpoint, Checkpoints, save_state
 from twinset.models.device import CPU
 from twinset.privacy.accounting.events import Event
-from twinset.privacy.mechanism.token_marginals import TokenMarginals
+from twinset.privacy.mechanism.counts import TokenMarginals
 from twinset.privacy.statement.ledger import Ledger
 from twinset.privacy.statement.wording import SPENT
 from twinset.progress import Progress

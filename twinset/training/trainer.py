@@ -16,7 +16,7 @@ from twinset.models.base_model import BaseModel
 from twinset.models.device import device_of
 from twinset.models.lora import merged, trainable
 from twinset.models.precision import execution, frozen_dtype, fuse, is_batch_invariant
-from twinset.privacy.clipping.batch_invariance import BatchShape
+from twinset.privacy.clipping.models import BatchShape
 from twinset.progress import Progress
 
 NOT_BATCH_INVARIANT = (

@@ -16,15 +16,14 @@ from tests.helpers.pages import Page, all_elements, answers, one
 from tests.helpers.reported import audit, bare, evaluation, everything_in, with_twin
 from twinset import __version__
 from twinset.errors import InputError
+from twinset.privacy.accounting.accountant import up_decimals
 from twinset.privacy.accounting.events import (
     GaussianRelease,
     IndividualGaussian,
     SubsampledGaussian,
 )
-from twinset.privacy.accounting.rounding import up_decimals
-from twinset.privacy.mechanism.privacy_weight import WeightScale
-from twinset.privacy.statement.belief import belief_sentence
-from twinset.privacy.statement.guarantee import guarantee
+from twinset.privacy.mechanism.units import WeightScale
+from twinset.privacy.statement.guarantee import belief_sentence, guarantee
 from twinset.table.formats import write_frame
 
 EVIL = "<script>alert(1)</script>]]>\"'&<img src=x onerror=alert(1)></style></textarea>{{7*7}}"

@@ -31,8 +31,7 @@ import numpy as np
 import torch
 
 from twinset.privacy.mechanism.chacha20 import ChaCha20
-from twinset.privacy.mechanism.exact_gaussian import ExactPair
-from twinset.privacy.mechanism.gaussian import WORD_BITS
+from twinset.privacy.mechanism.noise import WORD_BITS, ExactPair
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -1,13 +1,25 @@
-"""Whose data are protected together: each record by itself, or all records of one owner.
+"""Whose data are protected together, and how much: units and their privacy weights.
 
-Knows owners by numbers, and no text.
+`Units` knows each record by itself, or all records of one owner, by numbers and without any text.
+`WeightScale` says how a record's privacy weight follows from what the base model thinks of its
+text. Its numbers are public constants, fitted on public texts. The weight is a function of the
+record alone. That, and not its wisdom, is what a guarantee rests on.
 """
 
 from __future__ import annotations
 
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 
 from twinset.privacy.mechanism.randomness import KeyStream
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Units:
@@ -47,3 +59,87 @@ class Units:
             records = np.sort(records[ranks[: self._most]])
         found: list[int] = records.tolist()
         return found
+
+
+STATED_WEIGHTS = (1.0, 0.75, 0.5, 0.25, 0.0)  # for which ε is stated
+
+
+@dataclass(frozen=True)
+class WeightScale:
+    """ρ rises linearly from 0 at `low` to 1 at `high`, and stays there.
+
+    Args:
+        base_model: whose nats per token are meant.
+        low: nats per token, end of text included.
+        high: likewise, above `low`.
+        origin: which public texts the constants were fitted on, and how.
+        shares: of these texts, by the nearest of `STATED_WEIGHTS`; they add up to 1.
+
+    Raises:
+        ValueError: the numbers make no scale.
+    """
+
+    base_model: str
+    low: float
+    high: float
+    origin: str
+    shares: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse what is no scale."""
+        if not all(isinstance(t, str) and t.strip() for t in (self.base_model, self.origin)):
+            raise ValueError("weight scale: base_model and origin must be texts")
+        if not (_number(self.low) and _number(self.high) and 0 <= self.low < self.high):
+            raise ValueError("weight scale: needs 0 <= low < high, both finite")
+        one_each = len(self.shares) == len(STATED_WEIGHTS) and all(map(_number, self.shares))
+        if not one_each or min(self.shares) < 0 or not math.isclose(sum(self.shares), 1.0):
+            raise ValueError("weight scale: shares must be five numbers that add up to 1")
+
+    def weights(self, nats: Tensor) -> Tensor:
+        """(N,) nats per token → (N,) privacy weights; what is not finite is most private.
+
+        >>> import torch
+        >>> scale = WeightScale("m", 2.0, 4.0, "made up", (0.2,) * 5)
+        >>> scale.weights(torch.tensor([1.0, 2.5, 9.0, float("nan")])).tolist()
+        [0.0, 0.25, 1.0, 1.0]
+        """
+        rho = (nats - self.low) / (self.high - self.low)
+        return rho.nan_to_num(nan=1.0, posinf=1.0).clamp(0.0, 1.0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON."""
+        return asdict(self) | {"shares": list(self.shares)}
+
+    @classmethod
+    def from_dict(cls, data: Any) -> WeightScale:
+        """Rebuild a scale from `to_dict`'s output.
+
+        Raises:
+            ValueError: a field is missing, unknown or of the wrong type.
+        """
+        names = {f.name for f in fields(cls)}
+        if not isinstance(data, Mapping) or set(data) != names:
+            raise ValueError(f"weight scale: must have the fields {', '.join(sorted(names))}")
+        if not isinstance(data["shares"], Sequence):
+            raise ValueError("weight scale: shares must be a list")
+        return cls(**{**data, "shares": tuple(data["shares"])})
+
+
+def nearest_shares(weights: Tensor) -> tuple[float, ...]:
+    """Return the share of weights that lie nearest to each of `STATED_WEIGHTS`.
+
+    >>> import torch
+    >>> nearest_shares(torch.tensor([0.0, 0.1, 0.5, 1.0]))
+    (0.25, 0.0, 0.25, 0.0, 0.5)
+    """
+    import torch
+
+    stated = torch.tensor(STATED_WEIGHTS, dtype=torch.float64)
+    nearest = (weights.double()[:, None] - stated).abs().argmin(1)
+    counts = torch.bincount(nearest, minlength=len(STATED_WEIGHTS))
+    return tuple((counts.double() / len(weights)).tolist())
+
+
+def _number(value: Any) -> bool:
+    largest = sys.float_info.max  # a JSON number may be larger
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= largest

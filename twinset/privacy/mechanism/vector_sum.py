@@ -1,6 +1,13 @@
-"""A noisy sum of one bounded vector a unit, added up in whole numbers: exact, in any order."""
+"""Noisy sums of one bounded vector a unit, and regressions that such sums fit.
+
+`VectorSum` adds up in whole numbers: exact, in any order. `fit_regressions` fits logistic
+regressions on vectors of public origin, all together, by noisy gradients.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -56,3 +63,126 @@ class VectorSum:
 
         noisy = torch.from_numpy(self._sum.astype(np.float64) / UNIT_STEPS)
         return add_gaussian_(noisy, noise_multiplier, randomness).numpy()
+
+
+Weights = list[np.ndarray]
+UNITS_AT_ONCE = 512
+
+
+@dataclass(frozen=True)
+class Regressions:
+    """A regressions, one for each attribute, on the same N records; vectors of about length one.
+
+    Args:
+        vectors: for each attribute (N, d) float64. A record's are a function of it alone, and of
+            what is public or was released before.
+        labels: for each attribute (N,) class of each record.
+        classes: for each attribute how many there are, K.
+        units: records of each unit, at least one; of an owner those that take part.
+        expected: number of units, public: where they were drawn by chance, their mean.
+    """
+
+    vectors: Sequence[np.ndarray]
+    labels: Sequence[np.ndarray]
+    classes: Sequence[int]
+    units: Sequence[Sequence[int]]
+    expected: float
+
+
+@dataclass(frozen=True)
+class Descent:
+    """How the regressions are fitted: full-batch gradient descent, the last third averaged.
+
+    Args:
+        steps: T.
+        max_grad_norm: C, of a unit's gradient of all regressions together.
+        learning_rate: the highest; where noise is large for so few units, a smaller one.
+        momentum: of the gradient.
+    """
+
+    steps: int = 40
+    max_grad_norm: float = 0.5
+    learning_rate: float = 10.0
+    momentum: float = 0.9
+
+    def rate(self, units: float, noise_multiplier: float) -> float:
+        """Return the learning rate: a step of noise must not undo what many steps found.
+
+        >>> Descent().rate(2500, 2.0), Descent().rate(2500, 8.0)
+        (10.0, 3.125)
+        """
+        return min(self.learning_rate, units / (100 * max(noise_multiplier, 1e-9)))
+
+
+def fit_regressions(
+    data: Regressions,
+    noise_multiplier: float,
+    randomness: Randomness,
+    descent: Descent = Descent(),
+) -> Weights:
+    """Fit all regressions with noise; return the (K, d) weights of each.
+
+    Guarantee: each of T steps is a `VectorSum` of one clipped gradient a unit, released with noise
+    multiplier σ√T; a unit's gradient depends on its own records and on earlier releases. Gaussian
+    releases compose as one whose σ⁻² is the sum of theirs, also where later ones depend on earlier
+    ones (Dong, Roth and Su 2019, corollary 3.3), so that all of it is one Gaussian release of
+    multiplier σ, for adding or removing one unit. The expected number of units, with which the step
+    size is chosen, is taken as public; how many there are is not used. What the weights are used
+    for is post-processing.
+
+    Args:
+        data: vectors and labels.
+        noise_multiplier: σ, of all steps together.
+        randomness: its noise streams are used.
+        descent: how they are fitted.
+    """
+    sizes = [(k, x.shape[1]) for k, x in zip(data.classes, data.vectors, strict=True)]
+    length, count = sum(k * d for k, d in sizes), max(1.0, data.expected)
+    weights, speed, mean = np.zeros(length), np.zeros(length), np.zeros(length)
+    sigma = noise_multiplier * descent.steps**0.5
+    rate = descent.rate(count, noise_multiplier)
+    first = 2 * descent.steps // 3
+    for step in range(descent.steps):
+        total = VectorSum(length)
+        for start in range(0, len(data.units), UNITS_AT_ONCE):
+            units = data.units[start : start + UNITS_AT_ONCE]
+            total.add(_gradients(data, units, _split(weights, sizes)) / descent.max_grad_norm)
+        noisy = total.release(sigma, randomness)
+        speed = descent.momentum * speed + noisy * descent.max_grad_norm / count
+        weights = weights - rate * speed
+        mean += weights * (step >= first) / (descent.steps - first)
+    return _split(mean, sizes)
+
+
+def _gradients(data: Regressions, units: Sequence[Sequence[int]], weights: Weights) -> np.ndarray:
+    """Return the mean gradient (U, Σ K·d) of each unit's records.
+
+    Products are sums along each record's own row: a matrix product would round a record's by how
+    many others there are.
+    """
+    records = np.fromiter((record for unit in units for record in unit), np.int64)
+    each = np.array([len(unit) for unit in units])
+    parts = []
+    for x, y, w in zip(data.vectors, data.labels, weights, strict=True):
+        rows = x[records]
+        scores = np.stack([(rows * row).sum(1) for row in w], 1)
+        errors = _softmax(scores) - (y[records, None] == np.arange(len(w)))
+        parts.append((errors[:, :, None] * rows[:, None]).reshape(len(records), -1))
+    together = np.concatenate(parts, 1)
+    if len(records) > len(units):
+        together = np.add.reduceat(together, np.cumsum(each) - each)
+    return together / each[:, None]
+
+
+def _softmax(scores: np.ndarray) -> np.ndarray:
+    """Return probabilities (n, K)."""
+    odds = np.exp(scores - scores.max(1, keepdims=True))
+    found: np.ndarray = odds / odds.sum(1, keepdims=True)
+    return found
+
+
+def _split(flat: np.ndarray, sizes: Sequence[tuple[int, int]]) -> Weights:
+    """Return the matrices that lie behind one another in `flat`."""
+    ends = np.cumsum([k * d for k, d in sizes])[:-1]
+    parts = np.split(flat, ends)
+    return [part.reshape(size) for part, size in zip(parts, sizes, strict=True)]

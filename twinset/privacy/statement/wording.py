@@ -9,9 +9,8 @@ import math
 import re
 from dataclasses import dataclass
 
-from twinset.privacy.accounting.group_privacy import says_something
-from twinset.privacy.accounting.rounding import up_decimals, up_digits
-from twinset.privacy.mechanism.privacy_weight import WeightScale
+from twinset.privacy.accounting.accountant import says_something, up_decimals, up_digits
+from twinset.privacy.mechanism.units import WeightScale
 from twinset.privacy.statement.ledger import FLAGGED_UNIT, OWNER_UNIT, UNIT, Ledger
 from twinset.privacy.statement.theorems import THEOREMS
 

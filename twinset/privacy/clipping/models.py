@@ -1,17 +1,36 @@
-"""Exact clipping for causal language models: each token is predicted from those before it."""
+"""Exact clipping of the two kinds of model that are trained, and a check of their arithmetic.
+
+`ClippingEngine` clips causal language models, where each token is predicted from those before it.
+`ClassifierClipping` clips encoders of the BERT family with one label a row. `batch_interference`
+measures, on made-up tokens, whether a unit's gradient is the same to the bit whatever stands next
+to it in a batch.
+
+A kernel chooses its blocks by the shape of what it multiplies, and rounds each row accordingly. In
+bfloat16, one record more in a physical batch would change every other's gradient by percents of C,
+which no theorem covers. At a constant shape the arithmetic of each row is the same, wherever it
+stands. So all physical batches of units of one size have one shape (filler makes up what is
+missing), and products over tokens of several units come in pieces of one size. The check holds the
+machine to that, shape by shape.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import pad
+from torch.nn.functional import cross_entropy, pad
 
-from twinset.privacy.clipping.engine import UnitClipping, UnitReport
-from twinset.privacy.clipping.execution import FAST, Execution
+from twinset.privacy.clipping.engine import (
+    FAST,
+    Execution,
+    UnitClipping,
+    UnitReport,
+    is_out_of_memory,
+)
+from twinset.privacy.clipping.gradient_uses import accumulation_dtype
 from twinset.privacy.clipping.hooks import UnsupportedModule
 from twinset.privacy.clipping.output_head import HeadUse, TokenNLL, piece_of, whole_pieces
 
@@ -199,3 +218,150 @@ class ClippingEngine(UnitClipping):
             self.close()
             name = type(model).__name__
             raise UnsupportedModule(f"{name} scales or shifts its logits, which is not supported")
+
+
+@dataclass(frozen=True)
+class LabelledRows:
+    """B units of K labelled rows, right-padded to T tokens; unit i owns rows i·K … i·K+K-1.
+
+    Args:
+        input_ids: (B·K, T) token ids.
+        attention_mask: (B·K, T) true where a token is no padding.
+        labels: (B·K,) class of each row.
+        per_unit: K.
+    """
+
+    input_ids: Tensor
+    attention_mask: Tensor
+    labels: Tensor
+    per_unit: int = 1
+
+    @property
+    def units(self) -> int:
+        """B, the number of units."""
+        return len(self.labels) // self.per_unit
+
+
+class ClassifierClipping(UnitClipping):
+    """Exact clipping of whole units for an encoder with a classification head.
+
+    Guarantee: that of `UnitClipping`; a unit's loss is the mean cross-entropy of its rows.
+
+    Args:
+        model: a sequence classifier of the BERT family, put in evaluation mode: no dropout.
+        max_grad_norm: C; `math.inf` only for runs without privacy.
+        execution: memory against time, and number formats.
+
+    Raises:
+        UnsupportedModule: a trained parameter lives in a module that has no rule.
+    """
+
+    def __init__(self, model: nn.Module, max_grad_norm: float, execution: Execution = FAST) -> None:
+        super().__init__(model, max_grad_norm, execution, rows_only=True)
+        tables = [m for name, m in model.named_modules() if name.endswith("position_embeddings")]
+        padding = tables[0].padding_idx if tables else None
+        self._first_position = 0 if padding is None else int(padding) + 1  # as in RoBERTa
+
+    def add(self, rows: LabelledRows, limits: Tensor | None = None) -> UnitReport:
+        """Add the clipped gradients of B units to `sums`; limits (B,) as in `ClippingEngine`."""
+
+        def forward() -> Tensor:
+            logits = self._logits(rows)
+            losses = cross_entropy(logits, rows.labels.to(logits.device), reduction="none")
+            return losses.view(rows.units, rows.per_unit).mean(1)
+
+        return self._clip(rows.units, rows.input_ids.shape, forward, limits)
+
+    def _logits(self, rows: LabelledRows) -> Tensor:
+        """(R, T) → (R, classes). Positions and types are given per row: none is shared by rows."""
+        device = self.parameters[0].device
+        ids = rows.input_ids.to(device)
+        positions = torch.arange(ids.shape[1], device=ids.device) + self._first_position
+        with self._execution.casting(ids.device):
+            logits: Tensor = self._model(
+                input_ids=ids,
+                attention_mask=rows.attention_mask.to(device),
+                position_ids=positions.expand(*ids.shape),
+                token_type_ids=torch.zeros_like(ids),
+            ).logits
+        return logits.to(accumulation_dtype(logits))
+
+
+SUM_ROUNDING = 1e-4  # of C: sums are float32, and their order is the batch's
+LITTLE = 1e-9  # of C: what others may add where one unit's part of the sum is looked at
+
+
+class BatchShape(NamedTuple):
+    """B units of K rows of T tokens."""
+
+    units: int
+    per_unit: int
+    tokens: int
+
+
+def batch_interference(
+    engine: ClippingEngine, vocabulary: int, shapes: Sequence[BatchShape]
+) -> float:
+    """Return by how much others changed a unit's gradient, of C, at worst; 0 is not by a bit.
+
+    Each shape is computed twice: the second time the units stand elsewhere, a third of them are
+    others, and a third filler.
+
+    Args:
+        engine: over the model as it is to be trained, in its precision. Its sums are left at zero.
+        vocabulary: number of token ids that may be drawn.
+        shapes: that physical batches will have.
+    """
+    generator = torch.Generator().manual_seed(0)
+    found = [_that_fits(engine, vocabulary, shape, generator) for shape in shapes]
+    engine.zero()
+    return max(found, default=0.0)
+
+
+def _that_fits(
+    engine: ClippingEngine, vocabulary: int, shape: BatchShape, generator: torch.Generator
+) -> float:
+    """Look at a shape, or where memory is short at what a run then makes of it: half the units."""
+    while True:
+        try:
+            return _interference(engine, vocabulary, shape, generator)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            if shape.units == 1 and not engine.checkpoint_layers():
+                raise
+        shape = shape._replace(units=max(1, shape.units // 2))
+
+
+def _interference(
+    engine: ClippingEngine, vocabulary: int, shape: BatchShape, generator: torch.Generator
+) -> float:
+    units, per_unit, tokens = shape
+    ids = torch.randint(vocabulary, (2 * units, per_unit, tokens), generator=generator)
+    filler = units // 3
+    order = torch.randperm(units, generator=generator)[: units - filler]  # who stays, and where
+    others = order[: units // 3]  # whose place a stranger takes
+    second = torch.where(torch.isin(order, others), order + units, order)
+    one = int(order[-1])  # stays, so its part of the sum does
+    norms, part = _clipped(engine, ids[:units], one, shape)
+    again, part_again = _clipped(engine, ids[second], len(order) - 1, shape)
+    stays = second < units
+    norms, again = norms.cpu(), again.cpu()
+    worst = (norms[order[stays]] - again[stays]).abs().max() / engine.max_grad_norm
+    moved = float((part - part_again).norm()) / engine.max_grad_norm
+    return max(float(worst), moved if moved > SUM_ROUNDING else 0.0)
+
+
+def _clipped(
+    engine: ClippingEngine, ids: Tensor, one: int, shape: BatchShape
+) -> tuple[Tensor, Tensor]:
+    """Return (B,) norms, and the sum to which all units but one add next to nothing."""
+    mask = torch.ones_like(ids, dtype=torch.bool)
+    mask[:, :, : max(1, shape.tokens // 4)] = False  # as behind a prompt
+    limits = torch.full((len(ids),), LITTLE * engine.max_grad_norm)
+    limits[one] = engine.max_grad_norm
+    engine.zero()
+    rows, mask = (x.flatten(0, 1) for x in (ids, mask))
+    batch = Sequences(rows, mask, shape.per_unit).filled(shape.units)
+    report = engine.add(batch, lambda means, counts: means.sum(1), limits)
+    return report.norms, torch.cat([total.flatten().double() for total in engine.sums])

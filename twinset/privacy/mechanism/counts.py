@@ -1,0 +1,406 @@
+"""Noisy counts: records of each label combination, texts with a token or of a length.
+
+`release_label_counts` counts labels, and `without_negatives` and `proportional_rows` make rows'
+proportions of them. `release_token_marginals` counts, for each label value, texts that have a token
+(`TokenWeights`) and texts of a length (`LengthBins`), all at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from twinset.privacy.accounting.events import LABEL_COUNTS, TOKEN_MARGINALS, GaussianRelease
+from twinset.privacy.mechanism.noise import GaussianGrid
+from twinset.privacy.mechanism.randomness import Randomness
+from twinset.privacy.mechanism.vector_sum import VectorSum
+
+
+def on_simplex(counts: np.ndarray) -> np.ndarray:
+    """Return the shares (B,), 0 or more and together 1, nearest to those of noisy counts (B,).
+
+    Of counts of 0 and less in all, equal shares (Duchi et al. 2008).
+
+    >>> on_simplex(np.array([60.0, 50.0, -10.0])).round(2)
+    array([0.55, 0.45, 0.  ])
+    """
+    total = float(counts.sum())
+    if total <= 0:
+        return np.full(len(counts), 1 / len(counts))
+    shares = counts / total
+    falling = np.sort(shares)[::-1]
+    surplus = (falling.cumsum() - 1) / np.arange(1, len(counts) + 1)
+    level = surplus[np.flatnonzero(falling > surplus)[-1]]
+    found: np.ndarray = np.maximum(shares - level, 0.0)
+    return found
+
+
+Combination = TypeVar("Combination", bound=Hashable)
+
+
+def release_label_counts(
+    labels: Sequence[Combination],
+    combinations: Sequence[Combination],
+    noise_multiplier: float,
+    randomness: Randomness,
+    most: int = 1,
+) -> tuple[tuple[int, ...], GaussianRelease]:
+    """Count the records of every public combination, and add N(0, σ²m²) to each count.
+
+    They are whole numbers, below 0 too: `without_negatives` makes rows' proportions of them.
+
+    Guarantee: adding or removing one unit of at most m of the records that are counted changes the
+    counts by at most m in L2 norm (if all have one label), so that this is one Gaussian release
+    of multiplier σ, as computed: what leaves is the whole number nearest to count + σm · Z for a
+    real Gaussian Z (`noise`), and no other bit of it. Combinations that no record has get
+    noise too; leaving them out would reveal them. The set of combinations itself is taken as
+    public.
+
+    Args:
+        labels: one combination per record that is counted.
+        combinations: all public combinations, distinct.
+        noise_multiplier: σ.
+        randomness: its first noise stream is used.
+        most: m.
+
+    Returns:
+        The noisy counts, in the order of `combinations`, and the event to record.
+
+    Raises:
+        ValueError: a label is not in the public set (its value is not shown), or that set is empty
+            or holds a combination twice.
+    """
+    event = GaussianRelease(noise_multiplier, LABEL_COUNTS)
+    public = set(combinations)
+    if not public or len(public) < len(combinations):
+        raise ValueError("the public label combinations must be distinct, and at least one")
+    for row, label in enumerate(labels, start=1):
+        if label not in public:
+            raise ValueError(f"row {row} has a label outside the public set of combinations")
+    counts = Counter(labels)
+    noisy = np.array([counts[combination] for combination in combinations], dtype=np.float64)
+    grid = GaussianGrid(randomness.noise[0], randomness.refinement[0])
+    grid.add(noisy, noise_multiplier * most, step=1.0)
+    return tuple(int(count) for count in noisy), event
+
+
+def without_negatives(noisy_counts: Sequence[int]) -> tuple[int, ...]:
+    """Return whole numbers, 0 or more and as many in all, nearest to noisy counts.
+
+    Were those below 0 set to 0 alone, combinations that no record has would have, in the mean, more
+    than none, and others less than their share. Of 0 and less in all, each is 1.
+
+    Guarantee: post-processing of counts already released.
+
+    >>> without_negatives((60, 50, -10)), without_negatives((7, 0)), without_negatives((-1, 1))
+    ((55, 45, 0), (7, 0), (1, 1))
+    """
+    total = sum(noisy_counts)
+    if min(noisy_counts) >= 0 < total:
+        return tuple(noisy_counts)
+    if total <= 0:
+        return (1,) * len(noisy_counts)
+    return proportional_rows(on_simplex(np.array(noisy_counts, float)).tolist(), total)
+
+
+def proportional_rows(noisy_counts: Sequence[float], rows: int) -> tuple[int, ...]:
+    """Share out exactly `rows` rows in proportion, by largest remainder (earlier wins a tie).
+
+    Guarantee: post-processing of counts already released.
+
+    >>> proportional_rows((5.0, 3.0, 2.0), 7)
+    (4, 2, 1)
+    """
+    finite = all(math.isfinite(count) and count >= 0 for count in noisy_counts)
+    if rows < 0 or not finite or not any(noisy_counts):
+        raise ValueError("need counts of at least 0, one of them above 0, and at least 0 rows")
+    exact = [Fraction(count) for count in noisy_counts]  # so that the shares never exceed `rows`
+    total = sum(exact)
+    quotas = [rows * count / total for count in exact]
+    shares = [math.floor(quota) for quota in quotas]
+    by_remainder = sorted(range(len(quotas)), key=lambda i: shares[i] - quotas[i])
+    for i in by_remainder[: rows - sum(shares)]:
+        shares[i] += 1
+    return tuple(shares)
+
+
+SHORTEST, BINS = 4, 14  # tokens at which the second bin begins; bins of texts that end
+
+
+@dataclass(frozen=True)
+class LengthBins:
+    """Bins of about equal ratio, and one of texts that go on past the longest.
+
+    Args:
+        longest: tokens that are kept of a text; public.
+        end: id of the token that a text ends with which was kept whole.
+    """
+
+    longest: int
+    end: int
+
+    @cached_property
+    def edges(self) -> np.ndarray:
+        """(B,) least length of each bin; the last bin is of texts that do not end.
+
+        >>> LengthBins(64, end=0).edges.tolist()
+        [1, 4, 5, 6, 8, 9, 12, 14, 18, 22, 27, 34, 42, 52, 64]
+        """
+        ends = np.geomspace(min(SHORTEST, self.longest), self.longest, BINS)
+        return np.unique([1, *ends.round().astype(np.int64)])
+
+    def __len__(self) -> int:
+        return len(self.edges)
+
+    def of(self, ids: Sequence[int]) -> int:
+        """Return the number of the bin that a text lies in.
+
+        >>> bins = LengthBins(64, end=0)
+        >>> [bins.of(text) for text in ([0], [7] * 12 + [0], [7] * 64)]
+        [0, 6, 14]
+        """
+        ends = len(ids) > 0 and ids[-1] == self.end
+        if not ends:
+            return len(self) - 1
+        last_whole = max(0, len(self) - 2)
+        return min(last_whole, int(np.searchsorted(self.edges, max(1, len(ids) - 1), "right")) - 1)
+
+    @cached_property
+    def means(self) -> np.ndarray:
+        """(B,) mean length of each bin, as `draw` returns them.
+
+        >>> LengthBins(64, end=0).means[[0, 1, -1]].tolist()
+        [2.0, 4.0, 64.0]
+        """
+        return np.append((self.edges[:-1] + self.edges[1:] - 1) / 2, float(self.longest))
+
+    def draw(self, number: int, rng: np.random.Generator) -> int:
+        """Return a length of a bin; `longest` of the last."""
+        if number == len(self) - 1:
+            return self.longest
+        return int(rng.integers(self.edges[number], self.edges[number + 1]))
+
+
+COMMON = 0.01  # share of texts; a token of more is counted for less, as its count is known anyway
+RARE = 0.003  # one of less, as no noise that can be afforded would leave its count readable
+LEAST = 0.25  # of a rare one: private texts may have it more often than a model expects
+
+
+@dataclass(frozen=True)
+class TokenWeights:
+    """Weights of tokens, and the length that the vector of a text's weights may have.
+
+    All of it must be public, or have been released before: noise is measured in it.
+
+    Args:
+        weights: (V,) float64 of at most 1; 0: the token is not counted.
+        bound: a text whose vector is longer counts for less, all of its tokens alike.
+    """
+
+    weights: np.ndarray
+    bound: float
+
+    @classmethod
+    def equal(cls, vocabulary: int, end: int) -> TokenWeights:
+        """Return weights of 1, of texts of any length: of counts without noise.
+
+        >>> TokenWeights.equal(4, end=0).of([3, 1, 3, 0])
+        (array([1, 3]), 1.0)
+        """
+        weights = np.ones(vocabulary)
+        weights[end] = 0
+        return cls(weights, np.inf)
+
+    @classmethod
+    def from_frequencies(cls, frequencies: np.ndarray, end: int) -> TokenWeights:
+        """Return weights for texts that have tokens about this often.
+
+        The noise on a count is proportional to the bound over the token's weight, and a token of
+        frequency f adds f · weight² to the squared bound. So common tokens, which are counted far
+        above the noise, and rare ones, whose counts it hides, make way for those between.
+
+        Args:
+            frequencies: (V,) share of texts that have a token, of rows of a public model.
+            end: token that every text may end with; it is not counted.
+        """
+        shares = np.maximum(frequencies, RARE * LEAST**2)
+        weights = np.minimum(1.0, np.minimum((shares / RARE) ** 0.5, (COMMON / shares) ** 0.25))
+        weights[end] = 0
+        return cls(weights, max(1.0, float(frequencies @ weights**2) ** 0.5))
+
+    def of(self, ids: Sequence[int]) -> tuple[np.ndarray, float]:
+        """Return the distinct tokens (k,) of a text that are counted, and what it counts for."""
+        found = np.unique(np.asarray(ids, np.int64))
+        found = found[self.weights[found] > 0]
+        length = float(np.square(self.weights[found]).sum()) ** 0.5
+        return found, min(1.0, self.bound / max(length, 1e-300))
+
+
+COUNTS, LENGTHS = "", "lengths-"  # names of arrays in a file, before an attribute's number
+LENGTH_WEIGHT = 1.0  # what a text's length counts for, beside tokens of at most as much
+
+
+@dataclass(frozen=True)
+class TokenMarginals:
+    """Released counts.
+
+    Args:
+        counts: for each attribute (K, V) texts with a label value and a token, with noise.
+        deviation: of the noise on counts of tokens of weight 1.
+        units: how many were counted, taken as public.
+        weights: what each token counted.
+        lengths: for each attribute (K, B) texts with a label value and a length, with noise of
+            `deviation`; none: lengths were not counted.
+    """
+
+    counts: Sequence[np.ndarray]
+    deviation: float
+    units: int
+    weights: TokenWeights
+    lengths: Sequence[np.ndarray] = ()
+
+    @property
+    def noise(self) -> np.ndarray:
+        """Standard deviation (V,) of the noise on each token's counts; inf: it is not counted."""
+        return _over(np.full(len(self.weights.weights), self.deviation), self.weights, np.inf)
+
+    def save(self, path: Path) -> None:
+        """Write what was released, exactly."""
+        arrays = {f"{COUNTS}{number}": counts for number, counts in enumerate(self.counts)}
+        arrays |= {f"{LENGTHS}{number}": each for number, each in enumerate(self.lengths)}
+        np.savez(
+            path,
+            deviation=self.deviation,
+            units=self.units,
+            weights=self.weights.weights,
+            bound=self.weights.bound,
+            **arrays,  # type: ignore[arg-type]
+        )
+
+    @classmethod
+    def load(cls, path: Path) -> TokenMarginals:
+        """Read what `save` wrote."""
+        with np.load(path, allow_pickle=False) as kept:
+            weights = TokenWeights(kept["weights"], float(kept["bound"]))
+            deviation, units = float(kept["deviation"]), int(kept["units"])
+            return cls(_series(kept, COUNTS), deviation, units, weights, _series(kept, LENGTHS))
+
+
+def _series(kept: Any, kind: str) -> list[np.ndarray]:
+    """Return the arrays of a kind, by their numbers."""
+    names = [f"{kind}{number}" for number in range(len(kept.files))]
+    return [kept[name] for name in names if name in kept.files]
+
+
+Text = tuple[Sequence[int], Sequence[int]]  # token ids, and the number of each attribute's value
+
+
+def release_token_marginals(
+    units: Iterable[Sequence[Text]],
+    values: Sequence[int],
+    weights: TokenWeights,
+    noise_multiplier: float,
+    randomness: Randomness,
+    bins: LengthBins | None = None,
+) -> tuple[TokenMarginals, GaussianRelease | None]:
+    """Count, for each attribute, the texts (K, V) that have a label value and a token, with noise.
+
+    And, in the same release, those (K, B) that have a label value and a length.
+
+    Guarantee: one Gaussian release of multiplier σ (`VectorSum`), for adding or removing one unit.
+    A unit adds the mean of its texts' vectors, whose tokens count as much as their weights; counts
+    are divided by these afterwards. Sets of tokens, label values and bins, and the weights, are
+    public.
+
+    Args:
+        units: the texts of each unit, at least one.
+        values: number of label values K of each attribute.
+        weights: of V tokens, with a bound that is finite.
+        noise_multiplier: σ; 0: no noise, no event and no guarantee.
+        randomness: its noise streams are used.
+        bins: of lengths, B; None: they are not counted.
+    """
+    layout = _Layout.of(values, weights, bins)
+    event = GaussianRelease(noise_multiplier, TOKEN_MARGINALS) if noise_multiplier else None
+    total, number = VectorSum(layout.size), 0
+    for texts in units:
+        number += 1
+        parts = [part for text in texts for part in layout.places(text)]
+        places, where = np.unique(np.concatenate([p for p, _ in parts]), return_inverse=True)
+        added = np.bincount(where, np.concatenate([a for _, a in parts]), len(places))
+        total.add_at(places, added / (layout.longest * len(texts)))
+    noisy = total.release(noise_multiplier, randomness) * layout.longest
+    counts, lengths = layout.tables(noisy)
+    deviation = noise_multiplier * layout.longest
+    return TokenMarginals(counts, deviation, number, weights, lengths), event
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Where a vector has which count: tokens of one attribute after another, then lengths.
+
+    Args:
+        shapes: (K, V) of each attribute, then (K, B) where lengths are counted.
+        offsets: of each of these, and the vector's size.
+        weights: of tokens.
+        bins: of lengths.
+    """
+
+    shapes: Sequence[tuple[int, int]]
+    offsets: np.ndarray
+    weights: TokenWeights
+    bins: LengthBins | None
+
+    @classmethod
+    def of(cls, values: Sequence[int], weights: TokenWeights, bins: LengthBins | None) -> _Layout:
+        shapes = [(count, len(weights.weights)) for count in values]
+        shapes += [(count, len(bins)) for count in values] if bins else []
+        offsets = np.cumsum([0, *(rows * columns for rows, columns in shapes)])
+        return cls(shapes, offsets, weights, bins)
+
+    @property
+    def size(self) -> int:
+        return int(self.offsets[-1])
+
+    @property
+    def attributes(self) -> int:
+        return len(self.shapes) // (2 if self.bins else 1)
+
+    @property
+    def longest(self) -> float:
+        """The longest that a text's vector may be: of all attributes together."""
+        squared = self.weights.bound**2 + (LENGTH_WEIGHT**2 if self.bins else 0.0)
+        return float((self.attributes * squared) ** 0.5)
+
+    def places(self, text: Text) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield for each attribute the places of a text's tokens and length, and what is added."""
+        ids, numbers = text
+        tokens, share = self.weights.of(ids)
+        for offset, (_, columns), value in zip(self.offsets, self.shapes, numbers, strict=False):
+            yield offset + value * columns + tokens, share * self.weights.weights[tokens]
+        if self.bins:
+            offsets, own = self.offsets[self.attributes :], self.bins.of(ids)
+            for offset, value in zip(offsets, numbers, strict=False):
+                place = offset + value * len(self.bins) + own
+                yield np.array([place]), np.array([LENGTH_WEIGHT])
+
+    def tables(self, noisy: np.ndarray) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """Return what was counted of tokens and of lengths, out of a vector of all of it."""
+        parts = np.split(noisy, self.offsets[1:-1])
+        tables = [part.reshape(shape) for part, shape in zip(parts, self.shapes, strict=True)]
+        counts = [_over(each, self.weights, 0.0) for each in tables[: self.attributes]]
+        return counts, [each / LENGTH_WEIGHT for each in tables[self.attributes :]]
+
+
+def _over(numbers: np.ndarray, weights: TokenWeights, uncounted: float) -> np.ndarray:
+    """Return numbers (..., V) divided by weights, and what stands for tokens without weight."""
+    found = np.full_like(numbers, uncounted)
+    return np.divide(numbers, weights.weights, out=found, where=weights.weights > 0)
