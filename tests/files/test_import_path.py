@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.commands import GOOD, ROOT, run_python
-from twinset import distributed as processes
 from twinset.errors import InputError
 from twinset.files import import_path as importpath
 from twinset.models import assets
+from twinset.training import distributed as processes
 from twinset.training.distributed import process_group
 
 PLANTED = "from pathlib import Path\nPath({place!r}).write_text('ran')\nraise ImportError\n"
