@@ -39,7 +39,7 @@ ROOMS = {
         accounting
     """,
     "evaluation": """
-        commands from_python
+        commands papers from_python
         demo first_verdict
         report evaluate base_models
         comparison audit

@@ -1,0 +1,170 @@
+"""Studies: rows are made once, comparisons are paired by seed, and the figures are right."""
+
+import importlib
+import math
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+import torch
+
+from evaluation.papers.lines import exposure, perplexity, read_lines
+from evaluation.papers.study import (
+    Comparison,
+    Study,
+    compare_arms,
+    main,
+    mean_interval,
+    run_study,
+)
+
+PAPERS = ("kerrigan", "adp", "anadp", "sdp", "mattern")
+
+
+@pytest.fixture
+def study():
+    """A study that measures nothing slow, and counts how often it measures."""
+    measured = []
+
+    def measure(arm, seed, data, size):
+        measured.append((arm, seed))
+        return {"perplexity": {"a": 2.0, "b": 4.0}[arm] * (1 + seed), "note": "x"}
+
+    made = Study(
+        name="toy",
+        title="Toy",
+        claim="a is better",
+        files={"lines": "some text"},
+        sizes={name: {"arms": ["a", "b"]} for name in ("tiny", "cpu", "full")},
+        arms=lambda size: size["arms"],
+        load=lambda paths, size: paths["lines"].read_text(),
+        measure=measure,
+        comparisons=[Comparison("perplexity", "a", "b", True, "0.5")],
+        picture="perplexity",
+    )
+    return SimpleNamespace(study=made, measured=measured)
+
+
+def run(study, folder, *more):
+    (folder / "lines.txt").write_text("one\n")
+    given = ["--lines", str(folder / "lines.txt"), "--output", str(folder / "out"), *more]
+    return run_study(study.study, given)
+
+
+def test_rows_are_made_once_and_further_seeds_are_added(study, tmp_path):
+    run(study, tmp_path, "--seeds", "1")
+    rows = run(study, tmp_path, "--seeds", "2")
+    assert study.measured == [("a", 0), ("b", 0), ("a", 1), ("b", 1)]
+    assert len(rows) == 4
+    page = (tmp_path / "out" / "toy-table.md").read_text()
+    assert "| perplexity | a | b | 0.5 \\[0.5, 0.5\\] | 0.5 |" in page
+    assert (tmp_path / "out" / "toy.png").stat().st_size > 1000
+
+
+def test_other_data_are_other_rows(study, tmp_path):
+    run(study, tmp_path, "--seeds", "1")
+    (tmp_path / "other.txt").write_text("two\n")
+    other = ["--lines", str(tmp_path / "other.txt"), "--output", str(tmp_path / "out")]
+    assert len(run_study(study.study, [*other, "--seeds", "1"])) == 2
+    assert len(study.measured) == 4
+
+
+def test_a_missing_file_is_one_line_and_exit_code_2(study, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["toy"])
+    with pytest.raises(SystemExit, match="2"):
+        main(study.study)
+    assert capsys.readouterr().err == "error: --lines: name a file; some text\n"
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([3.0], (3.0, -math.inf, math.inf)),
+        ([1.0, 3.0], (2.0, 2 - 12.7062, 2 + 12.7062)),  # t of one degree of freedom
+        ([0.0, 1.0, 2.0], (1.0, 1 - 4.30265 / 3**0.5, 1 + 4.30265 / 3**0.5)),
+    ],
+)
+def test_intervals_are_students(values, expected):
+    assert mean_interval(values) == pytest.approx(expected, abs=1e-4)
+
+
+def test_seeds_are_paired():
+    """Each seed moves both arms: the difference has no spread, unpaired it would have."""
+    arms = {"a": [1.0, 5.0, 9.0], "b": [0.0, 4.0, 8.0]}
+    rows = [{"arm": a, "seed": s, "x": v} for a, vs in arms.items() for s, v in enumerate(vs)]
+    frame = pd.DataFrame(rows)
+    assert compare_arms(frame, Comparison("x", "a", "b")) == (1.0, 1.0, 1.0)
+    shuffled = frame.assign(seed=[0, 1, 2, 2, 0, 1])  # the control
+    _, low, high = compare_arms(shuffled, Comparison("x", "a", "b"))
+    assert high - low > 10
+
+
+@pytest.fixture(scope="module")
+def uniform_model(tokenizer):
+    """A causal model to which every token is as likely: its perplexity is its vocabulary."""
+    size = len(tokenizer)
+
+    def forward(input_ids):
+        return SimpleNamespace(logits=torch.zeros(*input_ids.shape, size))
+
+    forward.config, forward.device = SimpleNamespace(n_positions=64), torch.device("cpu")
+    return forward, tokenizer
+
+
+def test_the_perplexity_of_a_blind_guess_is_the_vocabulary(uniform_model, tokenizer):
+    assert perplexity(uniform_model, ["some words", "more"]) == pytest.approx(len(tokenizer))
+
+
+def test_exposure_of_what_no_model_knows_is_full_only_for_the_likeliest(uniform_model):
+    """A blind guess prefers secrets of fewer tokens. A model that knows the secret ranks it first.
+
+    The second is the control: it can be told from the first.
+    """
+    causal, tokenizer = uniform_model
+    text = " ID 77"
+    known = tokenizer.encode(text, add_special_tokens=False)
+
+    def knows(input_ids):
+        logits = causal(input_ids).logits
+        for row, ids in enumerate(input_ids.tolist()):
+            for at in range(len(ids) - len(known) + 1):
+                if ids[at : at + len(known)] == known:
+                    for place, token in enumerate(known):
+                        logits[row, at + place - 1, token] = 20.0
+        return SimpleNamespace(logits=logits)
+
+    knows.config, knows.device = causal.config, causal.device
+    full = exposure((knows, tokenizer), "ID {}", 77, 2, 50)
+    assert full == pytest.approx(math.log2(51), abs=0.1)
+    assert exposure(uniform_model, "ID {}", 77, 2, 50) >= 0
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_a_paper_lists_its_arms_and_compares_only_these(paper, capsys):
+    study = importlib.import_module(f"evaluation.papers.{paper}").STUDY
+    run_study(study, ["--dry-run", "--seeds", "2"])
+    listed = capsys.readouterr().out.splitlines()
+    arms = set(study.arms(study.sizes["full"]))
+    assert {arm for one in study.comparisons for arm in (one.ours, one.theirs)} <= arms
+    assert listed[-1] == f"{2 * len(study.arms(study.sizes['cpu']))} rows with 2 seeds"
+
+
+def test_lines_are_read_from_text_and_tables(tmp_path):
+    (tmp_path / "a.txt").write_text("one\n\n two \n")
+    (tmp_path / "b.csv").write_text('text\n"three\nfour"\n')
+    assert read_lines(tmp_path / "a.txt") == ["one", "two"]
+    assert read_lines(tmp_path / "b.csv") == ["three", "four"]
+    assert len(read_lines(tmp_path / "a.txt", 1)) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("paper", ["kerrigan", "adp", "sdp"])
+def test_a_study_of_lines_runs_through_twinset(paper, tmp_path):
+    study = importlib.import_module(f"evaluation.papers.{paper}").STUDY
+    text = "\n".join(f"Row {i} says that the number is {i * 7919 % 1000}." for i in range(200))
+    given = ["--size", "tiny", "--seeds", "1", "--output", str(tmp_path)]
+    for name in study.files:
+        (tmp_path / f"{name}.txt").write_text(text)
+        given += [f"--{name.replace('_', '-')}", str(tmp_path / f"{name}.txt")]
+    rows = run_study(study, given)
+    assert rows["perplexity"].between(1, 400).all()
