@@ -15,12 +15,10 @@ from typing import Any
 import pandas as pd
 
 from evaluation.fidelity import fidelity
-from evaluation.findings import Findings
-from evaluation.limits import RUNS
+from evaluation.findings import RUNS, Findings
+from evaluation.policy_runs import BASELINE_FILE, write_untrained_twin
 from evaluation.private_table import Tables, check_tables, without_overlap
-from evaluation.release import FinishedRun, Release
-from evaluation.twins import Twin, rows_per_label
-from evaluation.untrained_baseline import BASELINE_FILE, untrained_twin
+from evaluation.release import FinishedRun, Release, Twin, rows_per_label
 from evaluation.utility.classifiers import (
     CLASSIFIERS,
     Classifier,
@@ -244,6 +242,6 @@ def _baseline(run: FinishedRun, twin: pd.DataFrame, progress: Progress) -> pd.Da
         if rows_per_label(known, run.schema) in (counts, of_twin):
             return known
     progress.say(f"writing {rows} rows with the base model, without private data")
-    frame = untrained_twin(run.config, run.schema, run.template, counts, progress)
+    frame = write_untrained_twin(run.config, run.schema, run.template, counts, progress)
     write_frame(frame, path)
     return frame

@@ -1,31 +1,120 @@
-"""What an evaluation or an audit found, in the form in which it is stored and drawn.
+"""What an evaluation or an audit found: scores, curves, histograms, and how they are stored.
 
-One flat list of scores, each with its place ("rows" → "twin", "classifier" → "tfidf"), curves and
-histograms for the eye, and notes that nobody should miss. The same for every question, so that
-the report, the terminal and a reader of the JSON need to know one shape. Computes nothing.
+A `Score` is a number with everything needed to read it. `Findings` is one flat list of scores,
+each with its place ("rows" → "twin", "classifier" → "tfidf"), with curves and histograms for the
+eye and notes that every reader should see. Every question has the same shape, so the report, the
+terminal and a reader of the JSON need to know only this one. Nothing here measures anything.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from evaluation.private_output import OWNER_ONLY
-from evaluation.scores import Goal, Score, Where
+from twinset.config.bounds import Bounds
 from twinset.errors import DAMAGED, InputError
 from twinset.files.atomic import write_json
 from twinset.files.limits import read_text
 
-SCHEMA = 1
-_DEEPEST = 10  # of objects in one another, about what was measured
-_LARGEST = 1e100  # of a number, and of a count the next: nothing measured is near
-_MOST = 10**18
 Question = Literal["utility", "fidelity", "leakage"]
+Goal = Literal["maximise", "minimise", "match"]  # match: as near as can be to real rows' value
+# What a value was computed from. Only the twin and its model go into "release alone": that is
+# post-processing of something differentially private and may be published. All else is private.
+Where = Literal["private rows", "release alone"]
 Place = Mapping[str, str]
+
+OWNER_ONLY = 0o600  # who may read and write a file of figures that come from private rows
+Z_95 = 1.959963984540054  # two-sided 95 % quantile of the standard normal
+SCHEMA = 1
+_DEEPEST = 10  # objects within one another, in what a file says about itself
+# Larger values can't come from a measurement. They would only break the page's axes.
+_LARGEST_NUMBER, _LARGEST_COUNT = 1e100, 10**18
+
+# Bounds of options that several commands take.
+RUNS = Bounds(1, 1000)  # of each policy or classifier
+ATTACKED = Bounds(2, 10**8)  # members, and the same number of others
+SECRETS = Bounds(1, 1000)  # of each number of copies
+PLANTED = Bounds(0, 10**5)  # copies of a secret
+LENGTHS = Bounds(1, 18)  # digits of a secret
+CANARIES = Bounds(0, 10**6)
+
+
+@dataclass(frozen=True)
+class Score:
+    """One value with its 95 % interval, the way it should go, its range and its sample size.
+
+    Args:
+        name: the measure.
+        value: what was found.
+        low: lower end of the interval.
+        high: upper end.
+        goal: the way it should go.
+        minimum: least possible value.
+        maximum: greatest possible value. It may be ∞.
+        n: what the interval counts: rows, pairs or runs.
+        where: what it was computed from.
+    """
+
+    name: str
+    value: float
+    low: float
+    high: float
+    goal: Goal
+    minimum: float
+    maximum: float
+    n: int
+    where: Where = "private rows"
+
+    def __str__(self) -> str:
+        """Return "0.812 [0.794, 0.829]"."""
+        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+
+def proportion(name: str, hits: int, n: int, goal: Goal = "maximise") -> Score:
+    """Return hits / n with Wilson's interval (Wilson 1927), which holds near 0 and 1 too.
+
+    The interval is about the n rows that were counted, not about training again.
+
+    Raises:
+        ValueError: n is 0, or hits is not within 0 … n.
+
+    >>> print(proportion("accuracy", 90, 100))
+    0.900 [0.826, 0.945]
+    """
+    from scipy.stats import binomtest
+
+    if not 0 <= hits <= n or n == 0:
+        raise ValueError(f"{hits} of {n} is no proportion")
+    found = binomtest(hits, n).proportion_ci(0.95, "wilson")
+    p = hits / n
+    low, high = min(p, float(found.low)), max(p, float(found.high))  # by rounding p may be outside
+    return Score(name, p, low, high, goal, 0.0, 1.0, n)
+
+
+def mean(name: str, values: Sequence[float], goal: Goal, minimum: float, maximum: float) -> Score:
+    """Return the mean of repetitions with Student's t interval, cut at the range.
+
+    The interval is about repeating everything. A single value has none: it is the whole range.
+
+    Raises:
+        ValueError: there is no value.
+
+    >>> print(mean("accuracy", [0.8, 0.9, 0.85], "maximise", 0.0, 1.0))
+    0.850 [0.726, 0.974]
+    """
+    from scipy.stats import t
+
+    n, middle = len(values), statistics.fmean(values)
+    half = math.inf
+    if n > 1:
+        half = float(t.ppf(0.975, n - 1)) * statistics.stdev(values) / math.sqrt(n)
+    low, high = max(minimum, middle - half), min(maximum, middle + half)
+    return Score(name, middle, low, high, goal, minimum, maximum, n)
 
 
 @dataclass(frozen=True)
@@ -60,7 +149,7 @@ class Curve:
     name: str
     x: str
     y: str
-    series: Mapping[str, list[tuple[float, ...]]]
+    series: Mapping[str, list[tuple[Any, ...]]]
     log: str = ""
 
 
@@ -94,6 +183,11 @@ class Findings:
         curves: to be drawn.
         histograms: to be drawn.
         notes: what a reader must know: overlaps, rows left out, what could not be measured.
+
+    Example:
+        >>> found = Findings("evaluation", {}, (Measured("utility", proportion("f", 1, 2)),))
+        >>> Findings.from_dict(found.to_dict()) == found
+        True
     """
 
     kind: str
@@ -108,7 +202,7 @@ class Findings:
         return [m for m in self.measured if m.question == question]
 
     def find(self, name: str, **place: str) -> Score | None:
-        """Return the first score of that name whose place agrees; None where there is none."""
+        """Return the first score of that name whose place agrees, or None."""
         for m in self.measured:
             if m.score.name == name and place.items() <= dict(m.place).items():
                 return m.score
@@ -119,13 +213,26 @@ class Findings:
         return [m for m in self.measured if m.score.where == "release alone"]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON; what is not finite becomes null."""
-        found: dict[str, Any] = _plain({"schema": SCHEMA} | asdict(self))
+        """Return plain values, ready for JSON. What is not finite becomes null."""
+
+        def to_plain(value: Any) -> Any:
+            if isinstance(value, float):
+                return value if math.isfinite(value) else None
+            if isinstance(value, Mapping):
+                return {key: to_plain(each) for key, each in value.items()}
+            if isinstance(value, list | tuple):
+                return [to_plain(each) for each in value]
+            return value
+
+        found: dict[str, Any] = to_plain({"schema": SCHEMA} | asdict(self))
         return found
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Findings:
         """Read what `to_dict` returned.
+
+        Every value is checked against the type of its field, because the file may be damaged or
+        come from somewhere else, and the report prints and draws all of it.
 
         Raises:
             ValueError: another schema, or a value that is none of those known.
@@ -133,17 +240,17 @@ class Findings:
         """
         if data["schema"] != SCHEMA:
             raise ValueError(f"schema {data['schema']} is not known here")
-        return cls(
-            kind=_text(data["kind"]),
-            about=_about(data["about"]),
-            measured=tuple(map(_measured, _items(data["measured"]))),
-            curves=tuple(map(_curve, _items(data["curves"]))),
-            histograms=tuple(map(_histogram, _items(data["histograms"]))),
-            notes=tuple(map(_text, _items(data["notes"]))),
-        )
+        found: Findings = _read_as(cls, data)
+        for curve in found.curves:
+            if any(len(point) not in (2, 4) for line in curve.series.values() for point in line):
+                raise ValueError("a point has two numbers, or four")
+        for histogram in found.histograms:
+            if any(len(shares) != len(histogram.bins) for shares in histogram.series.values()):
+                raise ValueError("a share for each bin")
+        return found
 
     def save(self, path: Path) -> None:
-        """Write JSON that its owner alone may read: it was computed on private rows."""
+        """Write JSON that only its owner may read: it was computed from private rows."""
         write_json(path, self.to_dict(), mode=OWNER_ONLY)
 
     @classmethod
@@ -161,97 +268,64 @@ class Findings:
             ) from error
 
 
-def _measured(data: Mapping[str, Any]) -> Measured:
-    place = {_text(name): _text(value) for name, value in data["place"].items()}
-    return Measured(_one_of(data["question"], Question), _score(data["score"]), place)
+# Which number a null stands for, by the field that holds it. Elsewhere it is "not a number".
+_NOT_FINITE = {"low": -math.inf, "minimum": -math.inf, "high": math.inf, "maximum": math.inf}
 
 
-def _score(data: Mapping[str, Any]) -> Score:
-    return Score(
-        name=_text(data["name"]),
-        value=_number(data["value"], math.nan),
-        low=_number(data["low"], -math.inf),
-        high=_number(data["high"], math.inf),
-        goal=_one_of(data["goal"], Goal),
-        minimum=_number(data["minimum"], -math.inf),
-        maximum=_number(data["maximum"], math.inf),
-        n=_whole(data["n"]),
-        where=_one_of(data["where"], Where),
-    )
+def _read_as(kind: Any, data: Any, name: str = "", depth: int = _DEEPEST) -> Any:
+    """Return JSON data as a value of a type: a dataclass, or whatever its fields are made of.
 
-
-def _curve(data: Mapping[str, Any]) -> Curve:
-    names = {name: _text(data[name]) for name in ("name", "x", "y", "log")}
-    lines = {_text(name): list(map(_point, _items(v))) for name, v in data["series"].items()}
-    return Curve(_one_of(data["question"], Question), **names, series=lines)
-
-
-def _point(data: Any) -> tuple[Any, ...]:
-    """Return (x, y) or (x, y, low, high); what was not finite stays None."""
-    point = tuple(None if v is None else _number(v, None) for v in _items(data))
-    if len(point) not in (2, 4):
-        raise ValueError("a point has two numbers, or four")
-    return point
-
-
-def _histogram(data: Mapping[str, Any]) -> Histogram:
-    bins = list(map(_text, _items(data["bins"])))
-    series = {
-        _text(name): [_number(share, math.nan) for share in _items(shares)]
-        for name, shares in data["series"].items()
-    }
-    if any(len(shares) != len(bins) for shares in series.values()):
-        raise ValueError("a share for each bin")
-    names = {name: _text(data[name]) for name in ("name", "x")}
-    return Histogram(_one_of(data["question"], Question), **names, bins=bins, series=series)
-
-
-def _about(data: Any, depth: int = _DEEPEST) -> dict[str, Any]:
-    if not isinstance(data, dict) or not depth:
+    Args:
+        kind: the type.
+        data: what JSON gave.
+        name: of the field, which decides what a null stands for.
+        depth: how many objects may still be nested. Otherwise a file could nest without end.
+    """
+    origin, inner = get_origin(kind), get_args(kind)
+    if isinstance(kind, type) and is_dataclass(kind):
+        hints = get_type_hints(kind)
+        return kind(**{f.name: _read_as(hints[f.name], data[f.name], f.name) for f in fields(kind)})
+    if origin is Literal:
+        if not isinstance(data, str) or data not in inner:
+            raise ValueError("none of the words that are known here")
+        return data
+    if origin in (list, tuple) and isinstance(data, list | tuple):
+        return origin(_read_as(inner[0], each, name) for each in data)
+    if isinstance(data, dict) and depth and (origin is Mapping or name == "about"):
+        below = inner[1] if inner else Any
+        return {_read_as(str, k): _read_as(below, v, name, depth - 1) for k, v in data.items()}
+    if origin is not None or isinstance(data, dict):  # no such container, or nested too deep
         raise TypeError
-    return {k: _about(v, depth - 1) if isinstance(v, dict) else v for k, v in data.items()}
+    return _read_plain(kind, data, name)
 
 
-def _items(value: Any) -> list[Any] | tuple[Any, ...]:
-    if not isinstance(value, list | tuple):
+def _read_plain(kind: Any, data: Any, name: str) -> Any:
+    """Return a word, a count or a number of JSON data. See `_read_as`."""
+    if name == "about":  # anything: it is shown as words and never computed with
+        return data
+    if kind is str:
+        if not isinstance(data, str):
+            raise TypeError
+    elif kind is int:
+        if type(data) is not int or not 0 <= data < _LARGEST_COUNT:
+            raise TypeError
+    elif data is None:  # a point keeps its None, so that the line has a gap there
+        return None if kind is Any else _NOT_FINITE.get(name, math.nan)
+    elif isinstance(data, bool) or not isinstance(data, int | float):
         raise TypeError
-    return value
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError
-    return value
-
-
-def _whole(value: Any) -> int:
-    if type(value) is not int or not 0 <= value < _MOST:
-        raise TypeError
-    return value
-
-
-def _number(value: Any, absent: Any) -> Any:
-    """Return a number; `absent` for the null that stands for one that was not finite."""
-    if value is None:
-        return absent
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError
-    if not abs(value) < _LARGEST:
+    elif not abs(data) < _LARGEST_NUMBER:
         raise ValueError("no number that a page could show")
-    return value
+    return data
 
 
-def _one_of(value: Any, kind: Any) -> Any:
-    if not isinstance(value, str) or value not in get_args(kind):
-        raise ValueError("none of the words that are known here")
-    return value
+def check_private_place(output: Path) -> None:
+    """Refuse a file that figures of private rows must not go to.
 
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    return value
+    Raises:
+        InputError: the place is meant for others, or there is no such folder.
+    """
+    folder = output.resolve().parent
+    if (folder / "privacy.json").exists() or folder.name == "share":
+        raise InputError(f"`output={output}`: share/ is for others, and these figures are not")
+    if not output.parent.is_dir():
+        raise InputError(f"`output={output}`: its folder does not exist; create it")

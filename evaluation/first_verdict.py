@@ -15,15 +15,13 @@ import numpy as np
 
 from evaluation.fidelity import fidelity
 from evaluation.findings import Measured
-from evaluation.held_out import has_held_out, parts
 from evaluation.leakage.membership import model_attacks
 from evaluation.leakage.overlap import overlap
 from evaluation.leakage.roc import separation
 from evaluation.leakage.shift import sides
 from evaluation.leakage.text_membership import text_attacks
-from evaluation.policy_runs import table, take
 from evaluation.private_table import FEW_ROWS, REAL, TWIN, Tables
-from evaluation.release import Release
+from evaluation.release import Release, records_to_frame, split_held_out, take_records
 from evaluation.report.groups import COMMONEST
 from evaluation.report.handing_over import may_hand_over
 from evaluation.report.verdicts import TOO_FEW, Verdict, faithful, leaking
@@ -31,6 +29,7 @@ from evaluation.utility.classifiers import make_classifiers
 from evaluation.utility.usefulness import Usefulness
 from twinset.models.device import AUTO
 from twinset.progress import Progress
+from twinset.run.hold_out import HELD_OUT
 from twinset.run.request import Source
 from twinset.sampling.twin_model import TwinModel
 from twinset.table.records import Records
@@ -63,12 +62,12 @@ def first_verdict(run: Path, source: Source, progress: Progress, device: str = A
     is_read_once = str(source.data) == STDIN
     table_file = UNNAMED if is_read_once else shlex.quote(source.name)
     names = {"run": shlex.quote(str(run)), "table": table_file}
-    if not has_held_out(run):
+    if not (run / "internal" / HELD_OUT).is_file():
         return [line.format(**names) for line in NOT_HELD_OUT]
     if is_read_once:
         return [READ_ONCE.format(**names), *_next(names)]
     release = Release.read(run, device=device)
-    trained, held = (_some(records, MOST) for records in parts(run, source))
+    trained, held = (_some(records, MOST) for records in split_held_out(run, source))
     judged = list(_judged(release, trained, held, progress))
     lines = [f"{v.question:<22}{v.answer}: {v.line}" for v in judged]
     return [*lines, *_next(names), PRIVATE]
@@ -82,7 +81,7 @@ def _judged(
     twin = release.twin.frame
     twin = twin.sample(min(MOST, len(twin)), random_state=0)
     rows = min(len(twin), len(held))
-    tables = Tables(table(trained), table(held), twin, schema.text, names)
+    tables = Tables(records_to_frame(trained), records_to_frame(held), twin, schema.text, names)
     progress.say("judging the twin by the rows held out: quick measures")
     found = Usefulness(tables, make_classifiers(["tfidf"]), [0], progress).measured()
     use = useful_beside_guessing([m for m in found if m.score.name == "accuracy"])
@@ -151,4 +150,4 @@ def _next(names: dict[str, str]) -> list[str]:
 def _some(records: Records, most: int) -> Records:
     if len(records) <= most:
         return records
-    return take(records, np.random.default_rng(0).permutation(len(records))[:most])
+    return take_records(records, np.random.default_rng(0).permutation(len(records))[:most])

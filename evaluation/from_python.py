@@ -13,8 +13,7 @@ from evaluation.evaluate import EvaluationRequest
 from evaluation.evaluate import evaluate as measure
 from evaluation.findings import Findings
 from evaluation.leakage.release_audit import AuditRequest, audit_release
-from evaluation.release import FinishedRun, Release, public_rows
-from evaluation.twins import Twin
+from evaluation.release import FinishedRun, Release, Twin, public_rows
 from evaluation.utility.classifiers import CLASSIFIERS
 from twinset.progress import Progress
 from twinset.run.request import Source

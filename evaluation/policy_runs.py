@@ -1,31 +1,47 @@
-"""What runs with several noise policies share: the request, each one's options, and the rows.
+"""Runs with several noise policies: the request, each one's options, the rows, and the training.
 
-Some rows are trained on and some held out. Knows no score.
+Some rows are trained on and some held out. Nothing here knows a score.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
 
-from evaluation.limits import RUNS
-from evaluation.twins import Twin, train_twin
-from evaluation.utility.classifiers import CLASSIFIERS
-from twinset.config import ROWS, NoisePolicyName, RunConfig
+from evaluation.findings import RUNS
+from evaluation.release import Seconds, Twin, take_records
+from twinset.config import ROWS, NoisePolicyName, PrivacyConfig, RunConfig
 from twinset.config.bounds import check_options, within
+from twinset.config.plan import with_steps
 from twinset.errors import InputError
+from twinset.models.base_model import context_length, load_base
+from twinset.models.precision import frozen_dtype, fuse
+from twinset.models.threads import on_free_cores
 from twinset.progress import Progress
-from twinset.run.prepare import read_source, template_of
+from twinset.run.finetune import finetune
+from twinset.run.prepare import prepare, read_source, template_of
 from twinset.run.request import Source
+from twinset.sampling.allocation import proportional
+from twinset.sampling.row_shards import draw_groups
+from twinset.sampling.sampler import RowGroups, Sampler
 from twinset.sampling.twin_model import TwinModel, twin_frame
 from twinset.table.label_rules import LabelRules
 from twinset.table.records import Records, read_records
+from twinset.table.schema import Combination, Schema
 from twinset.table.templates import Template
+from twinset.table.tokenization import prompt_tokens, text_budget
 
+BASELINE_FILE = "no-private-data.parquet"  # in a run's `internal/`
+TRAINED_ALL_THE_SAME = (
+    "these models are trained, where `twinset generate` trains nothing on so few records; "
+    "`--steps 0` trains nothing here either, `generate --steps 40` does there"
+)
 POLICIES: tuple[NoisePolicyName, ...] = get_args(NoisePolicyName)
 NO_PRIVACY = "none"  # a policy here: what training without noise gives, and gives away
 HELD_OUT_SHARE = 5  # one row in so many, where no held-out table is given
@@ -43,7 +59,7 @@ class ComparisonRequest:
         seeds: how many runs of each; the first seed is that of `config`.
         rows: of each twin.
         test: real rows, held out; None keeps a fifth of the table.
-        classifiers: names in `classifiers.CLASSIFIERS`.
+        classifiers: names in `classifiers.CLASSIFIERS`. Empty where none is trained.
     """
 
     source: Source
@@ -51,7 +67,7 @@ class ComparisonRequest:
     seeds: int = within(3, RUNS)
     rows: int = within(1000, ROWS)
     test: str | None = None
-    classifiers: Sequence[str] = CLASSIFIERS
+    classifiers: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         """Refuse numbers out of range, and owners: planted canaries have none."""
@@ -117,7 +133,11 @@ def read_data(
             raise InputError(f"{source.name}: too few rows to hold some out; give others as `test`")
         held_out = min(len(records) // HELD_OUT_SHARE, HELD_OUT_ROWS)
         order = rng.permutation(len(records))
-        return Data(take(records, order[held_out:]), take(records, order[:held_out]), template)
+        return Data(
+            take_records(records, order[held_out:]),
+            take_records(records, order[:held_out]),
+            template,
+        )
     schema = records.schema
     names = [attribute.name for attribute in schema.attributes]
     rules = source.labels.settled(schema, {}) if source.labels.changes_rows else None
@@ -132,7 +152,7 @@ def read_data(
     )
     if not set(heldout.labels) <= set(schema.combinations):
         raise InputError(f"`test={request.test}`: has labels that {source.name} lacks")
-    tested = take(heldout, rng.permutation(len(heldout))[:HELD_OUT_ROWS])
+    tested = take_records(heldout, rng.permutation(len(heldout))[:HELD_OUT_ROWS])
     return Data(records, replace(tested, schema=schema), template)
 
 
@@ -153,12 +173,72 @@ def policy_config(config: RunConfig, name: str) -> RunConfig:
     return replace(config, policy=replace(config.policy, noise_policy=policy))
 
 
-def take(records: Records, places: np.ndarray) -> Records:
-    """Return the records at these places."""
-    texts, labels = [records.texts[i] for i in places], [records.labels[i] for i in places]
-    return Records(texts, labels, records.schema, whose=records.whose)
+def train_twin(
+    source: Source, config: RunConfig, rows: int, progress: Progress
+) -> tuple[TwinModel, Twin]:
+    """Fine-tune once and sample once, with the parts that `twinset generate` is made of.
+
+    Rows are protected one by one. It is one of several models that are compared, so the clock
+    chooses no steps. It is trained even where a run alone would train nothing, and says so.
+    """
+    asked = config
+    of_records = PrivacyConfig().max_records_per_owner  # without effect
+    config = replace(
+        config,
+        privacy=replace(config.privacy, max_records_per_owner=of_records),
+        training=replace(config.training, max_minutes=None),
+    )
+    seconds: Seconds = {}
+    prepared = prepare(source, config)
+    if with_steps(asked, len(prepared.records)) != asked:
+        progress.say(TRAINED_ALL_THE_SAME)
+    with timed(seconds, "fine-tuning"):
+        model = finetune(prepared, progress)
+    with timed(seconds, "sampling"):
+        counts = proportional(model.label_counts, rows)
+        frame = model.sample(counts, config.sampling, progress)
+    return model, Twin.from_ledger(frame, model.ledger, seconds)
 
 
-def table(records: Records) -> pd.DataFrame:
-    """Return records as a table again."""
-    return twin_frame(records.schema, records.texts, records.labels)
+def write_untrained_twin(
+    config: RunConfig,
+    schema: Schema,
+    template: Template,
+    counts: Mapping[Combination, int],
+    progress: Progress,
+    kept: RowGroups | None = None,
+) -> pd.DataFrame:
+    """Return rows from the base model as it is, asked just as the twin's model is.
+
+    Args:
+        config: the twin's: base model, precision, sampling, longest text.
+        schema: shape of the private table; public.
+        template: the twin's.
+        counts: rows of every label combination: the twin's.
+        progress: is notified of how many rows are written.
+        kept: where finished groups of rows are; what is there is not drawn again.
+    """
+    training = config.training
+    base = load_base(
+        training.base_model,
+        dtype=frozen_dtype(config),
+        device=config.speed.device,
+        say=progress.say,
+    )
+    prompts = prompt_tokens(template, schema.combinations, base.tokenizer)
+    longest = text_budget(prompts, context_length(base.model), training.max_tokens)
+    sampling = config.sampling.settled(bool(config.privacy.teacher_share))
+    asked = fuse(base.model), base.tokenizer, prompts, sampling, longest
+    groups = RowGroups() if kept is None else kept
+    with on_free_cores(progress.say):
+        made = draw_groups(lambda stream: Sampler(*asked, stream), counts, progress, groups)
+    rows = [row for number in range(made) for row in groups.read(number)]
+    return twin_frame(schema, [row.text for row in rows], [row.combination for row in rows])
+
+
+@contextmanager
+def timed(seconds: Seconds, phase: str) -> Iterator[None]:
+    """Note how long the block takes."""
+    began = time.monotonic()
+    yield
+    seconds[phase] = time.monotonic() - began

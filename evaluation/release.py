@@ -1,34 +1,105 @@
-"""What was released, as an evaluation finds it: a twin's file, or a run folder with its options.
+"""What was released, as an evaluation finds it: a twin's file, a run folder, and held-out rows.
 
-Reads no weights and writes nothing.
+Reads no weights. The only files it writes are temporary copies of real rows, inside `internal/`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from evaluation.twins import Twin, read_twin
 from twinset.config import RunConfig, SpeedConfig
 from twinset.errors import DAMAGED, InputError
 from twinset.files.atomic import sha256_file
 from twinset.files.environment import machine, versions
 from twinset.files.limits import read_text
 from twinset.models.device import AUTO, check_device
-from twinset.release.run_format import LEDGER, check_file_format
+from twinset.privacy.statement.guarantee import guarantee, protects_whole_records
+from twinset.privacy.statement.ledger import Ledger
+from twinset.progress import Silent
+from twinset.release.publish import beside
+from twinset.release.run_format import LEDGER, check_file_format, check_format
+from twinset.release.share import PRIVACY
+from twinset.run.hold_out import HELD_OUT, kept_rows
+from twinset.run.prepare import read_source
+from twinset.run.request import Source
 from twinset.run.run_folder import SETTINGS
 from twinset.sampling.twin_model import DESCRIPTION, twin_frame
 from twinset.table.columns import choose_columns
-from twinset.table.formats import FORMATS, written_names
+from twinset.table.formats import FORMATS, format_of, read_frame, write_frame, written_names
+from twinset.table.label_codes import label_cells
 from twinset.table.label_rules import LabelRules
-from twinset.table.records import records_from_frame
-from twinset.table.schema import Schema
+from twinset.table.records import Records, records_from_frame
+from twinset.table.schema import Combination, Schema
 from twinset.table.templates import Template
+from twinset.table.text_files import Layout
+
+Seconds = dict[str, float]  # wall time by phase
+
+
+@dataclass(frozen=True)
+class Twin:
+    """A twin's rows and what may be claimed of them.
+
+    Args:
+        frame: the rows.
+        epsilon: ε, or None without a guarantee.
+        delta: its δ.
+        sentence: the guarantee in words.
+        seconds: how long making it took.
+        unit: whose presence the guarantee protects. "" without one.
+    """
+
+    frame: pd.DataFrame
+    epsilon: float | None = None
+    delta: float | None = None
+    sentence: str = "unknown: the twin came without its privacy.json"
+    seconds: Seconds = field(default_factory=dict)
+    unit: str = ""
+
+    @classmethod
+    def from_ledger(
+        cls, frame: pd.DataFrame, ledger: Ledger, seconds: Seconds | None = None
+    ) -> Twin:
+        """Return rows with what their ledger guarantees."""
+        claim = guarantee(ledger)
+        return cls(frame, claim.epsilon, claim.delta, claim.sentence, seconds or {}, claim.unit)
+
+    @classmethod
+    def read(cls, path: Path) -> Twin:
+        """Read a twin and its `privacy.json`, from `share/` or as `--output` leaves them.
+
+        Raises:
+            InputError: the table or its `privacy.json` cannot be read.
+        """
+        frame = read_frame(path)
+        file = next((f for f in (beside(path)[1], path.with_name(PRIVACY)) if f.is_file()), None)
+        if file is None:
+            return cls(frame)
+        try:
+            described = json.loads(file.read_text("utf-8"))
+            check_format(file, described["format_version"])
+            if described["files"]["twin"]["sha256"] != sha256_file(path):
+                return cls(frame, sentence=f"unknown: {file.name} describes another file")
+            return cls.from_ledger(frame, Ledger.from_dict(described["ledger"]))
+        except InputError:
+            raise
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"{file}: holds no ledger; restore it, or take it away") from error
+
+    @property
+    def is_of_whole_records(self) -> bool:
+        """Whether the guarantee covers all that a record says, and not only flagged spans."""
+        return protects_whole_records(self.epsilon, self.unit)
 
 
 @dataclass(frozen=True)
@@ -41,7 +112,7 @@ class FinishedRun:
         schema: shape of the private table.
         template: its prompts.
         labels: by which rows of the table's kind get labels of the schema.
-        reading: how its table was read; see `Source.reading`.
+        reading: how its table was read. See `Source.reading`.
     """
 
     root: Path
@@ -57,14 +128,15 @@ class FinishedRun:
 
         Args:
             root: the run folder.
-            device: of what is computed from now on: of this machine, not of the run's.
+            device: for everything computed from now on. It belongs to this machine, not to the
+                run's.
 
         Raises:
-            InputError: the folder is none, is damaged, or is of another format.
+            InputError: there is no such folder, it is damaged, or it is of another format.
         """
         check_file_format(root / "model" / LEDGER)
         try:
-            made_from = _json(root / "internal" / SETTINGS)
+            made_from = json.loads(read_text(root / "internal" / SETTINGS))
             plan = made_from["plan"]
             config = RunConfig.from_dict(made_from)
             chosen = {name: plan[name] for name in ("steps", "batch_size", "learning_rate")}
@@ -73,7 +145,7 @@ class FinishedRun:
                 training=replace(config.training, **chosen),
                 speed=replace(config.speed, device=device),
             )
-            described = _json(root / "model" / DESCRIPTION)
+            described = json.loads(read_text(root / "model" / DESCRIPTION))
             schema = Schema.from_dict(described["schema"])
             template = Template.from_dict(described["template"])
             labels = LabelRules(**made_from.get("labels", {})).settled(schema, {})
@@ -86,13 +158,18 @@ class FinishedRun:
         return cls(root, config, schema, template, labels, made_from.get("reading", {}))
 
     def public_rows(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """Return a table's rows with the labels that the run gave them; others are left out."""
+        """Return a table's rows with the labels that the run gave them. Others are left out."""
         return public_rows(frame, self.schema, self.labels)
 
     @property
     def internal(self) -> Path:
         """The folder that stays with the owner."""
         return self.root / "internal"
+
+    @property
+    def has_held_out(self) -> bool:
+        """Whether rows were held out of its table."""
+        return (self.internal / HELD_OUT).is_file()
 
     @property
     def twin_path(self) -> Path:
@@ -139,9 +216,12 @@ class Release:
         root = run or (path if is_run else None)
         finished = None if root is None else FinishedRun.read(root, device)
         file = finished.twin_path if finished is not None and is_run else path
-        twin = read_twin(file)
+        twin = Twin.read(file)
         if finished is not None:
-            twin = replace(twin, frame=_unguarded(twin.frame, finished.schema))
+            # A CSV guards column names against spreadsheets. The schema has the true ones.
+            names = list(finished.schema.columns)
+            if list(twin.frame.columns) == written_names(pd.DataFrame(columns=names), "csv"):
+                twin = replace(twin, frame=twin.frame.set_axis(names, axis="columns"))
         return cls(path, file, twin, finished, device)
 
     def columns(
@@ -168,8 +248,93 @@ class Release:
         }
 
 
+@dataclass(frozen=True)
+class RealRows:
+    """Files of real rows, and how they are read.
+
+    Args:
+        known: of rows that were trained on.
+        others: of rows that were not.
+        text: their text column, or the template that joins several. None: the run's, or a guess.
+        layout: of the files, where it is not to be detected.
+    """
+
+    known: Path
+    others: Path
+    text: str | None
+    layout: Layout
+
+
+@contextmanager
+def open_real_rows(
+    run: FinishedRun | None, data: Path, others: Path | None, text: str | None, layout: Layout
+) -> Iterator[RealRows]:
+    """Yield rows that were trained on, and others: by default those that the run held out.
+
+    Args:
+        run: made from the table, which is read as it was then. None: there is no run.
+        data: the table, which is taken as it is where others are named.
+        others: real rows that were not trained on. None: those that the run held out.
+        text: see `RealRows`, as for the table.
+        layout: of the table, and of others.
+
+    Raises:
+        InputError: there are none.
+    """
+    reading = dict(run.reading) if run is not None else {}
+    text = text or reading.get("text")
+    kept = Layout(
+        layout.encoding or reading.get("encoding"), layout.delimiter or reading.get("delimiter")
+    )
+    if others is not None:
+        is_alike = format_of(others) == format_of(data)
+        yield RealRows(data, others, text, kept if is_alike else layout)
+        return
+    if run is None or not run.has_held_out:
+        raise InputError(
+            "real rows that nothing was trained on are needed: name a file, or make a run with "
+            "`hold_out=0.2`, which keeps some back"
+        )
+    source = Source(
+        str(data),
+        text or run.schema.text,
+        tuple(attribute.name for attribute in run.schema.attributes),
+        reading.get("split"),
+        drop_empty=True,
+        labels=run.labels,
+        delimiter=kept.delimiter,
+        encoding=kept.encoding,
+    )
+    # Private rows are copied into the owner's folder only, never into the system's /tmp.
+    with TemporaryDirectory(dir=run.internal, prefix=f"{data.name}-") as folder:
+        found = Path(folder, "trained-on.parquet"), Path(folder, HELD_OUT)
+        for path, records in zip(found, split_held_out(run.root, source), strict=True):
+            write_frame(records_to_frame(records), path)
+        yield RealRows(*found, None, Layout())
+
+
+def split_held_out(run: Path, source: Source) -> tuple[Records, Records]:
+    """Return the records that a run was trained on, and those that it held out.
+
+    Args:
+        run: its folder.
+        source: the private table that it was made from, with the columns that it took.
+
+    Raises:
+        InputError: it held none out, or the table is another one.
+    """
+    internal = run / "internal"
+    _, records, _ = read_source(source, Silent(), internal)  # where it is large
+    trained, held = records.split(kept_rows(internal))
+    if held is None:
+        raise InputError(f"{run}: no rows were held out (`hold_out`)")
+    if list(held.texts) != read_frame(internal / HELD_OUT)[records.schema.text].tolist():
+        raise InputError(f"{source.name}: is not the table that {run} was made from")
+    return trained, held
+
+
 def public_rows(frame: pd.DataFrame, schema: Schema, rules: LabelRules) -> pd.DataFrame:
-    """Return a table's rows with labels of a schema, by settled rules; others are left out."""
+    """Return a table's rows with labels of a schema, by settled rules. Others are left out."""
     if not rules.changes_rows:
         return frame
     names, rules = [a.name for a in schema.attributes], replace(rules, drop=True)
@@ -177,12 +342,27 @@ def public_rows(frame: pd.DataFrame, schema: Schema, rules: LabelRules) -> pd.Da
     return twin_frame(schema, records.texts, records.labels)
 
 
-def _unguarded(twin: pd.DataFrame, schema: Schema) -> pd.DataFrame:
-    """Return a twin under the schema's names, where a CSV has them guarded against spreadsheets."""
-    named = pd.DataFrame(columns=list(schema.columns))
-    is_guarded = list(twin.columns) == written_names(named, "csv")
-    return twin.set_axis(list(schema.columns), axis="columns") if is_guarded else twin
+def rows_per_label(twin: pd.DataFrame, schema: Schema) -> dict[Combination, int]:
+    """Count a twin's rows of every combination of the schema.
+
+    Raises:
+        InputError: a column or a label of the twin is not the private table's.
+    """
+    names = [attribute.name for attribute in schema.attributes]
+    choose_columns(twin, schema.text, names, "the twin", [])
+    cells = (label_cells(twin[name], f"the twin: column {name!r}") for name in names)
+    found = Counter(zip(*cells, strict=True))
+    if not found.keys() <= set(schema.combinations):
+        raise InputError("the twin has labels that the training table lacks; give its own table")
+    return {combination: found[combination] for combination in schema.combinations}
 
 
-def _json(path: Path) -> Any:
-    return json.loads(read_text(path))
+def take_records(records: Records, places: np.ndarray) -> Records:
+    """Return the records at these places."""
+    texts, labels = [records.texts[i] for i in places], [records.labels[i] for i in places]
+    return Records(texts, labels, records.schema, whose=records.whose)
+
+
+def records_to_frame(records: Records) -> pd.DataFrame:
+    """Return records as a table again."""
+    return twin_frame(records.schema, records.texts, records.labels)

@@ -41,16 +41,14 @@ ROOMS = {
     "evaluation": """
         commands papers from_python
         demo first_verdict
-        report evaluate base_models
+        report evaluate
         comparison audit
         leakage fidelity
-        held_out
-        policy_runs
         utility
+        policy_runs
         release
-        untrained_baseline twins private_table findings
-        demo_tables results_store scores private_output
-        markdown run_command limits
+        private_table demo_tables
+        results findings
     """,
 }
 DOORS = {
@@ -179,7 +177,7 @@ def test_an_import_that_points_up_is_found(module, source):
             "twinset.privacy.statement.ledger",
         ),
         ("twinset.privacy", "twinset.privacy.clipping.engine", "twinset.privacy.mechanism.noise"),
-        ("evaluation", "evaluation.scores", "evaluation.report.page"),
+        ("evaluation", "evaluation.findings", "evaluation.report.page"),
         ("twinset", "twinset.training.loop", "twinset.sampling.sampler"),
     ],
 )

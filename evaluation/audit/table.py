@@ -18,11 +18,10 @@ from evaluation.audit.faults import FAULTS, RELEASE_FAULTS
 from evaluation.audit.mechanism import Finding, Step, Target, audit_step
 from evaluation.audit.neighbouring_tables import worst_case
 from evaluation.audit.report import MechanismAudit, guaranteed_for_json
-from evaluation.markdown import table
-from evaluation.results_store import ResultsStore, about
-from evaluation.run_command import command, command_line, run_command
+from evaluation.results import ResultsStore, about, markdown_table, run_as_command
 from twinset.config import PolicyConfig
 from twinset.files.atomic import write_text
+from twinset.files.environment import shell_line
 
 RESULTS = Path(__file__).parent / "results"
 POLICIES = (
@@ -100,7 +99,7 @@ def as_markdown(store: ResultsStore) -> str:
         f"{effort['about']['machine']}; {effort['about']['versions']}"
     )
     commands = [f"    {command}" for command in store.commands]
-    return "\n".join([*table(header.split(" | "), rows, 2), "", made, "", *commands, ""])
+    return "\n".join([*markdown_table(header.split(" | "), rows, 2), "", made, "", *commands, ""])
 
 
 def _cells(case: str, line: dict[str, Any]) -> list[str]:
@@ -123,7 +122,9 @@ def main(
     """Audit everything many times over: about an hour on one core. Resumes from its output."""
     effort = Effort(repetitions, trials, fault_trials, delta)
     settings = asdict(effort) | {"about": about()}
-    store = ResultsStore.open(output, settings, command_line("evaluation.audit.table"))
+    store = ResultsStore.open(
+        output, settings, shell_line("python", "-m", "evaluation.audit.table")
+    )
     cases = audits(effort)
     for turn, (case,) in store.missing([(case,) for case in cases]):
         typer.echo(f"{turn}: {case}", err=True)
@@ -132,4 +133,4 @@ def main(
 
 
 if __name__ == "__main__":
-    run_command(command(main))
+    run_as_command(main)

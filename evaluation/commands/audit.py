@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from evaluation.limits import ATTACKED, CANARIES, LENGTHS, SECRETS
+from evaluation.findings import ATTACKED, CANARIES, LENGTHS, SECRETS
 from twinset.commandline.common import (
     OF_REAL_ROWS,
     Data,
@@ -119,9 +119,8 @@ def release(
     """Attack a twin and its model: membership, verbatim overlap, replayed personal data."""
     check_tables_there(members, non_members)
     from evaluation.commands.findings_output import KeptFindings, place_of, show_findings
-    from evaluation.held_out import real_rows
     from evaluation.leakage.release_audit import FILE, AuditRequest, audit_release
-    from evaluation.release import Release
+    from evaluation.release import Release, open_real_rows
     from twinset.commandline.console import Console
     from twinset.files.environment import shell_line
     from twinset.models.device import AUTO
@@ -133,7 +132,7 @@ def release(
     kept = KeptFindings(place_of(attacked.run, output, FILE))
     with (
         Console(quiet, log_file) as progress,
-        real_rows(attacked.run, members, non_members, *form) as real,
+        open_real_rows(attacked.run, members, non_members, *form) as real,
     ):
         request = replace(
             request,

@@ -9,10 +9,8 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from evaluation.findings import Findings, Measured, Question
-from evaluation.private_output import OWNER_ONLY, check_private_place
+from evaluation.findings import OWNER_ONLY, Findings, Measured, Question, Score, check_private_place
 from evaluation.release import FinishedRun, Release
-from evaluation.scores import Score
 from twinset.commandline.common import show
 from twinset.commandline.entry_point import with_flags
 from twinset.errors import InputError

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from evaluation.limits import RUNS
+from evaluation.findings import RUNS
 from twinset.commandline.common import (
     OF_REAL_ROWS,
     Data,
@@ -165,8 +165,7 @@ def evaluate(
     )
     from evaluation.evaluate import FILE, EvaluationRequest, budgets
     from evaluation.evaluate import evaluate as measure
-    from evaluation.held_out import real_rows
-    from evaluation.release import Release
+    from evaluation.release import Release, open_real_rows
     from evaluation.utility.classifiers import CLASSIFIERS
     from twinset.commandline.console import Console
     from twinset.files.environment import shell_line
@@ -193,7 +192,7 @@ def evaluate(
 
     with (
         Console(quiet, log_file) as progress,
-        real_rows(release.run, train, test, *form) as real,
+        open_real_rows(release.run, train, test, *form) as real,
     ):
         request = replace(
             request, train=real.known, test=real.others, text=real.text, layout=real.layout

@@ -13,12 +13,12 @@ from typing import Any
 from evaluation.comparison.report import as_markdown, write_figure
 from evaluation.comparison.results import REAL_ROWS, PolicyResults
 from evaluation.comparison.runs import JUDGE_ROWS, PERPLEXITY_ROWS, PolicyTrials
+from evaluation.findings import OWNER_ONLY, check_private_place
 from evaluation.leakage.canaries import COPIES, EACH, FORMATS
 from evaluation.leakage.exposure import EXACT
 from evaluation.policy_runs import ComparisonRequest, Data, policy_config, read_data
-from evaluation.private_output import OWNER_ONLY, check_private_place
 from evaluation.private_table import BASELINE, coinciding_rows
-from evaluation.results_store import about
+from evaluation.results import about
 from twinset.config import RunConfig
 from twinset.files.atomic import write_text
 from twinset.progress import Progress

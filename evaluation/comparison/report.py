@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evaluation.comparison.results import REAL_ROWS, Measure, PolicyResults, PolicyRun, exposed
+from evaluation.findings import Score
 from evaluation.leakage.canaries import COPIES, EACH
 from evaluation.leakage.exposure import EXACT, UNKNOWN
-from evaluation.markdown import table
 from evaluation.private_table import BASELINE
-from evaluation.scores import Score
+from evaluation.results import markdown_table
 from twinset.privacy.accounting.accountant import up_decimals, up_digits
 from twinset.release.markdown import bullets, code, plain
 
@@ -64,7 +64,7 @@ def as_markdown(results: PolicyResults) -> str:
     }
     parts = (
         [f"**{plain(_title(results))}**"],
-        table(header, [_cells(results, name) for name in results.names]),
+        markdown_table(header, [_cells(results, name) for name in results.names]),
         bullets(map(plain, _notes(results))),
         ["Guarantees:"],
         bullets(stated),

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from evaluation.findings import Goal, Score, mean
 from evaluation.leakage.canaries import COPIES
-from evaluation.results_store import ResultsStore
-from evaluation.scores import Goal, Score, mean
+from evaluation.results import ResultsStore
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class PolicyResults(ResultsStore):
 
     def runs(self, name: str) -> list[PolicyRun]:
         """Return the runs of one name."""
-        return [PolicyRun(**row) for row in self.by_seed(name).values()]
+        return [PolicyRun(**row) for key, row in self.rows.items() if key[0] == name]
 
     def values(self, name: str, measure: Measure) -> list[float]:
         """Return one measure of one name, a value for each seed; none where it was not taken."""

@@ -28,11 +28,10 @@ from evaluation.policy_runs import (
     Data,
     policy_config,
     read_data,
-    table,
-    take,
+    timed,
+    write_untrained_twin,
 )
-from evaluation.twins import Seconds, timed
-from evaluation.untrained_baseline import untrained_twin
+from evaluation.release import Seconds, records_to_frame, take_records
 from evaluation.utility.classifiers import make_classifiers
 from evaluation.utility.embeddings import SentenceEncoder
 from evaluation.utility.heldout_loss import perplexity
@@ -70,7 +69,7 @@ class PolicyTrials:
         self, data: Data, request: ComparisonRequest, config: RunConfig, progress: Progress
     ) -> None:
         self._data, self._rows, self._config, self._progress = data, request.rows, config, progress
-        self._train, self._heldout = table(data.train), table(data.heldout)
+        self._train, self._heldout = records_to_frame(data.train), records_to_frame(data.heldout)
         base = load_base(config.training.base_model, say=progress.say)
         for policy in (policy_config(config, name).policy for name in request.policies):
             if policy.weighs:
@@ -94,7 +93,7 @@ class PolicyTrials:
         """Return the held-out rows that perplexity is taken of."""
         heldout, context = self._data.heldout, context_length(base.model)
         rng = np.random.default_rng(self._config.training.seed)
-        probes = take(heldout, rng.permutation(len(heldout))[:PERPLEXITY_ROWS])
+        probes = take_records(heldout, rng.permutation(len(heldout))[:PERPLEXITY_ROWS])
         max_tokens = self._config.training.max_tokens
         return tokenise(probes, self._data.template, base.tokenizer, context, max_tokens)
 
@@ -121,7 +120,7 @@ class PolicyTrials:
             shares = {c: float(labels[c]) for c in self._data.train.schema.combinations}
             counts = proportional(shares, self._rows)
             template, schema = self._data.template, self._data.train.schema
-            frame = untrained_twin(config, schema, template, counts, self._progress)
+            frame = write_untrained_twin(config, schema, template, counts, self._progress)
         dtype = frozen_dtype(config)
         base = load_base(
             config.training.base_model,

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from evaluation.demo.demos import Demo
-from evaluation.findings import Findings
+from evaluation.findings import Findings, Score
 from evaluation.leakage.replay import PLANTED
 from evaluation.private_table import BASELINE, REAL, TWIN
-from evaluation.scores import Score
 from twinset.privacy.accounting.accountant import up_decimals, up_digits
 from twinset.privacy.statement.wording import paragraphs
 

@@ -16,8 +16,8 @@ from scipy.sparse import csr_array
 
 from evaluation.fidelity.jackknife import jackknife, leaving_out
 from evaluation.fidelity.words import Row, ngram_counts
+from evaluation.findings import Score, proportion
 from evaluation.private_table import normalised
-from evaluation.scores import Score, proportion
 
 LONGEST = 4
 DRAWN = 10_000  # n-grams that the distinct ones are counted among

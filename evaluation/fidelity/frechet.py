@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from evaluation.fidelity.jackknife import jackknife, leaving_out
-from evaluation.scores import Score
+from evaluation.findings import Score
 
 
 @dataclass(frozen=True)

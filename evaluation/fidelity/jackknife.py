@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from evaluation.scores import Goal, Score
+from evaluation.findings import Goal, Score
 
 BLOCKS = 10
 

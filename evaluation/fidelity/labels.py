@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from evaluation.fidelity.jackknife import jackknife, leaving_out
-from evaluation.findings import Histogram
-from evaluation.scores import Score
+from evaluation.findings import Histogram, Score
 from twinset.table.label_codes import label_cells
 
 if TYPE_CHECKING:

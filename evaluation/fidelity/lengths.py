@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from evaluation.fidelity.words import words
-from evaluation.findings import Histogram
-from evaluation.scores import Score, mean
+from evaluation.findings import Histogram, Score, mean
 
 _BINS = 20
 

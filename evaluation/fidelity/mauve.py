@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from evaluation.fidelity.jackknife import jackknife, leaving_out
-from evaluation.scores import Score
+from evaluation.findings import Score
 
 SCALING = 5.0
 _MIXTURES = 25

@@ -24,9 +24,8 @@ from evaluation.fidelity.self_bleu import part_rows, self_bleu
 from evaluation.fidelity.surprise import PERPLEXITY_ROWS, perplexity
 from evaluation.fidelity.vocabulary import vocabulary_scores
 from evaluation.fidelity.words import words
-from evaluation.findings import Histogram, Measured
+from evaluation.findings import Histogram, Measured, Score
 from evaluation.private_table import TWIN, Tables
-from evaluation.scores import Score
 from evaluation.utility.embeddings import Encoder, encode_tables
 from twinset.errors import InputError
 from twinset.table.columns import text_cells

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from evaluation.scores import Score, proportion
+from evaluation.findings import Score, proportion
 
 NEIGHBOURS = 3
 _BLOCK = 512  # rows compared with all others at once

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from evaluation.fidelity.words import Row
-from evaluation.scores import Score, mean
+from evaluation.findings import Score, mean
 
 PARTS, PART_ROWS = 5, 200
 _LONGEST, _SMOOTHING = 4, 0.1

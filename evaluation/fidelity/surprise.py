@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from evaluation.fidelity.jackknife import jackknife, leaving_out
-from evaluation.scores import Score
+from evaluation.findings import Score
 
 PERPLEXITY_ROWS = 100  # a model of 135 million parameters reads some hundred a minute on one core
 MAX_TOKENS = 512  # of a row; the rest is not read

@@ -8,7 +8,7 @@ import numpy as np
 
 from evaluation.fidelity.jackknife import jackknife, leaving_out
 from evaluation.fidelity.words import Row, ngram_counts
-from evaluation.scores import Goal, Score
+from evaluation.findings import Goal, Score
 
 Statistic = Callable[[np.ndarray, np.ndarray], float]  # of the counts of words in two tables
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from evaluation.findings import Curve, Findings, Measured
+from evaluation.findings import Curve, Findings, Measured, Score, mean
 from evaluation.leakage.canaries import Canary
 from evaluation.leakage.echo import CANDIDATES as ECHOED
 from evaluation.leakage.echo import Bigrams, echo
@@ -30,8 +30,7 @@ from evaluation.leakage.roc import separation
 from evaluation.leakage.shift import Sides, sides
 from evaluation.leakage.text_membership import text_attacks
 from evaluation.policy_runs import Data, policy_config, read_data
-from evaluation.results_store import check_settings
-from evaluation.scores import Score, mean
+from evaluation.results import check_settings
 from twinset.config import RunConfig
 from twinset.config.plan import default_delta, make_plan
 from twinset.errors import InputError

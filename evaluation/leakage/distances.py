@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from evaluation.scores import Score, proportion
+from evaluation.findings import Score, proportion
 
 SMALLEST = 1e-3  # distances below, or that differ by less, are rounding: 4e-4 in float32
 PERCENTILE = 0.05

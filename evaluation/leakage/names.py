@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from evaluation.findings import Measured
+from evaluation.findings import Measured, Score
 from evaluation.leakage.exposure import candidate_losses
 from evaluation.leakage.exposure_extrapolation import extrapolated_rank
-from evaluation.scores import Score
 from twinset.detectors.entities import PIPELINE
 from twinset.detectors.spans import Span
 from twinset.errors import InputError

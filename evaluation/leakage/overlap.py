@@ -14,10 +14,9 @@ from functools import cache
 
 import numpy as np
 
-from evaluation.findings import Measured
+from evaluation.findings import Measured, Score, proportion
 from evaluation.leakage.distances import nearest, ratio_percentile, share_nearer
 from evaluation.leakage.near_duplicates import near_duplicates
-from evaluation.scores import Score, proportion
 from evaluation.utility.embeddings import Encoder, encode_tables
 from twinset.errors import InputError
 from twinset.progress import Progress

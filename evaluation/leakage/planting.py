@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from evaluation.findings import CANARIES, LENGTHS, PLANTED, SECRETS
 from evaluation.leakage.canaries import MORE_FORMATS, Canary, Format, draw_canaries, numbered, plant
-from evaluation.limits import CANARIES, LENGTHS, PLANTED, SECRETS
-from evaluation.policy_runs import ComparisonRequest, Data, table, take
-from evaluation.untrained_baseline import untrained_twin
+from evaluation.policy_runs import ComparisonRequest, Data, write_untrained_twin
+from evaluation.release import records_to_frame, take_records
 from twinset.config import ROWS, RunConfig
 from twinset.config.bounds import check_number, check_options, within
 from twinset.errors import InputError
@@ -117,8 +117,8 @@ def planted(
     secrets = draw_canaries(combinations, seed, request.copies, request.each, request.formats)
     coins = _coin_records(request.coins, data, config, base, progress)
     chosen = np.array(included, dtype=bool)
-    frame = plant(table(data.train), data.text, data.attributes, secrets)
-    thrown = table(take(coins, np.flatnonzero(chosen)))
+    frame = plant(records_to_frame(data.train), data.text, data.attributes, secrets)
+    thrown = records_to_frame(take_records(coins, np.flatnonzero(chosen)))
     frame = pd.concat([frame, thrown[frame.columns]], ignore_index=True)
     return Planted(secrets, coins, chosen, frame)
 
@@ -128,7 +128,7 @@ def _coin_records(
 ) -> Records:
     schema, seed = data.train.schema, config.training.seed
     counts = proportional({c: 1.0 for c in schema.combinations}, OPENINGS)
-    written = untrained_twin(config, schema, data.template, counts, progress)
+    written = write_untrained_twin(config, schema, data.template, counts, progress)
     openings = [str(cell) for cell in written[schema.text]]
     texts = coin_canaries(openings, base.tokenizer, many, seed)
     drawn = np.random.default_rng(seed).integers(len(schema.combinations), size=many)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from evaluation.findings import Findings, Measured
+from evaluation.findings import ATTACKED, Findings, Measured
 from evaluation.leakage.membership import find_base, model_attacks
 from evaluation.leakage.names import mean_reciprocal_rank, phone_exposure
 from evaluation.leakage.overlap import overlap
@@ -21,7 +21,6 @@ from evaluation.leakage.replay import replay
 from evaluation.leakage.roc import Attack, separation
 from evaluation.leakage.shift import Sides, sides
 from evaluation.leakage.text_membership import text_attacks
-from evaluation.limits import ATTACKED
 from evaluation.release import FinishedRun, Release
 from evaluation.utility.embeddings import SentenceEncoder
 from twinset.config.bounds import SEEDS, check_options, within

@@ -11,9 +11,8 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from evaluation.findings import Measured
+from evaluation.findings import Measured, proportion
 from evaluation.leakage.names import digits_of, names_in, phones_in
-from evaluation.scores import proportion
 from twinset.detectors.spans import Span
 from twinset.errors import InputError
 from twinset.progress import Progress

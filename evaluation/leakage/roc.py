@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.optimize import brentq
 
-from evaluation.findings import Curve, Measured, Place
-from evaluation.scores import Z_95, Score, proportion
+from evaluation.findings import Z_95, Curve, Measured, Place, Score, proportion
 
 AUROC = "AUROC"
 RATES = {"TPR at 1 % FPR": 0.01, "TPR at 0.1 % FPR": 0.001}

@@ -15,11 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from evaluation.findings import Measured
+from evaluation.findings import Measured, Score
 from evaluation.leakage.roc import AUROC, Attack, scores
-from evaluation.policy_runs import take
 from evaluation.private_table import normalised
-from evaluation.scores import Score
+from evaluation.release import take_records
 from twinset.errors import InputError
 from twinset.table.records import Records
 
@@ -56,7 +55,7 @@ def sides(members: Records, non_members: Records, most: int, seed: int) -> Sides
     shifted, differ = shift(members.texts, non_members.texts, seed)
     rng = np.random.default_rng(seed)
     known, unknown = (
-        take(rows, rng.permutation(len(rows))[:most]) for rows in (members, non_members)
+        take_records(rows, rng.permutation(len(rows))[:most]) for rows in (members, non_members)
     )
     return Sides(known, unknown, () if shifted is None else (shifted,), (*shared, *differ))
 
@@ -81,7 +80,7 @@ def without_shared(
     if not shared:
         return members, non_members, ()
     kept = [
-        take(side, np.flatnonzero([key not in shared for key in keys]))
+        take_records(side, np.flatnonzero([key not in shared for key in keys]))
         for side, keys in zip(both, texts, strict=True)
     ]
     if not all(map(len, kept)):

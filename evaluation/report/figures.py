@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from markupsafe import Markup
 
 from evaluation.fidelity.measures import TRAIN
-from evaluation.findings import Curve, Histogram, Measured, Question
+from evaluation.findings import Curve, Histogram, Measured, Question, Score
 from evaluation.leakage.one_run import BOUND
 from evaluation.leakage.roc import AUROC
 from evaluation.private_table import (
@@ -38,7 +38,6 @@ from evaluation.report.groups import (
 from evaluation.report.meanings import meaning
 from evaluation.report.tables import Table, of_curve, of_histogram
 from evaluation.report.verdicts import deciding_groups
-from evaluation.scores import Score
 
 _MOST_PANELS = 12
 _MOST_ATTACKS = 4  # in the picture that stands for all

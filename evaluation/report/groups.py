@@ -9,9 +9,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from evaluation.findings import Measured
+from evaluation.findings import Measured, Score
 from evaluation.leakage.roc import AUROC, RATES
-from evaluation.scores import Score
 
 CLAIM = "claimed epsilon"
 NEARER = "nearer to train than to held-out"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
-from evaluation.scores import Score
+from evaluation.findings import Score
 
 _STATED = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 SECTIONS: dict[str, dict[str, str]] = _STATED["section"]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from evaluation.findings import Findings, Measured, Question
-from evaluation.untrained_baseline import BASELINE_FILE
+from evaluation.policy_runs import BASELINE_FILE
 from twinset.errors import DAMAGED, InputError
 from twinset.files.atomic import sha256_file
 from twinset.files.limits import read_text

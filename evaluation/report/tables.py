@@ -6,12 +6,11 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from evaluation.findings import Curve, Histogram, Measured
+from evaluation.findings import Curve, Histogram, Measured, Score
 from evaluation.report.charts.lines import Point
 from evaluation.report.charts.numbers import interval, number, short, with_interval
 from evaluation.report.charts.styles import in_order
 from evaluation.report.groups import words
-from evaluation.scores import Score
 
 _MOST_POINTS = 60  # of a line
 

@@ -14,7 +14,7 @@ from typing import Literal
 from scipy.stats import hypergeom, norm
 
 from evaluation.fidelity.measures import SECOND, TRAIN
-from evaluation.findings import Measured
+from evaluation.findings import Measured, Score
 from evaluation.leakage.one_run import BOUND
 from evaluation.leakage.roc import AUROC, RATES
 from evaluation.leakage.shift import MARGIN, PLACE
@@ -30,7 +30,6 @@ from evaluation.report.charts.numbers import number, with_interval
 from evaluation.report.charts.styles import HELD_OUT, TRAIN_SAMPLE
 from evaluation.report.groups import GUESSING, NEARER, Group, claimed, groups, words
 from evaluation.report.meanings import RULES
-from evaluation.scores import Score
 
 TOO_FEW = "Too few rows to say"
 REFUTED = "The claim is refuted"

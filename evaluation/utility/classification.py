@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from evaluation.scores import Score, proportion
+from evaluation.findings import Score, proportion
 
 RESAMPLES = 1000
 

@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import pandas as pd
 
+from evaluation.policy_runs import train_twin
 from evaluation.private_table import Tables
-from evaluation.release import FinishedRun
-from evaluation.twins import Twin, train_twin
+from evaluation.release import FinishedRun, Twin
 from twinset.progress import Progress
 from twinset.run.request import Source
 from twinset.table.formats import read_frame, write_frame

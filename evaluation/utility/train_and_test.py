@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from evaluation.findings import Score, proportion
 from evaluation.private_table import labelled
-from evaluation.scores import Score, proportion
 from evaluation.utility.classification import Predictions
 from evaluation.utility.classifiers import Classifier
 from twinset.errors import InputError

@@ -12,9 +12,8 @@ from typing import Any
 
 import pandas as pd
 
-from evaluation.findings import Curve, Measured
+from evaluation.findings import Curve, Measured, Score
 from evaluation.private_table import PRIVATE_CLASSIFIER, REAL, TWIN, Tables, names_of
-from evaluation.scores import Score
 from evaluation.utility.classification import Predictions, classification_scores, scores_by_label
 from evaluation.utility.classifiers import SLOW_CLASSIFIERS, Classifier
 from evaluation.utility.train_and_test import (

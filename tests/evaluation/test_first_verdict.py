@@ -6,9 +6,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from evaluation.findings import Measured
+from evaluation.findings import Measured, proportion
 from evaluation.first_verdict import useful_beside_guessing
-from evaluation.scores import proportion
 from tests.helpers.commands import run_twinset
 from tests.helpers.evaluated import OPTIONS, reviews, small_world_in
 

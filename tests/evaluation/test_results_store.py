@@ -1,12 +1,10 @@
 """The one store of results: what is finished is kept, and nothing is mixed."""
 
 import json
-import subprocess
 
 import pytest
 
-from evaluation import results_store
-from evaluation.results_store import ResultsStore
+from evaluation.results import ResultsStore
 from twinset.errors import InputError
 
 SETTINGS = {"rows": 8, "shapes": (1, 2), "about": {"machine": "a"}}
@@ -21,8 +19,8 @@ def test_rows_come_back_as_they_were_written(tmp_path):
     store.add(("uniform", 0), {"bits": 1.5})
     store.add(("none", 1), {"bits": None})
     again = some_results(tmp_path, command="again")
-    assert again.rows == store.rows and again.by_seed("none") == {1: {"bits": None}}
-    assert again.commands == ["first", "again"] and again.digest == store.digest
+    assert again.rows == store.rows
+    assert again.commands == ["first", "again"]
     assert store.path.stat().st_mode & 0o077 == 0
     assert [*again.missing([("none", 1), ("none", 2), ("x", 0)])] == [
         ("1 of 2", ("none", 2)),
@@ -62,14 +60,14 @@ def test_what_is_beside_the_rows_is_written_and_replaced(tmp_path):
 def test_two_processes_add_to_one_file(tmp_path):
     """Each began before the other had written."""
     first, second = (some_results(tmp_path, command=name) for name in ("first", "second"))
-    first.facts, second.facts = {"tables": {"a": 1}}, {"tables": {"b": 2}}
+    first.facts, second.facts = {"a": 1}, {"b": 2}
     first.add(("uniform", 0), {"bits": 1.5})
     second.add(("none", 0), {"bits": 2.5})
     first.add(("none", 1), {"bits": 3.5})
     again = some_results(tmp_path)
     assert set(again.rows) == {("uniform", 0), ("none", 0), ("none", 1)}
     assert again.commands == ["first", "second"]
-    assert again.facts == {"tables": {"a": 1, "b": 2}}
+    assert again.facts == {"a": 1, "b": 2}
     assert [path.name for path in first.path.parent.iterdir()] == ["r.json"]
 
 
@@ -79,18 +77,3 @@ def test_a_row_made_again_elsewhere_is_not_undone(tmp_path):
     some_results(tmp_path).add(("uniform", 0), {"bits": 9.0})
     store.add(("none", 0), {"bits": 2.5})
     assert some_results(tmp_path).rows[("uniform", 0)] == {"bits": 9.0}
-
-
-def test_a_commit_is_of_this_project_alone(tmp_path, monkeypatch):
-    """An installed package may lie in the checkout of another project."""
-    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
-    for arguments in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "first"]):
-        subprocess.run([*git, *arguments], check=True)
-    named = []
-    for here in (tmp_path.resolve(), tmp_path.resolve() / "new"):
-        here.mkdir(exist_ok=True)
-        monkeypatch.setattr(results_store, "HERE", here)
-        results_store.commit.cache_clear()
-        named.append(results_store.commit())
-    results_store.commit.cache_clear()
-    assert len(named[0]) == 7 and named[1] == ""

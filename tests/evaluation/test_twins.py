@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from evaluation import twins
+from evaluation import policy_runs as twins
 from twinset.config.options import run_config
 from twinset.progress import Silent
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from evaluation.findings import Curve, Findings, Histogram, Measured
-from evaluation.scores import Score, proportion
+from evaluation.findings import Curve, Findings, Histogram, Measured, Score, proportion
 from tests.helpers import handover
 from twinset.table.formats import write_frame
 

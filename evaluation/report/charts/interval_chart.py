@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from evaluation.findings import Score
 from evaluation.report.charts.axes import Scale, round_above, spanning
 from evaluation.report.charts.numbers import has_interval, interval, number, short, with_interval
 from evaluation.report.charts.styles import PLAIN, ROWS, Style, in_order, strong, styles
 from evaluation.report.charts.svg import WIDTH, drawing, line, shortened, tag, text
-from evaluation.scores import Score
 
 _PITCH, _BAR, _FOOT = 36, 9, 22
 _VALUES = 128  # units that value and interval take at the right

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from evaluation.scores import Score
+from evaluation.findings import Score
 
 UNKNOWN = "–"
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")

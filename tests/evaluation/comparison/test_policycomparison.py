@@ -13,10 +13,10 @@ import cli
 from evaluation.comparison.report import as_markdown, as_table
 from evaluation.comparison.results import REAL_ROWS, PolicyResults, PolicyRun, exposed, measures
 from evaluation.comparison.runs import PolicyTrials
+from evaluation.findings import mean
 from evaluation.leakage.canaries import COPIES, EACH
 from evaluation.policy_runs import ComparisonRequest, policy_config, read_data
 from evaluation.private_table import BASELINE
-from evaluation.scores import mean
 from tests.helpers.commands import run_twinset
 from tests.helpers.evaluated import REDRAWS, reviews
 from twinset.commandline.entry_point import STOPPED

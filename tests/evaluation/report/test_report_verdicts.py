@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 
 from evaluation.fidelity.measures import SECOND
-from evaluation.findings import Measured
+from evaluation.findings import Measured, Score, proportion
 from evaluation.leakage.overlap import HELDOUT, SAMPLE, TRAIN
 from evaluation.private_table import PRIVATE_CLASSIFIER, TWIN_SMALL
 from evaluation.report import build_report
 from evaluation.report.handing_over import may_hand_over
 from evaluation.report.verdicts import REFUTED, Verdict, faithful, leaking, useful
-from evaluation.scores import Score, proportion
 from tests.helpers import reported
 from tests.helpers.pages import answers
 from tests.helpers.reported import bare

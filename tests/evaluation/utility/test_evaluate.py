@@ -15,8 +15,7 @@ from evaluation.private_table import (
     TWIN,
     TWIN_SMALL,
 )
-from evaluation.release import FinishedRun
-from evaluation.twins import read_twin, rows_per_label
+from evaluation.release import FinishedRun, Twin, rows_per_label
 from tests.helpers.commands import run_twinset
 from tests.helpers.evaluated import reviews, small_run, small_world_in
 from twinset.errors import InputError
@@ -340,4 +339,4 @@ def test_a_baseline_is_made_for_the_tables_own_labels_only(change, message):
 def test_a_damaged_privacy_file_is_refused(tmp_path):
     (tmp_path / "privacy.json").write_text("{}")
     with pytest.raises(InputError, match="holds no ledger"):
-        read_twin(tmp_path / "train.csv")
+        Twin.read(tmp_path / "train.csv")

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from sklearn.dummy import DummyClassifier
 
-from evaluation.scores import proportion
+from evaluation.findings import proportion
 from evaluation.utility.classifiers import make_classifiers, tfidf
 from evaluation.utility.embeddings import SentenceEncoder
 from evaluation.utility.train_and_test import (

@@ -1,1 +1,0 @@
-"""How well base models read text that they never saw, and the twins they make."""
