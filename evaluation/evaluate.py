@@ -38,7 +38,7 @@ from twinset.privacy.statement.ledger import UNIT
 from twinset.progress import Progress
 from twinset.sampling.allocation import proportional
 from twinset.table.columns import check_table, choose_columns, with_joined_text
-from twinset.table.formats import read_frame, reading_notes, write_frame
+from twinset.table.read import read_frame, reading_notes, write_frame
 from twinset.table.text_files import Layout
 
 FILE = "evaluation.json"

@@ -32,8 +32,8 @@ from twinset.progress import Progress
 from twinset.run.hold_out import HELD_OUT
 from twinset.run.request import Source
 from twinset.sampling.twin_model import TwinModel
+from twinset.table.read import STDIN, UNNAMED
 from twinset.table.records import Records
-from twinset.table.standard_input import STDIN, UNNAMED
 
 MOST, ATTACKED = 5_000, 200  # rows of each table; members, and others, that attacks look at
 INDENT = "  "  # of a command, which is not broken into lines

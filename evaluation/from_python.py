@@ -20,8 +20,8 @@ from twinset.run.request import Source
 from twinset.run.run_folder import SETTINGS
 from twinset.sampling.twin_model import TwinModel
 from twinset.table.columns import with_joined_text
-from twinset.table.formats import read_frame, write_frame
-from twinset.table.label_rules import LabelRules
+from twinset.table.labels import LabelRules
+from twinset.table.read import read_frame, write_frame
 from twinset.table.schema import Schema
 
 

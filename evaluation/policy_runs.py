@@ -31,7 +31,7 @@ from twinset.sampling.allocation import proportional
 from twinset.sampling.row_shards import draw_groups
 from twinset.sampling.sampler import RowGroups, Sampler
 from twinset.sampling.twin_model import TwinModel, twin_frame
-from twinset.table.label_rules import LabelRules
+from twinset.table.labels import LabelRules
 from twinset.table.records import Records, read_records
 from twinset.table.schema import Combination, Schema
 from twinset.table.templates import Template

@@ -13,7 +13,7 @@ import pandas as pd
 
 from twinset.errors import InputError
 from twinset.table.columns import check_table, choose_columns, text_cells
-from twinset.table.label_codes import label_cells
+from twinset.table.labels import label_cells
 from twinset.table.schema import Schema
 
 REAL, REAL_SMALL = "real", "real, no more rows than the twin"

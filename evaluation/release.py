@@ -35,9 +35,8 @@ from twinset.run.request import Source
 from twinset.run.run_folder import SETTINGS
 from twinset.sampling.twin_model import DESCRIPTION, twin_frame
 from twinset.table.columns import choose_columns
-from twinset.table.formats import FORMATS, format_of, read_frame, write_frame, written_names
-from twinset.table.label_codes import label_cells
-from twinset.table.label_rules import LabelRules
+from twinset.table.labels import LabelRules, label_cells
+from twinset.table.read import FORMATS, format_of, read_frame, write_frame, written_names
 from twinset.table.records import Records, records_from_frame
 from twinset.table.schema import Combination, Schema
 from twinset.table.templates import Template

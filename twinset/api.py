@@ -213,7 +213,7 @@ class Twinset:
     ) -> Source:
         """Return the table with its columns and prompt, as a run takes it."""
         from twinset.run.request import Source
-        from twinset.table.label_rules import LabelRules
+        from twinset.table.labels import LabelRules
 
         table, column = _as_table(data, text)
         rules = LabelRules(labels or {}, bins or {}, merge_labels, drop_undeclared)
@@ -557,7 +557,7 @@ def generate(
     """
     from twinset.run.request import OutputPaths, Source
     from twinset.sampling.allocation import RowsRequest
-    from twinset.table.label_rules import LabelRules
+    from twinset.table.labels import LabelRules
 
     config = run_config({"base_model": str(base_model), **options})
     table, column = _as_table(data, text)
@@ -611,7 +611,7 @@ def _as_table(
     if isinstance(data, Mapping):
         raise InputError(f"a data set with splits: give one of them, {', '.join(map(str, data))}")
     if hasattr(data, "to_pandas"):  # a `datasets.Dataset`, or another library's table
-        from twinset.table.formats import dataset_frame
+        from twinset.table.read import dataset_frame
 
         data = dataset_frame(data) if hasattr(data, "with_format") else data.to_pandas()
     if isinstance(data, pd.DataFrame | str | Path):
@@ -658,7 +658,7 @@ def _requests(rows: int | LabelRows | None) -> tuple[str, ...]:
     >>> _requests(None), _requests(500), _requests({"positive": 500, ("negative", "dvd"): 5})
     ((), ('500',), ('positive=500', 'negative,dvd=5'))
     """
-    from twinset.table.csv_line import written_line
+    from twinset.table.schema import written_line
 
     if rows is None:
         return ()

@@ -30,7 +30,7 @@ from twinset.run.generate import generate
 from twinset.run.prepare import prepare
 from twinset.run.request import OutputPaths, Source
 from twinset.sampling.allocation import RowsRequest
-from twinset.table.formats import write_frame
+from twinset.table.read import write_frame
 
 if TYPE_CHECKING:
     from pandas import DataFrame

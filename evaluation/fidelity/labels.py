@@ -10,7 +10,7 @@ import numpy as np
 
 from evaluation.fidelity.jackknife import jackknife, leaving_out
 from evaluation.findings import Histogram, Score
-from twinset.table.label_codes import label_cells
+from twinset.table.labels import label_cells
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series

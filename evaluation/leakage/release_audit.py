@@ -29,7 +29,7 @@ from twinset.models.base_model import BaseModel
 from twinset.progress import Progress
 from twinset.sampling.twin_model import TwinModel
 from twinset.table.columns import with_joined_text
-from twinset.table.formats import read_frame
+from twinset.table.read import read_frame
 from twinset.table.records import Records, records_from_frame
 from twinset.table.text_files import Layout
 from twinset.table.tokenization import prompt_tokens

@@ -42,7 +42,7 @@ from twinset.files.atomic import write_text, writing
 from twinset.privacy.accounting.accountant import up_decimals, up_digits
 from twinset.privacy.statement.guarantee import belief_sentence, guarantee
 from twinset.run.run_folder import is_run
-from twinset.table.formats import read_frame
+from twinset.table.read import read_frame
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -18,7 +18,7 @@ from twinset.privacy.statement.ledger import Ledger
 from twinset.release.run_format import LEDGER, check_file_format
 from twinset.release.share import PRIVACY
 from twinset.run.run_folder import SETTINGS
-from twinset.table.formats import format_of, read_frame
+from twinset.table.read import format_of, read_frame
 
 if TYPE_CHECKING:
     from pandas import DataFrame

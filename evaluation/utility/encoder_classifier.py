@@ -26,7 +26,7 @@ from twinset.models.hub import hub_folder, no_fetched_code, quiet
 from twinset.models.model_files import ModelFiles
 from twinset.policies import make_policy
 from twinset.privacy.clipping import LabelledRows
-from twinset.table.padding import batches_of_one_length, padded
+from twinset.table.tokenization import batches_of_one_length, padded
 
 MAX_TOKENS = 128
 TOKENS_AT_ONCE = 4096

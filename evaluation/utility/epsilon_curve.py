@@ -15,8 +15,8 @@ from evaluation.private_table import Tables
 from evaluation.release import FinishedRun, Twin
 from twinset.progress import Progress
 from twinset.run.request import Source
-from twinset.table.formats import read_frame, write_frame
-from twinset.table.label_rules import LabelRules
+from twinset.table.labels import LabelRules
+from twinset.table.read import read_frame, write_frame
 
 
 def twins_by_epsilon(

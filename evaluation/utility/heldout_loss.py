@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from twinset.table.padding import batches_of_one_length
-from twinset.table.tokenization import TokenisedRecords
+from twinset.table.tokenization import TokenisedRecords, batches_of_one_length
 
 TOKENS_AT_ONCE = 1024  # their logits fill 200 MB with a vocabulary of 50,000
 _LARGEST = 700.0  # nats; e to a larger power is no float

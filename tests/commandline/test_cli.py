@@ -19,7 +19,7 @@ from tests.helpers.commands import (
     texts,
 )
 from twinset.release.verify import verify
-from twinset.table.formats import read_frame, write_frame
+from twinset.table.read import read_frame, write_frame
 
 
 def column(values, n=60):

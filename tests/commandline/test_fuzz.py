@@ -36,7 +36,7 @@ from twinset.privacy.statement.guarantee import guarantee
 from twinset.privacy.statement.ledger import Ledger
 from twinset.release.verify import verify
 from twinset.sampling.twin_model import DESCRIPTION, TwinModel
-from twinset.table.formats import FORMATS, read_frame, write_frame
+from twinset.table.read import FORMATS, read_frame, write_frame
 from twinset.table.records import read_records
 from twinset.table.templates import load_template
 

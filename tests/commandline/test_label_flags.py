@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.helpers.refusals import refusal
 from twinset.commandline.entry_point import with_flags
 from twinset.commandline.label_flags import flag_value, read_bins, read_labels
-from twinset.table.label_column import proposal
+from twinset.table.labels import proposal
 
 NAMES = st.text(st.characters(exclude_characters="="), min_size=1)
 VALUES = st.text(st.characters(exclude_characters="\r\n\0", exclude_categories=["Cs"]), min_size=1)

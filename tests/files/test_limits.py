@@ -24,7 +24,7 @@ from twinset.files import limits
 from twinset.pretraining.corpus import paragraphs, read_corpus
 from twinset.release import verify
 from twinset.release.card_header import read_header
-from twinset.table.formats import read_frame
+from twinset.table.read import read_frame
 from twinset.table.records import read_records, records_from_frame
 from twinset.table.schema import Attribute, Schema
 from twinset.table.templates import load_template
@@ -100,7 +100,7 @@ def test_parquet_of_more_rows_than_bytes(tmp_path, monkeypatch):
     path = tmp_path / "t.parquet"
     pq.write_table(pa.table({"review": pa.repeat("a", 1000)}), path)
     assert len(read_frame(path)) == 1000
-    monkeypatch.setattr("twinset.table.arrow_files.MOST_REPEATED", 100)
+    monkeypatch.setattr("twinset.table.other_formats.MOST_REPEATED", 100)
     pq.write_table(pa.table({"review": pa.repeat("a", path.stat().st_size * 2)}), path)
     refused(lambda: read_frame(path), "rows in .* bytes; write it again")
 

@@ -10,7 +10,7 @@ import pandas as pd
 
 from evaluation.findings import Curve, Findings, Histogram, Measured, Score, proportion
 from tests.helpers import handover
-from twinset.table.formats import write_frame
+from twinset.table.read import write_frame
 
 SOURCES = {
     "real": 0.836,

@@ -13,7 +13,7 @@ from twinset.files.atomic import sha256_file
 from twinset.privacy.statement.ledger import Ledger
 from twinset.release.share import write_share
 from twinset.release.verify import verify
-from twinset.table.formats import FORMATS
+from twinset.table.read import FORMATS
 
 LABELS = ["fresh", "rotten", "fresh", "fresh", "rotten", "fresh"]
 FORMAT_NAMES = [ending.removeprefix(".") for ending in FORMATS]

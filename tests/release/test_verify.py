@@ -14,7 +14,7 @@ from twinset.release.card_header import ledger_digest
 from twinset.release.publish import publish
 from twinset.release.share import statement_text
 from twinset.release.verify import verify
-from twinset.table.formats import FORMATS
+from twinset.table.read import FORMATS
 
 
 def sha256(data: bytes) -> str:

@@ -16,7 +16,7 @@ from twinset.privacy.statement.ledger import Ledger
 from twinset.release.run_format import LEDGER
 from twinset.release.verify import verify
 from twinset.sampling.twin_model import DESCRIPTION
-from twinset.table.label_values import TABLE, PublicLabels
+from twinset.table.labels import TABLE, PublicLabels
 
 RARE = "positivq"  # a letter apart from a label, and in no other word
 QUICK = ("--steps", "2", "--batch-size", "8", "--max-tokens", "12", "--rows", "12", "--run", "run")

@@ -30,7 +30,7 @@ from tests.helpers import evaluated
 from tests.helpers.commands import run_python
 from tests.helpers.evaluated import without_downloads
 from twinset.commandline.console import Console
-from twinset.table.formats import write_frame
+from twinset.table.read import write_frame
 
 _LETTERS = random.Random(7)
 MARKERS = {

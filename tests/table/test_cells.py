@@ -12,9 +12,9 @@ from datasets import Dataset
 from openpyxl import Workbook
 
 from twinset.errors import InputError
-from twinset.table import json_files, text_files
-from twinset.table.formats import dataset_frame, read_frame
-from twinset.table.label_rules import LabelRules
+from twinset.table import other_formats, text_files
+from twinset.table.labels import LabelRules
+from twinset.table.read import dataset_frame, read_frame
 from twinset.table.records import records_from_frame
 
 PRICES = ["3.50", "007", "1e3", "12", "True", "7.0", "0.1"]
@@ -168,7 +168,7 @@ def test_a_gap_changes_no_other_whole_number(tmp_path, made):
 def test_a_fraction_changes_no_whole_number_of_jsonl(tmp_path, monkeypatch):
     rows = [*TABLE, numbered(40, id=2.5)]
     assert joined(as_jsonl(rows, tmp_path / "t"))[:40] == joined(as_jsonl(TABLE, tmp_path / "u"))
-    monkeypatch.setattr(json_files, "exact", lambda frame, _: frame)  # a negative control
+    monkeypatch.setattr(other_formats, "exact", lambda frame, _: frame)  # a negative control
     assert joined(as_jsonl(rows, tmp_path / "v"))[:40] != joined(as_jsonl(TABLE, tmp_path / "w"))
 
 

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.helpers.refusals import SECRET, refusal
-from twinset.table.formats import FORMATS, read_frame, write_frame, written_names
+from twinset.table.read import FORMATS, read_frame, write_frame, written_names
 
 TEXTS = ['plain, "quoted"', "two\nlines\r\nthree", "a\rreturn", "ünïcödé 日本 🙂", "NA", "null"]
 

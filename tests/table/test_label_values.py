@@ -7,9 +7,7 @@ import pytest
 
 from tests.helpers.refusals import SECRET, assert_silent, refusal
 from twinset.errors import InputError
-from twinset.table.label_rules import LabelRules
-from twinset.table.label_spelling import nearest
-from twinset.table.label_values import MANY_NUMBERS
+from twinset.table.labels import MANY_NUMBERS, LabelRules, nearest
 from twinset.table.records import read_records, records_from_frame
 from twinset.table.templates import PromptFile, Template, load_template, written_template
 

@@ -12,9 +12,9 @@ import pytest
 from datasets import Dataset
 
 from tests.helpers.refusals import refusal
-from twinset.table import lazy_columns as module
-from twinset.table.formats import read_frame, write_frame
-from twinset.table.lazy_columns import Reading, Texts, let_go, mapped
+from twinset.table import arrow_columns as module
+from twinset.table.arrow_columns import Reading, Texts, let_go, mapped
+from twinset.table.read import read_frame, write_frame
 from twinset.table.records import check_reserved, records_from_frame
 
 ROWS = 60
@@ -23,11 +23,11 @@ ROWS = 60
 @pytest.fixture(autouse=True)
 def few_at_once(monkeypatch):
     """Seven rows a piece, so that sixty are many."""
-    for place in ("lazy_columns", "text_files", "json_files", "arrow_files", "hf_datasets"):
+    for place in ("arrow_columns", "text_files", "other_formats"):
         monkeypatch.setattr(f"twinset.table.{place}.ROWS_AT_ONCE", 7)
-    monkeypatch.setattr("twinset.table.lazy_columns.AT_ONCE", 7)
+    monkeypatch.setattr("twinset.table.arrow_columns.AT_ONCE", 7)
     monkeypatch.setattr("twinset.table.columns.AT_ONCE", 7)
-    monkeypatch.setattr("twinset.table.label_codes.AT_ONCE", 7)
+    monkeypatch.setattr("twinset.table.labels.AT_ONCE", 7)
 
 
 def table(**columns) -> pd.DataFrame:

@@ -11,7 +11,7 @@ from tests.table.messy_tables import HEADER, READ, REFUSED, TEXTS, Messy, cells,
 from twinset.progress import Silent
 from twinset.run.prepare import read_source
 from twinset.run.request import Source
-from twinset.table.formats import read_frame
+from twinset.table.read import read_frame
 
 MENDED = re.compile(r"read |removed |leaving out \d|joining ")
 FEW = 7  # rows a piece, so that forty are many
@@ -24,8 +24,8 @@ def read(messy: Messy, path: Path, folder: Path | None):
 
 @pytest.fixture(autouse=True)
 def few_at_once(monkeypatch):
-    files = ("text_files", "json_files", "arrow_files", "spreadsheets")
-    for place in ("lazy_columns", "columns", *files):
+    files = ("text_files", "other_formats")
+    for place in ("arrow_columns", "columns", *files):
         monkeypatch.setattr(f"twinset.table.{place}.ROWS_AT_ONCE", FEW)
 
 

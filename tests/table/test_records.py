@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.helpers.refusals import SECRET, assert_silent, refusal
 from twinset.errors import InputError
 from twinset.sampling.twin_model import twin_frame
-from twinset.table.formats import FORMATS, write_frame
+from twinset.table.read import FORMATS, write_frame
 from twinset.table.records import read_records, records_from_frame
 from twinset.table.schema import ORDERED, Schema
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from twinset.run.request import OutputPaths, Source
     from twinset.run.run_result import Result
     from twinset.sampling.allocation import RowsRequest
-    from twinset.table.label_rules import LabelRules
+    from twinset.table.labels import LabelRules
     from twinset.table.text_files import Layout
 
 Data = Annotated[
@@ -61,7 +61,7 @@ def source_of(data: str, given: dict[str, Any]) -> Source:
 def _label_rules(given: dict[str, Any]) -> LabelRules:
     """Return what the options say of label values."""
     from twinset.commandline.label_flags import read_bins, read_labels
-    from twinset.table.label_rules import LabelRules
+    from twinset.table.labels import LabelRules
 
     return LabelRules(
         read_labels(given.get("labels", ())),

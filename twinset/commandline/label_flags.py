@@ -12,7 +12,7 @@ from pathlib import Path
 
 from twinset.errors import InputError
 from twinset.files.limits import SMALL, read_text
-from twinset.table.csv_line import read_line, written_line
+from twinset.table.schema import read_line, written_line
 
 
 def read_labels(given: Sequence[str]) -> dict[str, list[str]]:

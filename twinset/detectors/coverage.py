@@ -22,8 +22,8 @@ from twinset.detectors.masking import OnProgress, detect, masked, private_runs
 from twinset.errors import InputError
 from twinset.files.atomic import write_text, writing
 from twinset.table.columns import check_table, show, text_cells
-from twinset.table.formats import read_frame, row_name
-from twinset.table.label_codes import label_cells
+from twinset.table.labels import label_cells
+from twinset.table.read import read_frame, row_name
 
 NOT_PROTECTED = (
     "Whatever this detector does not flag is not protected at all: selective privacy lets a model "

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from twinset.detectors.spans import Detector, Span, joined
-from twinset.table.lazy_columns import LazySequence
+from twinset.table.arrow_columns import LazySequence
 
 PLACEHOLDER = "___"
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from twinset.table.padding import batches_of_one_length, padded
+from twinset.table.tokenization import batches_of_one_length, padded
 
 TOKENS_AT_ONCE = 2048
 

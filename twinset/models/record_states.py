@@ -17,7 +17,7 @@ from torch import Tensor
 from twinset.models.device import GPU_TOKENS, is_cpu
 from twinset.models.hidden_states import Questions
 from twinset.privacy.clipping.engine import is_out_of_memory
-from twinset.table.padding import batches_of_one_length, padded
+from twinset.table.tokenization import batches_of_one_length, padded
 
 
 def states_of_records(

@@ -20,7 +20,7 @@ from twinset.errors import InputError
 from twinset.files.atomic import sha256_file
 from twinset.files.limits import inflated
 from twinset.pretraining.prompts import Prompt, prompt_of
-from twinset.table.formats import format_of, read_frame
+from twinset.table.read import format_of, read_frame
 from twinset.table.templates import fill
 
 Value = TypeVar("Value")

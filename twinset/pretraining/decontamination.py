@@ -15,8 +15,8 @@ import numpy as np
 
 from twinset.errors import InputError
 from twinset.pretraining.corpus import is_text, paragraphs
-from twinset.table.formats import format_of, read_frame
 from twinset.table.ngrams import Vocabulary, Words, contained
+from twinset.table.read import format_of, read_frame
 
 RUN = 13  # words
 SHORTEST = 6  # words; what is shorter anyone may write

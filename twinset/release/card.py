@@ -16,7 +16,7 @@ from twinset.privacy.statement.ledger import FLAGGED_UNIT, OWNER_UNIT, Ledger
 from twinset.release.card_header import render_header, stated_numbers
 from twinset.release.markdown import bullets, code, plain
 from twinset.release.rendering import template
-from twinset.table.formats import FORMULA_STARTS
+from twinset.table.read import FORMULA_STARTS
 from twinset.table.schema import Combination, Schema
 from twinset.table.templates import Template
 

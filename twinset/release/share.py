@@ -27,7 +27,7 @@ from twinset.privacy.statement.guarantee import Guarantee, belief_sentence, guar
 from twinset.privacy.statement.ledger import FORMAT_VERSION, Ledger
 from twinset.release.card import TwinContents, TwinDescription, render_card
 from twinset.release.rendering import template
-from twinset.table.formats import FORMATS, write_frame, written_names
+from twinset.table.read import FORMATS, write_frame, written_names
 from twinset.table.schema import Combination, Schema
 
 CARD, PRIVACY, PAGE = "README.md", "privacy.json", "report.html"

@@ -27,9 +27,8 @@ from twinset.release.markdown import one_line
 from twinset.release.publish import beside
 from twinset.release.run_format import LEDGER, check_format
 from twinset.release.share import CARD, PAGE, PRIVACY, claim_to_dict, statement_text
-from twinset.table.arrow_files import read_parquet
-from twinset.table.formats import FORMATS
-from twinset.table.json_files import read_jsonl
+from twinset.table.other_formats import read_jsonl, read_parquet
+from twinset.table.read import FORMATS
 from twinset.table.text_files import read_delimited
 
 TOLERANCE = 1e-4  # relative; ε on another machine, with another release of the accountant

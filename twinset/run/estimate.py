@@ -48,7 +48,7 @@ from twinset.sampling.untilted_rows import (
     WEIGHT_PHASE,
     WEIGHT_ROWS,
 )
-from twinset.table.padding import padded, padded_lengths
+from twinset.table.tokenization import padded, padded_lengths
 from twinset.training.clipped_sum import BatchShapes, MismatchLoss, WrongPrompts
 from twinset.training.distributed import world_size
 

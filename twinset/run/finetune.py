@@ -42,7 +42,7 @@ from twinset.sampling.naive_bayes import NaiveBayes
 from twinset.sampling.text_lengths import TextLengths
 from twinset.sampling.twin_model import TwinModel
 from twinset.sampling.untilted_rows import tilt_towards
-from twinset.table.lazy_columns import Picked
+from twinset.table.arrow_columns import Picked
 from twinset.table.tokenization import TokenisedRecords, tokenise
 from twinset.training.clipped_sum import WrongPrompts
 from twinset.training.loop import NothingKept, StepContext, run_training

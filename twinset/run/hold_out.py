@@ -15,7 +15,7 @@ from twinset.files.atomic import write_json
 from twinset.files.limits import read_text
 from twinset.privacy.mechanism.randomness import Randomness, poisson_batches
 from twinset.sampling.twin_model import twin_frame
-from twinset.table.formats import write_frame
+from twinset.table.read import write_frame
 from twinset.table.records import Records
 
 HELD_OUT, NUMBERS = "held-out.parquet", "held-out.json"  # in `internal/`: the rows, and which

@@ -11,7 +11,7 @@ from twinset.privacy.mechanism.randomness import Randomness
 from twinset.privacy.mechanism.units import WeightScale
 from twinset.privacy.statement.ledger import Ledger, MechanismRun
 from twinset.privacy.statement.wording import caveats
-from twinset.table.label_values import MERGED, OWNER, PROMPT, TABLE
+from twinset.table.labels import MERGED, OWNER, PROMPT, TABLE
 from twinset.table.templates import Template
 
 _WHOSE = {

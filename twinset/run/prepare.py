@@ -29,8 +29,8 @@ from twinset.run.request import Source
 from twinset.run.table_notes import table_notes
 from twinset.sampling.allocation import RowsRequest, explicit, usual_rows
 from twinset.sampling.decoding import attention_span
-from twinset.table.formats import read_frame
-from twinset.table.label_rules import LabelRules
+from twinset.table.labels import LabelRules
+from twinset.table.read import read_frame
 from twinset.table.records import Records, check_reserved, records_from_frame
 from twinset.table.schema import Combination, Schema
 from twinset.table.templates import Template, load_template, written_template

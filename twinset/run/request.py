@@ -13,9 +13,8 @@ import pandas as pd
 from twinset.config.bounds import check_number
 from twinset.config.run_config import HOLD_OUT
 from twinset.errors import InputError
-from twinset.table.formats import FORMATS, format_of
-from twinset.table.label_rules import LabelRules
-from twinset.table.standard_input import STDIN
+from twinset.table.labels import LabelRules
+from twinset.table.read import FORMATS, STDIN, format_of
 from twinset.table.templates import Template
 from twinset.table.text_files import Layout
 
@@ -103,7 +102,7 @@ class OutputPaths:
         output: a file beside which card and ledger stand too; `None` for `share/` alone.
         format: of the twin; `None` takes it from `output`'s ending, else from the table's.
         overwrite: whether an existing run or file may be replaced.
-        guard_formulas: see `twinset.table.formats.write_frame`.
+        guard_formulas: see `twinset.table.read.write_frame`.
         resume: whether to resume a run that was killed or stopped.
         accept_spend: whether to resume from where a run was resumed before, and count both.
     """

@@ -11,9 +11,8 @@ from twinset.config import ROWS
 from twinset.config.bounds import check_number
 from twinset.errors import InputError
 from twinset.privacy.mechanism.counts import proportional_rows
-from twinset.table.csv_line import read_line, written_line
-from twinset.table.formats import read_frame, row_name
-from twinset.table.schema import Combination, Schema
+from twinset.table.read import read_frame, row_name
+from twinset.table.schema import Combination, Schema, read_line, written_line
 
 ROWS_COLUMN = "rows"
 LONGEST_NUMBER = 12  # digits

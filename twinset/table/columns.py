@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from difflib import get_close_matches
+from functools import cached_property
 from numbers import Number
 from pathlib import Path
 from string import Formatter
@@ -20,10 +22,24 @@ import pandas as pd
 
 from twinset.errors import InputError
 from twinset.files.limits import check_names
-from twinset.table.cells import shown
-from twinset.table.formats import is_named_by_rows
-from twinset.table.label_codes import label_codes
-from twinset.table.lazy_columns import AT_ONCE, ROWS_AT_ONCE, Reading, Texts, blocks, let_go, mapped
+from twinset.table.arrow_columns import (
+    AT_ONCE,
+    ROWS_AT_ONCE,
+    Reading,
+    Texts,
+    blocks,
+    let_go,
+    mapped,
+    shown,
+)
+from twinset.table.labels import LabelCodes, LabelColumn, label_codes
+from twinset.table.read import (
+    is_named_by_rows,
+    is_of_text,
+    row_name,
+    row_numbers,
+    states_types,
+)
 from twinset.table.schema import CONTROL
 
 _GUESS_LABELS = 50
@@ -362,3 +378,208 @@ def _written_cells(column: pd.Series, source: str, frame: pd.DataFrame) -> list[
             "joined into a text; leave it out of `text`"
         )
     return ["" if cell is None else shown(cell) for cell in cells]
+
+
+@dataclass(frozen=True)
+class ChosenColumns:
+    """The text column and the label columns of a private table.
+
+    Args:
+        frame: the table.
+        text: its text column.
+        attributes: its label columns.
+        source: what to call the table in messages.
+    """
+
+    frame: pd.DataFrame
+    text: str
+    attributes: list[str]
+    source: str
+
+    @property
+    def names(self) -> list[str]:
+        """Of all of them, the text's first."""
+        return [self.text, *self.attributes]
+
+    @cached_property
+    def places(self) -> dict[str, str]:
+        """What messages call each column."""
+        return {name: f"{self.source}: {show([name], self.frame)}" for name in self.names}
+
+    def label_codes(self, as_written: bool) -> dict[str, LabelCodes]:
+        """Return the labels of each attribute, row by row; see `columns.label_codes`."""
+        return {
+            name: label_codes(self.frame[name], self.places[name], as_written)
+            for name in self.attributes
+        }
+
+    def complete_rows(
+        self, codes: Mapping[str, LabelCodes], most: int, notes: list[str]
+    ) -> np.ndarray:
+        """Return the positions of the rows that have a text and all labels.
+
+        Raises:
+            InputError: no row has, or more than `most` rows have not.
+        """
+        filled = {self.text: has_text(self.frame[self.text], self.places[self.text])}
+        filled |= {name: found.has_value for name, found in codes.items()}
+        rows = np.flatnonzero(np.logical_and.reduce(list(filled.values())))
+        total, empty = len(self.frame), len(self.frame) - len(rows)
+        if empty > most:
+            raise InputError(self._first_gap(filled))
+        if empty:
+            notes.append(f"leaving out {empty} of {total} rows: text or label missing or blank")
+        if not len(rows):
+            raise InputError(f"{self.source}: no row has both a text and its labels; fill them in")
+        return rows
+
+    def _first_gap(self, filled: Mapping[str, np.ndarray]) -> str:
+        name = next(name for name, has_cell in filled.items() if not has_cell.all())
+        gaps = np.flatnonzero(~filled[name])
+        return (
+            f"{self.places[name]} is missing, blank or not text in {len(gaps)} of "
+            f"{len(self.frame)} rows, first in {row_name(self.frame, gaps[0])}; fill them in, or "
+            "leave these rows out with `drop_empty`"
+        )
+
+    def owners(self, owner: str, rows: np.ndarray) -> np.ndarray:
+        """Return (n,) the number of each row's owner.
+
+        Args:
+            owner: the column that says whose a record is.
+            rows: (n,) positions of the rows.
+
+        Raises:
+            InputError: there is no such column, it is one of these, or a cell of it is empty.
+        """
+        if owner not in self.frame.columns:
+            raise InputError(f"{self.source}: has no column {owner!r}; check `owner`")
+        if owner in self.names:
+            raise InputError(
+                f"{self.source}: `owner={owner!r}` is the text or a label already; name another"
+            )
+        whole = len(rows) == len(self.frame)
+        cells = self.frame[owner] if whole else self.frame[owner].iloc[rows]
+        blank = [isinstance(cell, str) and not cell.strip() for cell in cells]
+        missing = rows[cells.isna().to_numpy(bool) | np.array(blank, bool)]
+        if len(missing):
+            raise InputError(
+                f"{self.source}: {show([owner], self.frame)} is missing in {len(missing)} rows, "
+                f"first in {row_name(self.frame, missing[0])}; every record needs an owner"
+            )
+        return pd.factorize(cells)[0]
+
+    def label_column(
+        self, name: str, codes: LabelCodes, rows: np.ndarray, owners: np.ndarray | None
+    ) -> LabelColumn:
+        """Return an attribute as the rules for labels read it; see `LabelColumn`."""
+        frame = self.frame
+        is_typed = states_types(frame) or is_named_by_rows(frame)
+        source = is_typed, is_of_text(frame), row_numbers(frame)
+        return LabelColumn(
+            name, show([name], frame), self.places[name], codes, rows, owners, *source
+        )
+
+    def left_out(self) -> list[str]:
+        """Say which columns the twin will not have, and which names not every row has."""
+        frame, notes = self.frame, []
+        if dropped := [str(name) for name in frame.columns if name not in self.names]:
+            them = "them" if len(dropped) > 1 else "it"
+            notes.append(
+                f"leaving out {show_unchosen(dropped, frame)}: the twin will not have {them}"
+            )
+        if partial := [name for name in self.names if is_partial(name, frame)]:
+            shown = show(partial, frame)
+            notes.append(f"not every row has {shown}: to name it makes its name public")
+        return notes
+
+
+LOST = "\ufffd"  # the character that stands for one
+_LOST = f"{LOST} for characters that were lost"
+_HARMLESS = bytes(byte for byte in range(256) if not CONTROL.search(chr(byte)))
+
+
+def mended(texts: Texts, notes: list[str]) -> Texts:
+    """Return texts without control characters."""
+    if bad := len(texts.rows_where(_has_control)):
+        notes.append(
+            f"removed control characters from {bad} text{'s' * (bad > 1)} (`strict` refuses them)"
+        )
+        return texts.mended(lambda text: CONTROL.sub("", text))
+    return texts
+
+
+def check_characters(
+    chosen: ChosenColumns,
+    texts: Texts,
+    labels: Mapping[str, LabelCodes],
+    strict: bool,
+    notes: list[str],
+) -> None:
+    """Refuse control characters, and lost ones if `strict`; else note them.
+
+    Raises:
+        InputError: a text or a label has one.
+    """
+    _check_texts(chosen, texts, labels, _has_control, "a control character")
+    if strict:
+        _check_texts(chosen, texts, labels, _has_lost, _LOST)
+    elif lost := len(texts.rows_where(_has_lost)):
+        hold = f"{lost} texts hold" if lost > 1 else "1 text holds"
+        notes.append(f"{hold} {_LOST}, and the twin may too (`strict` refuses them)")
+
+
+def check_no_token(
+    chosen: ChosenColumns,
+    texts: Texts,
+    labels: Mapping[str, LabelCodes],
+    tokens: Sequence[str],
+) -> None:
+    """Refuse what a model takes for the end of a text.
+
+    Raises:
+        InputError: a text or a label holds one of the tokens.
+    """
+    shown = [token for token in tokens if token.strip()]
+
+    def is_bad(cell: str) -> bool:
+        return any(token in cell for token in shown)
+
+    if shown:
+        _check_texts(chosen, texts, labels, is_bad, "a special token of the base model")
+
+
+def _check_texts(
+    chosen: ChosenColumns,
+    texts: Texts,
+    labels: Mapping[str, LabelCodes],
+    is_bad: Callable[[str], bool],
+    what: str,
+) -> None:
+    """Refuse texts and labels with something that is said to be `what`."""
+    for name, place in chosen.places.items():
+        found = labels.get(name)
+        bad = texts.rows_where(is_bad) if found is None else _rows_of(found, texts.rows, is_bad)
+        if len(bad):
+            raise InputError(
+                f"{place}, {row_name(chosen.frame, bad[0])}: contains {what}, as do "
+                f"{len(bad) - 1} more rows; remove it from these cells"
+            )
+
+
+def _rows_of(found: LabelCodes, rows: np.ndarray, is_bad: Callable[[str], bool]) -> np.ndarray:
+    """Return those of the table's rows that have a bad label."""
+    bad = [n for n, value in enumerate(found.values) if isinstance(value, str) and is_bad(value)]
+    return rows[np.isin(found.numbers, bad)]
+
+
+def _has_lost(text: str) -> bool:
+    return LOST in text
+
+
+def _has_control(text: str) -> bool:
+    """Return whether a text has a character of `CONTROL`, at the speed of memory."""
+    try:
+        return bool(text.encode().translate(None, _HARMLESS))
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return True

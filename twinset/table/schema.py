@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from itertools import product
 from typing import Any
@@ -90,3 +92,32 @@ class Schema:
             attributes,
             tuple(data["columns"]),
         )
+
+
+def read_line(line: str) -> list[str]:
+    """Return a line's values.
+
+    Raises:
+        ValueError: it is empty, or not one line.
+
+    >>> read_line('York, "Paris, Texas"')
+    ['York', 'Paris, Texas']
+    """
+    try:
+        return next(csv.reader([line], skipinitialspace=True))
+    except (csv.Error, StopIteration):
+        raise ValueError("no line of values between commas") from None
+
+
+def written_line(values: Iterable[object]) -> str:
+    """Return values as a line, of which `read_line` makes their texts again.
+
+    >>> written_line(["good", "a, b", 5])
+    'good,"a, b",5'
+    """
+    return ",".join(map(_cell, map(str, values)))
+
+
+def _cell(text: str) -> str:
+    is_plain = text == text.strip() and not text.startswith("@") and not set(text) & set(',"')
+    return text if is_plain else '"{}"'.format(text.replace('"', '""'))

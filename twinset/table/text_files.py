@@ -23,8 +23,7 @@ from charset_normalizer import CharsetMatches, from_bytes
 
 from twinset.errors import InputError
 from twinset.files.limits import MOST_CELL, MOST_LINE, check_names, inflated
-from twinset.table.cells import typed
-from twinset.table.lazy_columns import ROWS_AT_ONCE, Reading, RowNumbers
+from twinset.table.arrow_columns import ROWS_AT_ONCE, Reading, RowNumbers, typed
 
 UTF8 = "utf-8-sig"
 _DELIMITERS = ",;\t|"

@@ -24,8 +24,7 @@ from twinset.models.device import GPU_TOKENS, device_of, is_cpu
 from twinset.privacy.clipping import ClippingEngine, Scale, UnitReport
 from twinset.privacy.clipping.engine import is_out_of_memory
 from twinset.privacy.clipping.models import BatchShape
-from twinset.table.padding import batches_of_one_length
-from twinset.table.tokenization import TokenisedRecords
+from twinset.table.tokenization import TokenisedRecords, batches_of_one_length
 
 # Half a physical batch of each padded length is filler. A step's records lie in about eight of
 # these lengths, so this many physical batches of its expected size keep the filler to about a

@@ -26,7 +26,7 @@ from twinset.models.precision import frozen_dtype
 from twinset.privacy.mechanism.units import WeightScale, nearest_shares
 from twinset.progress import Progress
 from twinset.table.columns import text_cells
-from twinset.table.formats import read_frame
+from twinset.table.read import read_frame
 
 Count = Callable[[int, int], object]  # texts done, texts in all
 

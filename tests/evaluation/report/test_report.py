@@ -24,7 +24,7 @@ from twinset.privacy.accounting.events import (
 )
 from twinset.privacy.mechanism.units import WeightScale
 from twinset.privacy.statement.guarantee import belief_sentence, guarantee
-from twinset.table.formats import write_frame
+from twinset.table.read import write_frame
 
 EVIL = "<script>alert(1)</script>]]>\"'&<img src=x onerror=alert(1)></style></textarea>{{7*7}}"
 

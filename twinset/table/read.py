@@ -1,7 +1,4 @@
-"""Tables in files: which ending means which format, and how each of them is read and written.
-
-Knows nothing of texts, labels or privacy budgets, nor how a format is parsed.
-"""
+"""A table from standard input, which can be read once only: kept where it can be read again."""
 
 from __future__ import annotations
 
@@ -9,24 +6,72 @@ import csv
 import gzip
 import json
 import os
+import shutil
+import sys
 import zlib
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from tempfile import NamedTemporaryFile, TemporaryFile
 from typing import IO, Any, cast
 
 import pandas as pd
 
 from twinset.errors import InputError
-from twinset.table.arrow_files import feather, parquet
-from twinset.table.hf_datasets import dataset, on_hub, saved
-from twinset.table.json_files import json_file, jsonl
-from twinset.table.lazy_columns import Reading, RowNumbers, mapped
-from twinset.table.spreadsheets import excel
-from twinset.table.standard_input import STDIN, spooled
+from twinset.table.arrow_columns import Reading, RowNumbers, mapped
+from twinset.table.other_formats import (
+    dataset,
+    excel,
+    feather,
+    json_file,
+    jsonl,
+    on_hub,
+    parquet,
+    saved,
+)
 from twinset.table.text_files import Layout, delimited, detected
+
+STDIN = "-"
+UNNAMED = "FILE"  # in commands to paste, which cannot read it again
+_OPEN_FILES = Path("/proc/self/fd")
+
+
+@contextmanager
+def spooled(folder: Path | None = None) -> Iterator[tuple[Path, str]]:
+    """Yield a file that holds standard input, and its format: csv or json.
+
+    The file has no name where the system allows that, and is gone with the process.
+
+    Args:
+        folder: private to its owner, where the file is made; None: where the system keeps such.
+
+    Raises:
+        InputError: there is nothing on standard input; or whatever is wrong with the table.
+    """
+    with _file(folder) as (file, path):
+        if sys.stdin is None or sys.stdin.isatty():
+            raise InputError("-: nothing comes by standard input; pipe a table in, or name a file")
+        shutil.copyfileobj(sys.stdin.buffer, file)
+        file.flush()
+        file.seek(0)
+        start = file.read(1000).lstrip(b"\xef\xbb\xbf \r\n\t\0\xff\xfe")
+        try:
+            yield path, "json" if start.startswith((b"{", b"[")) else "csv"
+        except InputError as error:
+            raise InputError(str(error).replace(str(path), "standard input")) from None
+
+
+@contextmanager
+def _file(folder: Path | None) -> Iterator[tuple[IO[Any], Path]]:
+    if _OPEN_FILES.is_dir():
+        with TemporaryFile(dir=folder) as file:
+            yield file, _OPEN_FILES / str(file.fileno())
+    else:
+        with NamedTemporaryFile(dir=folder) as named:
+            yield named, Path(named.name)
+
 
 FORMATS: dict[str, str] = {
     ".csv": "csv",
