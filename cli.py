@@ -19,6 +19,7 @@ from evaluation.commands.audit import audit
 from evaluation.commands.measure import compare, demo, evaluate, report
 from evaluation.commands.show_verdict import show_first_verdict
 from twinset import __version__
+from twinset.bounds import SEEDS
 from twinset.commandline import entry_point as exits
 from twinset.commandline.common import (
     Data,
@@ -42,7 +43,6 @@ from twinset.commandline.entry_point import (
 from twinset.commandline.flags import takes
 from twinset.commandline.pretrain import pretrain
 from twinset.config import RECORDS
-from twinset.config.bounds import SEEDS
 from twinset.config.options import (
     DECODING,
     OPTIONS,

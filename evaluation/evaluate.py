@@ -30,11 +30,11 @@ from evaluation.utility.embeddings import SentenceEncoder
 from evaluation.utility.epsilon_curve import twins_by_epsilon
 from evaluation.utility.train_and_test import targets
 from evaluation.utility.usefulness import Usefulness
+from twinset.bounds import bounds_in, check_options, within
 from twinset.config import PrivacyConfig
-from twinset.config.bounds import bounds_in, check_options, within
 from twinset.errors import InputError
 from twinset.models.base_model import load_base
-from twinset.privacy.statement.ledger import UNIT
+from twinset.privacy.statement.theorems import UNIT
 from twinset.progress import Progress
 from twinset.sampling.allocation import proportional
 from twinset.table.columns import check_table, choose_columns, with_joined_text

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from twinset.config.bounds import Bounds
+from twinset.bounds import Bounds
 from twinset.errors import DAMAGED, InputError
 from twinset.files.atomic import write_json
 from twinset.files.limits import read_text

@@ -9,20 +9,21 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from evaluation.findings import RUNS
 from evaluation.release import Seconds, Twin, take_records
-from twinset.config import ROWS, NoisePolicyName, PrivacyConfig, RunConfig
-from twinset.config.bounds import check_options, within
+from twinset.bounds import check_options, within
+from twinset.config import ROWS, PrivacyConfig, RunConfig
 from twinset.config.plan import with_steps
 from twinset.errors import InputError
 from twinset.models.base_model import context_length, load_base
 from twinset.models.precision import frozen_dtype, fuse
 from twinset.models.threads import on_free_cores
+from twinset.policies import policy_names
 from twinset.progress import Progress
 from twinset.run.finetune import finetune
 from twinset.run.prepare import prepare, read_source, template_of
@@ -42,7 +43,7 @@ TRAINED_ALL_THE_SAME = (
     "these models are trained, where `twinset generate` trains nothing on so few records; "
     "`--steps 0` trains nothing here either, `generate --steps 40` does there"
 )
-POLICIES: tuple[NoisePolicyName, ...] = get_args(NoisePolicyName)
+POLICIES = policy_names()
 NO_PRIVACY = "none"  # a policy here: what training without noise gives, and gives away
 HELD_OUT_SHARE = 5  # one row in so many, where no held-out table is given
 HELD_OUT_ROWS = 2000  # at most: embeddings of more take minutes

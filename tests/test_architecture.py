@@ -27,10 +27,11 @@ ROOMS = {
         models
         table
         progress
-        policies
         config
+        policies
         privacy
         files
+        bounds
         errors
     """,
     "twinset.privacy": """

@@ -19,8 +19,6 @@ from evaluation.audit.lower_bound import epsilon_lower_bound
 from evaluation.audit.neighbouring_tables import Neighbours
 from twinset.config import PolicyConfig
 from twinset.policies import MechanismParams, NoisePolicy, make_policy
-from twinset.policies.adaptive import PublishedAdaptive
-from twinset.policies.importance import PublishedImportance
 from twinset.privacy.accounting.accountant import epsilon
 from twinset.privacy.accounting.events import Event, IndividualGaussian, SubsampledGaussian
 from twinset.privacy.clipping import ClippingEngine
@@ -77,13 +75,10 @@ class Step:
         self.engine.zero()
         for _ in range(3):
             self.policy.update_statistics(parameters, past)
-        ones = [torch.ones_like(p) for p in parameters]
         if scales := self.policy.scales():
             self.engine.rescale(scales)
-            ones = [scale.times_(one) for scale, one in zip(scales, ones, strict=True)]
-        if isinstance(self.policy, PublishedImportance):
-            ones = self.policy.noise_scales()
-        self.noise_shape = torch.cat([s.flatten() for s in ones])
+        shapes = self.policy.noise_shapes(parameters)
+        self.noise_shape = torch.cat([s.flatten() for s in shapes])
 
     def made(self, params: MechanismParams) -> NoisePolicy:
         """Return the policy that releases."""
@@ -109,15 +104,13 @@ class Step:
 
     def expected(self, units: Units) -> Tensor:
         """Return the mean of `output`."""
-        known = self.noiseless(units)
-        return known / self.noise_shape if isinstance(self.policy, PublishedImportance) else known
+        known = self.policy.noiseless(self.shaped(self.noiseless(units)))
+        return torch.cat([total.flatten() for total in known]) / self.noise_shape
 
     def noise_std(self, units: Units) -> float:
         """Return the standard deviation of every number of `output`."""
         std = self.attacked.noise_multiplier * MAX_GRAD_NORM
-        if isinstance(self.policy, PublishedAdaptive):
-            return std * self.policy.noise_scale(units)
-        return std
+        return std * self.policy.noise_scale(units)
 
     def output(self, units: Units) -> Tensor:
         """Return one flat noisy output, divided by the policy's scales: the attacker knows them."""
@@ -139,13 +132,9 @@ class Step:
 
     def nominal(self, sample_rate: float, steps: int) -> Event | None:
         """Return what the paper of a published form claims; `None` of a sound one."""
+        with_target = tuple(range(self.neighbours.target + 1))
         sigma = self.attacked.noise_multiplier
-        if isinstance(self.policy, PublishedAdaptive):  # γ_B σ, with the target in the batch
-            units = tuple(range(self.neighbours.target + 1))
-            return SubsampledGaussian(sigma * self.policy.noise_scale(units), sample_rate, steps)
-        if isinstance(self.policy, PublishedImportance):
-            return SubsampledGaussian(sigma, sample_rate, steps)
-        return None
+        return self.policy.nominal_event(sigma, sample_rate, steps, with_target)
 
 
 @dataclass(frozen=True)
@@ -259,7 +248,7 @@ def _finding(
     covered = epsilon([step.recorded(*taken)], delta, weight)
     claimed = epsilon([nominal], delta) if nominal else covered
     guaranteed = covered if nominal else None
-    if step.attacked.policy.noise_policy == "adaptive":
+    if step.policy.weighs:
         what += f", privacy weight {weight:g}"
     bound = epsilon_lower_bound(present, absent, delta)
     return Finding(what, claimed, bound, delta, len(present), guaranteed)

@@ -12,8 +12,8 @@ from evaluation.audit.lower_bound import CONFIDENCE
 from evaluation.audit.mechanism import Finding, Step, Target, audit_run, audit_step
 from evaluation.audit.neighbouring_tables import worst_case
 from evaluation.audit.releases import RELEASES, Release, audit_release
+from twinset.bounds import bounded, check_options
 from twinset.config import PolicyConfig
-from twinset.config.bounds import bounded, check_options
 from twinset.errors import InputError
 from twinset.models.device import AUTO, check_device
 
@@ -85,9 +85,7 @@ class MechanismAudit:
         """The most and the least private record, and of published noise the one that halts it."""
         if self.fault in RELEASE_FAULTS:
             return ()
-        if self.policy.noise_policy != "adaptive":
-            return (1.0,)  # which knows no difference
-        return (1.0, 0.0) if self.policy.weighs else (0.0,)
+        return self.policy.policy_class.attacked_weights
 
     @property
     def _releases(self) -> list[type[Release]]:

@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from evaluation.findings import ATTACKED, CANARIES, LENGTHS, SECRETS
+from twinset.bounds import SEEDS
 from twinset.commandline.common import (
     OF_REAL_ROWS,
     Data,
@@ -26,7 +27,6 @@ from twinset.commandline.common import (
 )
 from twinset.commandline.flags import takes
 from twinset.config import ROWS
-from twinset.config.bounds import SEEDS
 from twinset.config.options import ANY_POLICY, OPTIONS, TABLE, run_config, run_options
 from twinset.errors import VerificationError
 

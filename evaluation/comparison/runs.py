@@ -46,7 +46,6 @@ from twinset.progress import Progress, Silent
 from twinset.sampling.allocation import proportional
 from twinset.sampling.twin_model import TwinModel
 from twinset.table.tokenization import TokenisedRecords, prompt_tokens, text_budget, tokenise
-from twinset.training.record_weights import weight_scale
 
 PERPLEXITY_ROWS = 250
 JUDGE_ROWS = 4000  # at most, that judges of label fidelity learn from
@@ -72,8 +71,7 @@ class PolicyTrials:
         self._train, self._heldout = records_to_frame(data.train), records_to_frame(data.heldout)
         base = load_base(config.training.base_model, say=progress.say)
         for policy in (policy_config(config, name).policy for name in request.policies):
-            if policy.weighs:
-                weight_scale(base, policy.weight_scale)  # or it is refused, before any run
+            policy.policy_class.weight_scale(policy, base)  # or it is refused, before any run
         reserved = special_token_strings(base.tokenizer)
         read_data(request, config.training.seed, Silent(), reserved)  # for these characters alone
         self._prompts = prompt_tokens(data.template, data.train.schema.combinations, base.tokenizer)

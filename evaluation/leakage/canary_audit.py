@@ -37,7 +37,7 @@ from twinset.errors import InputError
 from twinset.files.environment import machine, versions
 from twinset.models.base_model import BaseModel, context_length, load_base
 from twinset.models.precision import frozen_dtype
-from twinset.privacy.statement.ledger import UNIT
+from twinset.privacy.statement.theorems import UNIT
 from twinset.progress import Progress
 from twinset.sampling.twin_model import TwinModel
 from twinset.table.tokenization import prompt_tokens, tokenise

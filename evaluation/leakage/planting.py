@@ -19,8 +19,8 @@ from evaluation.findings import CANARIES, LENGTHS, PLANTED, SECRETS
 from evaluation.leakage.canaries import MORE_FORMATS, Canary, Format, draw_canaries, numbered, plant
 from evaluation.policy_runs import ComparisonRequest, Data, write_untrained_twin
 from evaluation.release import records_to_frame, take_records
+from twinset.bounds import check_number, check_options, within
 from twinset.config import ROWS, RunConfig
-from twinset.config.bounds import check_number, check_options, within
 from twinset.errors import InputError
 from twinset.models.base_model import BaseModel
 from twinset.progress import Progress

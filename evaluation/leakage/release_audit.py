@@ -23,7 +23,7 @@ from evaluation.leakage.shift import Sides, sides
 from evaluation.leakage.text_membership import text_attacks
 from evaluation.release import FinishedRun, Release
 from evaluation.utility.embeddings import SentenceEncoder
-from twinset.config.bounds import SEEDS, check_options, within
+from twinset.bounds import SEEDS, check_options, within
 from twinset.errors import InputError
 from twinset.models.base_model import BaseModel
 from twinset.progress import Progress

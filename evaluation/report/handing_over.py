@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from evaluation.report.verdicts import REFUTED, Tone, Verdict
 from twinset.privacy.statement.guarantee import Guarantee, says_little
-from twinset.privacy.statement.ledger import FLAGGED_UNIT
+from twinset.privacy.statement.theorems import FLAGGED_UNIT
 
 QUESTION = "May I hand this over?"
 _WHAT_GOES = "share/ and model/ may go, internal/ stays"

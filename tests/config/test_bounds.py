@@ -19,6 +19,7 @@ from evaluation.leakage.release_audit import AuditRequest as Attacked
 from evaluation.policy_runs import ComparisonRequest as Compared
 from tests.helpers.commands import run_twinset
 from tests.helpers.refusals import refusal
+from twinset.bounds import Bounds, bounds_in, option_name
 from twinset.config import (
     PolicyConfig,
     PrivacyConfig,
@@ -27,7 +28,6 @@ from twinset.config import (
     SpeedConfig,
     TrainingConfig,
 )
-from twinset.config.bounds import Bounds, bounds_in, option_name
 from twinset.config.options import OPTIONS, bounds_of, run_config
 from twinset.errors import InputError
 from twinset.pretraining.config import PretrainConfig, Shape

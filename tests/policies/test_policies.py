@@ -12,7 +12,7 @@ from tests.helpers.commands import QUICK, fitted_scale, run_twinset, texts
 from twinset import Twinset
 from twinset.config import PolicyConfig
 from twinset.policies import POLICIES, MechanismParams, make_policy
-from twinset.policies.adaptive import Adaptive, PublishedAdaptive, normalised_over
+from twinset.policies.adaptive import Adaptive, PublishedAdaptive, normalise_over_table
 from twinset.policies.selective import MaskedPhase
 from twinset.privacy.accounting.accountant import epsilon
 from twinset.privacy.accounting.events import IndividualGaussian, MaskedAccess, NonPrivateAccess
@@ -92,7 +92,7 @@ def test_what_the_published_form_adds_up_survives_a_checkpoint():
 
 def test_published_weights_are_perplexities_within_the_table():
     nats = torch.tensor([math.log(2.0), math.log(3.0), math.log(6.0)])
-    assert normalised_over(nats.exp()).tolist() == pytest.approx([0.0, 0.25, 1.0])
+    assert normalise_over_table(nats.exp()).tolist() == pytest.approx([0.0, 0.25, 1.0])
 
 
 @pytest.mark.parametrize("weights", [None, torch.tensor([0.5, 1.5]), torch.tensor([float("nan")])])
@@ -205,7 +205,7 @@ def test_phase_one_does_not_depend_on_what_was_masked(tiny_base, table, monkeypa
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--noise-policy", "other"), "none of uniform, adaptive, selective, importance"),
+        (("--noise-policy", "other"), "none of uniform, adaptive, importance, selective"),
         (("--policy-form", "other"), "none of sound, published"),
         ((*ADAPTIVE, "--epsilon-max", 50), "--epsilon-max 50 is below"),
         (ADAPTIVE, "twinset weight-scale"),

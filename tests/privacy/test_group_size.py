@@ -21,7 +21,8 @@ from twinset.files.atomic import write_json
 from twinset.privacy.accounting.accountant import group_epsilon, says_something, up_decimals
 from twinset.privacy.accounting.events import SubsampledGaussian
 from twinset.privacy.statement.guarantee import guarantee
-from twinset.privacy.statement.ledger import OWNER_CLIPPING, OWNER_NEIGHBOURING, OWNER_UNIT, Ledger
+from twinset.privacy.statement.ledger import Ledger
+from twinset.privacy.statement.theorems import OWNER_CLIPPING, OWNER_NEIGHBOURING, OWNER_UNIT
 from twinset.release.verify import verify
 from twinset.run.plan_lines import plan_lines
 

@@ -16,7 +16,8 @@ from twinset.privacy.accounting.events import (
 )
 from twinset.privacy.mechanism.units import WeightScale
 from twinset.privacy.statement.guarantee import guarantee
-from twinset.privacy.statement.ledger import FLAGGED_NEIGHBOURING, FLAGGED_UNIT, Ledger
+from twinset.privacy.statement.ledger import Ledger
+from twinset.privacy.statement.theorems import FLAGGED_NEIGHBOURING, FLAGGED_UNIT
 from twinset.privacy.statement.wording import delta_caveats
 
 EVENTS = [GaussianRelease(20.0, "label counts"), SubsampledGaussian(0.8, 0.05, 60)]

@@ -9,8 +9,7 @@ import pytest
 import torch
 from scipy import stats
 
-from twinset.policies import importance
-from twinset.policies.mechanism_params import MechanismParams
+from twinset.policies import MechanismParams, PolicyConfig, importance
 from twinset.policies.uniform import Uniform
 from twinset.privacy.mechanism.counts import release_label_counts
 from twinset.privacy.mechanism.noise import AT_ONCE, Gaussian, grid_step
@@ -139,7 +138,9 @@ def test_both_tables_may_lead_to_every_weight(sigma):
 def test_scaled_noise_is_on_a_grid_too(monkeypatch):
     """Noise of its own size for each weight: on the grid of its own size, never of the sum's."""
     scales = torch.tensor([0.5, 1.0, 3.0]).repeat(50_000)
-    policy = importance.PublishedImportance(MechanismParams(0.7, 1.0, 0.1, Randomness.for_tests(1)))
+    options = PolicyConfig("importance", "published")
+    params = MechanismParams(0.7, 1.0, 0.1, Randomness.for_tests(1), options)
+    policy = importance.PublishedImportance(params)
     monkeypatch.setattr(policy, "noise_scales", lambda: [scales])
     released = policy.release([torch.full((150_000,), 0.123)], [])[0][0].double().numpy()
     std = 0.7 * scales.double().numpy()

@@ -22,7 +22,8 @@ from twinset.privacy.mechanism.counts import release_label_counts
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.privacy.mechanism.units import Units
 from twinset.privacy.statement.guarantee import guarantee
-from twinset.privacy.statement.ledger import OWNER_CLIPPING, OWNER_NEIGHBOURING, OWNER_UNIT, Ledger
+from twinset.privacy.statement.ledger import Ledger
+from twinset.privacy.statement.theorems import OWNER_CLIPPING, OWNER_NEIGHBOURING, OWNER_UNIT
 from twinset.table.tokenization import TokenisedRecords
 from twinset.training.clipped_sum import Batch, BatchShapes, ClippedSum, WrongPrompts
 

@@ -13,9 +13,10 @@ from twinset.config import PolicyConfig, PrivacyConfig, RunConfig
 from twinset.config.plan import make_plan
 from twinset.models.base_model import load_base
 from twinset.models.perplexity import TOKENS_AT_ONCE, nats_per_token
+from twinset.policies.adaptive import SCALES, read_weight_scale
 from twinset.privacy.mechanism.units import WeightScale, nearest_shares
-from twinset.training.record_weights import SCALES, weight_scale
 
+BUILT_IN = WeightScale(*SCALES, *next(iter(SCALES.values())))
 TEXTS = [[5, 9, 7, 3], [11, 2], list(range(1, 30)), [8] * 200]  # the last is longer than the model
 
 
@@ -60,7 +61,7 @@ def test_what_is_no_scale_is_refused(change):
 
 
 def test_a_scale_survives_its_file():
-    (scale,) = SCALES.values()
+    scale = BUILT_IN
     assert WeightScale.from_dict(json.loads(json.dumps(scale.to_dict()))) == scale
     for broken in ({}, {**scale.to_dict(), "more": 1}, [], {**scale.to_dict(), "shares": 3}):
         with pytest.raises(ValueError, match="weight scale"):
@@ -79,7 +80,7 @@ def test_constants_are_fitted_so_that_a_tenth_lies_beyond_either_end(
     pd.DataFrame({"words": sentences}).to_csv("public.csv", index=False)
     fit = f"weight-scale public.csv --output scale.json --quiet --base-model {tiny_base}".split()
     assert run_twinset(capsys, *fit, "--text", "words", "--precision", "float32").code == 0
-    scale = weight_scale(base, "scale.json")
+    scale = read_weight_scale(base, "scale.json")
     ids = base.tokenizer([f" {s}" for s in sentences], add_special_tokens=False)["input_ids"]
     end = base.tokenizer.eos_token_id
     nats = nats_per_token(base.model, [[*row, end][:256] for row in ids], end)
@@ -100,10 +101,10 @@ def test_constants_are_fitted_so_that_a_tenth_lies_beyond_either_end(
 
 def test_a_scale_of_another_model_is_refused(tmp_path, base):
     path = tmp_path / "s.json"
-    path.write_text(json.dumps(next(iter(SCALES.values())).to_dict()))
-    assert "another base model" in refusal(weight_scale, base, str(path))
+    path.write_text(json.dumps(BUILT_IN.to_dict()))
+    assert "another base model" in refusal(read_weight_scale, base, str(path))
     path.write_text("{}")
-    assert "weight scale" in refusal(weight_scale, base, str(path))
+    assert "weight scale" in refusal(read_weight_scale, base, str(path))
 
 
 # -- the plan --------------------------------------------------------------------------------------

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
+from twinset.bounds import limits
 from twinset.commandline.common import Json, Quiet, show
-from twinset.config.bounds import limits
 from twinset.errors import InputError
 from twinset.files.limits import SMALL, read_text
 from twinset.pretraining.config import MINUTES, PretrainConfig, Shape

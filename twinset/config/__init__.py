@@ -4,18 +4,16 @@ from twinset.config.run_config import (
     RECORDS,
     ROWS,
     MismatchForm,
-    NoisePolicyName,
-    PolicyConfig,
     PrivacyConfig,
     RunConfig,
     SamplingConfig,
     SpeedConfig,
     TrainingConfig,
 )
+from twinset.policies import PolicyConfig
 
 __all__ = [
     "MismatchForm",
-    "NoisePolicyName",
     "PolicyConfig",
     "PrivacyConfig",
     "RECORDS",

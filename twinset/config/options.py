@@ -10,14 +10,22 @@ import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from twinset.config.bounds import Bounds, bounds_in, option_name
-from twinset.config.run_config import GROUPS, PolicyConfig, RunConfig
+from twinset.bounds import Bounds, bounds_in, option_name, value_types
+from twinset.config.run_config import GROUPS, RunConfig
 from twinset.config.run_config import HOLD_OUT as HOLD_OUT_BOUNDS
 from twinset.config.run_config import ROWS as ROWS_BOUNDS
 from twinset.errors import InputError
 from twinset.files.limits import SMALL, read_text
+from twinset.policies import (
+    PolicyConfig,
+    PolicyOptions,
+    find_policy,
+    forms_of,
+    owners_of_option,
+    policy_names,
+)
 
 
 @dataclass(frozen=True)
@@ -67,6 +75,20 @@ class Option:
             return self.kind(value)
         except OverflowError:
             raise InputError(f"{place}: {self.flag[2:]} is too large a number") from None
+
+
+def options_of(group: type[Any]) -> tuple[Option, ...]:
+    """Return the options that the fields of a dataclass are: all that have a help text."""
+    found = []
+    for one in fields(group):
+        if help := one.metadata.get("help"):
+            types = get_args(value_types(group)[one.name]) or (value_types(group)[one.name],)
+            kind = next((t for t in types if t in (str, int, float, bool)), str)
+            values = one.metadata["values"]
+            if one.name == "noise_policy":  # all are known only once every policy is loaded
+                values = "|".join(policy_names())
+            found.append(Option(option_name(one), kind, help, values))
+    return tuple(found)
 
 
 TABLE = (
@@ -122,32 +144,7 @@ PRIVACY = (
         "Share of ε for a classifier of labels; 0: none; left out: 0.1 where records suffice.",
     ),
 )
-POLICY = (
-    Option(
-        "noise_policy",
-        str,
-        "How noise is spread; README says which to choose.",
-        "uniform|adaptive|selective|importance",
-    ),
-    Option("policy_form", str, "As a theorem covers it, or as published.", "sound|published"),
-    Option("epsilon_max", float, "adaptive: ε of the most ordinary records; left out: twice ε."),
-    Option("weight_scale", str, "adaptive: constants made by `twinset weight-scale`.", "FILE"),
-    Option(
-        "detector",
-        str,
-        "selective: what flags private spans.",
-        "patterns|entities|contextual|MODULE:FUNCTION",
-    ),
-    Option("redact_only", bool, "Mask what the detector flags, and read nothing else."),
-    Option("importance_beta1", float, "importance: of the average of the sensitivity."),
-    Option("importance_beta2", float, "importance: of the average of its deviation."),
-    Option("importance_alpha", float, "importance: how far to draw it to its mean."),
-    Option("importance_low", float, "importance: lower quantile of its unit."),
-    Option("importance_high", float, "importance: upper quantile of its unit."),
-    Option(
-        "importance_bound", float, "importance: each factor of s is within 1/b and b; 1 is uniform."
-    ),
-)
+POLICY = options_of(PolicyConfig)
 TRAINING = (
     Option("base_model", str, "Asset (see `twinset models`), local folder or hub name.", "MODEL"),
     Option(
@@ -261,11 +258,12 @@ PANELS: dict[str, tuple[Option, ...]] = {
 }
 EXPERTS = "For experts"  # a panel of its own, behind the others
 _EXPERT = """
-    max_grad_norm label_count_share marginal_share teacher_share weight_scale importance_beta1
-    importance_beta2 importance_alpha importance_low importance_high importance_bound lora_rank
+    max_grad_norm label_count_share marginal_share teacher_share
+    lora_rank
     mismatch_weight mismatch_prompts mismatch_form physical_tokens physical_batch
     gradient_checkpointing low_memory sample_batch
 """.split()
+_EXPERT += [one.name for one in fields(PolicyConfig) if one.metadata["expert"]]
 _KNOBS = tuple(o for panel in PANELS.values() for o in panel if o.name in _EXPERT)
 PANELS = {t: tuple(o for o in panel if o not in _KNOBS) for t, panel in PANELS.items()}
 PANELS[EXPERTS] = _KNOBS
@@ -360,12 +358,15 @@ def run_config(options: Mapping[str, Any], any_policy: bool = False) -> RunConfi
 def _refuse_idle(options: Mapping[str, Any], policy: PolicyConfig) -> None:
     """Refuse what looks as if it protected somebody, and would do nothing."""
     for name in options:
+        owners = owners_of_option(name)
         if name == "detector":
-            used, needs = policy.masks, "`noise_policy=selective` or `redact_only`"
-        elif name in ("epsilon_max", "weight_scale"):
-            used, needs = policy.weighs, "`noise_policy=adaptive` in its sound form"
-        elif name.startswith("importance_"):
-            used, needs = policy.noise_policy == "importance", "`noise_policy=importance`"
+            used = policy.policy_class.masks(policy)
+            masking = [n for n in policy_names() if find_policy(n).masks(PolicyOptions())]
+            needs = " or ".join([*(f"`noise_policy={n}`" for n in masking), "`redact_only`"])
+        elif owners:
+            used, needs = policy.policy_class in owners, f"`noise_policy={owners[0].name}`"
+            if len(owners) == 1 and len(forms_of(owners[0].name)) > 1:
+                needs += f" in its {owners[0].form} form"
         else:
             continue
         if not used:

@@ -10,8 +10,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from twinset.config import PolicyConfig, PrivacyConfig, RunConfig
+from twinset.config import PrivacyConfig, RunConfig
 from twinset.errors import InputError
+from twinset.policies import Calibration, NoisePolicy, PolicyConfig, find_policy
 from twinset.privacy.accounting.accountant import (
     calibrate_noise_multiplier,
     epsilon,
@@ -23,11 +24,10 @@ from twinset.privacy.accounting.events import (
     TOKEN_MARGINALS,
     Event,
     GaussianRelease,
-    IndividualGaussian,
     SubsampledGaussian,
 )
 from twinset.privacy.statement.guarantee import is_covered
-from twinset.privacy.statement.wording import caveats, delta_caveats
+from twinset.privacy.statement.wording import delta_caveats
 
 # σ / L above which a run is refused. The mean of clipped gradients is at most C long in all its
 # directions together; with this share of C as noise in each one of them training finds nothing.
@@ -97,6 +97,11 @@ class Plan:
         return min(1.0, self.batch_size / self.records)
 
     @property
+    def policy_class(self) -> type[NoisePolicy]:
+        """The noise policy."""
+        return find_policy(*self.policy)
+
+    @property
     def is_covered(self) -> bool:
         """Whether there is noise, and a theorem about it."""
         return self.target_epsilon is not None and is_covered(*self.policy)
@@ -128,10 +133,10 @@ class Plan:
             return []
         if not steps:
             return [*self.releases]
-        sigma, rate = self.noise_multiplier, self.sample_rate
-        if self.highest_epsilon is not None:
-            return [*self.releases, IndividualGaussian(sigma, rate, steps, self.least_share)]
-        return [*self.releases, SubsampledGaussian(sigma * self.least_noise, rate, steps)]
+        noise = Calibration(
+            self.noise_multiplier, self.highest_epsilon, self.least_share, self.least_noise
+        )
+        return [*self.releases, self.policy_class.step_event(noise, self.sample_rate, steps)]
 
     @property
     def releases(self) -> list[GaussianRelease]:
@@ -143,13 +148,7 @@ class Plan:
         """What its owner must know before it runs."""
         if self.target_epsilon is None:
             return ["no privacy was asked for: treat model and twin as private"]
-        found = list(caveats(*self.policy))
-        if self.highest_epsilon is not None:
-            found.append(
-                f"adaptive noise guarantees ε = {self.highest_epsilon:g} to every record, and "
-                f"ε = {self.target_epsilon:g} only to those of privacy weight 1; `epsilon_max` "
-                "sets the first"
-            )
+        found = self.policy_class.warnings(self.target_epsilon, self.highest_epsilon)
         if self.target_delta * self.records >= 1:
             found.append(
                 f"δ = {self.target_delta:g} is not below 1/N: it would permit publishing some of "
@@ -243,7 +242,6 @@ def make_plan(records: int, config: RunConfig) -> Plan:
     batch = min(training.batch_size or default_batch_size(records), records)
     steps = default_steps(records, batch) if training.steps is None else training.steps
     noise = _release_noise(privacy, privacy.target_epsilon, delta, steps == 0)
-    is_stretched = policy.key == ("importance", "published")
     rate, weight = training.learning_rate, training.mismatch_weight
     usual_rate = LEARNING_RATE if training.method != "full" else FULL_LEARNING_RATE
     plan = Plan(
@@ -257,7 +255,6 @@ def make_plan(records: int, config: RunConfig) -> Plan:
         learning_rate=rate if rate is not None else usual_rate,
         mismatch_weight=weight if weight is not None else MISMATCH_WEIGHT,
         policy=policy.key,
-        least_noise=1 / policy.importance_bound if is_stretched else 1.0,
         group_size=privacy.group_size,
         marginal_noise=noise[1],
         teacher_noise=noise[2],
@@ -267,31 +264,23 @@ def make_plan(records: int, config: RunConfig) -> Plan:
 
 def _with_noise(plan: Plan, privacy: PrivacyConfig, policy: PolicyConfig) -> Plan:
     """Return a plan with the noise of its steps, which takes what the releases leave of ε."""
+    if privacy.target_epsilon is None:
+        return plan
 
-    def multiplier(target: float | None) -> float:
+    def sigma_for(target: float) -> float:
         rate, delta = plan.batch_size / plan.records, plan.target_delta
         return _multiplier(target, delta, rate, plan.steps, plan.releases)
 
-    sigma, highest, share = multiplier(privacy.target_epsilon), None, 1.0
-    if policy.weighs and sigma:
-        highest = _highest_epsilon(privacy, policy)
-        least = multiplier(highest)
-        sigma, share = least, min(1.0, least / sigma * (1 - 1e-9))  # σ / c(1) no less than needed
-    plan = replace(plan, noise_multiplier=sigma, highest_epsilon=highest, least_share=share)
-    _check_noise(plan, privacy, "epsilon" if highest is None else "epsilon_max")
+    noise = policy.policy_class.calibrate(sigma_for, privacy.target_epsilon, policy)
+    plan = replace(
+        plan,
+        noise_multiplier=noise.noise_multiplier,
+        highest_epsilon=noise.highest_epsilon,
+        least_share=noise.least_share,
+        least_noise=noise.least_noise,
+    )
+    _check_noise(plan, privacy, noise.option)
     return plan
-
-
-def _highest_epsilon(privacy: PrivacyConfig, policy: PolicyConfig) -> float:
-    assert privacy.target_epsilon is not None
-    if policy.epsilon_max is None:
-        return 2 * privacy.target_epsilon
-    if policy.epsilon_max < privacy.target_epsilon:
-        raise InputError(
-            f"`epsilon_max={policy.epsilon_max:g}` is below `epsilon={privacy.target_epsilon:g}`; "
-            "`epsilon` is for the records that need most protection, `epsilon_max` for the others"
-        )
-    return policy.epsilon_max
 
 
 def settled(config: RunConfig, records: int, begun: int | None = None) -> RunConfig:
@@ -324,8 +313,8 @@ def with_steps(config: RunConfig, records: int, begun: int | None = None) -> Run
     """
     training, privacy = config.training, config.privacy
     heeds_words = privacy.marginal_share > 0 and config.sampling.tilt > 0
-    is_uniform = config.policy.noise_policy == "uniform"
-    few = is_few(records, privacy.target_epsilon) and heeds_words and is_uniform
+    needs_steps = config.policy.policy_class.needs_steps
+    few = is_few(records, privacy.target_epsilon) and heeds_words and not needs_steps
     untrained = few if begun is None else begun == 0
     if not (training.is_timed and untrained):
         return config
@@ -404,10 +393,8 @@ def _check_noise(plan: Plan, privacy: PrivacyConfig, option: str) -> None:
 
 
 def _multiplier(
-    target: float | None, delta: float, sample_rate: float, steps: int, releases: Sequence[Event]
+    target: float, delta: float, sample_rate: float, steps: int, releases: Sequence[Event]
 ) -> float:
-    if target is None:
-        return 0.0
     try:
         return calibrate_noise_multiplier(target, delta, sample_rate, steps, releases)
     except ValueError as error:

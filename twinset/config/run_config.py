@@ -12,11 +12,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
-from twinset.config.bounds import SEEDS, Bounds, bounded, check_options, within
+from twinset.bounds import SEEDS, Bounds, bounded, check_options, within
 from twinset.errors import InputError
+from twinset.policies import PolicyConfig
 
-NoisePolicyName = Literal["uniform", "adaptive", "selective", "importance"]
-PolicyForm = Literal["sound", "published"]
 MismatchForm = Literal["published", "bounded"]
 Precision = Literal["auto", "float32", "bfloat16"]
 Method = Literal["lora", "qlora", "full"]
@@ -79,72 +78,6 @@ class PrivacyConfig:
     def __post_init__(self) -> None:
         """Refuse values no accountant could interpret."""
         check_options(self)
-
-
-@dataclass(frozen=True)
-class PolicyConfig:
-    """How noise is spread, and what is kept from the model. It may move the guarantee.
-
-    Args:
-        noise_policy: a name in `twinset.policies.POLICIES`.
-        policy_form: "sound", or as its paper states it.
-        epsilon_max: adaptive: ε of the records that need least protection; `None`: twice ε.
-        weight_scale: adaptive: a file of `twinset weight-scale`; `None`: the built-in one.
-        detector: selective: what flags private spans; see `twinset.detectors`.
-        redact_only: mask what the detector flags and read nothing else.
-        importance_beta1: β₁, of the moving average of the sensitivity |g̃ · θ|.
-        importance_beta2: β₂, of the moving average of its deviation.
-        importance_alpha: α, how far importance is drawn towards its mean.
-        importance_low: quantile that, with the next, sets the unit of importance.
-        importance_high: see `importance_low`.
-        importance_bound: b; each factor of a scale lies between 1/b and b. 1 is uniform.
-    """
-
-    noise_policy: NoisePolicyName = "uniform"
-    policy_form: PolicyForm = "sound"
-    epsilon_max: float | None = bounded(None, SMALLEST_EPSILON, LARGEST_EPSILON)
-    weight_scale: str | None = None
-    detector: str = "patterns"
-    redact_only: bool = False
-    importance_beta1: float = bounded(0.85, 0, 1)
-    importance_beta2: float = bounded(0.85, 0, 1)
-    importance_alpha: float = bounded(0.5, 0, 1)
-    importance_low: float = bounded(0.25, 0, 1)
-    importance_high: float = bounded(0.75, 0, 1)
-    importance_bound: float = bounded(2.0, 1, 100)
-
-    def __post_init__(self) -> None:
-        """Refuse what no policy could work with."""
-        check_options(self)
-        _require(
-            not (self.redact_only and self.noise_policy == "selective"),
-            "`redact_only` reads no unmasked text, and phase 2 of `noise_policy=selective` is made "
-            "of it; take another policy with `redact_only`",
-        )
-        _require(
-            self.importance_low < self.importance_high,
-            "`importance_low` must be a lower quantile than `importance_high`",
-        )
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """Name and form, as `twinset.policies.POLICIES` has them."""
-        return self.noise_policy, self.policy_form
-
-    @property
-    def weighs(self) -> bool:
-        """Whether records have privacy weights on a public scale, and each an ε of its own."""
-        return self.key == ("adaptive", "sound")
-
-    @property
-    def phases(self) -> int:
-        """How many times training goes through all steps."""
-        return 2 if self.noise_policy == "selective" else 1
-
-    @property
-    def masks(self) -> bool:
-        """Whether texts are masked, for a phase or altogether."""
-        return self.redact_only or self.noise_policy == "selective"
 
 
 @dataclass(frozen=True)
@@ -254,16 +187,8 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         """Refuse groups that contradict one another."""
-        _require(
-            self.training.steps != 0 or self.policy.noise_policy == "uniform",
-            f"`noise_policy={self.policy.noise_policy}` is of the noise of steps, and `steps=0` "
-            "takes none; leave one of them out",
-        )
-        _require(
-            self.training.method != "qlora" or self.policy.noise_policy != "adaptive",
-            "`noise_policy=adaptive` weighs texts by the base model as it is, and `method=qlora` "
-            "rounds it; take `method=lora` or another policy",
-        )
+        policy, training = self.policy, self.training
+        policy.policy_class.check(policy, training.steps, training.method)
 
     def to_dict(self) -> dict[str, Any]:
         """Return nested plain values, ready for JSON."""

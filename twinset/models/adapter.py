@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from twinset.config.bounds import bounded, check_options
+from twinset.bounds import bounded, check_options
 from twinset.errors import InputError, first_line
 
 

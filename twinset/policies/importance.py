@@ -6,22 +6,63 @@ nothing; in the least noisy direction they do. The sound form moves the clipping
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
-from torch import Tensor
-
-from twinset.config import PolicyConfig
-from twinset.policies.mechanism_params import MechanismParams
-from twinset.policies.uniform import Uniform
+from twinset.bounds import bounded
+from twinset.errors import InputError
+from twinset.policies.policy import (
+    Calibration,
+    MechanismParams,
+    NoisePolicy,
+    PolicyOptions,
+    register,
+)
 from twinset.privacy.accounting.events import Event, SubsampledGaussian
-from twinset.privacy.clipping.gradient_uses import Scale
-from twinset.privacy.mechanism.noise import add_gaussian_to_each_
+from twinset.privacy.statement.theorems import IMPORTANCE, IMPORTANCE_PUBLISHED
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from twinset.privacy.clipping.gradient_uses import Scale
 
 
-class Importance(Uniform):
+def _knob(default: float, low: float, high: float, help: str) -> Any:
+    return bounded(default, low, high, f"importance: {help}", expert=True)
+
+
+@dataclass(frozen=True)
+class ImportanceOptions(PolicyOptions):
+    """Options of importance.
+
+    Args:
+        importance_beta1: β₁, of the moving average of the sensitivity |g̃ · θ|.
+        importance_beta2: β₂, of the moving average of its deviation.
+        importance_alpha: α, how far importance is drawn towards its mean.
+        importance_low: quantile that, with the next, sets the unit of importance.
+        importance_high: see `importance_low`.
+        importance_bound: b; each factor of a scale lies between 1/b and b. 1 is uniform.
+    """
+
+    importance_beta1: float = _knob(0.85, 0, 1, "of the average of the sensitivity.")
+    importance_beta2: float = _knob(0.85, 0, 1, "of the average of its deviation.")
+    importance_alpha: float = _knob(0.5, 0, 1, "how far to draw it to its mean.")
+    importance_low: float = _knob(0.25, 0, 1, "lower quantile of its unit.")
+    importance_high: float = _knob(0.75, 0, 1, "upper quantile of its unit.")
+    importance_bound: float = _knob(
+        2.0, 1, 100, "each factor of s is within 1/b and b; 1 is uniform."
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse quantiles that make no unit."""
+        super().__post_init__()
+        if not self.importance_low < self.importance_high:
+            raise InputError("`importance_low` must be a lower quantile than `importance_high`")
+
+
+@register
+class Importance(NoisePolicy):
     """z ~ N(0, σ²C²I) added to Σ clip(gᵢ / s), and the result multiplied by s.
 
     For what it guarantees see `twinset.privacy.statement.theorems`, IMPORTANCE.
@@ -31,8 +72,12 @@ class Importance(Uniform):
     """
 
     name = "importance"
+    theorem = IMPORTANCE
+    options = ImportanceOptions
 
     def __init__(self, params: MechanismParams) -> None:
+        assert isinstance(params.options, ImportanceOptions)
+        self._options = params.options
         super().__init__(params)
         self._sensitivity: list[Tensor] = []  # S̄ of eq. 3
         self._deviation: list[Tensor] = []  # Ū of eq. 4
@@ -42,7 +87,7 @@ class Importance(Uniform):
 
     def scales(self) -> list[Scale]:
         """Choose the next step's geometry from what was released so far."""
-        self._scales = factored(self.importance(), self._params.options)
+        self._scales = factored(self.importance(), self._options)
         return self._scales
 
     def importance(self) -> list[Tensor]:
@@ -51,6 +96,8 @@ class Importance(Uniform):
 
     def release(self, sums: list[Tensor], records: Sequence[int]) -> tuple[list[Tensor], Event]:
         """Add noise in place, in the geometry of `scales`, and leave it."""
+        import torch
+
         noisy, event = super().release(sums, records)
         for scale, total in zip(self._scales, noisy, strict=bool(self._scales)):
             scale.times_(total)
@@ -59,7 +106,9 @@ class Importance(Uniform):
 
     def update_statistics(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
         """Take a released gradient, and the weights before it is applied, into the averages."""
-        options = self._params.options
+        import torch
+
+        options = self._options
         b1, b2 = options.importance_beta1, options.importance_beta2
         seen = [(g * p.detach()).abs() for g, p in zip(gradients, parameters, strict=True)]
         if not self._sensitivity:
@@ -75,6 +124,8 @@ class Importance(Uniform):
         return [float(total) / max(1, self._releases) for total in self._drawn]
 
     def _note(self, means: list[Tensor]) -> None:
+        import torch
+
         so_far = self._drawn or [torch.zeros(())] * len(means)
         self._drawn = [a + b for a, b in zip(so_far, means, strict=True)]
         self._releases += 1
@@ -95,6 +146,7 @@ class Importance(Uniform):
         self._drawn, self._releases = list(state["drawn"]), state["releases"]
 
 
+@register
 class PublishedImportance(Importance):
     """Plain clipping and z_j = s_j · N(0, σ²C²), s_j = 2 - I_j of eq. 7, kept within 1/b and b.
 
@@ -109,11 +161,32 @@ class PublishedImportance(Importance):
     """
 
     form = "published"
+    theorem = IMPORTANCE_PUBLISHED
 
-    def _spent(self) -> Event:
+    @classmethod
+    def calibrate(
+        cls, sigma_for: Callable[[float], float], target: float, options: ImportanceOptions
+    ) -> Calibration:
+        """Take σ as the paper does, and note how far noise may fall below it."""
+        return Calibration(sigma_for(target), least_noise=1 / options.importance_bound)
+
+    @classmethod
+    def step_event(cls, noise: Calibration, sample_rate: float, steps: int) -> Event:
+        """Return what the least noisy direction spends."""
+        least = noise.noise_multiplier * noise.least_noise
+        return SubsampledGaussian(least, sample_rate, steps)
+
+    @classmethod
+    def budget_line(cls, target: float, spent: float, highest: float | None, unit: str) -> str:
+        """Say that the guarantee is another than the claim."""
+        from twinset.privacy.accounting.accountant import up_decimals
+
+        return f"ε = {target:g} is nominal, guaranteed is ε = {up_decimals(spent)}"
+
+    def _own_event(self) -> Event:
         s = self._params
-        least = s.noise_multiplier / s.options.importance_bound
-        return SubsampledGaussian(least, s.sample_rate, 1)
+        least = 1 / self._options.importance_bound
+        return self.step_event(Calibration(s.noise_multiplier, least_noise=least), s.sample_rate, 1)
 
     @property
     def nominal(self) -> list[Event]:
@@ -129,25 +202,45 @@ class PublishedImportance(Importance):
 
     def noise_scales(self) -> list[Tensor]:
         """Return s, of each parameter's shape; nothing before the first release."""
+        import torch
+
         importance = self.importance()
         if not importance:
             return []
-        bound = self._params.options.importance_bound
-        flat = normalised(torch.cat([i.flatten() for i in importance]), self._params.options)
+        bound = self._options.importance_bound
+        flat = normalised(torch.cat([i.flatten() for i in importance]), self._options)
         s = (2.0 - flat).clamp(1.0 / bound, bound)
         parts = s.split([i.numel() for i in importance])
         return [part.view_as(i) for part, i in zip(parts, importance, strict=True)]
 
     def release(self, sums: list[Tensor], records: Sequence[int]) -> tuple[list[Tensor], Event]:
         """Add stretched noise in place."""
+        import torch
+
+        from twinset.privacy.mechanism.noise import add_gaussian_to_each_
+
         scales, params = self.noise_scales(), self._params
         add_gaussian_to_each_(sums, params.noise_std, params.randomness, scales)
         self._note([s.mean() for s in scales] or [torch.ones(())] * len(sums))
         return sums, self.event
 
+    def noise_shapes(self, parameters: Sequence[Tensor]) -> list[Tensor]:
+        """Return s."""
+        return self.noise_scales() or super().noise_shapes(parameters)
 
-def factored(importance: Sequence[Tensor], options: PolicyConfig) -> list[Scale]:
+    def nominal_event(
+        self, noise_multiplier: float, sample_rate: float, steps: int, records: Sequence[int]
+    ) -> Event:
+        """Return what the paper claims: the noise of a step is as good as its mean."""
+        return SubsampledGaussian(noise_multiplier, sample_rate, steps)
+
+
+def factored(importance: Sequence[Tensor], options: ImportanceOptions) -> list[Scale]:
     """Return a scale for each parameter: one level for the whole of it, times rows and columns."""
+    import torch
+
+    from twinset.privacy.clipping.gradient_uses import Scale
+
     if not importance:
         return []
     levels = noise_factor(torch.stack([i.mean() for i in importance]), options)
@@ -161,19 +254,23 @@ def factored(importance: Sequence[Tensor], options: PolicyConfig) -> list[Scale]
     return scales
 
 
-def noise_factor(importance: Tensor, options: PolicyConfig) -> Tensor:
+def noise_factor(importance: Tensor, options: ImportanceOptions) -> Tensor:
     """(n,) importance → (n,) factors of the noise: small where it is large, within 1/b … b."""
     bound = options.importance_bound
     return 1.0 / normalised(importance, options).clamp(1.0 / bound, bound)
 
 
-def normalised(importance: Tensor, options: PolicyConfig) -> Tensor:
+def normalised(importance: Tensor, options: ImportanceOptions) -> Tensor:
     """Centre at one, robustly (eqs. 6 and 7); ones where the quantiles do not tell them apart.
 
-    >>> options = PolicyConfig(importance_alpha=0.0)
+    >>> import torch
+    >>> options = ImportanceOptions(importance_alpha=0.0)
     >>> normalised(torch.tensor([1.0, 2.0, 3.0, 4.0, 10.0]), options).tolist()
     [-0.5, 0.0, 0.5, 1.0, 4.0]
     """
+    import numpy as np
+    import torch
+
     # NumPy's quantile: torch's refuses more than 2²⁴ numbers
     at = [options.importance_low, 0.5, options.importance_high]
     low, middle, high = np.quantile(importance.double().cpu().numpy(), at).tolist()

@@ -1,24 +1,27 @@
 """Protection of flagged spans only (Shi et al. 2022, selective DP), in its two-phase form.
 
 Phase 1 trains without noise on texts whose flagged spans are masked, phase 2 with uniform noise on
-the texts as they are. For transformers the paper's own form is this one (its section 6); what
-differs is what may be claimed of it: see `twinset.privacy.statement.theorems`.
+the texts as they are. For transformers the paper's own form is this one (its section 6). What may
+be claimed of it differs: see `twinset.privacy.statement.theorems`.
 """
 
 from __future__ import annotations
 
-from twinset.policies.mechanism_params import MechanismParams
-from twinset.policies.uniform import Uniform
+from twinset.policies.policy import MechanismParams, NoisePolicy, register
 from twinset.privacy.accounting.events import MaskedAccess
+from twinset.privacy.statement.theorems import SELECTIVE, SELECTIVE_PUBLISHED
 
 
-class MaskedPhase(Uniform):
+class MaskedPhase(NoisePolicy):
     """Phase 1: clipped sums of masked texts as they are, without noise.
 
     For what it guarantees see `twinset.privacy.statement.theorems`, MASKED_PHASE.
     """
 
     name = "selective"
+    adds_noise = False
+    reads_masked = True
+    reads = "masked texts, without noise"
 
     def __init__(self, params: MechanismParams) -> None:
         if params.noise_multiplier:
@@ -27,15 +30,28 @@ class MaskedPhase(Uniform):
         self.event = MaskedAccess(params.options.detector)
 
 
-class Selective(Uniform):
+@register
+class Selective(NoisePolicy):
     """Phase 2: uniform noise.
 
     For what it guarantees see `twinset.privacy.statement.theorems`, SELECTIVE.
     """
 
     name = "selective"
+    theorem = SELECTIVE
+
+    @classmethod
+    def phases(cls) -> tuple[type[NoisePolicy], ...]:
+        """Masked texts first, then texts as they are."""
+        return MaskedPhase, cls
+
+    @classmethod
+    def budget_line(cls, target: float, spent: float, highest: float | None, unit: str) -> str:
+        """Only what is flagged has a budget."""
+        return f"ε = {target:g} for what the detector flags, nothing for the rest"
 
 
+@register
 class PublishedSelective(Selective):
     """The same two phases; the paper's claim is about replacing what was flagged.
 
@@ -43,3 +59,4 @@ class PublishedSelective(Selective):
     """
 
     form = "published"
+    theorem = SELECTIVE_PUBLISHED

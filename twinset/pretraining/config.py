@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from twinset.config.bounds import SEEDS, Bounds, bounded, check_options, within
+from twinset.bounds import SEEDS, Bounds, bounded, check_options, within
 from twinset.errors import InputError
 
 PRECISIONS = ("auto", "float32", "bfloat16")

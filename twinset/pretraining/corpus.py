@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import pandas as pd
 
-from twinset.config.bounds import Bounds, check_number
+from twinset.bounds import Bounds, check_number
 from twinset.errors import InputError
 from twinset.files.atomic import sha256_file
 from twinset.files.limits import inflated

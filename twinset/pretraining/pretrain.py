@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from twinset.config.bounds import check_number
+from twinset.bounds import check_number
 from twinset.errors import InputError
 from twinset.files.atomic import (
     naming_full_disk,

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from twinset.config import SamplingConfig
 from twinset.privacy.accounting.accountant import up_decimals, up_digits
 from twinset.privacy.statement.guarantee import Guarantee, belief_sentence, guarantee
-from twinset.privacy.statement.ledger import FLAGGED_UNIT, OWNER_UNIT, Ledger
+from twinset.privacy.statement.ledger import Ledger
+from twinset.privacy.statement.theorems import FLAGGED_UNIT, OWNER_UNIT
 from twinset.release.card_header import render_header, stated_numbers
 from twinset.release.markdown import bullets, code, plain
 from twinset.release.rendering import template

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from twinset.privacy.statement.guarantee import belief_sentence, guarantee
-from twinset.privacy.statement.ledger import FLAGGED_UNIT, Ledger
+from twinset.privacy.statement.ledger import Ledger
+from twinset.privacy.statement.theorems import FLAGGED_UNIT
 from twinset.release.rendering import template
 
 CARD = "README.md"

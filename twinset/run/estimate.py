@@ -151,7 +151,8 @@ class Speed:
         computed = plan.batch_size * self.records_each + self._filler(plan)
         step = computed * self.record_seconds / processes + self.noise_seconds
         drawn = plan.records * (1 - (1 - plan.sample_rate) ** plan.steps)
-        training = self.config.policy.phases * plan.steps * step + drawn * self.weigh_seconds
+        phases = len(self.config.policy.policy_class.phases())
+        training = phases * plan.steps * step + drawn * self.weigh_seconds
         privacy, most = self.config.privacy, min(REFERENCE_ROWS, plan.records)
         reference = most if privacy.marginal_share or privacy.teacher_share else 0
         return Estimate(
@@ -248,8 +249,8 @@ def _measured(
     writer = fastest(fuse(copy_in(copied, copied.dtype)))  # without adapters, as rows are written
     memory_gb = loaded + _row_bytes(writer, config, tokens) / 1e9
     writing = _writing(writer, base.tokenizer, config, tokens, memory_gb)
-    adaptive = config.policy.noise_policy == "adaptive"
-    weigh_seconds = _weigh_seconds(copied, tokens) if adaptive else 0.0
+    weighs = config.policy.policy_class.weighs
+    weigh_seconds = _weigh_seconds(copied, tokens) if weighs else 0.0
     model = trainable(copied, config.training)
     engine = ClippingEngine(model, config.privacy.max_grad_norm, execution(config))
     try:

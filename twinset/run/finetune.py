@@ -24,10 +24,7 @@ from twinset.models.base_model import context_length
 from twinset.models.device import give_memory_back
 from twinset.models.teacher import Teacher
 from twinset.models.threads import on_free_cores
-from twinset.policies import MechanismParams, NoisePolicy, make_policy
-from twinset.policies.adaptive import normalised_over
-from twinset.policies.importance import Importance
-from twinset.policies.selective import MaskedPhase
+from twinset.policies import MechanismParams, NoisePolicy
 from twinset.privacy.accounting.accountant import epsilon
 from twinset.privacy.mechanism.randomness import Randomness, poisson_batches
 from twinset.privacy.statement.ledger import Ledger
@@ -81,9 +78,10 @@ def _released(run: FinetuningRun) -> TwinModel:
     prepared, counts = run.prepared, noisy_counts(run)
     run = run.behind(counts.template)
     trainer = _trainer(run)
-    if prepared.config.policy.noise_policy == "selective":
-        _train_masked(run, trainer, counts)
-    policy = _train_private(run, trainer, counts)
+    *earlier, last = prepared.config.policy.policy_class.phases()
+    for phase, kind in enumerate(earlier):
+        _train_earlier(run, trainer, counts, phase, kind)
+    policy = _train_private(run, trainer, counts, len(earlier), last)
     if prepared.candidates:  # of what is released, nothing is shown before it is kept
         run.progress.say(chosen_line(counts.template))
     model = run.twin_model(trainer.finished(), counts.labels)
@@ -151,25 +149,35 @@ def _trainer(run: FinetuningRun) -> Trainer:
     return Trainer(prepared.base, config, every, run.progress)
 
 
-def _train_masked(run: FinetuningRun, trainer: Trainer, counts: NoisyCounts) -> None:
-    """Phase 1 of selective noise: masked texts, without noise."""
-    if run.resume_state and run.resume_state.phase:
+def _train_earlier(
+    run: FinetuningRun, trainer: Trainer, counts: NoisyCounts, phase: int, kind: type[NoisePolicy]
+) -> None:
+    """A phase before the last one, such as selective noise on masked texts."""
+    if run.resume_state and run.resume_state.phase > phase:
         return
-    folder = run.context.tokens("masked")
-    texts = _masked(run.prepared, run.progress)
-    masked = replace(run, tokens=_tokens(run.prepared, run.progress, texts, folder))
-    run.progress.say("phase 1 of 2: masked texts, without noise")
-    plan = without_noise(run.prepared.plan)
-    policy = MaskedPhase(_params(run, plan))
-    run_training(trainer, _batches(run, 0), _step_context(masked, 0, plan, policy, counts))
-    run.progress.say("phase 2 of 2: texts as they are")
+    used, plan = run, run.prepared.plan
+    if kind.reads_masked:
+        texts, folder = _masked(run.prepared, run.progress), run.context.tokens("masked")
+        used = replace(run, tokens=_tokens(run.prepared, run.progress, texts, folder))
+    if not kind.adds_noise:
+        plan = without_noise(plan)
+    _say_phase(run, phase)
+    policy = kind(_params(run, plan))
+    run_training(trainer, _batches(run, phase), _step_context(used, phase, plan, policy, counts))
+    _say_phase(run, phase + 1)
 
 
-def _train_private(run: FinetuningRun, trainer: Trainer, counts: NoisyCounts) -> NoisePolicy:
+def _say_phase(run: FinetuningRun, phase: int) -> None:
+    phases = run.prepared.config.policy.policy_class.phases()
+    run.progress.say(f"phase {phase + 1} of {len(phases)}: {phases[phase].reads}")
+
+
+def _train_private(
+    run: FinetuningRun, trainer: Trainer, counts: NoisyCounts, phase: int, kind: type[NoisePolicy]
+) -> NoisePolicy:
     """The phase whose steps spend ε: the last, and with most policies the only one."""
-    plan, phase = run.prepared.plan, run.prepared.config.policy.phases - 1
-    batches = _batches(run, phase)
-    policy = make_policy(_params(run, plan, _weights(run, trainer, batches)))
+    plan, batches = run.prepared.plan, _batches(run, phase)
+    policy = kind(_params(run, plan, _weights(run, trainer, batches)))
     _count_others(run, policy)
     run_training(trainer, batches, _step_context(run, phase, plan, policy, counts))
     _count_others(run, policy)  # who trained meanwhile; the model is not written yet
@@ -243,34 +251,27 @@ def _params(run: FinetuningRun, plan: Plan, weights: Tensor | None = None) -> Me
 
 
 def _weights(run: FinetuningRun, trainer: Trainer, batches: list[np.ndarray]) -> Tensor | None:
-    """Return privacy weights where noise is adaptive. Kept in memory only, and shown to nobody.
+    """Return privacy weights where the policy has them. Kept in memory only, and shown to nobody.
 
-    The model still is the base model: adapters begin as nothing. The published form normalises
-    over the table, and so needs all records; the sound one those that are drawn.
+    The model still is the base model: adapters begin as nothing.
     """
-    policy = run.prepared.config.policy
-    if policy.noise_policy != "adaptive":
-        return None
-    weights = torch.ones(len(run.tokens), dtype=torch.float64)
-    if run.prepared.plan.target_epsilon is None:
-        return weights
-    published = not policy.weighs
+    policy = run.prepared.config.policy.policy_class
+    if policy.weighs and run.prepared.plan.target_epsilon is None:
+        return torch.ones(len(run.tokens), dtype=torch.float64)
     drawn = np.unique(np.concatenate(batches)).tolist() if batches else []
-    weighed = range(len(run.tokens)) if published else drawn
-    count = partial(run.progress.count, "texts weighed")
-    texts = Picked(run.tokens.texts, weighed)
-    nats = text_nats(trainer.model, run.prepared.base.tokenizer, texts, count)
-    if published:
-        weights[list(weighed)] = normalised_over(nats.exp())
-    else:
-        assert run.ledger.weight_scale is not None  # what is stated is what is used
-        weights[list(weighed)] = run.ledger.weight_scale.weights(nats)
-    return weights
+
+    def nats(places: Sequence[int]) -> Tensor:
+        count = partial(run.progress.count, "texts weighed")
+        texts = Picked(run.tokens.texts, places)
+        return text_nats(trainer.model, run.prepared.base.tokenizer, texts, count)
+
+    # the ledger's scale: what is stated is what is used
+    return policy.privacy_weights(len(run.tokens), drawn, nats, run.ledger.weight_scale)
 
 
 def _report_noise(run: FinetuningRun, policy: NoisePolicy, trainer: Trainer) -> None:
     """Show the owner where noise went, and what a paper would claim without a theorem."""
-    if isinstance(policy, Importance):
+    if policy.mean_noise:
         run.progress.noise(dict(zip(trainer.trained, policy.mean_noise, strict=True)))
     if policy.nominal:
         plan = run.prepared.plan

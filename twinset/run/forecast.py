@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, get_args
+from typing import Any
 
-from twinset.config import RECORDS, NoisePolicyName, PolicyConfig, RunConfig
-from twinset.config.bounds import check_number
+from twinset.bounds import check_number
+from twinset.config import RECORDS, PolicyConfig, RunConfig
 from twinset.config.plan import Plan, make_plan, settled, sized
 from twinset.config.run_config import HOLD_OUT
 from twinset.errors import InputError
 from twinset.models.base_model import load_base
+from twinset.policies import policy_names
 from twinset.progress import Progress
 from twinset.run.choices import Choice, choices
 from twinset.run.estimate import Estimate, Speed
@@ -201,7 +202,7 @@ def policies_side_by_side(records: int, config: RunConfig) -> dict[str, Plan | N
     if config.privacy.target_epsilon is None:
         return {}
     found: dict[str, Plan | None] = {}
-    for name in get_args(NoisePolicyName):
+    for name in policy_names():
         policy = replace(config.policy, noise_policy=name, policy_form="sound", redact_only=False)
         try:
             found[name] = make_plan(records, replace(config, policy=policy))

@@ -178,7 +178,7 @@ def _finetune(
     resumption = Resumption(
         folder,
         prepared.plan.steps,
-        prepared.config.policy.phases,
+        len(prepared.config.policy.policy_class.phases()),
         recorded,
         paths.accept_spend,
         run.keep,

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from twinset.config import RunConfig
 from twinset.config.plan import Plan
-from twinset.policies import POLICIES
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.privacy.mechanism.units import WeightScale
 from twinset.privacy.statement.ledger import Ledger, MechanismRun
@@ -44,7 +43,7 @@ def open_ledger(
         weight_scale: of privacy weights, where records have them.
         whose_labels: by attribute, who says what values it has, as `Records` has it.
     """
-    noise = POLICIES[config.policy.key]
+    noise = config.policy.policy_class
     run = MechanismRun(
         delta=plan.target_delta,
         target_epsilon=plan.target_epsilon,
@@ -86,12 +85,7 @@ def _public_inputs(
             "the number of steps and the batch size, which follow from these and from the speed of "
             "the machine on made-up tokens"
         )
-    if policy.masks:
-        yield f"the detector {policy.detector!r}, which looks at one record at a time"
-    if policy.noise_policy == "adaptive":
-        yield "the constants of the privacy weights, and the texts that they were fitted on"
-    if policy.noise_policy == "selective":
-        yield "every label, and every text as that detector leaves it"
+    yield from policy.policy_class.public_inputs(policy)
 
 
 def _templates_line(templates: Sequence[Template]) -> str:

@@ -132,7 +132,9 @@ def may_take_longer(plan: Plan, config: RunConfig, base: BaseModel, facts: Publi
     if limit is None:
         return False
     weights = sum(p.numel() for p in base.model.parameters())
-    visits = plan.steps * plan.batch_size * facts.most_records * config.policy.phases
+    visits = (
+        plan.steps * plan.batch_size * facts.most_records * len(config.policy.policy_class.phases())
+    )
     rows = facts.rows + facts.prompts * PROMPT_ROWS
     read = 3 * visits * (1 + WrongPrompts.from_plan(plan, config.training).count) + 2 * rows
     seconds = read * facts.tokens(config, base) * weights / SLOWEST

@@ -49,7 +49,7 @@ def _cost_lines(prepared: Prepared, progress: Progress) -> Iterator[str]:
         return
     tokens, facts = prepared.usual_tokens, prepared.public_facts()
     estimate = speed.at(tokens).estimate(plan, facts.rows)
-    progress.expect(estimate.phases(config.policy.phases))
+    progress.expect(estimate.phases(len(config.policy.policy_class.phases())))
     yield from time_lines(estimate)
     found = choices(plan.records, config, speed, facts, tokens)
     yield from choice_lines([choice for choice in found if choice.plan != plan])
@@ -121,28 +121,23 @@ def unit_of(owned: int | None) -> str:
 
 def _budget(plan: Plan, unit: str = "record") -> str:
     """Return whom which ε is for."""
-    target = f"ε = {plan.target_epsilon:g}"
-    if not plan.is_covered:
-        return f"{target} is nominal, as if all privacy weights were 1: no theorem covers this form"
-    if plan.highest_epsilon is not None:
-        return f"{target} at privacy weight 1, ε = {plan.highest_epsilon:g} for any record"
-    if plan.least_noise < 1:
-        return f"{target} is nominal, guaranteed is ε = {up_decimals(plan.epsilon)}"
-    if plan.policy[0] == "selective":
-        return f"{target} for what the detector flags, nothing for the rest"
-    return f"{target} for every {unit}"
+    target, highest = plan.target_epsilon, plan.highest_epsilon
+    assert target is not None
+    return plan.policy_class.budget_line(target, plan.epsilon, highest, unit)
 
 
 def _phases(plan: Plan) -> list[str]:
-    if plan.policy[0] != "selective":
+    phases = plan.policy_class.phases()
+    if len(phases) == 1:
         return []
-    steps = f"{plan.steps} steps each"
-    return [f"phases                 masked texts without noise, then texts as they are; {steps}"]
+    reads = "; then ".join(phase.reads for phase in phases)
+    return [f"phases                 {reads}; {plan.steps} steps each"]
 
 
 def policy_line(plan: Plan | None, unit: str = "record") -> str:
     """Return what a policy needs and promises, in one line."""
     if plan is None:
         return "would need more records"
-    twice = ", twice the steps" if plan.policy[0] == "selective" else ""
-    return f"σ = {plan.noise_multiplier:.3f}{twice}; {_budget(plan, unit)}"
+    phases = len(plan.policy_class.phases())
+    times = f", {phases} times the steps" if phases > 1 else ""
+    return f"σ = {plan.noise_multiplier:.3f}{times}; {_budget(plan, unit)}"

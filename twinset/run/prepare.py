@@ -35,7 +35,6 @@ from twinset.table.records import Records, check_reserved, records_from_frame
 from twinset.table.schema import Combination, Schema
 from twinset.table.templates import Template, load_template, written_template
 from twinset.table.tokenization import longest_prompt, prompt_tokens, text_budget, times_english
-from twinset.training.record_weights import weight_scale
 
 
 @dataclass(frozen=True)
@@ -217,8 +216,8 @@ def _planned(records: Records, template: Template, config: RunConfig, base: Base
     text_budget(prompts, attention_span(base.model), config.training.max_tokens)
     plan = make_plan(len(records.units(config)), config)
     _check_policy(config, records)
-    weighs = config.policy.weighs and config.privacy.target_epsilon is not None
-    scale = weight_scale(base, config.policy.weight_scale) if weighs else None
+    policy, is_private = config.policy, config.privacy.target_epsilon is not None
+    scale = policy.policy_class.weight_scale(policy, base) if is_private else None
     return Prepared(records, template, base, plan, config, scale)
 
 
@@ -307,11 +306,7 @@ def _check_policy(config: RunConfig, records: Records) -> None:
         InputError: there is no such detector, or the policy is about records and not about their
             owners.
     """
-    policy = config.policy
-    if records.owners is not None and policy.noise_policy in ("adaptive", "selective"):
-        raise InputError(
-            f"`noise_policy={policy.noise_policy}` treats records by what they say, and no theorem "
-            "here makes that a guarantee for owners; take uniform or importance with `owner`"
-        )
-    if policy.masks:
+    policy, by_owner = config.policy, records.owners is not None
+    policy.policy_class.check(policy, config.training.steps, config.training.method, by_owner)
+    if policy.policy_class.masks(policy):
         detector_named(policy.detector)

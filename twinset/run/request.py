@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from twinset.config.bounds import check_number
+from twinset.bounds import check_number
 from twinset.config.run_config import HOLD_OUT
 from twinset.errors import InputError
 from twinset.table.labels import LabelRules

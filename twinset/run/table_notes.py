@@ -33,8 +33,8 @@ def size_notes(plan: Plan, batch_size: int | None = None) -> Iterator[str]:
             "each step has all of them"
         )
     epsilon = plan.target_epsilon
-    is_uniform = plan.policy[0] == "uniform"  # the others are of the noise of steps
-    if epsilon is not None and is_uniform and is_few(plan.records, epsilon):
+    needs_steps = plan.policy_class.needs_steps
+    if epsilon is not None and not needs_steps and is_few(plan.records, epsilon):
         yield f"{plan.records} records are few for ε = {epsilon:g}: " + (
             f"`steps=0` trains nothing, takes less time, and taught as much {MEASURED}"
             if plan.steps

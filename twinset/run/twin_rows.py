@@ -11,7 +11,7 @@ from pathlib import Path
 from twinset.config import SamplingConfig
 from twinset.errors import DAMAGED
 from twinset.files.atomic import write_json
-from twinset.privacy.statement.ledger import OWNER_UNIT
+from twinset.privacy.statement.theorems import OWNER_UNIT
 from twinset.progress import Progress
 from twinset.run.plan_in_time import rows_by_length
 from twinset.run.prepare import Prepared

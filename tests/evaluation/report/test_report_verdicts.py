@@ -17,7 +17,7 @@ from tests.helpers import reported
 from tests.helpers.pages import answers
 from tests.helpers.reported import bare
 from twinset.privacy.statement.guarantee import Guarantee
-from twinset.privacy.statement.ledger import FLAGGED_UNIT
+from twinset.privacy.statement.theorems import FLAGGED_UNIT
 
 
 def score(name, low, high, goal="minimise"):

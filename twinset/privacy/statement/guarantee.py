@@ -22,8 +22,17 @@ from twinset.privacy.accounting.events import (
 )
 from twinset.privacy.mechanism.units import STATED_WEIGHTS
 from twinset.privacy.statement import wording
-from twinset.privacy.statement.ledger import FLAGGED_UNIT, OWNER_UNIT, SAMPLER, UNIT, Ledger
-from twinset.privacy.statement.theorems import THEOREMS, UNIFORM, PolicyTheorem, Protected
+from twinset.privacy.statement.ledger import Ledger
+from twinset.privacy.statement.theorems import (
+    FLAGGED_UNIT,
+    OWNER_UNIT,
+    SAMPLER,
+    THEOREMS,
+    UNIFORM,
+    UNIT,
+    PolicyTheorem,
+    Protected,
+)
 from twinset.privacy.statement.wording import TWIN, Released
 
 Curve = list[tuple[float, float]]  # privacy weight ρ, ε(ρ)

@@ -21,6 +21,17 @@ from twinset.privacy.accounting.accountant import compose
 from twinset.privacy.accounting.events import Event, event_from_dict, event_to_dict
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.privacy.mechanism.units import WeightScale
+from twinset.privacy.statement.theorems import (
+    CLIPPING,
+    FLAGGED_NEIGHBOURING,
+    FLAGGED_UNIT,
+    NEIGHBOURING,
+    OWNER_CLIPPING,
+    OWNER_NEIGHBOURING,
+    OWNER_UNIT,
+    SAMPLER,
+    UNIT,
+)
 
 FORMAT_VERSION = 2  # of ledgers, and so of run folders, model folders and shares, which hold one
 MOST = 2**63 - 1  # of whole numbers: arithmetic with floats fails on a JSON number that is larger
@@ -88,19 +99,6 @@ CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
 }
 
 
-UNIT = "record"
-NEIGHBOURING = "add or remove one record"
-OWNER_UNIT = "owner"
-OWNER_NEIGHBOURING = "add or remove all records of one owner"
-FLAGGED_UNIT = "the flagged spans of one record"
-FLAGGED_NEIGHBOURING = (
-    "use or leave out one record's unmasked text, all masked texts and all labels being known"
-)
-SAMPLER = "Poisson"
-CLIPPING = "whole record: all sequences, all tensors, all uses of tied weights"
-OWNER_CLIPPING = (
-    "whole owner: all its records in a step, all sequences, all tensors, all uses of tied weights"
-)
 PUBLIC_INPUTS = (
     "the number of records",
     "the twin's column names, their order and types, and the set of label values",

@@ -1,7 +1,8 @@
 """What is guaranteed, by which theorem: one entry for each mechanism, and no claim anywhere else.
 
 Each noise policy has one in each form. It names the events that the policy may spend, and
-`guarantee` covers a ledger only if its policy has an entry that names all of its events. Modules
+`guarantee` covers a ledger only if its policy has an entry that names all of its events. Light to
+import: every noise policy names its entry. Modules
 outside of `twinset.privacy` refer to entries by name and claim nothing themselves. What the parts
 of a mechanism must do for these theorems to hold is said where they are: `clipping`, `mechanism`.
 """
@@ -17,15 +18,20 @@ from twinset.privacy.accounting.events import (
     MaskedAccess,
     SubsampledGaussian,
 )
-from twinset.privacy.statement.ledger import (
-    CLIPPING,
-    FLAGGED_NEIGHBOURING,
-    FLAGGED_UNIT,
-    NEIGHBOURING,
-    OWNER_CLIPPING,
-    OWNER_NEIGHBOURING,
-    OWNER_UNIT,
-    UNIT,
+
+# What a ledger says of units, relations, sampling and clipping.
+UNIT = "record"
+NEIGHBOURING = "add or remove one record"
+OWNER_UNIT = "owner"
+OWNER_NEIGHBOURING = "add or remove all records of one owner"
+FLAGGED_UNIT = "the flagged spans of one record"
+FLAGGED_NEIGHBOURING = (
+    "use or leave out one record's unmasked text, all masked texts and all labels being known"
+)
+SAMPLER = "Poisson"
+CLIPPING = "whole record: all sequences, all tensors, all uses of tied weights"
+OWNER_CLIPPING = (
+    "whole owner: all its records in a step, all sequences, all tensors, all uses of tied weights"
 )
 
 
@@ -195,6 +201,16 @@ THEOREMS: dict[tuple[str, str], PolicyTheorem] = {
     ("importance", "sound"): IMPORTANCE,
     ("importance", "published"): IMPORTANCE_PUBLISHED,
 }
+
+
+def register_theorem(policy: str, form: str, theorem: PolicyTheorem) -> None:
+    """Let `guarantee` know the theorem of a noise policy that is added.
+
+    Raises:
+        ValueError: this name and form have another theorem already.
+    """
+    if THEOREMS.setdefault((policy, form), theorem) is not theorem:
+        raise ValueError(f"the noise policy '{policy}, {form} form' has another theorem already")
 
 
 # -- what is built from them -----------------------------------------------------------------------

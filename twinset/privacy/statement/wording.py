@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from twinset.privacy.accounting.accountant import says_something, up_decimals, up_digits
 from twinset.privacy.mechanism.units import WeightScale
-from twinset.privacy.statement.ledger import FLAGGED_UNIT, OWNER_UNIT, UNIT, Ledger
-from twinset.privacy.statement.theorems import THEOREMS
+from twinset.privacy.statement.ledger import Ledger
+from twinset.privacy.statement.theorems import FLAGGED_UNIT, OWNER_UNIT, THEOREMS, UNIT
 
 SPENT = "the ε that was spent on this table for it stays spent"  # where a run is deleted
 

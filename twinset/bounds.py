@@ -1,0 +1,156 @@
+"""Options as dataclass fields: each states its bounds, its help text and its name once.
+
+A field is checked from here (`check_options`), and `twinset.config.options` makes its flag from
+here. Knows no single option. Light to import: `--help` waits for it.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import MISSING, Field, dataclass, field, fields
+from functools import lru_cache
+from numbers import Integral, Real
+from types import NoneType, UnionType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from twinset.errors import InputError
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The least and the largest number that an option takes, both included.
+
+    >>> 0.5 in Bounds(0, 1), float("nan") in Bounds(0, 1), 10**400 in Bounds(0, 1)
+    (True, False, False)
+    >>> str(Bounds(1e-3, 2**32))
+    'from 0.001 to 4294967296'
+    """
+
+    low: float
+    high: float
+
+    def __contains__(self, value: float) -> bool:
+        return self.low <= value <= self.high
+
+    def __str__(self) -> str:
+        return f"from {_in_few_characters(self.low)} to {_in_few_characters(self.high)}"
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        """The bounds as typer takes them."""
+        return {"min": self.low, "max": self.high}
+
+
+SEEDS = Bounds(0, 2**32 - 1)  # what all generators take
+
+
+def setting(
+    default: Any,
+    help: str = "",
+    *,
+    bounds: Bounds | None = None,
+    option: str | None = None,
+    hint: str = "",
+    values: str | None = None,
+    expert: bool = False,
+) -> Any:
+    """Return a dataclass field that is an option.
+
+    Args:
+        default: of the field; `MISSING`: it has none.
+        help: one line for `--help`; empty: the field has no flag.
+        bounds: of a number.
+        option: what the option is called where it is not called as the field.
+        hint: what to take instead, for the message that refuses a number.
+        values: what `--help` shows for a value, where the type says too little.
+        expert: whether its flag is shown on the panel for experts.
+    """
+    metadata = {"bounds": bounds, "help": help, "option": option, "hint": hint}
+    return field(default=default, metadata=metadata | {"values": values, "expert": expert})
+
+
+def bounded(
+    default: Any = MISSING, low: float = 1, high: float = 1, help: str = "", **more: Any
+) -> Any:
+    """Return a field for a number from `low` to `high`; for the others see `setting`."""
+    return setting(default, help, bounds=Bounds(low, high), **more)
+
+
+def within(default: Any, bounds: Bounds, help: str = "") -> Any:
+    """Return a field for a number within bounds that other places know too."""
+    return setting(default, help, bounds=bounds)
+
+
+def option_name(one: Field[Any]) -> str:
+    """Return what the option of a field is called."""
+    return str(one.metadata.get("option") or one.name)
+
+
+def bounds_in(kind: type[Any]) -> dict[str, Bounds]:
+    """Return the bounds of a dataclass's options, by their names."""
+    found = {option_name(one): one.metadata.get("bounds") for one in fields(kind)}
+    return {name: bounds for name, bounds in found.items() if bounds is not None}
+
+
+def limits(kind: type[Any], name: str) -> dict[str, Any]:
+    """Return the bounds of one option as typer takes them."""
+    return bounds_in(kind)[name].limits
+
+
+@lru_cache
+def value_types(kind: type[Any]) -> dict[str, Any]:
+    """Return the types of a dataclass's fields, by the fields' names."""
+    return get_type_hints(kind)
+
+
+def check_options(config: Any) -> None:
+    """Refuse values that the fields of a dataclass do not take, by type and by bounds.
+
+    Raises:
+        InputError: names the option and its range.
+    """
+    types = value_types(config.__class__)
+    for one in fields(config):
+        option, value, kind = f"`{option_name(one)}`", getattr(config, one.name), types[one.name]
+        is_union = get_origin(kind) is UnionType
+        kinds = [k for k in get_args(kind) if k is not NoneType] if is_union else [kind]
+        if get_origin(kind) is Literal:
+            if not isinstance(value, str) or value not in get_args(kind):
+                choices = ", ".join(get_args(kind))
+                raise InputError(f"{option}: {_in_few_characters(value)} is none of {choices}")
+        elif value is None and is_union:
+            continue
+        elif (bounds := one.metadata.get("bounds")) is not None:
+            check_number(option, value, bounds, kinds == [int], one.metadata["hint"])
+        elif kinds[0] in (bool, str) and not isinstance(value, kinds[0]):
+            what = "true or false" if kinds[0] is bool else "text"
+            raise InputError(f"{option} must be {what}, not {_in_few_characters(value)}")
+
+
+def check_number(
+    option: str, value: float, bounds: Bounds, is_whole: bool = False, hint: str = ""
+) -> None:
+    """Refuse a value that is not a number within bounds.
+
+    Raises:
+        InputError: names the option and its range.
+    """
+    kind = Integral if is_whole else Real
+    # True and False are integers to Python, and nobody means them as numbers
+    if not isinstance(value, kind) or isinstance(value, bool) or value not in bounds:
+        what = "a whole number" if is_whole else "a number"
+        more = f"; {hint}" if hint else ""
+        raise InputError(f"{option} must be {what} {bounds}, not {_in_few_characters(value)}{more}")
+
+
+def _in_few_characters(value: Any) -> str:
+    """Return any value for a message of one line: it may be a number of 5,000 digits."""
+    if isinstance(value, str):
+        return repr(value[:40])
+    if isinstance(value, bool) or value is None:
+        return str(value)
+    if not isinstance(value, int | float):
+        return type(value).__name__
+    if isinstance(value, int) and abs(value) < 10**15:
+        return str(value)
+    return "a number beyond 1e308" if abs(value) > sys.float_info.max else f"{value:g}"

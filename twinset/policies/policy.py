@@ -1,0 +1,424 @@
+"""What a noise policy is: one class that says all that the rest of twinset asks of it.
+
+`NoisePolicy` behaves as uniform noise does. A policy is a subclass in one file of this folder, and
+overrides what differs. It says what it protects (its theorem), which options it has, what it can't
+work with, what noise it needs, what it reads before the first step, and how an audit attacks it. No
+other module compares a policy's name.
+
+Light to import: configs and `--help` load every policy, so torch is imported inside methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+
+from twinset.bounds import check_options, setting
+from twinset.errors import InputError
+from twinset.privacy.accounting.events import Event, NonPrivateAccess, SubsampledGaussian
+from twinset.privacy.statement.theorems import OWNER_UNIT, UNIFORM, PolicyTheorem, register_theorem
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from twinset.privacy.clipping.gradient_uses import Scale
+    from twinset.privacy.mechanism.randomness import Randomness
+    from twinset.privacy.mechanism.units import WeightScale
+
+PolicyForm = Literal["sound", "published"]
+DEFAULT = "uniform"
+
+NO_NOISE = NonPrivateAccess("trained without noise")
+
+POLICIES: dict[tuple[str, str], type[NoisePolicy]] = {}
+"""Every policy by its name and form."""
+
+
+@dataclass(frozen=True)
+class PolicyOptions:
+    """Options that all policies share. A policy with options of its own adds fields to these.
+
+    Args:
+        noise_policy: name of a policy.
+        policy_form: "sound", or as its paper states it.
+        detector: what flags private spans; see `twinset.policies.detection`.
+        redact_only: mask what the detector flags and read nothing else.
+    """
+
+    noise_policy: str = setting(
+        DEFAULT, "How noise is spread; README says which to choose.", values="NAME"
+    )
+    policy_form: PolicyForm = setting(
+        "sound", "As a theorem covers it, or as published.", values="sound|published"
+    )
+    detector: str = setting(
+        "patterns",
+        "selective: what flags private spans.",
+        values="patterns|entities|contextual|MODULE:FUNCTION",
+    )
+    redact_only: bool = setting(False, "Mask what the detector flags, and read nothing else.")
+
+    def __post_init__(self) -> None:
+        """Refuse values that are out of range, and what the chosen policy can't work with."""
+        check_options(self)
+        self.policy_class.check(self)
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Name and form, as in `POLICIES`."""
+        return self.noise_policy, self.policy_form
+
+    @property
+    def policy_class(self) -> type[NoisePolicy]:
+        """The chosen policy."""
+        return find_policy(*self.key)
+
+
+@dataclass(frozen=True)
+class MechanismParams:
+    """What a policy is made with.
+
+    Args:
+        noise_multiplier: σ, in units of C; 0 for a run without privacy.
+        max_grad_norm: C.
+        sample_rate: q.
+        randomness: source of the noise.
+        options: the policy's own.
+        least_share: adaptive: c(1), the share of C that records of privacy weight 1 are clipped to.
+        weights: adaptive: (N,) privacy weight of each record.
+    """
+
+    noise_multiplier: float
+    max_grad_norm: float
+    sample_rate: float
+    randomness: Randomness
+    options: PolicyOptions = field(default_factory=PolicyOptions)
+    least_share: float = 1.0
+    weights: Tensor | None = None
+
+    @property
+    def noise_std(self) -> float:
+        """σC; 0 without privacy, where C is infinite."""
+        return self.noise_multiplier * self.max_grad_norm if self.noise_multiplier else 0.0
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The noise that a budget asks for.
+
+    Args:
+        noise_multiplier: σ, in units of C.
+        highest_epsilon: ε that holds for every record, where some have less; None: all the same.
+        least_share: the least share of C that a record is clipped to.
+        least_noise: the least that noise may be multiplied by in any direction.
+        option: the option that sets ε of the most exposed record, for a message.
+    """
+
+    noise_multiplier: float
+    highest_epsilon: float | None = None
+    least_share: float = 1.0
+    least_noise: float = 1.0
+    option: str = "epsilon"
+
+
+class PublicModel(Protocol):
+    """What a policy may know of the base model: its names. A `BaseModel` is one."""
+
+    name: str
+    origin: str
+
+
+class NoisePolicy:
+    """Uniform noise: z ~ N(0, σ²C²I) added to the clipped sum of one Poisson batch.
+
+    The training loop calls, in every step: `scales` and `limits`, which say how to clip, `release`,
+    which adds noise and says what that spent, and `update_statistics`. The noisy gradient and its
+    event come together, so that nothing is released without being recorded.
+
+    For what it guarantees see `twinset.privacy.statement.theorems`, UNIFORM.
+
+    Example:
+        `policy = find_policy("uniform")(MechanismParams(1.0, 0.1, 0.01, Randomness.from_os()))`
+
+    Args:
+        params: of the mechanism.
+    """
+
+    name: ClassVar[str]
+    form: ClassVar[PolicyForm] = "sound"
+    theorem: ClassVar[PolicyTheorem] = UNIFORM
+    options: ClassVar[type[PolicyOptions]] = PolicyOptions
+    weighs: ClassVar[bool] = False
+    """Records have privacy weights: the base model reads their texts before the first step."""
+    needs_steps: ClassVar[bool] = True
+    """Its options mean nothing where no step is taken."""
+    adds_noise: ClassVar[bool] = True
+    reads_masked: ClassVar[bool] = False
+    """Texts are masked before they are read."""
+    reads: ClassVar[str] = "texts as they are"
+    attacked_weights: ClassVar[tuple[float, ...]] = (1.0,)
+    """Privacy weights of the records through which an audit attacks it."""
+
+    # -- decided from public facts, before any record is read --------------------------------------
+
+    @classmethod
+    def check(
+        cls,
+        options: PolicyOptions,
+        steps: int | None = None,
+        method: str | None = None,
+        by_owner: bool = False,
+    ) -> None:
+        """Refuse a run that the policy can't work with.
+
+        Args:
+            options: the policy's own.
+            steps: as asked for; None: chosen later.
+            method: of training.
+            by_owner: whether all records of an owner are protected as one.
+
+        Raises:
+            InputError: names the options that contradict each other.
+        """
+        if cls.needs_steps and steps == 0:
+            raise InputError(
+                f"`noise_policy={cls.name}` is of the noise of steps, and `steps=0` takes none; "
+                "leave one of them out"
+            )
+        if cls.weighs and method == "qlora":
+            raise InputError(
+                f"`noise_policy={cls.name}` weighs texts by the base model as it is, and "
+                "`method=qlora` rounds it; take `method=lora` or another policy"
+            )
+        if options.redact_only and cls._masks_a_phase():
+            raise InputError(
+                f"`redact_only` reads no unmasked text, and phase 2 of `noise_policy={cls.name}` "
+                "is made of it; take another policy with `redact_only`"
+            )
+        if by_owner and all(protected.unit != OWNER_UNIT for protected in cls.theorem.protects):
+            raise InputError(
+                f"`noise_policy={cls.name}` treats records by what they say, and no theorem here "
+                "makes that a guarantee for owners; take uniform or importance with `owner`"
+            )
+
+    @classmethod
+    def masks(cls, options: PolicyOptions) -> bool:
+        """Return whether texts are masked, for a phase or altogether."""
+        return options.redact_only or cls._masks_a_phase()
+
+    @classmethod
+    def _masks_a_phase(cls) -> bool:
+        return any(phase.reads_masked for phase in cls.phases())
+
+    @classmethod
+    def phases(cls) -> tuple[type[NoisePolicy], ...]:
+        """Return the policies that go through all steps, one after the other; the last is this."""
+        return (cls,)
+
+    @classmethod
+    def calibrate(
+        cls, sigma_for: Callable[[float], float], target: float, options: Any
+    ) -> Calibration:
+        """Return the noise that a budget asks for.
+
+        Args:
+            sigma_for: ε → the σ with which uniform noise spends it in the steps of the plan.
+            target: ε asked for.
+            options: the policy's own.
+
+        Raises:
+            InputError: the options contradict the target.
+        """
+        return Calibration(sigma_for(target))
+
+    @classmethod
+    def step_event(cls, noise: Calibration, sample_rate: float, steps: int) -> Event:
+        """Return what some steps with this noise spend; q is the sample rate."""
+        return SubsampledGaussian(noise.noise_multiplier, sample_rate, steps)
+
+    @classmethod
+    def warnings(cls, target: float, highest: float | None) -> list[str]:
+        """Return what the owner must know before the run; of ε as `Calibration` has it."""
+        return list(cls.theorem.caveats)
+
+    @classmethod
+    def budget_line(cls, target: float, spent: float, highest: float | None, unit: str) -> str:
+        """Return whom which ε is for.
+
+        Args:
+            target: ε asked for.
+            spent: ε by the theorem; infinite where there is none.
+            highest: see `Calibration`.
+            unit: what is protected as one.
+        """
+        return f"ε = {target:g} for every {unit}"
+
+    @classmethod
+    def public_inputs(cls, options: PolicyOptions) -> Iterator[str]:
+        """Yield what the ledger takes as public on account of the policy."""
+        if cls.masks(options):
+            yield f"the detector {options.detector!r}, which looks at one record at a time"
+        if cls.weighs:
+            yield "the constants of the privacy weights, and the texts that they were fitted on"
+        if cls._masks_a_phase():
+            yield "every label, and every text as that detector leaves it"
+
+    @classmethod
+    def weight_scale(cls, options: Any, base: PublicModel) -> WeightScale | None:
+        """Return the public scale of privacy weights; None: records have none.
+
+        Raises:
+            InputError: there is none for this base model.
+        """
+        return None
+
+    # -- with the private records ------------------------------------------------------------------
+
+    @classmethod
+    def privacy_weights(
+        cls,
+        records: int,
+        drawn: Sequence[int],
+        nats: Callable[[Sequence[int]], Tensor],
+        scale: WeightScale | None,
+    ) -> Tensor | None:
+        """(N,) privacy weights of the records, before the first step; None: they have none.
+
+        Args:
+            records: N.
+            drawn: numbers of the records that are in any batch.
+            nats: numbers of records → (n,) nats a token that the base model needs for their texts.
+            scale: as `weight_scale` returned it; None without privacy.
+        """
+        return None
+
+    def __init__(self, params: MechanismParams) -> None:
+        self._params = params
+        self.event: Event = self._own_event() if params.noise_multiplier else NO_NOISE
+
+    def _own_event(self) -> Event:
+        """Return what one release with noise spends."""
+        s = self._params
+        noise = Calibration(s.noise_multiplier, least_share=s.least_share)
+        return self.step_event(noise, s.sample_rate, 1)
+
+    def scales(self) -> list[Scale]:
+        """Return the geometry to clip in, a scale for each parameter; nothing for the plain one."""
+        return []
+
+    def limits(self, records: Sequence[int]) -> Tensor | None:
+        """Return the norms, at most C, that some records are clipped to; None: C for all."""
+        return None
+
+    def release(self, sums: list[Tensor], records: Sequence[int]) -> tuple[list[Tensor], Event]:
+        """Turn the clipped sums of a batch into noisy ones, in place, and say what that spent.
+
+        Args:
+            sums: of each parameter, in its shape.
+            records: the batch, by number.
+        """
+        from twinset.privacy.mechanism.noise import add_gaussian_to_each_
+
+        if std := self._params.noise_std:
+            add_gaussian_to_each_(sums, std, self._params.randomness)
+        return sums, self.event
+
+    def update_statistics(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
+        """Look at the released gradient of each parameter before it is applied."""
+
+    @property
+    def nominal(self) -> list[Event]:
+        """What the paper would add up for the releases so far, where no theorem covers that."""
+        return []
+
+    @property
+    def mean_noise(self) -> list[float]:
+        """Mean share of σC of each parameter over all releases; nothing where all have σC."""
+        return []
+
+    def state(self) -> dict[str, Any]:
+        """Return all that is kept from step to step, for a checkpoint."""
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take back what `state` returned."""
+
+    # -- as an attacker sees it --------------------------------------------------------------------
+
+    def noise_shapes(self, parameters: Sequence[Tensor]) -> list[Tensor]:
+        """Return what the next noise of each parameter is multiplied by, in units of σC."""
+        import torch
+
+        ones = [torch.ones_like(p) for p in parameters]
+        return [scale.times_(one) for scale, one in zip(self.scales(), ones, strict=True)] or ones
+
+    def noise_scale(self, records: Sequence[int]) -> float:
+        """Return what all noise of this batch is multiplied by."""
+        return 1.0
+
+    def noiseless(self, sums: list[Tensor]) -> list[Tensor]:
+        """Return what `release` makes of clipped sums, but for the noise."""
+        scales = self.scales()
+        return [scale.times_(s.clone()) for scale, s in zip(scales, sums, strict=True)] or sums
+
+    def nominal_event(
+        self, noise_multiplier: float, sample_rate: float, steps: int, records: Sequence[int]
+    ) -> Event | None:
+        """Return what the paper claims of steps with this batch; None: no more than the theorem."""
+        return None
+
+
+def register(policy: type[NoisePolicy]) -> type[NoisePolicy]:
+    """Add a policy to `POLICIES`, and its theorem to those of `twinset.privacy`: a decorator.
+
+    Raises:
+        ValueError: another policy has this name and form.
+    """
+    known = POLICIES.setdefault((policy.name, policy.form), policy)
+    if known is not policy:
+        raise ValueError(f"there are two policies {policy.name!r} in the {policy.form} form")
+    register_theorem(policy.name, policy.form, policy.theorem)
+    return policy
+
+
+def policy_names() -> tuple[str, ...]:
+    """Return the names of all policies, the default one first.
+
+    >>> policy_names()[0]
+    'uniform'
+    """
+    return tuple(dict.fromkeys((DEFAULT, *sorted(name for name, _ in POLICIES))))
+
+
+def forms_of(name: str) -> list[type[NoisePolicy]]:
+    """Return the policies of a name, one for each form that differs."""
+    return list(dict.fromkeys(policy for policy in POLICIES.values() if policy.name == name))
+
+
+def find_policy(name: str, form: str = "sound") -> type[NoisePolicy]:
+    """Return a policy by name and form.
+
+    Raises:
+        InputError: there is none.
+    """
+    if name not in policy_names():
+        raise InputError(f"`noise_policy`: {name[:40]!r} is none of {', '.join(policy_names())}")
+    if (name, form) not in POLICIES:
+        raise InputError(f"`noise_policy={name}` has no {form[:40]} form; leave `policy_form` out")
+    return POLICIES[name, form]
+
+
+def make_policy(params: MechanismParams) -> NoisePolicy:
+    """Return the policy that the options name."""
+    return find_policy(*params.options.key)(params)
+
+
+def owners_of_option(name: str) -> list[type[NoisePolicy]]:
+    """Return the policies that have an option of their own of this name."""
+    shared = {one.name for one in fields(PolicyOptions)}
+    return [
+        policy
+        for policy in POLICIES.values()
+        if name not in shared and name in {one.name for one in fields(policy.options)}
+    ]
