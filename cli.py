@@ -146,10 +146,10 @@ def _make(
     model_only: bool = False,
 ) -> None:
     """Make a run, or plan it; another rank than 0 of a launcher's does what rank 0 asks for."""
-    from twinset.run.worker import is_worker, run_launched_worker
+    from twinset.training.worker import is_worker, run_worker
 
     if is_worker():
-        return run_launched_worker()
+        return run_worker()
     config, rows, places = run_config(run_options(given)), rows_of(given), places_of(given)
     source = source_of(data, AUTOMATIC | given)  # what is wrong is said before torch is there
     from twinset.commandline.console import Console
@@ -208,10 +208,10 @@ def plan(
     from twinset.commandline.console import Console
 
     with importing():
-        from twinset.run.forecast import forecast
+        from twinset.run.generate import plan_run
     with Console(quiet) as progress:
         hold_out = (AUTOMATIC | given)["hold_out"]
-        found = forecast(source, records, config, rows, progress, hold_out)
+        found = plan_run(source, records, config, rows, progress, hold_out)
     show(found.to_dict(), map(with_flags, found.lines()), as_json)
 
 

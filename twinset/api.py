@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Self
 
-from twinset.config import RunConfig, TrainingConfig
+from twinset.config import TrainingConfig
 from twinset.config.options import run_config
 from twinset.errors import InputError, first_line
 from twinset.progress import Progress, Silent
@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
     from twinset.privacy.statement.guarantee import Guarantee
-    from twinset.run.forecast import Forecast
-    from twinset.run.request import Source
-    from twinset.run.run_result import Result
+    from twinset.run.plan import PlanReport
+    from twinset.run.request import Result, Source
     from twinset.sampling.twin_model import TwinModel
     from twinset.table.schema import LabelValue
     from twinset.table.templates import Template
@@ -93,7 +92,7 @@ class Twinset:
         rows: int | None = None,
         hold_out: float | None = 0.0,
         **reading: Any,
-    ) -> Forecast:
+    ) -> PlanReport:
         """Say what a run would spend, need and cost, before any training.
 
         Example:
@@ -101,7 +100,7 @@ class Twinset:
 
                 plan = Twinset(epsilon=8).plan(records=10_000)
                 print(plan)
-                print(plan.plan.noise_multiplier, plan.estimate.seconds)
+                print(plan.plan.noise_multiplier, plan.seconds)
 
         Args:
             data: the private table, see `fit`.
@@ -122,9 +121,9 @@ class Twinset:
             source = self._source(*given, hold_out=hold_out, **reading)
         elif reading:
             raise InputError(f"`{next(iter(reading))}` is of a table: without one, leave it out")
-        from twinset.run.forecast import forecast  # after what is wrong was said
+        from twinset.run.generate import plan_run  # after what is wrong was said
 
-        return forecast(source, records, self.config, rows, self._progress, hold_out)
+        return plan_run(source, records, self.config, rows, self._progress, hold_out)
 
     def fit(
         self,
@@ -193,7 +192,9 @@ class Twinset:
             encoding=encoding,
             strict=strict,
         )
-        self._model = _fitted(source, self.config, self._progress)
+        from twinset.run.generate import fit
+
+        self._model = fit(source, self.config, self._progress)
         self._written = Counter()
         self._made_from = replace(source, data="", split=None)  # how to read, and no record
         return self
@@ -585,21 +586,6 @@ def generate(
     from twinset.run.generate import generate as run_generate
 
     return run_generate(source, config, asked, paths, progress or Silent())
-
-
-def _fitted(source: Source, config: RunConfig, progress: Progress) -> TwinModel:
-    """Return a model fitted to a table; what is kept of it meanwhile is its owner's alone."""
-    from twinset.run.finetune import finetune
-    from twinset.run.prepare import prepare
-    from twinset.training.distributed import process_group
-    from twinset.training.resume import RunContext
-
-    with TemporaryDirectory() as name:
-        private = Path(name)
-        prepared = prepare(source, config, progress=progress, folder=private)
-        with process_group(config.speed.processes) as group:
-            context = RunContext(private, group=group) if group else None
-            return finetune(prepared, progress, context)
 
 
 def _as_table(

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from twinset.errors import InputError, Stopped
 
 if TYPE_CHECKING:
-    from twinset.run.request import Source
-    from twinset.run.run_result import Result
+    from twinset.run.request import Result, Source
 
 WIDTH, INDENT = 80, 22  # of a terminal's lines, and of those that go on
 

@@ -25,9 +25,7 @@ from twinset.config import RunConfig, SpeedConfig
 from twinset.models.base_model import load_base
 from twinset.models.device import AUTO, check_device
 from twinset.progress import Progress, Silent
-from twinset.run.estimate import measure, usual_tokens
-from twinset.run.generate import generate
-from twinset.run.prepare import prepare
+from twinset.run.generate import generate, plan_run
 from twinset.run.request import OutputPaths, Source
 from twinset.sampling.allocation import RowsRequest
 from twinset.table.read import write_frame
@@ -111,15 +109,11 @@ def _seconds_ahead(
     demo: Demo, source: Source, train: DataFrame, config: RunConfig, progress: Progress
 ) -> float:
     """Estimate what is still to do: the twin, the baseline's longer rows, the embeddings."""
-    prepared = prepare(source, config, _rows(demo), Silent())
-    prompt = len(prepared.prompts[prepared.records.labels[0]])
-    longest = config.training.max_tokens
-    tokens = usual_tokens(prepared.records.texts, prepared.base.tokenizer, prompt, longest)
-    rows = demo.rows_per_label * len(prepared.records.schema.combinations)
-    twin = measure(prepared.base, config, prepared.plan, tokens).estimate(prepared.plan, rows)
-    baseline = twin.sampling_seconds * longest / tokens
+    rows = demo.rows_per_label * len(train[list(demo.attributes)].drop_duplicates())
+    planned = plan_run(source, None, config, rows, Silent())
+    baseline = dict(planned.phases)["rows"]
     embedding = _embedding_seconds(demo, train, rows, config, progress) if demo.embedded else 0.0
-    return twin.seconds + baseline + embedding + OTHER_SECONDS
+    return planned.seconds + baseline + embedding + OTHER_SECONDS
 
 
 def _embedding_seconds(

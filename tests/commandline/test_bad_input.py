@@ -273,7 +273,7 @@ def test_unexpected_errors_do_not_show_their_message(good_table, generate, monke
     def broken(*_, **__):
         raise RuntimeError(f"could not handle {MARKER}")
 
-    monkeypatch.setattr("twinset.run.prepare.records_from_frame", broken)
+    monkeypatch.setattr("twinset.run.story.records_from_frame", broken)
     before = snapshot(good_table)
     outcome = generate("t.csv")
     (line,) = outcome.err.splitlines()

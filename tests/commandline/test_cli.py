@@ -232,51 +232,18 @@ def test_progress_lines(run):
     assert MARKER not in outcome.err
 
 
-CHOICES = {"untrained": 0, "quick": 32, "usual": 40, "best": 40}  # whatever --steps says
-
-
 @pytest.mark.parametrize("given", [GIVEN, ("--records", "60", *QUICK)], ids=["table", "records"])
 def test_plan(place, run, given):
     before = snapshot(place)
     plan = json.loads(run("plan", "--json", given=given).out)
     assert plan["records"] == 60
-    assert plan["noise_to_signal"] == pytest.approx(
-        plan["noise_multiplier"] * plan["trained_parameters"] ** 0.5 / plan["batch_size"]
-    )
-    assert plan["noise_by_epsilon"]["8"] == pytest.approx(plan["noise_multiplier"])
-    assert plan["noise_by_epsilon"]["1"] > plan["noise_by_epsilon"]["3"]
-    assert min(plan["training_seconds"], plan["sampling_seconds"], plan["memory_gb"]) > 0
-    assert {name: c["steps"] for name, c in plan["choices"].items()} == CHOICES
+    assert plan["seconds"] == pytest.approx(sum(seconds for _, seconds in plan["phases"])) > 0
+    uniform = plan["policies"]["uniform"]["noise_multiplier"]
+    assert uniform == pytest.approx(plan["noise_multiplier"])
     text = run("plan", given=given).out
-    for said in (
-        "records N",
-        "time in all",
-        "--steps 40 --batch-size 60",
-        "δ = 1e-05",
-        "noise to signal",
-        "about",
-        "other budgets          ε = 1: σ",
-    ):
+    for said in ("records N", "time in all", "δ = 1e-05", "--noise-policy=adaptive"):
         assert said in text
     assert snapshot(place) == before
-
-
-def test_plan_for_few_records_says_which_budgets_are_of_use(run):
-    plan = json.loads(run("plan", "--json", given=("--records", "20", *QUICK)).out)
-    assert plan["noise_by_epsilon"]["1"] is None
-    assert plan["noise_by_epsilon"]["8"] is not None
-
-
-def test_a_planned_choice_names_its_steps_once(run, monkeypatch, tiny_base):
-    given = ["plan", *map(str, GIVEN), "--base-model", str(tiny_base), "--learning-rate=0.1"]
-    monkeypatch.setattr("sys.argv", ["twinset", *given])
-    monkeypatch.setattr("twinset.files.environment.is_command", lambda: True)
-    out = run("plan", "--learning-rate=0.1").out
-    lines = [line for line in out.splitlines() if line.startswith("  twinset generate t.csv")]
-    assert len(lines) > 1
-    for line in lines:
-        assert line.count("--steps") == 1 and line.count("--learning-rate") <= 1
-        assert "--max-tokens 12" in line
 
 
 def test_plan_of_many_records_holds_some_out_as_the_run_does(run):

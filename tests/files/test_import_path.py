@@ -44,7 +44,7 @@ def test_workers_run_no_file_of_the_working_folder(planted, monkeypatch):
 COMMANDS = {
     "twinset": ("twinset", "models"),
     "detect": ("twinset", "detect", "t.csv", "--text", "review", "--quiet"),
-    "worker": ("twinset.run.worker", "nowhere", "0", "1", "more"),
+    "worker": ("twinset.training.worker", "nowhere", "0", "1", "more"),
 }
 
 

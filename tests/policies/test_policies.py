@@ -18,7 +18,7 @@ from twinset.privacy.accounting.accountant import epsilon
 from twinset.privacy.accounting.events import IndividualGaussian, MaskedAccess, NonPrivateAccess
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.release.verify import verify
-from twinset.run import finetune
+from twinset.run import story as finetune
 
 ADAPTIVE = ("--noise-policy", "adaptive", "--epsilon", 60)
 C, SIGMA = 2.0, 1.5

@@ -24,7 +24,7 @@ from twinset.privacy.statement.guarantee import guarantee
 from twinset.privacy.statement.ledger import Ledger
 from twinset.privacy.statement.theorems import OWNER_CLIPPING, OWNER_NEIGHBOURING, OWNER_UNIT
 from twinset.release.verify import verify
-from twinset.run.plan_lines import plan_lines
+from twinset.run.plan import plan_lines
 
 MILD = [SubsampledGaussian(2.0, 0.05, 20)]
 

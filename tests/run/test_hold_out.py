@@ -12,7 +12,7 @@ from twinset import generate
 from twinset.config.options import run_config
 from twinset.errors import InputError
 from twinset.privacy.statement.ledger import Ledger
-from twinset.run.hold_out import draw_held_out, kept_rows
+from twinset.run.run_folder import draw_held_out, kept_rows
 from twinset.table.records import records_from_frame
 
 QUICK = {"steps": 2, "max_tokens": 12, "epsilon": 50, "rows": 4}
@@ -52,11 +52,11 @@ def test_from_so_many_rows_on_some_are_held_out_unless_somebody_says_none(rows, 
 
 def test_a_run_counts_and_trains_on_the_others_alone(tiny_base, tmp_path, monkeypatch):
     seen = []
-    from twinset.run import finetune
+    from twinset.run import story
 
-    tokens = finetune.tokenise
+    tokens = story.tokenise
     monkeypatch.setattr(
-        finetune, "tokenise", lambda r, *more: seen.extend(r.texts) or tokens(r, *more)
+        story, "tokenise", lambda r, *more: seen.extend(r.texts) or tokens(r, *more)
     )
     run = tmp_path / "run"
     given = QUICK | {"labels": {"label": ["pos", "neg"]}, "base_model": str(tiny_base)}

@@ -121,7 +121,7 @@ def test_a_resumed_run_declares_what_it_declared(run, tiny_base, monkeypatch, ch
     frame = reviews(80, seed=0)
     frame.to_csv("t.csv", index=False)
     with monkeypatch.context() as patched:
-        patched.setattr("twinset.run.generate._write_twin", die)
+        patched.setattr("twinset.sampling.twin_model.TwinModel.share", die)
         assert run("generate", *QUICK, *DECLARED).code == 1
     ended = run("generate", *QUICK, *changed, "--resume")
     assert ended.code == 2 and "begun with other settings (" in ended.err and "labels" in ended.err

@@ -356,8 +356,8 @@ def breaks(error):
 
 
 DEEP_INSIDE = {
-    "training": "twinset.training.loop._step_report",
-    "tokens": "twinset.run.finetune.tokenise",
+    "training": "twinset.training.loop.report_step",
+    "tokens": "twinset.run.story.tokenise",
     "noise": "twinset.privacy.mechanism.noise._add",
     "sampling": "twinset.sampling.twin_model.twin_frame",
     "sharing": "twinset.release.share.render_card",
@@ -418,7 +418,7 @@ import os, signal, sys
 import twinset.training.loop
 def killed(*_, **__):
     os.kill(os.getpid(), signal.{signal})
-twinset.training.loop._step_report = killed
+twinset.training.loop.report_step = killed
 import cli
 sys.exit(cli.main(sys.argv[1:]))
 """
@@ -442,7 +442,7 @@ def test_what_a_killed_run_leaves_is_for_its_owner_alone(world, tiny_base, name)
 def test_no_core_dump_is_written_while_a_command_runs(world, tiny_base, monkeypatch):
     seen = []
     monkeypatch.setattr(
-        "twinset.run.prepare.read_frame",
+        "twinset.run.story.read_frame",
         lambda *_: seen.append(resource.getrlimit(resource.RLIMIT_CORE)[0]),
     )
     before = resource.getrlimit(resource.RLIMIT_CORE)

@@ -11,10 +11,9 @@ from twinset import Twinset
 from twinset.config.options import run_config
 from twinset.privacy.accounting.events import GaussianRelease
 from twinset.progress import Progress
-from twinset.run.finetune import finetune
-from twinset.run.prepare import prepare
+from twinset.run.generate import finetune, prepare
 from twinset.run.request import Source
-from twinset.run.twin_rows import row_counts
+from twinset.run.story import share_out_rows
 from twinset.sampling.allocation import RowsRequest
 from twinset.sampling.twin_model import NOTHING_LEARNT
 from twinset.table.schema import Attribute, Schema
@@ -26,8 +25,9 @@ def released(tiny_base, **changes):
     """Run with a plan that was changed behind the options' back; return what the ledger has."""
     frame = pd.DataFrame({"text": texts(), "label": ["good", "bad"] * 30})
     config = run_config({"base_model": str(tiny_base), **SHORT})
-    prepared = prepare(Source(frame, "text", ("label",)), config)
-    model = finetune(replace(prepared, plan=replace(prepared.plan, **changes)))
+    run = prepare(Source(frame, "text", ("label",)), config)
+    run.plan = replace(run.plan, **changes)
+    model = finetune(run)
     return [e.what for e in model.ledger.events if isinstance(e, GaussianRelease)]
 
 
@@ -80,5 +80,5 @@ def test_a_label_that_no_row_has_is_named():
         known = dict(zip(schema.combinations, counts, strict=True))
         ledger = SimpleNamespace(unit="record", records=12)
         model = SimpleNamespace(schema=schema, label_counts=known, ledger=ledger)
-        assert sum(row_counts(model, RowsRequest(13), None, Heard(warned)).values()) == 13
+        assert sum(share_out_rows(model, RowsRequest(13), Heard(warned)).values()) == 13
         assert [line.split("no row has ")[1].split(":")[0] for line in warned] == expected

@@ -8,9 +8,8 @@ from twinset import Twinset
 from twinset.config.options import run_config
 from twinset.errors import InputError
 from twinset.models.base_model import check_base
-from twinset.privacy.statement.theorems import OWNER_UNIT, UNIT
-from twinset.run.finetune import finetune
-from twinset.run.prepare import prepare, prepare_records
+from twinset.privacy.statement.ledger import OWNER_UNIT, UNIT
+from twinset.run.generate import finetune, prepare, prepare_records
 from twinset.run.request import Source
 from twinset.sampling.allocation import RowsRequest
 from twinset.sampling.twin_model import DESCRIPTION
@@ -50,7 +49,7 @@ def test_a_table_in_memory_and_its_file_are_prepared_alike(frame, config, tmp_pa
 
 def test_records_in_hand_are_planned_as_a_table_is(prepared, config):
     again = prepare_records(prepared.records, prepared.template, prepared.config, prepared.base)
-    assert (again.plan, again.prompts) == (prepared.plan, prepared.prompts)
+    assert again.plan == prepared.plan
     unasked = prepare_records(prepared.records, prepared.template, config, prepared.base)
     assert unasked.plan.teacher_noise == 0 < prepared.plan.teacher_noise
 

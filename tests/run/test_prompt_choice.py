@@ -1,6 +1,7 @@
 """A prompt that nobody named: the one whose rows have words as counted, at no further ε."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -10,9 +11,8 @@ from twinset.config.options import run_config
 from twinset.privacy.accounting.events import GaussianRelease
 from twinset.privacy.mechanism.counts import LengthBins, TokenMarginals, TokenWeights
 from twinset.progress import Progress, Silent
-from twinset.run.finetune import finetune
-from twinset.run.prepare import prepare
-from twinset.run.prompt_choice import FAVOUR, chooses_prompt, nearest_template
+from twinset.run.generate import finetune, prepare
+from twinset.run.releases import FAVOUR, choose_template, chooses_prompt
 from twinset.run.request import Source
 from twinset.sampling.text_lengths import TextLengths
 from twinset.sampling.token_tilt import misfit
@@ -126,7 +126,15 @@ def test_a_chance_in_an_opening_tells_that_in_a_whole_text():
         assert chance == pytest.approx([0, 1 - 0.7 ** (length / 8)], abs=0.01)
 
 
-def test_the_prompt_that_texts_were_written_behind_is_nearest(tiny_base):
+@pytest.fixture
+def nearest(monkeypatch):
+    """What chooses a template, of a model that has lengths already."""
+    monkeypatch.setattr("twinset.run.releases.length_bins", lambda run: None)
+    monkeypatch.setattr("twinset.run.releases.TextLengths.of", lambda bins, marginals: None)
+    return choose_template
+
+
+def test_the_prompt_that_texts_were_written_behind_is_nearest(tiny_base, nearest):
     """Of the model's own rows, whose openings are whole texts here."""
     base, templates = finetune(prepared(tiny_base)), candidate_templates(SCHEMA)
     base.lengths, base.label_counts = None, dict.fromkeys(SCHEMA.combinations, 100)
@@ -136,23 +144,25 @@ def test_the_prompt_that_texts_were_written_behind_is_nearest(tiny_base):
         expected = expected_tokens(writer, untilted_rows(writer, PROMPT_ROWS), weights)
         counted = counts_like(expected, units=10**6)
         counted = replace(counted, weights=weights)
-        assert nearest_template(templates, base, counted, Silent()) == right
+        run = SimpleNamespace(candidates=templates, progress=Silent())
+        assert nearest(run, base, counted) == right
 
 
-def test_noise_alone_leaves_the_usual_prompt(monkeypatch):
+def test_noise_alone_leaves_the_usual_prompt(monkeypatch, nearest):
     """Another one is taken where it is far likelier, and not by a hair."""
     found = candidate_templates(SCHEMA)
     for lead, number in ((FAVOUR - 1, 0), (FAVOUR + 1, 3)):
         near = {template.pattern: 100.0 for template in found} | {found[3].pattern: 100 - lead}
         misfits = lambda base, template, marginals, near=near: near[template.pattern]  # noqa: E731
-        monkeypatch.setattr("twinset.run.prompt_choice.prompt_misfit", misfits)
-        assert nearest_template(found, None, None, Silent()) == found[number]
+        monkeypatch.setattr("twinset.run.releases.prompt_misfit", misfits)
+        run = SimpleNamespace(candidates=found, progress=Silent())
+        assert nearest(run, SimpleNamespace(), None) == found[number]
 
 
 def chosen(base, monkeypatch, nearest, **options):
     """Run with a base whose rows are nearest behind the prompt that asks for this kind."""
     monkeypatch.setattr(
-        "twinset.run.prompt_choice.prompt_misfit",
+        "twinset.run.releases.prompt_misfit",
         lambda self, template, marginals: 100.0 * (nearest not in template.pattern),
     )
     progress = Heard()
@@ -162,7 +172,7 @@ def chosen(base, monkeypatch, nearest, **options):
 def test_the_nearest_template_is_the_models_and_spends_nothing(tiny_base, monkeypatch):
     model, said = chosen(tiny_base, monkeypatch, "a question")
     assert model.template.pattern == "Write a question with mood: {mood}:"
-    assert said[-1].startswith(f'the prompt was "{model.template.pattern}"')
+    assert any(line.startswith(f'the prompt was "{model.template.pattern}"') for line in said)
     released = [e.what for e in model.ledger.events if isinstance(e, GaussianRelease)]
     assert released == ["label counts", "token marginals"]
 
@@ -173,7 +183,7 @@ def test_training_is_behind_the_chosen_prompt(tiny_base, monkeypatch):
     def trained(trainer, batches, context):
         seen.append(context.records.prompts)
 
-    monkeypatch.setattr("twinset.run.finetune.run_training", trained)
+    monkeypatch.setattr("twinset.run.story.run_training", trained)
     model, _ = chosen(tiny_base, monkeypatch, "a question", steps=1, batch_size=8)
     assert seen == [model.prompts]
 

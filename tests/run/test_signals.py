@@ -13,9 +13,9 @@ import cli
 from tests.helpers.commands import arguments, older_run, run_twinset, snapshot
 
 NOTHING_DONE = {
-    "reading": "twinset.run.prepare.read_frame",
-    "loading": "twinset.run.prepare.load_base",
-    "planning": "twinset.run.prepare.make_plan",
+    "reading": "twinset.run.story.read_frame",
+    "loading": "twinset.run.story.load_base",
+    "planning": "twinset.run.story.make_plan",
     "counting": "twinset.commandline.console.Console.count",
 }
 RESUMABLE = {
@@ -40,7 +40,7 @@ def test_stopped_anywhere_leaves_nothing_half_written(
     good_table, tiny_base, capsys, monkeypatch, where, overwrite
 ):
     import twinset.commandline.console  # noqa: F401 (so that the names to patch exist)
-    import twinset.run.prepare  # noqa: F401
+    import twinset.run.story  # noqa: F401
 
     if overwrite:
         older_run()

@@ -28,7 +28,6 @@ from twinset.privacy.clipping import ClippingEngine, Scale
 from twinset.privacy.clipping.models import BatchShape
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.progress import Silent
-from twinset.run.worker import trainer_of
 from twinset.table.records import Records
 from twinset.table.schema import Attribute, Schema
 from twinset.table.templates import Template
@@ -38,6 +37,7 @@ from twinset.training.clipped_sum import Batch, BatchShapes, ClippedSum, WrongPr
 from twinset.training.distributed import END, DistributedSum, join_group, process_group
 from twinset.training.loop import StepContext, opening_message, run_training
 from twinset.training.trainer import Trainer
+from twinset.training.worker import trainer_of
 
 SIGMA, NORM = 0.9, 0.2
 LABELS = [("good",), ("bad",)]
@@ -249,10 +249,10 @@ def test_noise_is_added_once_with_the_whole_sigma(config, tokens, monkeypatch):
 FOLLOWER = """
 import sys
 from tests.training.test_distributed_sum import watch
-from twinset.run import worker
+from twinset.training import worker
 
 watch(lambda digest: open(sys.argv[4], "a").write(digest + "\\n"))
-worker.main(*sys.argv[1:4])
+worker.run_worker(f"file://{sys.argv[1]}", int(sys.argv[2]), int(sys.argv[3]))
 """
 
 

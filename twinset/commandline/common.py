@@ -14,8 +14,7 @@ import typer
 
 if TYPE_CHECKING:
     from twinset.config.plan import Plan
-    from twinset.run.request import OutputPaths, Source
-    from twinset.run.run_result import Result
+    from twinset.run.request import OutputPaths, Result, Source
     from twinset.sampling.allocation import RowsRequest
     from twinset.table.labels import LabelRules
     from twinset.table.text_files import Layout
@@ -116,7 +115,7 @@ def show(data: Any, lines: Iterable[str], as_json: bool) -> None:
 
 def show_plan(plan: Plan, as_json: bool) -> None:
     """Print a plan."""
-    from twinset.run.plan_lines import plan_lines, plan_to_dict
+    from twinset.run.plan import plan_lines, plan_to_dict
 
     show(plan_to_dict(plan), plan_lines(plan), as_json)
 

@@ -1,7 +1,8 @@
-"""One run from a private table to a twin that may be shared: the story, from top to bottom.
+"""The doors of a run: what the command line, Python and `evaluation/` call.
 
-`generate` is the whole of it, `finetune_only` and `sample_only` its halves. What can be refused is
-refused before anything slow begins, and results appear whole or not at all.
+`generate` tells the whole story of `twinset.run.story`, `finetune_only` and `sample_only` its
+halves. `dry_run` and `plan_run` end before the first private step. Results appear whole or not at
+all.
 """
 
 from __future__ import annotations
@@ -13,101 +14,187 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from twinset.config import RunConfig, SamplingConfig
-from twinset.config.plan import Plan
+from twinset.bounds import check_number
+from twinset.config import RECORDS, RunConfig, SamplingConfig
+from twinset.config.plan import Plan, make_plan, settled, sized
+from twinset.config.run_config import HOLD_OUT
 from twinset.errors import InputError, Stopped
 from twinset.files.atomic import has_checksums, replacing, write_text, writing
+from twinset.models.base_model import BaseModel, load_base
 from twinset.models.device import AUTO
+from twinset.models.nf4 import check_method
+from twinset.models.threads import on_free_cores
+from twinset.privacy.statement.guarantee import guarantee
+from twinset.privacy.statement.ledger import Ledger
 from twinset.privacy.statement.wording import SPENT
-from twinset.progress import Progress
+from twinset.progress import Progress, Silent
 from twinset.release.publish import check_output, publish, publish_again
 from twinset.release.run_format import LEDGER, check_file_format
 from twinset.release.share import PRIVACY
-from twinset.run.finetune import finetune
-from twinset.run.hold_out import keep_held_out
-from twinset.run.plan_lines import report_cost, report_plan
-from twinset.run.prepare import Prepared, prepare
-from twinset.run.request import OutputPaths, Source
-from twinset.run.row_processes import RowsToDraw, draw_by_processes
+from twinset.release.verify import verify
+from twinset.run.checkpoint import CHECKPOINTS, Checkpoints
+from twinset.run.plan import (
+    PlanReport,
+    Workload,
+    compare_policies,
+    plan_lines,
+    plan_time,
+    size_notes,
+    time_lines,
+)
+from twinset.run.releases import chooses_prompt
+from twinset.run.request import OutputPaths, Result, Run, Source
 from twinset.run.run_folder import (
+    SETTINGS,
     RunFolder,
     check_free,
     default_run_path,
+    find_differences,
+    held_out_line,
+    held_share,
+    is_finished,
     is_unfinished,
+    keep_held_out,
     left_behind,
     models_replaced,
+    read_settings,
+    record_settings,
     sampling_command,
 )
-from twinset.run.run_result import Result, finished_result
-from twinset.run.run_settings import as_begun, known_settings, record_settings
-from twinset.run.twin_rows import (
-    drawn_rows,
-    row_counts,
-    rows_by_released_length,
+from twinset.run.story import (
+    UNFINISHED,
+    count,
+    find_prompts,
+    find_workload,
+    judge,
+    make_run_plan,
+    plan,
+    read,
+    sample,
+    share,
+    share_out_rows,
+    teach,
+    train,
 )
-from twinset.sampling.allocation import RowsRequest, explicit
+from twinset.sampling.allocation import RowsRequest, explicit, usual_rows
 from twinset.sampling.decoding import check_decoding
-from twinset.sampling.sampler import RowGroups
 from twinset.sampling.twin_model import DESCRIPTION, TwinModel
-from twinset.table.schema import Combination
-from twinset.training.distributed import ProcessGroup, process_group
+from twinset.table.records import Records
+from twinset.table.templates import Template, kinds_of_text
+from twinset.training.distributed import process_group
 from twinset.training.metrics_log import MetricsLog
-from twinset.training.resume import CHECKPOINTS, Resumption, RunContext
 
-UNFINISHED = "unfinished"  # part of `internal/` while a run is being made
+PROMPT_TOKENS = 16  # of the longest prompt, if there is no table whose labels would say
 
 
 def generate(
     source: Source, config: RunConfig, asked: RowsRequest, paths: OutputPaths, progress: Progress
 ) -> Result:
-    """Fine-tune on a private table, write its twin, and lay both into a run folder.
+    """Fine-tune on a private table, write its twin, and put both into a run folder.
+
+    Args:
+        source: the private table.
+        config: the run's options.
+        asked: how many rows the twin gets.
+        paths: where results go.
+        progress: is notified of what happens.
 
     Raises:
         InputError: something cannot be used; nothing was written.
     """
-    if finished := _finished(source, config, paths, progress):
-        return _with_twin(finished, source, config, asked, paths, progress)
-    with (
-        _run_folder(source, paths, progress) as run,
-        process_group(config.speed.processes) as group,
-    ):
-        _check_output(source, paths)
-        prepared = _prepared(source, config, asked, run, progress)
-        report_plan(prepared, progress)
-        _check_decoding(prepared)
-        model = _finetune(prepared, run, paths, progress, group)
-        with _model_is_safe(run, progress):
-            asked = rows_by_released_length(prepared, model, run.internal)
-            counts = row_counts(model, asked, prepared.counts, progress)
-            folder = run.internal / UNFINISHED / "rows"
-            rows = drawn_rows(folder, config.sampling, counts)
-            to_draw = RowsToDraw(run.model, config.speed.device, config.sampling, counts, folder)
-            draw_by_processes(model, to_draw, progress, group)
-            twin = _write_twin(
-                model, counts, config.sampling, paths, run.share, source.name, progress, rows
-            )
-            if paths.output is not None:
-                publish(run.share, paths.output, paths.overwrite)
-            _clear(run)
-    twin = paths.output or run.share / twin.name
-    return Result(model.guarantee, run.root, twin, sum(counts.values()))
+    if finished := find_finished(source, config, paths, progress):
+        return hand_out_again(finished, source, config, asked, paths, progress)
+    run = Run(config, source, asked, paths, progress)
+    with open_run_folder(run):
+        with process_group(config.speed.processes) as run.group:
+            check_twin_output(source, paths)
+            read(run)
+            plan(run)
+            say_plan(run)
+            check_decoding(run.base.model, find_prompts(run), config.sampling)
+            learn(run)
+        with say_model_is_safe(run):
+            sample(run)
+            share(run)
+    return judge(run)
 
 
 def finetune_only(
     source: Source, config: RunConfig, paths: OutputPaths, progress: Progress
 ) -> Result:
     """Fine-tune on a private table: a run folder whose `share/` is still empty."""
-    if finished := _finished(source, config, paths, progress):
+    if finished := find_finished(source, config, paths, progress):
         return finished
-    with (
-        _run_folder(source, paths, progress) as run,
-        process_group(config.speed.processes) as group,
-    ):
-        prepared = _prepared(source, config, None, run, progress)
-        report_plan(prepared, progress)
-        model = _finetune(prepared, run, paths, progress, group)
-        _clear(run)
-    return Result(model.guarantee, run.root)
+    run = Run(config, source, None, paths, progress)
+    with open_run_folder(run), process_group(config.speed.processes) as run.group:
+        read(run)
+        plan(run)
+        say_plan(run)
+        learn(run)
+    return judge(run)
+
+
+def learn(run: Run) -> None:
+    """Do the private part of a run that has a folder, or take the model that is there."""
+    assert run.folder is not None
+    folder = run.folder
+    record_settings(folder, run.settings())
+    if has_checksums(folder.model):  # stopped after it was trained
+        run.model = TwinModel.load(folder.model, run.config.speed.device)
+        return
+    if run.held_out is not None:
+        keep_held_out(folder.internal, run.held_out)
+    write_text(folder.internal / "notes.txt", "".join(f"{note}\n" for note in run.notes))
+    run.progress = MetricsLog(run.progress, folder.internal)
+    unfinished = folder.internal / UNFINISHED
+    unfinished.mkdir(mode=0o700, exist_ok=True)
+    run.checkpoints = Checkpoints(
+        unfinished,
+        run.plan.steps,
+        len(run.plan.policy_class.phases()),
+        run.progress,
+        run.paths.accept_spend,
+        folder.keep,
+        folder.is_resumed,
+    )
+    run.tokens_folder = unfinished / "tokens"
+    try:
+        finetune(run)
+    finally:
+        # They hold the texts. A killed process leaves them, and a resumed run removes them.
+        shutil.rmtree(run.tokens_folder, ignore_errors=True)
+    run.model.save(folder.model)
+    folder.keep()
+
+
+def finetune(run: Run, progress: Progress | None = None) -> TwinModel:
+    """Count, train and teach: the run's one private stage.
+
+    Everything it releases is noisy counts of labels and tokens, the noisy gradients of training
+    and, where one is asked for, a teacher. All of it goes through the ledger. What it returns holds
+    nothing else. For what it guarantees see `twinset.privacy.statement.theorems`, RUN.
+    `TwinModel.guarantee` says what that is in numbers.
+
+    Args:
+        run: of `prepare` or `prepare_records`, and of no earlier fine-tuning: its base model is
+            changed.
+        progress: is notified of what happens; it alone sees figures computed on private records.
+            None: the run's own.
+
+    Raises:
+        InputError: what was kept cannot be resumed.
+        RuntimeError: a model was fine-tuned from `run` before, so that this one would start from
+            its weights, and its ledger would not say so.
+    """
+    if run.is_used:
+        raise RuntimeError("a fine-tuning has changed this base model; prepare the next anew")
+    run.is_used = True
+    run.progress = progress or run.progress
+    with on_free_cores(run.progress.say):
+        count(run)
+        train(run)
+        teach(run)
+    return run.model
 
 
 def sample_only(
@@ -119,6 +206,14 @@ def sample_only(
     device: str = AUTO,
 ) -> Result:
     """Write a twin from a model alone: beside `paths.output`, or into the `share/` of its run.
+
+    Args:
+        folder: of a run, or of a model.
+        sampling: decoding settings and seed.
+        asked: how many rows.
+        paths: where the twin goes.
+        progress: is notified of how many rows there are.
+        device: that writes them.
 
     Raises:
         InputError: there is no model, or no place; nothing was written.
@@ -132,15 +227,21 @@ def sample_only(
             f"{folder}/share holds a twin; `overwrite=True` to replace it, or `output`"
         )
     model = TwinModel.load(folder, device)
-    counts = row_counts(model, asked, explicit(model.schema, asked), progress)
-    with _share_folder(folder, paths) as share, TemporaryDirectory() as drawn:
-        to_draw = RowsToDraw(folder, device, sampling, counts, Path(drawn))
-        draw_by_processes(model, to_draw, progress, None)
-        rows = RowGroups(to_draw.folder)
-        twin = _write_twin(model, counts, sampling, paths, share, "", progress, rows)
-        if paths.output is not None:
-            publish(share, paths.output, paths.overwrite)
-    twin = paths.output or folder / "share" / twin.name
+    counts = explicit(model.schema, asked) or share_out_rows(model, asked, progress)
+
+    def write(share: Path) -> Path:
+        form, guard = paths.twin_format(), paths.guard_formulas
+        return model.write_twin(share, counts, sampling, progress, None, form, guard)
+
+    if paths.output is None:
+        with writing(folder), replacing(folder / "share") as new:
+            new.chmod(0o755)
+            twin = folder / "share" / write(new).name
+    else:  # out of sight beside it, until all three files are whole
+        twin, prefix = paths.output, f".{paths.output.name}.partial-"
+        with writing(twin), TemporaryDirectory(dir=twin.parent, prefix=prefix) as name:
+            write(Path(name))
+            publish(Path(name), twin, paths.overwrite)
     return Result(model.guarantee, None, twin, sum(counts.values()))
 
 
@@ -148,134 +249,259 @@ def dry_run(
     source: Source, config: RunConfig, asked: RowsRequest, paths: OutputPaths, progress: Progress
 ) -> Plan:
     """Do all that `generate` does before the first private step, and write nothing."""
-    with writing(_run_path(source, paths)):
-        check_free(_run_path(source, paths).resolve(), paths.overwrite, paths.resume)
-    _check_output(source, paths)
-    prepared = prepare(source, config, asked, progress)
-    report_cost(prepared, progress)  # the plan is what this returns
-    _check_decoding(prepared)
-    for warning in prepared.plan.warnings:
+    place = find_run_path(source, paths)
+    with writing(place):
+        check_free(place.resolve(), paths.overwrite, paths.resume)
+    check_twin_output(source, paths)
+    run = prepare(source, config, asked, progress)
+    say_cost(run)  # the plan's numbers are what this returns
+    check_decoding(run.base.model, find_prompts(run), config.sampling)
+    for warning in run.plan.warnings:
         progress.warn(warning)
-    return prepared.plan
+    return run.plan
 
 
-def _finetune(
-    prepared: Prepared,
-    run: RunFolder,
-    paths: OutputPaths,
-    progress: Progress,
-    group: ProcessGroup | None,
-) -> TwinModel:
-    """Return the model, trained or, in a run that was stopped later, as it is."""
-    record_settings(prepared, run)
-    if has_checksums(run.model):
-        return TwinModel.load(run.model, prepared.config.speed.device)
-    if prepared.held_out is not None:
-        keep_held_out(run.internal, prepared.held_out)
-    write_text(run.internal / "notes.txt", "".join(f"{note}\n" for note in prepared.notes))
-    recorded, folder = MetricsLog(progress, run.internal), run.internal / UNFINISHED
-    folder.mkdir(mode=0o700, exist_ok=True)
-    resumption = Resumption(
-        folder,
-        prepared.plan.steps,
-        len(prepared.config.policy.policy_class.phases()),
-        recorded,
-        paths.accept_spend,
-        run.keep,
-        run.is_resumed,
-    )
-    context = RunContext(folder / "tokens", resumption, group)
-    with resumption.alone():
-        with context.cleared():
-            model = finetune(prepared, recorded, context)
-        model.save(run.model)
-    run.keep()
-    return model
+def fit(source: Source, config: RunConfig, progress: Progress) -> TwinModel:
+    """Return a model fitted to a table; what is kept of it meanwhile is its owner's alone."""
+    with TemporaryDirectory() as name:
+        run = prepare(source, config, progress=progress, folder=Path(name))
+        with process_group(config.speed.processes) as run.group:
+            if run.group is None:
+                run.tokens_folder = None  # one process keeps tokens in memory
+            return finetune(run)
 
 
-def _prepared(
+def prepare(
     source: Source,
     config: RunConfig,
-    asked: RowsRequest | None,
-    run: RunFolder,
+    asked: RowsRequest | None = None,
+    progress: Progress | None = None,
+    folder: Path | None = None,
+) -> Run:
+    """Read, check and plan everything, the quickest first; train nothing.
+
+    Args:
+        source: of the private table.
+        config: the run's options.
+        asked: rows of the twin; `None`: none are written.
+        progress: is notified of what was found.
+        folder: private to its owner: a large table is kept there, without a name, and tokens. None:
+            nothing is written, and both are in memory.
+
+    Returns:
+        A run that `finetune` takes, with `records`, `template`, `base`, `plan` and `config`.
+
+    Raises:
+        InputError: something cannot be used.
+    """
+    run = Run(config, source, asked, progress=progress or Silent(), tokens_folder=folder)
+    read(run)
+    plan(run)
+    return run
+
+
+def prepare_records(
+    records: Records, template: Template, config: RunConfig, base: BaseModel | None = None
+) -> Run:
+    """Check and plan what is to be done with records in hand, whatever time it takes.
+
+    That no text holds a special token of the base model, and that their label values are public, is
+    for whoever made the records. There is no teacher unless the options ask for one.
+
+    Args:
+        records: the private records.
+        template: renders their prompts.
+        config: the run's options.
+        base: a base model that nobody has trained; `None` loads the one that `config` names.
+
+    Raises:
+        InputError: the method's library is missing, the prompts do not fit into the model's
+            context, the plan cannot be made, or the noise policy lacks something.
+    """
+    config = replace(config, training=replace(config.training, max_minutes=None))
+    check_method(config.training)
+    run = Run(config)
+    run.records, run.template = records, template
+    run.base = base or load_base(config.training.base_model, device=config.speed.device)
+    make_run_plan(run, config)
+    return run
+
+
+def plan_run(
+    source: Source | None,
+    records: int | None,
+    config: RunConfig,
+    rows: int | None,
     progress: Progress,
-) -> Prepared:
-    """Prepare a run, one that is resumed as it was begun."""
-    if not run.is_resumed:
-        return prepare(source, config, asked, progress, run.internal)
-    if asked is not None:
-        asked = replace(asked, most=known_settings(run.internal).get("rows", {}).get("most"))
-    return prepare(source, config, asked, progress, run.internal, **as_begun(run.internal))
+    hold_out: float | None = 0.0,
+) -> PlanReport:
+    """Plan a run and measure its time, from a table or from a number of records.
+
+    Args:
+        source: of the table; None: there is only a number.
+        records: of a table that is not there yet.
+        config: the run's options.
+        rows: of the twin; None: as many as usual, if there is time.
+        progress: is notified of what is read and found.
+        hold_out: share of `records` that the run keeps from training, as `held_share` has it.
+
+    Raises:
+        InputError: something cannot be used, or neither is given.
+    """
+    owned = None
+    if source is not None:
+        if records is not None:
+            raise InputError("give a table or `records`, not both")
+        run = prepare(source, config, RowsRequest(rows), progress)
+        planned, config, base, work, owned = (
+            run.plan,
+            run.config,
+            run.base,
+            find_workload(run),
+            run.owned,
+        )
+        phases = run.phases or plan_time(planned, config, base, work, progress, always=True).phases
+    else:
+        if hold_out is not None:
+            check_number("`hold_out`", hold_out, HOLD_OUT)
+        if records is None:
+            raise InputError("give a table, or `records` with a number")
+        check_number("`records`", records, RECORDS, is_whole=True)
+        if held := round(records * held_share(hold_out, records)):
+            progress.say(held_out_line(held))
+        config = settled(config, records - held)
+        planned = make_plan(records - held, config)
+        prompts = len(kinds_of_text()) if chooses_prompt(planned, config) else 0
+        wanted = rows or usual_rows(planned.records)
+        work = Workload(PROMPT_TOKENS, wanted, rows is not None, prompts=prompts)
+        base = load_base(config.training.base_model, device=config.speed.device, say=progress.say)
+        found = plan_time(planned, config, base, work, progress, always=True)
+        planned, phases = found.plan, found.phases
+        for note in size_notes(planned, config.training.batch_size):
+            progress.say(note)
+    for warning in planned.warnings:
+        progress.warn(warning)
+    same = sized(config, planned.steps, planned.batch_size)
+    policies = compare_policies(planned.records, same) if planned.steps else {}
+    return PlanReport(planned, phases, policies, owned)
 
 
-def _check_decoding(prepared: Prepared) -> None:
-    """Refuse what could draw no row after the training."""
-    check_decoding(prepared.base.model, prepared.prompts, prepared.config.sampling)
+# -- places, and what is there already -----------------------------------------------------------
+
+
+def say_plan(run: Run) -> None:
+    """Show a plan and its time; `count` shows its warnings."""
+    for line in plan_lines(run.plan, run.owned):
+        run.progress.say(line)
+    say_cost(run)
+
+
+def say_cost(run: Run) -> None:
+    """Show whom a plan protects, and its time where that was measured."""
+    if run.owned is not None:
+        owned = f"{run.plan.records} owners of {run.owned} records"
+        run.progress.say(f"each of {owned} is protected as one")
+    if run.phases:
+        run.progress.expect(run.phases)
+    for line in time_lines(run.phases):
+        run.progress.say(line)
+
+
+def find_run_path(source: Source, paths: OutputPaths) -> Path:
+    """Return where the run folder is, or will be."""
+    return paths.run or default_run_path(source.name, paths.resume)
+
+
+def check_twin_output(source: Source, paths: OutputPaths) -> None:
+    """Refuse to write a twin over the table that it is of, or over what may not be replaced."""
+    if paths.output is None:
+        return
+    data = Path(source.name)
+    if paths.output.exists() and data.exists() and paths.output.samefile(data):
+        raise InputError(f"`output={paths.output}`: is the private table itself; name another file")
+    check_output(paths.output, paths.overwrite)
 
 
 @contextmanager
-def _model_is_safe(run: RunFolder, progress: Progress) -> Iterator[None]:
+def open_run_folder(run: Run) -> Iterator[None]:
+    """Build the run's folder in the block; at its end it is in its place, whole.
+
+    Raises:
+        InputError: it cannot be built, or not be resumed.
+        Stopped: somebody stopped the run, and it can be resumed.
+    """
+    assert run.source is not None
+    paths, progress = run.paths, run.progress
+    path = find_run_path(run.source, paths)
+    for left in [] if paths.run or paths.resume else left_behind(run.source.name):
+        progress.say(
+            f"{left}: left by a run that was killed before its first checkpoint; nothing of it was "
+            "released; delete it, as it may hold private texts"
+        )
+    replaced = models_replaced(path.resolve(), paths.resume) if paths.overwrite else []
+    try:
+        with RunFolder.create(path, paths.overwrite, paths.resume) as run.folder:
+            for older in replaced:
+                progress.warn(
+                    f"{older}: `overwrite=True` will delete its trained model, and {SPENT}"
+                )
+            checkpoints = run.folder.internal / UNFINISHED / CHECKPOINTS
+            states = sorted(checkpoints.glob(f"*/{LEDGER}"))
+            for ledger in (run.folder.model / LEDGER, *states):
+                check_file_format(ledger)  # what is resumed was written in this format
+            yield
+            shutil.rmtree(run.folder.internal / UNFINISHED, ignore_errors=True)
+    except KeyboardInterrupt:
+        if run.folder is not None and run.folder.is_kept and is_unfinished(path):
+            raise Stopped("stopped; the same command with `resume=True` goes on") from None
+        raise
+
+
+@contextmanager
+def say_model_is_safe(run: Run) -> Iterator[None]:
     """Say, whatever ends the block early, that the model need not be trained and paid for again."""
+    assert run.folder is not None
     how = (
         "the trained model is safe and need not be paid for again: the same command with "
         "`resume=True`, and with other rows or decoding settings where these were the trouble, "
-        f"goes on; so does {sampling_command(run.root)}"
+        f"goes on; so does {sampling_command(run.folder.root)}"
     )
     try:
         yield
     except InputError as error:
         raise InputError(f"{error}; {how}") from error
     except Exception:
-        progress.warn(how)
+        run.progress.warn(how)
         raise
 
 
-def _clear(run: RunFolder) -> None:
-    """Take away what only an unfinished run needs."""
-    shutil.rmtree(run.internal / UNFINISHED, ignore_errors=True)
-
-
-def _write_twin(
-    model: TwinModel,
-    counts: dict[Combination, int],
-    sampling: SamplingConfig,
-    paths: OutputPaths,
-    share: Path,
-    data: str,
-    progress: Progress,
-    rows: RowGroups | None = None,
-) -> Path:
-    """Sample the twin and write it with card and ledger; return its file."""
-    form, guard = paths.twin_format(data), paths.guard_formulas
-    return model.write_twin(share, counts, sampling, progress, rows, form, guard)
-
-
-def _check_output(source: Source, paths: OutputPaths) -> None:
-    if paths.output is not None:
-        _check_is_another(source, paths.output)
-        check_output(paths.output, paths.overwrite)
-
-
-def _check_is_another(source: Source, output: Path) -> None:
-    """Refuse to write a twin over the table that it is of."""
-    data = Path(source.name)
-    if output.exists() and data.exists() and output.samefile(data):
-        raise InputError(f"`output={output}`: is the private table itself; name another file")
-
-
-def _run_path(source: Source, paths: OutputPaths) -> Path:
-    return paths.run or default_run_path(source.name, paths.resume)
-
-
-def _finished(
+def find_finished(
     source: Source, config: RunConfig, paths: OutputPaths, progress: Progress
 ) -> Result | None:
-    """Return what the run made that is to be resumed and is whole already; None: it is not."""
-    run = _run_path(source, paths).resolve()
-    return finished_result(source, config, run, progress) if paths.resume else None
+    """Return what the run made that is to be resumed and is finished; None: it is not.
+
+    Raises:
+        InputError: it was made of something else than this command would make one of.
+    """
+    root = find_run_path(source, paths).resolve()
+    if not paths.resume or not is_finished(root):
+        return None
+    others = f"leave `resume` out for a run of its own; {sampling_command(root)} writes rows"
+    if not (root / "internal" / SETTINGS).is_file():
+        raise InputError(f"{root}: does not tell any more what it was made from; {others}")
+    run = Run(config, source, folder=RunFolder(root, root, is_resumed=True))
+    read(run)
+    plan(run)
+    if other := find_differences(run.settings(), read_settings(root / "internal")):
+        raise InputError(f"{root}: was made with other settings ({', '.join(other)}); {others}")
+    progress.say(f"{root}: is finished, so there is nothing to resume; this is what it made")
+    if not (root / "share" / PRIVACY).exists():
+        return Result(guarantee(Ledger.load(root / "model" / LEDGER)), root)
+    found, twin = verify(root), next((root / "share").glob("twin.*"))
+    return Result(found.guarantee, root, twin, found.rows)
 
 
-def _with_twin(
+def hand_out_again(
     made: Result,
     source: Source,
     config: RunConfig,
@@ -285,9 +511,8 @@ def _with_twin(
 ) -> Result:
     """Hand out the twin of a finished run; one that has a model alone writes its rows first."""
     assert made.run is not None
-    if paths.output is not None:
-        _check_is_another(source, paths.output)
     if made.twin is None:
+        check_twin_output(source, paths)
         paths = replace(paths, format=paths.twin_format(source.name))
         device = config.speed.device
         written = sample_only(made.run, config.sampling, asked, paths, progress, device)
@@ -300,51 +525,8 @@ def _with_twin(
     if not made.twin.name.endswith(f".{paths.twin_format(source.name)}"):
         command = sampling_command(made.run)
         raise InputError(f"{made.run}: its twin is {made.twin.name}; {command} writes others")
+    data = Path(source.name)
+    if paths.output.exists() and data.exists() and paths.output.samefile(data):
+        raise InputError(f"`output={paths.output}`: is the private table itself; name another file")
     publish_again(made.twin.parent, paths.output, paths.overwrite)
     return replace(made, twin=paths.output)
-
-
-@contextmanager
-def _run_folder(source: Source, paths: OutputPaths, progress: Progress) -> Iterator[RunFolder]:
-    path, run = _run_path(source, paths), None
-    for left in [] if paths.run or paths.resume else left_behind(source.name):
-        progress.say(
-            f"{left}: left by a run that was killed before its first checkpoint; nothing of it was "
-            "released; delete it, as it may hold private texts"
-        )
-    replaced = models_replaced(path.resolve(), paths.resume) if paths.overwrite else []
-    try:
-        with RunFolder.create(path, paths.overwrite, paths.resume) as run:
-            for older in replaced:
-                progress.warn(
-                    f"{older}: `overwrite=True` will delete its trained model, and {SPENT}"
-                )
-            _check_resumed(run)
-            yield run
-    except KeyboardInterrupt:
-        if run is not None and run.is_kept and is_unfinished(path):
-            raise Stopped("stopped; the same command with `resume=True` goes on") from None
-        raise
-
-
-def _check_resumed(run: RunFolder) -> None:
-    """Refuse to resume what was written in another format."""
-    states = sorted((run.internal / UNFINISHED / CHECKPOINTS).glob(f"*/{LEDGER}"))
-    for ledger in (run.model / LEDGER, *states):
-        check_file_format(ledger)
-
-
-@contextmanager
-def _share_folder(folder: Path, paths: OutputPaths) -> Iterator[Path]:
-    """Yield an empty folder for the three shared files, out of sight until the block ends."""
-    if paths.output is not None:
-        prefix = f".{paths.output.name}.partial-"
-        with (
-            writing(paths.output),
-            TemporaryDirectory(dir=paths.output.parent, prefix=prefix) as name,
-        ):
-            yield Path(name)
-    else:
-        with writing(folder), replacing(folder / "share") as new:
-            new.chmod(0o755)
-            yield new

@@ -1,12 +1,14 @@
-"""The run folder: built out of sight and put in place whole.
+"""The run folder: built out of sight and put in place whole; its settings, and rows held out.
 
 A folder `share/` that may be handed over, `model/` that is as safe, and `internal/` that never
-leaves the house. Knows paths, permissions and locks; knows nothing of what is written.
+leaves the house. `internal/` keeps what the run is made from, which a resumed run is compared with,
+and the rows held out of it.
 """
 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import re
 import shlex
@@ -14,15 +16,27 @@ import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from twinset.errors import InputError
-from twinset.files.atomic import has_checksums, naming_full_disk, writing
+from twinset.files.atomic import has_checksums, naming_full_disk, write_json, writing
+from twinset.files.limits import read_text
+from twinset.privacy.mechanism.randomness import Randomness, poisson_batches
 from twinset.privacy.statement.wording import SPENT
+from twinset.table.read import write_frame
+from twinset.table.records import Records
 
 # How open each part is. A file written by `atomic` is as open as the folder it is in.
 _PARTS = {"share": 0o755, "model": 0o755, "internal": 0o700}
 SETTINGS = "config.json"  # in `internal/`: what the run is made from
 _UNFINISHED = ".unfinished"  # in a folder under construction that can be resumed
+# What decides nothing in training may differ in a resumed run; what was read has its hash.
+MAY_DIFFER = ("speed", "sampling", "rows", "reading")
+NEWER = ("hold_out", "base", "scale", "candidates")  # what a run of an older version does not state
+HELD_OUT, NUMBERS = "held-out.parquet", "held-out.json"  # in `internal/`: the rows, and which
+HELD_SHARE, HELD_FROM = 0.2, 5_000  # where nobody says how many: of so many records, or owners
 
 
 def default_run_path(source_name: str, resume: bool = False) -> Path:
@@ -33,37 +47,27 @@ def default_run_path(source_name: str, resume: bool = False) -> Path:
         resume: take the last n that is unfinished, else the last that was begun; else, and where
             there is none, the first that is free.
     """
-    table = _table(source_name)
-    free = _first_free(table)
-    unfinished = [n for n in range(1, free) if is_unfinished(_run(table, n))]
-    last = unfinished[-1] if unfinished else max(1, free - 1)
-    return _run(table, last if resume else free)
+    runs = _numbered_runs(source_name)
+    if not resume:
+        return runs[-1]
+    unfinished = [run for run in runs if is_unfinished(run)]
+    return unfinished[-1] if unfinished else runs[max(0, len(runs) - 2)]
 
 
 def left_behind(source_name: str) -> list[Path]:
     """Return what runs of a table left that were killed before their first checkpoint."""
-    table = _table(source_name)
-    runs = [_run(table, n) for n in range(1, _first_free(table))]
-    return [_hidden(run) for run in runs if is_abandoned(run)]
+    return [_hidden(run) for run in _numbered_runs(source_name) if is_abandoned(run)]
 
 
-def _table(source_name: str) -> str:
-    return re.sub(r"[^\w.-]", "-", Path(source_name).name.split(".")[0]) or "table"
-
-
-def _run(table: str, n: int) -> Path:
-    return Path("runs", f"{table}-{n}")
-
-
-def _first_free(table: str) -> int:
-    n = 1
-    while any(path.exists() for path in (_run(table, n), *_besides(_run(table, n)))):
-        n += 1
-    return n
-
-
-def _besides(final: Path) -> tuple[Path, ...]:
-    return _lock(final), _hidden(final), _aside(final)
+def _numbered_runs(source_name: str) -> list[Path]:
+    """Return the places of a table's runs by their numbers; the last one is the first free one."""
+    table = re.sub(r"[^\w.-]", "-", Path(source_name).name.split(".")[0]) or "table"
+    runs: list[Path] = []
+    while True:
+        run = Path("runs", f"{table}-{len(runs) + 1}")
+        runs.append(run)
+        if not any(path.exists() for path in (run, _lock(run), _hidden(run), _aside(run))):
+            return runs
 
 
 def is_unfinished(final: Path) -> bool:
@@ -161,7 +165,9 @@ class RunFolder:
                 check_free(final, overwrite, resume)
                 stack.enter_context(_parents(final))
                 stack.enter_context(_locked(final))
-                _clear_leftovers(final)
+                # Mend what a killed run left: no living run owns it, as this one holds the lock.
+                _settle(_replaced(final), final)
+                _clear_unfinished(final)
                 check_free(final, overwrite, resume)  # again: it may hold an older run by now
                 run = cls(_hidden(final), final, resume)
                 stack.callback(run._leave)
@@ -217,9 +223,13 @@ def check_free(final: Path, overwrite: bool = False, resume: bool = False) -> No
     if resume and not is_unfinished(final):
         raise InputError(f"{final}: there is no unfinished run to resume; leave `resume` out")
     if is_unfinished(final) and not (resume or overwrite):
+        or_sample = ""
+        if has_checksums(_hidden(final) / "model"):
+            command = sampling_command(_hidden(final))
+            or_sample = f" (rows and decoding may differ), {command} writes rows from its model"
         raise InputError(
-            f"{final}: an unfinished run waits there; `resume=True` resumes it"
-            f"{_or_sample(final)}, `overwrite=True` deletes it and starts anew, and {SPENT}"
+            f"{final}: an unfinished run waits there; `resume=True` resumes it{or_sample}, "
+            f"`overwrite=True` deletes it and starts anew, and {SPENT}"
         )
     if not final.exists() or (final.is_dir() and not any(final.iterdir())):
         return
@@ -233,14 +243,6 @@ def check_free(final: Path, overwrite: bool = False, resume: bool = False) -> No
         f"{final}: exists, with a trained model; {sampling_command(final)} writes more rows from "
         f"it, `overwrite=True` deletes it, and {SPENT}; or choose another `run`"
     )
-
-
-def _or_sample(final: Path) -> str:
-    """Return, where the unfinished run has a model, how else it may be used."""
-    hidden = _hidden(final)
-    if not has_checksums(hidden / "model"):
-        return ""
-    return f" (rows and decoding may differ), {sampling_command(hidden)} writes rows from its model"
 
 
 def is_run(path: Path) -> bool:
@@ -269,12 +271,6 @@ def _settle(replaced: Path, final: Path) -> None:
         shutil.rmtree(replaced)
     else:
         os.replace(replaced, final)
-
-
-def _clear_leftovers(final: Path) -> None:
-    """Mend what a killed run left: the caller holds the lock, so no living run owns it."""
-    _settle(_replaced(final), final)
-    _clear_unfinished(final)
 
 
 def _clear_unfinished(final: Path) -> None:
@@ -308,13 +304,16 @@ def _locked(final: Path) -> Iterator[None]:
     path = _lock(final)
     while True:
         with open(path, "a") as file:
+            is_there = False
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise InputError(
                     f"{final}: another run is writing it; wait for it, or choose another `run`"
                 ) from None
-            if not _is_at(path, file.fileno()):
+            with suppress(FileNotFoundError):
+                is_there = os.path.samestat(path.stat(), os.fstat(file.fileno()))
+            if not is_there:
                 continue  # its last holder removed the file between our open and our lock
             try:
                 yield
@@ -337,7 +336,86 @@ def _is_held(final: Path) -> bool:
     return False
 
 
-def _is_at(path: Path, descriptor: int) -> bool:
-    with suppress(FileNotFoundError):
-        return os.path.samestat(path.stat(), os.fstat(descriptor))
-    return False
+# -- what a run is made from ---------------------------------------------------------------------
+
+
+def read_settings(internal: Path) -> dict[str, Any]:
+    """Return what a run is made from."""
+    known: dict[str, Any] = json.loads((internal / SETTINGS).read_text("utf-8"))
+    return known
+
+
+def find_differences(plain: dict[str, Any], known: dict[str, Any]) -> list[str]:
+    """Return which of the settings that must not differ do, in a run that is resumed."""
+    plain = json.loads(json.dumps(plain))  # tuples become lists, as in the file
+    may_differ = (*MAY_DIFFER, *(name for name in NEWER if name not in known))
+    return [n for n in plain if n not in may_differ and known.get(n) != plain[n]]
+
+
+def record_settings(run: RunFolder, plain: dict[str, Any]) -> None:
+    """Write what a run is made from; a resumed one must train as before.
+
+    Raises:
+        InputError: it would train otherwise.
+    """
+    if run.is_resumed and (other := find_differences(plain, read_settings(run.internal))):
+        trained = has_checksums(run.model)
+        sample = f"{sampling_command(run.root)} writes rows from its model, " if trained else ""
+        raise InputError(
+            f"{run.final}: was begun with other settings ({', '.join(other)}); repeat the command "
+            "that began it, with `resume=True` (only rows, decoding and speed may differ); "
+            f"{sample}`overwrite=True` without `resume` deletes it and starts anew, and {SPENT}"
+        )
+    write_json(run.internal / SETTINGS, plain)
+
+
+# -- rows held out, to judge the twin by ---------------------------------------------------------
+
+
+def held_share(asked: float | None, units: int) -> float:
+    """Return which share of a table is held out.
+
+    For what holds of the whole table then see `twinset.privacy.statement.theorems`, HELD_OUT.
+
+    >>> held_share(None, 5_000), held_share(None, 4_999), held_share(0.1, 60)
+    (0.2, 0.0, 0.1)
+    """
+    if asked is not None:
+        return asked
+    return HELD_SHARE if units >= HELD_FROM else 0.0
+
+
+def draw_held_out(units: int, asked: float | None) -> np.ndarray:
+    """Return the rising numbers of those that are held out, of so many records, or owners.
+
+    Each one's coin is the operating system's. A seeded one would follow its place in the table, and
+    one row more would move the coins of those behind it.
+    """
+    share = held_share(asked, units)
+    if not share:
+        return np.zeros(0, np.int64)
+    return next(poisson_batches(units, share, 1, Randomness.from_os()))
+
+
+def held_out_line(rows: int) -> str:
+    """Return what the owner should know of rows held out."""
+    return (
+        f"holding {rows:,} rows out, to judge the twin by: nothing is trained on them; "
+        "`hold_out=0` trains on all"
+    )
+
+
+def keep_held_out(internal: Path, held_out: Records) -> None:
+    """Keep rows and their places in the table in the part that is private to its owner."""
+    from twinset.sampling.twin_model import twin_frame  # loads torch
+
+    frame = twin_frame(held_out.schema, held_out.texts, held_out.labels)
+    write_frame(frame, internal / HELD_OUT)
+    write_json(internal / NUMBERS, {"rows": held_out.rows.tolist()})
+
+
+def kept_rows(internal: Path) -> list[int]:
+    """Return the table's rows, from 0, that a run held out; none if it held none out."""
+    path = internal / NUMBERS
+    found: list[int] = json.loads(read_text(path))["rows"] if path.is_file() else []
+    return found

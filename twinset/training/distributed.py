@@ -12,7 +12,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -29,6 +29,7 @@ from twinset.privacy.clipping import Scale, UnitReport
 from twinset.training.clipped_sum import Batch, ClippedSum, join_reports
 
 END = "end"
+WORKER = "twinset.training.worker"  # the module that another rank runs
 ONLY_HERE = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}  # the loopback
 PATIENCE = timedelta(hours=12)  # rank 0 may write a checkpoint, or ask nothing, for long
 ENDING = 20.0  # seconds, for a process whose connections are closed
@@ -78,7 +79,7 @@ def process_group(count: int) -> Iterator[ProcessGroup | None]:
     """Start `count` - 1 more processes and yield the group; None if there is only this process.
 
     Under `accelerate launch` or `torchrun` the processes are there already, `count` is ignored,
-    and all but rank 0 call `twinset.run.worker.run_launched_worker`.
+    and all but rank 0 call `twinset.training.worker.run_worker`.
 
     Args:
         count: processes in all, this one included.
@@ -116,11 +117,13 @@ def _started_group(count: int) -> Iterator[ProcessGroup]:
     with TemporaryDirectory(prefix="twinset-group-") as folder:
         meeting = str(Path(folder, "meeting"))
         others = [
-            start_worker(
-                "twinset.run.worker",
-                (meeting, str(rank), str(count)),
-                threads,
-                {"LOCAL_RANK": str(rank), **ONLY_HERE},
+            subprocess.Popen(
+                [sys.executable, "-P", "-m", WORKER, meeting, str(rank), str(count)],
+                env=worker_environment()
+                | {"OMP_NUM_THREADS": str(threads), "LOCAL_RANK": str(rank), **ONLY_HERE},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,  # and no output: a traceback may quote private text
+                stderr=subprocess.DEVNULL,
             )
             for rank in range(1, count)
         ]
@@ -145,32 +148,6 @@ def _started_group(count: int) -> Iterator[ProcessGroup]:
             for process in others:
                 process.kill()
                 process.wait()
-
-
-def start_worker(
-    module: str,
-    arguments: Sequence[str],
-    threads: int,
-    more: Mapping[str, str] | None = None,
-    stdin: int = subprocess.DEVNULL,
-) -> subprocess.Popen[bytes]:
-    """Start a module of this very twinset; the caller reports what goes wrong there.
-
-    Args:
-        module: its name.
-        arguments: of its command line.
-        threads: that it computes with.
-        more: variables of its environment; None: there are none.
-        stdin: as `subprocess.Popen` takes it.
-    """
-    silent = subprocess.DEVNULL  # a traceback may quote private text
-    return subprocess.Popen(
-        [sys.executable, "-P", "-m", module, *arguments],
-        env=worker_environment() | {"OMP_NUM_THREADS": str(threads), **(more or {})},
-        stdin=stdin,
-        stdout=silent,
-        stderr=silent,
-    )
 
 
 @contextmanager

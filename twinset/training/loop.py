@@ -147,20 +147,39 @@ def train(
     """
     plan, policy, checkpoints = context.plan, context.policy, context.checkpoints
     engine = ClippingEngine(model, context.max_grad_norm, execution)
-    optimizer = _optimizer(engine.parameters, plan, policy, context.record_event)
+    rise = max(1, round(WARM_UP * plan.steps))
+
+    def rate_shape(step: int) -> float:
+        """Rise over the first steps, then fall linearly to a tenth."""
+        fall = 0.9 * max(0, step - rise) / max(1, plan.steps - rise)
+        return min((step + 1) / rise, 1.0 - fall)
+
+    adam = torch.optim.Adam(engine.parameters, plan.learning_rate, betas=(0.9, 0.99), fused=True)
+    optimizer = PrivateOptimizer(
+        engine.parameters,
+        policy,
+        plan.batch_size,
+        adam,
+        torch.optim.lr_scheduler.LambdaLR(adam, rate_shape),
+        context.record_event,
+    )
     if context.resume_state is not None:
         optimizer.restore(context.resume_state)
-    clip_and_sum = _clipped_sum(engine, context)
+    wrong = WrongPrompts.from_plan(plan, context.training)
+    shapes = wrong.shapes(context.records, context.speed, plan.batch_size)
+    own = ClippedSum(engine, context.records, wrong, shapes)
+    clipped_sum = own if context.group is None else DistributedSum(own, context.group)
     began, before = time.monotonic(), optimizer.done
     try:
-        for indices in batches:
+        for indices in batches:  # Poisson batch
             units = indices.tolist()
             limits, scales = policy.limits(units), policy.scales()
             records = context.records_of(indices)
-            report = clip_and_sum(Batch(optimizer.done + 1, records, limits, scales))
-            optimizer.step(engine.sums, units)
+            batch = Batch(optimizer.done + 1, records, limits, scales)
+            report = clipped_sum.compute_clipped_sum(batch)  # exact, in the engine's sums
+            optimizer.step(engine.sums, units)  # noise policy → ledger → Adam
             seconds, taken = time.monotonic() - began, optimizer.done - before
-            context.observe(_step_report(optimizer.done, report, seconds, taken))
+            context.observe(report_step(optimizer.done, report, seconds, taken))
             checkpoints.on_step(optimizer.done, optimizer.state)
         checkpoints.on_end(optimizer.done, optimizer.state)
     except KeyboardInterrupt:
@@ -170,39 +189,9 @@ def train(
         engine.close()
 
 
-def _clipped_sum(engine: ClippingEngine, context: StepContext) -> Callable[[Batch], UnitReport]:
-    """Return what leaves Σᵢ ĝᵢ in the engine's sums; with a group, all its processes form it."""
-    wrong_prompts = WrongPrompts.from_plan(context.plan, context.training)
-    shapes = wrong_prompts.shapes(context.records, context.speed, context.plan.batch_size)
-    own = ClippedSum(engine, context.records, wrong_prompts, shapes)
-    return (
-        own if context.group is None else DistributedSum(own, context.group)
-    ).compute_clipped_sum
-
-
-def _optimizer(
-    parameters: Sequence[Tensor],
-    plan: Plan,
-    policy: NoisePolicy,
-    record_event: Callable[[Event], object],
-) -> PrivateOptimizer:
-    adam = torch.optim.Adam(parameters, lr=plan.learning_rate, betas=(0.9, 0.99), fused=True)
-    schedule = torch.optim.lr_scheduler.LambdaLR(adam, _rate_shape(plan.steps))
-    return PrivateOptimizer(parameters, policy, plan.batch_size, adam, schedule, record_event)
-
-
-def _rate_shape(steps: int) -> Callable[[int], float]:
-    """Rise over the first steps, then fall linearly to a tenth."""
-    rise = max(1, round(WARM_UP * steps))
-
-    def shape(step: int) -> float:
-        return min((step + 1) / rise, 1.0 - 0.9 * max(0, step - rise) / max(1, steps - rise))
-
-    return shape
-
-
-def _step_report(step: int, report: UnitReport, seconds: float, taken: int) -> StepReport:
-    if not len(report.losses):
+def report_step(step: int, report: UnitReport, seconds: float, taken: int) -> StepReport:
+    """Sum up a step for its owner; a figure of it is private."""
+    if not len(report.losses):  # a Poisson batch may be empty
         return StepReport(step, 0, float("nan"), 0.0, 0, seconds, taken)
     finite = report.norms.isfinite()
     return StepReport(

@@ -1,6 +1,5 @@
 """Killed at any moment: what is kept, what is counted, and what is refused."""
 
-import errno
 import json
 import os
 import shutil
@@ -10,10 +9,9 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
+from twinset.sampling.rows import RowGroups
 
-import twinset.training.resume as resumption
 from tests.helpers.commands import (
     COLUMNS,
     MARKER,
@@ -32,24 +30,20 @@ from twinset.privacy.accounting.events import TEACHER, SubsampledGaussian
 from twinset.privacy.mechanism.units import WeightScale
 from twinset.privacy.statement.ledger import Ledger
 from twinset.release.verify import verify
-from twinset.run import finetune as finetuning
-from twinset.run import prompt_choice
-from twinset.sampling import row_shards
-from twinset.sampling.sampler import RowGroups
+from twinset.run import checkpoint, releases, story
+from twinset.run.checkpoint import Checkpoints, Journal, StepRange
+from twinset.sampling import rows as row_groups
 from twinset.sampling.twin_model import TwinModel
-from twinset.training import step_log
 from twinset.training.loop import PrivateOptimizer
-from twinset.training.step_log import StepLog, StepRange
 
 RUN = tuple("t.csv --run r --rows 6 --steps 5 --epsilon 20 --teacher-share 0".split())
-COPY = (*RUN, "--run", "copy", "--resume")
 UNFINISHED = Path(".r.partial/internal/unfinished")
 
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     monkeypatch.setenv("TWINSET_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(resumption, "CHECKPOINT_SECONDS", -1.0)  # after each step
+    monkeypatch.setattr(checkpoint, "CHECKPOINT_SECONDS", -1.0)  # after each step
     (tmp_path / "here").mkdir()
     return good_table_in(tmp_path / "here", monkeypatch)
 
@@ -96,16 +90,6 @@ def killed(at_step, generate):
     return run
 
 
-@pytest.fixture
-def no_locks(monkeypatch):
-    """A file system without locks, as of some networks."""
-
-    def refuse(self, **_):
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(step_log.FileLock, "acquire", refuse)
-
-
 def steps_of(run) -> int:
     """Count the steps that the ledger of a run states."""
     events = Ledger.load(Path(run, "model/ledger.json")).events
@@ -143,83 +127,52 @@ def killed_before(generate, monkeypatch):
 
 @pytest.mark.parametrize(
     ("owner", "method", "fits"),
-    [(resumption.Resumption, "keep_teacher", 1), (TwinModel, "save", 0)],
+    [(Checkpoints, "keep_teacher", 1), (TwinModel, "save", 0)],
 )
 def test_a_teacher_is_released_anew_only_where_nobody_saw_it(
     generate, killed_before, monkeypatch, owner, method, fits
 ):
     killed_before(owner, method)
-    fitted, plain = [], finetuning.fit_teacher
-    monkeypatch.setattr(finetuning, "fit_teacher", lambda *of: fitted.append(0) or plain(*of))
+    fitted, plain = [], story.fit_teacher
+    monkeypatch.setattr(story, "fit_teacher", lambda *of: fitted.append(0) or plain(*of))
     assert generate("--resume", *TAUGHT).code == 0
     assert (len(fitted), teachers_of("r"), steps_of("r")) == (fits, 1, 5)
     assert TwinModel.load("r").words is not None
-
-
-@pytest.mark.parametrize("looks", [True, False], ids=["", "control: it does not look"])
-def test_two_copies_that_release_a_teacher_each_are_two_releases(
-    generate, killed_before, monkeypatch, looks
-):
-    killed_before(resumption.Resumption, "keep_teacher")
-    shutil.copytree(".r.partial", ".copy.partial")
-    assert generate("--resume", *TAUGHT).code == 0
-    if not looks:
-        monkeypatch.setattr(resumption.Resumption, "_others", lambda self: [])
-        assert generate(*TAUGHT, given=COPY).code == 0 and teachers_of("copy") == 1
-        return
-    refused = generate(*TAUGHT, given=COPY)
-    assert refused.code == 2 and "from step 5 to step 6" in refused.err
-    assert generate(*TAUGHT, "--accept-spend", given=COPY).code == 0
-    assert (teachers_of("r"), teachers_of("copy"), steps_of("copy")) == (1, 2, 5)
 
 
 @pytest.mark.parametrize(("method", "fits"), [("keep_teacher", 1), ("save", 0)])
 def test_a_run_without_steps_resumes_with_what_it_counted(
     generate, killed_before, monkeypatch, method, fits
 ):
-    owner = TwinModel if method == "save" else resumption.Resumption
+    owner = TwinModel if method == "save" else Checkpoints
     killed_before(owner, method, *UNTRAINED)
-    shutil.copytree(".r.partial", ".copy.partial")
-    fitted, plain = [], finetuning.fit_teacher
-    monkeypatch.setattr(finetuning, "fit_teacher", lambda *of: fitted.append(0) or plain(*of))
-    monkeypatch.setattr(finetuning, "noisy_counts", counted_once(finetuning.noisy_counts))
+    fitted, plain = [], story.fit_teacher
+    monkeypatch.setattr(story, "fit_teacher", lambda *of: fitted.append(0) or plain(*of))
+    monkeypatch.setattr(story, "count_labels", lambda run: die())
     assert generate("--resume", *TAUGHT, *UNTRAINED).code == 0
     assert (len(fitted), teachers_of("r"), steps_of("r")) == (fits, 1, 0)
     ledger = Ledger.load(Path("r/model/ledger.json"))
     assert [event.what for event in ledger.events] == list(RELEASED)
-    if fits:  # a teacher each: the copy's owner has to accept both
-        assert generate(*TAUGHT, *UNTRAINED, given=COPY).code == 2
-        assert generate(*TAUGHT, *UNTRAINED, "--accept-spend", given=COPY).code == 0
-        assert teachers_of("copy") == 2
 
 
 def test_a_prompt_that_was_chosen_is_not_chosen_again(generate, killed, monkeypatch):
     """Steps before and after would be behind two prompts, if rounding tipped the balance."""
     kind = "a question"
-    monkeypatch.setattr(prompt_choice, "FEWEST_RECORDS", 1)
+    monkeypatch.setattr(releases, "FEWEST_RECORDS", 1)
     misfits = lambda base, t, marginals: 99.0 * (kind not in t.pattern)  # noqa: E731
-    monkeypatch.setattr(prompt_choice, "prompt_misfit", misfits)
+    monkeypatch.setattr(releases, "prompt_misfit", misfits)
     killed(3)
-    monkeypatch.setattr(prompt_choice, "prompt_misfit", lambda *given: die())
+    monkeypatch.setattr(releases, "prompt_misfit", lambda *given: die())
     assert generate("--resume").code == 0
     assert kind in TwinModel.load("r").template.pattern
     assert kind in Path("r/share/README.md").read_text("utf-8")
-
-
-def counted_once(plain):
-    """Fail where a run that is resumed counts its records again."""
-
-    def counted(run):
-        assert run.resume_state is not None
-        return plain(run)
-
-    return counted
 
 
 @pytest.mark.parametrize("policy", ["uniform", "importance", "selective"])
 def test_killed_and_resumed_it_ends_as_planned(place, generate, killed, capsys, policy):
     more = ("--noise-policy", policy)
     killed(2, *more)
+    assert not (UNFINISHED / "tokens").exists()  # they hold the texts
     for step in (3, 4):
         killed(step, *more, "--resume")
         assert not Path("r").exists()
@@ -262,24 +215,6 @@ def test_killed_before_the_first_checkpoint_nothing_is_left(place, generate, kil
     assert "no unfinished run" in generate("--resume").err
 
 
-def test_another_share_held_out_is_refused(place, generate, killed):
-    killed(3, "--hold-out", "0.3")
-    other = generate("--resume", "--hold-out", "0.2")
-    assert other.code == 2 and "other settings (hold_out)" in other.err
-    assert generate("--resume", "--hold-out", "0.3").code == 0
-
-
-def test_other_settings_are_refused(place, generate, killed):
-    killed(3)
-    partial = snapshot(place / ".r.partial")
-    other = generate("--resume", "--learning-rate", "0.5")
-    assert other.code == 2 and "other settings (training, plan)" in other.err
-    Path("t.csv").write_text(Path("t.csv").read_text().replace("number 7", "number 8"))
-    other = generate("--resume")
-    assert other.code == 2 and "other settings (table)" in other.err and MARKER not in other.err
-    assert snapshot(place / ".r.partial") == partial
-
-
 def write_scale(base, low, high):
     stated = WeightScale(load_base(str(base)).origin, low, high, "public texts", (0.2,) * 5)
     Path("scale.json").write_text(json.dumps(stated.to_dict()))
@@ -291,24 +226,14 @@ ADAPTIVE = ("--noise-policy", "adaptive", "--weight-scale", "scale.json")
 @pytest.fixture
 def weighed(monkeypatch):
     """The privacy weights of each run."""
-    plain, found = finetuning._weights, []
+    plain, found = story.weigh_records, []
 
     def weights(*given):
         found.append(plain(*given))
         return found[-1]
 
-    monkeypatch.setattr(finetuning, "_weights", weights)
+    monkeypatch.setattr(story, "weigh_records", weights)
     return found
-
-
-def test_another_weight_scale_at_the_same_path_is_refused(place, tiny_base, generate, killed):
-    write_scale(tiny_base, 1.0, 2.0)
-    killed(2, *ADAPTIVE)
-    write_scale(tiny_base, 90.0, 99.0)
-    other = generate(*ADAPTIVE, "--resume")
-    assert other.code == 2 and "other settings (scale)" in other.err
-    write_scale(tiny_base, 1.0, 2.0)
-    assert generate(*ADAPTIVE, "--resume").code == 0
 
 
 def test_records_are_weighed_by_the_scale_that_the_ledger_states(
@@ -326,16 +251,39 @@ def test_records_are_weighed_by_the_scale_that_the_ledger_states(
     assert [set(weights.tolist()) for weights in weighed] == [{1.0}, {1.0}]
 
 
-def test_another_base_model_at_the_same_path_is_refused(place, tiny_base, generate, killed):
-    shutil.copytree(tiny_base, "base")
-    killed(2, "--base-model", "base")
+def change_table():
+    Path("t.csv").write_text(Path("t.csv").read_text().replace("number 7", "number 8"))
+
+
+def change_base():
     weights = Path("base/model.safetensors")
     before = weights.read_bytes()
     weights.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
-    other = generate("--base-model", "base", "--resume")
-    assert other.code == 2 and "other settings (base)" in other.err
-    weights.write_bytes(before)
-    assert generate("--base-model", "base", "--resume").code == 0
+
+
+@pytest.mark.parametrize(
+    ("begun", "again", "change", "named"),
+    [
+        ((), ("--learning-rate", "0.5"), None, "training, plan"),
+        ((), (), change_table, "table"),
+        (("--hold-out", "0.3"), ("--hold-out", "0.2"), None, "hold_out"),
+        (("--base-model", "base"), ("--base-model", "base"), change_base, "base"),
+        (ADAPTIVE, ADAPTIVE, lambda: write_scale("base", 90.0, 99.0), "scale"),
+    ],
+    ids=["training", "table", "hold-out", "base", "scale"],
+)
+def test_other_settings_are_refused(
+    place, tiny_base, generate, killed, begun, again, change, named
+):
+    shutil.copytree(tiny_base, "base")
+    write_scale(tiny_base, 1.0, 2.0)
+    killed(3, *begun)
+    partial = snapshot(place / ".r.partial")
+    if change:
+        change()
+    other = generate("--resume", *again)
+    assert other.code == 2 and f"other settings ({named})" in other.err and MARKER not in other.err
+    assert snapshot(place / ".r.partial") == partial
 
 
 @pytest.fixture
@@ -349,125 +297,103 @@ def timed(place, tiny_base, capsys):
 
 @pytest.mark.parametrize("faster", [20, 1 / 20], ids=["faster", "slower"])
 def test_resumed_on_another_machine_it_keeps_its_plan(timed, at_step, monkeypatch, faster):
-    machine_of(monkeypatch, record=0.03, row=0.1)
+    machine_of(monkeypatch, record=0.03)
     at_step(3, die)
     assert timed().code == 1
     begun = json.loads(Path(".r.partial/internal/config.json").read_text())
     assert 8 <= begun["plan"]["steps"] < 16  # with a rate of their own
-    assert 0 < begun["rows"]["most"] < 60
-    machine_of(monkeypatch, record=0.03 / faster, row=0.1 / faster)
+    assert 0 < begun["rows"]["seconds"] < 60
+    machine_of(monkeypatch, record=0.03 / faster)
     assert timed("--resume").code == 0
     assert steps_of("r") == begun["plan"]["steps"]
-    assert json.loads(Path("r/internal/config.json").read_text())["plan"] == begun["plan"]
-    assert len(pd.read_csv("r/share/twin.csv")) == begun["rows"]["most"]
+    ended = json.loads(Path("r/internal/config.json").read_text())
+    assert (ended["plan"], ended["rows"]) == (begun["plan"], begun["rows"])
 
 
 def test_a_resumed_run_that_was_planned_anew_would_be_noticed(timed, at_step, monkeypatch):
-    machine_of(monkeypatch, record=0.03, row=0.1)
+    machine_of(monkeypatch, record=0.03)
     at_step(3, die)
     assert timed().code == 1
-    machine_of(monkeypatch, record=0.001, row=0.1)
-    monkeypatch.setattr("twinset.run.run_settings._begun_with", lambda internal: None)
+    machine_of(monkeypatch, record=0.001)
+    monkeypatch.setattr(story, "read_settings", lambda internal: None)
     again = timed("--resume")
     assert again.code == 2 and "other settings (plan)" in again.err
 
 
-def test_resuming_twice_from_one_checkpoint_is_two_releases(generate, killed):
-    killed(3)
-    shutil.copytree(".r.partial", "copy")
-    assert generate("--resume").code == 0
-    Path("r").rename("first")
-    Path("copy").rename(".r.partial")
-    again = generate("--resume")
-    assert again.code == 2 and "another process took the run from step 3 to step 5" in again.err
-    assert generate("--resume", "--accept-spend").code == 0
-    assert steps_of("first") == 5
-    assert steps_of("r") == 7  # 5, and the 2 that were taken twice
+CHECKPOINTS = UNFINISHED / "checkpoints"
 
 
 @pytest.fixture
-def stopped_and_copied(killed):
-    """A run that was killed at step 3, and a copy of its folder."""
+def set_back(killed):
+    """A run that was killed at step 3 and at step 5, and whose checkpoints are of step 3 again."""
+
+    def run(*more):
+        killed(3, *more)
+        shutil.copytree(CHECKPOINTS, "kept")
+        killed(4, *more, "--resume")
+        shutil.rmtree(CHECKPOINTS)
+        shutil.copytree("kept", CHECKPOINTS)
+
+    return run
+
+
+def test_steps_taken_twice_are_two_releases(generate, set_back):
+    set_back()
+    again = generate("--resume")
+    assert again.code == 2 and "another process took the run from step 3 to step 4" in again.err
+    assert generate("--resume", "--accept-spend").code == 0
+    assert steps_of("r") == 6  # 5, and the one that was taken twice
+
+
+def test_control_without_the_journal_the_ledger_is_short(generate, set_back, monkeypatch):
+    set_back()
+    monkeypatch.setattr(Journal, "uncounted", lambda self, counted: [])
+    assert generate("--resume").code == 0 and steps_of("r") == 5
+
+
+def test_two_teachers_are_two_releases(generate, killed_before):
+    killed_before(Checkpoints, "keep_teacher")
+    shutil.copytree(CHECKPOINTS, "kept")
+    killed_before(TwinModel, "save", "--resume")
+    shutil.rmtree(CHECKPOINTS)
+    shutil.copytree("kept", CHECKPOINTS)
+    refused = generate("--resume", *TAUGHT)
+    assert refused.code == 2 and "from step 5 to step 6" in refused.err
+    assert generate("--resume", *TAUGHT, "--accept-spend").code == 0
+    assert (teachers_of("r"), steps_of("r")) == (2, 5)
+
+
+def test_steps_accepted_in_a_phase_without_noise_are_counted_in_the_other(
+    generate, killed, at_step
+):
+    """A state of phase 1 does not hold them yet, though they were accepted when it was made."""
+    more = ("--noise-policy", "selective", "--resume")
+    killed(3, *more[:2])
+    shutil.copytree(CHECKPOINTS, "kept")
+    with pytest.MonkeyPatch.context() as patch:  # killed once all ten steps are kept
+        patch.setattr(TwinModel, "save", lambda *given: die())
+        assert generate(*more).code == 1
+    shutil.rmtree(CHECKPOINTS)
+    shutil.copytree("kept", CHECKPOINTS)
+    killed(4, *more, "--accept-spend")
+    again = generate(*more)
+    assert again.code == 2 and "from step 3 to step 10" in again.err
+    assert generate(*more, "--accept-spend").code == 0
+    assert steps_of("r") == 10
+
+
+def test_who_started_and_left_nothing_is_nobody(generate, killed):
     killed(3)
-    shutil.copytree(".r.partial", ".copy.partial")
-
-
-def test_while_one_trains_no_copy_does(place, generate, at_step, stopped_and_copied):
-    before, others = snapshot(place / ".copy.partial"), []
-
-    def other():
-        others.append(generate(given=COPY))
-        others.append(generate("--accept-spend", given=COPY))
-
-    at_step(3, other)
-    assert generate("--resume").code == 0
-    assert [one.code for one in others] == [2, 2]
-    assert all("another process is training this run now" in one.err for one in others)
-    assert snapshot(place / ".copy.partial").keys() == before.keys()
-    after = generate(given=COPY)
-    assert after.code == 2 and "from step 3 to step 5" in after.err
-    assert generate("--accept-spend", given=COPY).code == 0
-    assert (steps_of("r"), steps_of("copy")) == (5, 7)
-
-
-def test_where_no_lock_is_to_be_had_the_second_look_sees_the_other(
-    generate, at_step, stopped_and_copied, no_locks
-):
-    others = []
-    at_step(3, lambda: others.append(generate(given=COPY)))
-    mine = generate("--resume")
-    assert others[0].code == 0 and steps_of("copy") == 5
-    assert mine.code == 2 and "from step 3 to step 5" in mine.err and "--accept-spend" in mine.err
-    assert not Path(".r.partial/model/checksums.json").exists()
-    assert generate("--resume").code == 2
-    assert generate("--resume", "--accept-spend").code == 0
-    assert steps_of("r") == 7
-
-
-def test_control_looking_once_accepts_both(
-    generate, at_step, stopped_and_copied, monkeypatch, no_locks
-):
-    monkeypatch.setattr(resumption.Resumption, "_others", lambda self: [])
-    at_step(3, lambda: generate(given=COPY))
-    assert generate("--resume").code == 0
-    assert (steps_of("copy"), steps_of("r")) == (5, 5)
-    assert weights_of("r") != weights_of("copy")  # two releases; each says that it was one
-
-
-def test_who_accepts_beforehand_counts_who_trains_meanwhile(
-    generate, at_step, stopped_and_copied, no_locks
-):
-    at_step(3, lambda: generate(given=COPY))
-    assert generate("--resume", "--accept-spend").code == 0
-    assert steps_of("r") == 7
-
-
-def test_a_state_left_beside_another_process_holds_none_of_its_steps(
-    generate, at_step, stopped_and_copied, no_locks
-):
-    """The other took steps 4 and 5, this one step 4: from there all three count, and one more."""
-
-    def other():
-        generate(given=COPY)
-        at_step(4, die)
-
-    at_step(3, other)
-    assert generate("--resume").code == 1
-    assert "from step 3 to step 5" in generate("--resume").err
-    assert generate("--resume", "--accept-spend").code == 0
-    assert steps_of("r") == 7
-
-
-def test_who_started_and_left_nothing_is_nobody(generate, killed, stopped_and_copied):
     killed(3, "--resume")
-    assert generate(given=COPY).code == 0
-    assert steps_of("copy") == 5
+    assert generate("--resume").code == 0 and steps_of("r") == 5
 
 
 def test_killed_between_a_state_and_its_line_the_next_process_writes_it(
-    generate, stopped_and_copied, monkeypatch
+    generate, killed, monkeypatch
 ):
-    plain = StepLog.reach
+    killed(3)
+    shutil.copytree(CHECKPOINTS, "kept")
+    plain = Journal.reach
 
     def reach(self, step):
         if step == 4:
@@ -475,54 +401,22 @@ def test_killed_between_a_state_and_its_line_the_next_process_writes_it(
         plain(self, step)
 
     with monkeypatch.context() as patch:
-        patch.setattr(StepLog, "reach", reach)
+        patch.setattr(Journal, "reach", reach)
         assert generate("--resume").code == 1
-    assert generate("--resume").code == 0
-    assert "from step 3 to step 5" in generate(given=COPY).err
-    assert generate("--accept-spend", given=COPY).code == 0
-    assert steps_of("copy") == 7  # and not 6
+    killed(4, "--resume")  # writes the line of the one before, and then leaves nothing new
+    shutil.rmtree(CHECKPOINTS)
+    shutil.copytree("kept", CHECKPOINTS)
+    assert "from step 3 to step 4" in generate("--resume").err
+    assert generate("--resume", "--accept-spend").code == 0 and steps_of("r") == 6
 
 
-def test_steps_accepted_in_a_phase_without_noise_are_counted_in_the_other(generate, killed):
-    """A state of phase 1 does not hold them yet, though they were accepted when it was made."""
-    more = ("--noise-policy", "selective")
-    killed(3, *more)
-    shutil.copytree(".r.partial", ".copy.partial")
-    assert generate(*more, "--resume").code == 0
-    killed(4, *more, "--accept-spend", given=COPY)
-    again = generate(*more, given=COPY)
-    assert again.code == 2 and "from step 3 to step 10" in again.err
-    assert generate(*more, "--accept-spend", given=COPY).code == 0
-    assert (steps_of("r"), steps_of("copy")) == (5, 10)
+def test_what_was_accepted_once_is_not_asked_again(generate, killed, set_back):
+    set_back()
+    killed(4, "--resume", "--accept-spend")
+    assert generate("--resume").code == 0 and steps_of("r") == 6
 
 
-@pytest.mark.parametrize("removed", [UNFINISHED / "checkpoints", UNFINISHED])
-def test_a_run_whose_checkpoints_are_gone_is_not_started_again(generate, killed, removed):
-    killed(3)
-    shutil.rmtree(removed)
-    again = generate("--resume")
-    assert again.code == 2 and "checkpoints are missing" in again.err
-    assert "stays spent" in again.err
-
-
-def test_without_the_cache_it_says_what_is_not_seen(place, generate, monkeypatch):
-    Path("file").write_text("")
-    monkeypatch.setenv("TWINSET_CACHE", str(place / "file" / "cache"))
-    outcome = generate()
-    assert outcome.code == 0 and "neither would see the steps of the other" in outcome.err
-
-
-def test_a_cache_that_is_lost_meanwhile_is_named_once(place, generate, at_step):
-    def lose():
-        shutil.rmtree(place.parent / "cache")
-        (place.parent / "cache").write_text("")
-
-    at_step(3, lose)
-    outcome = generate()
-    assert outcome.code == 0 and outcome.err.count("neither would see") == 1
-
-
-# what happened in a copy of a run that was left at step 3 -> what the run's state lacks
+# what another process did after a run was left at step 3 -> what the run's state lacks
 ELSEWHERE = {
     "nothing": ([], []),
     "started, and died": ([("begin", 3)], []),
@@ -534,90 +428,35 @@ ELSEWHERE = {
 
 
 @pytest.mark.parametrize(("done", "lacking"), ELSEWHERE.values(), ids=ELSEWHERE)
-@pytest.mark.parametrize("further", [0, 1])
-def test_what_a_copy_did_is_seen_whoever_writes_first(tmp_path, done, lacking, further):
-    own, copy, cache = (tmp_path / name for name in ("own", "copy", "cache"))
-    own.mkdir()
-    first = StepLog(own, cache)
-    cache.mkdir()
+def test_what_a_state_does_not_hold_is_seen(tmp_path, done, lacking):
+    path = tmp_path / "journal.jsonl"
+    first = Journal(path)
     first.begin(0, {})
     first.reach(3)
-    shutil.copytree(own, copy)
-    mine, other = StepLog(own, cache), StepLog(copy, cache)
-    counted = {first.process: 3}
-    mine.begin(3, counted)
+    counted, other = {first.process: 3}, Journal(path)
     for call, step in done:
         other.begin(step, counted) if call == "begin" else other.reach(step)
-    if further:
-        mine.reach(4)
+    mine = Journal(path)
     assert mine.uncounted(counted) == [StepRange(other.process, *steps) for steps in lacking]
-    assert other.uncounted(counted) == [StepRange(mine.process, 3, 4)] * further
 
 
-@pytest.fixture
-def logs(tmp_path):
-    """The step log of a run, and that of a copy of its folder."""
-    own, copy, cache = (tmp_path / name for name in ("own", "copy", "cache"))
-    own.mkdir()
-    mine = StepLog(own, cache)
-    shutil.copytree(own, copy)
-    return mine, StepLog(copy, cache)
+@pytest.mark.parametrize("removed", [UNFINISHED / "checkpoints", UNFINISHED])
+def test_a_run_whose_checkpoints_are_gone_is_not_started_again(generate, killed, removed):
+    killed(3)
+    shutil.rmtree(removed)
+    again = generate("--resume")
+    assert again.code == 2 and "checkpoints are missing" in again.err
+    assert "stays spent" in again.err
 
 
-def test_the_lock_is_the_runs_whatever_its_folder_is_called(logs):
-    one, other = logs
-    with one.alone():
-        with pytest.raises(InputError, match="another process is training"), other.alone():
-            pytest.fail("the block ran")
-    with other.alone():
-        assert one.sees_copies and other.sees_copies
-
-
-HOLDING = """
-import sys, time
-from pathlib import Path
-from twinset.training.step_log import StepLog
-journal = StepLog(*map(Path, sys.argv[1:3]))
-with journal.alone():
-    journal.begin(3, {})
-    for step in sys.argv[3:]:
-        journal.reach(int(step))
-    print(journal.process, flush=True)
-    time.sleep(600)
-"""
-
-
-@pytest.mark.parametrize("reached", [(), (4,)])
-def test_a_live_process_is_seen_and_a_killed_one_by_what_it_left_alone(tmp_path, logs, reached):
-    mine, _ = logs
-    command = [sys.executable, "-c", HOLDING, tmp_path / "copy", tmp_path / "cache", *reached]
-    given = {"stdout": subprocess.PIPE, "text": True, "env": python_environment()}
-    with subprocess.Popen(list(map(str, command)), **given) as other:
-        assert other.stdout is not None
-        name = other.stdout.readline().strip()
-        with pytest.raises(InputError, match="another process is training"), mine.alone():
-            pytest.fail("the block ran")
-        other.kill()
-    with mine.alone():
-        assert mine.uncounted({}) == [StepRange(name, 3, step) for step in reached]
-
-
-@pytest.mark.parametrize(
-    "line", ["null", "[]", "{}", '{"run": "../../x"}', '{"process": "a", "begun": 0, "reached": 1}']
-)
+@pytest.mark.parametrize("line", ["null", "[]", "{}", '{"process": "a", "begun": 0, "reached": 1}'])
 def test_a_line_that_is_none_is_named(tmp_path, line):
-    StepLog(tmp_path, tmp_path)
-    with (tmp_path / "journal.jsonl").open("a") as file:
+    path = tmp_path / "journal.jsonl"
+    Journal(path).begin(0, {})
+    with path.open("a") as file:
         file.write(line + "\n")
     with pytest.raises(InputError, match=r"journal\.jsonl, line 2: is damaged"):
-        StepLog(tmp_path, tmp_path)
-
-
-def test_what_was_accepted_once_is_not_asked_again(generate, killed, stopped_and_copied):
-    assert generate(given=COPY).code == 0
-    killed(4, "--resume", "--accept-spend")
-    assert generate("--resume").code == 0
-    assert steps_of("r") == 7
+        Journal(path)
 
 
 @pytest.mark.parametrize(
@@ -654,12 +493,9 @@ def test_without_a_whole_checkpoint_or_the_journal_nothing_is_resumed(generate, 
 
 def test_a_journal_cut_off_in_its_last_line_is_mended(generate, killed):
     killed(3)
-    (mirror,) = Path("..", "cache", "journals").glob("*.jsonl")
-    for path in (UNFINISHED / "journal.jsonl", mirror):
-        with path.open("a") as file:
-            file.write('{"process": "no hex')
-    assert generate("--resume").code == 0
-    assert "no hex" not in mirror.read_text()
+    with (UNFINISHED / "journal.jsonl").open("a") as file:
+        file.write('{"process": "no hex')
+    assert generate("--resume").code == 0 and steps_of("r") == 5
 
 
 @pytest.fixture
@@ -678,7 +514,7 @@ def killed_at_rows(generate, monkeypatch):
             patch.setattr(RowGroups, "write", write)
             assert generate().code == 1
 
-    monkeypatch.setattr(row_shards, "GROUP_ROWS", 2)
+    monkeypatch.setattr(row_groups, "GROUP_ROWS", 2)
     return run
 
 
@@ -765,7 +601,7 @@ def test_stopped_by_hand_it_keeps_a_checkpoint_of_the_last_step(generate, monkey
             os.kill(os.getpid(), signal.SIGINT)
 
     with monkeypatch.context() as patch:
-        patch.setattr(resumption, "CHECKPOINT_SECONDS", 1e9)
+        patch.setattr(checkpoint, "CHECKPOINT_SECONDS", 1e9)
         patch.setattr(Console, "step", stop)
         stopped = generate()
     assert (stopped.code, stopped.err) == (130, "stopped; the same command with --resume goes on\n")
@@ -775,8 +611,8 @@ def test_stopped_by_hand_it_keeps_a_checkpoint_of_the_last_step(generate, monkey
 COMMAND = ("t.csv", "--run", "r", "--rows", "40", "--steps", "12", "--epsilon", "20")
 AT_ONCE = """
 import sys
-import cli, twinset.training.resume, twinset.sampling.row_shards
-twinset.training.resume.CHECKPOINT_SECONDS, twinset.sampling.row_shards.GROUP_ROWS = 0.0, 4
+import cli, twinset.run.checkpoint, twinset.sampling.rows
+twinset.run.checkpoint.CHECKPOINT_SECONDS, twinset.sampling.rows.GROUP_ROWS = 0.0, 4
 sys.exit(cli.main())
 """
 

@@ -1,6 +1,6 @@
-"""What every rank but 0 does: what messages ask for, until there are none.
+"""What every rank but 0 does: form parts of clipped sums, until there are no more.
 
-A worker draws no batch and no noise, and writes nothing but rows of the twin.
+A worker draws no batch and no noise, and writes nothing. Loads torch only once it has work.
 """
 
 from __future__ import annotations
@@ -17,17 +17,24 @@ if TYPE_CHECKING:
 
 
 def is_worker() -> bool:
-    """Return whether a launcher started this process as another rank than 0; loads no torch."""
+    """Return whether a launcher started this process as another rank than 0."""
     launched = int(os.environ.get("WORLD_SIZE", "1")) > 1
     return launched and os.environ.get("RANK", "0") != "0"
 
 
-def worker_loop(group: ProcessGroup) -> None:
-    """Do what rank 0 asks for."""
-    from twinset.training.distributed import END
+def run_worker(meeting: str = "env://", rank: int = -1, size: int = -1) -> None:
+    """Join a process group and do its work; by default one that a launcher started.
 
-    while (message := group.broadcast_message()) != END:
-        _TASKS[message["task"]](group, message)
+    Args:
+        meeting: where the processes find one another, a URL of `torch.distributed`.
+        rank: of this process; -1: as the launcher says.
+        size: of the group; -1: as the launcher says.
+    """
+    from twinset.training.distributed import END, join_group
+
+    with join_group(meeting, rank, size) as group:
+        while (message := group.broadcast_message()) != END:
+            train_part(group, message)
 
 
 def trainer_of(message: dict[str, Any]) -> Trainer:
@@ -44,8 +51,8 @@ def trainer_of(message: dict[str, Any]) -> Trainer:
     return trainer
 
 
-def _train(group: ProcessGroup, message: dict[str, Any]) -> None:
-    """Form parts of clipped sums."""
+def train_part(group: ProcessGroup, message: dict[str, Any]) -> None:
+    """Form parts of clipped sums, as `loop.opening_message` asks."""
     from twinset.config import RunConfig
     from twinset.privacy.clipping import ClippingEngine
     from twinset.table.tokenization import TokenisedRecords
@@ -64,32 +71,5 @@ def _train(group: ProcessGroup, message: dict[str, Any]) -> None:
         engine.close()
 
 
-def _sample(group: ProcessGroup, message: dict[str, Any]) -> None:
-    """Draw groups of rows."""
-    from twinset.run.row_processes import draw_share
-
-    draw_share(message, group.rank)
-    group.barrier()
-
-
-_TASKS = {"train": _train, "sample": _sample}
-
-
-def run_launched_worker() -> None:
-    """Join the process group that a launcher started, and do its work."""
-    from twinset.training.distributed import join_group
-
-    with join_group("env://") as group:
-        worker_loop(group)
-
-
-def main(meeting: str, rank: str, size: str) -> None:
-    """Join a process group that `twinset.training.distributed` started, and do its work."""
-    from twinset.training.distributed import join_group
-
-    with join_group(f"file://{meeting}", int(rank), int(size)) as group:
-        worker_loop(group)
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    run_worker(f"file://{sys.argv[1]}", int(sys.argv[2]), int(sys.argv[3]))

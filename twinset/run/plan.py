@@ -1,0 +1,452 @@
+"""A run's time, planned from public facts and one measured speed, and a plan in words.
+
+The plan's numbers (σ, steps, batch size) are made in `twinset.config.plan` from N and the options.
+This module fits them into `max_minutes`. Neither reads a record: how long texts are is private, so
+three quarters of the longest that the options keep are supposed, behind the longest prompt. The
+speed is that of one private step on made-up tokens. How long the private phases really take depends
+on private texts, so the time for rows is fixed here, before any text is read.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import torch
+
+from twinset.config import RunConfig
+from twinset.config.plan import FEWEST_VISITS, MOST_READ, Plan, is_few, make_plan, size_for, sized
+from twinset.errors import InputError
+from twinset.models.base_model import BaseModel, context_length
+from twinset.models.device import give_memory_back, wait_for
+from twinset.models.lora import trainable
+from twinset.models.precision import copy_in, execution, frozen_dtype, fuse
+from twinset.models.teacher import PHASE as TEACHER_PHASE
+from twinset.models.threads import computing_with, on_free_cores
+from twinset.policies import policy_names
+from twinset.privacy.accounting.accountant import (
+    group_epsilon,
+    says_something,
+    up_decimals,
+    up_digits,
+)
+from twinset.privacy.clipping import ClippingEngine, Sequences
+from twinset.privacy.clipping.engine import is_out_of_memory
+from twinset.privacy.mechanism.noise import add_gaussian_to_each_
+from twinset.privacy.mechanism.randomness import Randomness
+from twinset.progress import Progress
+from twinset.sampling.untilted_rows import (
+    PROMPT_PHASE,
+    PROMPT_ROWS,
+    REFERENCE_PHASE,
+    REFERENCE_ROWS,
+    WEIGHT_PHASE,
+    WEIGHT_ROWS,
+)
+from twinset.table.tokenization import padded
+from twinset.training.clipped_sum import BatchShapes, MismatchLoss, WrongPrompts
+from twinset.training.distributed import world_size
+
+PLANNED_SHARE = 0.9  # of `max_minutes`; the rest is for reading, accounting and saving
+ROWS_SHARE = 0.4  # of that, at least, where nobody asks for a number of rows
+SLOWEST = 2e9  # multiply-adds a second: no machine that can hold the model is slower
+PROBE_SECONDS = 2.0  # of one timing: a record takes half as long in a physical batch as alone
+WRITING = 2.0  # times as long to write a row as to read it: tokens come one after the other
+DRAWN_AGAIN = 0.45  # rows that a teacher rejects, for each row of the twin
+
+HARDLY_WORTH = 1_000  # records times ε; measured were 200, 400 and 2,000: see docs/tuning.md
+MEASURED = "where it was measured (8,400 records at ε = 8, 3,200 at ε = 1)"  # see docs/tuning.md
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What a run's time follows from beside N, options and base model: public facts.
+
+    Args:
+        longest_prompt: in tokens, of all label combinations.
+        rows: of the twin; 0: none are written.
+        rows_are_exact: somebody asked for this number of rows, so all are written.
+        most_records: of an owner that take part in a step; 1 without owners.
+        prompts: of which one is chosen; 0: none is.
+    """
+
+    longest_prompt: int
+    rows: int
+    rows_are_exact: bool = True
+    most_records: int = 1
+    prompts: int = 0
+
+    def tokens(self, config: RunConfig, base: BaseModel) -> int:
+        """Return how many tokens a record is supposed to have, with its prompt."""
+        room = max(1, context_length(base.model) - self.longest_prompt)
+        return self.longest_prompt + -(-3 * min(config.training.max_tokens, room) // 4)
+
+    def phases(
+        self, plan: Plan, config: RunConfig, record_seconds: float, noise_seconds: float
+    ) -> list[tuple[str, float]]:
+        """Return the run's phases as progress calls them, in order, with their seconds.
+
+        Args:
+            plan: of the run.
+            config: its options.
+            record_seconds: to clip one record's gradient, as `measure_step` returns it.
+            noise_seconds: of one release.
+        """
+        privacy, training = config.privacy, config.training
+        each = (1 + self.most_records) / 2  # records of a unit, supposed: half of what it may have
+        # A gradient takes three passes over each of a record's sequences, reading takes one.
+        reading = record_seconds / (3 * (1 + WrongPrompts.from_plan(plan, training).count))
+        row = WRITING * reading
+        drawn = 1 + DRAWN_AGAIN * bool(privacy.teacher_share and config.sampling.teacher_redraws)
+        visits = plan.batch_size * each / world_size(config.speed.processes)
+        step = visits * record_seconds + noise_seconds
+        policy = config.policy.policy_class
+        weighed = plan.records * (1 - (1 - plan.sample_rate) ** plan.steps) * policy.weighs
+        count, fits = bool(privacy.marginal_share), bool(privacy.teacher_share)
+        phases = [
+            (WEIGHT_PHASE, count * min(WEIGHT_ROWS, plan.records) * row),
+            (PROMPT_PHASE, self.prompts * min(PROMPT_ROWS, plan.records) * row),
+            ("texts weighed", weighed * reading),
+            *[("training", plan.steps * step)] * len(policy.phases()),
+            (REFERENCE_PHASE, (count or fits) * min(REFERENCE_ROWS, plan.records) * row),
+            (TEACHER_PHASE, fits * min(MOST_READ, plan.records) * each * reading),
+            ("rows", self.rows * drawn * row),
+        ]
+        return [(name, seconds) for name, seconds in phases if seconds]
+
+    def may_take_longer(self, plan: Plan, config: RunConfig, base: BaseModel) -> bool:
+        """Return whether the slowest machine there is would need longer than the run may take."""
+        limit = config.training.max_minutes
+        if limit is None:
+            return False
+        weights = sum(p.numel() for p in base.model.parameters())
+        sequences = 1 + WrongPrompts.from_plan(plan, config.training).count
+        phases = len(config.policy.policy_class.phases())
+        visits = plan.steps * plan.batch_size * self.most_records * phases
+        read = 3 * visits * sequences + 2 * (self.rows + self.prompts * PROMPT_ROWS)
+        return read * self.tokens(config, base) * weights / SLOWEST > 60 * PLANNED_SHARE * limit
+
+
+@dataclass(frozen=True)
+class TimedPlan:
+    """A plan with its time.
+
+    Args:
+        plan: what the options asked for, or fewer visits of records where there is less time.
+        phases: the parts of the run and their seconds; rows have what is theirs.
+        rows_seconds: the rows' clock; None: all rows are written, however long that takes.
+    """
+
+    plan: Plan
+    phases: tuple[tuple[str, float], ...] = ()
+    rows_seconds: float | None = None
+
+
+def plan_time(
+    plan: Plan,
+    config: RunConfig,
+    base: BaseModel,
+    work: Workload,
+    progress: Progress,
+    always: bool = False,
+) -> TimedPlan:
+    """Fit a plan into `max_minutes`: fewer visits of records, and a clock for rows.
+
+    Args:
+        plan: what the options and N ask for.
+        config: the run's options. Steps, batch size or rows that they name are never changed.
+        base: the base model, which stays as it is.
+        work: public facts about the table.
+        progress: is notified of what was changed.
+        always: measure the speed even if no machine needs longer than there is.
+    """
+    limit = config.training.max_minutes
+    if not (always or work.may_take_longer(plan, config, base)):
+        return TimedPlan(plan)
+    progress.say("measuring speed on this machine")
+    tokens = work.tokens(config, base)
+    speed = measure_step(base, config, plan, tokens, progress)
+    phases = work.phases(plan, config, *speed)
+    if limit is None:
+        return TimedPlan(plan, tuple(phases))
+    left = 60 * PLANNED_SHARE * limit
+    rows = sum(seconds for name, seconds in phases if name == "rows")
+    training = sum(seconds for name, seconds in phases if name == "training")
+    other = sum(seconds for _, seconds in phases) - training - rows
+    # Rows that nobody counted keep their share whatever they are supposed to need: how fast they
+    # are written is known least of all.
+    room = left - other - (rows if work.rows_are_exact else ROWS_SHARE * left)
+    fitted = plan
+    if config.training.is_timed and training > room:
+        fitted = shrink_training(plan, config, room / training)
+    if fitted != plan:
+        progress.say(
+            f"{plan.steps} steps of {plan.batch_size} records do not fit into "
+            f"`max_minutes={limit:g}` with the rows, if texts with their prompts have {tokens} "
+            f"tokens: there are {fitted.steps} of {fitted.batch_size}; a smaller `max_tokens` "
+            "makes room for more"
+        )
+        phases = work.phases(fitted, config, *speed)
+        training = sum(seconds for name, seconds in phases if name == "training")
+    clock = None
+    if not work.rows_are_exact:
+        clock = max(ROWS_SHARE * left, left - other - training)
+        rows = min(rows, clock)
+        phases = [(name, rows if name == "rows" else seconds) for name, seconds in phases]
+    total = sum(seconds for _, seconds in phases)
+    if total > 60 * limit:
+        remedy = "training takes most of it; take a smaller `max_tokens`, or fewer, smaller steps"
+        if rows > training:
+            fit = max(1, int(work.rows * left / 2 / rows))
+            remedy = f"take fewer rows: `rows={fit}` would take half of the time"
+        progress.warn(
+            f"the run may take about {say_duration(total)}, and not `max_minutes={limit:g}`: "
+            f"{remedy}"
+        )
+    return TimedPlan(fitted, tuple(phases), clock)
+
+
+def shrink_training(plan: Plan, config: RunConfig, share: float) -> Plan:
+    """Return a plan with a share of the visits of records, and no fewer than `FEWEST_VISITS`."""
+    usual = plan.steps * plan.batch_size
+    visits = min(usual, max(FEWEST_VISITS, int(usual * share)))
+    try:
+        return make_plan(plan.records, sized(config, *size_for(plan.records, visits)))
+    except InputError:  # so few visits at a time drown in noise
+        return plan
+
+
+def measure_step(
+    base: BaseModel, config: RunConfig, plan: Plan, tokens: int, progress: Progress
+) -> tuple[float, float]:
+    """Time one private step on made-up tokens, with a copy of the model.
+
+    Args:
+        base: the base model, which stays as it is.
+        config: the run's options.
+        plan: the run's plan.
+        tokens: of a record with its prompt, as supposed.
+        progress: is notified where other work has some of the cores.
+
+    Returns:
+        Seconds to clip one record's gradient in a physical batch, and seconds of one release.
+    """
+    device, span = base.model.device, context_length(base.model)
+    tokens = max(4, min(tokens, span - 1))
+    sequences = 1 + WrongPrompts.from_plan(plan, config.training).count
+    units = BatchShapes(config.speed, plan.batch_size, sequences).units(1, padded(tokens, span))
+    generator = torch.Generator().manual_seed(0)  # what a run draws does not depend on a probe
+    shape = units * sequences, padded(tokens, span)
+    ids = torch.randint(base.model.config.vocab_size, shape, generator=generator)
+    mask = torch.zeros_like(ids, dtype=torch.bool)
+    mask[:, max(1, tokens // 4) : tokens] = True  # the text, behind a prompt
+    loss = MismatchLoss(plan.mismatch_weight, config.training.mismatch_form)
+    processes = config.speed.processes
+    threads = max(1, (os.cpu_count() or 1) // processes)
+    model = trainable(fuse(copy_in(base.model, frozen_dtype(config))), config.training)
+    engine = ClippingEngine(model, config.privacy.max_grad_norm, execution(config))
+
+    def add(records: int) -> float:
+        began, rows = time.monotonic(), records * sequences
+        engine.add(Sequences(ids[:rows], mask[:rows], sequences), loss)
+        wait_for(device)
+        return (time.monotonic() - began) / records
+
+    try:
+        with on_free_cores(progress.say) if processes == 1 else computing_with(threads):
+            add(1)  # warms up
+            record_seconds = add(1)
+            together = min(units, max(1, int(PROBE_SECONDS / max(record_seconds, 1e-9))))
+            while together > 1:
+                try:
+                    record_seconds = min(record_seconds, add(together))
+                    break
+                except RuntimeError as error:  # a run would halve its physical batch as well
+                    if not is_out_of_memory(error):
+                        raise
+                    together //= 2
+            began = time.monotonic()
+            add_gaussian_to_each_(engine.sums, 1.0, Randomness.from_os())
+            noise_seconds = time.monotonic() - began
+    finally:
+        engine.close()
+        give_memory_back(device)
+    return record_seconds, noise_seconds
+
+
+def say_duration(seconds: float) -> str:
+    """Return a duration as people plan with it.
+
+    >>> say_duration(20), say_duration(1800), say_duration(9000)
+    ('20 s', '30 min', '2 h 30 min')
+    """
+    if seconds < 100:
+        return f"{max(1, round(seconds))} s"
+    hours, rest = divmod(round(seconds / 60), 60)
+    return f"{hours} h {rest:02} min" if hours else f"{rest} min"
+
+
+# -- what people are shown -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PlanReport:
+    """What `twinset plan` shows: a plan, its time, and what the noise policies would need.
+
+    Args:
+        plan: the plan.
+        phases: the parts of the run and their seconds.
+        policies: a plan for each noise policy in its sound form, None where the records are too
+            few; empty without privacy or steps.
+        owned: number of the records that owners have, where these are protected; None: records are.
+    """
+
+    plan: Plan
+    phases: tuple[tuple[str, float], ...]
+    policies: Mapping[str, Plan | None] = field(default_factory=dict)
+    owned: int | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Time of the whole run on this machine."""
+        return sum(seconds for _, seconds in self.phases)
+
+    def __str__(self) -> str:
+        """Return it for people, as a text."""
+        return "\n".join(self.lines())
+
+    def lines(self) -> list[str]:
+        """Return it for people."""
+        unit = "record" if self.owned is None else "owner"
+        policies = [
+            f"{f'`noise_policy={name}`':<27}"
+            + ("would need more records" if plan is None else _policy_line(plan, unit))
+            for name, plan in self.policies.items()
+        ]
+        return [*plan_lines(self.plan, self.owned), *time_lines(self.phases), *policies]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON."""
+        return {
+            **plan_to_dict(self.plan),
+            "seconds": self.seconds,
+            "phases": [list(phase) for phase in self.phases],
+            "policies": {n: plan and plan_to_dict(plan) for n, plan in self.policies.items()},
+        }
+
+
+def compare_policies(records: int, config: RunConfig) -> dict[str, Plan | None]:
+    """Return a plan for each policy in its sound form, with this budget; none without privacy."""
+    found: dict[str, Plan | None] = {}
+    if config.privacy.target_epsilon is None:
+        return found
+    for name in policy_names():
+        try:
+            policy = replace(
+                config.policy, noise_policy=name, policy_form="sound", redact_only=False
+            )
+            found[name] = make_plan(records, replace(config, policy=policy))
+        except InputError:
+            found[name] = None
+    return found
+
+
+def plan_to_dict(plan: Plan) -> dict[str, Any]:
+    """Return a plan as plain values, ready for JSON."""
+    return {**asdict(plan), "sample_rate": plan.sample_rate}
+
+
+def plan_lines(plan: Plan, owned: int | None = None) -> list[str]:
+    """Return a plan for people.
+
+    Args:
+        plan: the plan.
+        owned: number of the records that owners have, where these are protected; None: records are.
+    """
+    unit = "record" if owned is None else "owner"
+    group, training = [], ["steps T                0: nothing is trained"]
+    if plan.group_size is not None and plan.events:
+        spent = group_epsilon(plan.events, plan.target_delta, plan.group_size)
+        useless = "" if says_something(spent, plan.target_delta) else ": no guarantee"
+        together = f"{plan.group_size} records together"
+        group = [f"{together:<23}ε = {up_decimals(spent)}{useless}"]
+    phases = plan.policy_class.phases()
+    if plan.steps:
+        training = [
+            f"noise policy           {plan.policy[0]}, {plan.policy[1]} form",
+            *[
+                f"phases                 {', then '.join(each.reads for each in phases)}; "
+                f"{plan.steps} steps each"
+            ]
+            * (len(phases) > 1),
+            f"noise multiplier σ     {plan.noise_multiplier:.3f}",
+            f"batch L, rate q        {plan.batch_size}, {plan.sample_rate:.4g}",
+            f"steps T                {plan.steps}",
+            f"learning rate, λ       {plan.learning_rate:g}, {plan.mismatch_weight:g}",
+        ]
+    return [
+        f"records N              {plan.records:,}"
+        if owned is None
+        else f"owners N               {plan.records:,}, of {owned:,} records",
+        f"budget                 {_budget_line(plan, unit)}, δ = {up_digits(plan.target_delta)}"
+        if plan.target_epsilon is not None
+        else "budget                 none: no noise, no guarantee",
+        *group,
+        *training,
+        f"noise on label counts  ± {plan.label_count_noise:.1f} records (one standard deviation)",
+        *(f"{r.what:<23}σ = {r.noise_multiplier:.2f}, once" for r in plan.releases[1:]),
+    ]
+
+
+def time_lines(phases: tuple[tuple[str, float], ...]) -> list[str]:
+    """Return how long all of it takes, and the parts; nothing where nothing was measured."""
+    if not phases:
+        return []
+    parts = ", ".join(f"{name} {say_duration(seconds)}" for name, seconds in phases)
+    total = say_duration(sum(seconds for _, seconds in phases))
+    return [f"time in all            about {total} on this machine: {parts}"]
+
+
+def _budget_line(plan: Plan, unit: str) -> str:
+    assert plan.target_epsilon is not None
+    return plan.policy_class.budget_line(
+        plan.target_epsilon, plan.epsilon, plan.highest_epsilon, unit
+    )
+
+
+def _policy_line(plan: Plan, unit: str) -> str:
+    phases = len(plan.policy_class.phases())
+    more = f", {phases} times the steps" if phases > 1 else ""
+    return f"σ = {plan.noise_multiplier:.3f}{more}; {_budget_line(plan, unit)}"
+
+
+def size_notes(plan: Plan, batch_size: int | None = None) -> Iterator[str]:
+    """Yield what the owner should hear of N and ε, which are public.
+
+    Args:
+        plan: of the run.
+        batch_size: as it was asked for; None: nobody did.
+    """
+    if plan.steps and batch_size is not None and batch_size > plan.batch_size:
+        yield (
+            f"`batch_size={batch_size}` is more than the {plan.records:,} there are to protect: "
+            "each step has all of them"
+        )
+    epsilon = plan.target_epsilon
+    if epsilon is not None and not plan.policy_class.needs_steps and is_few(plan.records, epsilon):
+        yield f"{plan.records} records are few for ε = {epsilon:g}: " + (
+            f"`steps=0` trains nothing, takes less time, and taught as much {MEASURED}"
+            if plan.steps
+            else f"nothing is trained, as that taught no more {MEASURED} and takes longer; counts "
+            "of words and, where it would know enough, a teacher have all of ε; `steps=40` trains "
+            "all the same, and without it options of training have no effect"
+        )
+    if epsilon is not None and plan.records * epsilon < HARDLY_WORTH:
+        yield (
+            "a twin may not be worth making for its labels: of 50 records at ε = 8 it taught "
+            "classifiers no more than rows of the base model without private data, where that was "
+            "measured; an evaluation shows both"
+        )

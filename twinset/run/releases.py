@@ -1,0 +1,314 @@
+"""What a run releases beside its steps: noisy counts, a prompt chosen by these, and a teacher.
+
+Each function records in the ledger what it spends before it returns what it released. The ledger is
+opened here as well: it has spent nothing then, and states what is taken as public.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+
+from twinset.config import RunConfig
+from twinset.config.plan import MOST_READ, Plan
+from twinset.models.base_model import BaseModel, context_length
+from twinset.models.record_states import states_of_records
+from twinset.models.teacher import PHASE, Teacher, Whitening, components_for
+from twinset.privacy.accounting.events import TEACHER, GaussianRelease, NonPrivateAccess
+from twinset.privacy.mechanism.counts import (
+    LengthBins,
+    TokenMarginals,
+    release_label_counts,
+    release_token_marginals,
+    without_negatives,
+)
+from twinset.privacy.mechanism.randomness import poisson_batches
+from twinset.privacy.mechanism.vector_sum import Regressions, fit_regressions
+from twinset.privacy.statement.ledger import Ledger, MechanismRun
+from twinset.privacy.statement.wording import caveats
+from twinset.run.request import Run
+from twinset.sampling.decoding import attention_span
+from twinset.sampling.text_lengths import TextLengths
+from twinset.sampling.twin_model import TwinModel
+from twinset.sampling.untilted_rows import (
+    PROMPT_PHASE,
+    prompt_misfit,
+    reference_rows,
+    token_weights,
+)
+from twinset.table.labels import MERGED, OWNER, PROMPT, TABLE
+from twinset.table.schema import Combination, Schema
+from twinset.table.templates import Template, candidate_templates, fitting_prompts
+from twinset.table.tokenization import longest_prompt, text_budget
+
+OWNERS_AT_ONCE = 10_000  # drawn together: each owner's records take memory
+FEWEST_RECORDS = 200  # that a prompt is chosen by
+FEWEST_PRODUCT = 1000.0  # of records and ε: below, noise would choose (docs/tuning.md)
+FAVOUR = 2 * math.log(1000)  # of the usual prompt: another one must be 1,000 times as likely
+
+WHO_DECLARED = {
+    OWNER: "declared by the owner",
+    PROMPT: "declared by the words that the prompt template has for them",
+    TABLE: "taken from the table: public by assumption",
+    MERGED: "taken from the table, rare spellings being merged: public by assumption",
+}
+
+
+def open_ledger(run: Run) -> Ledger:
+    """Open the ledger of a run that has spent nothing. Reads no text and no record's label.
+
+    Args:
+        run: with a plan. Of `records` only what is public is used: whose the label values are, and
+            whether owners are protected.
+    """
+    plan, config, by_owner = run.plan, run.config, run.records.owners is not None
+    policy = config.policy.policy_class
+    mechanism = MechanismRun(
+        delta=plan.target_delta,
+        target_epsilon=plan.target_epsilon,
+        records=plan.records,
+        sample_rate=plan.sample_rate,
+        max_grad_norm=config.privacy.max_grad_norm,
+        randomness=run.randomness,
+        policy=policy.name,
+        policy_form=policy.form,
+        by_owner=by_owner,
+        group_size=config.privacy.group_size,
+    )
+    templates = run.candidates or (run.template,)
+    prompt = f"{templates[0].pattern!r} with its wording"
+    public = [
+        "the names, order and types of the columns, and which of them are guessed",
+        *(
+            f"the set of label values of {name!r}, "
+            f"{WHO_DECLARED[run.records.whose.get(name, TABLE)]}"
+            for name in templates[0].attributes
+        ),
+        f"the number of {'owners' if by_owner else 'records'}",
+        "encoding and delimiter of the table's file, and whether it has so many records that some "
+        "are held out where nobody says how many",
+        f"the prompt template {prompt}"
+        if len(templates) == 1
+        else f"the {len(templates)} prompt templates of which one was chosen by what was counted: "
+        f"{prompt}, the same for other kinds of text, and built-in ones that fit the labels",
+        f"the base model {run.base.origin} and everything it was trained on",
+        f"the longest text kept, {config.training.max_tokens} tokens",
+        "all options of the run",
+    ]
+    if config.training.is_timed:
+        public.append(
+            "the number of steps and the batch size, which follow from these and from the speed of "
+            "the machine on made-up tokens"
+        )
+    public += policy.public_inputs(config.policy)
+    return Ledger.open(mechanism, tuple(public), caveats(policy.name, policy.form), run.scale)
+
+
+def counted_units(run: Run) -> Iterator[list[int]]:
+    """Yield the records of each unit that are counted: of an owner as many as enter a step."""
+    for start in range(0, len(run.units), OWNERS_AT_ONCE):
+        numbers = np.arange(start, min(start + OWNERS_AT_ONCE, len(run.units)))
+        yield from run.units.draw(numbers, run.randomness.sampling)
+
+
+def count_labels(run: Run) -> dict[Combination, int]:
+    """Count labels with noise, and record what that spends; without privacy, as they are."""
+    records, plan = run.records, run.plan
+    labels, combinations, most = records.labels, records.schema.combinations, 1
+    if records.owners is not None:
+        places = np.fromiter((record for unit in counted_units(run) for record in unit), np.int64)
+        labels = [labels[i] for i in places.tolist()]
+        most = run.config.privacy.max_records_per_owner
+    if plan.target_epsilon is None:
+        run.ledger.record(NonPrivateAccess("labels were counted without noise"))
+        counts = Counter(labels)
+        return {c: counts[c] for c in combinations}
+    noise = plan.label_count_noise
+    noisy, event = release_label_counts(labels, combinations, noise, run.randomness, most)
+    run.ledger.record(event)
+    return dict(zip(combinations, without_negatives(noisy), strict=True))
+
+
+def count_tokens(run: Run, base: TwinModel) -> TokenMarginals:
+    """Count texts by label and token, and by length, with noise, and record what that spends.
+
+    For what it guarantees see `twinset.privacy.statement.theorems`, TOKEN_MARGINALS. How tokens are
+    weighed follows from rows of the base model, which no record was shown to, and from the label
+    counts.
+
+    Args:
+        run: with label counts.
+        base: the base model as a writer of rows, in shares as counted.
+    """
+
+    def shown_units() -> Iterator[list[int]]:
+        for done, unit in enumerate(counted_units(run), start=1):
+            yield unit
+            run.progress.count("texts counted", done, len(run.units))
+
+    schema = run.records.schema
+    numbers = {c: schema.value_numbers(c) for c in schema.combinations}
+    marginals, event = release_token_marginals(
+        run.tokens.of_units(shown_units(), numbers),
+        [len(attribute.values) for attribute in schema.attributes],
+        token_weights(base, run.progress),
+        require_noise(run.plan, run.plan.marginal_noise),
+        run.randomness,
+        length_bins(run),
+    )
+    if event is not None:
+        run.ledger.record(event)
+    return marginals
+
+
+def require_noise(plan: Plan, planned: float) -> float:
+    """Return the noise multiplier of a release, which is above 0 wherever there is privacy.
+
+    Raises:
+        RuntimeError: the plan has none, and what is released would be exact.
+    """
+    if plan.target_epsilon is not None and not planned > 0:
+        raise RuntimeError("a private run releases nothing without noise")
+    return planned
+
+
+def longest_text(run: Run) -> int:
+    """Return the longest text that is trained on, in tokens."""
+    most = run.config.training.max_tokens
+    return text_budget(run.tokens.prompts, run.tokens.context, most)
+
+
+def length_bins(run: Run) -> LengthBins:
+    """Return what is counted of texts' lengths."""
+    return LengthBins(longest_text(run), run.base.tokenizer.eos_token_id)
+
+
+# -- the prompt, where nobody named one ----------------------------------------------------------
+
+
+def chooses_prompt(plan: Plan, config: RunConfig) -> bool:
+    """Return whether what a run counts tells one prompt from another."""
+    epsilon = math.inf if plan.target_epsilon is None else plan.target_epsilon
+    enough = plan.records >= FEWEST_RECORDS and plan.records * epsilon >= FEWEST_PRODUCT
+    return enough and config.privacy.marginal_share > 0
+
+
+def find_candidates(
+    schema: Schema, usual: Template, base: BaseModel, longest: int
+) -> tuple[Template, ...]:
+    """Return the templates that a run may choose from, the usual one first; none: there is one.
+
+    Behind each of them a text has as much room as behind the usual one: its length was counted
+    before. All of it follows from public facts.
+
+    Args:
+        schema: of the table.
+        usual: the template where none is chosen.
+        base: the base model.
+        longest: text kept, in tokens.
+    """
+    spans = context_length(base.model), attention_span(base.model)
+
+    def room(template: Template) -> list[int]:
+        prompt = longest_prompt(template, schema.combinations, base.tokenizer)
+        return [min(span - prompt, longest) for span in spans]
+
+    own = room(usual)
+    others = [each for each in candidate_templates(schema) if each != usual]
+    fitting = [each for each in others if room(each) == own]
+    return (usual, *fitting) if fitting else ()
+
+
+def choose_template(run: Run, base: TwinModel, marginals: TokenMarginals) -> Template:
+    """Return the candidate behind which rows have tokens most as they were counted.
+
+    The base model writes some rows behind each. No record has a say except through what was
+    released: the choice is post-processing and costs no ε. It is a release all the same, as the
+    counts are, and is shown to nobody before these are kept.
+
+    Args:
+        run: with candidates, the usual one first. It is taken where noise may have made another
+            one nearest.
+        base: the base model, in shares as counted.
+        marginals: released by the run.
+    """
+    base.lengths = TextLengths.of(length_bins(run), marginals)
+    misfits = []
+    for done, template in enumerate(run.candidates, start=1):
+        misfits.append(prompt_misfit(base, template, marginals))
+        run.progress.count(PROMPT_PHASE, done, len(run.candidates))
+    misfits[0] -= FAVOUR
+    return run.candidates[int(np.argmin(misfits))]
+
+
+def propose_prompts(schema: Schema, usual: Template) -> str | None:
+    """Propose prompts where none is chosen; the prompt may decide how good the twin is."""
+    fitting = fitting_prompts(schema)
+    written = [f"`prompt={name}`" if "{" not in name else f'`prompt="{name}"`' for name in fitting]
+    if not written:
+        return None
+    return (
+        f'the prompt is "{usual.pattern}"; what says more of the texts mostly makes a better '
+        f"twin: {' or '.join(written)} may fit, or write your own"
+    )
+
+
+# -- the teacher ---------------------------------------------------------------------------------
+
+
+def teacher_event(run: Run) -> GaussianRelease | None:
+    """Return what the teacher spends; None: there is none, or no privacy."""
+    if not run.config.privacy.teacher_share:
+        return None
+    noise = require_noise(run.plan, run.plan.teacher_noise)
+    return GaussianRelease(noise, TEACHER) if noise else None
+
+
+def fit_teacher(run: Run, model: TwinModel) -> Teacher:
+    """Fit the teacher with noise, and record what that spends.
+
+    For what it guarantees see `twinset.privacy.statement.theorems`, TEACHER. Units that are drawn
+    by chance are protected at least as well as if all were read, and are accounted for as these.
+
+    Args:
+        run: whose records it learns from.
+        model: trained, and with its tilt: it tells what its hidden states make of a text.
+    """
+    schema, event = run.records.schema, teacher_event(run)
+    noise = event.noise_multiplier if event else 0.0
+    expected, questions = min(len(run.units), MOST_READ), model.questions
+    end = model.tokenizer.eos_token_id
+    # The scale of each attribute's hidden states is that of rows which the model wrote.
+    rows = [ids for some in reference_rows(model, run.progress).values() for ids in some]
+    states = np.stack(questions.of_rows([[i for i in ids if i != end] for ids in rows]))
+    components = components_for(expected, noise)
+    whitenings = [Whitening.of(states[:, i], components) for i in range(states.shape[1])]
+    # About `expected` units are read.
+    rate = expected / len(run.units)
+    (chosen,) = poisson_batches(len(run.units), rate, 1, run.randomness)
+    drawn = run.units.draw(chosen, run.randomness.sampling)
+    records = [record for unit in drawn for record in unit]
+    # (n, c + 1) for each attribute; no record changes a bit of another's.
+    vectors = [np.empty((len(records), whiten.numbers)) for whiten in whitenings]
+    read = [[token for token in run.tokens.texts[i] if token != end] for i in records]
+    for done, (i, found) in enumerate(states_of_records(questions, read), start=1):
+        for each, whiten, state in zip(vectors, whitenings, found, strict=True):
+            each[i] = whiten(state)
+        run.progress.count(PHASE, done, len(records))
+    places = {c: schema.value_numbers(c) for c in schema.combinations}
+    labels = np.array([places[run.tokens.labels[i]] for i in records], np.int64)
+    position = iter(range(len(records)))
+    data = Regressions(
+        vectors,
+        list(labels.reshape(-1, len(whitenings)).T),
+        [len(attribute.values) for attribute in schema.attributes],
+        [[next(position) for _ in unit] for unit in drawn],
+        expected,
+    )
+    weights = fit_regressions(data, noise, run.randomness)
+    if event:
+        run.ledger.record(event)
+    return Teacher(whitenings, weights, questions.layer)

@@ -1,0 +1,535 @@
+"""One run from a private table to a twin that may be shared: the story, from top to bottom.
+
+Eight functions, in the order in which they run: `read`, `plan`, `count`, `train`, `teach`,
+`sample`, `share`, `judge`. One `Run` is passed along, and each function fills what the next ones
+need. The plan comes before the counts, because these need its noise. Only `count`, `train` and
+`teach` look at private records; what they release goes through the ledger first.
+
+`twinset.run.generate` has the doors through which the command line, Python and `evaluation/` come
+in. What can be refused is refused before anything slow begins.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from twinset.config import PrivacyConfig, RunConfig
+from twinset.config.plan import make_plan, settled, sized, without_noise
+from twinset.errors import InputError
+from twinset.models.base_model import (
+    check_base,
+    context_length,
+    load_base,
+    special_token_strings,
+)
+from twinset.models.device import check_device, give_memory_back
+from twinset.models.nf4 import check_method
+from twinset.policies import MechanismParams
+from twinset.detectors import detector_named
+from twinset.detectors.masking import Masked
+from twinset.privacy.accounting.accountant import epsilon
+from twinset.privacy.mechanism.randomness import Randomness, poisson_batches
+from twinset.privacy.statement.ledger import OWNER_UNIT
+from twinset.progress import Progress
+from twinset.release.publish import publish
+from twinset.release.verify import verify
+from twinset.run.plan import (
+    Workload,
+    plan_time,
+    say_duration,
+    size_notes,
+)
+from twinset.run.releases import (
+    choose_template,
+    chooses_prompt,
+    count_labels,
+    count_tokens,
+    find_candidates,
+    fit_teacher,
+    length_bins,
+    longest_text,
+    open_ledger,
+    propose_prompts,
+    teacher_event,
+)
+from twinset.run.request import Result, Run, Source
+from twinset.run.run_folder import (
+    draw_held_out,
+    held_out_line,
+    kept_rows,
+    read_settings,
+    sampling_command,
+)
+from twinset.sampling.allocation import (
+    RowsRequest,
+    explicit,
+    proportional,
+    usual_rows,
+    values_without_rows,
+)
+from twinset.sampling.decoding import attention_span
+from twinset.sampling.naive_bayes import NaiveBayes
+from twinset.sampling.rows import open_row_groups
+from twinset.sampling.text_lengths import TextLengths
+from twinset.sampling.twin_model import TwinModel
+from twinset.sampling.untilted_rows import tilt_towards
+from twinset.table.read import read_frame
+from twinset.table.arrow_columns import Picked
+from twinset.table.records import Records, check_reserved, records_from_frame
+from twinset.table.schema import Combination, Schema
+from twinset.table.templates import Template, load_template, written_template
+from twinset.table.tokenization import (
+    TokenisedRecords,
+    longest_prompt,
+    prompt_tokens,
+    text_budget,
+    times_english,
+    tokenise,
+)
+from twinset.training.clipped_sum import WrongPrompts
+from twinset.training.loop import NothingKept, StepContext, run_training
+from twinset.training.record_weights import text_nats
+from twinset.training.trainer import Trainer
+
+UNFINISHED = "unfinished"  # part of `internal/` while a run is being made
+HARDLY_READ = 3.2  # times the tokens a character of English; clinical notes and Polish take 2.5
+PROMPT_TOKENS = 16  # of the longest prompt, if there is no table whose labels would say
+MOST_NAMED = 5  # label values in one warning
+
+
+@contextmanager
+def timed(run: Run, name: str) -> Iterator[None]:
+    """Say how long a part of the story took, and its share of the time."""
+    began = time.monotonic()
+    yield
+    run.seconds[name] = seconds = time.monotonic() - began
+    limit = run.config.training.max_minutes
+    of = sum(run.seconds.values()) if limit is None else 60 * limit
+    whose = "the time so far" if limit is None else f"`max_minutes={limit:g}`"
+    run.progress.say(f"{name:<7}{say_duration(seconds)}, {seconds / max(of, 1e-9):.0%} of {whose}")
+
+
+# -- the story -----------------------------------------------------------------------------------
+
+
+def read(run: Run) -> None:
+    """Read and check the table, load the base model, and hold rows out; the quickest first."""
+    with timed(run, "read"):
+        source, config, progress = run.source, run.config, run.progress
+        assert source is not None
+        if source.owner is not None and config.privacy.group_size is not None:
+            raise InputError(
+                "`group_size` is of records that are protected one by one, and with `owner` all of "
+                "an owner are one; leave one of them out"
+            )
+        usual = PrivacyConfig().max_records_per_owner
+        if source.owner is None and config.privacy.max_records_per_owner != usual:
+            raise InputError(
+                "`max_records_per_owner` does nothing without `owner`; name the column"
+            )
+        check_method(config.training)
+        check_device(config.speed.device, config.speed.processes)
+        private = run.folder.internal if run.folder else run.tokens_folder
+        frame, records, run.notes = read_source(source, progress, private)
+        run.template = template_of(source, records.schema)
+        run.counts = explicit(records.schema, run.rows or RowsRequest())
+        check_base(config.training.base_model)
+        run.base = load_base(
+            config.training.base_model, device=config.speed.device, say=progress.say
+        )
+        check_reserved(records, frame, special_token_strings(run.base.tokenizer), source.name)
+        if run.folder and run.folder.is_resumed:
+            held = kept_rows(run.folder.internal)
+        else:
+            units = len(records.units(config))
+            held = records.rows_of(draw_held_out(units, source.hold_out))
+        run.records, run.held_out = records.split(held)
+        if run.held_out is not None:
+            progress.say(held_out_line(len(run.held_out)))
+
+
+def plan(run: Run) -> None:
+    """Decide steps, noise and the time for rows, from public facts alone; spend nothing.
+
+    A run that is resumed goes on as it was begun.
+    """
+    with timed(run, "plan"):
+        config, progress = run.config, run.progress
+        known = read_settings(run.folder.internal) if run.folder and run.folder.is_resumed else None
+        begun = (known["plan"]["steps"], known["plan"]["batch_size"]) if known else None
+        if run.source is not None:
+            units = len(run.records.units(config))
+            run.config = config = settled(config, units, begun[0] if begun else None)
+        make_run_plan(run, sized(config, *begun) if begun and config.training.is_timed else config)
+        if run.source is None:
+            return
+        if run.source.prompt is None:
+            schema, longest = run.records.schema, config.training.max_tokens
+            if chooses_prompt(run.plan, config):
+                run.candidates = find_candidates(schema, run.template, run.base, longest)
+            line = propose_prompts(schema, run.template)
+            if run.candidates:
+                line = (
+                    f"the prompt will be that of {len(run.candidates)} behind which words are most "
+                    f'as they are counted, such as "{run.candidates[1].pattern}"; `prompt` names '
+                    "one instead"
+                )
+            if line and not begun:  # a resumed run has chosen already
+                progress.say(line)
+        about = list(size_notes(run.plan, config.training.batch_size))
+        more = times_english(run.records.texts, run.base.tokenizer)
+        if more > HARDLY_READ:  # computed from private texts, and told to their owner alone
+            about.append(
+                f"the base model takes {more:.0f} times as many tokens for a character of these "
+                "texts as for English: it has hardly read their language, and the twin will not "
+                "read well; choose another `base_model`"
+            )
+        for note in about:
+            progress.say(note)
+        run.notes = (*run.notes, *about)
+        if known is not None:
+            run.rows_seconds = known.get("rows", {}).get("seconds")
+        else:
+            timed_plan = plan_time(run.plan, config, run.base, find_workload(run), progress)
+            run.plan, run.phases = timed_plan.plan, timed_plan.phases
+            run.rows_seconds = timed_plan.rows_seconds if run.rows is not None else None
+
+
+def count(run: Run) -> None:
+    """Open the ledger, turn records into tokens, and count labels, tokens and lengths with noise.
+
+    A run that is resumed has counted already. A prompt that nobody named is chosen by the counts.
+    """
+    with timed(run, "count"):
+        config, progress = run.config, run.progress
+        for warning in run.plan.warnings:
+            progress.warn(warning)
+        run.resumed = resumed = run.checkpoints.resume_state() if run.checkpoints else None
+        if resumed and resumed.template:
+            run.template = resumed.template  # it was chosen before
+        seed = config.privacy.insecure_noise_seed
+        run.randomness = Randomness.from_os() if seed is None else Randomness.for_tests(seed)
+        run.ledger = resumed.ledger if resumed else open_ledger(run)
+        run.units = run.records.units(config)
+        run.tokens = tokenise_texts(run, "texts", masked=config.policy.redact_only)
+        if resumed:
+            run.label_counts, run.marginals = resumed.counts, resumed.marginals
+            return
+        run.label_counts = count_labels(run)
+        if config.privacy.marginal_share:
+            base = build_twin_model(run, run.base.model)
+            run.marginals = count_tokens(run, base)
+            if run.candidates:
+                run.template = choose_template(run, base, run.marginals)
+                run.tokens = run.tokens.behind(find_prompts(run))
+
+
+def train(run: Run) -> None:
+    """Train in private steps, phase by phase; the last phase is the one whose steps spend ε."""
+    with timed(run, "train"):
+        config, progress, full = run.config, run.progress, run.plan
+        shapes = []  # of physical batches, from public facts alone, in which the model is checked
+        if full.target_epsilon is not None and full.steps:
+            wrong = WrongPrompts.from_plan(full, config.training)
+            every = wrong.shapes(run.tokens, config.speed, full.batch_size)
+            most = 1 if run.owned is None else config.privacy.max_records_per_owner
+            shapes = every.all(run.tokens.padded_lengths(longest_text(run)), most)
+        run.trainer = trainer = Trainer(run.base, config, shapes, progress)
+        kinds = full.policy_class.phases()
+        start = run.resumed.phase if run.resumed else 0
+        for phase, kind in list(enumerate(kinds))[start:]:
+            is_last = phase == len(kinds) - 1
+            if len(kinds) > 1:
+                progress.say(f"phase {phase + 1} of {len(kinds)}: {kind.reads}")
+            tokens = tokenise_texts(run, "masked", masked=True) if kind.reads_masked else run.tokens
+            plan = full if kind.adds_noise else without_noise(full)
+            state = run.resumed.state if run.resumed and phase == start else None
+            left = plan.steps - (int(state["done"]) if state else 0)
+            batches = (
+                list(poisson_batches(plan.records, plan.sample_rate, left, run.randomness))
+                if left
+                else []
+            )
+            weights = weigh_records(run, batches) if is_last else None
+            policy = kind(
+                MechanismParams(
+                    plan.noise_multiplier,
+                    config.privacy.max_grad_norm,
+                    plan.sample_rate,
+                    run.randomness,
+                    config.policy,
+                    plan.least_share,
+                    weights,
+                )
+            )
+            if is_last and run.checkpoints:
+                run.checkpoints.count_lost(policy.event, teacher_event(run), run.ledger.record)
+            context = StepContext(
+                records=tokens,
+                plan=plan,
+                policy=policy,
+                # without noise nothing is clipped
+                max_grad_norm=config.privacy.max_grad_norm if plan.noise_multiplier else math.inf,
+                record_event=run.ledger.record,
+                training=config.training,
+                speed=config.speed,
+                observe=partial(progress.step, plan=plan),
+                records_of=partial(run.units.draw, stream=run.randomness.sampling),
+                resume_state=state,
+                checkpoints=run.checkpoints.callback(
+                    phase, run.ledger, run.label_counts, run.marginals, run.template
+                )
+                if run.checkpoints
+                else NothingKept(),
+                group=run.group,
+            )
+            run_training(trainer, batches, context)
+        if policy.mean_noise:
+            progress.noise(dict(zip(trainer.trained, policy.mean_noise, strict=True)))
+        if policy.nominal:
+            nominal = epsilon([*full.releases, *policy.nominal], full.target_delta)
+            progress.warn(f"nominal ε, by the paper's own accounting and no theorem: {nominal:.2f}")
+
+
+def teach(run: Run) -> None:
+    """Make the writer of rows: with the tilt that counts ask for, and a private teacher."""
+    with timed(run, "teach"):
+        if run.candidates:  # of what is released, nothing is shown before it is kept
+            pattern = run.template.pattern
+            run.progress.say(f'the prompt was "{pattern}", nearest to the words that were counted')
+        run.model = model = build_twin_model(run, run.trainer.finished())
+        give_memory_back(model.model.device)  # what a step needed is more than rows do
+        if run.marginals is not None:
+            model.lengths = TextLengths.of(length_bins(run), run.marginals)
+            tilt_towards(model, run.marginals, run.progress)
+        if run.config.privacy.teacher_share:
+            if run.resumed and run.resumed.teacher:
+                model.teacher = model.read_teacher(run.resumed.teacher)
+            else:
+                model.teacher = fit_teacher(run, model)
+                if run.checkpoints:
+                    run.checkpoints.keep_teacher(model.teacher.save, run.ledger)
+            if run.marginals is not None:
+                model.words = NaiveBayes.of(run.marginals)
+
+
+def sample(run: Run) -> None:
+    """Write rows: as many as were asked for, or until there are enough or their time is up."""
+    with timed(run, "sample"):
+        assert run.folder is not None and run.rows is not None
+        model, sampling, clock = run.model, run.config.sampling, run.rows_seconds
+        counts = run.counts or share_out_rows(model, run.rows, run.progress)
+        folder = run.folder.internal / UNFINISHED / "rows"
+        groups = open_row_groups(folder, sampling, counts, model.model.device)
+        run.frame = model.sample(
+            counts,
+            sampling,
+            run.progress,
+            groups,
+            saved=run.folder.model,
+            # The clock starts here. It does not follow from how long the private part took.
+            deadline=None if clock is None else time.monotonic() + clock,
+            processes=run.config.speed.processes,
+        )
+        run.redrawn = groups.redrawn()
+        if (written := len(run.frame)) < (wanted := sum(counts.values())):
+            run.progress.say(
+                f"the time for rows is up: there are {written:,} of {wanted:,}, in the same "
+                f"proportions; {sampling_command(run.folder.final)} writes more later"
+            )
+
+
+def share(run: Run) -> None:
+    """Write the twin with its card and ledger into `share/`, and beside `output` if it is given."""
+    with timed(run, "share"):
+        assert run.folder is not None and run.source is not None
+        paths = run.paths
+        run.twin = run.model.share(
+            run.frame,
+            run.folder.share,
+            run.config.sampling,
+            paths.twin_format(run.source.name),
+            paths.guard_formulas,
+            run.redrawn,
+        )
+        if paths.output is not None:
+            publish(run.folder.share, paths.output, paths.overwrite)
+
+
+def judge(run: Run) -> Result:
+    """Say what was made and what holds of it; a twin is checked as its receiver would check it.
+
+    `twinset evaluate` measures how good it is, by the rows held out in `internal/`.
+    """
+    assert run.folder is not None
+    claim, root = run.model.guarantee, run.folder.root
+    if run.twin is None:
+        return Result(claim, root)
+    with timed(run, "judge"):
+        found = verify(root)
+    return Result(claim, root, run.paths.output or root / "share" / run.twin.name, found.rows)
+
+
+# -- what several parts of the story need --------------------------------------------------------
+
+
+def read_source(
+    source: Source, progress: Progress, folder: Path | None = None, reserved: Sequence[str] = ()
+) -> tuple[pd.DataFrame, Records, tuple[str, ...]]:
+    """Return the private table, its records, and the notes about it that `progress` is notified of.
+
+    Args:
+        source: of the table.
+        progress: is notified of the notes.
+        folder: private to its owner: a large table is kept there, without a name. None: nothing is
+            written, and the table is in memory.
+        reserved: special tokens that no text or label may contain, where they are known.
+
+    Raises:
+        InputError: the table cannot be used.
+    """
+    frame = source.data
+    if not isinstance(frame, pd.DataFrame):
+        frame = read_frame(frame, source.split, folder, source.layout)
+    records, notes = records_from_frame(
+        frame,
+        source.text,
+        source.attributes,
+        source=source.name,
+        drop_empty=source.drop_empty,
+        reserved=reserved,
+        owner=source.owner,
+        rules=replace(source.labels, prompt=written_template(source.prompt)),
+        strict=source.strict,
+        folder=folder,
+    )
+    for note in notes:
+        progress.say(note)
+    return frame, records, tuple(notes)
+
+
+def template_of(source: Source, schema: Schema) -> Template:
+    """Return the prompt template that was asked for, checked against the table's schema."""
+    if isinstance(source.prompt, Template):
+        return source.prompt
+    return load_template(source.prompt, schema)
+
+
+def make_run_plan(run: Run, config: RunConfig) -> None:
+    """Make the plan's numbers, and refuse what the policy cannot work with."""
+    prompts, policy = find_prompts(run), config.policy.policy_class
+    text_budget(prompts, attention_span(run.base.model), config.training.max_tokens)
+    run.plan = make_plan(len(run.records.units(config)), config)
+    policy.check(config.policy, by_owner=run.records.owners is not None)
+    if policy.masks(config.policy):
+        detector_named(config.policy.detector)
+    if config.privacy.target_epsilon is not None:
+        run.scale = policy.weight_scale(config.policy, run.base)
+
+
+def find_prompts(run: Run) -> dict[Combination, list[int]]:
+    """Return the token ids of every label combination's prompt."""
+    return prompt_tokens(run.template, run.records.schema.combinations, run.base.tokenizer)
+
+
+def find_workload(run: Run) -> Workload:
+    """Return all that a plan's time may depend on beside options, N and base model."""
+    combinations, tokenizer = run.records.schema.combinations, run.base.tokenizer
+    templates = run.candidates or (run.template,)
+    longest = max(longest_prompt(each, combinations, tokenizer) for each in templates)
+    most = 1 if run.owned is None else run.config.privacy.max_records_per_owner
+    rows, exact = 0, True
+    if run.rows is not None:
+        asked = sum(run.counts.values()) if run.counts else run.rows.rows
+        # of an owner half of the records are supposed that there may be
+        rows, exact = asked or usual_rows(round(run.plan.records * (1 + most) / 2)), bool(asked)
+    return Workload(longest, rows, exact, most, len(run.candidates))
+
+
+def tokenise_texts(run: Run, name: str, masked: bool) -> TokenisedRecords:
+    """Return the records' texts as tokens, as they are or as the detector leaves them.
+
+    Args:
+        run: with a tokens folder, where there are several processes or a run folder.
+        name: of the folder in it.
+        masked: whether the detector's spans are masked.
+    """
+    folder, texts = None, run.records.texts
+    if run.tokens_folder is not None:
+        folder = run.tokens_folder / name
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if masked:
+        detector = detector_named(run.config.policy.detector)
+        texts = Masked(texts, detector, partial(run.progress.count, "texts masked"))
+    records, longest = replace(run.records, texts=texts), run.config.training.max_tokens
+    span = context_length(run.base.model)
+    tokens = tokenise(records, run.template, run.base.tokenizer, span, longest, folder)
+    if tokens.truncated:
+        run.progress.say(f"{tokens.truncated} texts are cut at the longest length (`max_tokens`)")
+    return tokens
+
+
+def weigh_records(run: Run, batches: list[np.ndarray]) -> Tensor | None:
+    """Return privacy weights where the policy has them. Kept in memory only, and shown to nobody.
+
+    The model still is the base model: adapters begin as nothing.
+    """
+    policy, tokens = run.plan.policy_class, run.tokens
+    if policy.weighs and run.plan.target_epsilon is None:
+        return torch.ones(len(tokens), dtype=torch.float64)
+    drawn = np.unique(np.concatenate(batches)).tolist() if batches else []
+
+    def nats(places: Sequence[int]) -> Tensor:
+        """Numbers of records → (n,) nats a token of their texts."""
+        report = partial(run.progress.count, "texts weighed")
+        texts = Picked(tokens.texts, places)
+        return text_nats(run.trainer.model, run.base.tokenizer, texts, report)
+
+    # the ledger's scale: what is stated is what is used
+    return policy.privacy_weights(len(tokens), drawn, nats, run.ledger.weight_scale)
+
+
+def build_twin_model(run: Run, model: Any) -> TwinModel:
+    """Return what writes rows with a model, trained or not, in shares as counted."""
+    base = run.base
+    return TwinModel(
+        model,
+        base.tokenizer,
+        run.records.schema,
+        run.template,
+        run.label_counts,
+        longest_text(run),
+        run.ledger,
+        base.origin,
+        base_name=base.public_name,
+    )
+
+
+def share_out_rows(
+    model: TwinModel, asked: RowsRequest, progress: Progress
+) -> dict[Combination, int]:
+    """Return the rows of each label combination, in proportion to noisy counts of records."""
+    records = model.ledger.records
+    if model.ledger.unit == OWNER_UNIT:  # as many as were counted, with noise
+        records = max(1, round(sum(model.label_counts.values())))
+    rows = asked.rows or usual_rows(records)
+    counts = proportional(model.label_counts, rows)
+    if without := list(values_without_rows(model.schema, counts)):
+        progress.warn(
+            f"no row has {', '.join(without[:MOST_NAMED])}{', …' * (len(without) > MOST_NAMED)}: "
+            f"by noisy counts, too few records for one of {rows:,} rows; `rows_per_label` asks for "
+            "some all the same"
+        )
+    return counts
