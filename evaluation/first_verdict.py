@@ -29,8 +29,8 @@ from evaluation.utility.classifiers import make_classifiers
 from evaluation.utility.usefulness import Usefulness
 from twinset.models.device import AUTO
 from twinset.progress import Progress
-from twinset.run.hold_out import HELD_OUT
 from twinset.run.request import Source
+from twinset.run.run_folder import HELD_OUT
 from twinset.sampling.twin_model import TwinModel
 from twinset.table.read import STDIN, UNNAMED
 from twinset.table.records import Records

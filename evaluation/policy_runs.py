@@ -25,9 +25,9 @@ from twinset.models.precision import frozen_dtype, fuse
 from twinset.models.threads import on_free_cores
 from twinset.policies import policy_names
 from twinset.progress import Progress
-from twinset.run.finetune import finetune
-from twinset.run.prepare import prepare, read_source, template_of
+from twinset.run.generate import finetune, prepare
 from twinset.run.request import Source
+from twinset.run.story import read_source, template_of
 from twinset.sampling.allocation import proportional
 from twinset.sampling.row_shards import draw_groups
 from twinset.sampling.sampler import RowGroups, Sampler

@@ -29,10 +29,9 @@ from twinset.progress import Silent
 from twinset.release.publish import beside
 from twinset.release.run_format import LEDGER, check_file_format, check_format
 from twinset.release.share import PRIVACY
-from twinset.run.hold_out import HELD_OUT, kept_rows
-from twinset.run.prepare import read_source
 from twinset.run.request import Source
-from twinset.run.run_folder import SETTINGS
+from twinset.run.run_folder import HELD_OUT, SETTINGS, kept_rows
+from twinset.run.story import read_source
 from twinset.sampling.twin_model import DESCRIPTION, twin_frame
 from twinset.table.columns import choose_columns
 from twinset.table.labels import LabelRules, label_cells

@@ -9,8 +9,8 @@ import pytest
 from tests.helpers.refusals import SECRET, refusal
 from tests.table.messy_tables import HEADER, READ, REFUSED, TEXTS, Messy, cells, jsonl, lines
 from twinset.progress import Silent
-from twinset.run.prepare import read_source
 from twinset.run.request import Source
+from twinset.run.story import read_source
 from twinset.table.read import read_frame
 
 MENDED = re.compile(r"read |removed |leaving out \d|joining ")

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from twinset.config import RunConfig
 from twinset.bounds import check_number
+from twinset.config import RunConfig
 from twinset.config.run_config import HOLD_OUT
 from twinset.errors import InputError
 from twinset.progress import Progress, Silent
-from twinset.table.read import FORMATS, format_of
 from twinset.table.labels import LabelRules
-from twinset.table.read import STDIN
+from twinset.table.read import FORMATS, STDIN, format_of
 from twinset.table.templates import Template
 from twinset.table.text_files import Layout
 

@@ -11,11 +11,13 @@ in. What can be refused is refused before anything slow begins.
 
 from __future__ import annotations
 
+import json
 import math
+import shutil
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,9 +27,12 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from twinset.config import PrivacyConfig, RunConfig
+from twinset.config import PrivacyConfig, RunConfig, SamplingConfig
 from twinset.config.plan import make_plan, settled, sized, without_noise
-from twinset.errors import InputError
+from twinset.detectors import detector_named
+from twinset.detectors.masking import Masked
+from twinset.errors import DAMAGED, InputError
+from twinset.files.atomic import write_json
 from twinset.models.base_model import (
     check_base,
     context_length,
@@ -37,8 +42,6 @@ from twinset.models.base_model import (
 from twinset.models.device import check_device, give_memory_back
 from twinset.models.nf4 import check_method
 from twinset.policies import MechanismParams
-from twinset.detectors import detector_named
-from twinset.detectors.masking import Masked
 from twinset.privacy.accounting.accountant import epsilon
 from twinset.privacy.mechanism.randomness import Randomness, poisson_batches
 from twinset.privacy.statement.ledger import OWNER_UNIT
@@ -70,7 +73,6 @@ from twinset.run.run_folder import (
     held_out_line,
     kept_rows,
     read_settings,
-    sampling_command,
 )
 from twinset.sampling.allocation import (
     RowsRequest,
@@ -81,12 +83,13 @@ from twinset.sampling.allocation import (
 )
 from twinset.sampling.decoding import attention_span
 from twinset.sampling.naive_bayes import NaiveBayes
-from twinset.sampling.rows import open_row_groups
+from twinset.sampling.row_shards import groups_of, number_of_groups
+from twinset.sampling.sampler import RowGroups
 from twinset.sampling.text_lengths import TextLengths
 from twinset.sampling.twin_model import TwinModel
 from twinset.sampling.untilted_rows import tilt_towards
-from twinset.table.read import read_frame
 from twinset.table.arrow_columns import Picked
+from twinset.table.read import read_frame
 from twinset.table.records import Records, check_reserved, records_from_frame
 from twinset.table.schema import Combination, Schema
 from twinset.table.templates import Template, load_template, written_template
@@ -329,26 +332,12 @@ def sample(run: Run) -> None:
     """Write rows: as many as were asked for, or until there are enough or their time is up."""
     with timed(run, "sample"):
         assert run.folder is not None and run.rows is not None
-        model, sampling, clock = run.model, run.config.sampling, run.rows_seconds
+        model, sampling = run.model, run.config.sampling
         counts = run.counts or share_out_rows(model, run.rows, run.progress)
         folder = run.folder.internal / UNFINISHED / "rows"
-        groups = open_row_groups(folder, sampling, counts, model.model.device)
-        run.frame = model.sample(
-            counts,
-            sampling,
-            run.progress,
-            groups,
-            saved=run.folder.model,
-            # The clock starts here. It does not follow from how long the private part took.
-            deadline=None if clock is None else time.monotonic() + clock,
-            processes=run.config.speed.processes,
-        )
-        run.redrawn = groups.redrawn()
-        if (written := len(run.frame)) < (wanted := sum(counts.values())):
-            run.progress.say(
-                f"the time for rows is up: there are {written:,} of {wanted:,}, in the same "
-                f"proportions; {sampling_command(run.folder.final)} writes more later"
-            )
+        groups = open_row_groups(folder, sampling, counts)
+        run.frame = model.sample(counts, sampling, run.progress, groups)
+        run.redrawn = groups.redrawn(len(list(groups_of(counts))))
 
 
 def share(run: Run) -> None:
@@ -515,6 +504,25 @@ def build_twin_model(run: Run, model: Any) -> TwinModel:
         base.origin,
         base_name=base.public_name,
     )
+
+
+def open_row_groups(
+    folder: Path, sampling: SamplingConfig, counts: Mapping[Combination, int]
+) -> RowGroups:
+    """Return the rows that were drawn before; those drawn with other settings are removed."""
+    drawn_with = {
+        "sampling": {k: v for k, v in asdict(sampling).items() if k != "batch_size"},
+        "counts": [[list(combination), rows] for combination, rows in counts.items()],
+        "groups": number_of_groups(sum(counts.values())),
+    }
+    path = folder / "drawn-with.json"
+    with suppress(*DAMAGED):
+        if json.loads(path.read_text("utf-8")) == json.loads(json.dumps(drawn_with)):
+            return RowGroups(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    write_json(path, drawn_with)
+    return RowGroups(folder)
 
 
 def share_out_rows(

@@ -113,7 +113,7 @@ class TwinModel:
         counts: Mapping[Combination, int],
         sampling: SamplingConfig,
         progress: Progress | None = None,
-        kept: RowGroups | None = None, saved=None, deadline=None, processes=1,
+        kept: RowGroups | None = None,
     ) -> pd.DataFrame:
         """Return a twin with exactly `counts[c]` rows of each combination c, shuffled.
 
