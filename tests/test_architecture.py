@@ -40,6 +40,7 @@ ROOMS = {
         accounting
     """,
     "evaluation": """
+        bench
         commands papers from_python
         demo first_verdict
         report evaluate

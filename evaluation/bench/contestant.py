@@ -1,0 +1,219 @@
+"""What is measured, one process each: `python contestant.py TASK '{"option": …}'` prints JSON.
+
+It imports twinset through its public interface alone, so it also runs against another checkout. It
+is started by path, and so must not import anything of `evaluation`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from statistics import median
+from typing import Any
+
+WORDS = "the film was long and the plot had little to say but we liked how it ended".split()
+
+
+def make_texts(count: int, words: int) -> list[str]:
+    """Return made-up texts of about as many words each. Speed does not depend on what they say."""
+    return [
+        " ".join(WORDS[(i * 7 + j * (1 + i % 5)) % len(WORDS)] for j in range(words))
+        for i in range(count)
+    ]
+
+
+def make_frame(count: int, words: int) -> Any:
+    """Return a table of made-up texts with two labels."""
+    import pandas as pd
+
+    labels = ["good" if i % 2 else "bad" for i in range(count)]
+    return pd.DataFrame({"text": make_texts(count, words), "label": labels})
+
+
+def step_of_twinset(
+    base_model: str, batch: int, tokens: int, steps: int, epsilon: float | None = 8.0, **more: Any
+) -> dict[str, Any]:
+    """Train with `Twinset`; return records a second, from the times that progress reports."""
+    from twinset import Twinset
+    from twinset.progress import Progress
+
+    seen: list[tuple[float, int]] = []
+
+    class Watch(Progress):
+        """Keeps when each step ended, and how many records it had."""
+
+        def step(self, report: Any, plan: Any) -> None:
+            seen.append((report.seconds, report.records))
+
+    options = {"marginal_share": 0.0, "teacher_share": 0.0, "mismatch_weight": 0.0}
+    twinset = Twinset(
+        base_model,
+        progress=Watch(),
+        epsilon=epsilon,
+        steps=steps,
+        batch_size=batch,
+        max_tokens=tokens,
+        max_minutes=None,
+        **(options | more),
+    )
+    twinset.fit(make_frame(batch * 8, 2 * tokens), "text", ["label"])
+    # The first step warms up. A Poisson batch has a size of its own, so records are counted.
+    seconds = seen[-1][0] - seen[0][0]
+    records = sum(count for _, count in seen[1:])
+    return {"rate": records / seconds, "unit": "records/s"}
+
+
+def load_model(base_model: str, method: str) -> tuple[Any, Any]:
+    """Return the base as transformers loads it, with adapters if asked for, and its tokenizer."""
+    from twinset.models.base_model import load_base
+
+    base = load_base(base_model)
+    model = base.model.float()
+    if method == "lora":
+        from peft import LoraConfig, get_peft_model
+
+        model = get_peft_model(model, LoraConfig(r=8, target_modules="all-linear"))
+    else:
+        model.requires_grad_(True)
+    return model.train(), base.tokenizer
+
+
+def encode_texts(tokenizer: Any, count: int, tokens: int) -> Any:
+    """Return ids (count, tokens) of made-up texts."""
+    import torch
+
+    texts = make_texts(count, 2 * tokens)
+    rows = [tokenizer.encode(text, add_special_tokens=False)[:tokens] for text in texts]
+    return torch.tensor(rows)
+
+
+def time_steps(step: Any, batch: int, steps: int) -> dict[str, Any]:
+    """Return records a second over the median of some steps, after one that warms up."""
+    step()
+    taken = []
+    for _ in range(steps):
+        began = time.perf_counter()
+        step()
+        taken.append(time.perf_counter() - began)
+    return {"rate": batch / median(taken), "unit": "records/s"}
+
+
+def step_of_transformers(
+    base_model: str, batch: int, tokens: int, steps: int, method: str = "lora"
+) -> dict[str, Any]:
+    """Train without privacy: what a step costs when nothing is clipped."""
+    import torch
+
+    model, tokenizer = load_model(base_model, method)
+    ids = encode_texts(tokenizer, batch, tokens)
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad])
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        model(input_ids=ids, labels=ids).loss.backward()
+        optimizer.step()
+
+    return time_steps(step, batch, steps)
+
+
+def step_of_opacus(
+    base_model: str, batch: int, tokens: int, steps: int, method: str = "lora"
+) -> dict[str, Any]:
+    """Train with Opacus' per-sample gradients (`GradSampleModule` and `DPOptimizer`)."""
+    import torch
+    from opacus.grad_sample import GradSampleModule
+    from opacus.optimizers import DPOptimizer
+    from torch.nn.functional import cross_entropy
+
+    model, tokenizer = load_model(base_model, method)
+    ids = encode_texts(tokenizer, batch, tokens)
+    wrapped = GradSampleModule(model, strict=False, loss_reduction="sum")
+    inner = torch.optim.AdamW([p for p in wrapped.parameters() if p.requires_grad])
+    optimizer = DPOptimizer(
+        inner, noise_multiplier=1.0, max_grad_norm=0.1, expected_batch_size=batch
+    )
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        logits = wrapped(input_ids=ids).logits[:, :-1]  # (B, S - 1, V)
+        losses = cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
+        losses.view(batch, -1).mean(1).sum().backward()
+        optimizer.step()
+
+    return time_steps(step, batch, steps) | {"note": "rows clipped apart"}
+
+
+def rows_of_twinset(
+    base_model: str, rows: int, tokens: int, words: bool = True, **more: Any
+) -> dict[str, Any]:
+    """Write rows with `Twinset`, by default tilted towards released words and with no teacher."""
+    from twinset import Twinset
+
+    twinset = Twinset(
+        base_model,
+        epsilon=8.0,
+        steps=0,
+        teacher_share=0.0,
+        marginal_share=0.5 if words else 0.0,
+        max_tokens=tokens,
+        max_new_tokens=tokens,
+        max_minutes=None,
+        **more,
+    )
+    twinset.fit(make_frame(400, 2 * tokens), "text", ["label"])
+    twinset.sample(8)  # reads weights, packs matrices
+    began = time.perf_counter()
+    twin = twinset.sample(rows, seed=1)
+    seconds = time.perf_counter() - began
+    lengths = [len(ids) for ids in twinset.model.tokenizer(twin["text"].tolist())["input_ids"]]
+    note = f"{sum(lengths) / len(lengths):.0f} tokens a row"
+    return {"rate": sum(lengths) / seconds, "unit": "tokens/s", "note": note}
+
+
+def rows_of_generate(base_model: str, rows: int, tokens: int, batch: int = 64) -> dict[str, Any]:
+    """Write rows with `generate` of transformers, nucleus sampling, batches of one length."""
+    import torch
+
+    from twinset.models.base_model import load_base
+
+    base = load_base(base_model)
+    model = base.model.float().eval()
+    prompt = torch.tensor([base.tokenizer.encode("Write a good text:", add_special_tokens=False)])
+
+    def write(count: int) -> int:
+        ids = model.generate(
+            prompt.expand(count, -1),
+            attention_mask=torch.ones(count, prompt.shape[1], dtype=torch.long),
+            do_sample=True,
+            top_p=0.95,
+            max_new_tokens=tokens,
+            pad_token_id=base.tokenizer.eos_token_id,
+        )[:, prompt.shape[1] :]
+        return int((ids != base.tokenizer.eos_token_id).sum())
+
+    write(4)
+    began = time.perf_counter()
+    written = sum(write(min(batch, rows - done)) for done in range(0, rows, batch))
+    seconds = time.perf_counter() - began
+    return {"rate": written / seconds, "unit": "tokens/s", "note": "no tilt, no label filter"}
+
+
+def matrix_products(batch: int = 64, width: int = 576, inner: int = 1536) -> dict[str, Any]:
+    """Return the GFLOP/s of the product that decoding spends most time in, in float32."""
+    import torch
+
+    a, b = torch.randn(batch, width), torch.randn(width, inner)
+    for _ in range(20):
+        a @ b
+    taken = []
+    for _ in range(200):
+        began = time.perf_counter()
+        a @ b
+        taken.append(time.perf_counter() - began)
+    return {"rate": 2e-9 * batch * width * inner / median(taken), "unit": "GFLOP/s"}
+
+
+if __name__ == "__main__":
+    task, options = globals()[sys.argv[1]], json.loads(sys.argv[2])
+    sys.stdout.write(json.dumps(task(**options)) + "\n")
