@@ -19,17 +19,16 @@ from evaluation.findings import RUNS, Findings
 from evaluation.policy_runs import BASELINE_FILE, write_untrained_twin
 from evaluation.private_table import Tables, check_tables, without_overlap
 from evaluation.release import FinishedRun, Release, Twin, rows_per_label
+from evaluation.utility.classification import targets
 from evaluation.utility.classifiers import (
     CLASSIFIERS,
     Classifier,
+    SentenceEncoder,
     make_classifiers,
     make_dp_classifiers,
 )
-from evaluation.utility.dp_fitting import Budget
-from evaluation.utility.embeddings import SentenceEncoder
-from evaluation.utility.epsilon_curve import twins_by_epsilon
-from evaluation.utility.train_and_test import targets
-from evaluation.utility.usefulness import Usefulness
+from evaluation.utility.dp_classifiers import Budget
+from evaluation.utility.usefulness import Usefulness, train_twins_by_epsilon
 from twinset.bounds import bounds_in, check_options, within
 from twinset.config import PrivacyConfig
 from twinset.errors import InputError
@@ -126,7 +125,7 @@ def evaluate(
     if request.sweep and run is None:
         raise InputError("`sweep_epsilon` trains as a run did; name the run with `run`")
     if "encoder" in makers:
-        makers["encoder"](0).check()
+        makers["encoder"](0).load()
     tables, notes = _tables(release, request)
     public = _public_model(run, notes, progress)
     dp_classifiers = _dp_classifiers(twin, request, embeddings, progress)
@@ -141,7 +140,7 @@ def evaluate(
     found = replace(found, curves=tuple(usefulness.curves()))
     keep(found)
     if run is not None and request.sweep:
-        twins = twins_by_epsilon(request.sweep, run, tables, twin, progress)
+        twins = train_twins_by_epsilon(request.sweep, run, tables, twin, progress)
         found = replace(found, curves=(*found.curves, *usefulness.by_epsilon(twins)))
         keep(found)
     encoder = embeddings if request.embedded else None

@@ -15,11 +15,9 @@ import numpy as np
 
 from evaluation.fidelity import fidelity
 from evaluation.findings import Measured
-from evaluation.leakage.membership import model_attacks
-from evaluation.leakage.overlap import overlap
-from evaluation.leakage.roc import separation
-from evaluation.leakage.shift import sides
-from evaluation.leakage.text_membership import text_attacks
+from evaluation.leakage.copies import overlap
+from evaluation.leakage.membership import model_attacks, text_attacks
+from evaluation.leakage.roc import draw_sides, separation
 from evaluation.private_table import FEW_ROWS, REAL, TWIN, Tables
 from evaluation.release import Release, records_to_frame, split_held_out, take_records
 from evaluation.report.groups import COMMONEST
@@ -129,7 +127,7 @@ def useful_beside_guessing(accuracies: Sequence[Measured]) -> Verdict:
 def _attacked(
     model: TwinModel, twin: Sequence[str], trained: Records, held: Records, progress: Progress
 ) -> list[Measured]:
-    tried = sides(trained, held, ATTACKED, 0)
+    tried = draw_sides(trained, held, ATTACKED, 0)
     attacks, _ = model_attacks(model, None, tried.members, tried.non_members, progress)
     attacks += text_attacks(twin, tried.members.texts, tried.non_members.texts, None, progress)
     shared = overlap(twin, trained.texts, held.texts, None, seed=0, progress=progress)

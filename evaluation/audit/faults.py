@@ -1,49 +1,42 @@
 """Steps and releases that are broken on purpose. An audit that does not catch them proves nothing.
 
-Each is a mistake that has been made in earnest, by others or by us.
+Each is a mistake that has been made in earnest, by others or by us. A fault changes one thing of
+`Step` or of a release. The attacker knows of it, the ledger does not.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from evaluation.audit.mechanism import MAX_GRAD_NORM, Step, Target, Units
-from evaluation.audit.neighbouring_tables import Neighbours
-from evaluation.audit.releases import (
+from evaluation.audit.mechanism import (
     DESCENT,
     LONGEST,
+    MAX_GRAD_NORM,
     LabelCounts,
+    Neighbours,
     Release,
+    Step,
+    Target,
     TeacherWeights,
     TokenMarginals,
-    counted,
+    Units,
+    count_tokens,
 )
-from twinset.policies import MechanismParams, NoisePolicy
-from twinset.privacy.accounting.events import Event, GaussianRelease, SubsampledGaussian
+from twinset.privacy.accounting.events import GaussianRelease
 from twinset.privacy.clipping import ClippingEngine
 from twinset.privacy.mechanism.noise import add_gaussian_
 from twinset.privacy.mechanism.randomness import Randomness
 
 
 class TwoThirdsNoise(Step):
-    """Noise of two thirds of the stated σ."""
+    """Noise of two thirds of the stated σ. The ledger is given the stated one."""
 
-    def made(self, params: MechanismParams) -> NoisePolicy:
-        """See `Step`."""
-        return super().made(replace(params, noise_multiplier=params.noise_multiplier * 2 / 3))
-
-    def noise_std(self, units: Units) -> float:
-        """See `Step`: the attacker knows of the fault."""
-        return super().noise_std(units) * 2 / 3
-
-    def recorded(self, sample_rate: float, steps: int) -> Event:
-        """See `Step`: the ledger is given the stated σ."""
-        return SubsampledGaussian(self.attacked.noise_multiplier, sample_rate, steps)
+    drawn = 2 / 3
+    overstated = 3 / 2
 
 
 class CrossTermLeftOut(Step):
@@ -64,7 +57,7 @@ def norms_of_uses_apart(engine: ClippingEngine, units: int) -> Tensor:
 
 
 class SequencesApart(Step):
-    """Each sequence of a record clipped by itself."""
+    """Each sequence of a record clipped on its own, so that a record of two moves by 2 C."""
 
     def add(self, units: Units) -> None:
         """See `Step`."""
@@ -91,18 +84,16 @@ class RealisedBatchSize(Step):
 class OverstatedEvent(Step):
     """A ledger entry of 3/2 of the noise that was added."""
 
-    def recorded(self, sample_rate: float, steps: int) -> Event:
-        """See `Step`."""
-        return SubsampledGaussian(1.5 * self.attacked.noise_multiplier, sample_rate, steps)
+    overstated = 3 / 2
 
 
 class KnownSeed(Step):
     """Noise that whoever knows the seed can draw again and subtract."""
 
-    def made(self, params: MechanismParams) -> NoisePolicy:
+    def noise_source(self) -> Randomness:
         """See `Step`."""
-        self._theirs = Randomness.for_tests(0)
-        return super().made(replace(params, randomness=Randomness.for_tests(0)))
+        self._theirs = Randomness.for_tests(0)  # the attacker's copy of the same stream
+        return Randomness.for_tests(0)
 
     def output(self, units: Units) -> Tensor:
         """Return what the attacker is left with."""
@@ -124,10 +115,7 @@ class CountsAsOfOne(LabelCounts):
 class HalvedMarginalNoise(TokenMarginals):
     """Token marginals with half of the stated σ, which is what the ledger records."""
 
-    @property
-    def noise_multiplier(self) -> float:
-        """See `Release`."""
-        return self.sigma / 2
+    drawn = 1 / 2
 
     def output(self, present: bool) -> np.ndarray:
         """See `Release`."""
@@ -143,7 +131,7 @@ class MarginalNoiseOfWeightOne(TokenMarginals):
 
     def output(self, present: bool) -> np.ndarray:
         """See `Release`."""
-        found = counted(present, 0.0, self.randomness)[0]
+        found = count_tokens(present, 0.0, self.randomness)[0]
         counts = np.concatenate([found.counts[0].ravel(), found.lengths[0].ravel()])
         self.event = GaussianRelease(self.sigma, self.what)
         noisy = add_gaussian_(torch.from_numpy(counts), self.sigma * LONGEST, self.randomness)
@@ -151,12 +139,12 @@ class MarginalNoiseOfWeightOne(TokenMarginals):
 
 
 class NoiseOfOneStep(TeacherWeights):
-    """A teacher with σ at each step, as if the others had released nothing."""
+    """A teacher with σ at each step, as if the others had released nothing.
 
-    @property
-    def noise_multiplier(self) -> float:
-        """See `Release`: what is passed on grows by the root of the number of steps."""
-        return self.sigma / DESCENT.steps**0.5
+    What is passed on grows by the root of the number of steps.
+    """
+
+    drawn = 1 / DESCENT.steps**0.5
 
 
 RELEASE_FAULTS: dict[str, type[Release]] = {

@@ -8,19 +8,35 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from evaluation.audit.faults import FAULTS, RELEASE_FAULTS
-from evaluation.audit.lower_bound import CONFIDENCE
-from evaluation.audit.mechanism import Finding, Step, Target, audit_run, audit_step
-from evaluation.audit.neighbouring_tables import worst_case
-from evaluation.audit.releases import RELEASES, Release, audit_release
+from evaluation.audit.mechanism import (
+    CONFIDENCE,
+    RELEASES,
+    Finding,
+    Release,
+    Step,
+    Target,
+    audit_release,
+    audit_run,
+    audit_step,
+    worst_case,
+)
 from twinset.bounds import bounded, check_options
 from twinset.config import PolicyConfig
 from twinset.errors import InputError
 from twinset.models.device import AUTO, check_device
 
 
+def _ignore() -> None:
+    """Report no progress."""
+
+
 @dataclass(frozen=True)
 class MechanismAudit:
     """What to attack, and how hard.
+
+    Example:
+        `MechanismAudit(PolicyConfig("adaptive"), trials=2000).run()` attacks adaptive noise, and
+        what every run releases once.
 
     Args:
         policy: whose step, in which form, with which options.
@@ -29,9 +45,9 @@ class MechanismAudit:
         noise_multiplier: σ.
         steps: of the short run.
         sample_rate: q, of the short run.
-        trials: outputs with the target, and as many without.
+        trials: outputs with the target, and the same number without.
         delta: δ. A small one leaves few outputs beyond the threshold, and so a weak bound.
-        device: that computes the step; on a GPU its noise is another cipher's.
+        device: that computes the step. On a GPU its noise is another cipher's.
     """
 
     policy: PolicyConfig = PolicyConfig()
@@ -51,29 +67,28 @@ class MechanismAudit:
         if self.fault is not None and self.fault not in known:
             raise InputError(f"`fault={self.fault}`: is none of {', '.join(known)}")
 
-    def run(self, on_output: Callable[[], object] = lambda: None) -> list[Finding]:
+    def run(self, on_output: Callable[[], object] = _ignore) -> list[Finding]:
         """Return what was found of steps and of releases."""
         return [*self.run_steps(on_output), *self.run_releases(on_output)]
 
-    def run_steps(self, on_output: Callable[[], object] = lambda: None) -> list[Finding]:
+    def run_steps(self, on_output: Callable[[], object] = _ignore) -> list[Finding]:
         """Return what was found for one step and for a run, by the target's privacy weight."""
-        return [finding for weight in self._weights for finding in self._attack(weight, on_output)]
+        kind = FAULTS[self.fault] if self.fault in FAULTS else Step
+        findings = []
+        for weight in self._weights:
+            step = kind(worst_case(self.device), Target(self.policy, self.noise_multiplier, weight))
+            taken = self.trials, self.delta, on_output
+            try:
+                findings.append(audit_step(step, *taken))
+                findings.append(audit_run(step, self.steps, self.sample_rate, *taken))
+            finally:
+                step.engine.close()
+        return findings
 
-    def run_releases(self, on_output: Callable[[], object] = lambda: None) -> list[Finding]:
+    def run_releases(self, on_output: Callable[[], object] = _ignore) -> list[Finding]:
         """Return what was found of what a run releases once, whatever its policy."""
-        made = [kind(self.noise_multiplier) for kind in self._releases]
-        return [audit_release(one, self.trials, self.delta, on_output) for one in made]
-
-    def _attack(self, weight: float, on_output: Callable[[], object]) -> list[Finding]:
-        kind = FAULTS[self.fault] if self.fault else Step
-        step = kind(worst_case(self.device), Target(self.policy, self.noise_multiplier, weight))
-        try:
-            return [
-                audit_step(step, self.trials, self.delta, on_output),
-                audit_run(step, self.steps, self.sample_rate, self.trials, self.delta, on_output),
-            ]
-        finally:
-            step.engine.close()
+        releases = [kind(self.noise_multiplier) for kind in self._releases]
+        return [audit_release(one, self.trials, self.delta, on_output) for one in releases]
 
     @property
     def outputs(self) -> int:
@@ -82,10 +97,8 @@ class MechanismAudit:
 
     @property
     def _weights(self) -> tuple[float, ...]:
-        """The most and the least private record, and of published noise the one that halts it."""
-        if self.fault in RELEASE_FAULTS:
-            return ()
-        return self.policy.policy_class.attacked_weights
+        """The privacy weights of the records through which the policy is attacked."""
+        return () if self.fault in RELEASE_FAULTS else self.policy.policy_class.attacked_weights
 
     @property
     def _releases(self) -> list[type[Release]]:
@@ -104,27 +117,24 @@ class MechanismAudit:
 
 
 def finding_line(finding: Finding) -> str:
-    """Return one line.
+    """Return one line for the terminal.
 
     >>> finding_line(Finding("one step", 2.32, 1.6, 0.01, 20000))
     'one step: claimed epsilon 2.32, shown at least 1.60 (delta 0.01, 2 × 20,000 outputs): holds'
     """
+    theorem, guaranteed = "", finding.guaranteed
+    if guaranteed is not None and math.isinf(guaranteed):
+        theorem = "; the claim is nominal, and no theorem covers this form"
+    elif guaranteed is not None:
+        theorem = f"; the claim is nominal, a theorem covers epsilon {guaranteed:.2f}"
     return (
         f"{finding.what}: claimed epsilon {finding.claimed:.2f}, shown at least "
         f"{finding.lower_bound:.2f} (delta {finding.delta:g}, 2 × {finding.trials:,} outputs): "
         + ("holds" if finding.holds else "REFUTED")
-        + _theorem(finding.guaranteed)
+        + theorem
     )
 
 
-def _theorem(guaranteed: float | None) -> str:
-    if guaranteed is None:
-        return ""
-    if math.isinf(guaranteed):
-        return "; the claim is nominal, and no theorem covers this form"
-    return f"; the claim is nominal, a theorem covers epsilon {guaranteed:.2f}"
-
-
 def guaranteed_for_json(guaranteed: float | None) -> float | str | None:
-    """Return the ε of a theorem; "none" for infinity, which JSON does not know."""
+    """Return the ε of a theorem, or "none" for infinity, which JSON does not know."""
     return "none" if guaranteed is not None and math.isinf(guaranteed) else guaranteed

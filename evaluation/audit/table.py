@@ -15,8 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from evaluation.audit.faults import FAULTS, RELEASE_FAULTS
-from evaluation.audit.mechanism import Finding, Step, Target, audit_step
-from evaluation.audit.neighbouring_tables import worst_case
+from evaluation.audit.mechanism import Finding, Step, Target, audit_step, worst_case
 from evaluation.audit.report import MechanismAudit, guaranteed_for_json
 from evaluation.results import ResultsStore, about, markdown_table, run_as_command
 from twinset.config import PolicyConfig

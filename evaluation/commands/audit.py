@@ -175,15 +175,14 @@ def canaries(
 ) -> None:
     """Plant secrets, train with each policy, and ask for them."""
     from evaluation.commands.findings_output import check_output, show_findings, show_place
-    from evaluation.leakage.canary_audit import audit_canaries
-    from evaluation.leakage.planting import CanaryRequest, copies_of
+    from evaluation.leakage.canary_audit import CanaryRequest, audit_canaries, parse_copies
     from evaluation.policy_runs import ComparisonRequest
     from twinset.commandline.console import Console
     from twinset.files.environment import shell_line
 
     config = run_config(run_options(given), any_policy=True)
     table = ComparisonRequest(source_of(data, given), listed(policies), 1, rows, test)
-    request = CanaryRequest(table, copies_of(copies), each, digits, coins)
+    request = CanaryRequest(table, parse_copies(copies), each, digits, coins)
     check_output(output)
     with Console(quiet) as progress:
         findings = audit_canaries(request, config, output, shell_line("twinset"), progress)

@@ -23,6 +23,7 @@ from evaluation.comparison.results import (
 )
 from evaluation.leakage.canaries import COPIES, FORMATS, Canary, draw_canaries, plant
 from evaluation.leakage.exposure import Exposure, exposure
+from evaluation.leakage.membership import perplexity
 from evaluation.policy_runs import (
     ComparisonRequest,
     Data,
@@ -32,11 +33,8 @@ from evaluation.policy_runs import (
     write_untrained_twin,
 )
 from evaluation.release import Seconds, records_to_frame, take_records
-from evaluation.utility.classifiers import make_classifiers
-from evaluation.utility.embeddings import SentenceEncoder
-from evaluation.utility.heldout_loss import perplexity
-from evaluation.utility.train_and_test import accuracy as accuracy_of
-from evaluation.utility.train_and_test import label_fidelity, targets, train_on
+from evaluation.utility.classification import score_agreement, targets, train_on
+from evaluation.utility.classifiers import SentenceEncoder, make_classifiers
 from twinset.config import RunConfig
 from twinset.config.plan import with_teacher
 from twinset.errors import InputError
@@ -169,14 +167,16 @@ class PolicyTrials:
         text, target = self._data.text, self._target
         models = {c: train_on(frame, text, target, maker) for c, maker in self._makers.items()}
         return {
-            accuracy(c): accuracy_of(model, self._heldout, text, target).value
+            accuracy(c): score_agreement("accuracy", model, self._heldout, text, target).value
             for c, model in models.items()
         }
 
     def _fidelities(self, frame: pd.DataFrame) -> dict[str, float]:
         """Return how often classifiers trained on real rows agree with these rows' labels."""
         return {
-            fidelity(c): label_fidelity(frame, self._data.text, self._target, judge).value
+            fidelity(c): score_agreement(
+                "label fidelity", judge, frame, self._data.text, self._target
+            ).value
             for c, judge in self._judges.items()
         }
 

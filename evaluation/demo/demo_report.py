@@ -11,7 +11,7 @@ import pandas as pd
 
 from evaluation.demo.demos import Demo
 from evaluation.findings import Findings, Score
-from evaluation.leakage.replay import PLANTED
+from evaluation.leakage.names import PLANTED
 from evaluation.private_table import BASELINE, REAL, TWIN
 from twinset.privacy.accounting.accountant import up_decimals, up_digits
 from twinset.privacy.statement.wording import paragraphs

@@ -17,10 +17,10 @@ from evaluation.demo.demo_report import DemoReport
 from evaluation.demo.demos import REVIEWS, Demo
 from evaluation.evaluate import FILE, EvaluationRequest, evaluate
 from evaluation.findings import Findings
-from evaluation.leakage.replay import replay_planted
+from evaluation.leakage.names import replay_planted
 from evaluation.release import Release
 from evaluation.report.page import write_report
-from evaluation.utility.embeddings import SentenceEncoder
+from evaluation.utility.classifiers import SentenceEncoder
 from twinset.config import RunConfig, SpeedConfig
 from twinset.models.base_model import load_base
 from twinset.models.device import AUTO, check_device

@@ -1,4 +1,4 @@
-"""Is the twin faithful: measures of texts, labels and embeddings beside a second real sample's."""
+"""Is the twin faithful? Measures of texts, labels and embeddings beside a second real sample's."""
 
 from evaluation.fidelity.measures import fidelity
 

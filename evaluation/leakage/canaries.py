@@ -1,7 +1,10 @@
-"""Canaries: made-up records, each with a secret drawn from a known space, planted among real ones.
+"""Canaries: made-up records planted among real ones, to see what training remembers.
 
-Source: Carlini et al. 2019, "The Secret Sharer: Evaluating and Testing Unintended Memorization in
-Neural Networks". Knows nothing of models: `evaluation.leakage.exposure` asks them for the secrets.
+There are two kinds. Secrets are drawn from a known space (Carlini et al. 2019, "The Secret Sharer:
+Evaluating and Testing Unintended Memorization in Neural Networks") and are ranked among all that
+they could have been. Coins' canaries are records of their own that a coin puts in or leaves out:
+the table's own beginning of a sentence, which a twin's prompt leads to, and an end that no one
+would write (Meeus et al. 2025, "The Canary's Echo", section 4). Knows nothing of models.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,11 +24,12 @@ from twinset.table.schema import Combination, LabelValue
 
 COPIES = (1, 10)
 EACH = 5  # canaries of every number of copies
+PREFIX_WORDS, SUFFIX_TOKENS = 8, 12  # of a coin's canary
 
 
 @dataclass(frozen=True)
 class Format:
-    """A sentence with one gap a field; a secret fills them.
+    """A sentence with one gap a field. A secret fills them.
 
     Args:
         pattern: the sentence, `{}` for each gap.
@@ -71,26 +76,26 @@ class Canary:
 
 _STATED = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 _NUMBER = (tuple(f"{number:03d}" for number in range(1000)),)
-_DIGITS = tuple("0123456789")
+# A space of a thousand too, so that names and numbers can be averaged.
 _NAME = tuple(tuple(_STATED[which].split()) for which in ("first_names", "last_names"))
+MORE_FORMATS = tuple(
+    Format(sentence, _NAME if sentence.count("{}") == 2 else _NUMBER)
+    for sentence in (*_STATED["sentences"], *_STATED["more_sentences"])
+)
+"""All sentences, for audits that plant many."""
+FORMATS = MORE_FORMATS[: len(_STATED["sentences"])]
 
 
-def _formats(sentences: Sequence[str]) -> tuple[Format, ...]:
-    return tuple(Format(s, _NAME if s.count("{}") == 2 else _NUMBER) for s in sentences)
-
-
-FORMATS = _formats(_STATED["sentences"])
-MORE_FORMATS = (*FORMATS, *_formats(_STATED["more_sentences"]))  # for audits that plant more
-
-
-def numbered(digits: int) -> tuple[Format, ...]:
+def numbered_formats(digits: int) -> tuple[Format, ...]:
     """Return those sentences that hold any number, with numbers of so many digits.
 
-    >>> [f.text(7) for f in numbered(6) if "ID" in f.pattern]
+    >>> [f.text(7) for f in numbered_formats(6) if "ID" in f.pattern]
     ['My ID is 000007']
     """
     free = (f.pattern for f in MORE_FORMATS if f.fields == _NUMBER and "020" not in f.pattern)
-    return tuple(Format(p.replace("{}", "{}" * digits), (_DIGITS,) * digits) for p in free)
+    return tuple(
+        Format(p.replace("{}", "{}" * digits), (tuple("0123456789"),) * digits) for p in free
+    )
 
 
 def draw_canaries(
@@ -101,6 +106,13 @@ def draw_canaries(
     formats: Sequence[Format] = FORMATS,
 ) -> list[Canary]:
     """Draw secrets, labels, and which sentence is planted how often, by the seed alone.
+
+    Args:
+        combinations: label combinations that canaries may have.
+        seed: of the draw.
+        copies: how often canaries are planted.
+        each: canaries of every number of copies.
+        formats: the sentences, each of which is for one canary.
 
     Raises:
         ValueError: there are fewer sentences than canaries wanted.
@@ -124,9 +136,29 @@ def draw_canaries(
 def plant(
     frame: pd.DataFrame, text: str, attributes: Sequence[str], canaries: Sequence[Canary]
 ) -> pd.DataFrame:
-    """Return the table with every canary's copies appended; dtypes stay, other columns go."""
+    """Return the table with every canary's copies appended. Dtypes stay, other columns go."""
     planted = [canary for canary in canaries for _ in range(canary.copies)]
     cells: dict[str, list[LabelValue]] = {text: [canary.text for canary in planted]}
     cells |= {name: [c.label[place] for c in planted] for place, name in enumerate(attributes)}
     rows = pd.DataFrame({n: pd.Series(v, dtype=frame[n].dtype) for n, v in cells.items()})
     return pd.concat([frame[list(cells)], rows], ignore_index=True)
+
+
+def write_coin_canaries(openings: Sequence[str], tokenizer: Any, many: int, seed: int) -> list[str]:
+    """Return distinct texts, each to be a record of its own.
+
+    Args:
+        openings: texts whose first words begin the canaries. They must be public.
+        tokenizer: words of it end them: of at least four letters, and one token each.
+        many: how many.
+        seed: of the draw.
+    """
+    rng = np.random.default_rng(seed)
+    decoded = (tokenizer.decode([token]).strip() for token in range(len(tokenizer)))
+    known = {word for word in decoded if word.isascii() and word.isalpha() and len(word) > 3}
+    words = np.array(sorted(known))
+    found = []
+    for number in range(many):
+        opening = openings[number % len(openings)].split()[:PREFIX_WORDS]
+        found.append(" ".join([*opening, *rng.choice(words, SUFFIX_TOKENS)]))
+    return found

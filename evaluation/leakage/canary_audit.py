@@ -1,6 +1,6 @@
 """What does training remember? `twinset audit canaries`: plant secrets, train, ask for them.
 
-Two kinds of canaries enter every run. Secrets of a known space, planted 1, 10 and 100 times, are
+Two kinds of canaries enter every run. Secrets of a known space, planted 0, 1, 10 and 100 times, are
 ranked among all that they could have been: exposure. Others are records of their own that a coin
 put in: telling them from those it left out bounds ε from below. Beside them, membership inference
 on real rows. Results are kept after every policy, and the same command resumes from them.
@@ -10,28 +10,55 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
-from functools import cached_property
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from evaluation.findings import Curve, Findings, Measured, Score, mean
-from evaluation.leakage.canaries import Canary
-from evaluation.leakage.echo import CANDIDATES as ECHOED
-from evaluation.leakage.echo import Bigrams, echo
-from evaluation.leakage.exposure import LARGEST_SPACE, Exposure, exposure
-from evaluation.leakage.exposure_extrapolation import extrapolated_exposure
-from evaluation.leakage.membership import model_attacks, row_losses
+from evaluation.findings import (
+    CANARIES,
+    LENGTHS,
+    PLANTED,
+    SECRETS,
+    Curve,
+    Findings,
+    Measured,
+    Score,
+    mean,
+)
+from evaluation.leakage.canaries import (
+    MORE_FORMATS,
+    Format,
+    draw_canaries,
+    numbered_formats,
+    plant,
+    write_coin_canaries,
+)
+from evaluation.leakage.exposure import (
+    ECHOED,
+    LARGEST_SPACE,
+    Bigrams,
+    Exposure,
+    echo,
+    exposure,
+    extrapolated_exposure,
+)
+from evaluation.leakage.membership import model_attacks, row_losses, text_attacks
 from evaluation.leakage.one_run import include, one_run_audit
-from evaluation.leakage.planting import CanaryRequest, planted
-from evaluation.leakage.roc import separation
-from evaluation.leakage.shift import Sides, sides
-from evaluation.leakage.text_membership import text_attacks
-from evaluation.policy_runs import Data, policy_config, read_data
+from evaluation.leakage.roc import MODEL, RELEASED, draw_sides, separation
+from evaluation.policy_runs import (
+    ComparisonRequest,
+    Data,
+    policy_config,
+    read_data,
+    write_untrained_twin,
+)
+from evaluation.release import Twin, records_to_frame, take_records
 from evaluation.results import check_settings
-from twinset.config import RunConfig
+from twinset.bounds import check_number, check_options, within
+from twinset.config import ROWS, RunConfig
 from twinset.config.plan import default_delta, make_plan
 from twinset.errors import InputError
 from twinset.files.environment import machine, versions
@@ -39,12 +66,69 @@ from twinset.models.base_model import BaseModel, context_length, load_base
 from twinset.models.precision import frozen_dtype
 from twinset.privacy.statement.theorems import UNIT
 from twinset.progress import Progress
+from twinset.sampling.allocation import proportional
 from twinset.sampling.twin_model import TwinModel
+from twinset.table.records import Records
 from twinset.table.tokenization import prompt_tokens, tokenise
 
-RELEASED = "released rows"
 CLAIM = "claimed epsilon"
 EXPOSURE = "exposure by copies"
+COPIES = (0, 1, 10, 100)  # those of no copy were never seen: what chance gives
+EACH = 3  # canaries of each number of copies
+COINS = 200  # canaries for the lower bound, half of them planted
+DIGITS = 3  # of a secret number: names have a space of the same size
+OPENINGS = 32  # rows of the base model whose beginnings coins' canaries share
+
+
+@dataclass(frozen=True)
+class CanaryRequest:
+    """What is planted and attacked.
+
+    Args:
+        rows: the private table, policies, size of the twins, held-out rows.
+        copies: how often secrets are planted.
+        each: secrets of every number of copies.
+        digits: of a secret. With 3, names are planted too.
+        coins: canaries that a coin puts in or leaves out. 0 leaves the lower bound out.
+        members: training rows, and held-out rows, for membership inference, at most.
+
+    Raises:
+        InputError: there are not enough sentences for so many secrets.
+    """
+
+    rows: ComparisonRequest
+    copies: tuple[int, ...] = COPIES
+    each: int = within(EACH, SECRETS)
+    digits: int = within(DIGITS, LENGTHS)
+    coins: int = within(COINS, CANARIES)
+    members: int = within(1000, ROWS)
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        most = len(self.formats) // len(self.copies)
+        if self.each > most:
+            there_are = f"there are sentences for {most} of each of `copies`"
+            raise InputError(f"`each={self.each}`: {there_are}")
+
+    @property
+    def formats(self) -> tuple[Format, ...]:
+        """The sentences that secrets are planted in."""
+        return MORE_FORMATS if self.digits == DIGITS else numbered_formats(self.digits)
+
+
+def parse_copies(text: str) -> tuple[int, ...]:
+    """Return the numbers of "0,1,10,100".
+
+    Raises:
+        InputError: something is no whole number, or too many.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        raise InputError("`copies` takes whole numbers with commas between: 0,1,10,100")
+    copies = dict.fromkeys(map(int, parts))
+    for number in copies:
+        check_number("`copies`", number, PLANTED, is_whole=True)
+    return tuple(copies)
 
 
 def audit_canaries(
@@ -52,44 +136,84 @@ def audit_canaries(
 ) -> Findings:
     """Plant, train and ask for each policy that the results at `output` lack.
 
+    Args:
+        request: what is planted and attacked.
+        config: the options that all runs share.
+        output: a JSON file of results, kept after every policy.
+        command: that leads here.
+        progress: is notified of what happens.
+
     Raises:
         InputError: something cannot be used, or the results there are of other settings.
     """
     configs = {name: policy_config(config, name) for name in request.rows.policies}
     data = read_data(request.rows, config.training.seed, progress)
-    settings = _settings(request, data, config)
-    findings = _resumed(output, settings) or Findings(
-        "canaries", _about(request, settings, command, data)
-    )
+    settings = data.settings(config) | {
+        "copies": list(request.copies),
+        "each": request.each,
+        "digits": request.digits,
+        "coins": request.coins,
+        "members": request.members,
+        "rows": request.rows.rows,
+    }
+    if output.is_file():
+        findings = Findings.load(output)
+        if findings.kind != "canaries":
+            raise InputError(f"{output}: holds no audit of canaries; name another `output`")
+        check_settings(output, settings, findings.about["settings"])
+    else:
+        about = {
+            "command": command,
+            "rows": {"train": len(data.train), "held out": len(data.heldout)},
+            "settings": settings,
+            # The coins are kept: a resumed audit must plant what the first policies had.
+            "coins": include(request.coins).astype(int).tolist(),
+            "policies": [],
+            "bounds": {},
+            "versions": versions(),
+            "machine": machine(),
+        }
+        findings = Findings("canaries", about)
     todo = [name for name in configs if name not in findings.about["policies"]]
-    if todo:
-        asked = _Questions(request, data, config, findings.about["coins"], progress)
-        for name in todo:
-            asked.check(configs[name])
-        for number, name in enumerate(todo, start=1):
-            progress.say(f"run {number} of {len(todo)}: {name}")
-            findings = _joined(findings, name, asked.of(name, configs[name]))
-            findings.save(output)
+    if not todo:
+        return findings
+    planted = _PlantedTable(request, data, config, findings.about["coins"], progress)
+    for name in todo:  # refused before anything is trained
+        make_plan(len(planted.frame), configs[name])
+    for number, name in enumerate(todo, start=1):
+        progress.say(f"run {number} of {len(todo)}: {name}")
+        model, twin = data.train_twin(planted.frame, configs[name], request.rows.rows, progress)
+        progress.say("asking for the canaries")
+        found = planted.attack(name, configs[name], model, twin)
+        about = dict(findings.about)
+        about["policies"] = [*about["policies"], name]
+        about["bounds"] = about["bounds"] | {name: found.about}
+        findings = replace(
+            findings,
+            about=about,
+            measured=(*findings.measured, *found.measured),
+            notes=tuple(dict.fromkeys((*findings.notes, *found.notes))),
+        )
+        others = [c for c in findings.curves if not c.name.startswith(EXPOSURE)]
+        curves = (*_exposure_curves(findings), *others, *found.curves)
+        findings = replace(findings, curves=curves)
+        findings.save(output)
     return findings
 
 
-def _joined(findings: Findings, name: str, found: Findings) -> Findings:
-    """Add what one run showed; its `about` is how the lower bound came about."""
-    about = dict(findings.about)
-    about |= {"policies": [*about["policies"], name]}
-    about |= {"bounds": about["bounds"] | {name: found.about}}
-    joined = replace(
-        findings,
-        about=about,
-        measured=(*findings.measured, *found.measured),
-        notes=tuple(dict.fromkeys((*findings.notes, *found.notes))),
-    )
-    others = [c for c in findings.curves if not c.name.startswith(EXPOSURE)]
-    return replace(joined, curves=(*_curves(joined), *others, *found.curves))
+class _PlantedTable:
+    """The table with its canaries, and what every run on it is asked.
 
+    Everything is drawn by the training seed but the coins, which an audit of one run must not be
+    able to repeat.
 
-class _Questions:
-    """What every run on the table with its canaries is asked."""
+    Args:
+        request: what is planted.
+        data: the real rows.
+        config: the options that all runs share.
+        coins: (m,) which of the coins' canaries are in the table.
+        progress: is notified of what happens.
+    """
 
     def __init__(
         self,
@@ -107,102 +231,94 @@ class _Questions:
             device=config.speed.device,
             say=progress.say,
         )
+        schema = data.train.schema
+        combinations = schema.combinations
         self._base = base
-        combinations = data.train.schema.combinations
         self._prompts = prompt_tokens(data.template, combinations, base.tokenizer)
-        self._planted = planted(request, data, config, base, coins, progress)
-
-    def check(self, config: RunConfig) -> None:
-        """Refuse before anything is trained what would be refused."""
-        make_plan(len(self._planted.frame), config)
-
-    def of(self, name: str, config: RunConfig) -> Findings:
-        model, twin = self._data.train_twin(
-            self._planted.frame, config, self._request.rows.rows, self._progress
+        self._secrets = draw_canaries(
+            combinations, self._seed, request.copies, request.each, request.formats
         )
-        self._progress.say("asking for the canaries")
-        place = {"policy": name}
+        texts: list[str] = []
+        if request.coins:  # Beginnings are public: the base model writes them.
+            counts = proportional({c: 1.0 for c in combinations}, OPENINGS)
+            written = write_untrained_twin(config, schema, data.template, counts, progress)
+            openings = [str(cell) for cell in written[schema.text]]
+            texts = write_coin_canaries(openings, base.tokenizer, request.coins, self._seed)
+        drawn = np.random.default_rng(self._seed).integers(len(combinations), size=len(texts))
+        self._coins = Records(texts, [combinations[i] for i in drawn], schema)
+        self._included = np.array(coins, dtype=bool)
+        frame = plant(records_to_frame(data.train), data.text, data.attributes, self._secrets)
+        thrown = records_to_frame(take_records(self._coins, np.flatnonzero(self._included)))
+        self.frame = pd.concat([frame, thrown[frame.columns]], ignore_index=True)
+        self._losses_before = self._coin_losses(base) if request.coins else np.zeros(0)
+        self._sides = draw_sides(data.train, data.heldout, request.members, self._seed)
+
+    def attack(self, name: str, config: RunConfig, model: TwinModel, twin: Twin) -> Findings:
+        """Return what one policy's run showed. Its `about` is how the lower bound came about."""
+        request, place, sides = self._request, {"policy": name}, self._sides
         texts = [str(cell) for cell in twin.frame[self._data.text].dropna()]
-        curve, measured, notes = self._membership(model, texts, place)
-        measured += self._exposures(model, texts, place)
+        members, others = sides.members, sides.non_members
+        attacks, notes = model_attacks(model, self._base, members, others, self._progress)
+        attacks += text_attacks(texts, members.texts, others.texts, None, self._progress)
+        judged = separation(attacks, self._seed, place)
+        curve = replace(judged.curve, name=f"{judged.curve.name}, policy {name}")
+        measured = [*judged.measured, *sides.measured, *self._exposures(model, texts, place)]
+        notes = [*sides.notes, *notes, *judged.notes]
         bound: dict[str, Any] = {}
-        if model.guarantee.unit == UNIT:
-            measured += self._lower_bound(model, place, config, bound)
-            if (claimed := twin.epsilon) is not None:
-                score = Score(CLAIM, claimed, claimed, claimed, "minimise", 0.0, math.inf, 1)
-                measured.append(Measured("leakage", score, place))
-        else:
+        if model.guarantee.unit != UNIT:
             notes.append(
                 f"{name}: no lower bound; it protects {model.guarantee.unit}, which canaries lack"
             )
+        else:
+            if request.coins:
+                stated = config.privacy.target_delta  # one δ for all policies: that of the claims
+                delta = default_delta(len(self.frame)) if stated is None else stated
+                gained = self._losses_before - self._coin_losses(model)
+                audit = one_run_audit(gained, self._included, delta)
+                bound = asdict(audit)
+                measured.append(audit.measured(place))
+            if (claimed := twin.epsilon) is not None:
+                score = Score(CLAIM, claimed, claimed, claimed, "minimise", 0.0, math.inf, 1)
+                measured.append(Measured("leakage", score, place))
         return Findings("canaries", bound, tuple(measured), (curve,), notes=tuple(notes))
 
     def _exposures(
         self, model: TwinModel, texts: list[str], place: dict[str, str]
     ) -> Iterator[Measured]:
-        bigrams, secrets = Bigrams(model.tokenizer, texts), self._planted.secrets
-        seen = {
-            "model": [self._exposure(model, secret) for secret in secrets],
-            RELEASED: [echo(bigrams, secret, self._seed) for secret in secrets],
-        }
-        for sees, found in seen.items():
+        """Yield the mean exposure in bits by copies, asked of the model and of the released rows.
+
+        Read it beside the one of secrets with no copy, which nobody has seen.
+        """
+        bigrams = Bigrams(model.tokenizer, texts)
+        by_model: list[Exposure] = []
+        for secret in self._secrets:
+            asked = model.model, model.tokenizer, self._prompts[secret.label], secret
+            if secret.format.space <= LARGEST_SPACE:
+                by_model.append(exposure(*asked))
+            else:
+                by_model.append(extrapolated_exposure(*asked, seed=self._seed))
+        by_rows = [echo(bigrams, secret, self._seed) for secret in self._secrets]
+        for sees, found in ((MODEL, by_model), (RELEASED, by_rows)):
             for copies in self._request.copies:
                 some = [e for e in found if e.canary.copies == copies]
-                how = {"candidates": str(some[0].space), "method": some[0].method}
-                where = {**place, "copies": str(copies), "sees": sees, **how}
-                most = min(some[0].space, ECHOED) if sees == RELEASED else some[0].space
+                space = some[0].space
+                most = min(space, ECHOED) if sees == RELEASED else space
                 bits = [e.bits for e in some]
                 score = mean("exposure", bits, "minimise", 0.0, float(np.log2(most)))
+                where = {**place, "copies": str(copies), "sees": sees}
+                where |= {"candidates": str(space), "method": some[0].method}
                 yield Measured("leakage", score, where)
 
-    def _exposure(self, model: TwinModel, secret: Canary) -> Exposure:
-        asked = model.model, model.tokenizer, self._prompts[secret.label], secret
-        if secret.format.space <= LARGEST_SPACE:
-            return exposure(*asked)
-        return extrapolated_exposure(*asked, seed=self._seed)
-
-    def _lower_bound(
-        self, model: TwinModel, place: dict[str, str], config: RunConfig, found: dict[str, Any]
-    ) -> Iterator[Measured]:
-        if not self._request.coins:
-            return
-        stated = config.privacy.target_delta  # one δ for all policies: that of the claims
-        delta = default_delta(len(self._planted.frame)) if stated is None else stated
-        gained = self._before - self._losses(model)
-        audit = one_run_audit(gained, self._planted.included, delta)
-        found.update(asdict(audit))
-        yield audit.measured(place)
-
-    @cached_property
-    def _before(self) -> np.ndarray:
-        return self._losses(self._base)
-
-    def _losses(self, writer: BaseModel | TwinModel) -> np.ndarray:
-        """(coins,) nats of each canary behind its prompt."""
+    def _coin_losses(self, writer: BaseModel | TwinModel) -> np.ndarray:
+        """(coins,) nats of each coin's canary behind its prompt."""
         context, template = context_length(writer.model), self._data.template
-        tokens = tokenise(self._planted.coins, template, writer.tokenizer, context, self._longest)
+        tokens = tokenise(self._coins, template, writer.tokenizer, context, self._longest)
         return row_losses(writer.model, tokens).total
 
-    def _membership(
-        self, model: TwinModel, texts: list[str], place: dict[str, str]
-    ) -> tuple[Curve, list[Measured], list[str]]:
-        tried = self._sides
-        members, others = tried.members, tried.non_members
-        attacks, notes = model_attacks(model, self._base, members, others, self._progress)
-        attacks += text_attacks(texts, members.texts, others.texts, None, self._progress)
-        judged = separation(attacks, self._seed, place)
-        curve = replace(judged.curve, name=f"{judged.curve.name}, policy {place['policy']}")
-        measured = [*judged.measured, *tried.measured]
-        return curve, measured, [*tried.notes, *notes, *judged.notes]
 
-    @cached_property
-    def _sides(self) -> Sides:
-        return sides(self._data.train, self._data.heldout, self._request.members, self._seed)
-
-
-def _curves(findings: Findings) -> Iterator[Curve]:
+def _exposure_curves(findings: Findings) -> Iterator[Curve]:
     """Yield exposure against copies, a line each policy: by the model, and by the released rows."""
-    for sees in ("model", RELEASED):
+    for sees in (MODEL, RELEASED):
         series: dict[str, list[tuple[float, ...]]] = {}
         for m in findings.measured:
             if m.score.name == "exposure" and m.place["sees"] == sees:
@@ -210,39 +326,3 @@ def _curves(findings: Findings) -> Iterator[Curve]:
                 series.setdefault(m.place["policy"], []).append(point)
         title = f"{EXPOSURE}, seen in the {sees}"
         yield Curve("leakage", title, "copies", "exposure, bits", series)
-
-
-def _settings(request: CanaryRequest, data: Data, config: RunConfig) -> dict[str, Any]:
-    return data.settings(config) | {
-        "copies": list(request.copies),
-        "each": request.each,
-        "digits": request.digits,
-        "coins": request.coins,
-        "members": request.members,
-        "rows": request.rows.rows,
-    }
-
-
-def _about(
-    request: CanaryRequest, settings: dict[str, Any], command: str, data: Data
-) -> dict[str, Any]:
-    return {
-        "command": command,
-        "rows": {"train": len(data.train), "held out": len(data.heldout)},
-        "settings": settings,
-        "coins": include(request.coins).astype(int).tolist(),
-        "policies": [],
-        "bounds": {},
-        "versions": versions(),
-        "machine": machine(),
-    }
-
-
-def _resumed(output: Path, settings: dict[str, Any]) -> Findings | None:
-    if not output.is_file():
-        return None
-    found = Findings.load(output)
-    if found.kind != "canaries":
-        raise InputError(f"{output}: holds no audit of canaries; name another `output`")
-    check_settings(output, settings, found.about["settings"])
-    return found

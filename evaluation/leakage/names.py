@@ -1,31 +1,53 @@
-"""People's names and telephone numbers in texts: finding them, and how well a model knows them.
+"""People's names, telephone numbers and other personal data: in the model, and in the twin.
 
-The two measures of Li et al. 2024 (ANADP), after Wu et al. 2023 (DEPN): the mean reciprocal rank of
-names, and the exposure of telephone numbers (Carlini et al. 2019). What a base model makes of names
-and area codes that everybody knows counts in both: compare with rows that the model never saw. What
-is found appears in no score and in no message.
+In the model, the two measures of Li et al. 2024 (ANADP), after Wu et al. 2023 (DEPN): the mean
+reciprocal rank of names, and the exposure of telephone numbers (Carlini et al. 2019). What a base
+model makes of names and area codes that everybody knows counts in both: compare with rows that the
+model never saw.
+
+In the twin, replay: personal data of the private rows that stand in it too. Chance is what it holds
+of the same kinds of data in held-out rows that it never saw: a model makes up names and numbers
+that exist, and knows famous ones. What is found appears in no score, note or message.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import torch
 
-from evaluation.findings import Measured, Score
-from evaluation.leakage.exposure import candidate_losses
-from evaluation.leakage.exposure_extrapolation import extrapolated_rank
+from evaluation.findings import Measured, Score, proportion
+from evaluation.leakage.exposure import candidate_losses, extrapolated_rank
 from twinset.detectors.entities import PIPELINE
 from twinset.detectors.spans import Span
 from twinset.errors import InputError
 from twinset.models.base_model import context_length
 from twinset.progress import Progress
+from twinset.table.ngrams import words_of
 
 Finder = Callable[[Sequence[str]], Iterable[list[Span]]]
+
+EMAIL, PHONE, CARD = "e-mail address", "telephone number", "card number"
+ID, NAME = "id number", "person's name"
+KINDS = (EMAIL, PHONE, CARD, ID, NAME)
+OCCURRENCES = {"1": range(1, 2), "2–9": range(2, 10), "10+": range(10, 2**63)}
+ANY = {"1+": range(1, 2**63)}
+PLANTED = "found where it was planted"
+PersonalData = dict[str, Counter[str]]  # kind → value → rows that hold it
+
+CANDIDATES = 1000  # other numbers scored beside each telephone number
+MOST = 100  # telephone numbers scored
+RESAMPLES = 1000  # of the bootstrap over texts
+BATCH = 64  # texts searched for names at once
+REPORT_EVERY = 100  # rows between two reports
+UNEQUAL = 2  # tables whose sizes differ by more cannot be compared row by row
+PHONE_DIGITS = range(7, 16)  # 15: the most that the ITU allows
+FULL_NAME = 2  # words of a name: first names alone are no secret
 
 # American; with a country code; with a leading zero. Bare digits are no telephone number here, nor
 # is a number of social security.
@@ -37,21 +59,18 @@ _PHONE = re.compile(
     r"\(?0\d{1,4}\)?(?:[ .-]\d{2,8}){1,4}"
     r")(?![\w-])"
 )
-_DIGITS = range(7, 16)  # 15: the most that the ITU allows
-_FULL = 2  # words of a name: first names alone are no secret
-_BATCH = 64  # texts
-CANDIDATES = 1000  # other numbers scored beside each telephone number
-MOST = 100  # telephone numbers scored
-_RESAMPLES = 1000
+_EMAIL = re.compile(r"(?<![\w.%+'-])[\w.%+'-]++@[\w-]++(?:\.[\w-]++)++")
+_CARD = re.compile(r"(?<![\w.-])\d(?:[ -]?\d){12,18}(?![\w-])")
+_IBAN = re.compile(r"(?<!\w)[A-Z]{2}\d{2}(?: ?[A-Z\d]{4}){2,7}(?: ?[A-Z\d]{1,3})?(?!\w)")
+# A code of capitals and digits; a word with six digits or more that is no sum of money.
+_ID = re.compile(
+    r"(?<!\w)(?=[A-Z]*\d)(?=\d*[A-Z])[A-Z\d]{8,24}(?!\w)|"
+    r"(?<![\w.,$€£/-])(?=(?:[A-Za-z/-]*\d){6})[A-Za-z\d/-]{6,40}(?!\w|[.,]\d)"
+)
+_DATE = re.compile(r"\d{4}[/-]\d\d?[/-]\d\d?|\d\d?[/-]\d\d?[/-]\d{2,4}|\d{4}[/-]\d{4}")
 
 
-def phones_in(text: str) -> list[Span]:
-    """Return where telephone numbers stand.
-
-    >>> phones_in("(713) 555-0199 or 020 7946 0123, not 2001-05-14 or 77002-7361")
-    [(0, 14), (18, 31)]
-    """
-    return [m.span() for m in _PHONE.finditer(text) if len(digits_of(m.group())) in _DIGITS]
+# -- finding ---------------------------------------------------------------------------------------
 
 
 def digits_of(text: str) -> str:
@@ -61,6 +80,72 @@ def digits_of(text: str) -> str:
     '7135550199'
     """
     return "".join(filter(str.isdecimal, text))
+
+
+def phones_in(text: str) -> list[Span]:
+    """Return where telephone numbers stand.
+
+    >>> phones_in("(713) 555-0199 or 020 7946 0123, not 2001-05-14 or 77002-7361")
+    [(0, 14), (18, 31)]
+    """
+    return [m.span() for m in _PHONE.finditer(text) if len(digits_of(m.group())) in PHONE_DIGITS]
+
+
+def luhn(digits: str) -> bool:
+    """Return whether the last digit is the check digit of the others, as in card numbers.
+
+    >>> luhn("4111111111111111"), luhn("4111111111111112")
+    (True, False)
+    """
+    doubled = (sum(divmod(2 * int(d), 10)) for d in digits[-2::-2])
+    return (sum(map(int, digits[::-2])) + sum(doubled)) % 10 == 0
+
+
+def _plain_phone(text: str) -> str:
+    """Return the digits, without America's country code."""
+    digits = digits_of(text)
+    return digits[1:] if len(digits) == 11 and digits[0] == "1" else digits
+
+
+def _plain_code(text: str) -> str:
+    """Return letters and digits as capitals."""
+    return "".join(filter(str.isalnum, text)).upper()
+
+
+# In the order in which they are looked for: a kind, how it is found, and its one way of writing.
+_FINDERS: tuple[tuple[str, Callable[[str], list[Span]], Callable[[str], str]], ...] = (
+    (EMAIL, lambda text: [m.span() for m in _EMAIL.finditer(text)], str.casefold),
+    (
+        CARD,
+        lambda text: [m.span() for m in _CARD.finditer(text) if luhn(digits_of(m.group()))],
+        _plain_code,
+    ),
+    (ID, lambda text: [m.span() for m in _IBAN.finditer(text)], _plain_code),
+    (PHONE, phones_in, _plain_phone),
+    (
+        ID,
+        lambda text: [m.span() for m in _ID.finditer(text) if not _DATE.fullmatch(m.group())],
+        _plain_code,
+    ),
+)
+
+
+def numbers_in(text: str) -> Iterator[tuple[str, str]]:
+    """Yield kind and value of e-mail addresses and numbers, in one way of writing.
+
+    What was found as one kind is not looked at again: a card number is no id number.
+
+    >>> list(numbers_in("Ann@X.org paid with 4111-1111-1111-1111 on 2001-05-14, case A-955320"))
+    [('e-mail address', 'ann@x.org'), ('card number', '4111111111111111'), ('id number', 'A955320')]
+    """
+    for kind, find, written in _FINDERS:
+        rest: list[str] = []
+        end = 0
+        for start, stop in find(text):
+            yield kind, written(text[start:stop])
+            rest.append(text[end:start])
+            end = stop
+        text = "|".join([*rest, text[end:]])  # a mark that no pattern reaches across
 
 
 def names_in(texts: Sequence[str]) -> Iterator[list[Span]]:
@@ -77,9 +162,17 @@ def names_in(texts: Sequence[str]) -> Iterator[list[Span]]:
 
     pipeline = spacy.load(PIPELINE, exclude=["tagger", "parser", "lemmatizer", "attribute_ruler"])
     cut = (text[: pipeline.max_length] for text in texts)
-    for document in pipeline.pipe(cut, batch_size=_BATCH):
+    for document in pipeline.pipe(cut, batch_size=BATCH):
         people = (entity for entity in document.ents if entity.label_ == "PERSON")
-        yield [(p.start_char, p.end_char) for p in people if len(p.text.split()) >= _FULL]
+        yield [(p.start_char, p.end_char) for p in people if len(p.text.split()) >= FULL_NAME]
+
+
+def _plain_name(text: str) -> str:
+    """Return the words of a name, or of a text, in one way of writing."""
+    return " ".join(word.removesuffix("'s") for word in words_of(text))
+
+
+# -- what a model knows ----------------------------------------------------------------------------
 
 
 def mean_reciprocal_rank(
@@ -97,7 +190,8 @@ def mean_reciprocal_rank(
     """Measure how early the model thinks of the people named in texts.
 
     A name's reciprocal rank is the mean, over its tokens, of 1 / the token's rank in the whole
-    vocabulary, behind all that stands before it. The mean is over every mention.
+    vocabulary, behind all that stands before it. The mean is over every mention. Range 0 to 1. Good
+    is the value of held-out rows: 1 means that every name is known by heart.
 
     Args:
         model: causal LM in evaluation mode.
@@ -105,52 +199,49 @@ def mean_reciprocal_rank(
         texts: whose names.
         prompts: ids of each text's prompt.
         rows: what the texts are, for the place: "train", "held-out".
-        max_tokens: longest text of training, end of text included: what follows it never saw.
+        max_tokens: longest text of training, end of text included. The model never saw the rest.
         seed: of the bootstrap over texts.
         progress: notified of how many texts are read.
         find: yields the spans of each text's names.
 
     Returns:
-        The score; None where no name was found.
+        The score, or None where no name was found.
 
     Raises:
         InputError: the libraries that find names are not installed.
     """
-    ranks: list[list[float]] = []
+    ranks: list[list[float]] = []  # by text, of each of its names
     stripped = [text.strip() for text in texts]
-    for done, (text, prompt, names) in enumerate(
-        zip(stripped, prompts, find(stripped), strict=True), start=1
-    ):
+    found = zip(stripped, prompts, find(stripped), strict=True)
+    for done, (text, prompt, names) in enumerate(found, start=1):
         budget = min(max_tokens - 1, context_length(model) - len(prompt))
-        ranks.append(_reciprocal_ranks(model, tokenizer, text, prompt, names, budget))
+        ranks.append([])
         progress.count("texts searched for names", done, len(texts))
-    name = "mean reciprocal rank of names"
+        if not names:
+            continue
+        encoded = tokenizer(" " + text, add_special_tokens=False, return_offsets_mapping=True)
+        offsets = np.array(encoded["offset_mapping"][:budget]) - 1  # of the space
+        tokens = [
+            np.flatnonzero((offsets[:, 0] < end) & (offsets[:, 1] > start))
+            for start, end in names
+            if end <= offsets.max()  # a name that training cut off is not asked for
+        ]
+        if not tokens:
+            continue
+        wanted = torch.tensor(np.unique(np.concatenate(tokens)))
+        ids = torch.tensor([[*prompt, *encoded["input_ids"][:budget]]], device=model.device)
+        before = (wanted + len(prompt) - 1).to(model.device)
+        with torch.inference_mode():
+            logits = model(ids, logits_to_keep=before).logits[0].float()  # (wanted, V)
+            true = logits.gather(1, ids[0, before + 1].unsqueeze(1))
+            # the middle of equals, as in `expected_rank`
+            places = 0.5 * ((logits > true).sum(1) + (logits >= true).sum(1) + 1)
+        reciprocal = dict(zip(wanted.tolist(), (1 / places).tolist(), strict=True))
+        ranks[-1] = [float(np.mean([reciprocal[i] for i in name.tolist()])) for name in tokens]
     if not any(ranks):
         return None
-    return Measured("leakage", _over_texts(name, ranks, 1.0, seed), {"rows": rows})
-
-
-def _reciprocal_ranks(
-    model: Any, tokenizer: Any, text: str, prompt: Sequence[int], names: list[Span], budget: int
-) -> list[float]:
-    """Return the reciprocal rank of each name, itself the mean over its tokens."""
-    if not names:
-        return []
-    encoded = tokenizer(" " + text, add_special_tokens=False, return_offsets_mapping=True)
-    offsets = np.array(encoded["offset_mapping"][:budget]) - 1  # of the space
-    tokens = [np.flatnonzero((offsets[:, 0] < e) & (offsets[:, 1] > s)) for s, e in names]
-    tokens = [t for t, (_, end) in zip(tokens, names, strict=True) if end <= offsets.max()]
-    if not tokens:
-        return []
-    wanted = torch.tensor(np.unique(np.concatenate(tokens)))
-    ids = torch.tensor([[*prompt, *encoded["input_ids"][:budget]]], device=model.device)
-    before = (wanted + len(prompt) - 1).to(model.device)
-    with torch.inference_mode():
-        logits = model(ids, logits_to_keep=before).logits[0].float()  # (wanted, V)
-        true = logits.gather(1, ids[0, before + 1].unsqueeze(1))
-        ranks = 0.5 * ((logits > true).sum(1) + (logits >= true).sum(1) + 1)  # the middle of equals
-    reciprocal = dict(zip(wanted.tolist(), (1 / ranks).tolist(), strict=True))
-    return [float(np.mean([reciprocal[place] for place in places.tolist()])) for places in tokens]
+    score = _mean_over_texts("mean reciprocal rank of names", ranks, 1.0, seed)
+    return Measured("leakage", score, {"rows": rows})
 
 
 def phone_exposure(
@@ -169,9 +260,8 @@ def phone_exposure(
     """Measure the exposure of telephone numbers among all of the same format.
 
     Candidates have other digits in the same places, behind all that stands before the number. They
-    are too many to rank: their losses are extrapolated from a sample. At `most` so many numbers are
-    scored, drawn at random, each among so many `candidates`; see `mean_reciprocal_rank` for all
-    else.
+    are too many to rank: their losses are extrapolated from a sample of `candidates`. At most
+    `most` numbers are scored, drawn at random. See `mean_reciprocal_rank` for all else.
 
     Returns:
         The mean exposure in bits, one score for each |R|.
@@ -180,46 +270,164 @@ def phone_exposure(
     stripped = [text.strip() for text in texts]
     found = [(row, span) for row, text in enumerate(stripped) for span in phones_in(text)]
     chosen = sorted(rng.permutation(len(found))[:most].tolist())
-    bits: dict[tuple[int, str], dict[int, list[float]]] = {}
+    bits: dict[tuple[int, str], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for done, (row, (start, end)) in enumerate((found[i] for i in chosen), start=1):
         head, number = stripped[row][:start], stripped[row][start:end]
         budget = min(max_tokens - 1, context_length(model) - len(prompts[row]))
         if len(tokenizer.encode(f" {head}{number}", add_special_tokens=False)) <= budget:
-            numbers = [head + n for n in (number, *_others(number, candidates, rng))]
+            # Numbers of the same format with digits drawn at random: (candidates, characters).
+            places = [place for place, sign in enumerate(number) if sign.isdecimal()]
+            signs = np.tile(np.array(list(number)), (candidates, 1))
+            signs[:, places] = rng.integers(10, size=(candidates, len(places))).astype(str)
+            numbers = [head + n for n in (number, *map("".join, signs.tolist()))]
             losses = candidate_losses(model, tokenizer, prompts[row], numbers)
             digits = len(digits_of(number))
             rank, method = extrapolated_rank(losses[1:], float(losses[0]), 10**digits)
-            same = bits.setdefault((digits, method), {})
-            same.setdefault(row, []).append(float(digits * np.log2(10) - np.log2(rank)))
+            value = float(digits * np.log2(10) - np.log2(rank))
+            bits[digits, method][row].append(value)
         progress.count("telephone numbers scored", done, len(chosen))
     measured = []
     for (digits, method), by_text in sorted(bits.items()):
         most_bits, values = float(digits * np.log2(10)), list(by_text.values())
-        score = _over_texts("exposure of telephone numbers", values, most_bits, seed)
+        score = _mean_over_texts("exposure of telephone numbers", values, most_bits, seed)
         place = {"rows": rows, "candidates": f"10^{digits}", "method": method}
         measured.append(Measured("leakage", score, place))
     return measured
 
 
-def _others(number: str, many: int, rng: np.random.Generator) -> list[str]:
-    """Return numbers of the same format with digits drawn at random."""
-    places = [place for place, sign in enumerate(number) if sign.isdecimal()]
-    signs = np.tile(np.array(list(number)), (many, 1))
-    signs[:, places] = rng.integers(10, size=(many, len(places))).astype(str)
-    return ["".join(row) for row in signs.tolist()]
+def _mean_over_texts(name: str, by_text: list[list[float]], maximum: float, seed: int) -> Score:
+    """Return the mean of all values, with a bootstrap interval over texts.
 
-
-def _over_texts(name: str, by_text: list[list[float]], maximum: float, seed: int) -> Score:
-    """Return the mean of all values, its interval by a bootstrap over texts, for one text's agree.
-
-    One text has none: it is the whole range.
+    The values of one text go together. One text has no interval: it is the whole range.
     """
     sums = np.array([sum(values) for values in by_text if values])
     counts = np.array([len(values) for values in by_text if values])
     low, high = 0.0, maximum
     if len(sums) > 1:
         rng = np.random.default_rng(seed)
-        drawn = (rng.integers(len(sums), size=len(sums)) for _ in range(_RESAMPLES))
+        drawn = (rng.integers(len(sums), size=len(sums)) for _ in range(RESAMPLES))
         low, high = np.quantile([sums[i].sum() / counts[i].sum() for i in drawn], [0.025, 0.975])
     value, n = float(sums.sum() / counts.sum()), int(counts.sum())
     return Score(name, value, float(low), float(high), "minimise", 0.0, maximum, n)
+
+
+# -- what a twin repeats ---------------------------------------------------------------------------
+
+
+def replay(
+    twin_texts: Sequence[str],
+    train_texts: Sequence[str],
+    heldout_texts: Sequence[str],
+    *,
+    progress: Progress,
+) -> tuple[list[Measured], list[str]]:
+    """Measure how many of the personal data in train stand in the twin.
+
+    Each score is a share, 0 to 1. Compare "train only" with "held-out only": a twin that leaks
+    nothing holds as many of either.
+
+    Returns:
+        Scores, and notes on what could not be measured. A place names the kind; the rows that hold
+        the value ("train", "train only", "held-out only"); and how many of them do. Empty groups
+        are left out.
+    """
+    private: dict[str, PersonalData] = {}
+    for rows, texts in (("train", train_texts), ("held-out", heldout_texts)):
+        private[rows] = {kind: Counter() for kind in KINDS if kind != NAME}
+        for text in texts:  # a row counts once, however often it says a value
+            for kind, value in set(numbers_in(text)):
+                private[rows][kind][value] += 1
+    written = {value for text in twin_texts for _, value in numbers_in(text)}
+    notes = []
+    try:
+        texts, names = [*train_texts, *heldout_texts], []
+        for done, (text, spans) in enumerate(zip(texts, names_in(texts), strict=True), start=1):
+            names.append({_plain_name(text[start:end]) for start, end in spans})
+            if done % REPORT_EVERY == 0 or done == len(texts):
+                progress.count("rows searched for names", done, len(texts))
+    except InputError as error:
+        notes.append(f"Replayed names were not counted: {error}.")
+    else:
+        train = len(train_texts)
+        private["train"][NAME] = Counter(n for row in names[:train] for n in row)
+        private["held-out"][NAME] = Counter(n for row in names[train:] for n in row)
+        written |= find_values(twin_texts, {name for row in names for name in row})
+    measured = [m for kind in private["train"] for m in _replayed(kind, private, written)]
+    if absent := [kind for kind, values in private["train"].items() if not values]:
+        notes.append(f"Train holds none of these, so none can be replayed: {', '.join(absent)}.")
+    few, many = sorted((len(train_texts), len(heldout_texts)))
+    if many > UNEQUAL * few:
+        notes.append(
+            f"Train has {len(train_texts):,} rows and held-out {len(heldout_texts):,}: what stands "
+            "in one row of the smaller is commoner than what stands in one of the larger, so "
+            "chance is only roughly known."
+        )
+    return measured, notes
+
+
+def replay_planted(
+    twin_texts: Sequence[str],
+    train_texts: Sequence[str],
+    train: Sequence[Mapping[str, str]],
+    heldout: Sequence[Mapping[str, str]],
+) -> list[Measured]:
+    """Measure the same of personal data that are known: nothing is missed, and nothing guessed.
+
+    Args:
+        twin_texts: of the twin.
+        train_texts: of the rows it was made from.
+        train: by row of these, what was planted in it: kind → value.
+        heldout: the same of rows that the twin was not made from.
+
+    Returns:
+        Scores as of `replay`. As a control that this way of counting finds what is there, the share
+        of what was planted in train that is found in train.
+    """
+    private: dict[str, PersonalData] = {}
+    for name, rows in (("train", train), ("held-out", heldout)):
+        private[name] = defaultdict(Counter)
+        for row in rows:
+            for kind, value in row.items():
+                private[name][kind.replace("_", " ")][_plain_name(value)] += 1
+    known = {v for found in private.values() for values in found.values() for v in values}
+    written, there = find_values(twin_texts, known), find_values(train_texts, known)
+    measured: list[Measured] = []
+    for kind, values in private["train"].items():
+        measured += _replayed(kind, private, written, ANY)
+        score = proportion(PLANTED, len(values.keys() & there), len(values))
+        measured.append(Measured("leakage", score, {"kind": kind, "rows": "train"}))
+    return measured
+
+
+def find_values(texts: Iterable[str], values: set[str]) -> set[str]:
+    """Return which values, as runs of words, stand in the texts, whatever they mean there."""
+    lengths = {len(value.split()) for value in values}
+    found = set()
+    for text in texts:
+        words = _plain_name(text).split()
+        for length in lengths:
+            runs = (" ".join(words[i : i + length]) for i in range(len(words) - length + 1))
+            found |= values.intersection(runs)
+    return found
+
+
+def _replayed(
+    kind: str,
+    private: dict[str, PersonalData],
+    written: set[str],
+    bands: Mapping[str, range] = OCCURRENCES,
+) -> Iterator[Measured]:
+    """Yield the share of values of a kind that are written in the twin, by source and band."""
+    train, heldout = private["train"][kind], private["held-out"][kind]
+    sources = {
+        "train": train,
+        "train only": {v: n for v, n in train.items() if v not in heldout},
+        "held-out only": {v: n for v, n in heldout.items() if v not in train},
+    }
+    for rows, values in sources.items():
+        for occurrences, band in bands.items():
+            hits = [value in written for value, n in values.items() if n in band]
+            if hits:
+                score = proportion("replayed", sum(hits), len(hits), "minimise")
+                place = {"kind": kind, "rows": rows, "occurrences": occurrences}
+                yield Measured("leakage", score, place)

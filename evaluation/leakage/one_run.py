@@ -29,8 +29,8 @@ from evaluation.findings import Measured, Place, Score
 
 CONFIDENCE = 0.95
 BOUND = "lower bound of ε"
-_PRECISION = 1e-6  # of the bisection
-_FEWEST = 8  # guesses: fewer prove little even where all are right
+PRECISION = 1e-6  # of the bisection
+FEWEST_GUESSES = 8  # fewer prove little even where all are right
 
 
 @dataclass(frozen=True)
@@ -103,13 +103,15 @@ def one_run_audit(
     if scores.shape != included.shape or m == 0:
         raise ValueError(f"{m} scores of {len(included)} canaries")
     if guesses is None:
-        guesses = _halves(m)
+        # m, m/2, m/4 …, as long as they can prove something
+        guesses = [m, *(m >> k for k in range(1, m.bit_length()) if m >> k >= FEWEST_GUESSES)]
     tried = (guesses,) if isinstance(guesses, int) else tuple(dict.fromkeys(guesses))
     if not tried or not all(1 <= r <= m for r in tried):
         raise ValueError(f"numbers of guesses are within 1 … {m}")
     each = 1 - (1 - confidence) / len(tried)
     order = np.argsort(-scores, kind="stable")
-    correct = [_correct(included[order], r) for r in tried]
+    ranked = included[order]  # by falling score
+    correct = [int(ranked[: r - r // 2].sum() + (~ranked[m - r // 2 :]).sum()) for r in tried]
     bounds = [
         epsilon_lower_bound(r, v, m, delta, each) for r, v in zip(tried, correct, strict=True)
     ]
@@ -120,9 +122,10 @@ def one_run_audit(
 def epsilon_lower_bound(
     guesses: int, correct: int, m: int, delta: float, confidence: float = CONFIDENCE
 ) -> float:
-    """Return the largest ε that so many correct guesses refute; 0 where they refute none.
+    """Return the largest ε that so many correct guesses refute, or 0 where they refute none.
 
-    What refutes (ε, δ) refutes every smaller ε at that δ too; the search stops on the safe side.
+    What refutes (ε, δ) refutes every smaller ε at that δ too. The search is a bisection that stops
+    on the safe side.
 
     Args:
         guesses: r, abstentions not counted.
@@ -146,9 +149,9 @@ def epsilon_lower_bound(
     if not refuted(0.0):
         return 0.0
     low, high = 0.0, 1.0
-    while refuted(high):
+    while refuted(high):  # doubles until the bound lies between
         low, high = high, 2 * high
-    while high - low > _PRECISION:
+    while high - low > PRECISION:
         middle = (low + high) / 2
         low, high = (middle, high) if refuted(middle) else (low, middle)
     return low
@@ -167,19 +170,3 @@ def p_value(guesses: int, correct: int, m: int, epsilon: float, delta: float) ->
         below = binom.pmf(np.arange(correct - 1, -1, -1), guesses, chance).cumsum()
         p += 2 * m * delta * float((below / np.arange(1, correct + 1)).max())
     return min(1.0, p)
-
-
-def _correct(included: np.ndarray, guesses: int) -> int:
-    """Count correct guesses among canaries sorted by falling score."""
-    least = guesses // 2
-    most = guesses - least
-    return int(included[:most].sum() + (~included[len(included) - least :]).sum())
-
-
-def _halves(m: int) -> list[int]:
-    """Return m, m/2, m/4 …, as long as they can prove something.
-
-    >>> _halves(100)
-    [100, 50, 25, 12]
-    """
-    return [m, *(m >> k for k in range(1, m.bit_length()) if m >> k >= _FEWEST)]

@@ -6,31 +6,24 @@ from. What only the twin is needed for is done without a model.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from evaluation.findings import ATTACKED, Findings, Measured
-from evaluation.leakage.membership import find_base, model_attacks
-from evaluation.leakage.names import mean_reciprocal_rank, phone_exposure
-from evaluation.leakage.overlap import overlap
-from evaluation.leakage.replay import replay
-from evaluation.leakage.roc import Attack, separation
-from evaluation.leakage.shift import Sides, sides
-from evaluation.leakage.text_membership import text_attacks
+from evaluation.leakage.copies import overlap
+from evaluation.leakage.membership import find_base, model_attacks, text_attacks
+from evaluation.leakage.names import mean_reciprocal_rank, phone_exposure, replay
+from evaluation.leakage.roc import Attack, Sides, draw_sides, separation
 from evaluation.release import FinishedRun, Release
-from evaluation.utility.embeddings import SentenceEncoder
+from evaluation.utility.classifiers import SentenceEncoder
 from twinset.bounds import SEEDS, check_options, within
 from twinset.errors import InputError
-from twinset.models.base_model import BaseModel
 from twinset.progress import Progress
 from twinset.sampling.twin_model import TwinModel
 from twinset.table.columns import with_joined_text
 from twinset.table.read import read_frame
-from twinset.table.records import Records, records_from_frame
+from twinset.table.records import records_from_frame
 from twinset.table.text_files import Layout
 from twinset.table.tokenization import prompt_tokens
 
@@ -45,9 +38,9 @@ class AuditRequest:
     Args:
         members: the private table.
         non_members: real rows held out.
-        text: text column, or the template by which it was joined; None: the run's, or a guess.
-        attributes: label columns; empty: the run's, or a guess.
-        rows: at most so many members, and so many non-members, are looked at by attacks.
+        text: text column, or the template by which it was joined. None: the run's, or a guess.
+        attributes: label columns. Empty: the run's, or a guess.
+        rows: members, and non-members, that attacks look at, at most.
         seed: of what is drawn.
         layout: of the files of real rows, where it is not to be detected.
     """
@@ -79,12 +72,13 @@ def audit_release(
         request: what it is attacked with.
         command: that leads here.
         progress: is notified of what happens.
-        model: that wrote the twin; None: the run folder's.
+        model: that wrote the twin. None: the run folder's.
 
     Raises:
         InputError: a table cannot be used.
     """
     notes: list[str] = []
+    run, seed = release.run, request.seed
     paths = request.members, request.non_members
     real = [read_frame(path, layout=request.layout) for path in paths]
     (members_frame, joined, _), (others_frame, _, _) = (
@@ -95,105 +89,66 @@ def audit_release(
     if not twin:
         raise InputError(f"{release.path}: the twin has no texts; give another file")
     members, others = (
-        _records(frame, str(path), text, attributes, release.run)
+        records_from_frame(
+            frame if run is None else run.public_rows(frame),
+            text,
+            attributes,
+            source=str(path),
+            drop_empty=True,
+        )[0]
         for path, frame in zip(paths, (members_frame, others_frame), strict=True)
     )
-    tried = sides(members, others, request.rows, request.seed)
-    found = _Found(notes=[*notes, *tried.notes])
-    if release.run is not None and model is None:
-        model = TwinModel.load(release.run.root, release.device)
+    sides = draw_sides(members, others, request.rows, seed)
+    notes += sides.notes
+    attacks: list[Attack] = []
+    measured: list[Measured] = []
+    if run is not None and model is None:
+        model = TwinModel.load(run.root, release.device)
     if model is None:
-        found.notes.append("the model was not attacked: name its run folder")
+        notes.append("the model was not attacked: name its run folder")
     else:
-        base = _base_of(release.run, model, progress)
-        _attack_model(model, base, tried, request.seed, found, progress)
-    found.measured += tried.measured
+        attacks, measured, more = _attack_model(model, run, sides, seed, progress)
+        notes += dict.fromkeys(more)
+    measured += sides.measured
     encoder = SentenceEncoder(progress.say, release.device)
-    _attack_twin(twin, members.texts, others.texts, tried, encoder, request.seed, found, progress)
-    judged = separation(found.attacks, request.seed)
+    tried = sides.members.texts, sides.non_members.texts
+    attacks += text_attacks(twin, *tried, encoder.encode, progress)
+    measured += overlap(twin, members.texts, others.texts, encoder, seed=seed, progress=progress)
+    replayed, more = replay(twin, members.texts, others.texts, progress=progress)
+    measured += replayed
+    judged = separation(attacks, seed)
     rows = {"twin": len(twin), "members": len(members), "non-members": len(others)}
-    about = {"seed": request.seed, "rows": rows, "tried": request.rows}
-    notes = [*found.notes, *judged.notes]
     return Findings(
         "audit",
-        release.about(command, request.members) | about,
-        (*judged.measured, *found.measured),  # what attacks are worth comes first
+        release.about(command, request.members)
+        | {"seed": seed, "rows": rows, "tried": request.rows},
+        (*judged.measured, *measured),  # what attacks are worth comes first
         (judged.curve,),
-        notes=tuple(notes),
+        notes=tuple([*notes, *more, *judged.notes]),
     )
-
-
-@dataclass
-class _Found:
-    """What attacks found so far."""
-
-    attacks: list[Attack] = field(default_factory=list)
-    measured: list[Measured] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-
-def _base_of(run: FinishedRun | None, model: TwinModel, progress: Progress) -> BaseModel | None:
-    """Return what the model was before; None where nobody says which one that is."""
-    if run is None:
-        return None
-    training, device = run.config.training, run.config.speed.device
-    return find_base(training.base_model, model.base_origin, progress.say, device)
 
 
 def _attack_model(
-    model: TwinModel,
-    base: BaseModel | None,
-    tried: Sides,
-    seed: int,
-    found: _Found,
-    progress: Progress,
-) -> None:
-    attacks, notes = model_attacks(model, base, tried.members, tried.non_members, progress)
-    found.attacks += attacks
-    found.notes += notes
-    for rows, records in (("train", tried.members), ("held-out", tried.non_members)):
-        _ask_for_persons(model, records, rows, seed, found, progress)
-    found.notes = list(dict.fromkeys(found.notes))
-
-
-def _attack_twin(
-    twin: Sequence[str],
-    members: Sequence[str],
-    others: Sequence[str],
-    tried: Sides,
-    encoder: SentenceEncoder,
-    seed: int,
-    found: _Found,
-    progress: Progress,
-) -> None:
-    known, unknown = tried.members.texts, tried.non_members.texts
-    found.attacks += text_attacks(twin, known, unknown, encoder.encode, progress)
-    found.measured += overlap(twin, members, others, encoder, seed=seed, progress=progress)
-    replayed, notes = replay(twin, members, others, progress=progress)
-    found.measured += replayed
-    found.notes += notes
-
-
-def _ask_for_persons(
-    model: TwinModel, records: Records, rows: str, seed: int, found: _Found, progress: Progress
-) -> None:
-    """Ask for the names and telephone numbers that stand in texts (paper 001's measures)."""
+    model: TwinModel, run: FinishedRun | None, sides: Sides, seed: int, progress: Progress
+) -> tuple[list[Attack], list[Measured], list[str]]:
+    """Tell members from others by the model, and ask it for names and telephone numbers."""
+    base = None  # without a run nothing says which model it was before
+    if run is not None:
+        training, device = run.config.training, run.config.speed.device
+        base = find_base(training.base_model, model.base_origin, progress.say, device)
+    attacks, notes = model_attacks(model, base, sides.members, sides.non_members, progress)
+    measured: list[Measured] = []
     by_label = prompt_tokens(model.template, model.schema.combinations, model.tokenizer)
-    prompts = [by_label[label] for label in records.labels]
-    given = (model.model, model.tokenizer, records.texts, prompts)
-    asked: dict[str, Any] = {"rows": rows, "max_tokens": model.text_tokens}
-    asked |= {"seed": seed, "progress": progress}
-    found.measured += phone_exposure(*given, **asked)
-    try:
-        ranked = mean_reciprocal_rank(*given, **asked)
-    except InputError as error:
-        found.notes.append(f"names were not asked for: {error}")
-    else:
-        found.measured += [] if ranked is None else [ranked]
-
-
-def _records(
-    frame: pd.DataFrame, name: str, text: str, attributes: list[str], run: FinishedRun | None
-) -> Records:
-    frame = frame if run is None else run.public_rows(frame)
-    return records_from_frame(frame, text, attributes, source=name, drop_empty=True)[0]
+    for rows, records in (("train", sides.members), ("held-out", sides.non_members)):
+        prompts = [by_label[label] for label in records.labels]
+        given = (model.model, model.tokenizer, records.texts, prompts)
+        asked: dict[str, Any] = {"rows": rows, "max_tokens": model.text_tokens}
+        asked |= {"seed": seed, "progress": progress}
+        measured += phone_exposure(*given, **asked)
+        try:
+            ranked = mean_reciprocal_rank(*given, **asked)
+        except InputError as error:
+            notes.append(f"names were not asked for: {error}")
+        else:
+            measured += [] if ranked is None else [ranked]
+    return attacks, measured, notes

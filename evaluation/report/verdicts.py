@@ -16,8 +16,7 @@ from scipy.stats import hypergeom, norm
 from evaluation.fidelity.measures import SECOND, TRAIN
 from evaluation.findings import Measured, Score
 from evaluation.leakage.one_run import BOUND
-from evaluation.leakage.roc import AUROC, RATES
-from evaluation.leakage.shift import MARGIN, PLACE
+from evaluation.leakage.roc import AUROC, MARGIN, PLACE, RATES
 from evaluation.private_table import (
     BASELINE,
     FEW_ROWS,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import cli
 from evaluation.audit.report import MechanismAudit
 from evaluation.evaluate import EvaluationRequest as Evaluated
-from evaluation.leakage.planting import CanaryRequest as Planted
+from evaluation.leakage.canary_audit import CanaryRequest as Planted
 from evaluation.leakage.release_audit import AuditRequest as Attacked
 from evaluation.policy_runs import ComparisonRequest as Compared
 from tests.helpers.commands import run_twinset

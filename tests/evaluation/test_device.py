@@ -4,16 +4,13 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
-from evaluation.audit.mechanism import Attacker, Step, Target
-from evaluation.audit.neighbouring_tables import worst_case
+from evaluation.audit.mechanism import Attacker, Step, Target, worst_case
 from evaluation.leakage import exposure, names
 from evaluation.leakage.membership import row_losses
 from evaluation.leakage.names import mean_reciprocal_rank
-from evaluation.utility import embeddings
-from evaluation.utility.dp_baseline import PrivateRegression
-from evaluation.utility.dp_fitting import Budget, Recipe
-from evaluation.utility.embeddings import SentenceEncoder
-from evaluation.utility.encoder_classifier import EncoderClassifier
+from evaluation.utility import classifiers
+from evaluation.utility.classifiers import SentenceEncoder
+from evaluation.utility.dp_classifiers import Budget, EncoderClassifier, PrivateRegression, Recipe
 from tests.helpers.evaluated import reviews
 from tests.helpers.models import save_tiny_encoder
 from tests.helpers.pretended import Mixed, Pretended, pretended_gpu
@@ -34,7 +31,7 @@ def encoder_folder(tiny_base, tmp_path_factory):
 
 @pytest.fixture
 def embedder(encoder_folder, monkeypatch):
-    monkeypatch.setattr(embeddings, "asset_path", lambda name, say: encoder_folder)
+    monkeypatch.setattr(classifiers, "asset_path", lambda name, say: encoder_folder)
     return SentenceEncoder
 
 

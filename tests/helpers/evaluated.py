@@ -12,7 +12,7 @@ from sklearn.feature_extraction.text import HashingVectorizer
 from torch.nn.functional import cross_entropy
 
 from evaluation.demo import demos
-from evaluation.utility.embeddings import SentenceEncoder
+from evaluation.utility.classifiers import SentenceEncoder
 from tests.helpers.commands import ROOT, run_twinset
 from twinset import api
 from twinset.config import SamplingConfig

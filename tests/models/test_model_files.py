@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from evaluation.utility.encoder_classifier import EncoderClassifier
+from evaluation.utility.dp_classifiers import EncoderClassifier
 from tests.helpers.commands import ROOT, run_python
 from tests.helpers.refusals import refusal
 from twinset.models import base_model, model_files

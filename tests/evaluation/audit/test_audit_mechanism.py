@@ -9,10 +9,16 @@ import torch
 import cli
 from evaluation.audit import table as audit_table
 from evaluation.audit.faults import FAULTS, RELEASE_FAULTS
-from evaluation.audit.lower_bound import epsilon_lower_bound
-from evaluation.audit.mechanism import MAX_GRAD_NORM, Step, Target, audit_step
-from evaluation.audit.neighbouring_tables import worst_case
-from evaluation.audit.releases import RELEASES, audit_release
+from evaluation.audit.mechanism import (
+    MAX_GRAD_NORM,
+    RELEASES,
+    Step,
+    Target,
+    audit_release,
+    audit_step,
+    epsilon_lower_bound,
+    worst_case,
+)
 from evaluation.audit.report import MechanismAudit
 from twinset.config import PolicyConfig
 from twinset.errors import InputError

@@ -11,7 +11,7 @@ from evaluation.demo.demos import REVIEWS, SUPPORT
 from evaluation.demo.run_demo import run_demo
 from evaluation.demo_tables.support_dialogues import KINDS, SATISFIED, TEXT, TOPIC
 from evaluation.findings import Findings
-from evaluation.leakage.replay import PLANTED, replay_planted
+from evaluation.leakage.names import PLANTED, replay_planted
 from tests.helpers.commands import run_twinset
 from tests.helpers.evaluated import little, little_support
 

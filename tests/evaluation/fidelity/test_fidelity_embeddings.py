@@ -6,10 +6,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from evaluation.fidelity.frechet import Moments, distance, frechet_distance
-from evaluation.fidelity.mauve import curve_area, mauve
-from evaluation.fidelity.precision_recall import inside, precision_recall
-from evaluation.utility.embeddings import SentenceEncoder
+from evaluation.fidelity.embeddings import (
+    divergence_curve_area,
+    frechet_distance,
+    gaussian_distance,
+    is_inside,
+    mauve,
+    precision_recall,
+)
+from evaluation.utility.classifiers import SentenceEncoder
 
 REVIEWS = Path(__file__).parents[4] / "shared" / "data"
 
@@ -34,7 +39,9 @@ def test_mauve_agrees_with_its_authors(name):
     theirs = pytest.importorskip("mauve").compute_mauve
     p, q = (vectors.astype(np.float32) for vectors in PAIRS[name])
     found = [theirs(p_features=p, q_features=q, verbose=False, seed=seed) for seed in range(10)]
-    assert curve_area(found[0].p_hist, found[0].q_hist) == pytest.approx(found[0].mauve, abs=1e-4)
+    assert divergence_curve_area(found[0].p_hist, found[0].q_hist) == pytest.approx(
+        found[0].mauve, abs=1e-4
+    )
     mean = np.mean([each.mauve for each in found])
     assert mauve(*PAIRS[name], seed=0).value == pytest.approx(mean, abs=0.03)
 
@@ -55,7 +62,7 @@ def test_mauve_of_one_repeated_row(rows):
 
 def test_curve_area_is_symmetric_and_knows_no_scale():
     p, q = np.array([5, 3, 0, 2]), np.array([1, 1, 4, 4])
-    assert curve_area(p, q) == pytest.approx(curve_area(q / 10, p / 10))
+    assert divergence_curve_area(p, q) == pytest.approx(divergence_curve_area(q / 10, p / 10))
 
 
 @pytest.mark.parametrize("name", PAIRS)
@@ -65,7 +72,7 @@ def test_regions_agree_with_scikit_learn(name):
     ours, real = PAIRS[name]
     radii = NearestNeighbors(n_neighbors=4).fit(real).kneighbors(real)[0][:, 3]
     near = np.linalg.norm(ours[:, None] - real[None], axis=2)
-    assert (inside(ours, real) == (near <= radii).any(axis=1)).mean() > 0.998  # by rounding
+    assert (is_inside(ours, real) == (near <= radii).any(axis=1)).mean() > 0.998  # by rounding
 
 
 def test_precision_and_recall_tell_what_is_wrong():
@@ -86,10 +93,12 @@ def test_one_row_has_no_region():
 
 
 def test_frechet_distance_in_closed_form():
-    one = Moments(np.zeros(3), np.diag([1.0, 4.0, 9.0]))
-    other = Moments(np.array([1.0, 2.0, 0.0]), np.diag([4.0, 4.0, 1.0]))
-    assert distance(one, other) == pytest.approx(5 + (1 + 0 + 4))
-    assert distance(one, one) == pytest.approx(0, abs=1e-9)
+    """Of samples with the moments (0, diag 1, 4, 9) and ((1, 2, 0), diag 4, 4, 1)."""
+    signs = np.array([[a, b, c] for a in (-1, 1) for b in (-1, 1) for c in (-1, 1)], float)
+    signs *= np.sqrt(7 / 8)  # the sample covariance divides by N - 1
+    one, other = signs * [1, 2, 3], signs * [2, 2, 1] + [1, 2, 0]
+    assert gaussian_distance(one, other) == pytest.approx(5 + (1 + 0 + 4))
+    assert gaussian_distance(one, one) == pytest.approx(0, abs=1e-9)
 
 
 @pytest.mark.parametrize("name", PAIRS)

@@ -6,9 +6,13 @@ import pytest
 
 from evaluation.findings import Findings
 from evaluation.leakage import canary_audit as canaryaudit
-from evaluation.leakage.canaries import FORMATS, Canary, numbered
-from evaluation.leakage.echo import Bigrams, echo
-from evaluation.leakage.planting import coin_canaries
+from evaluation.leakage.canaries import (
+    FORMATS,
+    Canary,
+    numbered_formats,
+    write_coin_canaries,
+)
+from evaluation.leakage.exposure import Bigrams, echo
 from tests.helpers.commands import run_twinset
 from tests.helpers.evaluated import reviews, small_run, small_world_in, tables_in
 
@@ -134,7 +138,7 @@ def test_an_echo_is_heard_where_a_secret_was_written(tiny_base):
 
 
 def test_an_echo_of_a_secret_from_a_large_space_is_heard_among_a_sample(tiny_base):
-    canary = Canary(numbered(9)[0], 123_456_789, ("positive",), 1)
+    canary = Canary(numbered_formats(9)[0], 123_456_789, ("positive",), 1)
     twin = [f"Nothing to see here, {i}." for i in range(50)]
     loud = echo(Bigrams(tokenizer_of(tiny_base), [*twin, *[canary.text] * 5]), canary, 0)
     assert loud.space == 10**9
@@ -203,10 +207,10 @@ def test_an_overtrained_model_without_privacy_is_caught_and_a_private_one_is_not
 
 def test_coin_canaries_are_distinct_and_begin_as_the_base_writes(tiny_base):
     openings = ["The film was good and I liked it very much.", "A pan."]
-    found = coin_canaries(openings, tokenizer_of(tiny_base), 30, seed=0)
+    found = write_coin_canaries(openings, tokenizer_of(tiny_base), 30, seed=0)
     assert len(set(found)) == 30
     assert all(text.startswith(("The film was good and I liked it", "A pan.")) for text in found)
-    assert found == coin_canaries(openings, tokenizer_of(tiny_base), 30, seed=0)
+    assert found == write_coin_canaries(openings, tokenizer_of(tiny_base), 30, seed=0)
 
 
 def test_canaries_of_a_table_with_other_columns(tiny_base, tmp_path, capsys):

@@ -12,10 +12,21 @@ import torch
 from sklearn.metrics import roc_auc_score, roc_curve
 
 from evaluation.leakage import roc
-from evaluation.leakage.membership import find_base, model_attacks, row_losses
-from evaluation.leakage.roc import Attack, scores, separation
-from evaluation.leakage.shift import MARGIN, shift, without_shared
-from evaluation.leakage.text_membership import nearest_by_ngrams, text_attacks
+from evaluation.leakage.membership import (
+    find_base,
+    model_attacks,
+    nearest_by_ngrams,
+    row_losses,
+    text_attacks,
+)
+from evaluation.leakage.roc import (
+    MARGIN,
+    Attack,
+    attack_scores,
+    measure_shift,
+    separation,
+    without_shared,
+)
 from tests.helpers.evaluated import token_nats
 from tests.helpers.handover import open_ledger
 from twinset.errors import InputError
@@ -93,7 +104,7 @@ def test_all_attacks_find_the_members_of_an_overfitted_model(overfitted, fresh):
     assert [a.name for a in attacks] == ["loss", "zlib ratio", "Min-20 %", "calibrated loss"]
     assert notes == []
     for attack in attacks:
-        area, at_one_percent, _ = scores(attack, seed=0)
+        area, at_one_percent, _ = attack_scores(attack, seed=0)
         assert area.low > 0.75, attack.name
         assert at_one_percent.value > 0.1, attack.name
 
@@ -101,16 +112,16 @@ def test_all_attacks_find_the_members_of_an_overfitted_model(overfitted, fresh):
 def test_no_attack_finds_the_members_of_an_untrained_model(fresh):
     attacks, _ = model_attacks(twin_of(fresh), None, MEMBERS, OTHERS)
     for attack in attacks:
-        area, *_ = scores(attack, seed=0)
+        area, *_ = attack_scores(attack, seed=0)
         assert area.low < 0.5 < area.high, attack.name
     attacks, _ = model_attacks(twin_of(fresh), fresh, MEMBERS, OTHERS)
-    assert scores(attacks[-1], seed=0)[0].value == 0.5  # the model is the base model
+    assert attack_scores(attacks[-1], seed=0)[0].value == 0.5  # the model is the base model
 
 
 def test_no_attack_finds_rows_of_which_none_was_trained_on(overfitted, fresh):
     attacks, _ = model_attacks(overfitted, fresh, made_up(400, 3), made_up(400, 4))
     for attack in attacks:
-        assert abs(scores(attack, seed=0)[0].value - 0.5) < 0.06, attack.name
+        assert abs(attack_scores(attack, seed=0)[0].value - 0.5) < 0.06, attack.name
 
 
 @pytest.mark.parametrize("longest", [64, 6])
@@ -181,7 +192,7 @@ def test_a_diverged_model_is_judged_still(tiny_base):
         for weight in base.model.parameters():
             weight.fill_(math.nan)
     attacks, _ = model_attacks(twin_of(base), None, MEMBERS, OTHERS)
-    assert scores(attacks[0], seed=0)[0].value == 0.5
+    assert attack_scores(attacks[0], seed=0)[0].value == 0.5
 
 
 # -- the released rows -----------------------------------------------------------------------------
@@ -197,20 +208,20 @@ def test_a_twin_that_repeats_its_members_gives_them_away():
     repeated = [" ".join(text.split()[:-1]) for text in MEMBERS.texts] + made_up(60, 9).texts
     for attack in text_attacks(repeated, MEMBERS.texts, OTHERS.texts, bag):
         assert attack.sees == "released rows"
-        assert scores(attack, seed=0)[0].low > 0.75, attack.name
+        assert attack_scores(attack, seed=0)[0].low > 0.75, attack.name
 
 
 def test_a_twin_that_does_not_gives_nothing_away():
     attacks = text_attacks(made_up(120, 9).texts, MEMBERS.texts, OTHERS.texts, bag)
     assert len(attacks) == 2
     for attack in attacks:
-        area, *_ = scores(attack, seed=0)
+        area, *_ = attack_scores(attack, seed=0)
         assert area.low < 0.5 < area.high, attack.name
 
 
 def test_blocks_change_nothing(monkeypatch):
     whole = text_attacks(made_up(40, 9).texts, MEMBERS.texts, OTHERS.texts, bag)
-    monkeypatch.setattr("evaluation.leakage.text_membership.CELLS_AT_ONCE", 200)
+    monkeypatch.setattr("evaluation.leakage.membership.CELLS_AT_ONCE", 200)
     calls = []
 
     class Listening(Silent):
@@ -254,7 +265,7 @@ def normal(shift, members=80, others=120, seed=0, digits=8):
 def test_auroc_is_scikit_learns(digits):
     attack = normal(0.7, digits=digits)
     labels = [1] * 80 + [0] * 120
-    found = scores(attack, seed=0)[0]
+    found = attack_scores(attack, seed=0)[0]
     both = np.concatenate([attack.members, attack.non_members])
     assert found.value == pytest.approx(roc_auc_score(labels, both))
     assert (found.n, found.goal, found.where) == (200, "minimise", "private rows")
@@ -267,7 +278,7 @@ def test_tpr_is_the_best_that_keeps_the_rate(others, digits):
     labels = [1] * 80 + [0] * others
     both = np.concatenate([attack.members, attack.non_members])
     fpr, tpr, _ = roc_curve(labels, both, drop_intermediate=False)
-    for score, rate in zip(scores(attack, seed=0)[1:], roc.RATES.values(), strict=True):
+    for score, rate in zip(attack_scores(attack, seed=0)[1:], roc.RATES.values(), strict=True):
         assert score.value == pytest.approx(tpr[fpr <= rate + 1e-12].max())
         assert score.low <= score.value <= score.high
         assert score.n == 80
@@ -286,13 +297,13 @@ def test_too_few_non_members_for_a_rate_are_said_once(others, missing):
 def test_nothing_and_everything_found_have_wide_intervals_too():
     none = Attack("loss", "model", np.zeros(20), np.ones(20))
     everything = Attack("loss", "model", np.ones(20), np.zeros(20))
-    area, at_one_percent, _ = scores(none, seed=0)
+    area, at_one_percent, _ = attack_scores(none, seed=0)
     assert (area.value, at_one_percent.value) == (0.0, 0.0)
     assert area.high > 0.05 and at_one_percent.high > 0.1
-    area, at_one_percent, _ = scores(everything, seed=0)
+    area, at_one_percent, _ = attack_scores(everything, seed=0)
     assert (area.value, at_one_percent.value) == (1.0, 1.0)
     assert area.low < 0.95 and at_one_percent.low < 0.9
-    ties = scores(Attack("loss", "model", np.ones(20), np.ones(20)), seed=0)
+    ties = attack_scores(Attack("loss", "model", np.ones(20), np.ones(20)), seed=0)
     assert (ties[0].value, ties[1].value) == (0.5, 0.0)
 
 
@@ -301,15 +312,15 @@ def test_the_interval_of_auroc_holds_the_truth(size):
     truth = 0.8555  # P(N(1.5, 1) > N(0, 1)) = Φ(1.5 / √2)
     held = 0
     for seed in range(100):
-        area = scores(normal(1.5, size, size, seed), seed)[0]
+        area = attack_scores(normal(1.5, size, size, seed), seed)[0]
         held += area.low <= truth <= area.high
     assert held >= 89  # 0.1 % of true 95 % intervals would hold it in fewer of 100
 
 
 def test_intervals_depend_on_the_seed_alone():
     attack = normal(0.5)
-    assert scores(attack, 3) == scores(attack, 3)
-    assert scores(attack, 3) != scores(attack, 4)
+    assert attack_scores(attack, 3) == attack_scores(attack, 3)
+    assert attack_scores(attack, 3) != attack_scores(attack, 4)
 
 
 def test_a_separation_is_placed_and_drawn():
@@ -336,14 +347,14 @@ def test_scores_that_cannot_be_ranked_are_refused(bad):
 
 
 def test_tables_of_one_distribution_are_not_told_apart():
-    found, notes = shift(made_up(200, 1).texts, made_up(200, 2).texts, seed=0)
+    found, notes = measure_shift(made_up(200, 1).texts, made_up(200, 2).texts, seed=0)
     assert found.score.low < 0.5 < found.score.high
     assert notes == () and found.place["sees"] == "neither model nor released rows"
 
 
 def test_tables_of_two_distributions_make_membership_meaningless():
     members = made_up(200, 1, [*WORDS, "noon", "dusk"]).texts
-    found, (note,) = shift(members, made_up(200, 2).texts, seed=0)
+    found, (note,) = measure_shift(members, made_up(200, 2).texts, seed=0)
     assert found.score.low > 0.5 + MARGIN
     assert "means nothing" in note
     assert not any(word in note for word in ("noon", "dusk"))
@@ -352,13 +363,13 @@ def test_tables_of_two_distributions_make_membership_meaningless():
 def test_a_text_that_members_repeat_is_no_difference():
     """The negative control: looked up in another fold, it would be one."""
     members = made_up(50, 1).texts * 4
-    found, notes = shift(members, made_up(50, 2).texts, seed=0)
+    found, notes = measure_shift(members, made_up(50, 2).texts, seed=0)
     assert found.score.n == 100
     assert found.score.low < 0.5 and notes == ()
 
 
 def test_too_few_rows_for_a_classifier_are_said():
-    found, (note,) = shift(made_up(4, 1).texts, made_up(50, 2).texts, seed=0)
+    found, (note,) = measure_shift(made_up(4, 1).texts, made_up(50, 2).texts, seed=0)
     assert found is None and "not tested" in note
 
 

@@ -9,10 +9,20 @@ import numpy as np
 import pytest
 
 from evaluation.findings import Findings
-from evaluation.leakage import near_duplicates as nearduplicates
-from evaluation.leakage.distances import Nearest, nearest, ratio_percentile, share_nearer
-from evaluation.leakage.near_duplicates import SIMILARITY, near_duplicates
-from evaluation.leakage.overlap import HELDOUT, SAMPLE, TRAIN, overlap, verbatim
+from evaluation.leakage import copies
+from evaluation.leakage.copies import (
+    HELDOUT,
+    SAMPLE,
+    SIMILARITY,
+    TRAIN,
+    Nearest,
+    find_nearest,
+    near_duplicates,
+    overlap,
+    ratio_percentile,
+    share_nearer,
+    verbatim_scores,
+)
 from twinset.errors import InputError
 from twinset.progress import Silent
 from twinset.table import ngrams as shingles
@@ -50,9 +60,9 @@ SHARES = (("rows with a run of 8 words", 10), ("near-duplicates", 10))
 
 def test_ten_copied_rows_are_caught_by_every_measure():
     found = measured(FRESH[:40] + TRAIN_ROWS[60:70], TRAIN_ROWS, HELDOUT_ROWS)
-    for name, copies in SHARES:
+    for name, often in SHARES:
         in_train, by_chance = found.find(name, against=TRAIN), found.find(name, against=HELDOUT)
-        assert in_train.value == copies / 50
+        assert in_train.value == often / 50
         assert in_train.low > by_chance.high or by_chance.value == 0 < in_train.low
     run, chance = (found.find("longest verbatim run", against=a) for a in (TRAIN, HELDOUT))
     assert (run.value, run.low, run.high, run.n) == (LENGTH, LENGTH, math.inf, 50)
@@ -147,7 +157,7 @@ def test_the_longest_run_is_that_of_another_algorithm():
     for length in range(1, 15):
         expected = [run >= length for run in longest]
         assert rows_sharing_a_run(ours, theirs, length).tolist() == expected
-    assert verbatim(ours, theirs)[0].value == max(longest)
+    assert verbatim_scores(ours, theirs)[0].value == max(longest)
 
 
 def test_a_run_leaves_no_row_and_case_and_punctuation_do_not_count():
@@ -161,7 +171,7 @@ def test_a_run_leaves_no_row_and_case_and_punctuation_do_not_count():
         [True, False, False],
         *[[False] * 3] * 2,
     ]
-    assert [s.value for s in verbatim(vocabulary.words(["", "?"]), other)] == [0, 0]
+    assert [s.value for s in verbatim_scores(vocabulary.words(["", "?"]), other)] == [0, 0]
 
 
 def test_the_lower_bound_of_the_longest_run_is_the_bootstraps():
@@ -173,7 +183,7 @@ def test_the_lower_bound_of_the_longest_run_is_the_bootstraps():
     lengths = sum(rows_sharing_a_run(ours, theirs, n).astype(int) for n in range(1, LENGTH + 1))
     rng = np.random.default_rng(0)
     maxima = [rng.choice(lengths, len(lengths)).max() for _ in range(4000)]
-    run = verbatim(ours, theirs)[0]
+    run = verbatim_scores(ours, theirs)[0]
     assert run.value == LENGTH
     assert run.low == np.quantile(maxima, 0.025) < LENGTH
 
@@ -191,7 +201,7 @@ def brute_force(twin, other):
 
 def test_near_duplicates_are_those_of_all_pairs(monkeypatch):
     """Rows with few to many words changed, short rows too; in blocks of few pairs."""
-    monkeypatch.setattr(nearduplicates, "_PAIRS", 7)
+    monkeypatch.setattr(copies, "PAIRS_AT_ONCE", 7)
     monkeypatch.setattr(shingles, "_BLOCK", 11)
     rng = np.random.default_rng(5)
     other = made_up(60, 1, length=60) + ["w1", "w1 w2", "w1 w2 w3", "w9 w9"]
@@ -223,7 +233,7 @@ def test_nearest_is_that_of_the_whole_matrix():
     ours, theirs = (v / np.linalg.norm(v, axis=1, keepdims=True) for v in (ours, theirs))
     theirs[4] = ours[3]
     whole = np.linalg.norm(ours[:, None] - theirs[None], axis=2)
-    found = nearest(ours, theirs)
+    found = find_nearest(ours, theirs)
     assert found.distance == pytest.approx(np.maximum(whole.min(1), 1e-3), abs=1e-4)
     assert found.distance[3] == pytest.approx(1e-3)
     assert found.row.tolist() == whole.argmin(1).tolist()
@@ -251,7 +261,7 @@ def test_without_a_leak_the_interval_holds_one_half(dimensions, twin, table):
         vectors += 2
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
         ours, train, heldout = np.split(vectors, [twin, twin + table])
-        score = share_nearer(nearest(ours, train), nearest(ours, heldout))
+        score = share_nearer(find_nearest(ours, train), find_nearest(ours, heldout))
         held += score.low <= 0.5 <= score.high
         narrow += abs(score.value - 0.5) <= 1.96 * 0.5 / math.sqrt(twin)
     assert held / 200 > 0.9

@@ -12,26 +12,29 @@ import torch
 from scipy.stats import skewnorm
 
 from evaluation.findings import Findings
-from evaluation.leakage import replay as module
+from evaluation.leakage import names as module
 from evaluation.leakage.canaries import Canary, Format
-from evaluation.leakage.exposure import UNKNOWN, expected_rank, exposure
-from evaluation.leakage.exposure_extrapolation import extrapolated_exposure, extrapolated_rank
-from evaluation.leakage.names import (
-    digits_of,
-    mean_reciprocal_rank,
-    names_in,
-    phone_exposure,
-    phones_in,
+from evaluation.leakage.exposure import (
+    UNKNOWN,
+    expected_rank,
+    exposure,
+    extrapolated_exposure,
+    extrapolated_rank,
 )
-from evaluation.leakage.replay import (
+from evaluation.leakage.names import (
     CARD,
     EMAIL,
     ID,
     NAME,
     PHONE,
     PLANTED,
+    digits_of,
     luhn,
+    mean_reciprocal_rank,
+    names_in,
     numbers_in,
+    phone_exposure,
+    phones_in,
     replay,
     replay_planted,
 )

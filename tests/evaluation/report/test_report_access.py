@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from evaluation.fidelity.measures import SECOND
-from evaluation.leakage.overlap import HELDOUT, SAMPLE, TRAIN
+from evaluation.leakage.copies import HELDOUT, SAMPLE, TRAIN
 from evaluation.report import groups
 from evaluation.report.charts import styles
 from tests.helpers import handover

@@ -8,7 +8,7 @@ import pytest
 
 from evaluation.fidelity.measures import SECOND
 from evaluation.findings import Measured, Score, proportion
-from evaluation.leakage.overlap import HELDOUT, SAMPLE, TRAIN
+from evaluation.leakage.copies import HELDOUT, SAMPLE, TRAIN
 from evaluation.private_table import PRIVATE_CLASSIFIER, TWIN_SMALL
 from evaluation.report import build_report
 from evaluation.report.handing_over import may_hand_over

@@ -2,9 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from evaluation.utility.dp_baseline import LinearOverTable, PrivateRegression
-from evaluation.utility.dp_fitting import Budget, Recipe
-from evaluation.utility.embeddings import SentenceEncoder
+from evaluation.utility.classifiers import SentenceEncoder
+from evaluation.utility.dp_classifiers import Budget, LinearOverTable, PrivateRegression, Recipe
 from tests.helpers.evaluated import reviews, without_downloads
 from twinset.privacy.clipping import ClassifierClipping, LabelledRows
 

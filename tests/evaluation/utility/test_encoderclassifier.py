@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from evaluation.utility.dp_fitting import Budget, Recipe
-from evaluation.utility.encoder_classifier import EncoderClassifier
+from evaluation.utility.dp_classifiers import Budget, EncoderClassifier, Recipe
 from tests.helpers.evaluated import reviews
 from tests.helpers.models import save_tiny_encoder
 from twinset.config import PolicyConfig

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from evaluation.utility.heldout_loss import perplexity
+from evaluation.leakage.membership import perplexity
 from tests.helpers.evaluated import token_nats
 from twinset.models.base_model import load_base
 from twinset.table.records import Records

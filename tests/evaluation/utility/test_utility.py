@@ -6,18 +6,12 @@ import pytest
 from sklearn.dummy import DummyClassifier
 
 from evaluation.findings import proportion
-from evaluation.utility.classifiers import make_classifiers, tfidf
-from evaluation.utility.embeddings import SentenceEncoder
-from evaluation.utility.train_and_test import (
-    accuracy,
-    commonest_label,
-    label_fidelity,
-    labelled,
-    targets,
-    train_on,
-)
+from evaluation.private_table import labelled
+from evaluation.utility.classification import score_agreement, targets, train_on
+from evaluation.utility.classifiers import SentenceEncoder, make_classifiers
 from twinset.errors import InputError
 
+tfidf = make_classifiers(["tfidf"])["tfidf"]
 WORDS = {
     "good": "great lovely fine superb moving bright".split(),
     "bad": "dull poor weak awful boring grim".split(),
@@ -61,19 +55,22 @@ def test_no_proportion(hits, n):
 def test_separable_rows_are_learned(target):
     train, heldout = made_up(300, seed=0), made_up(200, seed=1)
     model = train_on(train, "text", target, tfidf)
-    assert accuracy(model, heldout, "text", target).value > 0.95
+    assert score_agreement("accuracy", model, heldout, "text", target).value > 0.95
 
 
 def test_shuffled_labels_teach_nothing():
     train, heldout = shuffled_labels(made_up(400, seed=0)), made_up(400, seed=1)
-    score = accuracy(train_on(train, "text", ("mood",), tfidf), heldout, "text", ("mood",))
+    score = score_agreement(
+        "accuracy", train_on(train, "text", ("mood",), tfidf), heldout, "text", ("mood",)
+    )
     assert 0.35 < score.value < 0.65
 
 
 def test_commonest_label_is_the_one_of_training():
     train = pd.DataFrame({"mood": ["bad", "good", "good"], "text": ["a", "b", "c"]})
     heldout = pd.DataFrame({"mood": ["bad", "bad", "bad", "good"], "text": ["d", "e", "f", "g"]})
-    assert commonest_label(train, heldout, "text", ("mood",)).value == 0.25
+    always = train_on(train, "text", ("mood",), lambda seed: DummyClassifier())
+    assert score_agreement("accuracy", always, heldout, "text", ("mood",)).value == 0.25
 
 
 @pytest.mark.parametrize(
@@ -87,7 +84,9 @@ def test_commonest_label_is_the_one_of_training():
 )
 def test_label_fidelity(change, low, high):
     real_classifier = train_on(made_up(300, seed=0), "text", ("mood",), tfidf)
-    score = label_fidelity(change(made_up(300, seed=2)), "text", ("mood",), real_classifier)
+    score = score_agreement(
+        "label fidelity", real_classifier, change(made_up(300, seed=2)), "text", ("mood",)
+    )
     assert score.name == "label fidelity"
     assert low <= score.value <= high
 
@@ -129,7 +128,7 @@ def test_nothing_to_test_on_is_refused():
     model = DummyClassifier().fit(["a", "b"], ["x", "y"])
     frame = pd.DataFrame({"mood": [None, "good"], "text": ["a", " "]})
     with pytest.raises(InputError, match="nothing to test on"):
-        accuracy(model, frame, "text", ("mood",))
+        score_agreement("accuracy", model, frame, "text", ("mood",))
 
 
 def test_unknown_classifier_is_refused():
@@ -154,4 +153,4 @@ def test_minilm():
             "text": ["a wonderful delight", "a tedious mess", "beautiful", "terrible and stupid"],
         }
     )
-    assert accuracy(model, unseen, "text", ("mood",)).value >= 0.75
+    assert score_agreement("accuracy", model, unseen, "text", ("mood",)).value >= 0.75

@@ -1,0 +1,408 @@
+"""Measures of a table's texts: length, vocabulary, repetition, perplexity, each with an interval.
+
+A row is a list of its words. Nothing here knows of columns or of how a twin was made. Most of these
+numbers depend on how many rows a table has, so compare tables of the same size only. The measures
+that correct for size say so.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from evaluation.findings import Goal, Histogram, Score, mean, proportion
+from evaluation.private_table import normalised
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+BLOCKS = 10  # of the jackknife
+LENGTH_BINS = 20
+LONGEST_NGRAM = 4  # n-gram diversity and BLEU-4 both stop here
+DRAWN = 10_000  # n-grams that the distinct ones are counted among
+PARTS, PART_ROWS = 5, 200  # of self-BLEU: pairs within a part grow with the square of its rows
+SMOOTHING = 0.1  # of a match, for n-grams without any
+PERPLEXITY_ROWS = 100  # a model of 135 million parameters reads some hundred a minute on one core
+PERPLEXITY_TOKENS = 512  # of a row. The rest is not read.
+
+# A run of letters and digits, with an apostrophe inside it. Scripts that put no space between words
+# give long ones: rows are still comparable, numbers are not those of other tools.
+_WORD = re.compile(r"\w+(?:['’]\w+)*")
+
+Row = Sequence[str]  # the words of one text
+
+
+def split_words(text: str) -> list[str]:
+    """Return the words of a text in lower case.
+
+    >>> split_words("It's fine - a 2nd look!")
+    ["it's", 'fine', 'a', '2nd', 'look']
+    """
+    return _WORD.findall(text.casefold())
+
+
+def count_ngrams(rows: Sequence[Row], n: int) -> csr_array:
+    """Return how often each n-gram stands in each row: (rows, n-grams). None leaves its row.
+
+    >>> count_ngrams([["a", "b", "a", "b"], ["b"]], 2).toarray().tolist()
+    [[2, 1], [0, 0]]
+    """
+    from scipy.sparse import csr_array
+    from sklearn.feature_extraction.text import CountVectorizer
+
+    found = [list(zip(*(row[shift:] for shift in range(n)), strict=False)) for row in rows]
+    if not any(found):  # scikit-learn refuses an empty vocabulary
+        return csr_array((len(rows), 0))
+    return csr_array(CountVectorizer(analyzer=list).fit_transform(found))
+
+
+# -- intervals -----------------------------------------------------------------------------------
+
+
+def leave_out_blocks(number: int) -> Iterator[np.ndarray]:
+    """Yield which of `number` rows are kept (N,) bool when each block is left out in turn.
+
+    Rows must be in random order. A single row has no blocks.
+    """
+    blocks = min(BLOCKS, number)
+    for block in range(blocks) if blocks > 1 else ():
+        yield np.arange(number) % BLOCKS != block
+
+
+def jackknife(
+    name: str,
+    value: float,
+    without: Sequence[float],
+    goal: Goal,
+    minimum: float,
+    maximum: float,
+    n: int,
+) -> Score:
+    """Return a value with Student's t interval of the jackknife, cut at the range.
+
+    The share of distinct words or a divergence depends on the number of rows. The bootstrap, which
+    repeats rows, would be off. Leaving out one block of rows at a time shifts all values alike, and
+    the shift cancels (Shao and Tu 1995, "The Jackknife and Bootstrap", §2.3). The interval speaks
+    of as many other rows from the same sources. It is rather too wide than too narrow (Efron and
+    Stein 1981). With fewer than two blocks it is the whole range.
+
+    Args:
+        name: the measure.
+        value: on all rows.
+        without: the same, leaving out each block of rows.
+        goal: the way it should go.
+        minimum: least possible value.
+        maximum: greatest possible value.
+        n: rows.
+    """
+    from scipy.stats import t
+
+    value = min(max(value, minimum), maximum)  # rounding may have left the range
+    blocks, half = len(without), math.inf
+    if blocks > 1 and np.isfinite(without).all():
+        error = math.sqrt((blocks - 1) * float(np.var(without)))
+        half = float(t.ppf(0.975, blocks - 1)) * error
+    low, high = max(minimum, value - half), min(maximum, value + half)
+    return Score(name, value, low, high, goal, minimum, maximum, n)
+
+
+# -- lengths -------------------------------------------------------------------------------------
+
+
+def length_scores(lengths: np.ndarray) -> list[Score]:
+    """Return mean and median of the texts' lengths in words.
+
+    Range 0 to ∞. Good is what real rows have, not more and not less. The mean has Student's t
+    interval. The median's lies between two order statistics, which holds for any distribution
+    (David and Nagaraja 2003, "Order Statistics", §7.1).
+
+    Args:
+        lengths: (N,) words of each text.
+    """
+    from scipy.stats import binom
+
+    values = sorted(lengths.tolist())
+    n = len(values)
+    rank = int(binom.ppf(0.025, n, 0.5))  # fewer than 2.5 % of samples have less below the median
+    low, high = (values[rank - 1], values[n - rank]) if rank else (0.0, math.inf)
+    middle = float(np.median(values))
+    return [
+        mean("mean length", values, "match", 0.0, math.inf),
+        Score("median length", middle, low, high, "match", 0.0, math.inf, n),
+    ]
+
+
+def length_histogram(tables: Mapping[str, np.ndarray]) -> Histogram:
+    """Return the shares of rows by length. The last bin holds what is beyond 99 % of all rows.
+
+    Args:
+        tables: by name, the lengths of its rows (N,) in words.
+    """
+    top = max(np.quantile(lengths, 0.99) for lengths in tables.values())
+    wanted = max(1.0, top / LENGTH_BINS)
+    power = 10 ** math.floor(math.log10(wanted))
+    # Round up to 1, 2, 5, 10, 20 and so on, as people read scales.
+    width = int(next(step * power for step in (1, 2, 5, 10) if step * power >= wanted))
+    bins = math.ceil((top + 1) / width)
+    names = [f"{i * width}–{(i + 1) * width - 1}" if width > 1 else f"{i}" for i in range(bins)]
+    series = {
+        name: np.bincount(np.minimum(each // width, bins), minlength=bins + 1) / len(each)
+        for name, each in tables.items()
+    }
+    shares = {name: each.tolist() for name, each in series.items()}
+    return Histogram("fidelity", "length", "words", [*names, f"{bins * width} or more"], shares)
+
+
+# -- repetition ----------------------------------------------------------------------------------
+
+
+def _block_counts(rows: Sequence[Row], n: int) -> list[np.ndarray]:
+    """Return how often each n-gram occurs in all rows, and leaving out each block of rows."""
+    grams = count_ngrams(rows, n)
+    return [grams.sum(axis=0), *(grams[kept].sum(axis=0) for kept in leave_out_blocks(len(rows)))]
+
+
+def drawable_ngrams(rows: Sequence[Row]) -> tuple[int, ...]:
+    """Return, for n = 1 … 4, how many n-grams can be drawn whatever block of rows is left out."""
+    sizes = range(1, LONGEST_NGRAM + 1)
+    return tuple(min([DRAWN, *(int(c.sum()) for c in _block_counts(rows, n))]) for n in sizes)
+
+
+def diversity_scores(rows: Sequence[Row], drawn: Sequence[int]) -> list[Score]:
+    """Return distinct-1 to distinct-3 and n-gram diversity, those that can be taken.
+
+    Distinct-n is the share of different n-grams (Li et al. 2016, "A Diversity-Promoting Objective
+    Function for Neural Conversation Models"), range 0 to 1. N-gram diversity is the sum of
+    distinct-1 to distinct-4 (Padmakumar and He 2024, "Does Writing with Language Models Reduce
+    Content Diversity?"), range 0 to 4. Good is the value of real rows: lower means that the twin
+    repeats itself, higher that it strings words together at random.
+
+    Both fall as a table grows. So they are what is expected among a fixed number of n-grams drawn
+    from the table (rarefaction, Hurlbert 1971), which any two tables can share. The intervals are
+    the jackknife's, over rows.
+
+    Args:
+        rows: in random order.
+        drawn: for n = 1 … 4, how many n-grams the distinct ones are counted among. What the table
+            does not have is not drawn.
+    """
+    possible = [min(pair) for pair in zip(drawn, drawable_ngrams(rows), strict=True)]
+    values = [
+        [expected_distinct(counts, number) for counts in _block_counts(rows, n)]
+        for n, number in enumerate(possible, start=1)
+        if number
+    ]
+    named = [(f"distinct-{n}", each, 1.0) for n, each in enumerate(values[:3], start=1)]
+    if len(values) == LONGEST_NGRAM:
+        named += [("n-gram diversity", np.sum(values, axis=0).tolist(), float(LONGEST_NGRAM))]
+    return [
+        jackknife(name, each[0], each[1:], "match", 0.0, maximum, len(rows))
+        for name, each, maximum in named
+    ]
+
+
+def expected_distinct(counts: np.ndarray, drawn: int) -> float:
+    """Return the expected share of distinct things among `drawn` ones, without replacement.
+
+    Args:
+        counts: how often each thing is there.
+        drawn: how many are drawn.
+
+    >>> expected_distinct(np.array([3, 1]), 4), expected_distinct(np.array([3, 1]), 2)
+    (0.5, 0.75)
+    """
+    from scipy.special import gammaln
+
+    often, types = np.unique(counts[counts > 0], return_counts=True)
+    total = counts.sum()
+    rest = total - often  # all but one type, which is missed where every draw comes from these
+    possible = rest >= drawn
+    missed = np.zeros(len(often))
+    # log of C(rest, drawn) / C(total, drawn). The binomials themselves overflow.
+    missed[possible] = np.exp(
+        gammaln(rest[possible] + 1)
+        - gammaln(rest[possible] - drawn + 1)
+        - gammaln(total + 1)
+        + gammaln(total - drawn + 1)
+    )
+    return float(types @ (1 - missed) / drawn)
+
+
+def duplicate_rate(texts: Sequence[str]) -> Score:
+    """Return the share of rows that repeat an earlier one, in lower-cased letters and digits.
+
+    Range 0 to 1, good is the value of as many real rows. The interval is Wilson's.
+    """
+    repeated = len(texts) - len({normalised(text) for text in texts})
+    return proportion("duplicate rate", repeated, len(texts), "match")
+
+
+def rows_per_part(rows: int) -> int:
+    """Return how many rows each part of a table of `rows` has for self-BLEU.
+
+    It is at most a fifth, so that there is an interval, unless a fifth would be a single row.
+
+    >>> rows_per_part(100_000), rows_per_part(600), rows_per_part(7)
+    (200, 120, 7)
+    """
+    return min(PART_ROWS, rows // PARTS) if rows >= 2 * PARTS else rows
+
+
+def self_bleu(rows: Sequence[Row], size: int) -> Score | None:
+    """Return self-BLEU: how much each row resembles the others. None without two rows.
+
+    Source: Zhu et al. 2018, "Texygen". It is the mean over disjoint parts of the table of each
+    row's BLEU-4 with all others of its part as references. Range 0 to 1. Good is the value of real
+    rows: higher means that rows resemble each other too much.
+
+    It rises with the rows of a part: compare scores of the same size only. The interval is
+    Student's over the parts, so it speaks of other rows from the same source. One part has none.
+
+    Args:
+        rows: in random order.
+        size: rows of each part. A table with fewer is one part.
+    """
+    size = min(size, len(rows))
+    if size < 2:
+        return None
+    parts = [rows[i * size : (i + 1) * size] for i in range(min(PARTS, len(rows) // size))]
+    values = [statistics.fmean(row_self_bleus(part)) for part in parts]
+    return replace(mean("self-BLEU", values, "match", 0.0, 1.0), n=len(parts) * size)
+
+
+def row_self_bleus(rows: Sequence[Row]) -> list[float]:
+    """Return each row's BLEU-4 (Papineni et al. 2002) with all others as references: (N,).
+
+    An n-gram order without any match counts as 0.1 of one match (method 1 of Chen and Cherry 2014).
+    A row that shares no word at all scores 0.
+    """
+    matches: list[list[int]] = []  # by n, by row: n-grams that some other row has as often
+    for n in range(1, LONGEST_NGRAM + 1):
+        counted = [Counter(zip(*(row[i:] for i in range(n)), strict=False)) for row in rows]
+        # How often each n-gram occurs in the two rows that have it most. The second is what a row
+        # is matched with where the first is the row itself. Comparing all pairs would be quadratic.
+        highest: dict[tuple[str, ...], tuple[int, int]] = {}
+        for grams in counted:
+            for gram, count in grams.items():
+                first, second = highest.get(gram, (0, 0))
+                if count > second:
+                    highest[gram] = (first, count) if count <= first else (count, first)
+        matches.append([])
+        for grams in counted:
+            clipped = 0
+            for gram, count in grams.items():
+                first, second = highest[gram]
+                clipped += min(count, second if count == first else first)
+            matches[-1].append(clipped)
+    lengths = sorted(map(len, rows))
+    found = []
+    for number, row in enumerate(rows):
+        own, place = len(row), bisect_left(lengths, len(row))
+        if matches[0][number] == 0:
+            found.append(0.0)
+            continue
+        # The reference length nearest to the row's own, the shorter of two (BLEU's brevity).
+        others = lengths[max(0, place - 1) : place] + lengths[place + 1 : place + 2]
+        reference = min(others, key=lambda length: (abs(length - own), length))
+        logs = [
+            math.log((by_row[number] or SMOOTHING) / max(1, own - shift))
+            for shift, by_row in enumerate(matches)
+        ]
+        found.append(math.exp(min(0.0, 1 - reference / own) + statistics.fmean(logs)))
+    return found
+
+
+# -- vocabulary ----------------------------------------------------------------------------------
+
+
+def word_divergence(ours: np.ndarray, real: np.ndarray) -> float:
+    """Return the Jensen–Shannon divergence of two word distributions, in bits: 0 to 1.
+
+    >>> word_divergence(np.array([3, 0]), np.array([0, 9])), word_divergence(*[np.ones(2)] * 2)
+    (1.0, 0.0)
+    """
+    from scipy.spatial.distance import jensenshannon
+
+    return float(jensenshannon(ours, real, base=2) ** 2)  # scipy's is the root
+
+
+# Of the counts (V,) of words in our table and in the real one.
+VOCABULARY: dict[str, tuple[Callable[[np.ndarray, np.ndarray], float], Goal]] = {
+    # the share of our distinct words that are real ones too
+    "words known to train": (lambda ours, real: float((real[ours > 0] > 0).mean()), "match"),
+    # the share of the words of real text that are ours too, each as often as it occurs
+    "words of train covered": (
+        lambda ours, real: float(real[ours > 0].sum() / real.sum()),
+        "maximise",
+    ),
+    "Jensen–Shannon divergence of words": (word_divergence, "minimise"),
+}
+
+
+def vocabulary_scores(rows: Sequence[Row], train: Sequence[Row]) -> list[Score]:
+    """Compare the words of a table with those of the private one. None where one has no word.
+
+    Three measures, all in 0 to 1: the share of our distinct words that train knows (good is the
+    value of a second real sample), the share of train's words that we use (higher is better), and
+    the Jensen–Shannon divergence of both distributions (lower is better; Lin 1991). All depend on
+    the number of rows: compare scores of the same number only. The intervals are the jackknife's,
+    over rows of both tables.
+
+    Args:
+        rows: in random order.
+        train: as many private rows, in random order.
+    """
+    both = count_ngrams([*rows, *train], 1)
+    ours, real = both[: len(rows)], both[len(rows) :]
+    blocks = zip(leave_out_blocks(len(rows)), leave_out_blocks(len(train)), strict=False)
+    whole = ours.sum(axis=0), real.sum(axis=0)
+    if not (whole[0].any() and whole[1].any()):
+        return []
+    parts = [(ours[a].sum(axis=0), real[b].sum(axis=0)) for a, b in blocks]
+    parts = [part for part in parts if part[0].any() and part[1].any()]
+    return [
+        jackknife(name, measure(*whole), [measure(*p) for p in parts], goal, 0.0, 1.0, len(rows))
+        for name, (measure, goal) in VOCABULARY.items()
+    ]
+
+
+# -- perplexity ----------------------------------------------------------------------------------
+
+
+def public_perplexity(
+    texts: Sequence[str], model: Any, tokenizer: Any, on_progress: Callable[[int, int], object]
+) -> Score | None:
+    """Return how usual texts seem to a model that never saw private data. None without a token.
+
+    Exp of the mean nats of a token, without any prompt. Range 1 to ∞. Good is the value of real
+    rows: lower means blander texts, higher stranger ones. The interval is the jackknife's, over
+    rows.
+
+    Args:
+        texts: in random order.
+        model: causal LM in evaluation mode.
+        tokenizer: its tokenizer.
+        on_progress: is called with the number of texts scored, and of all.
+    """
+    from twinset.training.record_weights import text_nats
+
+    ids = tokenizer(list(texts), add_special_tokens=False)["input_ids"]
+    # one position less than the context: the start token takes it
+    longest = min(PERPLEXITY_TOKENS, int(model.config.max_position_embeddings) - 1)
+    ids = [row[:longest] for row in ids if row]
+    if not ids:
+        return None
+    tokens = np.array(list(map(len, ids)))
+    nats = text_nats(model, tokenizer, ids, on_progress).numpy() * tokens  # (N,) of whole texts
+    blocks: list[slice | np.ndarray] = [slice(None), *leave_out_blocks(len(ids))]
+    value, *without = (math.exp(nats[kept].sum() / tokens[kept].sum()) for kept in blocks)
+    name = "perplexity under a public model"
+    return jackknife(name, value, without, "match", 1.0, math.inf, len(ids))

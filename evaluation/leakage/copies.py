@@ -1,0 +1,257 @@
+"""What a twin's rows share with the rows it was made from, beside what they share by chance.
+
+Chance is what they share with held-out rows that the twin never saw, as many as of train. Where
+train has more rows, all of it is searched too: no copy is missed, but such a number cannot be
+compared with the reference. Three measures: verbatim runs of words, near-duplicates, and distances
+of embeddings. Memory is linear in the tables.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from evaluation.findings import Measured, Score, proportion
+from evaluation.utility.classifiers import Encoder, encode_tables
+from twinset.errors import InputError
+from twinset.progress import Progress
+from twinset.table.ngrams import Vocabulary, Words, mixed, rows_sharing_a_run
+
+RUN = 8  # words of a run that is hardly shared by chance
+TRAIN, HELDOUT = "train", "held-out"
+SAMPLE = "train, as many rows as held-out"
+SHINGLE_WORDS = 3  # a shorter row is its own shingle
+SIMILARITY = 0.8  # of near-duplicates
+PAIRS_AT_ONCE = 1 << 16  # candidates compared together: about 100 MB with rows of 60 words
+SMALLEST = 1e-3  # distances below, or that differ by less, are rounding: 4e-4 in float32
+PERCENTILE = 0.05
+
+
+def overlap(
+    twin_texts: Sequence[str],
+    train_texts: Sequence[str],
+    heldout_texts: Sequence[str],
+    encoder: Encoder | None,
+    *,
+    seed: int,
+    progress: Progress,
+) -> list[Measured]:
+    """Measure what a twin shares with train and, as reference, with held-out.
+
+    Args:
+        twin_texts: of the twin.
+        train_texts: of the rows it was made from.
+        heldout_texts: of rows like those of train that it was not made from.
+        encoder: of sentences. None leaves distances out.
+        seed: of the samples that make tables equal.
+        progress: notified of how far it is.
+
+    Returns:
+        Scores with the place {"against": "train", "held-out" or "train, as many rows as held-out"}.
+        The last only where train is larger. Distances against equal tables only.
+
+    Raises:
+        InputError: a table has no row.
+    """
+    for name, texts in (("twin", twin_texts), (TRAIN, train_texts), (HELDOUT, heldout_texts)):
+        if not len(texts):
+            raise InputError(f"overlap cannot be measured: {name} has no row with a text")
+    size, rng = min(len(train_texts), len(heldout_texts)), np.random.default_rng(seed)
+    tables = {TRAIN: train_texts, HELDOUT: heldout_texts}
+    for name, texts in ((HELDOUT, heldout_texts), (SAMPLE, train_texts)):
+        if len(texts) > size:
+            drawn = np.sort(rng.choice(len(texts), size, replace=False))
+            tables[name] = [texts[i] for i in drawn]
+
+    measured: list[Measured] = []
+    vocabulary = Vocabulary()
+    twin = vocabulary.words(twin_texts)
+    for done, (name, texts) in enumerate(tables.items(), start=1):
+        words = vocabulary.words(texts)
+        copies = int(near_duplicates(twin, words).sum())
+        near = proportion("near-duplicates", copies, twin.rows, "minimise")
+        for score in (*verbatim_scores(twin, words), near):
+            measured.append(Measured("leakage", score, {"against": name}))
+        progress.count("tables compared", done, len(tables))
+    if encoder is None:
+        return measured
+
+    # A distance alone says nothing: a good twin is near all rows of its kind. So nothing is shown
+    # but train beside held-out, of equal size.
+    equal = SAMPLE if SAMPLE in tables else TRAIN
+    wanted = {"twin": twin_texts, equal: tables[equal], HELDOUT: tables[HELDOUT]}
+    vectors = encode_tables(encoder, wanted, progress)  # (N, d) each
+    train, heldout = (find_nearest(vectors["twin"], vectors[name]) for name in (equal, HELDOUT))
+    for score, against in (
+        (share_nearer(train, heldout), equal),
+        (ratio_percentile(train, heldout), equal),
+        (ratio_percentile(heldout, train), HELDOUT),
+    ):
+        measured.append(Measured("leakage", score, {"against": against}))
+    return measured
+
+
+def verbatim_scores(twin: Words, other: Words) -> tuple[Score, Score]:
+    """Return the longest run of words shared, and the share of rows with one of eight words.
+
+    Both should be what they are against held-out rows. The longest run of as many other rows has no
+    upper bound that these rows could tell. The lower one is the bootstrap's, in closed form: the
+    longest of n rows drawn from n misses the j longest with probability (1 - j/n)ⁿ.
+    """
+
+    @cache
+    def count_sharing(length: int) -> int:
+        return int(rows_sharing_a_run(twin, other, length).sum())
+
+    n, lengths = twin.rows, range(1, min(twin.longest, other.longest) + 1)
+    missed = math.floor(n * (1 - 0.025 ** (1 / n)))
+    # The longest run that at least so many rows share. Fewer rows share a longer one: bisect.
+    value, low = (
+        bisect_left(lengths, -least + 1, key=lambda length: -count_sharing(length))
+        for least in (1, min(n, missed + 1))
+    )
+    name = "longest verbatim run"
+    run = Score(name, value, float(low), math.inf, "minimise", 0.0, math.inf, n)
+    return run, proportion(f"rows with a run of {RUN} words", count_sharing(RUN), n, "minimise")
+
+
+# -- near-duplicates ---------------------------------------------------------------------------
+
+
+def near_duplicates(twin: Words, other: Words) -> np.ndarray:
+    """Return which rows of a twin are near-duplicates of a row of the other table: (rows,) bool.
+
+    Near is a Jaccard similarity of at least 0.8 between the sets of runs of three words. Two such
+    sets share at least four fifths of either, and so one of the rarest shingles of both: only pairs
+    that do are compared (prefix filter; Bayardo et al. 2007, "Scaling Up All Pairs Similarity
+    Search"). So all near-duplicates are found, and no others. Rows without words are near to none.
+    """
+    # Each table's rows as sets: (rows, shingles) of ones, the rarest shingle first.
+    shingles = [_cut_shingles(words) for words in (twin, other)]
+    _, numbers, often = np.unique(
+        np.concatenate([codes for codes, _ in shingles]), return_inverse=True, return_counts=True
+    )
+    places = np.empty(len(often), dtype=np.int64)
+    places[np.argsort(often, kind="stable")] = np.arange(len(often))
+    columns = np.split(places[numbers], [len(shingles[0][0])])
+    tables, heads, backs = [], [], []
+    for words, (_, rows), column in zip((twin, other), shingles, columns, strict=True):
+        ones = np.ones(len(rows), dtype=np.int64)
+        matrix = csr_array((ones, (rows, column)), shape=(words.rows, len(often)))
+        matrix.data[:] = 1  # a shingle that a row has twice counts once
+        # Rows of equal sets are compared once: a sum of hashes tells sets apart.
+        signs = matrix.astype(np.uint64) @ mixed(np.arange(len(often), dtype=np.uint64))
+        _, first, back = np.unique(signs, return_index=True, return_inverse=True)
+        matrix = matrix[first]
+        # Of each set so many of its rarest shingles that a near one must have one of them.
+        sizes = np.diff(matrix.indptr)
+        needed = np.ceil(SIMILARITY * sizes - 1e-9).astype(np.int64)
+        kept = np.where(sizes > 0, sizes - needed + 1, 0)
+        within = np.arange(matrix.nnz) - np.repeat(matrix.indptr[:-1], sizes)
+        chosen = within < np.repeat(kept, sizes)
+        ends = np.concatenate([[0], kept.cumsum()])
+        head = csr_array((matrix.data[chosen], matrix.indices[chosen], ends), shape=matrix.shape)
+        tables.append(matrix)
+        heads.append(head)
+        backs.append(back)
+    ours, theirs = tables
+    our_sizes, their_sizes = (np.diff(table.indptr) for table in tables)
+    near = np.zeros(ours.shape[0], dtype=bool)
+    work = heads[0] @ np.bincount(heads[1].indices, minlength=len(often))  # candidates of each row
+    cuts = np.flatnonzero(np.diff(work.cumsum() // PAIRS_AT_ONCE)) + 1
+    for rows in np.split(np.arange(len(near)), cuts):
+        pairs = (heads[0][rows] @ heads[1].T).tocoo()
+        one, two = rows[pairs.row], pairs.col
+        shared = ours[one].multiply(theirs[two]).sum(1)
+        union = our_sizes[one] + their_sizes[two] - shared
+        near[one[shared / union >= SIMILARITY]] = True
+    found: np.ndarray = near[backs[0]]
+    return found
+
+
+def _cut_shingles(words: Words) -> tuple[np.ndarray, np.ndarray]:
+    """Return codes and rows of all runs of three words, and of each shorter row as a whole."""
+    found = [words.runs(SHINGLE_WORDS)]
+    first = np.diff(words.row, prepend=-1) > 0  # each row's first word
+    for length in range(1, SHINGLE_WORDS):
+        codes, rows = words.runs(length)
+        alone = np.isin(rows, words.row[first & (words.left == length)])
+        found.append((mixed(codes[alone] ^ np.uint64(length)), rows[alone]))
+    codes, rows = zip(*found, strict=True)
+    return np.concatenate(codes), np.concatenate(rows)
+
+
+# -- distances ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Nearest:
+    """Each twin row's nearest row of a table.
+
+    Args:
+        distance: (N,) Euclidean, never below `SMALLEST`.
+        row: (N,) which row of the table it is.
+    """
+
+    distance: np.ndarray
+    row: np.ndarray
+
+
+def find_nearest(vectors: np.ndarray, others: np.ndarray) -> Nearest:
+    """Find the nearest of unit vectors (M, d) to each of other unit vectors (N, d)."""
+    from sklearn.metrics import pairwise_distances_argmin_min
+
+    row, distance = pairwise_distances_argmin_min(vectors, others)
+    return Nearest(np.maximum(distance.astype(np.float64), SMALLEST), row)
+
+
+def share_nearer(train: Nearest, heldout: Nearest) -> Score:
+    """Return the share of rows nearer to train than to held-out. One as near to both is half.
+
+    Range 0 to 1. Without a leak it is 0.5, and copies raise it. A row of either table may be the
+    nearest to many twin rows, and all of these fall to one side together. Wilson's interval counts
+    them as `count_independent` says.
+    """
+    difference = train.distance - heldout.distance
+    hits = np.where(np.abs(difference) <= SMALLEST, 0.5, difference < 0)
+    value, n = float(hits.mean()), int(count_independent(train, heldout))
+    low = proportion("", math.floor(value * n), n).low
+    high = proportion("", math.ceil(value * n), n).high
+    name = "nearer to train than to held-out"
+    return Score(name, value, low, high, "match", 0.0, 1.0, len(hits))
+
+
+def count_independent(train: Nearest, heldout: Nearest) -> float:
+    """Return how many independent rows are worth as much as the twin's.
+
+    Without a leak every row of the two tables might as well stand in the other. Then the share of
+    the twin's rows that are nearer to train varies as a sum of coins, one for each row that is the
+    nearest to any, weighted by how many: by Σ w² / 4 where n coins of equal weight give 1 / 4n.
+    """
+    deciding = np.where(train.distance <= heldout.distance, train.row, -1 - heldout.row)
+    weights = np.unique(deciding, return_counts=True)[1] / len(deciding)
+    return float(1 / (weights**2).sum())
+
+
+def ratio_percentile(one: Nearest, other: Nearest) -> Score:
+    """Return the 5th percentile, over the twin's rows, of their distances' ratio.
+
+    Range 0 to ∞. It is low where a few rows are much nearer to the one table than the other lets
+    expect. Without a leak it is the same with the tables changed round. The interval is that of
+    order statistics, among as many rows as are independent.
+    """
+    from scipy.stats import binom
+
+    ratios = np.sort(one.distance / other.distance)
+    n, coins = len(ratios), math.floor(count_independent(one, other))
+    ranks = binom.ppf((0.025, 0.975), coins, PERCENTILE) / coins * n
+    low = float(ratios[math.ceil(ranks[0]) - 1]) if ranks[0] else 0.0  # too few rows to bound it
+    high = float(ratios[math.floor(ranks[1])]) if ranks[1] < n else math.inf
+    value = float(ratios[max(0, math.ceil(PERCENTILE * n) - 1)])
+    return Score("distance ratio, 5th percentile", value, low, high, "match", 0.0, math.inf, n)
