@@ -180,7 +180,13 @@ def worst_case(device: str = CPU) -> Neighbours:
     """
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    sizes = {"n_layer": 2, "n_embd": 32, "n_head": 2, "vocab_size": 97, "n_positions": 64}
+    sizes: dict[str, Any] = {
+        "n_layer": 2,
+        "n_embd": 32,
+        "n_head": 2,
+        "vocab_size": 97,
+        "n_positions": 64,
+    }
     torch.manual_seed(190)
     model: Any = GPT2LMHeadModel(GPT2Config(bos_token_id=0, eos_token_id=0, **sizes))
     with torch.no_grad():
