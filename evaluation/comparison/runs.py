@@ -39,7 +39,7 @@ from twinset.config import RunConfig
 from twinset.config.plan import with_teacher
 from twinset.errors import InputError
 from twinset.models.base_model import BaseModel, context_length, load_base, special_token_strings
-from twinset.models.precision import frozen_dtype
+from twinset.models.layers import frozen_dtype
 from twinset.progress import Progress, Silent
 from twinset.sampling.allocation import proportional
 from twinset.sampling.twin_model import TwinModel

@@ -63,7 +63,7 @@ from twinset.config.plan import default_delta, make_plan
 from twinset.errors import InputError
 from twinset.files.environment import machine, versions
 from twinset.models.base_model import BaseModel, context_length, load_base
-from twinset.models.precision import frozen_dtype
+from twinset.models.layers import frozen_dtype
 from twinset.privacy.statement.theorems import UNIT
 from twinset.progress import Progress
 from twinset.sampling.allocation import proportional

@@ -24,7 +24,7 @@ from evaluation.utility.dp_classifiers import (
 from twinset.errors import InputError
 from twinset.models.assets import Say, asset_path, silent
 from twinset.models.device import AUTO, device_of
-from twinset.models.hub import no_fetched_code, quiet
+from twinset.models.assets import no_fetched_code, quiet
 from twinset.models.model_files import ModelFiles
 from twinset.progress import Progress
 

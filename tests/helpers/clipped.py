@@ -9,7 +9,7 @@ from torch import nn
 from tests.helpers import oracle
 from tests.helpers.models import LLAMA, tiny_model
 from tests.helpers.oracle import Clipped, Unit
-from twinset.models.lora import with_lora
+from twinset.models.adapters import add_lora
 from twinset.privacy.clipping import ClippingEngine, Execution, Scale, Sequences
 from twinset.privacy.clipping.engine import FAST
 from twinset.training.clipped_sum import MismatchLoss
@@ -42,7 +42,7 @@ def random_model(config: str, **sizes) -> nn.Module:
 def with_adapters(model: nn.Module, zero: bool = False) -> nn.Module:
     """LoRA as the product makes it; B starts at zero, and elsewhere during training."""
     torch.manual_seed(3)
-    adapted = with_lora(model, 3)
+    adapted = add_lora(model, 3)
     generator = torch.Generator().manual_seed(2)
     with torch.no_grad():
         for name, p in adapted.named_parameters():

@@ -9,8 +9,8 @@ import torch
 
 from tests.helpers.models import tiny_model
 from tests.helpers.refusals import refusal
+from twinset.models.assets import quiet
 from twinset.models.base_model import context_length, load_base, special_token_strings
-from twinset.models.hub import quiet
 
 
 def configured(file="config.json", **changes):

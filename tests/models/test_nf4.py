@@ -14,13 +14,12 @@ from tests.helpers.commands import arguments, run_python, run_twinset
 from twinset.config import TrainingConfig
 from twinset.config.options import run_config
 from twinset.errors import InputError
+from twinset.models.adapters import merge_adapters, prepare_trainable
+from twinset.models.assets import no_fetched_code
 from twinset.models.base_model import load_base
-from twinset.models.hub import no_fetched_code
-from twinset.models.lora import merged, trainable
-from twinset.models.nf4 import Nf4Linear, plain, quantised
-from twinset.models.precision import is_batch_invariant
-from twinset.privacy.clipping.engine import FAST, Execution
-from twinset.privacy.clipping.models import BatchShape
+from twinset.models.layers import Nf4Linear, dequantise, is_batch_invariant, quantise_frozen
+from twinset.privacy.clipping.batch_invariance import BatchShape
+from twinset.privacy.clipping.execution import FAST, Execution
 from twinset.training.clipped_sum import MismatchLoss
 
 LOSS = MismatchLoss(0.7, "bounded"), oracle.bounded(0.7)
@@ -28,7 +27,7 @@ ROUNDING = 1e-4  # float32, against autograd in float32
 
 
 def in_four_bits(family: str) -> nn.Module:
-    return quantised(with_adapters(build(family, torch.float32)))
+    return quantise_frozen(with_adapters(build(family, torch.float32)))
 
 
 def layers(model: nn.Module) -> list[Nf4Linear]:
@@ -41,7 +40,7 @@ def test_clipped_sums_are_those_of_plain_layers_with_the_same_weights(family, ex
     model, units = in_four_bits(family), random_units(5, 4, 2)
     assert layers(model)
     mine = run_engine(model, units, LOSS[0], 3, execution=execution)
-    theirs = oracle.clipped(plain(model), units, LOSS[1], C)
+    theirs = oracle.clipped(dequantise(model), units, LOSS[1], C)
     assert oracle.largest_error(mine, theirs) < ROUNDING
 
 
@@ -59,13 +58,15 @@ def test_gradients_flow_after_a_forward_pass_without_them():
     with torch.no_grad():
         model(torch.tensor([[1, 2, 3]]))
     mine = run_engine(model, units, LOSS[0], 3)
-    assert oracle.largest_error(mine, oracle.clipped(plain(model), units, LOSS[1], C)) < ROUNDING
+    assert (
+        oracle.largest_error(mine, oracle.clipped(dequantise(model), units, LOSS[1], C)) < ROUNDING
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_records_leave_one_another_alone_where_those_of_lora_do(dtype):
     lora, qlora = (
-        trainable(load_base("gpt2-mini").model.to(dtype), TrainingConfig(method=method))
+        prepare_trainable(load_base("gpt2-mini").model.to(dtype), TrainingConfig(method=method))
         for method in ("lora", "qlora")
     )
     shapes = [BatchShape(4, 2, 16), BatchShape(2, 2, 48)]
@@ -88,11 +89,11 @@ def test_what_is_not_frozen_and_the_output_layer_stay_as_they_are():
 )
 def test_the_saved_model_is_the_one_that_was_trained(family, dtype):
     model, ids = (
-        quantised(with_adapters(build(family, dtype))).float(),
+        quantise_frozen(with_adapters(build(family, dtype))).float(),
         torch.tensor([[1, 2, 3, 4]]),
     )
     before = model(ids).logits
-    after = merged(model)
+    after = merge_adapters(model)
     assert not layers(after) and not any("lora" in name for name, _ in after.named_parameters())
     torch.testing.assert_close(after(ids).logits, before, rtol=1e-4, atol=1e-4)
 
@@ -112,7 +113,7 @@ def test_adapters_are_never_merged_into_weights_that_are_not_there():
 def test_weights_take_about_four_bits():
     model = load_base("gpt2-mini").model
     full = sum(p.numel() for n, p in model.named_parameters() if ".h." in n and p.ndim == 2)
-    made = layers(trainable(model, TrainingConfig(method="qlora")))
+    made = layers(prepare_trainable(model, TrainingConfig(method="qlora")))
     state = [t for m in made for t in m._state.as_dict(packed=True).values()]
     kept = sum(t.numel() * t.element_size() for t in [*(m.codes for m in made), *state])
     assert 4 < 8 * kept / full < 4.6
@@ -129,7 +130,7 @@ def test_a_library_that_fetches_code_is_hidden(monkeypatch):
 FETCHER = "def get_kernel(*names, **more):\n    raise SystemExit('code was fetched')\n"
 ADAPTED = """
 from transformers import GPT2Config, GPT2LMHeadModel
-from twinset.models.lora import trainable
+from twinset.models.adapters import prepare_trainable
 from twinset.config import TrainingConfig
 model = GPT2LMHeadModel(GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=9))
 import sys
@@ -157,7 +158,7 @@ def code_to_fetch(tmp_path_factory):
 
 @pytest.mark.parametrize("method", ["lora", "qlora"])
 def test_adapters_fetch_no_code(code_to_fetch, tmp_path, method):
-    assert not fetches(tmp_path, f"trainable(model, TrainingConfig(method={method!r}))")
+    assert not fetches(tmp_path, f"prepare_trainable(model, TrainingConfig(method={method!r}))")
 
 
 def test_a_run(tiny_base, good_table, capsys):
@@ -168,7 +169,7 @@ def test_a_run(tiny_base, good_table, capsys):
 
 
 def test_a_missing_library_is_named(tiny_base, good_table, capsys, monkeypatch):
-    monkeypatch.setattr("twinset.models.nf4.find_spec", lambda name: None)
+    monkeypatch.setattr("twinset.models.layers.find_spec", lambda name: None)
     outcome = run_twinset(capsys, *arguments(tiny_base, ("t.csv", "--method", "qlora")))
     assert outcome.code == 2 and "pip install 'twinset[qlora]'" in outcome.err
     assert [path.name for path in good_table.iterdir()] == ["t.csv"]

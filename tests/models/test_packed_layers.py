@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from twinset.models.device import has_bfloat16
-from twinset.models.packed_layers import PackedLinears, packed_bytes
+from twinset.models.layers import PackedLinears, packed_bytes
 
 PROCESSOR = torch.device("cpu")
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM
 
-from twinset.models.precision import fuse
+from twinset.models.layers import fuse
 
 IDS = torch.arange(1, 25).view(2, 12)
 

@@ -5,10 +5,9 @@ import pytest
 import torch
 
 from tests.helpers.pretended import pretended_gpu
-from twinset.models import record_states
+from twinset.models import hidden_states
 from twinset.models.base_model import load_base
-from twinset.models.hidden_states import Questions
-from twinset.models.record_states import is_read_alone, states_of_records
+from twinset.models.hidden_states import Questions, is_read_alone, states_of_records
 
 RECORDS = [[5] * 3, [7, 8] * 20, [9] * 7, list(range(4, 60)), [6] * 3, [], [11] * 16]
 
@@ -21,7 +20,7 @@ def base(request):
 @pytest.fixture
 def on_device(base, monkeypatch):
     """What reads texts on the pretended device, a few at once."""
-    monkeypatch.setattr(record_states, "GPU_TOKENS", 256)
+    monkeypatch.setattr(hidden_states, "GPU_TOKENS", 256)
     with pretended_gpu(monkeypatch):
         loaded = load_base(base, device="cuda")
         yield Questions(loaded.model, loaded.tokenizer, ["mood"])
@@ -36,7 +35,7 @@ def states(questions, records):
 def test_they_are_those_of_a_processor(base, on_device):
     loaded = load_base(base)
     here = Questions(loaded.model, loaded.tokenizer, ["mood"])
-    expected = [here.of_tokens(ids) for ids in RECORDS]
+    expected = [here.states_of_text(ids) for ids in RECORDS]
     for records in (states(here, RECORDS), states(on_device, RECORDS)):
         assert np.array(records) == pytest.approx(np.array(expected), abs=1e-4)
     assert len(on_device.alone) > 2 and all(on_device.alone.values())

@@ -11,8 +11,7 @@ from twinset import Twinset
 from twinset.models.base_model import load_base
 from twinset.models.device import has_bfloat16
 from twinset.models.hidden_states import Questions
-from twinset.models.packed_layers import PackedLinears
-from twinset.models.precision import copy_in, fuse
+from twinset.models.layers import PackedLinears, copy_in, fuse
 from twinset.models.teacher import CONSTANT, TEACHER, Teacher, Whitening, components_for
 from twinset.privacy.accounting.events import GaussianRelease
 from twinset.sampling.twin_model import TwinModel
@@ -33,7 +32,7 @@ def questions(tiny_base, request):
 
 
 def features(questions, text, longest):
-    return questions.of_tokens(questions.tokens(text, longest))
+    return questions.states_of_text(questions.tokens(text, longest))
 
 
 @pytest.mark.parametrize(("layer", "read"), [(None, 2), (1, 1), (2, 2)])
@@ -56,20 +55,24 @@ def test_company_changes_no_bit_of_a_text(questions):
     alone = features(questions, TEXTS[1], 100)
     for text in TEXTS:
         features(questions, text, 100)
-    questions.of_rows([questions.tokens(text, 100) for text in TEXTS])
+    questions.states_of_texts([questions.tokens(text, 100) for text in TEXTS])
     assert (features(questions, TEXTS[1], 100) == alone).all()
 
 
 def test_texts_of_any_length_are_read_together_as_each_alone(questions, monkeypatch):
     rows = [[5] * 3, [7, 8] * 20, [9] * 7, list(range(4, 400)), [6] * 3, []]
-    alone, read, original = [questions.of_tokens(ids) for ids in rows], [], Questions.of_batch
+    alone, read, original = (
+        [questions.states_of_text(ids) for ids in rows],
+        [],
+        Questions.states_of_batch,
+    )
 
     def counting(self, some):
         read.append(len(some))
         return original(self, some)
 
-    monkeypatch.setattr(Questions, "of_batch", counting)
-    together = questions.of_rows(rows)
+    monkeypatch.setattr(Questions, "states_of_batch", counting)
+    together = questions.states_of_texts(rows)
     assert sum(read) == len(rows) > len(read)
     rounded = 1e-4 if questions._model.dtype is torch.float32 else 0.05
     for one, other in zip(alone, together, strict=True):
@@ -85,13 +88,13 @@ def test_a_text_is_read_as_far_as_it_may_be(questions):
 
 def test_whitened_vectors_have_length_one_and_a_constant():
     states = np.random.default_rng(0).normal(0, [1, 100, 0.01], (50, 3))
-    found = Whitening.of(states)(states[0])
+    found = Whitening.fit(states)(states[0])
     assert np.linalg.norm(found[:-1]) == pytest.approx(1)
     assert found[-1] == CONSTANT
 
 
 def test_reference_texts_that_are_all_alike_make_no_trouble():
-    assert np.isfinite(Whitening.of(np.ones((4, 3)))(np.ones(3))).all()
+    assert np.isfinite(Whitening.fit(np.ones((4, 3)))(np.ones(3))).all()
 
 
 def teacher_of(seed, hidden=3):
@@ -133,7 +136,7 @@ def test_a_teacher_of_other_labels_or_another_model_is_refused(tmp_path, classes
 def test_more_noise_leaves_fewer_components():
     states = np.random.default_rng(0).normal(size=(50, 40))
     sizes = [
-        len(Whitening.of(states, components_for(300, noise))(states[0])) for noise in (0, 2, 9)
+        len(Whitening.fit(states, components_for(300, noise))(states[0])) for noise in (0, 2, 9)
     ]
     assert sizes == [40 + 1, 25 + 1, 8 + 1]
 
@@ -164,12 +167,12 @@ def test_without_one_nothing_is_classified(tiny_base, tmp_path):
 
 def test_features_that_see_their_company_fail_the_check(questions, monkeypatch):
     """Control: what was read before stays there."""
-    kept, original = [7], Questions.of_batch
+    kept, original = [7], Questions.states_of_batch
 
     def leaky(self, rows):
         return original(self, [[kept[0], *ids] for ids in rows])
 
-    monkeypatch.setattr(Questions, "of_batch", leaky)
+    monkeypatch.setattr(Questions, "states_of_batch", leaky)
     alone = features(questions, TEXTS[1], 100)
     kept[:] = [55]
     assert not (features(questions, TEXTS[1], 100) == alone).all()

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from twinset.models.threads import on_free_cores
+from twinset.models.device import on_free_cores
 
 
 @pytest.fixture

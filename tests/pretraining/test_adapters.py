@@ -12,8 +12,8 @@ from torch.nn.functional import cross_entropy
 
 from tests.helpers.commands import run_twinset
 from twinset.models import base_model
+from twinset.models.adapters import ALL_LINEAR, add_lora
 from twinset.models.base_model import load_base
-from twinset.models.lora import ALL_LINEAR, with_lora
 from twinset.pretraining import training
 from twinset.pretraining.learning_curve import read_log
 from twinset.pretraining.token_losses import TokenLosses
@@ -232,7 +232,7 @@ def test_what_cannot_be_is_refused_in_one_line(given, message, capsys):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_losses_in_pieces_are_those_of_all_logits(base, dtype):
     torch.manual_seed(0)
-    model = with_lora(load_base(str(base), dtype=dtype).model, 4, ALL_LINEAR)
+    model = add_lora(load_base(str(base), dtype=dtype).model, 4, ALL_LINEAR)
     for name, weight in model.named_parameters():
         if "lora_B" in name:
             torch.nn.init.normal_(weight, std=0.1)

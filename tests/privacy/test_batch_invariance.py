@@ -11,8 +11,8 @@ from transformers import AutoModelForCausalLM
 from tests.helpers.commands import texts
 from twinset import Twinset
 from twinset.config import PrivacyConfig, SpeedConfig
-from twinset.models.lora import with_lora
-from twinset.models.precision import is_batch_invariant
+from twinset.models.adapters import add_lora
+from twinset.models.layers import is_batch_invariant
 from twinset.privacy.clipping import ClippingEngine, Sequences
 from twinset.privacy.clipping.engine import FAST, Execution
 from twinset.privacy.clipping.models import BatchShape, batch_interference
@@ -224,7 +224,7 @@ def test_in_bfloat16_the_default_base_model_is_batch_invariant(monkeypatch):
 
     base = load_base("smollm2-135m")
     torch.manual_seed(0)
-    model = with_lora(base.model.to(torch.bfloat16), 8)
+    model = add_lora(base.model.to(torch.bfloat16), 8)
     shapes = BatchShapes(SpeedConfig(), 512, 2)
     lengths = [16, 48, 128]
     assert is_batch_invariant(model, C, FAST, shapes.all(lengths))

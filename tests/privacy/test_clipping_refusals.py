@@ -16,7 +16,7 @@ from tests.helpers.clipped import (
     with_adapters,
 )
 from tests.helpers.models import LLAMA
-from twinset.models.precision import fuse
+from twinset.models.layers import fuse
 from twinset.privacy.clipping import ClippingEngine, Sequences, hooks
 from twinset.privacy.clipping.hooks import UnsupportedModule
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from twinset.config import SamplingConfig
 from twinset.errors import InputError
 from twinset.models.base_model import context_length
-from twinset.models.precision import fuse
+from twinset.models.layers import fuse
 from twinset.sampling import decoding, row_memory
 from twinset.sampling import kv_cache as kvcache
 from twinset.sampling.decoding import (

@@ -80,7 +80,7 @@ def test_what_is_saved_is_read_again_and_what_no_run_writes_is_refused(tmp_path)
 class Asked:
     """Stands for a model that is asked: its hidden state is a text's first token."""
 
-    def of_rows(self, rows):
+    def states_of_texts(self, rows):
         return [np.array([[float(ids[0])]]) for ids in rows]
 
 

@@ -42,7 +42,7 @@ def written(tiny_base, monkeypatch):
     def rows(recording=None):
         monkeypatch.setattr(decoding, "has_graphs", lambda device: recording is not None)
         monkeypatch.setattr(decoding, "RecordedSteps", Kept)
-        monkeypatch.setattr(recorded_steps, "recorded", recording)
+        monkeypatch.setattr(recorded_steps, "record_graph", recording)
         config, generator = SamplingConfig(batch_size=4), torch.Generator().manual_seed(0)
         return decoding.generate(model, PROMPTS, -1, 30, config, generator), made
 

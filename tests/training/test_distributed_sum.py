@@ -21,7 +21,7 @@ from twinset.config import PrivacyConfig, RunConfig, SpeedConfig, TrainingConfig
 from twinset.config.plan import Plan
 from twinset.errors import InputError
 from twinset.models.base_model import load_base
-from twinset.models.nf4 import Nf4Linear
+from twinset.models.layers import Nf4Linear
 from twinset.policies import MechanismParams, make_policy
 from twinset.policies.uniform import Uniform
 from twinset.privacy.clipping import ClippingEngine, Scale

@@ -12,9 +12,8 @@ from tests.helpers.commands import arguments, run_twinset
 from tests.training.test_device import OPTIONS, fitted
 from twinset.config import SamplingConfig
 from twinset.models.base_model import load_base
-from twinset.models.hidden_states import Questions
-from twinset.models.precision import fuse
-from twinset.models.record_states import states_of_records
+from twinset.models.hidden_states import Questions, states_of_records
+from twinset.models.layers import fuse
 from twinset.privacy.clipping import ClippingEngine
 from twinset.privacy.clipping.engine import FAST
 from twinset.privacy.clipping.models import BatchShape, batch_interference
@@ -114,4 +113,4 @@ def test_records_are_read_in_batches_and_no_bit_shows_their_company(request, fol
     some = dict(states_of_records(questions, records[7:90]))
     assert all((some[i] == together[i + 7]).all() for i in some)
     rounded = 1e-4 if low is torch.float32 else 0.1
-    assert together[4] == pytest.approx(questions.of_tokens(records[4]), abs=rounded)
+    assert together[4] == pytest.approx(questions.states_of_text(records[4]), abs=rounded)

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 from tests.helpers import oracle
 from twinset.config import SpeedConfig, TrainingConfig
 from twinset.config.plan import Plan
-from twinset.models.lora import with_lora
+from twinset.models.adapters import add_lora
 from twinset.policies import MechanismParams
 from twinset.policies.uniform import Uniform
 from twinset.privacy.accounting.events import Event, NonPrivateAccess, SubsampledGaussian
@@ -417,7 +417,7 @@ def test_without_noise_the_loss_falls(model):
 
 def test_lora_changes_its_adapters_only(model):
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    adapted = with_lora(model, 2)
+    adapted = add_lora(model, 2)
     trained = set(oracle.trained(adapted))
     run_training(adapted, the_plan=plan(steps=2))
     assert set(oracle.trained(adapted)) == trained

@@ -12,7 +12,7 @@ from tests.helpers.refusals import refusal
 from twinset.config import PolicyConfig, PrivacyConfig, RunConfig
 from twinset.config.plan import make_plan
 from twinset.models.base_model import load_base
-from twinset.models.perplexity import TOKENS_AT_ONCE, nats_per_token
+from twinset.models.hidden_states import NATS_TOKENS_AT_ONCE, nats_per_token
 from twinset.policies.adaptive import SCALES, read_weight_scale
 from twinset.privacy.mechanism.units import WeightScale, nearest_shares
 
@@ -36,7 +36,7 @@ def test_nats_are_the_mean_loss_of_each_text_alone(base):
 
 def test_a_text_s_nats_do_not_depend_on_its_neighbours_by_a_single_bit(base):
     alone = nats_per_token(base.model, TEXTS[:1], 0)
-    many = [[i % 90 + 1] * (i % 40 + 1) for i in range(3 * TOKENS_AT_ONCE // 16)]
+    many = [[i % 90 + 1] * (i % 40 + 1) for i in range(3 * NATS_TOKENS_AT_ONCE // 16)]
     beside = nats_per_token(base.model, [*many, TEXTS[0], *many], 0)[len(many)]
     assert torch.equal(alone[0], beside)
 

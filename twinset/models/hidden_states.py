@@ -1,50 +1,56 @@
-"""What a language model makes of a text when it is asked about a label: hidden states as features.
+"""What a language model makes of texts: hidden states as features of labels, and nats per token.
 
-Private records are for `record_states`: in a batch others decide how a text's states are rounded.
+A private computation needs each record's numbers to be its own to the bit. In a batch of any shape
+the other rows would decide how they are rounded. Three ways prevent that:
+
+- A processor reads the states of a record by itself.
+- A GPU would take as long for one record as for hundreds. There the shape of a batch follows from a
+  record's own length, filler makes up what is missing, and the device is tested: each row must be
+  read as if it were alone (`states_of_records`).
+- Nats per token are computed in batches whose shape follows from the text's own length.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from twinset.models.base_model import context_length
 from twinset.models.device import GPU_TOKENS, is_cpu
-from twinset.models.packed_layers import PackedLinears
+from twinset.models.layers import PackedLinears
+from twinset.privacy.clipping.execution import is_out_of_memory
+from twinset.table.padding import batches_of_one_length, padded
 
 QUESTION = "\n\nThe {} of this text is"
-TOKENS_AT_ONCE = 1024  # on a processor: more are no faster, and longer rows' attention slower
-DEPTH = 28 / 30  # of the layer that is read: the last ones are for the next token (docs/tuning.md)
-
-
-def usual_layer(layers: int) -> int:
-    """Return which of a model's layers is read; the last one's states are normalised.
-
-    >>> usual_layer(30), usual_layer(6)
-    (28, 6)
-    """
-    return round(DEPTH * layers)
+# Tokens in a batch on a processor. More are no faster, and the attention of longer rows is slower.
+TOKENS_AT_ONCE = 1024
+NATS_TOKENS_AT_ONCE = 2048  # likewise, for `nats_per_token`
+# Share of the layers up to the one that is read: the last ones serve the next token. See
+# docs/tuning.md.
+DEPTH = 28 / 30
 
 
 class Questions:
-    """Reads a text, and behind it a question about each attribute.
+    """Reads a text and, behind it, a question about each attribute.
 
     Args:
         model: causal LM in evaluation mode.
         tokenizer: its tokenizer.
         attributes: names of the label columns.
-        layer: whose states are read, counted from 1; None: the usual one.
-        packed: the model's weights, laid out to be multiplied faster; None: they are as they are.
+        layer: number of the layer whose states are read, counted from 1. None: `usual_layer`.
+        packed: the model's weights, laid out to be multiplied faster. None: they are as they are.
 
     Attributes:
-        longest: tokens that the model reads, at most.
-        vocabulary: how many tokens it knows.
-        alone: of each shape that was tried, whether its rows are read as if alone; `record_states`.
+        layer: the layer that is read.
+        longest: most tokens that the model reads.
+        vocabulary: number of tokens that it knows.
+        alone: for each shape that was tried, whether its rows are read as if alone.
     """
 
     def __init__(
@@ -57,68 +63,65 @@ class Questions:
     ) -> None:
         self._model, self._tokenizer, self._packed = model, tokenizer, packed
         self.layer = layer or usual_layer(model.config.num_hidden_layers)
+        self.device: torch.device = model.device
         asked = [QUESTION.format(name.replace("_", " ")) for name in attributes]
         questions = tokenizer(asked, add_special_tokens=False)["input_ids"]
         self._asked = [token for question in questions for token in question]
         self._ends = np.cumsum([len(question) for question in questions])
         self.longest, self.vocabulary = context_length(model), model.config.vocab_size
-        self._room = self.longest - 1 - len(self._asked)
+        self._room = self.longest - 1 - len(self._asked)  # tokens of the text itself
         self._start = tokenizer.bos_token_id or tokenizer.eos_token_id
         self.alone: dict[tuple[int, int], bool] = {}
 
     def tokens(self, text: str, longest: int) -> list[int]:
-        """Return a text's token ids, so many at most."""
+        """Return the first token ids of a text, at most `longest`."""
         ids: list[int] = self._tokenizer(" " + text.strip(), add_special_tokens=False)["input_ids"]
         return ids[:longest]
 
-    def of_tokens(self, ids: Sequence[int]) -> np.ndarray:
-        """Return the hidden state (A, d) float64 behind each question about a text's token ids."""
-        found: np.ndarray = self.of_batch([ids])[0]
-        return found
-
-    def of_rows(self, rows: Sequence[Sequence[int]]) -> list[np.ndarray]:
-        """Return the same of several texts (A, d): no private records.
-
-        Those of about one length are read together, so many tokens at once.
-        """
-        found: dict[int, np.ndarray] = {}
-        for some in self._together([len(ids) for ids in rows]):
-            found |= zip(some, self.of_batch([rows[i] for i in some]), strict=True)
-        return [found[i] for i in range(len(rows))]
-
-    @property
-    def device(self) -> torch.device:
-        """Where texts are read."""
-        found: torch.device = self._model.device
-        return found
-
-    def _together(self, lengths: Sequence[int]) -> Iterator[list[int]]:
-        """Yield the numbers of texts that are read together, the shortest first."""
-        some: list[int] = []
-        at_once = TOKENS_AT_ONCE if is_cpu(self.device) else GPU_TOKENS
-        for number in sorted(range(len(lengths)), key=lengths.__getitem__):
-            if some and (len(some) + 1) * self.read_length(lengths[number]) > at_once:
-                yield some
-                some = []
-            some.append(number)
-        if some:
-            yield some
-
     def read_length(self, tokens: int) -> int:
-        """Return how many tokens are read of a text of so many, questions included."""
+        """Return how many tokens the model reads for a text of some tokens, questions included."""
         return 1 + min(tokens, self._room) + len(self._asked)
 
-    def of_batch(
+    def states_of_text(self, ids: Sequence[int]) -> np.ndarray:
+        """Return the hidden state (A, d) float64 behind each question about one text.
+
+        Args:
+            ids: token ids of the text, which is read by itself.
+        """
+        found: np.ndarray = self.states_of_batch([ids])[0]
+        return found
+
+    def states_of_texts(self, rows: Sequence[Sequence[int]]) -> list[np.ndarray]:
+        """Return the states (A, d) of several texts. Not for private records.
+
+        Texts of about one length are read together, and the rest of a batch affects their rounding.
+        """
+        lengths = [self.read_length(len(ids)) for ids in rows]
+        at_once = TOKENS_AT_ONCE if is_cpu(self.device) else GPU_TOKENS
+        found: dict[int, np.ndarray] = {}
+        batch: list[int] = []
+        order = sorted(range(len(rows)), key=lengths.__getitem__)
+        for place, number in enumerate(order):
+            batch.append(number)
+            is_last = place + 1 == len(order)
+            # The next text is the longest of a batch, so it decides the batch's width.
+            if is_last or (len(batch) + 1) * lengths[order[place + 1]] > at_once:
+                states = self.states_of_batch([rows[i] for i in batch])
+                found |= zip(batch, states, strict=True)
+                batch = []
+        return [found[i] for i in range(len(rows))]
+
+    def states_of_batch(
         self, rows: Sequence[Sequence[int]], shape: tuple[int, int] | None = None
     ) -> np.ndarray:
-        """Return the same of several texts (B, A, d); private records are for `record_states`.
+        """Return the states (B, A, d) of one batch. Private records take `states_of_records`.
 
-        The questions follow one another in one pass. What has no room before them is not read, and
-        what fills shorter rows up stands behind all that is asked: no token looks so far ahead.
+        All questions follow one another in one pass. Tokens without room before the questions are
+        not read. Filler stands behind everything that is asked, and no token looks ahead so far.
 
         Args:
             rows: token ids of each text.
-            shape: of all that is read, rows and tokens, filler included; None: the smallest.
+            shape: rows and tokens of what is read, filler included. None: the smallest.
         """
         read = [[self._start, *ids[: self._room], *self._asked] for ids in rows]
         lengths = np.array([len(ids) for ids in read])
@@ -126,9 +129,9 @@ class Questions:
         filled = torch.full((number, tokens), self._start)
         for row, ids in zip(filled, read, strict=False):
             row[: len(ids)] = torch.tensor(ids)
-        ends = torch.tensor(lengths[:, None] - len(self._asked) - 1 + self._ends)
+        ends = torch.tensor(lengths[:, None] - len(self._asked) - 1 + self._ends)  # (B, A)
         places = torch.arange(len(read))[:, None].to(self.device), ends.to(self.device)
-        states = self.hidden(filled)[places]
+        states = self.hidden(filled)[places]  # (B, T, d) → (B, A, d)
         found: np.ndarray = states.double().cpu().numpy()
         return found
 
@@ -143,3 +146,128 @@ class Questions:
             )
         found: Tensor = passed.hidden_states[self.layer]
         return found
+
+
+def usual_layer(layers: int) -> int:
+    """Return which of a model's layers is read. The states of the last one are normalised.
+
+    >>> usual_layer(30), usual_layer(6)
+    (28, 6)
+    """
+    return round(DEPTH * layers)
+
+
+# --- private records ----------------------------------------------------------------------------
+
+
+def states_of_records(
+    questions: Questions, records: Sequence[Sequence[int]]
+) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield the number and the hidden states (A, d) float64 of each record, in any order.
+
+    Guarantee: a record's states depend on its tokens and on the model alone. Another record more or
+    less changes no bit of them. On a GPU this is measured with made-up tokens for each shape that
+    is used. Where it does not hold, records are read one by one.
+
+    Args:
+        questions: what reads them.
+        records: token ids of each.
+    """
+    if is_cpu(questions.device):
+        yield from ((i, questions.states_of_text(ids)) for i, ids in enumerate(records))
+        return
+    widths = [padded(questions.read_length(len(ids)), questions.longest) for ids in records]
+    batches = batches_of_one_length(range(len(records)), widths.__getitem__, rows_at_once)
+    for tokens, numbers in batches:
+        shape = rows_at_once(tokens), tokens
+        if is_read_alone(questions, shape):
+            states = questions.states_of_batch([records[i] for i in numbers], shape)
+            yield from zip(numbers, states, strict=True)
+        else:
+            yield from ((i, questions.states_of_text(records[i])) for i in numbers)
+
+
+def rows_at_once(tokens: int) -> int:
+    """Return how many rows of some tokens are one batch on a GPU."""
+    return max(1, GPU_TOKENS // tokens)
+
+
+def is_read_alone(questions: Questions, shape: tuple[int, int]) -> bool:
+    """Return whether rows (R, T) are read the same to the bit, whatever the other rows are.
+
+    Made-up rows are read twice. The second time they are in another order, and a third of them are
+    replaced, as filler would be. A shape that does not fit into memory counts as failed.
+
+    Args:
+        questions: what reads them; it keeps the answer for each shape.
+        shape: rows and tokens of a batch.
+    """
+    known = questions.alone
+    if shape in known:
+        return known[shape]
+    rows, tokens = shape
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(questions.vocabulary, (2 * rows, tokens), generator=generator)
+    order = torch.randperm(rows, generator=generator)
+    strangers = -(-rows // 3) if rows > 1 else 0
+    second = order.clone()
+    second[:strangers] += rows  # rows of the second half take the first places
+    stay = order[strangers:]
+    try:
+        first, again = questions.hidden(ids[:rows]), questions.hidden(ids[second])
+        known[shape] = torch.equal(first[stay.to(first.device)], again[-len(stay) :])
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        known[shape] = False
+    return known[shape]
+
+
+# --- perplexity ---------------------------------------------------------------------------------
+
+
+@torch.inference_mode()
+def nats_per_token(
+    model: Any,
+    texts: Sequence[Sequence[int]],
+    start: int,
+    on_progress: Callable[[int, int], object] = lambda done, total: None,
+) -> Tensor:
+    """Return how many nats each token of a text costs in the mean: the logarithm of perplexity.
+
+    Rows are batched with rows of their own padded length, and all batches of a length have the same
+    number of rows. So all products have one shape, and a text's number depends on the text alone,
+    not by rounding on the rest of its batch.
+
+    Args:
+        model: a causal LM in evaluation mode. Right padding needs no mask.
+        texts: token ids, none empty.
+        start: token before each text.
+        on_progress: called with how many texts are scored, and of how many.
+
+    Returns:
+        (N,) float64.
+    """
+    found = torch.zeros(len(texts), dtype=torch.float64)
+    longest, done = context_length(model), 0
+
+    def rows_of(length: int) -> int:
+        return max(1, NATS_TOKENS_AT_ONCE // length)
+
+    lengths = [padded(min(1 + len(text), longest), longest) for text in texts]
+    for length, members in batches_of_one_length(range(len(texts)), lengths.__getitem__, rows_of):
+        ids = torch.zeros(rows_of(length), length, dtype=torch.long)  # (R, T)
+        counted = torch.zeros(len(ids), length, dtype=torch.bool)
+        # What would be missing in the last batch of a length is filled up with rows of two tokens.
+        filler = [[start, start]] * (len(ids) - len(members))
+        for r, row in enumerate([[start, *texts[i]][:longest] for i in members] + filler):
+            ids[r, : len(row)] = torch.tensor(row)
+            counted[r, 1 : len(row)] = True
+        ids, counted = ids.to(model.device), counted[:, 1:].to(model.device)
+        logits = model(input_ids=ids, use_cache=False).logits[:, :-1].float()  # (R, T-1, V)
+        nats = cross_entropy(logits.transpose(1, 2), ids[:, 1:], reduction="none").double()
+        means = (nats * counted).sum(1) / counted.sum(1)  # (R,)
+        found[members] = means.cpu()[: len(members)]
+        done += len(members)
+        on_progress(done, len(texts))
+    return found

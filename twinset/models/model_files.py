@@ -1,8 +1,8 @@
 """Which files of a model's folder are loaded, their hash, and a folder with nothing but these.
 
-A model's configuration may name other files, other folders, code and machine code of the hub, and
-the library that loads it follows. So it is given a folder of links to the files that were chosen
-here, with configurations that hold plain values only.
+A model's configuration may name other files, other folders, and code of the hub, and the library
+that loads it follows. So the library gets a folder of links to the files that were chosen here,
+with configurations that hold plain values only.
 """
 
 from __future__ import annotations
@@ -13,21 +13,20 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from twinset.errors import DAMAGED, InputError
 from twinset.files.atomic import sha256_file
-from twinset.models.provenance import FACTS
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 CONFIG, TOKENIZER_CONFIG = "config.json", "tokenizer_config.json"
 PEFT_CONFIG, ADAPTER = "adapter_config.json", "adapter.safetensors"
+FACTS = "pretraining.json"  # what `twinset pretrain` writes about a model
 MOST_BYTES = 50_000_000  # of a configuration or an index
-MOST_PARTS = 1000  # layers, or experts in one
-SPARE = 2**28  # numbers that a model may have beside its weights: masks, positions
+MOST_PARTS = 1000  # layers, or experts in one layer
+SPARE = 2**28  # numbers that a model may have in addition to its weights: masks, positions
 _PARTS = re.compile(r"(layers?|experts|blocks|stages)$")
 _TOKENIZER = (
     TOKENIZER_CONFIG,
@@ -38,7 +37,7 @@ _TOKENIZER = (
     "vocab.txt",
     "merges.txt",
 )
-# What makes transformers load something else, or choose an implementation that it would fetch.
+# Entries that make transformers load something else, or fetch an implementation.
 _STEERING = (
     "auto_map",
     "configuration_files",
@@ -47,6 +46,7 @@ _STEERING = (
     "fast_tokenizer_files",
     "fusion_config",
     "kernel_config",
+    "quantization_config",
     "transformers_weights",
     "use_kernels",
 )
@@ -71,39 +71,56 @@ class ModelFiles:
 
     @classmethod
     def of(cls, folder: Path, name: str) -> ModelFiles:
-        """Choose the files of a folder.
+        """Choose the files of a folder: of a whole model, or of an adapter and its facts.
+
+        Args:
+            folder: of the model.
+            name: what the user called the model.
 
         Raises:
-            InputError: it has no configuration, no weights as safetensors, an index that names
-                anything but safetensors files of this folder, or links that leave it.
+            InputError: there is no configuration, there are no weights as safetensors, an index
+                names anything but safetensors files of this folder, a file is a link that leaves
+                the folder, or an adapter is one of peft or lacks the facts that name its base.
         """
-        if not (folder / CONFIG).is_file():
+        if (folder / PEFT_CONFIG).exists():
+            raise InputError(
+                f"{name} holds an adapter; merge it into its model (merge_and_unload of peft), "
+                "save that and name its folder"
+            )
+        index: tuple[str, ...] = ()
+        weights: tuple[str, ...]
+        others: tuple[str, ...]
+        if (folder / ADAPTER).exists():
+            if not (folder / FACTS).is_file():
+                raise InputError(
+                    f"{name} has no {FACTS}, which names the base model of its adapter"
+                )
+            weights, others = (ADAPTER,), (FACTS,)
+        elif not (folder / CONFIG).is_file():
             raise InputError(
                 f"{name} has no config.json; name a folder that save_pretrained of transformers "
                 "wrote"
             )
-        index, weights = _weights(folder, name)
-        models = sorted(path.name for path in folder.glob("*.model"))
-        others = (CONFIG, *index, *_TOKENIZER, *models, FACTS)
-        found = cls(
-            folder, name, weights, tuple(file for file in others if (folder / file).is_file())
-        )
-        for file in (*found.weights, *found.others):
-            _check_link(folder, file, name)
-        return found
+        else:
+            if (folder / WEIGHTS).is_file():
+                weights = (WEIGHTS,)
+            else:
+                index, weights = (INDEX,), _read_index(folder, name)
+            models = sorted(path.name for path in folder.glob("*.model"))
+            possible = (CONFIG, *index, *_TOKENIZER, *models, FACTS)
+            others = tuple(file for file in possible if (folder / file).is_file())
 
-    @classmethod
-    def of_adapter(cls, folder: Path, name: str) -> ModelFiles:
-        """Choose the files of an adapter's folder: its factors, and the facts that name its base.
-
-        Raises:
-            InputError: the facts are missing, or a file is a link that leaves the folder.
-        """
-        if not (folder / FACTS).is_file():
-            raise InputError(f"{name} has no {FACTS}, which names the base model of its adapter")
-        for file in (ADAPTER, FACTS):
-            _check_link(folder, file, name)
-        return cls(folder, name, (ADAPTER,), (FACTS,))
+        # What a link leads to becomes part of the model, so it must stay in the folder. The hub's
+        # cache keeps files under `blobs` and links to them under `snapshots`.
+        homes = [folder.resolve()]
+        if homes[0].parent.name == "snapshots":
+            homes.append(homes[0].parents[1] / "blobs")
+        for file in (*weights, *others):
+            if not any((folder / file).resolve().is_relative_to(home) for home in homes):
+                raise InputError(
+                    f"{name}: {file} is a link out of the folder; copy the file into it"
+                )
+        return cls(folder, name, weights, others)
 
     def digest(self) -> str:
         """Return a SHA-256 of all these files and their names."""
@@ -111,7 +128,11 @@ class ModelFiles:
         return hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest()
 
     def check_size(self, kind: Any, config: Any) -> None:
-        """Refuse a configuration of a few bytes that would fill all memory: weights must be there.
+        """Refuse a configuration of a few bytes that would fill all memory.
+
+        Args:
+            kind: the class of transformers that makes the model.
+            config: of the model.
 
         Raises:
             InputError: the model has far more numbers than its weights have bytes.
@@ -137,31 +158,39 @@ class ModelFiles:
         """
         with TemporaryDirectory(prefix="twinset-model-") as made:
             for file in (*self.weights, *self.others):
-                if file in (CONFIG, TOKENIZER_CONFIG, INDEX):
-                    Path(made, file).write_text(json.dumps(self._plain(file)), "utf-8")
-                else:
+                if file not in (CONFIG, TOKENIZER_CONFIG, INDEX):
                     Path(made, file).symlink_to((self.folder / file).resolve())
+                    continue
+                data = _read_object(self.folder / file, self.name)
+                if file == INDEX:  # only the names of tensors and of files are looked at
+                    data = {"metadata": {}, "weight_map": data["weight_map"]}
+                else:
+                    if data.get("quantization_config") is not None:
+                        raise InputError(
+                            f"{self.name} is quantised and cannot be trained; name its "
+                            "unquantised form"
+                        )
+                    _check_parts(data, self.name)
+                    data = plain_values(data)
+                Path(made, file).write_text(json.dumps(data), "utf-8")
             yield Path(made)
-
-    def _plain(self, file: str) -> Any:
-        data = read_object(self.folder / file, self.name)
-        if file == INDEX:  # nothing but tensors' names and files is looked at
-            return {"metadata": {}, "weight_map": data["weight_map"]}
-        if data.get("quantization_config") is not None:
-            raise InputError(
-                f"{self.name} is quantised and cannot be trained; name its unquantised form"
-            )
-        _check_parts(data, self.name)
-        return plain_values(data)
 
 
 def plain_values(data: Any) -> Any:
-    """Return a configuration without the entries that lead elsewhere, at any depth."""
+    """Return a configuration without the entries that lead elsewhere, at any depth.
+
+    >>> plain_values({"n_layer": 2, "auto_map": {"AutoConfig": "code.C"}})
+    {'n_layer': 2}
+    """
     if isinstance(data, list):
         return [plain_values(value) for value in data]
     if not isinstance(data, dict):
         return data
-    return {key: plain_values(value) for key, value in data.items() if not _steers(key)}
+    return {
+        key: plain_values(value)
+        for key, value in data.items()
+        if key not in _STEERING and not key.endswith(_STEERING_ENDS)
+    }
 
 
 def _check_parts(data: Any, name: str) -> None:
@@ -174,60 +203,39 @@ def _check_parts(data: Any, name: str) -> None:
             raise InputError(f"{name}: {key} is above {MOST_PARTS} in {CONFIG}; fetch it again")
 
 
-def read_object(path: Path, name: str) -> dict[str, Any]:
-    """Read a model's small JSON file.
-
-    Raises:
-        InputError: it is large, damaged, or no JSON object.
-    """
-    try:
-        if path.stat().st_size > MOST_BYTES:
-            raise ValueError
-        data = json.loads(path.read_text("utf-8"))
-        json.dumps(data)
-    except DAMAGED:
-        data = None
-    if not isinstance(data, dict):
-        raise InputError(f"{name} cannot be loaded: {path.name} is damaged; fetch it again")
-    return data
-
-
-def _steers(key: str) -> bool:
-    return key in _STEERING or key.endswith(_STEERING_ENDS) or key == "quantization_config"
-
-
-def _weights(folder: Path, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the name of the index, if there is one, and those of the weights."""
-    if (folder / WEIGHTS).is_file():
-        return (), (WEIGHTS,)
+def _read_index(folder: Path, name: str) -> tuple[str, ...]:
+    """Return the names of the safetensors files that the index of a model in parts names."""
     if not (folder / INDEX).is_file():
         raise InputError(
             f"{name} has no .safetensors weights under the names that transformers gives them, and "
             "pickles (.bin, .pt) are never loaded; convert it with save_pretrained of "
             "transformers on a machine that trusts it"
         )
-    files = read_object(folder / INDEX, name).get("weight_map")
+    files = _read_object(folder / INDEX, name).get("weight_map")
     named = set(map(str, files.values())) if isinstance(files, dict) else set()
-    if not named or not all(map(partial(_is_part, folder), named)):
+    if not named or not all(
+        Path(file).name == file  # no path: neither upwards nor below
+        and file.endswith(".safetensors")
+        and "\0" not in file
+        and (folder / file).is_file()
+        for file in named
+    ):
         raise InputError(
             f"{name}: {INDEX} must name .safetensors files of the same folder and nothing else; "
             "fetch the model again"
         )
-    return (INDEX,), tuple(sorted(named))
+    return tuple(sorted(named))
 
 
-def _is_part(folder: Path, file: str) -> bool:
-    plain = Path(file).name == file and file.endswith(".safetensors") and "\0" not in file
-    return plain and (folder / file).is_file()
-
-
-def _check_link(folder: Path, file: str, name: str) -> None:
-    """Refuse a link that leaves the folder: what it leads to would become part of the model.
-
-    The hub's cache keeps files under `blobs`, and links to them under `snapshots`.
-    """
-    homes = [folder.resolve()]
-    if homes[0].parent.name == "snapshots":
-        homes.append(homes[0].parents[1] / "blobs")
-    if not any((folder / file).resolve().is_relative_to(home) for home in homes):
-        raise InputError(f"{name}: {file} is a link out of the folder; copy the file into it")
+def _read_object(path: Path, name: str) -> dict[str, Any]:
+    """Read a model's small JSON file, which must be an object of limited size."""
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise ValueError
+        data = json.loads(path.read_text("utf-8"))
+        json.dumps(data)  # what is read must be possible to write: no depth that only reading takes
+    except DAMAGED:
+        data = None
+    if not isinstance(data, dict):
+        raise InputError(f"{name} cannot be loaded: {path.name} is damaged; fetch it again")
+    return data

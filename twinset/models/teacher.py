@@ -1,6 +1,6 @@
-"""The private teacher: linear probes on a model's hidden states that know the labels of a text.
+"""The private teacher: linear classifiers on a model's hidden states that know a text's labels.
 
-Holds what was released with noise, and what was public before; reads no private record.
+Holds what was released with noise and what was public before. Reads no private record.
 """
 
 from __future__ import annotations
@@ -12,26 +12,31 @@ from typing import Any
 
 import numpy as np
 
-COMPONENTS = 128  # of the reference texts' hidden states, at most
+COMPONENTS = 128  # most principal components of the reference texts' hidden states
 FEWEST_COMPONENTS = 8
-RECORDS_FOR_COMPONENT = 6  # and noise multiplier: see docs/tuning.md
-CONSTANT = 0.3  # stands behind each vector of length one
+# Records that one component needs for each unit of the noise multiplier (docs/tuning.md).
+RECORDS_FOR_COMPONENT = 6
+CONSTANT = 0.3  # follows each vector of length one: the intercept of the regression
 TEACHER = "teacher.safetensors"
-LAYER = "layer"  # in it; a file without one is of a version that read the last
+LAYER = "layer"  # a tensor in it; a file without one is of a version that read the last layer
 PHASE = "texts read by the teacher"  # as progress calls it
-_SLACK = 1e-9
+_SLACK = 1e-9  # keeps divisions finite where reference texts are all alike
 
 
 def components_for(records: int, noise_multiplier: float) -> int:
-    """Return how many components a teacher of N records has: noise hits each of them alike.
+    """Return how many components a teacher has. Each one more takes the same noise.
+
+    Args:
+        records: number N of private records.
+        noise_multiplier: of the teacher's release; 0 if there is no noise.
 
     >>> [components_for(2500, noise) for noise in (0, 2.9, 20, 80)]
     [128, 128, 20, 8]
     """
     if not noise_multiplier:
         return COMPONENTS
-    borne = records / (RECORDS_FOR_COMPONENT * noise_multiplier)
-    return int(min(COMPONENTS, max(FEWEST_COMPONENTS, borne)))
+    affordable = records / (RECORDS_FOR_COMPONENT * noise_multiplier)
+    return int(min(COMPONENTS, max(FEWEST_COMPONENTS, affordable)))
 
 
 @dataclass(frozen=True)
@@ -40,16 +45,21 @@ class Whitening:
 
     Args:
         mean: (d,) of the reference texts.
-        projection: (d, c) onto their principal components, each divided by the root of its own
-            deviation: half-way to white.
+        projection: (d, c) onto their principal components. Each is divided by the square root of
+            its own deviation, which is half-way to white.
     """
 
     mean: np.ndarray
     projection: np.ndarray
 
     @classmethod
-    def of(cls, reference: np.ndarray, components: int = COMPONENTS) -> Whitening:
-        """Take the statistics of (R, d) hidden states, with so many components at most."""
+    def fit(cls, reference: np.ndarray, components: int = COMPONENTS) -> Whitening:
+        """Take the statistics of reference texts.
+
+        Args:
+            reference: (R, d) hidden states.
+            components: most components c; fewer if the states have a lower rank.
+        """
         mean, scale = reference.mean(0), reference.std(0) + _SLACK
         _, singular, axes = np.linalg.svd((reference - mean) / scale, full_matrices=False)
         kept = min(components, max(1, len(reference) - 1), int((singular > _SLACK).sum()) or 1)
@@ -58,11 +68,14 @@ class Whitening:
 
     @property
     def numbers(self) -> int:
-        """How long a vector is."""
+        """Length of a vector, constant included."""
         return self.projection.shape[1] + 1
 
     def __call__(self, state: np.ndarray) -> np.ndarray:
-        """Return the vector (c + 1,) of one hidden state (d,), computed by itself."""
+        """Return the vector (c + 1,) of one hidden state (d,).
+
+        One state at a time: products of several states would round each by the others.
+        """
         found = (state - self.mean) @ self.projection
         return np.append(found / max(float(np.linalg.norm(found)), _SLACK), CONSTANT)
 
@@ -72,9 +85,9 @@ class Teacher:
     """One logistic regression for each attribute.
 
     Args:
-        whitenings: of each attribute's hidden states.
-        weights: (K, c + 1) of each.
-        layer: of the model, counted from 1, whose hidden states it knows.
+        whitenings: one for each attribute's hidden states.
+        weights: (K, c + 1) for each attribute with K values.
+        layer: number of the model's layer whose hidden states it knows, counted from 1.
     """
 
     whitenings: Sequence[Whitening]
@@ -82,7 +95,11 @@ class Teacher:
     layer: int
 
     def log_probabilities(self, states: np.ndarray) -> list[np.ndarray]:
-        """Return log P[value | text], (K,) for each attribute, from hidden states (A, d)."""
+        """Return log P[value | text], (K,) for each attribute.
+
+        Args:
+            states: hidden states (A, d) behind the questions of one text.
+        """
         scores = (
             weights @ whiten(state)
             for weights, whiten, state in zip(self.weights, self.whitenings, states, strict=True)
@@ -90,34 +107,28 @@ class Teacher:
         return [each - np.logaddexp.reduce(each) for each in scores]
 
     def save(self, folder: Path) -> None:
-        """Write it beside a model's weights."""
+        """Write it next to a model's weights, in float64."""
         from safetensors.numpy import save_file
 
-        arrays = {
-            f"{number}.{name}": np.ascontiguousarray(array, dtype=np.float64)
-            for number, (whiten, weights) in enumerate(
-                zip(self.whitenings, self.weights, strict=True)
-            )
-            for name, array in (
-                ("mean", whiten.mean),
-                ("projection", whiten.projection),
-                ("weights", weights),
-            )
-        }
-        save_file({**arrays, LAYER: np.array([self.layer])}, folder / TEACHER)
+        arrays = {LAYER: np.array([self.layer])}
+        for number, whiten in enumerate(self.whitenings):
+            arrays[f"{number}.mean"] = whiten.mean
+            arrays[f"{number}.projection"] = np.ascontiguousarray(whiten.projection)
+            arrays[f"{number}.weights"] = np.ascontiguousarray(self.weights[number])
+        save_file(arrays, folder / TEACHER)
 
     @classmethod
     def load(cls, folder: Path, classes: Sequence[int], hidden: int, layers: int) -> Teacher | None:
-        """Read what `save` wrote; None where there is none.
+        """Read what `save` wrote, or return None if the folder has no teacher.
 
         Args:
             folder: of the model.
             classes: number of values of each attribute.
-            hidden: d, of the model.
-            layers: number of the model's.
+            hidden: width d of the model.
+            layers: number of the model's layers.
 
         Raises:
-            ValueError, KeyError: it is of other attributes, or of another model.
+            ValueError, KeyError: it belongs to other attributes or to another model.
         """
         from safetensors.numpy import load_file
 

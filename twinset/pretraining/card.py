@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
-from twinset.models.provenance import stages
+from twinset.models.base_model import stages
 from twinset.pretraining.corpus import Corpus, size_of
 from twinset.pretraining.decontamination import RUN
 

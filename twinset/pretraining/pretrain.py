@@ -27,11 +27,9 @@ from twinset.files.atomic import (
     writing,
 )
 from twinset.files.environment import versions
-from twinset.models.adapter import Adapter, factors_of, scaling_of
-from twinset.models.hub import quiet
-from twinset.models.lora import ALL_LINEAR, with_lora
-from twinset.models.model_files import ADAPTER
-from twinset.models.provenance import FACTS
+from twinset.models.adapters import ALL_LINEAR, Adapter, add_lora, read_factors
+from twinset.models.assets import quiet
+from twinset.models.model_files import ADAPTER, FACTS
 from twinset.pretraining.card import card, corpus_facts
 from twinset.pretraining.config import MINUTES, PretrainConfig
 from twinset.pretraining.corpus import Corpus, read_corpus, size_of
@@ -335,8 +333,8 @@ def _adapted(base: BaseModel, config: PretrainConfig) -> Trainee:
     assert config.lora_rank is not None
     with torch.random.fork_rng():
         torch.manual_seed(config.seed)
-        model = with_lora(base.model, config.lora_rank, ALL_LINEAR)
-    adapter = Adapter(base.name, base.origin, config.lora_rank, scaling_of(model))
+        model = add_lora(base.model, config.lora_rank, ALL_LINEAR)
+    adapter = Adapter(base.name, base.origin, config.lora_rank, read_factors(model)[1])
     return Trainee(model, base.tokenizer, adapter)
 
 
@@ -393,7 +391,7 @@ def _write(output: Path, trainee: Trainee, facts: Mapping[str, Any]) -> None:
     else:
         from safetensors.torch import save_file
 
-        save_file(factors_of(trainee.model), output / ADAPTER)
+        save_file(read_factors(trainee.model)[0], output / ADAPTER)
     write_json(output / FACTS, facts)
     write_text(output / CARD, card(facts))
     open_as_folder(output)

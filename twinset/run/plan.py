@@ -22,10 +22,10 @@ from twinset.config.plan import FEWEST_VISITS, MOST_READ, Plan, is_few, make_pla
 from twinset.errors import InputError
 from twinset.models.base_model import BaseModel, context_length
 from twinset.models.device import give_memory_back, wait_for
-from twinset.models.lora import trainable
-from twinset.models.precision import copy_in, execution, frozen_dtype, fuse
+from twinset.models.adapters import prepare_trainable
+from twinset.models.layers import copy_in, choose_execution, frozen_dtype, fuse
 from twinset.models.teacher import PHASE as TEACHER_PHASE
-from twinset.models.threads import computing_with, on_free_cores
+from twinset.models.device import computing_with, on_free_cores
 from twinset.policies import policy_names
 from twinset.privacy.accounting.accountant import (
     group_epsilon,
@@ -246,8 +246,8 @@ def measure_step(
     loss = MismatchLoss(plan.mismatch_weight, config.training.mismatch_form)
     processes = config.speed.processes
     threads = max(1, (os.cpu_count() or 1) // processes)
-    model = trainable(fuse(copy_in(base.model, frozen_dtype(config))), config.training)
-    engine = ClippingEngine(model, config.privacy.max_grad_norm, execution(config))
+    model = prepare_trainable(fuse(copy_in(base.model, frozen_dtype(config))), config.training)
+    engine = ClippingEngine(model, config.privacy.max_grad_norm, choose_execution(config))
 
     def add(records: int) -> float:
         began, rows = time.monotonic(), records * sequences

@@ -15,7 +15,7 @@ import numpy as np
 from twinset.config import RunConfig
 from twinset.config.plan import MOST_READ, Plan
 from twinset.models.base_model import BaseModel, context_length
-from twinset.models.record_states import states_of_records
+from twinset.models.hidden_states import states_of_records
 from twinset.models.teacher import PHASE, Teacher, Whitening, components_for
 from twinset.privacy.accounting.events import TEACHER, GaussianRelease, NonPrivateAccess
 from twinset.privacy.mechanism.counts import (
@@ -283,9 +283,9 @@ def fit_teacher(run: Run, model: TwinModel) -> Teacher:
     end = model.tokenizer.eos_token_id
     # The scale of each attribute's hidden states is that of rows which the model wrote.
     rows = [ids for some in reference_rows(model, run.progress).values() for ids in some]
-    states = np.stack(questions.of_rows([[i for i in ids if i != end] for ids in rows]))
+    states = np.stack(questions.states_of_texts([[i for i in ids if i != end] for ids in rows]))
     components = components_for(expected, noise)
-    whitenings = [Whitening.of(states[:, i], components) for i in range(states.shape[1])]
+    whitenings = [Whitening.fit(states[:, i], components) for i in range(states.shape[1])]
     # About `expected` units are read.
     rate = expected / len(run.units)
     (chosen,) = poisson_batches(len(run.units), rate, 1, run.randomness)

@@ -40,7 +40,7 @@ from twinset.models.base_model import (
     special_token_strings,
 )
 from twinset.models.device import check_device, give_memory_back
-from twinset.models.nf4 import check_method
+from twinset.models.layers import check_method
 from twinset.policies import MechanismParams
 from twinset.privacy.accounting.accountant import epsilon
 from twinset.privacy.mechanism.randomness import Randomness, poisson_batches

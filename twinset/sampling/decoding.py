@@ -23,7 +23,7 @@ from twinset.config import SamplingConfig
 from twinset.errors import InputError, first_line
 from twinset.models.base_model import context_length
 from twinset.models.device import has_graphs, wait_for
-from twinset.models.packed_layers import PackedLinears
+from twinset.models.layers import PackedLinears
 from twinset.sampling.kv_cache import SLOTS_TOGETHER, SlotCache, States, rounded
 from twinset.sampling.recorded_steps import COMPARED, RecordedSteps
 from twinset.sampling.row_memory import RowMemory

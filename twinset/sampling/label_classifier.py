@@ -45,7 +45,7 @@ class LabelClassifier:
                 of texts that are as often of one value as of another; None: of texts like its own.
         """
         read = [[token for token in ids if token != self.end] for ids in texts]
-        states = self.questions.of_rows(read)
+        states = self.questions.states_of_texts(read)
         priors = self._priors(shares)
         return [
             tuple(

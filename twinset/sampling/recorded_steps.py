@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from twinset.models.device import recorded
+from twinset.models.device import record_graph
 from twinset.sampling.token_step import TokenStep
 
 COMPARED = 2  # replays of each recording
@@ -42,7 +42,7 @@ class Recording:
         self.compared = 0
         self._ids, self._at, self.logits = ids.clone(), at.clone(), logits
         work = partial(self._write, step)
-        self._graph = recorded(work, ids.device, pool)
+        self._graph = record_graph(work, ids.device, pool)
 
     def _write(self, step: TokenStep) -> None:
         self.logits.copy_(step(self._ids, self._at))

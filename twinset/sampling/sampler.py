@@ -21,7 +21,7 @@ from twinset.config.run_config import Filter
 from twinset.errors import DAMAGED, InputError
 from twinset.files.atomic import whole_file
 from twinset.models.device import is_cpu
-from twinset.models.packed_layers import PackedLinears
+from twinset.models.layers import PackedLinears
 from twinset.sampling.decoding import Ending, Engine, Request, attention_span, decode
 from twinset.sampling.endings import LEAST_LEFT, SentenceEnds, cut_at_sentence
 from twinset.table.schema import CONTROL, Combination

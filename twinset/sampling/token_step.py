@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from twinset.models.packed_layers import PackedLinears
+from twinset.models.layers import PackedLinears
 from twinset.sampling.kv_cache import SlotCache
 
 

@@ -25,10 +25,10 @@ from twinset.files.limits import read_text
 from twinset.models.base_model import PRIVATE, context_length, load_base
 from twinset.models.device import AUTO, is_cpu
 from twinset.models.hidden_states import Questions
-from twinset.models.hub import quiet
-from twinset.models.packed_layers import PackedLinears
+from twinset.models.assets import quiet
+from twinset.models.layers import PackedLinears
 from twinset.models.teacher import Teacher
-from twinset.models.threads import on_free_cores
+from twinset.models.device import on_free_cores
 from twinset.privacy.accounting.events import GaussianRelease
 from twinset.privacy.mechanism.counts import LengthBins
 from twinset.privacy.statement.guarantee import Guarantee, guarantee
@@ -310,9 +310,9 @@ class TwinModel:
     @cached_property
     def fastest(self) -> Any:
         """The model as it writes and reads fastest."""
-        from twinset.models.precision import fastest
+        from twinset.models.layers import cast_for_sampling
 
-        return fastest(self.model)
+        return cast_for_sampling(self.model)
 
     @cached_property
     def _packed(self) -> PackedLinears:

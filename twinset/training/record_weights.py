@@ -19,8 +19,8 @@ from torch import Tensor
 from twinset.config import RunConfig
 from twinset.errors import InputError
 from twinset.models.base_model import BaseModel, load_base
-from twinset.models.perplexity import nats_per_token
-from twinset.models.precision import frozen_dtype
+from twinset.models.hidden_states import nats_per_token
+from twinset.models.layers import frozen_dtype
 from twinset.privacy.mechanism.units import WeightScale, nearest_shares
 from twinset.progress import Progress
 from twinset.table.columns import text_cells

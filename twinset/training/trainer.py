@@ -14,8 +14,8 @@ import torch
 from twinset.config import RunConfig
 from twinset.models.base_model import BaseModel
 from twinset.models.device import device_of
-from twinset.models.lora import merged, trainable
-from twinset.models.precision import execution, frozen_dtype, fuse, is_batch_invariant
+from twinset.models.adapters import merge_adapters, prepare_trainable
+from twinset.models.layers import choose_execution, frozen_dtype, fuse, is_batch_invariant
 from twinset.privacy.clipping.models import BatchShape
 from twinset.progress import Progress
 
@@ -49,10 +49,10 @@ class Trainer:
         progress: Progress,
     ) -> None:
         self.name, self._config = base.name, config
-        self._dtype, self.execution = frozen_dtype(config), execution(config)
+        self._dtype, self.execution = frozen_dtype(config), choose_execution(config)
         self._fallen_back = False
         device = device_of(config.speed.device)
-        self.model = trainable(fuse(base.model.to(device, self._dtype)), config.training).to(device)
+        self.model = prepare_trainable(fuse(base.model.to(device, self._dtype)), config.training).to(device)
         low, norm = self._is_low, config.privacy.max_grad_norm
         if low and shapes and not is_batch_invariant(self.model, norm, self.execution, shapes):
             progress.warn(NOT_BATCH_INVARIANT)
@@ -82,4 +82,4 @@ class Trainer:
 
     def finished(self) -> Any:
         """Return the plain model, in the precision in which it is saved and sampled."""
-        return merged(self.model).to(self._dtype)
+        return merge_adapters(self.model).to(self._dtype)

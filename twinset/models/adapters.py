@@ -1,0 +1,211 @@
+"""Low-rank adapters (LoRA) through `peft`: in a model that is trained, and as a file.
+
+Few trained numbers need little noise, and the frozen rest needs no gradients. The file of an
+adapter holds two factors for each layer and no copy of its base, which its facts name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from twinset.config import TrainingConfig
+from twinset.config.bounds import bounded, check_options
+from twinset.errors import InputError, first_line
+from twinset.models.assets import no_fetched_code, quiet
+from twinset.models.layers import dequantise, quantise_frozen
+
+# Queries and values, as in the LoRA paper (Hu et al. 2021, section 4.2). GPT-2 fuses them with the
+# keys. They are a fifth of the numbers of "all-linear", so the squared noise is a fifth as well.
+ATTENTION = ("q_proj", "v_proj", "c_attn")
+ALL_LINEAR = ()
+
+
+def prepare_trainable(model: Any, training: TrainingConfig) -> Any:
+    """Return a model as a training method trains it.
+
+    Args:
+        model: causal LM.
+        training: names the method: full, lora or qlora. The run's seed decides how adapters start.
+    """
+    if training.method == "full":
+        return model
+    with torch.random.fork_rng(devices=[]):  # adapters are drawn on the processor
+        torch.manual_seed(training.seed)
+        adapted = add_lora(model, training.lora_rank)
+    return quantise_frozen(adapted) if training.method == "qlora" else adapted
+
+
+@no_fetched_code()
+def add_lora(model: Any, rank: int, targets: Sequence[str] = ATTENTION) -> Any:
+    """Return the model with trainable low-rank adapters, and everything else frozen.
+
+    Args:
+        model: causal LM.
+        rank: of the adapters.
+        targets: last parts of the names of the layers. A model that has none of them gets adapters
+            on every linear layer but the output's.
+    """
+    from peft import LoraConfig, get_peft_model
+    from peft.tuners.lora import LoraLayer
+    from transformers.pytorch_utils import Conv1D
+
+    leaves = {name.rpartition(".")[2]: module for name, module in model.named_modules()}
+    found = [name for name in targets if name in leaves]
+    config = LoraConfig(
+        r=rank,
+        lora_alpha=2 * rank,
+        target_modules=found or "all-linear",
+        fan_in_fan_out=any(isinstance(leaves[name], Conv1D) for name in found or leaves),
+        task_type="CAUSAL_LM",
+    )
+    with quiet():  # peft reads what transformers is about to rename
+        adapted = get_peft_model(model, config)
+    for layer in adapted.modules():
+        if isinstance(layer, LoraLayer):
+            layer.forward = partial(_adapted_product, layer)
+            for adapter in (*layer.lora_A.values(), *layer.lora_B.values()):
+                adapter.forward = partial(_factor_product, adapter)
+    return adapted
+
+
+def _adapted_product(layer: Any, x: Tensor) -> Tensor:
+    """Return layer(x) + B (α/r · A x), with all products in the input's format.
+
+    peft casts x to the adapters' float32 and multiplies by α/r after B: passes over the widest
+    numbers there are.
+    """
+    y: Tensor = layer.base_layer(x)
+    for name in layer.active_adapters:
+        y = y + layer.lora_B[name](layer.lora_A[name](x) * layer.scaling[name])
+    return y
+
+
+def _factor_product(adapter: Any, x: Tensor) -> Tensor:
+    """Return x Wᵀ in the format of x. W itself stays float32, as the noise is added there."""
+    return linear(x, adapter.weight.to(x.dtype))
+
+
+def merge_adapters(model: Any) -> Any:
+    """Return the plain model with the adapters added into its weights, in float32.
+
+    Its weights ask for gradients, as those of a loaded model do. Otherwise PyTorch would copy a
+    frozen weight for each row of one token (`at::matmul` folds such rows only with gradients).
+    """
+    if hasattr(model, "merge_and_unload"):
+        model = dequantise(model).float().merge_and_unload()
+    return model.requires_grad_(True)
+
+
+# --- an adapter as a file -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """What an adapter belongs to. It adds scaling · B A to the weight of each linear layer.
+
+    Args:
+        base_model: name of a built-in model.
+        base_origin: what that model stated about itself when the adapter was trained.
+        rank: of each layer's factors.
+        scaling: of their product.
+    """
+
+    base_model: str
+    base_origin: str
+    rank: int = bounded(low=1, high=10_000)
+    scaling: float = bounded(low=1e-6, high=1e6)
+
+    def __post_init__(self) -> None:
+        """Check types and bounds."""
+        check_options(self)
+
+    @classmethod
+    def from_facts(cls, facts: Mapping[str, Any] | None, name: str) -> Adapter:
+        """Return the adapter that the facts of a folder describe.
+
+        Args:
+            facts: what `pretraining.json` holds.
+            name: what the user called the adapter.
+
+        Raises:
+            InputError: they describe none.
+        """
+        try:
+            return cls(**(facts or {})["adapter"])
+        except (InputError, KeyError, TypeError):
+            raise InputError(f"{name}: its facts describe no adapter; copy it again") from None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON."""
+        return asdict(self)
+
+    def add_to(self, model: Any, file: Path, name: str) -> None:
+        """Add scaling · B A into the weights of the base, in place and in their format.
+
+        Args:
+            model: the base, in float32.
+            file: factors "layer.A" (r, in) and "layer.B" (out, r), written from `read_factors`.
+            name: what the user called the adapter.
+
+        Raises:
+            InputError: the file is damaged, or belongs to a model with other layers.
+        """
+        from safetensors import SafetensorError, safe_open
+        from transformers.pytorch_utils import Conv1D
+
+        # Weights (out, in) of all linear layers but the output's. Conv1D keeps them transposed.
+        weights: dict[str, Tensor] = {}
+        for own in model.parameters():  # to write into the pages of a mapped file is far slower
+            own.data = own.detach().clone()
+        for layer, module in model.named_modules():
+            is_linear = isinstance(module, nn.Linear | Conv1D)
+            if is_linear and module is not model.get_output_embeddings():
+                weight = module.weight.detach()
+                weights[layer] = weight.t() if isinstance(module, Conv1D) else weight
+        wanted = {f"{layer}.A": (self.rank, w.shape[1]) for layer, w in weights.items()}
+        wanted |= {f"{layer}.B": (w.shape[0], self.rank) for layer, w in weights.items()}
+        try:
+            with safe_open(file, framework="pt") as opened:
+                # Shapes are compared before any tensor is read.
+                shapes = {key: tuple(opened.get_slice(key).get_shape()) for key in opened.keys()}
+                if shapes != wanted:
+                    raise InputError(
+                        f"{name}: its adapter does not fit {self.base_model}; train it again"
+                    )
+                factors = {key: opened.get_tensor(key) for key in shapes}
+        except (OSError, SafetensorError) as error:
+            raise InputError(f"{name} cannot be loaded: {first_line(error)}") from error
+        for layer, weight in weights.items():
+            a, b = (factors[f"{layer}.{which}"].to(weight.dtype) for which in "AB")
+            weight.addmm_(b, a, alpha=self.scaling)  # needs no memory for the product itself
+
+
+def read_factors(adapted: Any) -> tuple[dict[str, Tensor], float]:
+    """Return what an adapter's file holds, and the scaling of the products.
+
+    Args:
+        adapted: a model of `add_lora`.
+
+    Returns:
+        "layer.A" (r, in) and "layer.B" (out, r) in bfloat16, and α/r.
+    """
+    from peft.tuners.lora import LoraLayer
+
+    found: dict[str, Any] = {}
+    scaling: Any = 0
+    for name, layer in adapted.get_base_model().named_modules():
+        if isinstance(layer, LoraLayer):
+            (a,), (b,), (scaling,) = (
+                part.values() for part in (layer.lora_A, layer.lora_B, layer.scaling)
+            )
+            found |= {f"{name}.A": a.weight, f"{name}.B": b.weight}
+    factors = {key: factor.detach().to(torch.bfloat16).cpu() for key, factor in found.items()}
+    return factors, float(scaling)

@@ -1,0 +1,405 @@
+"""Layers with fewer passes over memory, frozen layers in four bits, and the formats of numbers.
+
+Three parts, none of which changes a model's mathematics:
+
+- `fuse` swaps the slow layers of GPT-2 and of the Llama family for fused ones.
+- `PackedLinears` lays frozen weights out as the processor's library multiplies them.
+- `quantise_frozen` keeps frozen weights in four bits (QLoRA).
+
+Trained weights are always float32, as the noise is added there. This module knows no record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from functools import partial
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import Function, once_differentiable
+from torch.nn.functional import scaled_dot_product_attention
+from transformers.pytorch_utils import Conv1D
+
+from twinset.config import RunConfig, TrainingConfig
+from twinset.errors import InputError
+from twinset.models.assets import no_fetched_code
+from twinset.models.device import device_of, has_bfloat16, is_cpu
+from twinset.privacy.clipping import ClippingEngine, Execution
+from twinset.privacy.clipping.batch_invariance import BatchShape, batch_interference
+from twinset.privacy.clipping.execution import KEPT_BYTES
+
+# Rows that a packed layout is made for. Products with more or fewer rows read it as well.
+PACKED_ROWS = 128
+
+
+# --- number formats -----------------------------------------------------------------------------
+
+
+def computes_in_bfloat16(config: RunConfig) -> bool:
+    """Return whether the products of a run are in bfloat16: as asked, or where it is fast."""
+    if config.speed.precision == "auto":
+        return has_bfloat16(device_of(config.speed.device))
+    return config.speed.precision == "bfloat16"
+
+
+def frozen_dtype(config: RunConfig) -> torch.dtype:
+    """Return bfloat16 for a frozen model under adapters if the run computes in it."""
+    is_frozen = config.training.method != "full"
+    return torch.bfloat16 if is_frozen and computes_in_bfloat16(config) else torch.float32
+
+
+def choose_execution(config: RunConfig) -> Execution:
+    """Return how steps are computed.
+
+    If all weights are trained they stay float32 and are cast for each product (autocast).
+    """
+    speed = config.speed
+    is_cast = config.training.method == "full" and computes_in_bfloat16(config)
+    return Execution(
+        kept_bytes=0 if speed.low_memory else KEPT_BYTES,
+        gradient_checkpointing=speed.gradient_checkpointing,
+        autocast=torch.bfloat16 if is_cast else None,
+    )
+
+
+def is_batch_invariant(
+    model: Any, max_grad_norm: float, how: Execution, shapes: Sequence[BatchShape]
+) -> bool:
+    """Return whether no record changes a single bit of another record's gradient.
+
+    Args:
+        model: causal LM, as it is trained.
+        max_grad_norm: clipping norm C.
+        how: way in which steps are computed.
+        shapes: the physical batches that a run uses.
+    """
+    engine = ClippingEngine(model, max_grad_norm, how)
+    try:
+        return batch_interference(engine, model.config.vocab_size, shapes) == 0
+    finally:
+        engine.close()
+
+
+def cast_for_sampling(model: Any) -> Any:
+    """Return a model to sample from, in the format that its device multiplies fastest in.
+
+    Sampling is post-processing: its rounding changes no guarantee.
+    """
+    if model.dtype is torch.float32 and has_bfloat16(model.device):
+        return fuse(copy_in(model, torch.bfloat16))
+    return model
+
+
+def copy_in(model: Any, dtype: torch.dtype) -> Any:
+    """Return a copy of a model in a number format.
+
+    Tensors that have the format already are shared, so weights must not be changed in place.
+    Weights are cast one by one: to copy all of them first would need as much memory again.
+    """
+    cast = {id(p): nn.Parameter(p.detach().to(dtype), p.requires_grad) for p in model.parameters()}
+    return deepcopy(model, cast).to(dtype)  # `.to` casts the buffers
+
+
+# --- fused layers -------------------------------------------------------------------------------
+
+
+def fuse(model: Any) -> Any:
+    """Swap layers for fused ones in place, choose the attention kernel, and return the model.
+
+    On a processor with fast bfloat16 products, three quarters of a step were spent outside them: in
+    normalisation, rotation, activations and attention written as chains of elementwise operations,
+    with casts to float32 and back. Parameters keep their names.
+
+    Args:
+        model: causal LM. Layers of the Llama family and GPT-2's activation are swapped, and
+            subclasses of them are left alone.
+    """
+    from transformers.activations import NewGELUActivation
+
+    llama = "transformers.models.llama.modeling_llama"
+    passes: dict[str, Callable[..., Any]] = {
+        f"{llama}.LlamaRMSNorm": _rms_norm,
+        f"{llama}.LlamaAttention": _attention,
+    }
+    for module in list(model.modules()):
+        kind = type(module)  # compared by name: other models need not wait for the import of Llama
+        if forward := passes.get(f"{kind.__module__}.{kind.__qualname__}"):
+            module.forward = partial(forward, module)  # a partial is copied with its module
+        for name, child in module.named_children():
+            # GELU by its tanh formula is eight elementwise operations forwards and eight backwards.
+            if type(child) is NewGELUActivation:
+                setattr(module, name, nn.GELU(approximate="tanh"))
+    if model.dtype is torch.bfloat16 and is_cpu(model.device):
+        # Flash attention on a CPU is slow here: 31 ms against 6 ms forward and backward for 32 rows
+        # of 48 tokens, nine heads; even at 256 tokens.
+        model.set_attn_implementation("eager")
+    return model
+
+
+class RmsNorm(Function):
+    """y = weight · x / √(mean x² + ε) over the last dimension, with statistics in float32."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+        """Return y (…, d) of x (…, d) and weight (d)."""
+        exact = torch.promote_types(x.dtype, torch.float32)
+        norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=exact)  # (…, 1)
+        inverse = torch.rsqrt(norm.square_().div_(x.shape[-1]).add_(epsilon)).to(x.dtype)
+        ctx.save_for_backward(x, weight, inverse)
+        return (x * inverse).mul_(weight)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, None]:
+        """Return the gradients of x and, if it is trained, of the weight."""
+        (x, weight, inverse), (grad,) = ctx.saved_tensors, grads
+        of_weight = None
+        if ctx.needs_input_grad[1]:
+            of_weight = (grad * x).mul_(inverse).flatten(0, -2).sum(0)  # (d,)
+        exact = torch.promote_types(x.dtype, torch.float32)
+        grad = grad * weight
+        along = (grad * x).sum(-1, keepdim=True, dtype=exact)  # the part of grad along x
+        along = along.mul_(inverse.to(exact) ** 3).div_(x.shape[-1]).to(x.dtype)
+        return grad.mul_(inverse).addcmul_(x, along, value=-1), of_weight, None
+
+
+def _rms_norm(norm: Any, x: Tensor) -> Tensor:
+    y: Tensor = RmsNorm.apply(x, norm.weight, norm.variance_epsilon)
+    return y
+
+
+class Rotation(Function):
+    """Rotary position embedding: pairs (x[j], x[j + d/2]) turned by an angle of the position."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Return x (B, T, H, d) turned; cos and sin (B or 1, T, 1, d)."""
+        ctx.save_for_backward(cos, sin)
+        return _rotate(x, cos, sin, 1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        """Turn the gradient back."""
+        cos, sin = ctx.saved_tensors
+        return _rotate(grads[0], cos, sin, -1), None, None
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor, direction: int) -> Tensor:
+    half = x.shape[-1] // 2
+    turned = x * cos
+    turned[..., :half].addcmul_(x[..., half:], sin[..., :half], value=-direction)
+    turned[..., half:].addcmul_(x[..., :half], sin[..., half:], value=direction)
+    return turned
+
+
+def _attention(
+    layer: Any,
+    hidden_states: Tensor,
+    position_embeddings: tuple[Tensor, Tensor],
+    attention_mask: Tensor | None = None,
+    past_key_values: Any = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Attention of (B, T, D) to itself and to what is cached. G query heads share keys and values.
+
+    The query heads of a group are stacked below one another. So a product with their keys is one of
+    (G·T, d) with (d, W) for each of H groups, and nothing is copied G times.
+    """
+    batch, tokens, _ = hidden_states.shape
+    size = layer.head_dim
+    shape = (batch, tokens, -1, size)
+    cos, sin = (x[:, :, None] for x in position_embeddings)
+    query = Rotation.apply(layer.q_proj(hidden_states).view(shape), cos, sin)  # (B, T, H·G, d)
+    keys = Rotation.apply(layer.k_proj(hidden_states).view(shape), cos, sin).transpose(1, 2)
+    values = layer.v_proj(hidden_states).view(shape).transpose(1, 2)  # (B, H, T, d)
+    if past_key_values is not None:
+        keys, values = past_key_values.update(keys, values, layer.layer_idx)  # (B, H, W, d)
+    if attention_mask is None and tokens > 1:  # causal: the kernel needs no mask for that
+        seen = scaled_dot_product_attention(
+            query.transpose(1, 2),
+            keys,
+            values,
+            is_causal=True,
+            scale=layer.scaling,
+            enable_gqa=True,
+        ).transpose(1, 2)
+        return layer.o_proj(seen.reshape(batch, tokens, -1)), None
+
+    groups, width = keys.shape[1:3]
+    query = query.view(batch, tokens, groups, -1, size).permute(0, 2, 3, 1, 4)  # (B, H, G, T, d)
+    query = query.reshape(batch * groups, -1, size)  # (B·H, G·T, d)
+    keys, values = (x.flatten(0, 1) for x in (keys, values))  # (B·H, W, d)
+    if tokens == 1 and keys.is_cpu:  # a few queries are multiplied faster from the right
+        scores = torch.bmm(keys, query.transpose(1, 2)).transpose(1, 2).contiguous()
+    else:
+        scores = torch.bmm(query, keys.transpose(1, 2))  # (B·H, G·T, W)
+    scores.mul_(layer.scaling)
+    if attention_mask is not None:  # (B or 1, 1, T, W)
+        scores.view(batch, groups, -1, tokens, width).add_(attention_mask[:, :, None])
+    seen = torch.bmm(scores.softmax(-1), values)  # a softmax in bfloat16 adds in float32
+    seen = seen.view(batch, groups, -1, tokens, size).permute(0, 3, 1, 2, 4)  # (B, T, H, G, d)
+    return layer.o_proj(seen.reshape(batch, tokens, -1)), None
+
+
+# --- packed layers ------------------------------------------------------------------------------
+
+
+class PackedLinears:
+    """Copies of a model's weights, laid out as the processor's library multiplies them.
+
+    Without them the library lays each weight out anew for every product: 57 MB a token for the
+    vocabulary of SmolLM2, a quarter of the time of 64 rows. The products are the same bit for bit.
+
+    Args:
+        model: any model. Its bfloat16 layers on a processor that multiplies in bfloat16 are packed.
+            Their weights must not change while the copies are in use.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._forward: dict[Any, Callable[[Tensor], Tensor]] = {}
+        for layer in _packable(model):
+            packed = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), PACKED_ROWS)
+            self._forward[layer] = partial(_multiply_packed, packed, layer.bias)
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Have the model multiply by the copies, inside the block alone."""
+        for layer, forward in self._forward.items():
+            layer.forward = forward
+        try:
+            yield
+        finally:
+            for layer in self._forward:
+                del layer.forward
+
+
+def packed_bytes(model: nn.Module) -> int:
+    """Return how many bytes the copies of a model's weights take."""
+    return sum(layer.weight.nbytes for layer in _packable(model))
+
+
+def _packable(model: nn.Module) -> list[nn.Linear]:
+    """Return the linear layers that the library can lay out."""
+    if not hasattr(torch.ops.mkldnn, "_reorder_linear_weight"):
+        return []
+    linear = [module for module in model.modules() if type(module) is nn.Linear]
+    return [
+        layer
+        for layer in linear
+        if is_cpu(layer.weight.device)
+        and layer.weight.dtype is torch.bfloat16
+        and has_bfloat16(layer.weight.device)
+    ]
+
+
+def _multiply_packed(packed: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
+    """Return x Wᵀ + b of x (…, d) and a packed weight W (p, d)."""
+    y: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
+    return y
+
+
+# --- four bits ----------------------------------------------------------------------------------
+
+
+class Nf4Linear(nn.Module):
+    """A frozen linear layer whose weights take 4.1 bits each, scales included: NF4 of QLoRA.
+
+    Each product is that of an ordinary layer with the weights that the four bits represent. They
+    are restored in the forward and in the backward pass, and dropped. bitsandbytes has faster
+    products. Their arithmetic depends on how many rows come together and on whether they ask for
+    gradients, and a record's gradient must not. So only its number format is used, and not
+    LLM.int8, whose outlier columns are chosen by the whole batch. Source: Dettmers et al. 2023,
+    "QLoRA", section 3.
+
+    Args:
+        layer: `nn.Linear`, or GPT-2's `Conv1D`. Its weights must not be trained.
+    """
+
+    codes: Tensor
+
+    def __init__(self, layer: nn.Linear | Conv1D) -> None:
+        super().__init__()
+        from bitsandbytes.functional import quantize_4bit
+
+        self._is_conv1d = isinstance(layer, Conv1D)
+        self.bias = layer.bias
+        codes, self._state = quantize_4bit(
+            layer.weight.detach().contiguous(), quant_type="nf4", compress_statistics=True
+        )
+        self.register_buffer("codes", codes, persistent=False)
+
+    def weights(self) -> Tensor:
+        """Return the weights that the four bits represent: (p, d) of y = x Wᵀ."""
+        from bitsandbytes.functional import dequantize_4bit
+
+        weight: Tensor = dequantize_4bit(self.codes, self._state)
+        return weight.t() if self._is_conv1d else weight  # Conv1D keeps (d, p)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(…, d) → (…, p)."""
+        y: Tensor = _Nf4Product.apply(x, self)
+        return y if self.bias is None else y + self.bias
+
+
+class _Nf4Product(Function):
+    """x Wᵀ that keeps neither x nor W for the way back: W is frozen and restored from its codes."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, layer: Nf4Linear) -> Tensor:
+        ctx.layer = layer
+        return x @ layer.weights().to(x.dtype).t()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient @ ctx.layer.weights().to(gradient.dtype), None
+
+
+@no_fetched_code()
+def quantise_frozen(model: Any) -> Any:
+    """Swap each frozen linear layer but the output's for one in four bits, in place.
+
+    Args:
+        model: a model with adapters, so that it is known which weights are trained.
+    """
+    head = model.get_output_embeddings()
+    for parent in list(model.modules()):
+        for name, layer in parent.named_children():
+            is_frozen = not any(p.requires_grad for p in layer.parameters())
+            if type(layer) in (nn.Linear, Conv1D) and layer is not head and is_frozen:
+                setattr(parent, name, Nf4Linear(layer))
+    return model
+
+
+def dequantise(model: Any) -> Any:
+    """Undo `quantise_frozen` in place: ordinary layers of the weights that training used."""
+    for parent in list(model.modules()):
+        for name, coded in parent.named_children():
+            if type(coded) is not Nf4Linear:
+                continue
+            weight = coded.weights()
+            outputs, inputs = weight.shape
+            if coded._is_conv1d:
+                layer: Any = Conv1D(outputs, inputs)
+                weight = weight.t().contiguous()
+            else:  # on the meta device: no memory for weights that are replaced at once
+                layer = nn.Linear(inputs, outputs, bias=coded.bias is not None, device="meta")
+            layer.weight = nn.Parameter(weight, requires_grad=False)
+            layer.bias = coded.bias
+            setattr(parent, name, layer)
+    return model
+
+
+def check_method(training: TrainingConfig) -> None:
+    """Refuse a training method whose library is missing, before anything slow starts.
+
+    Raises:
+        InputError: qlora without bitsandbytes.
+    """
+    if training.method == "qlora" and find_spec("bitsandbytes") is None:
+        raise InputError("`method=qlora` needs pip install 'twinset[qlora]'")
