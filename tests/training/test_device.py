@@ -32,7 +32,7 @@ from tests.training.test_loop import plan, tokenised
 from twinset import Twinset
 from twinset.config import PolicyConfig, RunConfig, SpeedConfig
 from twinset.config.options import run_config
-from twinset.models import perplexity
+from twinset.models import hidden_states
 from twinset.models.base_model import load_base
 from twinset.policies import MechanismParams, make_policy
 from twinset.privacy.clipping import ClippingEngine, Scale, output_head
@@ -341,9 +341,9 @@ def test_a_run_that_began_on_the_processor_goes_on_on_a_device(tiny_base, monkey
 def test_a_perplexity_is_that_of_the_processor(tiny_base, monkeypatch):
     model = AutoModelForCausalLM.from_pretrained(tiny_base).eval()
     texts = [[5, 6, 7], [8], [9, 10, 11, 12]]
-    expected = perplexity.nats_per_token(model, texts, 0)
+    expected = hidden_states.nats_per_token(model, texts, 0)
     with pretending():
-        found = perplexity.nats_per_token(model.to(DEVICE), texts, 0)
+        found = hidden_states.nats_per_token(model.to(DEVICE), texts, 0)
     torch.testing.assert_close(found, expected)
 
 

@@ -22,13 +22,12 @@ from twinset.config import SamplingConfig
 from twinset.errors import DAMAGED, InputError
 from twinset.files.atomic import fault, open_as_folder, write_checksums, write_json, write_text
 from twinset.files.limits import read_text
-from twinset.models.base_model import PRIVATE, context_length, load_base
-from twinset.models.device import AUTO, is_cpu
-from twinset.models.hidden_states import Questions
 from twinset.models.assets import quiet
+from twinset.models.base_model import PRIVATE, context_length, load_base
+from twinset.models.device import AUTO, is_cpu, on_free_cores
+from twinset.models.hidden_states import Questions
 from twinset.models.layers import PackedLinears
 from twinset.models.teacher import Teacher
-from twinset.models.device import on_free_cores
 from twinset.privacy.accounting.events import GaussianRelease
 from twinset.privacy.mechanism.counts import LengthBins
 from twinset.privacy.statement.guarantee import Guarantee, guarantee
