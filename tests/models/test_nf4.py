@@ -18,8 +18,8 @@ from twinset.models.adapters import merge_adapters, prepare_trainable
 from twinset.models.assets import no_fetched_code
 from twinset.models.base_model import load_base
 from twinset.models.layers import Nf4Linear, dequantise, is_batch_invariant, quantise_frozen
-from twinset.privacy.clipping.batch_invariance import BatchShape
-from twinset.privacy.clipping.execution import FAST, Execution
+from twinset.privacy.clipping.engine import FAST, Execution
+from twinset.privacy.clipping.models import BatchShape
 from twinset.training.clipped_sum import MismatchLoss
 
 LOSS = MismatchLoss(0.7, "bounded"), oracle.bounded(0.7)

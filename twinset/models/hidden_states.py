@@ -24,7 +24,7 @@ from torch.nn.functional import cross_entropy
 from twinset.models.base_model import context_length
 from twinset.models.device import GPU_TOKENS, is_cpu
 from twinset.models.layers import PackedLinears
-from twinset.privacy.clipping.execution import is_out_of_memory
+from twinset.privacy.clipping.engine import is_out_of_memory
 from twinset.table.padding import batches_of_one_length, padded
 
 QUESTION = "\n\nThe {} of this text is"

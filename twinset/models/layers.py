@@ -29,8 +29,8 @@ from twinset.errors import InputError
 from twinset.models.assets import no_fetched_code
 from twinset.models.device import device_of, has_bfloat16, is_cpu
 from twinset.privacy.clipping import ClippingEngine, Execution
-from twinset.privacy.clipping.batch_invariance import BatchShape, batch_interference
-from twinset.privacy.clipping.execution import KEPT_BYTES
+from twinset.privacy.clipping.engine import KEPT_BYTES
+from twinset.privacy.clipping.models import BatchShape, batch_interference
 
 # Rows that a packed layout is made for. Products with more or fewer rows read it as well.
 PACKED_ROWS = 128

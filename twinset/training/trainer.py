@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from twinset.config import RunConfig
+from twinset.models.adapters import merge_adapters, prepare_trainable
 from twinset.models.base_model import BaseModel
 from twinset.models.device import device_of
-from twinset.models.adapters import merge_adapters, prepare_trainable
 from twinset.models.layers import choose_execution, frozen_dtype, fuse, is_batch_invariant
 from twinset.privacy.clipping.models import BatchShape
 from twinset.progress import Progress
@@ -52,7 +52,9 @@ class Trainer:
         self._dtype, self.execution = frozen_dtype(config), choose_execution(config)
         self._fallen_back = False
         device = device_of(config.speed.device)
-        self.model = prepare_trainable(fuse(base.model.to(device, self._dtype)), config.training).to(device)
+        self.model = prepare_trainable(
+            fuse(base.model.to(device, self._dtype)), config.training
+        ).to(device)
         low, norm = self._is_low, config.privacy.max_grad_norm
         if low and shapes and not is_batch_invariant(self.model, norm, self.execution, shapes):
             progress.warn(NOT_BATCH_INVARIANT)
