@@ -5,8 +5,7 @@ import pytest
 
 from tests.helpers.refusals import refusal
 from twinset.errors import InputError
-from twinset.pretraining.corpus import read_corpus
-from twinset.pretraining.decontamination import RUN, clean, guarded_texts
+from twinset.pretraining.corpus import RUN, find_clean, read_corpus, read_guarded
 
 REVIEWS = pd.DataFrame({"text": [f"Review {n}." for n in range(200)], "mood": ["good"] * 200})
 
@@ -106,7 +105,7 @@ def test_what_is_held_out_depends_on_the_text_alone(tmp_path):
     texts = [f"Text {n}." for n in range(2000)]
     (tmp_path / "one.txt").write_text("\n\n".join(texts))
     (tmp_path / "two.txt").write_text("\n\n".join([*texts[::-1], "One more."]))
-    train, heldout = read_corpus([tmp_path / "one.txt"]).split()
+    train, heldout, _ = read_corpus([tmp_path / "one.txt"]).split()
     again = read_corpus([tmp_path / "two.txt"]).split()[1]
     assert set(heldout) <= set(again) and 5 < len(heldout) < 60
     assert not set(train) & set(heldout)
@@ -144,7 +143,7 @@ LONG = " ".join(f"word{n}" for n in range(40))
 )
 def test_documents_that_hold_guarded_text_are_found(document, is_clean):
     guarded = [LONG, "A short and guarded note indeed.", "All right"]
-    assert clean([document, "Nothing of it."], guarded).tolist() == [is_clean, True]
+    assert find_clean([document, "Nothing of it."], guarded).tolist() == [is_clean, True]
 
 
 def test_guarded_text_is_found_where_the_corpus_is_cut_and_it_is_not(tmp_path):
@@ -152,14 +151,14 @@ def test_guarded_text_is_found_where_the_corpus_is_cut_and_it_is_not(tmp_path):
     pd.DataFrame({"poem": ["\n\n".join(lines)]}).to_csv(tmp_path / "private.csv", index=False)
     (tmp_path / "book.txt").write_text("\n\n".join(["A preface of more words than six.", *lines]))
     documents = read_corpus([tmp_path / "book.txt"]).documents
-    found = clean(documents, list(guarded_texts([tmp_path / "private.csv"])))
+    found = find_clean(documents, list(read_guarded([tmp_path / "private.csv"])))
     assert found.tolist() == [True, False, False, False, False]
 
 
 def test_all_text_of_guarded_files_counts(folder, tmp_path):
     table = pd.DataFrame({"n": [1, 2], "title": ["One", None], "body": ["Two", "Three"]})
     table.to_csv(tmp_path / "private.csv", index=False)
-    assert list(guarded_texts([tmp_path / "private.csv"])) == ["One", "Two", "Three"]
-    assert "Zipped." in list(guarded_texts([folder / "more.txt.gz"]))
+    assert list(read_guarded([tmp_path / "private.csv"])) == ["One", "Two", "Three"]
+    assert "Zipped." in list(read_guarded([folder / "more.txt.gz"]))
     with pytest.raises(InputError, match="takes text files and tables"):
-        list(guarded_texts([folder / "picture.png"]))
+        list(read_guarded([folder / "picture.png"]))

@@ -1,173 +1,175 @@
+"""The command `pretrain`: what it makes, resumes and refuses, and what its figures may tell."""
+
 import json
 import random
-import shlex
 import shutil
-import subprocess
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import cli
-from tests.helpers.commands import ROOT, run_python, run_twinset
+from tests.helpers.commands import run_twinset
+from tests.helpers.refusals import refusal
 from twinset.files.atomic import sha256_file
+from twinset.models import base_model
 from twinset.models.base_model import load_base
-from twinset.pretraining import training
-from twinset.pretraining.config import PretrainConfig
+from twinset.pretraining import pretrain as module
 from twinset.pretraining.corpus import read_corpus
-from twinset.pretraining.learning_curve import read_log
-from twinset.pretraining.optimizers import optimizers
-from twinset.pretraining.packing import read_tokens
 
 WORDS = "the a an old new red blue pan film book works fails well badly and but it was is".split()
+DOCUMENTS = 100  # three of which are held out
 SMALL = (
-    "--vocabulary", "300", "--layers", "2", "--width", "32", "--heads", "2", "--context", "32",
-    "--batch-size", "8", "--micro-batch", "4", "--epochs", "1", "--precision", "float32", "--quiet",
+    "--context", "32", "--batch-size", "8", "--micro-batch", "4", "--precision", "float32",
+    "--quiet",
 )  # fmt: skip
-
-
-DOCUMENTS = 100
-
-
-def write_corpus(folder: Path) -> None:
-    rng = random.Random(4)  # three of its texts are held out
-    texts = (
-        " ".join(rng.choice(WORDS) for _ in range(rng.randrange(20, 60))) + "."
-        for _ in range(DOCUMENTS)
-    )
-    lines = [json.dumps({"text": text, "kind": "line"}) for text in texts]
-    (folder / "corpus.jsonl").write_text("\n".join(lines))
-
-
-@pytest.fixture(autouse=True)
-def corpus(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    write_corpus(tmp_path)
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory) -> Path:
-    """The folder of a model that was trained without a break; its tests only read it."""
-    folder = tmp_path_factory.mktemp("whole")
-    write_corpus(folder)
-    given = ("pretrain", str(folder / "corpus.jsonl"), "--output", str(folder / "model"), *SMALL)
-    assert cli.main([*given]) == 0
-    return folder / "model"
-
-
+SCRATCH = (*SMALL, "--vocabulary", "300", "--layers", "2", "--width", "32", "--heads", "2")
+LORA = (*SMALL, "--base-model", "tiny", "--lora-rank", "4", "--learning-rate", "0.02")
 AT_ONCE = ("--max-minutes", "0")  # it ends after one step
 
 
+def write_corpus(folder: Path) -> None:
+    rng = random.Random(4)
+    texts = (" ".join(rng.choices(WORDS, k=rng.randrange(20, 60))) for _ in range(DOCUMENTS))
+    lines = [json.dumps({"text": f"{text}.", "kind": "line"}) for text in texts]
+    (folder / "corpus.jsonl").write_text("\n".join(lines))
+
+
+def use_as_builtin(monkeypatch, **folders):
+    monkeypatch.setattr(base_model, "shipped_models", lambda: dict.fromkeys(folders, "tiny"))
+    monkeypatch.setattr(base_model, "shipped_folder", folders.__getitem__)
+
+
+@pytest.fixture(autouse=True)
+def corpus(tmp_path, monkeypatch, tiny_llama):
+    monkeypatch.chdir(tmp_path)
+    write_corpus(tmp_path)
+    use_as_builtin(monkeypatch, tiny=tiny_llama)
+
+
+@pytest.fixture(scope="module", params=[SCRATCH, LORA], ids=["scratch", "adapter"])
+def options(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def whole(options, tiny_llama, tmp_path_factory) -> Path:
+    """The folder of a model that was trained without a break; its tests only read it."""
+    folder = tmp_path_factory.mktemp("whole")
+    write_corpus(folder)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        use_as_builtin(monkeypatch, tiny=tiny_llama)
+        monkeypatch.chdir(folder)
+        assert cli.main(["pretrain", "corpus.jsonl", "--output", "model", *options]) == 0
+    return folder / "model"
+
+
 def pretrain(capsys, *more, output="model"):
-    return run_twinset(capsys, "pretrain", "corpus.jsonl", "--output", output, *SMALL, *more)
+    return run_twinset(capsys, "pretrain", "corpus.jsonl", "--output", output, *more)
 
 
 def weights(folder):
-    return load_file(folder / "model.safetensors")
+    (file,) = folder.glob("*.safetensors")
+    return load_file(file)
 
 
 def same(one, other):
     return all(torch.equal(tensor, other[name]) for name, tensor in one.items())
 
 
-def largest_difference(one: Path, other: Path) -> float:
-    left, right = weights(one), weights(other)
-    return max(float((left[name] - right[name]).abs().max()) for name in left)
+def facts_of(folder):
+    return json.loads((folder / "pretraining.json").read_text())
 
 
-def test_a_model_is_made_that_load_base_loads(whole):
-    base = load_base(str(whole))
-    assert base.model.config.n_layer == 2 and base.model.config.n_positions == 32
-    assert base.tokenizer.decode(base.tokenizer.encode("an old pan – äöü")) == "an old pan – äöü"
-    assert {t.dtype for t in weights(whole).values()} == {torch.float16}
-    bits = [line["bits"] for line in read_log(whole / "log.jsonl") if line["bits"] is not None]
-    assert bits[-1] < bits[0] - 0.3  # the model improves
-    assert not (whole / "training").exists()
+def log_of(folder):
+    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+
+
+def test_what_is_made_can_be_loaded_and_has_learned(whole, options, tiny_llama):
+    files, made = {path.name for path in whole.iterdir()}, weights(whole)
+    assert {"README.md", "log.jsonl", "pretraining.json"} < files and "training" not in files
+    bits = [line["bits"] for line in log_of(whole) if line["bits"] is not None]
+    assert bits[-1] < bits[0] - 0.2 and bits[-1] == facts_of(whole)["validation"]["bits_per_byte"]
     card = (whole / "README.md").read_text()
     assert "corpus.jsonl" in card and "without differential privacy" in card
+    assert "curve.png" not in card
+    base = load_base(str(whole))
+    if options is SCRATCH:
+        assert base.model.config.n_layer == 2 and base.model.config.n_positions == 32
+        assert (
+            base.tokenizer.decode(base.tokenizer.encode("an old pan – äöü")) == "an old pan – äöü"
+        )
+        assert {t.dtype for t in made.values()} == {torch.float16}
+        return
+    assert len(files) == 4 and {t.dtype for t in made.values()} == {torch.bfloat16}
+    assert facts_of(whole)["parameters"] == sum(t.numel() for t in made.values())
+    layers = {name.split(".")[-2] for name in made}  # all linear ones but the output
+    assert layers == {f"{x}_proj" for x in "q k v o gate up down".split()}
+    before = load_base(str(tiny_llama)).model.state_dict()
+    name = next(iter(made)).rpartition(".")[0]
+    product = (
+        facts_of(whole)["adapter"]["scaling"]
+        * made[f"{name}.B"].float()
+        @ made[f"{name}.A"].float()
+    )
+    moved = base.model.state_dict()[f"{name}.weight"] - before[f"{name}.weight"]
+    assert product.abs().max() > 0 and torch.allclose(moved, product, atol=1e-5)
+    assert same({n: t for n, t in before.items() if "norm" in n}, base.model.state_dict())
 
 
-def test_one_process_trains_in_one_precision_after_another(tmp_path, capsys):
-    """Accelerate keeps the first precision of a process and refuses any other."""
-    for precision in ("bfloat16", "float32", "auto"):
-        ended = pretrain(capsys, "--precision", precision, *AT_ONCE, output=precision)
-        assert ended.code == 0, ended.err
-    assert not same(weights(tmp_path / "bfloat16"), weights(tmp_path / "float32"))
+def test_killed_or_stopped_it_ends_with_the_same_weights(
+    whole, options, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(module, "CHECKPOINT_SECONDS", -1.0)
+    plain = module._PublicTrainer.training_step
 
+    def dies(self, *given, **more):
+        if self.state.global_step == 4:
+            raise RuntimeError
+        return plain(self, *given, **more)
 
-def test_killed_and_resumed_it_ends_with_the_same_weights(whole, tmp_path, capsys, dies_at):
-    for victim in (3, 4, 9):
-        with dies_at(victim):
-            assert pretrain(capsys).code == 1
-        checkpoints = tmp_path / "model" / "training" / "checkpoints"
-        kept = sorted(int(path.name.removeprefix("step-")) for path in checkpoints.iterdir())
-        assert kept == [victim - 1, victim]
-    assert pretrain(capsys).code == 0
-    assert same(weights(whole), weights(tmp_path / "model"))
-
-
-def test_another_seed_makes_other_weights(whole, tmp_path, capsys):
-    """The control of the comparisons with a model that was trained without a break."""
-    assert pretrain(capsys, "--seed", "1").code == 0
-    assert not same(weights(whole), weights(tmp_path / "model"))
-
-
-def test_stopped_by_the_clock_it_says_so_and_can_be_resumed(whole, tmp_path, capsys):
-    stopped = pretrain(capsys, *AT_ONCE)
-    assert stopped.code == 0 and "the same command resumes" in stopped.out
+    with monkeypatch.context() as patch:
+        patch.setattr(module._PublicTrainer, "training_step", dies)
+        assert pretrain(capsys, *options).code == 1
+    work = tmp_path / "model" / "training"
+    assert {path.name for path in work.glob("checkpoint-*")} == {"checkpoint-3", "checkpoint-4"}
+    (work / "checkpoint-4" / "trainer_state.json").write_text("{")  # killed while it was written
+    stopped = pretrain(capsys, *options, *AT_ONCE, "--json")
+    assert stopped.code == 0 and json.loads(stopped.out)["validation"]["steps"] == 4
     load_base(str(tmp_path / "model"))  # it can be used meanwhile
-    assert pretrain(capsys).code == 0
+    assert pretrain(capsys, *options).code == 0
     assert same(weights(whole), weights(tmp_path / "model"))
-
-
-def test_the_card_describes_the_weights_that_were_written(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(training, "VALIDATIONS", 1)  # none before the end
-    stopped = pretrain(capsys, *AT_ONCE, "--json")
-    assert stopped.code == 0, stopped.err
-    stated = json.loads(stopped.out)["validation"]
-    assert stated["steps"] == 1 and 2.5 < stated["bits_per_byte"] < 3.5
-    (tmp_path / "model" / "log.jsonl").open("a").write('{"step": 7, "los')  # killed in a line
-    assert pretrain(capsys).code == 0
-
-
-@pytest.mark.slow
-def test_blocks_at_once_change_nothing_but_rounding(whole, tmp_path, capsys):
-    pretrain(capsys, "--micro-batch", "3")
-    assert largest_difference(whole, tmp_path / "model") < 2e-3
-
-
-def test_a_base_model_is_trained_further(tiny_base, tmp_path, capsys):
-    ended = pretrain(capsys, "--base-model", str(tiny_base), *AT_ONCE)
-    assert ended.code == 0, ended.err
-    base, more = load_base(str(tiny_base)), load_base(str(tmp_path / "model"))
-    assert more.tokenizer.get_vocab() == base.tokenizer.get_vocab()
-    assert more.model.config.n_positions == base.model.config.n_positions
-    assert not torch.equal(more.model.get_input_embeddings().weight,
-                           base.model.get_input_embeddings().weight)  # fmt: skip
+    assert log_of(whole) == log_of(tmp_path / "model")
+    assert "is a finished model" in pretrain(capsys, *options).err
+    assert pretrain(capsys, *options, "--seed", "1", output="other").code == 0
+    assert not same(weights(whole), weights(tmp_path / "other"))  # the control
 
 
 def test_a_model_remembers_the_stages_before(tmp_path, capsys):
     (tmp_path / "private.txt").write_text("a text that must not be trained on\n")
-    first = pretrain(capsys, "--decontaminate", "private.txt", *AT_ONCE, output="first")
-    assert first.code == 0
-    further = ("--base-model", str(tmp_path / "first"), "--seed", "1")
-    assert pretrain(capsys, *further, *AT_ONCE, output="second").code == 0
-    facts = json.loads((tmp_path / "second" / "pretraining.json").read_text())
+    guard = ("--decontaminate", "private.txt", *AT_ONCE)
+    assert pretrain(capsys, *SCRATCH, *guard, output="first").code == 0
+    further = ("--base-model", str(tmp_path / "first"), "--precision", "bfloat16")
+    assert pretrain(capsys, *SMALL, *further, *AT_ONCE, output="second").code == 0
+    facts = facts_of(tmp_path / "second")
     assert facts["before"]["name"] == "first" and facts["decontaminated"] == []
     assert str(tmp_path) not in json.dumps(facts)
     assert facts["origin"] == "trained further from first"
     card = (tmp_path / "second" / "README.md").read_text()
     assert "## Before that: first, a GPT-2 from scratch" in card and "private.txt" in card
     assert "which no ε covers" in load_base(str(tmp_path / "second")).origin  # still so
+    first, second = (load_base(str(tmp_path / name)) for name in ("first", "second"))
+    assert second.tokenizer.get_vocab() == first.tokenizer.get_vocab()
 
 
 @pytest.mark.parametrize(
     ("more", "message"),
     [
         (("--epochs", "2"), "was begun with another config"),
+        (("--share", "corpus=0.9"), "was begun with another share"),
+        (("--prompt", "corpus=Write:"), "was begun with another prompt"),
         (("--width", "33"), "cannot be shared"),
         (("--vocabulary", "100"), "--vocabulary"),
         (("--text", "words"), "no column 'words'"),
@@ -179,44 +181,44 @@ def test_a_model_remembers_the_stages_before(tmp_path, capsys):
         (("--prompt", "Write:"), "names no {column}"),
         (("--learning-rate", "1e30"), "--learning-rate"),
         (("--share", "corpus"), "write START=NUMBER"),
-        (("--share", "corpus=0.9"), "was begun with another share"),
-        (("--prompt", "corpus=Write:"), "was begun with another prompt"),
+        (("--lora-rank", "2"), "--base-model"),
+        (("--lora-rank", "2", "--base-model", "elsewhere"), "no built-in model"),
+        (("--lora-rank", "0", "--base-model", "tiny"), "--lora-rank"),
+        (("--base-model", "private"), "was made from private records"),
+        (("--output", "corpus.jsonl"), "is a file"),
+        (("--output", "mine"), "holds other files"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(more, message, capsys):
-    pretrain(capsys, *AT_ONCE)
-    output = "model" if "was begun" in message else "new"
-    ended = pretrain(capsys, *more, output=output)
+    for folder, name in (("private", "twinset.json"), ("mine", "thesis.txt")):
+        Path(folder).mkdir()
+        Path(folder, name).write_text("{}")
+    if "was begun" in message:
+        pretrain(capsys, *SCRATCH, *AT_ONCE, output="new")
+    ended = pretrain(capsys, *SCRATCH, *more, output="new")
     assert ended.code == 2 and message in ended.err and ended.err.count("\n") == 1
-    assert not Path("new").exists()  # the same command may be tried again
+    assert Path("new").exists() == ("was begun" in message)  # the same command may be tried again
 
 
 def test_training_that_diverges_is_reported_in_one_line(capsys, monkeypatch):
-    monkeypatch.setattr(training._Run, "_learn", lambda *blocks, last: float("nan"))
-    ended = pretrain(capsys)
+    nan = torch.tensor(float("nan"))
+    monkeypatch.setattr(module.Trainer, "training_step", lambda *given, **more: nan)
+    ended = pretrain(capsys, *SCRATCH)
     assert ended.code == 2 and "diverged at step 1" in ended.err and ended.err.count("\n") == 1
     assert not Path("model").exists()
 
 
-def test_a_finished_model_and_other_folders_are_left_alone(whole, tmp_path, capsys):
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "thesis.txt").write_text("mine")
-    assert "holds other files" in pretrain(capsys, output="mine").err
-    shutil.copytree(whole, "model")
-    assert "is a finished model" in pretrain(capsys).err
-    assert same(weights(whole), weights(tmp_path / "model"))
-
-
-def test_guarded_texts_are_kept_out(tmp_path, capsys):
+def test_guarded_texts_are_kept_out(tmp_path, capsys, monkeypatch):
     rng, model = random.Random(5), tmp_path / "model"
     secret = " ".join(f"{rng.choice(WORDS)}{n}" for n in range(30))
     with open("corpus.jsonl", "a") as file:
         file.write("\n" + json.dumps({"text": f"Before it, {secret} and after it."}))
     (tmp_path / "private.csv").write_text(f"note\n{secret}\n")
-    ended = pretrain(capsys, "--decontaminate", "private.csv", *AT_ONCE, "--json")
-    tokens = read_tokens(model / "training" / "training.tokens", 300)
-    trained = load_base(str(model)).tokenizer.decode(tokens)
-    assert "Before it" not in trained and trained.count("<|endoftext|>") > 0.9 * DOCUMENTS
+    trained, plain = [], module.pack_blocks
+    monkeypatch.setattr(module, "pack_blocks", lambda *x: trained.append(x[0]) or plain(*x))
+    ended = pretrain(capsys, *SCRATCH, "--decontaminate", "private.csv", *AT_ONCE, "--json")
+    text = load_base(str(model)).tokenizer.decode(trained[0])
+    assert "Before it" not in text and text.count("<|endoftext|>") > 0.9 * DOCUMENTS
     written = {p.name: p for p in model.rglob("*") if p.is_file()}
     assert written.pop("settings.json").stat().st_mode & 0o077 == 0
     digest = sha256_file(tmp_path / "private.csv").encode()
@@ -225,103 +227,91 @@ def test_guarded_texts_are_kept_out(tmp_path, capsys):
     assert "which no ε covers" in load_base(str(model)).origin
 
 
-def figures(folder):
-    """Return all numbers that a model's folder states, times and losses left out."""
-    facts = json.loads((folder / "pretraining.json").read_text())
-    log = [(line["step"], line["steps"], line["tokens"]) for line in read_log(folder / "log.jsonl")]
-    lines = (folder / "README.md").read_text().splitlines()
-    card = [line for line in lines if " documents, " in line or "Left out" in line]
-    steps = [facts["validation"][name] for name in ("tokens", "steps", "of")]
-    return facts["corpus"], steps, log, card
-
-
 def test_no_figure_reveals_how_much_was_guarded(tmp_path, capsys):
     """A third of the corpus is left out, and all that is counted is as if one text were."""
     texts = [json.loads(line)["text"] for line in Path("corpus.jsonl").read_text().splitlines()]
+    figures = []
     for name, guarded in (("one", texts[:1]), ("many", texts[: DOCUMENTS // 3])):
         (tmp_path / "private.csv").write_text("\n".join(["note", *guarded]))
-        ended = pretrain(capsys, "--decontaminate", "private.csv", output=name)
-        assert ended.code == 0, ended.err
-    one, many = (figures(tmp_path / name) for name in ("one", "many"))
-    assert one == many and one[0]["documents"] == DOCUMENTS
+        assert pretrain(capsys, *SCRATCH, "--decontaminate", "private.csv", output=name).code == 0
+        facts = facts_of(tmp_path / name)
+        steps = [facts["validation"][key] for key in ("tokens", "steps", "of")]
+        log = [(line["step"], sorted(line)) for line in log_of(tmp_path / name)]
+        card = (tmp_path / name / "README.md").read_text().splitlines()
+        counts = [line for line in card if " documents, " in line or "Left out" in line]
+        figures.append((facts["corpus"], steps, log, counts))
+    assert figures[0] == figures[1] and figures[0][0]["documents"] == DOCUMENTS
     assert not same(weights(tmp_path / "one"), weights(tmp_path / "many"))
 
 
 def test_what_is_measured_depends_on_the_model_and_public_text_alone():
     corpus = read_corpus([Path("corpus.jsonl")])
-    before, heldout = corpus.split()
+    before, heldout, _ = corpus.split()
     corpus.guarded = frozenset(corpus.keys[: DOCUMENTS // 3])
-    assert corpus.split()[1] == heldout
-    assert sorted(corpus.split()[0] + corpus.left_out()) == sorted(before)
+    training, still, left_out = corpus.split()
+    assert still == heldout and sorted(training + left_out) == sorted(before)
 
 
-COUNTED = """
-import cli
-from accelerate import PartialState
-code = cli.main()
-print("processes:", PartialState().num_processes)
-raise SystemExit(code)
-"""
+def change_facts(**changes):
+    def spoil(folder):
+        facts = facts_of(folder)
+        facts["adapter"] |= changes
+        (folder / "pretraining.json").write_text(json.dumps(facts))
+
+    return spoil
 
 
-@pytest.mark.slow
-def test_two_processes_take_the_same_steps_as_one(whole, tmp_path):
-    launch = "-m torch.distributed.run --nproc_per_node 2 --master_port 29511 counted.py".split()
-    (tmp_path / "counted.py").write_text(COUNTED)
-    done = run_python(*launch, "pretrain", "corpus.jsonl", "--output", "two", *SMALL)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("bits per byte") == 1 and "processes: 2" in done.stdout
-    assert largest_difference(whole, tmp_path / "two") < 2e-3
+def change_factors(change):
+    def spoil(folder):
+        kept = dict(weights(folder))
+        change(kept)
+        save_file(kept, folder / "adapter.safetensors")
+
+    return spoil
 
 
-@pytest.mark.slow
-def test_killed_outright_it_can_be_resumed(whole, tmp_path):
-    """SIGKILL at random moments, in reading, learning and writing; the weights are the same."""
-    command = (ROOT / "cli.py", "pretrain", "corpus.jsonl", "--output", "killed", *SMALL)
-    rng = random.Random(0)
-    for _ in range(6):
-        with suppress(subprocess.TimeoutExpired):  # it is killed then
-            run_python(*command, timeout=rng.uniform(3, 15))
-    assert run_python(*command).returncode in (0, 2)  # 2: finished before
-    assert same(weights(whole), weights(tmp_path / "killed"))
+def widen(kept):
+    name = next(iter(kept))
+    kept[name] = torch.zeros(kept[name].shape[0], kept[name].shape[1] + 1)
 
 
-def test_each_parameter_has_one_optimiser_and_tables_of_tokens_are_not_orthogonalised(tiny_base):
-    model = load_base(str(tiny_base)).model
-    muon, adamw = optimizers(model, 0.1)
-    taken = [[p for group in one.param_groups for p in group["params"]] for one in (muon, adamw)]
-    names = {id(p): name for name, p in model.named_parameters()}  # a tied table once
-    assert sorted(names[id(p)] for some in taken for p in some) == sorted(names.values())
-    assert {names[id(p)].rpartition(".h.")[2][2:] for p in taken[0]} == {
-        "attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight",
-    }  # fmt: skip
-    plain = [
-        p for group in adamw.param_groups if not group["weight_decay"] for p in group["params"]
-    ]
-    assert {p.ndim for p in plain} == {1}
+@pytest.mark.parametrize("options", [LORA], scope="module", indirect=False, ids=["adapter"])
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (change_facts(base_model="someone/else"), "no built-in"),
+        (change_facts(base_model="."), "no built-in model"),
+        (change_facts(base_origin="elsewhere"), "another tiny"),
+        (change_facts(rank=5), "does not fit tiny"),
+        (change_facts(scaling=float("nan")), "describe no adapter"),
+        (change_facts(alpha=1), "describe no adapter"),
+        (change_factors(widen), "does not fit tiny"),
+        (change_factors(dict.popitem), "does not fit tiny"),
+        (lambda f: (f / "adapter.safetensors").write_bytes(b"\0" * 100), "cannot be loaded"),
+        (lambda f: (f / "pretraining.json").unlink(), "has no pretraining.json"),
+        (lambda f: (f / "adapter_config.json").write_text("{}"), "an adapter; merge it"),
+    ],
+)
+def test_an_adapter_that_cannot_be_is_refused_in_one_line(spoil, message, whole, tmp_path):
+    spoil(shutil.copytree(whole, tmp_path / "spoilt"))
+    said = refusal(load_base, str(tmp_path / "spoilt"))
+    assert message in said and "\n" not in said
 
 
-def test_the_learning_rate_rises_and_falls():
-    config = PretrainConfig(warmup=0.1)
-    shape = [training.rate(step, 100, config.warmup) for step in range(100)]
-    assert shape[9] == 1.0 and np.argmax(shape) in (9, 10)
-    assert shape[0] == 0.1 and shape[-1] == pytest.approx(training.LOWEST, abs=1e-3)
+@pytest.mark.parametrize("options", [LORA], scope="module", indirect=False, ids=["adapter"])
+def test_an_adapter_can_be_shipped(whole, tiny_llama, monkeypatch):
+    use_as_builtin(monkeypatch, tiny=tiny_llama, text=whole)
+    origin = load_base("text").origin
+    assert "with the adapter: part of twinset, files" in origin
+    assert "kept out of its corpus" in origin
 
 
-CURVE = Path(__file__).parents[2] / "evaluation" / "examples" / "brown.pretraining.json"
-BROWN = Path(__file__).parents[3] / "shared" / "data" / "brown" / "brown.csv.gz"
-NEAR = 0.02  # bits per byte; other machines round otherwise
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not BROWN.exists(), reason="needs the shared data")
-def test_a_documented_curve_is_reproduced(tmp_path):
-    known = json.loads(CURVE.read_text())
-    command = shlex.split(known["command"])[1:]
-    command[command.index("brown.csv.gz")] = str(BROWN)
-    command[command.index("brown")] = str(tmp_path / "brown")
-    assert cli.main([*command, "--quiet"]) == 0
-    lines = [json.loads(line) for line in (tmp_path / "brown/log.jsonl").read_text().splitlines()]
-    found = {line["tokens"]: line["bits"] for line in lines if line["bits"]}
-    for point in known["curve"]:
-        assert abs(found[point["tokens"]] - point["bits_per_byte"]) < NEAR, point
+def test_blocks_predict_every_token_once():
+    documents = [f"Text number {n}: it is {'long ' * (n % 7)}enough." for n in range(40)]
+    tokenizer = module.train_tokenizer(documents, 280)
+    tokens = module.encode_documents(documents, tokenizer)
+    rows = module.pack_blocks(tokens, 16)
+    assert (rows[1:, 0] == rows[:-1, -1]).all()
+    read = np.concatenate([rows[0, :1], rows[:, 1:].flatten()])
+    assert (read == tokens[: len(read)]).all() and len(tokens) - len(read) < 15
+    assert sorted(tokenizer.decode(tokens).split(tokenizer.eos_token)[1:]) == sorted(documents)

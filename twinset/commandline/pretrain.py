@@ -12,7 +12,7 @@ from twinset.bounds import limits
 from twinset.commandline.common import Json, Quiet, show
 from twinset.errors import InputError
 from twinset.files.limits import SMALL, read_text
-from twinset.pretraining.config import MINUTES, PretrainConfig, Shape
+from twinset.pretraining.config import MINUTES, PretrainConfig, PretrainRequest, Shape
 
 
 def pretrain(
@@ -96,9 +96,8 @@ def pretrain(
 
     from twinset.commandline.console import Console
     from twinset.files.environment import shell_line
-    from twinset.pretraining.pretrain import PretrainRequest
-    from twinset.pretraining.pretrain import pretrain as make
-    from twinset.pretraining.training import on_cpu
+    from twinset.models.device import device_of, is_cpu
+    from twinset.pretraining.pretrain import pretrain as train_base
 
     config = PretrainConfig(
         base_model,
@@ -126,9 +125,12 @@ def pretrain(
         tuple(decontaminate or ()),
         max_minutes,
     )
-    leading = PartialState(cpu=on_cpu()).is_main_process
+    # The card is for others, so folders of this machine are left out of the command.
+    words = shlex.split(shell_line("twinset"))
+    line = shlex.join(Path(word).name if "/" in word else word for word in words)
+    leading = PartialState(cpu=is_cpu(device_of())).is_main_process
     with Console(quiet or not leading) as console:
-        facts = make(request, _without_folders(shell_line("twinset")), console)
+        facts = train_base(request, line, console)
     if not leading:
         return
     validation = facts["validation"]
@@ -136,11 +138,6 @@ def pretrain(
     if not facts["finished"]:
         lines.append(f"{validation['steps']} of {validation['of']} steps: the same command resumes")
     show(facts, lines, as_json)
-
-
-def _without_folders(line: str) -> str:
-    """Return a command without the folders of this machine: the card is for others."""
-    return shlex.join(Path(part).name if "/" in part else part for part in shlex.split(line))
 
 
 def _share(given: str) -> tuple[str, float]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 
-from twinset.bounds import SEEDS, Bounds, bounded, check_options, within
+from twinset.config.bounds import SEEDS, Bounds, bounded, check_number, check_options, within
 from twinset.errors import InputError
 
 PRECISIONS = ("auto", "float32", "bfloat16")
-SMALLEST_VOCABULARY = 257
-MINUTES = Bounds(0, 10**7)  # that a process trains at most
+SMALLEST_VOCABULARY = 257  # all bytes and the end of text
+MINUTES = Bounds(0, 10**7)  # bounds of the time that a process may train
 
 
 @dataclass(frozen=True)
@@ -42,20 +43,20 @@ class Shape:
 
 @dataclass(frozen=True)
 class PretrainConfig:
-    """What is trained, on how much, how fast.
+    """What is trained, on how much text, and how fast.
 
     Args:
-        base_model: what training starts from; None: from scratch, in this shape.
+        base_model: the model that training starts from. None: from scratch, in `shape`.
         shape: of a model from scratch.
-        lora_rank: of adapters on all linear layers of a frozen, built-in base model; None: all its
+        lora_rank: of adapters on all linear layers of a frozen, built-in base model. None: all
             weights are trained.
         context: tokens of a block, and the most that a model from scratch reads.
-        epochs: passes over the corpus; parts of one count. What is left out of the corpus makes
-            them no shorter: the rest is read so much longer.
-        batch_size: blocks a step, over all processes.
-        micro_batch: blocks at once on each process; the rest is accumulated.
+        epochs: passes over the corpus; parts of one count. Texts that are kept out of the corpus
+            do not make them shorter: the rest is read for longer.
+        batch_size: blocks in a step, over all processes.
+        micro_batch: most blocks at once on each process; the rest is accumulated.
         learning_rate: the highest.
-        warmup: share of the steps over which it rises; a cosine then takes it to a tenth.
+        warmup: share of the steps over which it rises. A cosine then takes it to a tenth.
         weight_decay: of matrices.
         seed: of weights and of the order of blocks.
         precision: auto, float32 or bfloat16.
@@ -81,6 +82,35 @@ class PretrainConfig:
         if self.lora_rank is not None and self.base_model is None:
             raise InputError("`lora_rank` needs `base_model`: adapters belong to a trained model")
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON."""
-        return asdict(self)
+
+@dataclass(frozen=True)
+class PretrainRequest:
+    """What a model is made of.
+
+    Args:
+        corpus: files and folders of public text.
+        output: the model's folder.
+        config: how it is trained.
+        text: column of a table's texts.
+        prompts: see `corpus.read_corpus`.
+        shares: likewise.
+        licences: of the corpus, by the beginning of a file's name.
+        licence: of the model.
+        decontaminate: files that share no long run of words with what is read.
+        max_minutes: most time of this process. None: until it is done. The same command resumes.
+    """
+
+    corpus: tuple[Path, ...]
+    output: Path
+    config: PretrainConfig
+    text: str = "text"
+    prompts: tuple[str, ...] = ()
+    shares: Mapping[str, float] = field(default_factory=dict)
+    licences: Mapping[str, str] = field(default_factory=dict)
+    licence: str = "other"
+    decontaminate: tuple[Path, ...] = ()
+    max_minutes: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_minutes is not None:
+            check_number("`max_minutes`", self.max_minutes, MINUTES)
