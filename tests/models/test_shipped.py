@@ -12,7 +12,7 @@ import torch
 from twinset.models.assets import shipped_folder, shipped_models
 from twinset.models.base_model import builtin_models, context_length, load_base
 from twinset.models.model_files import ADAPTER
-from twinset.pretraining.card import card
+from twinset.pretraining.pretrain import render_card
 
 ROOT = Path(__file__).parents[2]
 ADAPTERS = sorted(name for name in shipped_models() if (shipped_folder(name) / ADAPTER).is_file())
@@ -78,7 +78,7 @@ def test_card_and_facts_say_what_it_was_made_of(name):
     assert facts["finished"] and facts["name"] == name
     assert all(len(source["sha256"]) == 64 for source in facts["corpus"]["sources"])
     assert facts["decontaminated"]
-    assert (folder / "README.md").read_text("utf-8") == card(facts)
+    assert (folder / "README.md").read_text("utf-8") == render_card(facts)
     last = json.loads((folder / "log.jsonl").read_text("utf-8").splitlines()[-1])
     assert last["bits"] == pytest.approx(facts["validation"]["bits_per_byte"], abs=1e-4)
 

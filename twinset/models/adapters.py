@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from twinset.config import TrainingConfig
-from twinset.config.bounds import bounded, check_options
+from twinset.bounds import bounded, check_options
 from twinset.errors import InputError, first_line
 from twinset.models.assets import no_fetched_code, quiet
 from twinset.models.layers import dequantise, quantise_frozen

@@ -25,7 +25,7 @@ from twinset.models.base_model import context_length
 from twinset.models.device import GPU_TOKENS, is_cpu
 from twinset.models.layers import PackedLinears
 from twinset.privacy.clipping.engine import is_out_of_memory
-from twinset.table.padding import batches_of_one_length, padded
+from twinset.table.tokenization import batches_of_one_length, padded
 
 QUESTION = "\n\nThe {} of this text is"
 # Tokens in a batch on a processor. More are no faster, and the attention of longer rows is slower.

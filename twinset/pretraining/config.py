@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from twinset.config.bounds import SEEDS, Bounds, bounded, check_number, check_options, within
+from twinset.bounds import SEEDS, Bounds, bounded, check_number, check_options, within
 from twinset.errors import InputError
 
 PRECISIONS = ("auto", "float32", "bfloat16")
