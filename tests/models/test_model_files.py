@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from evaluation.utility.encoder_classifier import EncoderClassifier
 from safetensors.torch import load_file, save_file
-
-from evaluation.utility.dp_classifiers import EncoderClassifier
 from tests.helpers.commands import ROOT, run_python
 from tests.helpers.refusals import refusal
 from twinset.models import base_model, model_files
@@ -281,11 +280,10 @@ def fetches(place: Path, code: str, *folders: Path) -> str:
 @pytest.mark.parametrize(
     ("code", "keys"),
     [
-        (LOADS, ["attn_implementation"]),
-        (LOADS, ["_attn_implementation"]),
+        (LOADS, ["attn_implementation", "_attn_implementation"]),
         (BEFORE + LOADS, ["attn_implementation", "_attn_implementation"]),
     ],
-    ids=["first", "first, underscored", "loaded before"],
+    ids=["first", "loaded before"],
 )
 def test_a_configuration_fetches_no_machine_code(model_copy, tmp_path, stand_in, code, keys):
     folders = [shutil.copytree(model_copy, tmp_path / key) for key in keys]

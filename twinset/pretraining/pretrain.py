@@ -414,7 +414,8 @@ def _arguments(config: PretrainConfig, steps: int, work: Path, processes: int) -
         data_seed=config.seed,
         eval_strategy="steps",
         eval_steps=max(1, steps // validations),
-        eval_on_start=config.lora_rank is not None,  # the base itself
+        # The base itself is validated before the first step.
+        eval_on_start=config.lora_rank is not None and _newest_checkpoint(work) is None,
         logging_steps=max(1, steps // LINES),
         logging_nan_inf_filter=False,
         save_strategy="no",  # `_Watch` saves by the clock

@@ -1,20 +1,90 @@
-"""The private teacher: its features, its files, and a run that releases one."""
+"""Hidden states as features: each record as if alone, and the teacher that is fitted to them."""
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from safetensors.numpy import load_file, save_file
-
+from tests.helpers.pretended import pretended_gpu
 from tests.helpers.refusals import refusal
 from twinset import Twinset
+from twinset.models import hidden_states
 from twinset.models.base_model import load_base
 from twinset.models.device import has_bfloat16
-from twinset.models.hidden_states import Questions
+from twinset.models.hidden_states import Questions, is_read_alone, states_of_records
 from twinset.models.layers import PackedLinears, copy_in, fuse
 from twinset.models.teacher import CONSTANT, TEACHER, Teacher, Whitening, components_for
 from twinset.privacy.accounting.events import GaussianRelease
 from twinset.sampling.twin_model import TwinModel
+
+RECORDS = [[5] * 3, [7, 8] * 20, [9] * 7, list(range(4, 60)), [6] * 3, [], [11] * 16]
+
+
+@pytest.fixture(params=["tiny_base", "tiny_llama"])
+def base(request):
+    return str(request.getfixturevalue(request.param))
+
+
+@pytest.fixture
+def on_device(base, monkeypatch):
+    """What reads texts on the pretended device, a few at once."""
+    monkeypatch.setattr(hidden_states, "GPU_TOKENS", 256)
+    with pretended_gpu(monkeypatch):
+        loaded = load_base(base, device="cuda")
+        yield Questions(loaded.model, loaded.tokenizer, ["mood"])
+
+
+def states(questions, records):
+    found = dict(states_of_records(questions, records))
+    assert sorted(found) == list(range(len(records)))
+    return [found[i] for i in range(len(records))]
+
+
+def test_they_are_those_of_a_processor(base, on_device):
+    loaded = load_base(base)
+    here = Questions(loaded.model, loaded.tokenizer, ["mood"])
+    expected = [here.states_of_text(ids) for ids in RECORDS]
+    for records in (states(here, RECORDS), states(on_device, RECORDS)):
+        assert np.array(records) == pytest.approx(np.array(expected), abs=1e-4)
+    assert len(on_device.alone) > 2 and all(on_device.alone.values())
+
+
+def test_company_changes_no_bit(on_device):
+    together = states(on_device, RECORDS)
+    for kept in ([0, 4], [3], [6, 5, 1, 0]):
+        alone = states(on_device, [RECORDS[i] for i in kept])
+        assert all((alone[n] == together[i]).all() for n, i in enumerate(kept))
+
+
+def test_where_rows_do_not_fit_into_memory_records_are_read_one_by_one(on_device, monkeypatch):
+    plain = Questions.hidden
+
+    def short(self, ids):
+        if len(ids) > 1:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return plain(self, ids)
+
+    monkeypatch.setattr(Questions, "hidden", short)
+    assert len(states(on_device, RECORDS)) == len(RECORDS)
+    assert on_device.alone and not any(on_device.alone.values())
+
+
+@pytest.mark.parametrize("rows", [2, 3, 8])
+def test_where_company_shows_records_are_read_one_by_one(on_device, monkeypatch, rows):
+    """Control: a device whose rows lean on the rest of their batch."""
+    plain, sizes = Questions.hidden, []
+
+    def leaning(self, ids):
+        sizes.append(len(ids))
+        found = plain(self, ids)
+        return found + 1e-3 * found.mean(0, keepdim=True)
+
+    monkeypatch.setattr(Questions, "hidden", leaning)
+    assert not is_read_alone(on_device, (rows, 32))
+    sizes.clear()
+    states(on_device, RECORDS)
+    assert sizes.count(1) == len(RECORDS)
+
 
 TEXTS = ["It works well.", "The plot was dull, and I left.", "Fine"]
 
@@ -86,15 +156,13 @@ def test_a_text_is_read_as_far_as_it_may_be(questions):
     assert np.allclose(cut, features(questions, TEXTS[1] + " And more.", 2))
 
 
-def test_whitened_vectors_have_length_one_and_a_constant():
-    states = np.random.default_rng(0).normal(0, [1, 100, 0.01], (50, 3))
-    found = Whitening.fit(states)(states[0])
-    assert np.linalg.norm(found[:-1]) == pytest.approx(1)
-    assert found[-1] == CONSTANT
-
-
-def test_reference_texts_that_are_all_alike_make_no_trouble():
-    assert np.isfinite(Whitening.fit(np.ones((4, 3)))(np.ones(3))).all()
+def test_whitened_vectors_have_length_one_a_constant_and_fewer_components_under_noise():
+    states = np.random.default_rng(0).normal(size=(50, 40))
+    found = [Whitening.fit(states, components_for(300, noise))(states[0]) for noise in (0, 2, 9)]
+    assert [len(vector) for vector in found] == [40 + 1, 25 + 1, 8 + 1]
+    for vector in found:
+        assert np.linalg.norm(vector[:-1]) == pytest.approx(1) and vector[-1] == CONSTANT
+    assert np.isfinite(Whitening.fit(np.ones((4, 3)))(np.ones(3))).all()  # texts that are all alike
 
 
 def teacher_of(seed, hidden=3):
@@ -131,14 +199,6 @@ def test_a_teacher_of_other_labels_or_another_model_is_refused(tmp_path, classes
     teacher_of(0).save(tmp_path)
     with pytest.raises(ValueError):  # noqa: PT011
         Teacher.load(tmp_path, classes, hidden, layers)
-
-
-def test_more_noise_leaves_fewer_components():
-    states = np.random.default_rng(0).normal(size=(50, 40))
-    sizes = [
-        len(Whitening.fit(states, components_for(300, noise))(states[0])) for noise in (0, 2, 9)
-    ]
-    assert sizes == [40 + 1, 25 + 1, 8 + 1]
 
 
 def fitted(tiny_base, folder, **options):

@@ -1,4 +1,4 @@
-"""LoRA on a base model in four bits: exact gradients, no batch interference, and what is saved."""
+"""Layers in four bits, packed and fused: exact gradients, and no batch interference."""
 
 import sys
 import types
@@ -6,18 +6,27 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
-
 from tests.helpers import oracle
 from tests.helpers.clipped import C, build, random_units, run_engine, with_adapters
 from tests.helpers.commands import arguments, run_python, run_twinset
+from torch import nn
+from transformers import AutoModelForCausalLM
 from twinset.config import TrainingConfig
 from twinset.config.options import run_config
 from twinset.errors import InputError
 from twinset.models.adapters import merge_adapters, prepare_trainable
 from twinset.models.assets import no_fetched_code
 from twinset.models.base_model import load_base
-from twinset.models.layers import Nf4Linear, dequantise, is_batch_invariant, quantise_frozen
+from twinset.models.device import has_bfloat16
+from twinset.models.layers import (
+    Nf4Linear,
+    PackedLinears,
+    dequantise,
+    fuse,
+    is_batch_invariant,
+    packed_bytes,
+    quantise_frozen,
+)
 from twinset.privacy.clipping.engine import FAST, Execution
 from twinset.privacy.clipping.models import BatchShape
 from twinset.training.clipped_sum import MismatchLoss
@@ -64,9 +73,9 @@ def test_gradients_flow_after_a_forward_pass_without_them():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_records_leave_one_another_alone_where_those_of_lora_do(dtype):
+def test_records_leave_one_another_alone_where_those_of_lora_do(tiny_base, dtype):
     lora, qlora = (
-        prepare_trainable(load_base("gpt2-mini").model.to(dtype), TrainingConfig(method=method))
+        prepare_trainable(load_base(str(tiny_base)).model.to(dtype), TrainingConfig(method=method))
         for method in ("lora", "qlora")
     )
     shapes = [BatchShape(4, 2, 16), BatchShape(2, 2, 48)]
@@ -173,3 +182,62 @@ def test_a_missing_library_is_named(tiny_base, good_table, capsys, monkeypatch):
     outcome = run_twinset(capsys, *arguments(tiny_base, ("t.csv", "--method", "qlora")))
     assert outcome.code == 2 and "pip install 'twinset[qlora]'" in outcome.err
     assert [path.name for path in good_table.iterdir()] == ["t.csv"]
+
+
+PROCESSOR = torch.device("cpu")
+
+
+def two_layers(dtype: torch.dtype) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(24, 70), nn.Linear(70, 33, bias=False)).to(dtype)
+
+
+@pytest.mark.skipif(not has_bfloat16(PROCESSOR), reason="needs a processor with bfloat16")
+@pytest.mark.parametrize("rows", [1, 7, 64, 130])
+def test_products_have_the_same_bits(rows):
+    model, x = two_layers(torch.bfloat16), torch.randn(rows, 1, 24).bfloat16()
+    with torch.inference_mode():
+        packed, plain = PackedLinears(model), model(x)
+        assert packed_bytes(model) == sum(layer.weight.nbytes for layer in model)
+        model[1].weight.zero_()  # so that it is the copy that is multiplied by
+        with packed.in_use():
+            assert torch.equal(model(x), plain) and plain.any()
+        assert not model(x).any()
+
+
+def test_other_formats_and_layers_stay_as_they_are():
+    class Other(nn.Linear):
+        """Computes something else, perhaps."""
+
+    model = nn.Sequential(two_layers(torch.float32), Other(33, 4).bfloat16())
+    before = [module.forward for module in model.modules()]
+    with PackedLinears(model).in_use():
+        assert [module.forward for module in model.modules()] == before
+    assert packed_bytes(model) == 0
+
+
+IDS = torch.arange(1, 25).view(2, 12)
+
+
+@pytest.mark.parametrize("folder", ["tiny_base", "tiny_llama"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_logits_stay(request, folder, dtype):
+    plain = AutoModelForCausalLM.from_pretrained(request.getfixturevalue(folder)).to(dtype)
+    with torch.no_grad():
+        expected = plain(input_ids=IDS).logits
+        fused = fuse(plain)
+        rounding = {torch.float64: 1e-6, torch.float32: 1e-5, torch.bfloat16: 3e-2}[dtype]
+        torch.testing.assert_close(fused(input_ids=IDS).logits, expected, rtol=0, atol=rounding)
+    assert fused is plain
+    assert (fused.config._attn_implementation == "eager") == (dtype is torch.bfloat16)
+
+
+def test_gpt2_loses_its_elementwise_gelu_and_saves_the_same_weights(tiny_base, tmp_path):
+    model = AutoModelForCausalLM.from_pretrained(tiny_base)
+    before = model.state_dict().keys()
+    fuse(model)
+    assert type(model.transformer.h[0].mlp.act) is nn.GELU
+    assert model.state_dict().keys() == before
+    model.save_pretrained(tmp_path)
+    again = AutoModelForCausalLM.from_pretrained(tmp_path)
+    torch.testing.assert_close(again(input_ids=IDS).logits, model(input_ids=IDS).logits)
