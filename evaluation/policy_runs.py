@@ -21,8 +21,8 @@ from twinset.config import ROWS, PrivacyConfig, RunConfig
 from twinset.config.plan import with_steps
 from twinset.errors import InputError
 from twinset.models.base_model import context_length, load_base
-from twinset.models.layers import frozen_dtype, fuse
 from twinset.models.device import on_free_cores
+from twinset.models.layers import frozen_dtype, fuse
 from twinset.policies import policy_names
 from twinset.progress import Progress
 from twinset.run.generate import finetune, prepare

@@ -22,9 +22,8 @@ from evaluation.utility.dp_classifiers import (
     no_op,
 )
 from twinset.errors import InputError
-from twinset.models.assets import Say, asset_path, silent
+from twinset.models.assets import Say, asset_path, no_fetched_code, quiet, silent
 from twinset.models.device import AUTO, device_of
-from twinset.models.assets import no_fetched_code, quiet
 from twinset.models.model_files import ModelFiles
 from twinset.progress import Progress
 

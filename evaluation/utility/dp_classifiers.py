@@ -19,9 +19,16 @@ import torch
 from torch import nn
 
 from twinset.errors import InputError
-from twinset.models.assets import ASSETS, Say, asset_path, silent
+from twinset.models.assets import (
+    ASSETS,
+    Say,
+    asset_path,
+    hub_folder,
+    no_fetched_code,
+    quiet,
+    silent,
+)
 from twinset.models.device import AUTO, device_of
-from twinset.models.assets import hub_folder, no_fetched_code, quiet
 from twinset.models.model_files import ModelFiles
 from twinset.policies import MechanismParams, NoisePolicy, make_policy
 from twinset.privacy.accounting.accountant import calibrate_noise_multiplier

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+
 from tests.helpers.refusals import refusal
 from twinset.files.atomic import cache_dir
 from twinset.models import assets

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+
 from tests.helpers.models import tiny_model
 from tests.helpers.refusals import refusal
 from twinset.models.assets import quiet, shipped_folder, shipped_models

@@ -7,6 +7,7 @@ import psutil
 import pytest
 import torch
 import torch.distributed as dist
+
 from tests.helpers.commands import arguments, run_twinset
 from twinset.config import SpeedConfig
 from twinset.errors import InputError

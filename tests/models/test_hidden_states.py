@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 import torch
 from safetensors.numpy import load_file, save_file
+
 from tests.helpers.pretended import pretended_gpu
 from tests.helpers.refusals import refusal
 from twinset import Twinset

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
+from transformers import AutoModelForCausalLM
+
 from tests.helpers import oracle
 from tests.helpers.clipped import C, build, random_units, run_engine, with_adapters
 from tests.helpers.commands import arguments, run_python, run_twinset
-from torch import nn
-from transformers import AutoModelForCausalLM
 from twinset.config import TrainingConfig
 from twinset.config.options import run_config
 from twinset.errors import InputError

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from evaluation.utility.encoder_classifier import EncoderClassifier
+from evaluation.utility.dp_classifiers import EncoderClassifier
 from safetensors.torch import load_file, save_file
+
 from tests.helpers.commands import ROOT, run_python
 from tests.helpers.refusals import refusal
 from twinset.models import base_model, model_files
@@ -137,7 +138,7 @@ def test_the_pickles_would_be_loaded(model_copy, pickles):
 
 def test_an_encoder_that_leads_elsewhere_is_refused_too(model_copy, pickles):
     pickled_to("../elsewhere.bin")(model_copy)
-    assert NAMES in refusal(EncoderClassifier(str(model_copy)).check) and pickles == []
+    assert NAMES in refusal(EncoderClassifier(str(model_copy)).load) and pickles == []
 
 
 def test_weights_in_parts_are_loaded(model_copy):

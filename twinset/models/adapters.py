@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from twinset.config import TrainingConfig
 from twinset.bounds import bounded, check_options
+from twinset.config import TrainingConfig
 from twinset.errors import InputError, first_line
 from twinset.models.assets import no_fetched_code, quiet
 from twinset.models.layers import dequantise, quantise_frozen

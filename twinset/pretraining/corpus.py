@@ -25,8 +25,8 @@ from twinset.bounds import Bounds, check_number
 from twinset.errors import InputError
 from twinset.files.atomic import sha256_file
 from twinset.files.limits import inflated
-from twinset.table.read import format_of, read_frame
 from twinset.table.ngrams import Vocabulary, contained
+from twinset.table.read import format_of, read_frame
 from twinset.table.templates import fill, placeholders
 
 TEXT_ENDINGS = (".txt", ".txt.gz", ".md")

@@ -21,9 +21,8 @@ from twinset.config.run_config import HOLD_OUT
 from twinset.errors import InputError, Stopped
 from twinset.files.atomic import has_checksums, replacing, write_text, writing
 from twinset.models.base_model import BaseModel, load_base
-from twinset.models.device import AUTO
+from twinset.models.device import AUTO, on_free_cores
 from twinset.models.layers import check_method
-from twinset.models.device import on_free_cores
 from twinset.privacy.statement.guarantee import guarantee
 from twinset.privacy.statement.ledger import Ledger
 from twinset.privacy.statement.wording import SPENT

@@ -20,12 +20,11 @@ import torch
 from twinset.config import RunConfig
 from twinset.config.plan import FEWEST_VISITS, MOST_READ, Plan, is_few, make_plan, size_for, sized
 from twinset.errors import InputError
-from twinset.models.base_model import BaseModel, context_length
-from twinset.models.device import give_memory_back, wait_for
 from twinset.models.adapters import prepare_trainable
-from twinset.models.layers import copy_in, choose_execution, frozen_dtype, fuse
+from twinset.models.base_model import BaseModel, context_length
+from twinset.models.device import computing_with, give_memory_back, on_free_cores, wait_for
+from twinset.models.layers import choose_execution, copy_in, frozen_dtype, fuse
 from twinset.models.teacher import PHASE as TEACHER_PHASE
-from twinset.models.device import computing_with, on_free_cores
 from twinset.policies import policy_names
 from twinset.privacy.accounting.accountant import (
     group_epsilon,
