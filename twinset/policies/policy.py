@@ -351,7 +351,10 @@ class NoisePolicy:
         import torch
 
         ones = [torch.ones_like(p) for p in parameters]
-        return [scale.times_(one) for scale, one in zip(self.scales(), ones, strict=True)] or ones
+        scales = self.scales()
+        if not scales:
+            return ones
+        return [scale.times_(one) for scale, one in zip(scales, ones, strict=True)]
 
     def noise_scale(self, records: Sequence[int]) -> float:
         """Return what all noise of this batch is multiplied by."""
@@ -360,7 +363,9 @@ class NoisePolicy:
     def noiseless(self, sums: list[Tensor]) -> list[Tensor]:
         """Return what `release` makes of clipped sums, but for the noise."""
         scales = self.scales()
-        return [scale.times_(s.clone()) for scale, s in zip(scales, sums, strict=True)] or sums
+        if not scales:
+            return sums
+        return [scale.times_(s.clone()) for scale, s in zip(scales, sums, strict=True)]
 
     def nominal_event(
         self, noise_multiplier: float, sample_rate: float, steps: int, records: Sequence[int]
