@@ -5,9 +5,7 @@ What the table of docs/mechanism-audit.md is made of. Made-up data only.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
@@ -15,21 +13,19 @@ from typing import Annotated, Any
 import typer
 
 from evaluation.audit.faults import FAULTS, RELEASE_FAULTS
-from evaluation.audit.mechanism import Finding, Step, Target, audit_step, worst_case
+from evaluation.audit.mechanism import Finding, Target, audit_step, worst_case
 from evaluation.audit.report import MechanismAudit, guaranteed_for_json
 from evaluation.results import ResultsStore, about, markdown_table, run_as_command
 from twinset.config import PolicyConfig
 from twinset.files.atomic import write_text
 from twinset.files.environment import shell_line
+from twinset.policies import policy_names
+from twinset.policies.policy import forms_of
 
 RESULTS = Path(__file__).parent / "results"
-POLICIES = (
-    PolicyConfig("uniform"),
-    PolicyConfig("adaptive"),
-    PolicyConfig("selective"),
-    PolicyConfig("importance"),
-    PolicyConfig("adaptive", "published"),
-    PolicyConfig("importance", "published"),
+# Every registered policy, once for each form that differs.
+POLICIES = tuple(
+    PolicyConfig(name, policy.form) for name in policy_names() for policy in forms_of(name)
 )
 
 
@@ -43,55 +39,39 @@ class Effort:
     delta: float
 
 
-def audits(effort: Effort) -> dict[str, Callable[[], list[dict[str, Any]]]]:
-    """Return what audits each case: policies in full, faulty steps by a single one."""
-    made: dict[str, Callable[[], list[Finding]]] = {}
-    for policy in POLICIES:
-        audit = MechanismAudit(policy, trials=effort.trials, delta=effort.delta)
-        made[f"{policy.noise_policy}, {policy.policy_form}"] = audit.run_steps
-    made["releases"] = MechanismAudit(trials=effort.trials, delta=effort.delta).run_releases
-    for name, kind in FAULTS.items():
-        made[f"fault: {name}"] = partial(_fault, kind, effort)
-    for name in RELEASE_FAULTS:
-        broken = MechanismAudit(fault=name, trials=effort.fault_trials, delta=effort.delta)
-        made[f"fault: {name}"] = broken.run_releases
-    return {case: partial(_repeated, make, effort.repetitions) for case, make in made.items()}
-
-
-def _fault(kind: type[Step], effort: Effort) -> list[Finding]:
-    step = kind(worst_case(), Target())
-    try:
-        return [audit_step(step, effort.fault_trials, effort.delta, lambda: None)]
-    finally:
-        step.engine.close()
-
-
-def _repeated(make: Callable[[], list[Finding]], repetitions: int) -> list[dict[str, Any]]:
-    """Return each experiment of a case, with a lower bound for each repetition.
-
-    Its `guaranteed` is ε of a theorem, where the claim is nominal; "none" where there is none.
-    """
-    rounds = [make() for _ in range(repetitions)]
-    return [
-        {
-            "what": found[0].what,
-            "claimed": found[0].claimed,
-            "guaranteed": guaranteed_for_json(found[0].guaranteed),
-            "bounds": [finding.lower_bound for finding in found],
-        }
-        for found in zip(*rounds, strict=True)
-    ]
+def audit_case(case: str, effort: Effort) -> list[Finding]:
+    """Audit one case once: a policy in full, all releases, or a fault with a single step."""
+    kind, _, name = case.partition(": ")
+    usual: dict[str, Any] = {"trials": effort.trials, "delta": effort.delta}
+    if kind == "fault" and name in FAULTS:
+        step = FAULTS[name](worst_case(), Target())
+        try:
+            return [audit_step(step, effort.fault_trials, effort.delta, lambda: None)]
+        finally:
+            step.engine.close()
+    if kind == "fault":
+        more = usual | {"trials": effort.fault_trials}
+        return MechanismAudit(fault=name, **more).run_releases()
+    if kind == "releases":
+        return MechanismAudit(**usual).run_releases()
+    return MechanismAudit(PolicyConfig(*case.split(", ")), **usual).run_steps()
 
 
 def as_markdown(store: ResultsStore) -> str:
     """Return the table with how it was made."""
     effort = store.settings
     header = "step | experiment | claimed ε | shown: median, most | claim held | a theorem covers"
-    rows = [
-        _cells(str(case), line)
-        for (case,), row in store.rows.items()
-        for line in row["experiments"]
-    ]
+    rows = []
+    for (case,), row in store.rows.items():
+        for line in row["experiments"]:
+            bounds, claimed, guaranteed = line["bounds"], line["claimed"], line["guaranteed"]
+            held = sum(bound <= claimed for bound in bounds)
+            shown = f"{median(bounds):.2f}, {max(bounds):.2f}"
+            covered = claimed if guaranteed is None else guaranteed
+            unknown = str(case).startswith("fault") or covered == "none"
+            theorem = "nothing" if unknown else f"{covered:.2f}"
+            how_often = f"{held} of {len(bounds)}"
+            rows.append([str(case), line["what"], f"{claimed:.2f}", shown, how_often, theorem])
     made = (
         f"σ = 1, δ = {effort['delta']:g}; lower bounds at 95 % confidence; {effort['trials']:,} "
         f"outputs with the target and as many without, of faults {effort['fault_trials']:,}. "
@@ -99,16 +79,6 @@ def as_markdown(store: ResultsStore) -> str:
     )
     commands = [f"    {command}" for command in store.commands]
     return "\n".join([*markdown_table(header.split(" | "), rows, 2), "", made, "", *commands, ""])
-
-
-def _cells(case: str, line: dict[str, Any]) -> list[str]:
-    bounds, claimed, guaranteed = line["bounds"], line["claimed"], line["guaranteed"]
-    held = sum(bound <= claimed for bound in bounds)
-    shown = f"{median(bounds):.2f}, {max(bounds):.2f}"
-    covered = claimed if guaranteed is None else guaranteed
-    unknown = case.startswith("fault") or covered == "none"
-    theorem = "nothing" if unknown else f"{covered:.2f}"
-    return [case, line["what"], f"{claimed:.2f}", shown, f"{held} of {len(bounds)}", theorem]
 
 
 def main(
@@ -124,10 +94,22 @@ def main(
     store = ResultsStore.open(
         output, settings, shell_line("python", "-m", "evaluation.audit.table")
     )
-    cases = audits(effort)
+    cases = [f"{policy.noise_policy}, {policy.policy_form}" for policy in POLICIES]
+    cases += ["releases", *(f"fault: {name}" for name in (*FAULTS, *RELEASE_FAULTS))]
     for turn, (case,) in store.missing([(case,) for case in cases]):
         typer.echo(f"{turn}: {case}", err=True)
-        store.add((case,), {"experiments": cases[str(case)]()})
+        rounds = [audit_case(str(case), effort) for _ in range(repetitions)]
+        experiments = [
+            {
+                "what": found[0].what,
+                "claimed": found[0].claimed,
+                # ε of a theorem, where the claim is nominal
+                "guaranteed": guaranteed_for_json(found[0].guaranteed),
+                "bounds": [finding.lower_bound for finding in found],
+            }
+            for found in zip(*rounds, strict=True)
+        ]
+        store.add((case,), {"experiments": experiments})
     write_text(output.with_suffix(".md"), as_markdown(store))
 
 

@@ -236,7 +236,7 @@ def test_the_table_holds_every_policy_and_fault_and_resumes(tmp_path, monkeypatc
     ]  # fmt: skip
     assert "| 2 of 2 |" in lines[2]
     assert lines[7].endswith("| 0 of 2 | nothing |") and lines[8].endswith("| nothing |")
-    monkeypatch.setattr(audit_table, "_repeated", lambda *of: pytest.fail())
+    monkeypatch.setattr(audit_table, "audit_case", lambda *of: pytest.fail())
     audit_table.main(2, 100, 100, DELTA, path)  # nothing is left to do
     with pytest.raises(InputError, match=r"other settings \(trials\)"):
         audit_table.main(2, 101, 100, DELTA, path)

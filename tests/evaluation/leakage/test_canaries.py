@@ -7,11 +7,23 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from evaluation.leakage.canaries import COPIES, EACH, FORMATS, Canary, Format, draw_canaries, plant
+from evaluation.leakage.canaries import (
+    COPIES,
+    EACH,
+    FORMATS,
+    Canary,
+    Format,
+    draw_canaries,
+    numbered_formats,
+    plant,
+    write_coin_canaries,
+)
 from evaluation.leakage.exposure import (
     LARGEST_SPACE,
     UNKNOWN,
+    Bigrams,
     candidate_losses,
+    echo,
     expected_rank,
     exposure,
 )
@@ -121,3 +133,42 @@ def test_a_space_too_large_is_refused_before_scoring():
     assert large.space > LARGEST_SPACE
     with pytest.raises(InputError, match="cannot be ranked exactly"):
         exposure(None, None, [], Canary(large, 0, LABELS[0], 1))
+
+
+# -- the released rows, and coins' canaries --------------------------------------------------------
+
+
+def test_an_echo_is_heard_where_a_secret_was_written(tokenizer):
+    """In a large space among a sample, which cannot show more than its size."""
+    small = Canary(FORMATS[0], 417, ("positive",), 1)
+    large = Canary(numbered_formats(9)[0], 123_456_789, ("positive",), 1)
+    twin = [f"Nothing to see here, {i}." for i in range(50)]
+    silent = echo(Bigrams(tokenizer, twin), small, 0)
+    loud, among = (
+        echo(Bigrams(tokenizer, [*twin, *[canary.text] * 5]), canary, 0)
+        for canary in (small, large)
+    )
+    assert loud.rank == 1
+    assert silent.rank > 10
+    assert among.space == 10**9
+    assert among.bits == pytest.approx(np.log2(10_000), abs=0.01)
+
+
+def test_bigrams_are_add_one_estimates():
+    """By hand: a beginning and three words, with one that is unknown five kinds."""
+
+    def words(texts, add_special_tokens):
+        return {"input_ids": [["abcd".index(word) for word in text.split()] for text in texts]}
+
+    model = Bigrams(words, ["a b", "a b", "a c"])
+    begin, to_b, to_c, to_d = (3 + 1) / (3 + 5), (2 + 1) / (3 + 5), (1 + 1) / (3 + 5), 1 / (3 + 5)
+    expected = [-np.log(begin * after) for after in (to_b, to_c, to_d)]
+    assert model.losses(["a b", "a c", "a d"]) == pytest.approx(expected)
+
+
+def test_coin_canaries_are_distinct_and_begin_as_the_base_writes(tokenizer):
+    openings = ["The film was good and I liked it very much.", "A pan."]
+    found = write_coin_canaries(openings, tokenizer, 30, seed=0)
+    assert len(set(found)) == 30
+    assert all(text.startswith(("The film was good and I liked it", "A pan.")) for text in found)
+    assert found == write_coin_canaries(openings, tokenizer, 30, seed=0)

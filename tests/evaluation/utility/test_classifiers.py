@@ -1,0 +1,369 @@
+"""Classifiers, open and private: what they learn, how it is scored, and what it spends."""
+
+import math
+import random
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.dummy import DummyClassifier
+from sklearn.metrics import accuracy_score, confusion_matrix, f1_score
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from evaluation.findings import proportion
+from evaluation.private_table import labelled
+from evaluation.utility.classification import (
+    Predictions,
+    classification_scores,
+    score_agreement,
+    scores_by_label,
+    targets,
+    train_on,
+)
+from evaluation.utility.classifiers import SentenceEncoder, make_classifiers
+from evaluation.utility.dp_classifiers import (
+    Budget,
+    EncoderClassifier,
+    LinearOverTable,
+    PrivateRegression,
+    Recipe,
+)
+from tests.helpers.evaluated import reviews, without_downloads
+from tests.helpers.models import save_tiny_encoder
+from twinset.config import PolicyConfig
+from twinset.errors import InputError
+from twinset.policies import make_policy
+from twinset.privacy.clipping import ClassifierClipping, LabelledRows
+from twinset.privacy.statement.guarantee import guarantee
+from twinset.privacy.statement.ledger import Ledger
+from twinset.privacy.statement.wording import CLASSIFIER
+
+tfidf = make_classifiers(["tfidf"])["tfidf"]
+WORDS = {
+    "good": "great lovely fine superb moving bright".split(),
+    "bad": "dull poor weak awful boring grim".split(),
+}
+THINGS = {"film": "plot actor scene".split(), "pan": "handle lid oven".split()}
+FILLER = "the a this that very rather somewhat quite it was".split()
+LABELS = ["a", "b", "c"]
+QUICK = Recipe(batch_size=32, epochs=8, learning_rate=3e-3)
+ONE_EPOCH = replace(QUICK, epochs=1)
+
+
+def made_up(rows: int, seed: int) -> pd.DataFrame:
+    """Rows whose words give away both labels."""
+    rng = random.Random(seed)
+    table = []
+    for _ in range(rows):
+        mood, thing = rng.choice(list(WORDS)), rng.choice(list(THINGS))
+        words = rng.choices(FILLER, k=6) + rng.choices(WORDS[mood], k=2)
+        words += rng.choices(THINGS[thing], k=2)
+        rng.shuffle(words)
+        table.append((thing, mood, " ".join(words)))
+    return pd.DataFrame(table, columns=["product", "mood", "text"])
+
+
+def shuffled_labels(frame: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
+    order = np.random.default_rng(seed).permutation(len(frame))
+    return frame.assign(mood=frame["mood"].to_numpy()[order])
+
+
+def random_predictions(seed, n=300, seeds=1, right=0.7):
+    rng = np.random.default_rng(seed)
+    true = rng.choice(LABELS, n, p=[0.6, 0.3, 0.1])
+    said = [np.where(rng.random(n) < right, true, rng.choice(LABELS, n)) for _ in range(seeds)]
+    return Predictions(true.tolist(), [row.tolist() for row in said])
+
+
+# -- scores ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_scores_agree_with_scikit_learn(seed):
+    found = random_predictions(seed)
+    said = found.predicted[0]
+    accuracy, macro = classification_scores(found)
+    assert accuracy.value == pytest.approx(accuracy_score(found.labels, said))
+    assert macro.value == pytest.approx(f1_score(found.labels, said, average="macro"))
+    by_label = f1_score(found.labels, said, average=None, labels=LABELS)
+    assert [s.value for s in scores_by_label(found).values()] == pytest.approx(list(by_label))
+    assert found.confusions[0] == pytest.approx(confusion_matrix(found.labels, said))
+
+
+def test_resamples_are_whole_tables():
+    counts = random_predictions(0, seeds=3).confusions
+    assert counts.shape == (1001, 3, 3)
+    assert (counts[1:].sum((1, 2)) == 300).all()
+    assert counts[0].sum() == 900
+
+
+def test_a_label_that_is_only_predicted_has_no_score_of_its_own():
+    found = Predictions(["a", "a"], [["a", "b"]])
+    assert scores_by_label(found).keys() == {"a"}
+    assert classification_scores(found)[1].value == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize(("n", "right"), [(200, 0.7), (30, 0.925)])
+def test_intervals_cover_the_truth_19_times_in_20_or_more(n, right, monkeypatch):
+    monkeypatch.setattr("evaluation.utility.classification.RESAMPLES", 200)
+    truth = right + (1 - right) / 3
+    found = (random_predictions(seed, n=n, right=right) for seed in range(200))
+    scores = [classification_scores(predictions)[0] for predictions in found]
+    assert np.mean([s.low <= truth <= s.high for s in scores]) >= 0.9
+
+
+@pytest.mark.parametrize("p", [0.05, 0.5, 0.93])
+def test_intervals_of_proportions_cover_the_truth_about_19_times_in_20(p):
+    draws = np.random.default_rng(1).binomial(200, p, size=1000)
+    covered = [(s := proportion("", int(hits), 200)).low <= p <= s.high for hits in draws]
+    assert 0.92 <= np.mean(covered) <= 0.98
+
+
+@pytest.mark.parametrize(("hits", "n"), [(0, 0), (3, 2), (-1, 5)])
+def test_no_proportion(hits, n):
+    with pytest.raises(ValueError, match="no proportion"):
+        proportion("accuracy", hits, n)
+
+
+def test_seeds_that_disagree_widen_the_interval():
+    """A negative control: what depends on luck in training is not shown as certain."""
+    labels = ["a", "b"] * 200
+    right, wrong = labels, ["b", "a"] * 200
+    steady = classification_scores(Predictions(labels, [right, right]))[0]
+    lucky = classification_scores(Predictions(labels, [right, wrong]))[0]
+    assert steady.low > 0.99
+    assert lucky.value == 0.5 and lucky.high - lucky.low == 1
+    few = ["a", "b"] * 3  # six rows that are right prove little
+    assert classification_scores(Predictions(few, [few]))[0].low < 0.65
+
+
+# -- learning --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", targets(["mood", "product"]))
+def test_separable_rows_are_learned_and_shuffled_labels_teach_nothing(target):
+    train, heldout = made_up(300, seed=0), made_up(200, seed=1)
+    model = train_on(train, "text", target, tfidf)
+    assert score_agreement("accuracy", model, heldout, "text", target).value > 0.95
+    model = train_on(shuffled_labels(train), "text", ("mood",), tfidf)
+    score = score_agreement("accuracy", model, heldout, "text", ("mood",))
+    assert 0.35 < score.value < 0.65
+
+
+@pytest.mark.parametrize(
+    ("change", "low", "high"),
+    [
+        (lambda twin: twin, 0.95, 1.0),
+        (lambda twin: twin.assign(mood=twin["mood"].map({"good": "bad", "bad": "good"})), 0, 0.05),
+        (shuffled_labels, 0.35, 0.65),
+    ],
+    ids=["faithful", "swapped", "shuffled"],
+)
+def test_label_fidelity(change, low, high):
+    judge = train_on(made_up(300, seed=0), "text", ("mood",), tfidf)
+    twin = change(made_up(300, seed=2))
+    score = score_agreement("label fidelity", judge, twin, "text", ("mood",))
+    assert score.name == "label fidelity"
+    assert low <= score.value <= high
+
+
+@pytest.mark.parametrize(
+    ("cells", "labels"),
+    [
+        ([1, 5], ["1", "5"]),
+        ([1.0, 5.0], ["1", "5"]),  # the same labels from a table that had a gap
+        ([True, False], ["True", "False"]),
+        (pd.Categorical(["x", "y"]), ["x", "y"]),
+    ],
+)
+def test_labels_agree_between_files(cells, labels):
+    frame = pd.DataFrame({"stars": cells, "text": ["a film", "a pan"]})
+    assert labelled(frame, "text", ("stars",)) == (["a film", "a pan"], labels)
+
+
+def test_gaps_and_single_labels():
+    frame = pd.DataFrame({"mood": ["good", None, "bad"], "text": ["a", "b", " "]})
+    assert labelled(frame, "text", ("mood",)) == (["a"], ["good"])  # rows with gaps are left out
+    model = train_on(frame, "text", ("mood",), tfidf)
+    assert model.predict(["a", "b", "c"]).tolist() == ["good"] * 3
+    train = pd.DataFrame({"mood": ["bad", "good", "good"], "text": ["a", "b", "c"]})
+    heldout = pd.DataFrame({"mood": ["bad", "bad", "bad", "good"], "text": ["d", "e", "f", "g"]})
+    always = train_on(train, "text", ("mood",), lambda seed: DummyClassifier())
+    assert score_agreement("accuracy", always, heldout, "text", ("mood",)).value == 0.25
+
+
+def test_what_cannot_be_used_is_refused(tmp_path):
+    frame = pd.DataFrame({"mood": ["good", None], "text": [" ", "SECRET two"]})
+    with pytest.raises(InputError, match="nothing to learn from") as error:
+        train_on(frame, "text", ("mood",), tfidf)
+    assert "SECRET" not in str(error.value)
+    model = DummyClassifier().fit(["a", "b"], ["x", "y"])
+    with pytest.raises(InputError, match="nothing to test on"):
+        score_agreement("accuracy", model, frame, "text", ("mood",))
+    with pytest.raises(InputError, match="no classifier 'bert'; there are tfidf, svm, minilm"):
+        make_classifiers(["bert"])
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(InputError, match="has no .safetensors weights"):
+        EncoderClassifier(str(tmp_path)).load()
+
+
+@pytest.mark.slow
+def test_minilm():
+    """Embeddings are unit vectors, whatever the batch, and tell moods apart by unseen words."""
+    encoder = SentenceEncoder()
+    vectors = encoder.encode(["A great film, moving and fine.", "Dull."])
+    assert vectors.shape == (2, 384)
+    assert np.linalg.norm(vectors, axis=1) == pytest.approx(1.0)
+    assert vectors[1] == pytest.approx(SentenceEncoder().encode(["Dull."])[0], abs=1e-5)
+    classifier = make_classifiers(["minilm"])["minilm"]
+    model = train_on(made_up(60, seed=0), "text", ("mood",), classifier)
+    texts = ["a wonderful delight", "a tedious mess", "beautiful", "terrible and stupid"]
+    unseen = pd.DataFrame({"mood": ["good", "bad"] * 2, "text": texts})
+    assert score_agreement("accuracy", model, unseen, "text", ("mood",)).value >= 0.75
+
+
+# -- with differential privacy ---------------------------------------------------------------------
+
+
+def accuracy(model):
+    test = reviews(80, seed=1)
+    return np.mean(model.predict(test["text"].tolist()) == test["product"].to_numpy())
+
+
+def regression(budget, rows=600, **options):
+    train = reviews(rows, seed=0)
+    model = PrivateRegression(SentenceEncoder(), budget, **options)
+    return model.fit(train["text"].tolist(), train["product"].tolist())
+
+
+def test_a_regression_learns_within_its_budget(monkeypatch):
+    without_downloads(monkeypatch)
+    model = regression(Budget(8.0, 1e-5))
+    assert accuracy(model) > 0.9
+    assert 7.9 < model.epsilon <= 8.0
+    again = regression(Budget(8.0, 1e-5))._layer.weight  # noise is not seeded
+    assert not torch.equal(model._layer.weight, again)
+
+
+def test_a_small_budget_drowns_what_a_regression_learns(monkeypatch):
+    """A negative control: the noise is there, and as large as the budget says."""
+    without_downloads(monkeypatch)
+    found = [accuracy(regression(Budget(0.01, 1e-5))) for _ in range(5)]
+    assert np.mean(found) < 0.8
+
+
+def test_batches_can_be_a_part_of_the_rows(monkeypatch):
+    without_downloads(monkeypatch)
+    recipe, counted = Recipe(batch_size=100, epochs=4, learning_rate=0.5), []
+    model = regression(Budget(8.0, 1e-5), recipe=recipe, count=lambda *done: counted.append(done))
+    assert counted[-1] == (24, 24)
+    (event,) = model.ledger.events
+    assert event.sample_rate == 100 / 600
+
+
+def test_the_clipped_sum_is_that_of_the_formula():
+    """Row by row: (softmax - one-hot) times (vector, 1), cut down to norm C."""
+    rng = np.random.default_rng(0)
+    vectors, classes = rng.normal(size=(20, 5)).astype(np.float32), rng.integers(3, size=20)
+    layer = LinearOverTable(torch.from_numpy(vectors), 3)
+    torch.nn.init.normal_(layer.linear.weight, generator=torch.Generator().manual_seed(0))
+    ids = torch.arange(20)[:, None]
+    clipping = ClassifierClipping(layer, 0.7)
+    clipping.zero()
+    clipping.add(LabelledRows(ids, torch.ones_like(ids, dtype=torch.bool), torch.tensor(classes)))
+    weight, bias = layer.linear.weight.detach().numpy(), layer.linear.bias.detach().numpy()
+    wanted = np.zeros((3, 6))
+    for vector, label in zip(vectors, classes, strict=True):
+        odds = np.exp(weight @ vector + bias)
+        gradient = np.outer(odds / odds.sum() - np.eye(3)[label], [*vector, 1.0])
+        wanted += gradient * min(1.0, 0.7 / np.linalg.norm(gradient))
+    found = np.column_stack([s.numpy() for s in clipping.sums])
+    clipping.close()
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def tiny_encoder(tiny_base, tmp_path_factory):
+    """Folder of a random two-layer BERT with the tiny base's tokenizer."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(tiny_base)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "max_position_embeddings": 160}
+    return save_tiny_encoder(tokenizer, tmp_path_factory.mktemp("encoder"), **sizes)
+
+
+def encoder(folder, **options):
+    train = reviews(160, seed=0)
+    model = EncoderClassifier(str(folder), **({"recipe": QUICK} | options))
+    return model.fit(train["text"].tolist(), train["product"].tolist())
+
+
+def weights(model):
+    return torch.cat([p.detach().flatten() for p in model._model.parameters()])
+
+
+def test_an_encoder_learns_and_its_seed_repeats_it(tiny_encoder):
+    counted = []
+    model = encoder(tiny_encoder, count=lambda done, total: counted.append((done, total)))
+    assert accuracy(model) > 0.9
+    assert (model.ledger, model.guarantee, model.epsilon) == (None, None, math.inf)
+    assert counted == [(step, 40) for step in range(1, 41)]
+    first, again = (encoder(tiny_encoder, recipe=ONE_EPOCH) for _ in range(2))
+    assert torch.equal(weights(first), weights(again))
+
+
+@pytest.fixture(scope="module")
+def private_encoder(tiny_encoder):
+    return encoder(tiny_encoder, budget=Budget(8.0, 1e-5), recipe=ONE_EPOCH)
+
+
+def test_a_budget_is_kept_nearly_spent_and_said_of_the_classifier(private_encoder, tiny_encoder):
+    model = private_encoder
+    assert 7.9 < model.epsilon <= 8.0
+    (event,) = model.ledger.events
+    assert (event.sample_rate, event.steps) == (32 / 160, 5)
+    given = guarantee(model.ledger, CLASSIFIER)
+    assert given == model.guarantee and given.epsilon == model.epsilon
+    assert given.sentence.startswith("The classifier is (8.00, 1e-05)-differentially private")
+    assert "twin" not in given.sentence + " ".join((*given.covers, *given.excludes))
+    assert model.ledger.records == 160 and model.ledger.randomness_is_private
+    again = encoder(tiny_encoder, budget=Budget(8.0, 1e-5), recipe=ONE_EPOCH)
+    assert not torch.equal(weights(model), weights(again))  # noise is not seeded
+
+
+def test_a_ledger_that_noise_can_be_reproduced_from_guarantees_nothing(private_encoder):
+    known = replace(private_encoder.ledger, randomness_is_private=False)
+    assert guarantee(known, CLASSIFIER).epsilon is None
+
+
+def test_a_policy_that_no_theorem_covers_is_guaranteed_nothing(tiny_encoder):
+    """A negative control: the ledger has the policy's events, whatever the budget was."""
+
+    def published(setting):
+        weights = torch.linspace(0, 1, 160)
+        options = PolicyConfig("adaptive", "published")
+        return make_policy(replace(setting, options=options, weights=weights))
+
+    model = encoder(tiny_encoder, budget=Budget(8.0, 1e-5), make=published, recipe=ONE_EPOCH)
+    assert model.epsilon == math.inf
+    assert model.guarantee.sentence.startswith("No privacy guarantee")
+
+
+@pytest.mark.parametrize("budget", [None, Budget(8.0, 1e-5)], ids=["open", "with a budget"])
+def test_a_gradient_is_used_only_after_it_is_recorded(tiny_encoder, monkeypatch, budget):
+    recorded, used = [], []
+    plain = Ledger.record
+    monkeypatch.setattr(Ledger, "record", lambda *both: (recorded.append(both), plain(*both)))
+    handle = register_optimizer_step_pre_hook(lambda *_: used.append(len(recorded)))
+    try:
+        encoder(tiny_encoder, budget=budget, recipe=ONE_EPOCH)
+    finally:
+        handle.remove()
+    assert used == ([1, 2, 3, 4, 5] if budget else [0] * 5)
+
+
+def test_a_small_budget_drowns_what_an_encoder_learns(tiny_encoder):
+    """A negative control: the noise is there, and as large as the budget says."""
+    assert accuracy(encoder(tiny_encoder, budget=Budget(0.01, 1e-3))) < 0.75
