@@ -19,8 +19,7 @@ from evaluation.results import ResultsStore, about, markdown_table, run_as_comma
 from twinset.config import PolicyConfig
 from twinset.files.atomic import write_text
 from twinset.files.environment import shell_line
-from twinset.policies import policy_names
-from twinset.policies.policy import forms_of
+from twinset.policies import forms_of, policy_names
 
 RESULTS = Path(__file__).parent / "results"
 # Every registered policy, once for each form that differs.
