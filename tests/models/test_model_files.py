@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from evaluation.utility.dp_classifiers import EncoderClassifier
 from safetensors.torch import load_file, save_file
 
+from evaluation.utility.dp_classifiers import EncoderClassifier
 from tests.helpers.commands import ROOT, run_python
 from tests.helpers.refusals import refusal
 from twinset.models import base_model, model_files
