@@ -92,8 +92,15 @@ def pretrain(request: PretrainRequest, command: str, progress: Progress) -> dict
             settings or another corpus, the base was made from private records, training diverged,
             or the disk is full.
     """
-    output, work = request.output, request.output / "training"
+    output, work, base = request.output, request.output / "training", request.config.base_model
     is_new = not output.exists()
+    if base is not None:
+        check_base(base)  # before anything slow, and before the hub is asked for it
+        if request.config.lora_rank is not None and base not in builtin_models():
+            raise InputError(
+                f"`lora_rank`: {base} is no built-in model, and an adapter holds no copy of its "
+                f"base; there are {', '.join(builtin_models())}"
+            )
     if output.exists() and not output.is_dir():
         raise InputError(f"{output}: is a file; name a folder")
     if not work.is_dir():
@@ -117,8 +124,13 @@ def _pretrain(
     with state.main_process_first():  # the other processes read the tokenizer that it has written
         # 1. Read the corpus, and find what must not be trained on.
         progress.say("reading the corpus")
-        about = {"text": request.text, "prompts": request.prompts, "shares": request.shares}
-        corpus = read_corpus(request.corpus, licences=request.licences, **about)
+        corpus = read_corpus(
+            request.corpus,
+            text=request.text,
+            prompts=request.prompts,
+            shares=request.shares,
+            licences=request.licences,
+        )
         if request.decontaminate:
             progress.say("looking for texts that must not be in it")
             clean = find_clean(corpus.documents, list(read_guarded(request.decontaminate)))
@@ -129,6 +141,7 @@ def _pretrain(
 
         # 2. What is known about the model so far. The card is for others: no folder of a path.
         base = config.base_model
+        before = None if base is None else pretraining_of(base, progress.say)
         if base is not None and Path(base).expanduser().is_dir():
             base = Path(base).name
         facts: dict[str, Any] = {
@@ -151,7 +164,7 @@ def _pretrain(
             "decontaminated": [file.name for file in request.decontaminate],
             "versions": versions(LIBRARIES),
             "curve": False,  # older models have a picture of it
-            "before": None if base is None else pretraining_of(config.base_model, progress.say),
+            "before": before,
         }
 
         # 3. A run that resumes must have the same settings. Hashes of guarded files are private.
@@ -184,8 +197,8 @@ def _pretrain(
         for documents in (training, heldout, left_out)
     )
     blocks, heldout_blocks = (pack_blocks(x, config.context) for x in (tokens, validation))
-    before = (len(tokens) + len(unread) - 1) // (config.context - 1)
-    steps = max(1, math.ceil(config.epochs * before / config.batch_size))
+    all_blocks = (len(tokens) + len(unread) - 1) // (config.context - 1)
+    steps = max(1, math.ceil(config.epochs * all_blocks / config.batch_size))
     if not len(blocks) or not len(heldout_blocks):
         raise InputError(f"the corpus is too small for blocks of `context={config.context}`")
 
@@ -286,12 +299,6 @@ def _prepare_model(
             torch.manual_seed(config.seed)
             return GPT2LMHeadModel(gpt2), tokenizer, None
 
-    if config.lora_rank is not None and config.base_model not in builtin_models():
-        raise InputError(
-            f"`lora_rank`: {config.base_model} is no built-in model, and an adapter holds no copy "
-            f"of its base; there are {', '.join(builtin_models())}"
-        )
-    check_base(config.base_model)
     # A frozen base may be in bfloat16. Trained weights and their updates are always in float32.
     dtype = torch.bfloat16 if config.lora_rank and is_low(config) else torch.float32
     base = load_base(config.base_model, dtype=dtype, say=progress.say)
