@@ -12,7 +12,7 @@ from datasets import Dataset
 from openpyxl import Workbook
 
 from twinset.errors import InputError
-from twinset.table import other_formats, text_files
+from twinset.table import arrow_columns, read
 from twinset.table.labels import LabelRules
 from twinset.table.read import dataset_frame, read_frame
 from twinset.table.records import records_from_frame
@@ -47,7 +47,7 @@ def test_a_row_more_changes_no_other_text(tmp_path, kept):
 
 def test_types_of_whole_columns_would_change_the_others(tmp_path, monkeypatch):
     """A negative control: what pandas infers depends on every cell."""
-    monkeypatch.setattr(text_files, "typed", inferred)
+    monkeypatch.setattr(read, "typed", inferred)
     rows = [["a text", "3.50", "ab"[i % 2]] for i in range(40)]
     fewer = texts_of(written(tmp_path / "a.csv", rows))
     more = texts_of(written(tmp_path / "b.csv", [*rows, ["one more", "free", "a"]]))
@@ -168,7 +168,7 @@ def test_a_gap_changes_no_other_whole_number(tmp_path, made):
 def test_a_fraction_changes_no_whole_number_of_jsonl(tmp_path, monkeypatch):
     rows = [*TABLE, numbered(40, id=2.5)]
     assert joined(as_jsonl(rows, tmp_path / "t"))[:40] == joined(as_jsonl(TABLE, tmp_path / "u"))
-    monkeypatch.setattr(other_formats, "exact", lambda frame, _: frame)  # a negative control
+    monkeypatch.setattr(arrow_columns, "exact", lambda column, _: column)  # a negative control
     assert joined(as_jsonl(rows, tmp_path / "v"))[:40] != joined(as_jsonl(TABLE, tmp_path / "w"))
 
 

@@ -159,7 +159,7 @@ def test_bad_files(tmp_path: Path, name: str) -> None:
     assert all(part in message for part in [str(tmp_path / name), *parts]), message
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     texts=st.lists(
         st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1),

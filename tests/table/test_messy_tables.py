@@ -24,9 +24,7 @@ def read(messy: Messy, path: Path, folder: Path | None):
 
 @pytest.fixture(autouse=True)
 def few_at_once(monkeypatch):
-    files = ("text_files", "other_formats")
-    for place in ("arrow_columns", "columns", *files):
-        monkeypatch.setattr(f"twinset.table.{place}.ROWS_AT_ONCE", FEW)
+    monkeypatch.setattr("twinset.table.arrow_columns.ROWS_AT_ONCE", FEW)
 
 
 @pytest.mark.parametrize("name", READ)

@@ -1,7 +1,13 @@
-"""Columns of which few cells are Python objects at once, and tables that lie on the disk.
+"""Columns as Arrow: cells in pieces, tables on the disk, and what a cell of a file is.
 
-A large table is written in Arrow's format and looked at there. Its file has no name: nobody else
-can open it, and it is gone with the process, however that ends. Knows nothing of what cells mean.
+Readers of files yield pieces of a table, and `collect_table` makes one table of them. Few cells
+are Python objects at once. The texts of a large table lie in a file that is mapped. It has no
+name: no other user can open it, and it is gone with the process, however that ends.
+
+What a cell is depends on no other cell of its column. A reader that infers types of whole columns
+lets one row change all others: next to "free" the price "3.50" is a text, and without it the
+number 3.5. Then two tables that differ in one record differ in all of them, and no noise on one
+record's part covers that.
 """
 
 from __future__ import annotations
@@ -12,6 +18,7 @@ import mmap
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from decimal import Decimal
 from itertools import chain, islice
@@ -27,33 +34,186 @@ import pyarrow as pa
 from twinset.files.atomic import writing
 from twinset.table.schema import Combination
 
-AT_ONCE = 10_000  # cells
-ROWS_AT_ONCE = 10_000  # of a table that is read piece by piece
-
-# Columns of one of these dtypes in every piece have it, and the same cells, in the whole table.
-_PLAIN = {
-    "str": pa.large_string(),
-    "int64": pa.int64(),
-    "float64": pa.float64(),
-    "bool": pa.bool_(),
-}
-
-_OPEN: WeakSet[mmap.mmap] = WeakSet()
+ROWS_AT_ONCE = 10_000  # of a piece: few megabytes of texts
+_LARGEST = 2**53  # below it whole numbers are the same as floats
+_TRUTH = {"True": True, "False": False}
+_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")
+_KINDS = {str: pa.large_string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
+_MAPS: WeakSet[mmap.mmap] = WeakSet()
 
 Cell = TypeVar("Cell")
+Piece = tuple[int, Mapping[str, Any]]  # number of rows, and by column its cells: Arrow's or a list
+
+
+@dataclass
+class RowNumbers:
+    """What a table's rows are called in messages: as a spreadsheet or an editor counts them.
+
+    Args:
+        word: for a row.
+        header: rows before the first one.
+        blank: of each row of the file, header included, whether it holds nothing ("0" or "1").
+
+    >>> RowNumbers("row", header=1).name(0)
+    'row 2'
+    >>> RowNumbers("line", blank=bytearray(b"0110")).name(1)
+    'line 4'
+    """
+
+    word: str = "row"
+    header: int = 0
+    blank: bytearray = field(default_factory=bytearray)
+
+    def count(self, is_blank: bool = False) -> None:
+        """Count one more row of the file."""
+        self.blank.append(b"01"[is_blank])
+
+    @property
+    def last(self) -> str:
+        """The row that was counted last."""
+        return f"{self.word} {len(self.blank)}"
+
+    @property
+    def next(self) -> str:
+        """The row after that."""
+        rows = len(self.blank)
+        return "the header" if rows < self.header else f"{self.word} {rows + 1}"
+
+    def name(self, index: int) -> str:
+        """Return what to call a row of the table, by its number from 0."""
+        place = index + self.header
+        if b"1" in self.blank:
+            filled = np.flatnonzero(np.frombuffer(bytes(self.blank), np.uint8) == ord("0"))
+            place = int(filled[place])
+        return f"{self.word} {place + 1}"
+
+
+@dataclass(frozen=True)
+class TableReader:
+    """A table that can be read once, piece by piece.
+
+    Args:
+        pieces: its rows, some at a time.
+        schema: of Arrow, where the source states types.
+        rows: what they are called. Known once the table was read.
+        notes: on how the source is read, for its owner.
+    """
+
+    pieces: Iterator[Piece]
+    schema: pa.Schema | None = None
+    rows: RowNumbers = field(default_factory=RowNumbers)
+    notes: Sequence[str] = ()
+
+
+def collect_table(reader: TableReader, folder: Path | None = None) -> pd.DataFrame:
+    """Return a whole table. In a folder, texts behind its first piece are on the disk.
+
+    Args:
+        reader: of the table.
+        folder: private to its owner, where a file without a name is made. None: in memory.
+
+    Raises:
+        InputError: the file cannot be written, or whatever reading raises.
+    """
+    schema, total = reader.schema, 0
+    chunks: dict[str, list[Any]] = {} if schema is None else {name: [] for name in schema.names}
+    with ExitStack() as stack:
+        file: IO[bytes] | None = None
+        for rows, columns in reader.pieces:
+            for name in columns:  # a key of JSONL may come late
+                chunks.setdefault(name, [pa.nulls(total)])
+            if folder is not None and total and file is None:
+                with writing(folder):
+                    file = stack.enter_context(TemporaryFile(dir=folder))
+            for name, parts in chunks.items():
+                cells = _as_arrow(columns[name]) if name in columns else pa.nulls(rows)
+                is_text = isinstance(cells, pa.Array) and pa.types.is_large_string(cells.type)
+                if file is not None and folder is not None and is_text:
+                    with writing(folder):
+                        cells = _write_chunk(cells, file)  # where in the file it begins
+                parts.append(cells)
+            total += rows
+        pages = None
+        if file is not None and folder is not None:
+            with writing(folder):
+                file.flush()
+            pages = map_file(file) if file.tell() else None
+    known = {name: _whole_column(parts, pages) for name, parts in chunks.items()}
+    plain = {name: cells for name, cells in known.items() if not isinstance(cells, list)}
+    table = pa.table(plain, metadata=None if schema is None else schema.metadata)
+    # whole numbers stay such next to a gap, in an object column
+    frame = table.unify_dictionaries().to_pandas(integer_object_nulls=True)
+    if schema is not None:  # all its columns are plain, and one of them may have become the index
+        return frame
+    for name, cells in known.items():
+        if isinstance(cells, list):  # of several kinds, as pandas takes them
+            frame[name] = exact(pd.Series(cells), cells)
+    return frame[list(known)] if known else pd.DataFrame(index=range(total))
+
+
+def _as_arrow(cells: Any) -> Any:
+    """Return cells as an array of Arrow's where all of them are of one plain kind."""
+    if isinstance(cells, pa.Array):
+        return cells.cast(pa.large_string()) if pa.types.is_string(cells.type) else cells
+    kinds = set(map(type, cells)) - {type(None)}
+    if not kinds:
+        return pa.nulls(len(cells))
+    try:
+        return pa.array(cells, _KINDS[kinds.pop()]) if len(kinds) == 1 else list(cells)
+    except (KeyError, OverflowError, UnicodeError, pa.ArrowException):
+        return list(cells)  # objects, or a whole number of more than 64 bits
+
+
+def _write_chunk(cells: pa.Array, file: IO[bytes]) -> int:
+    """Write an array as a stream of its own, so that columns may come late, and return where."""
+    start = file.tell()
+    batch = pa.record_batch([cells], ["cells"])
+    with pa.ipc.new_stream(file, batch.schema) as stream:
+        stream.write_batch(batch)
+    return start
+
+
+def _whole_column(parts: list[Any], pages: pa.Buffer | None) -> pa.ChunkedArray | list[Any]:
+    """Return a column's pieces as one array, or as a list where they are of several kinds."""
+    arrays = [
+        pa.ipc.open_stream(pages.slice(part)).read_next_batch().column(0)
+        if isinstance(part, int) and pages is not None
+        else part
+        for part in parts
+    ]
+    types = {part.type for part in arrays if isinstance(part, pa.Array)} - {pa.null()}
+    if len(types) > 1 or any(isinstance(part, list) for part in arrays):
+        return list(
+            chain.from_iterable(p if isinstance(p, list) else p.to_pylist() for p in arrays)
+        )
+    kind = types.pop() if types else pa.null()
+    return pa.chunked_array([p if p.type == kind else p.cast(kind) for p in arrays], kind)
+
+
+def map_file(file: IO[bytes]) -> pa.Buffer:
+    """Return a file's bytes, mapped: pages are read when they are looked at."""
+    pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    _MAPS.add(pages)
+    return pa.py_buffer(pages)
+
+
+def release_memory_maps() -> None:
+    """Give back the memory of mapped pages. The system reads them again if need be."""
+    for pages in _MAPS:
+        pages.madvise(mmap.MADV_DONTNEED)
 
 
 def blocks(column: pd.Series) -> Iterator[pd.Series]:
-    """Yield a column in pieces, and let go of what lies on the disk after each."""
-    for start in range(0, len(column), AT_ONCE):
-        yield column.iloc[start : start + AT_ONCE]
-        let_go()
+    """Yield a column in pieces, and release what lies on the disk after each."""
+    for start in range(0, len(column), ROWS_AT_ONCE):
+        yield column.iloc[start : start + ROWS_AT_ONCE]
+        release_memory_maps()
 
 
-def some_at_once(cells: Iterable[Cell], length: int = AT_ONCE) -> Iterator[list[Cell]]:
-    """Yield all cells, in lists of a fixed length but for the last."""
+def some_at_once(cells: Iterable[Cell], length: int | None = None) -> Iterator[list[Cell]]:
+    """Yield all cells in lists of `length`, the last of which may be shorter."""
     source = iter(cells)
-    while some := list(islice(source, length)):
+    while some := list(islice(source, length or ROWS_AT_ONCE)):
         yield some
 
 
@@ -84,44 +244,43 @@ class Texts(LazySequence[str]):
 
     Args:
         column: of a table, in memory or on the disk.
-        rows: rising numbers of those that are meant, from 0; None: all.
-        mended: what each of them is to be changed to; None: they stay as they are.
+        rows: rising numbers of those that are meant, from 0. None: all.
+        mend: what each of them is changed by when it is looked at. None: they stay as they are.
     """
 
     def __init__(
         self,
         column: pd.Series,
         rows: np.ndarray | None = None,
-        mended: Callable[[str], str] | None = None,
+        mend: Callable[[str], str] | None = None,
     ) -> None:
-        self._column, self._mended = column, mended
-        self._rows = range(len(column)) if rows is None else rows
+        self._column, self._mend = column, mend
+        self.rows = np.arange(len(column)) if rows is None else rows
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self.rows)
 
     def __iter__(self) -> Iterator[str]:
         return chain.from_iterable(cells for _, cells in self._blocks())
 
     def cell(self, index: int) -> str:
         """Return one text."""
-        found: str = self._column.iat[int(self._rows[index])]
-        return found if self._mended is None else self._mended(found)
+        found: str = self._column.iat[int(self.rows[index])]
+        return found if self._mend is None else self._mend(found)
 
-    @property
-    def rows(self) -> np.ndarray:
-        """Their rows in the table, from 0."""
-        return np.asarray(self._rows)
-
-    def some(self, places: np.ndarray) -> Texts:
+    def at(self, places: np.ndarray) -> Texts:
         """Return those of them in rising places, from 0."""
-        return Texts(self._column, self.rows[places], self._mended)
+        return Texts(self._column, self.rows[places], self._mend)
+
+    def mended(self, change: Callable[[str], str]) -> Texts:
+        """Return the same texts, changed when they are looked at."""
+        return Texts(self._column, self.rows, change)
 
     def rows_where(self, holds: Callable[[str], bool]) -> list[int]:
         """Return the table's rows, from 0, of texts of which something holds.
 
         Args:
-            holds: true of what contains a text of which it is true; so a block is asked first.
+            holds: true of what contains a text of which it is true. So a block is asked first.
         """
         return [
             row
@@ -131,25 +290,20 @@ class Texts(LazySequence[str]):
             if holds(cell)
         ]
 
-    def mended(self, change: Callable[[str], str]) -> Texts:
-        """Return the same texts, changed when they are looked at."""
-        rows = None if isinstance(self._rows, range) else self._rows
-        return Texts(self._column, rows, change)
-
     def repeats(self) -> int:
         """Return how many texts occurred before: by 64 bits of each, so one in 10⁷ tables errs."""
         found = np.fromiter(map(hash, self), np.int64, len(self))
         found.sort()
         return int((found[1:] == found[:-1]).sum())
 
-    def _blocks(self) -> Iterator[tuple[Sequence[int], list[str]]]:
-        for start in range(0, len(self), AT_ONCE):
-            rows: Any = self._rows[start : start + AT_ONCE]
-            first = rows[0]
-            cells = self._column.iloc[first : rows[-1] + 1].tolist()
-            cells = cells if len(cells) == len(rows) else [cells[row - first] for row in rows]
-            yield rows, cells if self._mended is None else list(map(self._mended, cells))
-            let_go()
+    def _blocks(self) -> Iterator[tuple[list[int], list[str]]]:
+        for start in range(0, len(self), ROWS_AT_ONCE):
+            rows = self.rows[start : start + ROWS_AT_ONCE].tolist()
+            # a slice is many times faster than to pick single cells
+            cells = self._column.iloc[rows[0] : rows[-1] + 1].tolist()
+            cells = cells if len(cells) == len(rows) else [cells[row - rows[0]] for row in rows]
+            yield rows, cells if self._mend is None else list(map(self._mend, cells))
+            release_memory_maps()
 
 
 class Labels(LazySequence[Combination]):
@@ -166,23 +320,13 @@ class Labels(LazySequence[Combination]):
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def __iter__(self) -> Iterator[Combination]:
-        for start in range(0, len(self), AT_ONCE):
-            for number in self.numbers[start : start + AT_ONCE].tolist():
-                yield self.known[number]
-
     def cell(self, index: int) -> Combination:
         """Return one record's combination."""
         return self.known[self.numbers[index]]
 
 
 class Picked(LazySequence[list[int]]):
-    """Some rows of many.
-
-    Args:
-        rows: all of them.
-        places: those that are meant.
-    """
+    """Some rows of many: those at `places`."""
 
     def __init__(self, rows: Sequence[list[int]], places: Sequence[int]) -> None:
         self._rows, self._places = rows, places
@@ -193,183 +337,6 @@ class Picked(LazySequence[list[int]]):
     def cell(self, index: int) -> list[int]:
         """Return one row."""
         return self._rows[self._places[index]]
-
-
-@dataclass
-class RowNumbers:
-    """What a table's rows are called in messages: as a spreadsheet or an editor counts them.
-
-    Args:
-        word: for a row.
-        header: rows before the first one.
-        blank: of each row of the file, header included, whether it holds nothing.
-
-    >>> RowNumbers("row", header=1).name(0)
-    'row 2'
-    >>> RowNumbers("line", blank=bytearray(b"0110")).name(1)
-    'line 4'
-    """
-
-    word: str = "row"
-    header: int = 0
-    blank: bytearray = field(default_factory=bytearray)
-
-    def begin(self) -> None:
-        """Count from the first row of the file."""
-        self.blank.clear()
-
-    def count(self, is_blank: bool = False) -> None:
-        """Go on by a row of the file."""
-        self.blank.append(b"01"[is_blank])
-
-    @property
-    def last(self) -> str:
-        """The row that was counted last."""
-        return f"{self.word} {len(self.blank)}"
-
-    @property
-    def next(self) -> str:
-        """The row after that."""
-        return "the header" if len(self.blank) < self.header else self._numbered(len(self.blank))
-
-    def name(self, index: int) -> str:
-        """Return what to call a row of the table.
-
-        Args:
-            index: from 0.
-        """
-        if b"1" not in self.blank:
-            return self._numbered(index + self.header)
-        filled = np.flatnonzero(np.frombuffer(bytes(self.blank), np.uint8) == ord("0"))
-        return self._numbered(int(filled[index + self.header]))
-
-    def _numbered(self, place: int) -> str:
-        return f"{self.word} {place + 1}"
-
-    def to_plain(self) -> list[Any]:
-        """Return plain values, of which another one like this can be made."""
-        return [self.word, self.header, self.blank.decode() if b"1" in self.blank else ""]
-
-
-@dataclass(frozen=True)
-class Reading:
-    """The ways to read a table.
-
-    Args:
-        whole: all of it.
-        pieces: some rows after the others, each piece with dtypes of its own.
-        column: one column by its place and its name, as `whole` has it.
-        declared: dtypes of whole numbers and booleans, where the source states types: pandas makes
-            others of them where cells are missing.
-        rows: what they are called; known once the table was read.
-        notes: on how the source is read, for its owner.
-    """
-
-    whole: Callable[[], pd.DataFrame]
-    pieces: Callable[[], Iterator[pd.DataFrame]]
-    column: Callable[[int, str], pd.Series]
-    declared: Mapping[str, str] = field(default_factory=dict)
-    rows: RowNumbers = field(default_factory=RowNumbers)
-    notes: Sequence[str] = ()
-
-
-def let_go() -> None:
-    """Give back the memory of pages that were looked at; the system reads them again if need be."""
-    for pages in _OPEN:
-        pages.madvise(mmap.MADV_DONTNEED)
-
-
-def mapped(reading: Reading, folder: Path) -> pd.DataFrame:
-    """Return what `reading.whole` returns, its texts on the disk unless there are few.
-
-    A column whose dtype is not plain, or not that of its first rows throughout, is in memory.
-
-    Args:
-        reading: of the table.
-        folder: private to its owner, where the file is made.
-
-    Raises:
-        InputError: the file cannot be written, or whatever reading raises.
-    """
-    pieces = reading.pieces()
-    first, second = next(pieces, None), next(pieces, None)
-    if first is None or not _can_be_mapped(first):
-        return reading.whole()
-    if second is None:
-        return first
-    with writing(folder):
-        file = TemporaryFile(dir=folder)
-    with file:
-        names, plain = _written(chain([first, second], pieces), file, folder)
-        table = _looked_at(file)
-    columns = {name: _series(table[name]) for name in plain}
-    for place, name in enumerate(names):
-        if name not in columns:
-            columns[name] = reading.column(place, name)
-    return pd.DataFrame({name: columns[name] for name in names})
-
-
-def _can_be_mapped(first: pd.DataFrame) -> bool:
-    """Return whether columns can be told by their names, and rows by their numbers."""
-    named = all(isinstance(name, str) for name in first.columns) and first.columns.is_unique
-    return named and isinstance(first.index, pd.RangeIndex)
-
-
-def _written(
-    pieces: Iterator[pd.DataFrame], file: IO[bytes], folder: Path
-) -> tuple[list[str], list[str]]:
-    """Write all pieces; return the names of all columns, and of those that are plain throughout."""
-    first = next(pieces)
-    kinds = {str(name): str(dtype) for name, dtype in first.dtypes.items()}
-    kinds = {name: dtype for name, dtype in kinds.items() if dtype in _PLAIN}
-    schema = pa.schema([(name, _PLAIN[dtype]) for name, dtype in kinds.items()])
-    names, plain = dict.fromkeys(first.columns), dict(kinds)
-    writer = pa.ipc.new_stream(file, schema)
-    for piece in chain([first], pieces):
-        names |= dict.fromkeys(piece.columns)
-        plain = {n: d for n, d in plain.items() if n in piece and str(piece[n].dtype) == d}
-        with writing(folder):
-            for batch in _rows(piece, schema, plain).to_batches():
-                writer.write_batch(batch)
-    with writing(folder):
-        writer.close()
-        file.flush()
-    return list(names), list(plain)
-
-
-def _rows(piece: pd.DataFrame, schema: pa.Schema, plain: dict[str, str]) -> pa.Table:
-    """Return a piece's rows; of columns that are not plain, nothing."""
-    cells = [
-        pa.array(piece[field.name], field.type, from_pandas=True)
-        if field.name in plain
-        else pa.nulls(len(piece), field.type)
-        for field in schema
-    ]
-    return pa.table(cells, schema)
-
-
-def _looked_at(file: IO[bytes]) -> pa.Table:
-    pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    _OPEN.add(pages)
-    return pa.ipc.open_stream(pa.py_buffer(pages)).read_all()
-
-
-def _series(column: pa.ChunkedArray) -> pd.Series:
-    """Return a column; texts stay where they are."""
-    if not pa.types.is_large_string(column.type):
-        return pd.Series(column.to_numpy(), dtype=_numpy(column.type))
-    dtype: Any = pd.StringDtype("pyarrow", na_value=np.nan)
-    return pd.Series(dtype.__from_arrow__(column), dtype=dtype)
-
-
-def _numpy(kind: pa.DataType) -> np.dtype[Any]:
-    return np.dtype(kind.to_pandas_dtype())
-
-
-FIRST = 1000  # cells that tell of most columns that they hold texts
-_LARGEST = 2**53  # below it whole numbers are the same as floats
-_TRUTH = {"True": True, "False": False}
-_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")
 
 
 def plain_cell(cell: Any) -> Any:
@@ -397,23 +364,18 @@ def shown(cell: Any) -> str:
     return str(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
-def exact(frame: pd.DataFrame, cells: Callable[[str], Sequence[Any]]) -> pd.DataFrame:
-    """Return a table whose large whole numbers are what they were, also beside a gap or a fraction.
+def exact(column: pd.Series, cells: Sequence[Any]) -> pd.Series:
+    """Return a column whose large whole numbers are what they were, also next to a gap.
 
     pandas makes floats of all of a column's numbers there, which are exact up to 2⁵³ alone.
 
-    Args:
-        frame: made of cells.
-        cells: returns those of a column, by its name, as they were.
-
     >>> ids = [2**60 + 1, None]
-    >>> exact(pd.DataFrame({"id": ids}), {"id": ids}.get)["id"].tolist() == ids
+    >>> exact(pd.Series(ids), ids).tolist() == ids
     True
     """
-    for name in frame.columns[frame.dtypes == "float64"]:
-        if (frame[name].abs() >= _LARGEST).any():
-            frame[name] = pd.Series(cells(name), frame.index, dtype=object)
-    return frame
+    if column.dtype == "float64" and (column.abs() >= _LARGEST).any():
+        return pd.Series(cells, column.index, dtype=object)
+    return column
 
 
 def typed(column: pd.Series) -> pd.Series:
@@ -424,46 +386,53 @@ def typed(column: pd.Series) -> pd.Series:
     >>> [str(typed(pd.Series(c, dtype="str")).dtype) for c in (["7", "12"], ["7", None], ["007"])]
     ['int64', 'float64', 'str']
     """
-    if not all(map(_is_canonical, column.iloc[:FIRST].dropna())):
+    parts, has_value = [], False
+    for block in blocks(column):
+        numbers, texts = pd.factorize(block)
+        values = [value for value in map(_canonical, texts) if value is not None]
+        if len(values) < len(texts):
+            return column
+        has_gap, kinds = bool((numbers < 0).any()), set(map(type, values))
+        if bool in kinds and len(kinds) > 1:
+            return column
+        if kinds == {int} and not has_gap and all(abs(value) < 2**63 for value in values):
+            known = np.array(values, np.int64)
+        elif bool in kinds:  # with a gap they are objects
+            known = np.array([*values, np.nan], object) if has_gap else np.array(values)
+        elif all(type(value) is float or abs(value) <= _LARGEST for value in values):
+            known = np.array([*values, np.nan], np.float64)
+        else:
+            return column
+        has_value = has_value or bool(values)
+        parts.append(pd.Series(known[numbers], block.index))
+    large = [p for p in parts if p.dtype == "int64" and (p.abs() > _LARGEST).any()]
+    truths = [p for p in parts if p.dtype in ("bool", "object")]
+    are_floats = any(p.dtype == "float64" and p.notna().any() for p in parts)
+    if not has_value or (truths and (are_floats or any(p.dtype == "int64" for p in parts))):
         return column
-    numbers, values = pd.factorize(column)
-    if not len(values) or not all(map(_is_canonical, values)):
+    if large and any(p.dtype == "float64" for p in parts):  # a gap or a fraction elsewhere
         return column
-    has_gaps = bool((numbers < 0).any())
-    found = _of_one_kind([_value(text) for text in values], has_gaps)
-    if found is None:
-        return column
-    known = pd.Series([*found, np.nan] if has_gaps else found)  # booleans and a gap are objects
-    return known.iloc[numbers].set_axis(column.index).rename(column.name)
+    return pd.concat(parts, ignore_index=False).rename(column.name)
 
 
-def _is_canonical(text: str) -> bool:
-    return text in _TRUTH or (_NUMBER.fullmatch(text) is not None and shown(_value(text)) == text)
-
-
-def _value(text: str) -> int | float | bool:
+def _canonical(text: str) -> int | float | bool | None:
+    """Return what a text is written as in the one way that `shown` writes. None: it is not."""
     if text in _TRUTH:
         return _TRUTH[text]
+    value = parse_number(text) if _NUMBER.fullmatch(text) else None
+    return value if value is not None and shown(value) == text else None
+
+
+def parse_number(text: str) -> int | float:
+    """Return a number: a whole one in all its digits, which may be more than a float has."""
     try:
         return int(text)
     except ValueError:
         return float(text)
 
 
-def _of_one_kind(values: Sequence[Any], has_gaps: bool) -> Sequence[Any] | None:
-    """Return values that one column can hold exactly; None: it cannot."""
-    kinds = set(map(type, values))
-    if bool in kinds:
-        return values if kinds == {bool} else None
-    if kinds == {int} and not has_gaps:
-        return values if all(abs(value) < 2**63 for value in values) else None
-    if all(type(value) is float or abs(value) <= _LARGEST for value in values):
-        return [float(value) for value in values]
-    return None
-
-
 def numbers_of(values: Sequence[Any]) -> list[Any] | None:
-    """Return texts as numbers or booleans, where all of them are such; None: they are not.
+    """Return texts as numbers or booleans, where all of them are such. None: they are not.
 
     For a set of texts that is public: what becomes of one depends on the others.
 
@@ -477,5 +446,5 @@ def numbers_of(values: Sequence[Any]) -> list[Any] | None:
         return [text.lower() == "true" for text in texts]
     if not all(map(_NUMBER.fullmatch, texts)):
         return None
-    found = [_value(text) for text in texts]
+    found = [parse_number(text) for text in texts]
     return found if all(map(math.isfinite, found)) else None

@@ -1,7 +1,8 @@
-"""Which columns of a private table hold texts and labels, and the texts in them.
+"""Which columns of a private table hold texts and labels, and the rows that have all of them.
 
 Several may be joined into one text, as `{title}: {body}` says, where no column has that very name.
-Messages name columns and row numbers and never hold a cell. Knows nothing of files or models.
+Messages name columns and row numbers and never hold a cell. Knows neither what is declared nor
+what is released.
 """
 
 from __future__ import annotations
@@ -22,24 +23,9 @@ import pandas as pd
 
 from twinset.errors import InputError
 from twinset.files.limits import check_names
-from twinset.table.arrow_columns import (
-    AT_ONCE,
-    ROWS_AT_ONCE,
-    Reading,
-    Texts,
-    blocks,
-    let_go,
-    mapped,
-    shown,
-)
-from twinset.table.labels import LabelCodes, LabelColumn, label_codes
-from twinset.table.read import (
-    is_named_by_rows,
-    is_of_text,
-    row_name,
-    row_numbers,
-    states_types,
-)
+from twinset.table.arrow_columns import Piece, TableReader, Texts, blocks, collect_table, shown
+from twinset.table.labels import LabelCodes, label_codes
+from twinset.table.read import is_named_by_rows, row_name
 from twinset.table.schema import CONTROL
 
 _GUESS_LABELS = 50
@@ -56,6 +42,9 @@ _BLANK = "".join(c for c in map(chr, range(0x3001)) if c.isspace() or CONTROL.ma
 JOINED = "text"  # what the twin calls joined columns
 _WRITABLE = (str, Number, Decimal, np.bool_, datetime.date, datetime.time, datetime.timedelta)
 _ESCAPES = {"\\n": "\n", "\\t": "\t"}  # as a shell leaves them
+LOST = "\ufffd"  # the character that stands for one
+_LOST = f"{LOST} for characters that were lost"
+_HARMLESS = bytes(byte for byte in range(256) if not CONTROL.search(chr(byte)))
 
 
 def check_table(frame: pd.DataFrame, source: str) -> None:
@@ -70,44 +59,41 @@ def check_table(frame: pd.DataFrame, source: str) -> None:
 
 
 def show(names: Sequence[str], frame: pd.DataFrame) -> str:
-    """Quote column names where cells tell that they are names; number others, and long ones."""
-    has_header = _has_header(frame)
-    shown = [
+    """Quote column names where cells tell that they are names. Number others, and long ones."""
+    verdicts = {verdict for verdict in _header_verdicts(frame).values() if verdict is not None}
+    has_header = verdicts == {True}
+    quoted = [
         repr(name)
         if has_header and len(name) <= 40 and name.isprintable()
         else f"number {frame.columns.get_loc(name) + 1}"
         for name in names[:30]
     ]
     plural = "columns" if len(names) > 1 else "column"
-    missing = " (is the header row missing?)" if has_header is False else ""
-    return f"{plural} {', '.join(shown)}" + (", …" if len(names) > 30 else "") + missing
-
-
-def _has_header(frame: pd.DataFrame) -> bool | None:
-    """Return whether the names of columns are no row of cells; None: the cells do not tell."""
-    verdicts = set(_header_verdicts(frame).values())
-    return None if verdicts <= {None} else False not in verdicts
+    missing = " (is the header row missing?)" if False in verdicts else ""
+    return f"{plural} {', '.join(quoted)}" + (", …" if len(names) > 30 else "") + missing
 
 
 def _header_verdicts(frame: pd.DataFrame) -> dict[str, bool | None]:
-    return {name: _is_header(name, frame[name]) for name in frame.columns}
-
-
-def _is_header(name: str, column: pd.Series) -> bool | None:
-    """Return whether a name is unlike the first cells below it; None: they do not tell.
+    """Return for each column whether its name is unlike its first cells. None: they do not tell.
 
     A record's text in the header's place is a sentence, or as long as most texts are.
     """
-    cells = column.iloc[:_FIRST].tolist()
-    is_number = pd.api.types.is_numeric_dtype(column.dtype) and _is_number(name)
-    if is_number or name in map(str, cells):
-        return False
-    words = [_words(cell) for cell in cells if isinstance(cell, str)]
-    if sum(words) < _GUESS_WORDS * max(1, len(words)):
-        return True if name.strip().casefold() in _LABEL_NAMES else None
-    if _words(name) >= _GUESS_WORDS or _SENTENCE.search(name):
-        return False
-    return True if sum(n <= _words(name) for n in words) <= len(words) / 100 else None
+    verdicts: dict[str, bool | None] = {}
+    for name in frame.columns:
+        cells = frame[name].iloc[:_FIRST].tolist()
+        is_number = pd.api.types.is_numeric_dtype(frame[name].dtype) and _is_number(name)
+        lengths = [_count_words(cell) for cell in cells if isinstance(cell, str)]
+        own = _count_words(name)
+        if is_number or name in map(str, cells):
+            verdicts[name] = False
+        elif sum(lengths) < _GUESS_WORDS * max(1, len(lengths)):
+            verdicts[name] = True if name.strip().casefold() in _LABEL_NAMES else None
+        elif own >= _GUESS_WORDS or _SENTENCE.search(name):
+            verdicts[name] = False
+        else:
+            is_short = sum(n <= own for n in lengths) <= len(lengths) / 100
+            verdicts[name] = True if is_short else None
+    return verdicts
 
 
 def _is_number(text: str) -> bool:
@@ -118,13 +104,18 @@ def _is_number(text: str) -> bool:
     return True
 
 
+def _count_words(text: str) -> int:
+    """Return about how many words a text has. Chinese and its like have no spaces between them."""
+    return len(text.split()) + (0 if text.isascii() else len(_WIDE.findall(text)) // 2)
+
+
 def is_partial(name: str, frame: pd.DataFrame) -> bool:
     """Return whether a name is a JSONL key that some rows lack: it is data, as their cells are."""
     return is_named_by_rows(frame) and bool(frame[name].isna().any())
 
 
 def show_unchosen(names: Sequence[str], frame: pd.DataFrame) -> str:
-    """Quote names that nobody gave, but only count keys that some rows lack."""
+    """Quote names that the owner did not give, but only count keys that some rows lack."""
     partial = [name for name in names if is_partial(name, frame)]
     shared = [name for name in names if name not in partial]
     keys = f"{len(partial)} {'keys' if len(partial) > 1 else 'key'} that not every row has"
@@ -137,6 +128,9 @@ def choose_columns(
     """Return the text column and the label columns: as given, or guessed and noted.
 
     A JSONL key that some rows lack is never guessed: its name would leave the house with the twin.
+
+    Raises:
+        InputError: there is no such column, or nothing or several to guess.
     """
     check_named(frame, ([] if text is None else [text]) + attributes, source)
     if len(set(attributes)) < len(attributes):
@@ -146,14 +140,15 @@ def choose_columns(
     if text is None:
         rest = [name for name in frame.columns if name not in attributes]
         text = _guess(frame, rest, _looks_like_text, "a column of texts", "`text`", source)
-        _check_header(frame, text, "`text`", source)
         notes.append(f"reading texts from {show([text], frame)} (guessed; `text` to change)")
     if not attributes:
         rest = [name for name in frame.columns if name != text]
-        named = _named_like_labels(frame, rest)
+        # called as labels are: a single one whatever its cells are, of several those of few values
+        named = [name for name in rest if name.strip().casefold() in _LABEL_NAMES]
+        if len(named) > 1:
+            named = [name for name in named if _looks_like_label(frame[name])]
         fits = (lambda _: True) if named else _looks_like_label
         label = _guess(frame, named or rest, fits, "a column of labels", "`attributes`", source)
-        _check_header(frame, label, "`attributes`", source)
         attributes = [label]
         notes.append(
             f"reading labels from {show([label], frame)} (guessed; `attributes` to change)"
@@ -165,30 +160,12 @@ def check_named(frame: pd.DataFrame, names: Sequence[str], source: str) -> None:
     """Refuse names that no column has."""
     for name in names:
         if name not in frame.columns:
-            raise InputError(_no_column(frame, name, source))
-
-
-def _check_header(frame: pd.DataFrame, name: str, option: str, source: str) -> None:
-    """Refuse to guess where row 1 seems to be the header: the twin would carry it as its own."""
-    verdicts = _header_verdicts(frame)
-    like_cells = [other for other, verdict in verdicts.items() if verdict is False]
-    if not like_cells and verdicts[name] is None:
-        column = blocks(frame[name])
-        like_cells = [name] * any(name in set(map(str, cells.tolist())) for cells in column)
-    if like_cells:
-        place = frame.columns.get_loc(like_cells[0]) + 1
-        raise InputError(
-            f"{source}: the name of column number {place} is like one of its values: is the header "
-            f"row missing? Add one, or choose with {option}, which makes a column's name public"
-        )
-
-
-def _no_column(frame: pd.DataFrame, name: str, source: str) -> str:
-    folded = {column.casefold(): column for column in frame.columns if len(column) <= 100}
-    matches = [folded[match] for match in get_close_matches(name.casefold(), folded, n=2)]
-    close = [match for match in matches if not is_partial(match, frame)]
-    hint = f", did you mean {show(close, frame)}? It" if close else "; it"
-    return f"{source}: no column {name!r}{hint} has {show_unchosen(list(frame.columns), frame)}"
+            folded = {column.casefold(): column for column in frame.columns if len(column) <= 100}
+            matches = [folded[match] for match in get_close_matches(name.casefold(), folded, n=2)]
+            close = [match for match in matches if not is_partial(match, frame)]
+            hint = f", did you mean {show(close, frame)}? It" if close else "; it"
+            has = show_unchosen(list(frame.columns), frame)
+            raise InputError(f"{source}: no column {name!r}{hint} has {has}")
 
 
 def _guess(
@@ -199,30 +176,46 @@ def _guess(
     option: str,
     source: str,
 ) -> str:
+    """Return the one column that fits. Refuse to guess where there is doubt."""
     found = [name for name in names if fits(frame[name])]
     if len(found) == 1 and is_partial(found[0], frame):
         raise InputError(
             f"{source}: {show(found, frame)} may be {what}, but not every row has this key; "
             f"choose it with {option}, which makes its name public"
         )
-    if len(found) == 1:
-        return found[0]
-    if found:
+    if len(found) > 1:
         join = ", or join some: {title}: {body}" if option == "`text`" else ""
         raise InputError(
             f"{source}: {show(found, frame)} may each be {what}; choose with {option}{join}"
         )
-    choice = show_unchosen(names, frame) if names else "no other column"
-    raise InputError(f"{source}: nothing looks like {what}; choose with {option}. It has {choice}")
+    if not found:
+        choice = show_unchosen(names, frame) if names else "no other column"
+        raise InputError(
+            f"{source}: nothing looks like {what}; choose with {option}. It has {choice}"
+        )
+    # where row 1 seems to be the header, the twin would carry a record's cells as its own names
+    verdicts = _header_verdicts(frame)
+    like_cells = [other for other, verdict in verdicts.items() if verdict is False]
+    if not like_cells and verdicts[found[0]] is None:
+        column = blocks(frame[found[0]])
+        like_cells = found * any(found[0] in set(map(str, cells.tolist())) for cells in column)
+    if like_cells:
+        place = frame.columns.get_loc(like_cells[0]) + 1
+        raise InputError(
+            f"{source}: the name of column number {place} is like one of its values: is the header "
+            f"row missing? Add one, or choose with {option}, which makes a column's name public"
+        )
+    return found[0]
 
 
 def _looks_like_text(column: pd.Series) -> bool:
-    """Say whether most cells are strings, mostly distinct, of several words."""
-    words, places = 0, []
-    for start, cells in enumerate(blocks(column)):
-        texts = {i: cell for i, cell in enumerate(cells.tolist()) if isinstance(cell, str)}
-        words += sum(map(_words, texts.values()))
-        places.append(np.fromiter(texts, np.int64, len(texts)) + start * AT_ONCE)
+    """Return whether most cells are strings, mostly distinct, of several words."""
+    words, places, start = 0, [], 0
+    for cells in blocks(column):
+        texts = {i: cell for i, cell in enumerate(cells.tolist(), start) if isinstance(cell, str)}
+        words += sum(map(_count_words, texts.values()))
+        places.append(np.fromiter(texts, np.int64, len(texts)))
+        start += len(cells)
     rows = np.concatenate(places)
     return (
         len(rows) > len(column) / 2
@@ -231,25 +224,12 @@ def _looks_like_text(column: pd.Series) -> bool:
     )
 
 
-def _words(text: str) -> int:
-    """Return about how many words a text has; Chinese and its like have no spaces between them."""
-    return len(text.split()) + (0 if text.isascii() else len(_WIDE.findall(text)) // 2)
-
-
-def _named_like_labels(frame: pd.DataFrame, names: list[str]) -> list[str]:
-    """Return the columns that are called as labels are; of several those with few values."""
-    found = [name for name in names if name.strip().casefold() in _LABEL_NAMES]
-    if len(found) == 1:  # whatever its cells are
-        return found
-    return [name for name in found if _looks_like_label(frame[name])]
-
-
 def _looks_like_label(column: pd.Series) -> bool:
-    """Say whether there are 2 to 50 plain values, no dates, in twice as many rows.
+    """Return whether there are 2 to 50 plain values, no dates, in twice as many rows.
 
-    However few rows have one of them: that a column is guessed must not hang on a single record.
+    However few rows have one of them: that a column is guessed must not depend on one record.
     """
-    few = column.iloc[:AT_ONCE]  # of most columns of texts these tell
+    few = next(blocks(column))  # of most columns of texts these tell
     if column.dtype.kind in "Mm" or few.map(lambda cell: isinstance(cell, datetime.date)).any():
         return False
     try:
@@ -258,7 +238,7 @@ def _looks_like_label(column: pd.Series) -> bool:
         found = label_codes(column, "")
     except InputError:
         return False
-    counts = np.bincount(found.numbers[found.has_value], minlength=len(found.values))
+    counts = np.bincount(found.numbers[found.numbers >= 0], minlength=len(found.values))
     return bool(2 <= len(counts) <= min(_GUESS_LABELS, max(2, counts.sum() / 2)))
 
 
@@ -268,23 +248,23 @@ def has_text(column: pd.Series, place: str) -> np.ndarray:
     Raises:
         InputError: no cell is a text.
     """
-    found, any_text = np.zeros(len(column), bool), False
-    for start, cells in enumerate(blocks(column)):
-        some = cells.tolist()
-        rows = slice(start * AT_ONCE, start * AT_ONCE + len(some))
-        found[rows] = [isinstance(cell, str) and _is_filled(cell) for cell in some]
-        any_text = any_text or any(isinstance(cell, str) for cell in some)
+    found, any_text = [np.zeros(0, bool)], False
+    for cells in blocks(column):
+        filled = []
+        for cell in cells.tolist():
+            is_filled, any_text = isinstance(cell, str), any_text or isinstance(cell, str)
+            if is_filled:  # what is left without white space and control characters
+                rest = cell.lstrip(_BLANK)
+                is_filled = rest != "" and (
+                    not CONTROL.match(rest) or not CONTROL.sub("", rest).isspace()
+                )
+            filled.append(is_filled)
+        found.append(np.array(filled, bool))
     if not any_text:
         raise InputError(
             f"{place} holds no text (it is {column.dtype}); choose another with `text`"
         )
-    return found
-
-
-def _is_filled(text: str) -> bool:
-    """Return whether something is left of a text without white space and control characters."""
-    rest = text.lstrip(_BLANK)
-    return rest != "" and (not CONTROL.match(rest) or not CONTROL.sub("", rest).isspace())
+    return np.concatenate(found)
 
 
 def text_cells(column: pd.Series, place: str) -> list[str | None]:
@@ -304,7 +284,7 @@ def with_joined_text(
 
     Args:
         frame: the table.
-        text: a column, or a template of columns between braces; None: to be guessed later.
+        text: a column, or a template of columns between braces. None: to be guessed later.
         keep: joined columns that are needed for themselves.
         source: what to call the table in messages.
         folder: private to its owner: texts of a large table are kept on the disk there.
@@ -314,59 +294,36 @@ def with_joined_text(
     """
     if text is None or text in frame.columns or "{" not in text:
         return frame, text, []
-    parts = _template_parts(text)
-    used = list(dict.fromkeys(name for _, name in parts if name is not None))
-    check_named(frame, used, source)
-    name = JOINED if JOINED in used or JOINED not in frame.columns else f"joined_{JOINED}"
-    column = _joined(frame[used], parts, source, folder)
-    rest = frame.drop(columns=[n for n in used if n not in keep or n == name])
-    notes = [f"joining {show(used, frame)} into one, which the twin calls {name!r}"]
-    return rest.assign(**{name: column}), name, notes
-
-
-def _template_parts(template: str) -> list[tuple[str, str | None]]:
     for escape, character in _ESCAPES.items():
-        template = template.replace(escape, character)
+        text = text.replace(escape, character)
     try:
-        found = list(Formatter().parse(template))
+        parts = list(Formatter().parse(text))
     except ValueError:
-        found = []
-    if not any(name for _, name, _, _ in found) or any(n == "" or s or c for _, n, s, c in found):
+        parts = []
+    if not any(name for _, name, _, _ in parts) or any(n == "" or s or c for _, n, s, c in parts):
         raise InputError(
             "`text`: a template has columns between braces and nothing else there, as in "
             "{title}: {body}; or name one column"
         )
-    return [(literal, name) for literal, name, _, _ in found]
+    used = list(dict.fromkeys(name for _, name, _, _ in parts if name is not None))
+    check_named(frame, used, source)
 
+    def pieces() -> Iterator[Piece]:
+        for some in blocks(frame[used]):
+            cells = {name: _written_cells(some[name], source, frame) for name in used}
+            rows = []
+            for row in zip(*cells.values(), strict=True):
+                by_name = dict(zip(used, row, strict=True))
+                filled = "".join(f"{lead}{by_name[n] if n else ''}" for lead, n, _, _ in parts)
+                # an empty text where all its parts are blank: its literals say nothing
+                rows.append(filled.strip() if any(map(str.strip, row)) else "")
+            yield len(rows), {JOINED: rows}
 
-def _joined(
-    frame: pd.DataFrame, parts: list[tuple[str, str | None]], source: str, folder: Path | None
-) -> pd.Series:
-    """Return a row's text for each row; an empty one where all its parts are blank."""
-
-    def pieces() -> Iterator[pd.DataFrame]:
-        for start in range(0, len(frame), ROWS_AT_ONCE):
-            some = frame.iloc[start : start + ROWS_AT_ONCE]
-            cells = {name: _written_cells(some[name], source, frame) for name in some.columns}
-            rows = [
-                _filled(parts, dict(zip(cells, row, strict=True)))
-                for row in zip(*cells.values(), strict=True)
-            ]
-            yield pd.DataFrame({JOINED: pd.Series(rows, dtype="str")})
-            let_go()
-
-    def whole() -> pd.DataFrame:
-        return pd.concat(pieces(), ignore_index=True)
-
-    reading = Reading(whole, pieces, lambda _, name: whole()[name])
-    found = whole() if folder is None else mapped(reading, folder)
-    return found[JOINED].set_axis(frame.index)
-
-
-def _filled(parts: list[tuple[str, str | None]], cells: dict[str, str]) -> str:
-    if not any(map(str.strip, cells.values())):
-        return ""
-    return "".join(f"{literal}{cells[name] if name else ''}" for literal, name in parts).strip()
+    name = JOINED if JOINED in used or JOINED not in frame.columns else f"joined_{JOINED}"
+    column = collect_table(TableReader(pieces()), folder)[JOINED].set_axis(frame.index)
+    rest = frame.drop(columns=[n for n in used if n not in keep or n == name])
+    notes = [f"joining {show(used, frame)} into one, which the twin calls {name!r}"]
+    return rest.assign(**{name: column}), name, notes
 
 
 def _written_cells(column: pd.Series, source: str, frame: pd.DataFrame) -> list[str]:
@@ -406,13 +363,6 @@ class ChosenColumns:
         """What messages call each column."""
         return {name: f"{self.source}: {show([name], self.frame)}" for name in self.names}
 
-    def label_codes(self, as_written: bool) -> dict[str, LabelCodes]:
-        """Return the labels of each attribute, row by row; see `columns.label_codes`."""
-        return {
-            name: label_codes(self.frame[name], self.places[name], as_written)
-            for name in self.attributes
-        }
-
     def complete_rows(
         self, codes: Mapping[str, LabelCodes], most: int, notes: list[str]
     ) -> np.ndarray:
@@ -422,25 +372,22 @@ class ChosenColumns:
             InputError: no row has, or more than `most` rows have not.
         """
         filled = {self.text: has_text(self.frame[self.text], self.places[self.text])}
-        filled |= {name: found.has_value for name, found in codes.items()}
+        filled |= {name: found.numbers >= 0 for name, found in codes.items()}
         rows = np.flatnonzero(np.logical_and.reduce(list(filled.values())))
         total, empty = len(self.frame), len(self.frame) - len(rows)
         if empty > most:
-            raise InputError(self._first_gap(filled))
+            name = next(name for name, has_cell in filled.items() if not has_cell.all())
+            gaps = np.flatnonzero(~filled[name])
+            raise InputError(
+                f"{self.places[name]} is missing, blank or not text in {len(gaps)} of {total} "
+                f"rows, first in {row_name(self.frame, gaps[0])}; fill them in, or leave these "
+                "rows out with `drop_empty`"
+            )
         if empty:
             notes.append(f"leaving out {empty} of {total} rows: text or label missing or blank")
         if not len(rows):
             raise InputError(f"{self.source}: no row has both a text and its labels; fill them in")
         return rows
-
-    def _first_gap(self, filled: Mapping[str, np.ndarray]) -> str:
-        name = next(name for name, has_cell in filled.items() if not has_cell.all())
-        gaps = np.flatnonzero(~filled[name])
-        return (
-            f"{self.places[name]} is missing, blank or not text in {len(gaps)} of "
-            f"{len(self.frame)} rows, first in {row_name(self.frame, gaps[0])}; fill them in, or "
-            "leave these rows out with `drop_empty`"
-        )
 
     def owners(self, owner: str, rows: np.ndarray) -> np.ndarray:
         """Return (n,) the number of each row's owner.
@@ -469,17 +416,6 @@ class ChosenColumns:
             )
         return pd.factorize(cells)[0]
 
-    def label_column(
-        self, name: str, codes: LabelCodes, rows: np.ndarray, owners: np.ndarray | None
-    ) -> LabelColumn:
-        """Return an attribute as the rules for labels read it; see `LabelColumn`."""
-        frame = self.frame
-        is_typed = states_types(frame) or is_named_by_rows(frame)
-        source = is_typed, is_of_text(frame), row_numbers(frame)
-        return LabelColumn(
-            name, show([name], frame), self.places[name], codes, rows, owners, *source
-        )
-
     def left_out(self) -> list[str]:
         """Say which columns the twin will not have, and which names not every row has."""
         frame, notes = self.frame, []
@@ -489,95 +425,75 @@ class ChosenColumns:
                 f"leaving out {show_unchosen(dropped, frame)}: the twin will not have {them}"
             )
         if partial := [name for name in self.names if is_partial(name, frame)]:
-            shown = show(partial, frame)
-            notes.append(f"not every row has {shown}: to name it makes its name public")
+            notes.append(
+                f"not every row has {show(partial, frame)}: to name it makes its name public"
+            )
         return notes
 
+    def check_characters(
+        self, texts: Texts, labels: Mapping[str, LabelCodes], strict: bool, notes: list[str]
+    ) -> Texts:
+        """Return texts without control characters. Refuse them in labels, or all if `strict`.
 
-LOST = "\ufffd"  # the character that stands for one
-_LOST = f"{LOST} for characters that were lost"
-_HARMLESS = bytes(byte for byte in range(256) if not CONTROL.search(chr(byte)))
+        Characters that were lost before are noted, and refused if `strict`.
 
+        Raises:
+            InputError: the message names column and row, and holds no cell.
+        """
+        if not strict and (bad := len(texts.rows_where(has_control))):
+            notes.append(
+                f"removed control characters from {bad} text{'s' * (bad > 1)} "
+                "(`strict` refuses them)"
+            )
+            texts = texts.mended(lambda text: CONTROL.sub("", text))
+        self._refuse_where(texts, labels, has_control, "a control character")
+        if strict:
+            self._refuse_where(texts, labels, lambda text: LOST in text, _LOST)
+        elif lost := len(texts.rows_where(lambda text: LOST in text)):
+            hold = f"{lost} texts hold" if lost > 1 else "1 text holds"
+            notes.append(f"{hold} {_LOST}, and the twin may too (`strict` refuses them)")
+        return texts
 
-def mended(texts: Texts, notes: list[str]) -> Texts:
-    """Return texts without control characters."""
-    if bad := len(texts.rows_where(_has_control)):
-        notes.append(
-            f"removed control characters from {bad} text{'s' * (bad > 1)} (`strict` refuses them)"
-        )
-        return texts.mended(lambda text: CONTROL.sub("", text))
-    return texts
+    def check_no_token(
+        self, texts: Texts, labels: Mapping[str, LabelCodes], tokens: Sequence[str]
+    ) -> None:
+        """Refuse what a model takes for the end of a text.
 
-
-def check_characters(
-    chosen: ChosenColumns,
-    texts: Texts,
-    labels: Mapping[str, LabelCodes],
-    strict: bool,
-    notes: list[str],
-) -> None:
-    """Refuse control characters, and lost ones if `strict`; else note them.
-
-    Raises:
-        InputError: a text or a label has one.
-    """
-    _check_texts(chosen, texts, labels, _has_control, "a control character")
-    if strict:
-        _check_texts(chosen, texts, labels, _has_lost, _LOST)
-    elif lost := len(texts.rows_where(_has_lost)):
-        hold = f"{lost} texts hold" if lost > 1 else "1 text holds"
-        notes.append(f"{hold} {_LOST}, and the twin may too (`strict` refuses them)")
-
-
-def check_no_token(
-    chosen: ChosenColumns,
-    texts: Texts,
-    labels: Mapping[str, LabelCodes],
-    tokens: Sequence[str],
-) -> None:
-    """Refuse what a model takes for the end of a text.
-
-    Raises:
-        InputError: a text or a label holds one of the tokens.
-    """
-    shown = [token for token in tokens if token.strip()]
-
-    def is_bad(cell: str) -> bool:
-        return any(token in cell for token in shown)
-
-    if shown:
-        _check_texts(chosen, texts, labels, is_bad, "a special token of the base model")
-
-
-def _check_texts(
-    chosen: ChosenColumns,
-    texts: Texts,
-    labels: Mapping[str, LabelCodes],
-    is_bad: Callable[[str], bool],
-    what: str,
-) -> None:
-    """Refuse texts and labels with something that is said to be `what`."""
-    for name, place in chosen.places.items():
-        found = labels.get(name)
-        bad = texts.rows_where(is_bad) if found is None else _rows_of(found, texts.rows, is_bad)
-        if len(bad):
-            raise InputError(
-                f"{place}, {row_name(chosen.frame, bad[0])}: contains {what}, as do "
-                f"{len(bad) - 1} more rows; remove it from these cells"
+        Raises:
+            InputError: a text or a label holds one of the tokens.
+        """
+        if filled := [token for token in tokens if token.strip()]:
+            self._refuse_where(
+                texts,
+                labels,
+                lambda cell: any(token in cell for token in filled),
+                "a special token of the base model",
             )
 
+    def _refuse_where(
+        self,
+        texts: Texts,
+        labels: Mapping[str, LabelCodes],
+        is_bad: Callable[[str], bool],
+        what: str,
+    ) -> None:
+        """Refuse texts and labels with something that is said to be `what`."""
+        for name, place in self.places.items():
+            found = labels.get(name)
+            if found is None:
+                bad = texts.rows_where(is_bad)
+            else:
+                pairs = enumerate(found.values)
+                numbers = [n for n, value in pairs if isinstance(value, str) and is_bad(value)]
+                bad = texts.rows[np.isin(found.numbers, numbers)].tolist()
+            if bad:
+                raise InputError(
+                    f"{place}, {row_name(self.frame, bad[0])}: contains {what}, as do "
+                    f"{len(bad) - 1} more rows; remove it from these cells"
+                )
 
-def _rows_of(found: LabelCodes, rows: np.ndarray, is_bad: Callable[[str], bool]) -> np.ndarray:
-    """Return those of the table's rows that have a bad label."""
-    bad = [n for n, value in enumerate(found.values) if isinstance(value, str) and is_bad(value)]
-    return rows[np.isin(found.numbers, bad)]
 
-
-def _has_lost(text: str) -> bool:
-    return LOST in text
-
-
-def _has_control(text: str) -> bool:
+def has_control(text: str) -> bool:
     """Return whether a text has a character of `CONTROL`, at the speed of memory."""
     try:
         return bool(text.encode().translate(None, _HARMLESS))

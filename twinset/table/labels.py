@@ -1,6 +1,8 @@
-"""The labels of a column as plain values, each once, and which of them each cell is.
+"""Label columns: the label of each cell, which values are public, and what becomes of other rows.
 
-Messages name columns and row numbers and never hold a cell.
+A value that a message shows here becomes public with the twin. Others are known by their rows
+alone. What is declared is compared record by record, so that no record decides for another. What
+is not declared follows from the table, and the ledger says so. Knows no text and no file.
 """
 
 from __future__ import annotations
@@ -18,10 +20,27 @@ import numpy as np
 import pandas as pd
 
 from twinset.errors import InputError
-from twinset.table.arrow_columns import AT_ONCE, RowNumbers, blocks, numbers_of, plain_cell
+from twinset.table.arrow_columns import RowNumbers, blocks, numbers_of, plain_cell
 from twinset.table.read import is_of_text, row_name
 from twinset.table.schema import CONTROL, LabelValue, Schema
 from twinset.table.templates import PromptFile, plain, worded_values
+
+# who says what values there are; where the table does, its variants may be merged by their numbers
+OWNER, PROMPT, TABLE, MERGED = "owner", "prompt", "table", "table, merged"
+
+# A value that fewer records hold than these is rare: to publish it tells that such a record is in
+# the table. Statistical offices publish no cell of fewer than ten. Below a thousand records one in
+# a hundred is enough, so that the least class of a small table passes. What one record alone holds
+# is rare in any table: without that record the value would not be there.
+FEW, FEW_SHARE = 10, 0.01
+FEWER_BY = 4  # a variant has at most one record where the value that it varies has this many
+SHORTEST = 4  # letters of values that one letter may tell apart: "b" and "c" are grades
+MOST_VALUES = 100
+MANY_NUMBERS = 12  # different ones, from which on bins are offered
+MOST_SHOWN = 5  # row numbers
+LONGEST_PROPOSAL, LONGEST_SHOWN = 200, 60  # characters of all values, and of one
+_DROP = "`drop_undeclared=True`"
+_MERGE = "merge what differs by case, blanks or a letter with `merge_labels=True`, "
 
 
 @dataclass(frozen=True)
@@ -35,11 +54,6 @@ class LabelCodes:
 
     numbers: np.ndarray
     values: list[LabelValue]
-
-    @property
-    def has_value(self) -> np.ndarray:
-        """(N,) whether there is a label."""
-        return self.numbers >= 0
 
     def of_rows(self, rows: np.ndarray) -> LabelCodes:
         """Return the labels of some rows, which all have one, as if there had been no others.
@@ -55,7 +69,7 @@ class LabelCodes:
 def label_codes(column: pd.Series, place: str, as_written: bool = False) -> LabelCodes:
     """Return plain Python values of one type, each once, and which of them each cell is.
 
-    Whole floats become ints (a column of ints with a gap reaches us as floats); the schema's dtype
+    Whole floats become ints (a column of ints with a gap reaches us as floats). The schema's dtype
     makes them floats again in the twin where that is what the column holds.
 
     Args:
@@ -67,91 +81,66 @@ def label_codes(column: pd.Series, place: str, as_written: bool = False) -> Labe
     Raises:
         InputError: the cells are no labels.
     """
-    numbers = np.full(len(column), -1, np.int32)
-    known: dict[tuple[type, Any], int] = {}  # by its type too: 1 and True are equal
-    for start, cells in enumerate(blocks(column)):
-        own, values = _factorized(cells)
-        if not {type(value) for value in values if value is not None} <= {str, int, float, bool}:
-            raise InputError(
-                f"{place} holds neither text, numbers nor booleans; write them as text"
-            )
-        places = [
-            -1 if value is None else known.setdefault((type(value), value), len(known))
-            for value in values
-        ]
-        numbers[start * AT_ONCE :][: len(cells)] = np.array([*places, -1], np.int32)[own]
+    parts, known = [np.zeros(0, np.int32)], dict[tuple[type, Any], int]()
+    for cells in blocks(column):
+        if cells.dtype == object:  # 1 and True are equal, and a list cannot be looked up
+            gaps, found = cells.isna().to_numpy(bool), cells.tolist()
+            own = np.where(gaps, -1, np.arange(len(cells)))
+            found = [None if gap else cell for cell, gap in zip(found, gaps.tolist(), strict=True)]
+        else:
+            own, distinct = pd.factorize(cells)
+            found = distinct.tolist()
+        places = []
+        for value in map(plain_cell, found):
+            if value is None or (isinstance(value, str) and not value.strip()):
+                places.append(-1)
+                continue
+            if type(value) not in (str, int, float, bool):
+                raise InputError(
+                    f"{place} holds neither text, numbers nor booleans; write them as text"
+                )
+            places.append(known.setdefault((type(value), value), len(known)))  # by its type too
+        parts.append(np.array([*places, -1], np.int32)[own])
     kinds = {kind for kind, _ in known}
     if len(kinds) > 1 and kinds != {int, float}:
         raise InputError(f"{place} mixes text, numbers or booleans; make them of one kind")
-    found = _merged(LabelCodes(numbers, [value for _, value in known]), column, place)
-    return found if as_written or not is_of_text(column) else as_numbers(found)
+    codes = LabelCodes(np.concatenate(parts), [value for _, value in known])
+    if float in kinds:
+        for number, value in enumerate(codes.values):
+            if isinstance(value, float) and not math.isfinite(value):
+                row = row_name(column, int((codes.numbers == number).argmax()))
+                raise InputError(f"{place}, {row}: the number is infinite; correct it")
+        codes = whole_numbers(codes, column)
+    return codes if as_written or not is_of_text(column) else as_numbers(codes)
 
 
 def as_numbers(found: LabelCodes) -> LabelCodes:
     """Return labels as numbers or booleans where all of their values are written as such."""
     values = numbers_of(found.values)
-    return found if values is None else _whole(LabelCodes(found.numbers, values))
+    return found if values is None else whole_numbers(LabelCodes(found.numbers, values))
 
 
-def _factorized(cells: pd.Series) -> tuple[np.ndarray, list[Any]]:
-    """Return which value each cell is, -1 for none, and the values, None where they are blank."""
-    if cells.dtype == object:  # 1 and True are equal, and a list cannot be looked up
-        gaps = cells.isna()
-        return np.where(gaps, -1, np.arange(len(cells))), [
-            None if gap else _plain(cell)
-            for cell, gap in zip(cells.tolist(), gaps.tolist(), strict=True)
-        ]
-    numbers, values = pd.factorize(cells)
-    return numbers, [_plain(value) for value in values.tolist()]
+def whole_numbers(found: LabelCodes, column: pd.Series | None = None) -> LabelCodes:
+    """Return labels as ints where all are whole numbers, no two of them equal.
 
-
-def _merged(found: LabelCodes, column: pd.Series, place: str) -> LabelCodes:
-    """Return labels of which no two are equal, whole floats as ints."""
-    if float not in set(map(type, found.values)):
-        return found
-    for number, value in enumerate(found.values):
-        if isinstance(value, float) and not math.isfinite(value):
-            row = row_name(column, int((found.numbers == number).argmax()))
-            raise InputError(f"{place}, {row}: the number is infinite; correct it")
-    return whole(found, column)
-
-
-def whole(found: LabelCodes, column: pd.Series) -> LabelCodes:
-    """Return labels as ints where all of them are whole numbers; categories stay as they are."""
-    return _distinct(found) if isinstance(column.dtype, pd.CategoricalDtype) else _whole(found)
-
-
-def _whole(found: LabelCodes) -> LabelCodes:
+    Categories of a column stay as they are.
+    """
     values: list[Any] = found.values
-    if all(map(_is_whole, values)):
+    is_category = column is not None and isinstance(column.dtype, pd.CategoricalDtype)
+    if not is_category and all(
+        type(value) is int or (isinstance(value, float) and value.is_integer()) for value in values
+    ):
         values = [int(value) for value in values]
-    return _distinct(LabelCodes(found.numbers, values))
-
-
-def _distinct(found: LabelCodes) -> LabelCodes:
-    """Return labels of which no two are equal."""
     places: dict[LabelValue, int] = {}
-    moved = [places.setdefault(value, len(places)) for value in found.values]
+    moved = [places.setdefault(value, len(places)) for value in values]
     return LabelCodes(np.array([*moved, -1], np.int32)[found.numbers], list(places))
 
 
-def _is_whole(value: LabelValue) -> bool:
-    return type(value) is int or (isinstance(value, float) and value.is_integer())
-
-
 def label_cells(column: pd.Series, place: str) -> list[LabelValue | None]:
-    """Return the labels, None where there is none; see `label_codes`."""
+    """Return the labels, None where there is none. See `label_codes`."""
     found = label_codes(column, place)
     known: list[LabelValue | None] = [*found.values, None]
     return [known[number] for number in found.numbers.tolist()]
-
-
-def _plain(cell: Any) -> Any:
-    value = plain_cell(cell)
-    return None if isinstance(value, str) and not value.strip() else value
-
-
-MOST_VALUES = 100
 
 
 @dataclass(frozen=True)
@@ -183,11 +172,19 @@ class LabelRules:
     def __post_init__(self) -> None:
         """Refuse what could not be meant."""
         for option, given in (("labels", self.declared), ("bins", self.bins)):
-            _check_lists(option, given)
+            lists = given.values() if isinstance(given, Mapping) else (None,)
+            if not all(isinstance(each, Collection) for each in lists):
+                raise InputError(f"`{option}`: give a list for each column, by its name")
         for name, values in self.declared.items():
-            _check_values(name, values)
+            _check_declared(name, values)
         for name, edges in self.bins.items():
-            _check_edges(name, edges)
+            are_numbers = all(_can_be_label(e) and not isinstance(e, str | bool) for e in edges)
+            are_rising = are_numbers and all(a < b for a, b in pairwise(edges))
+            if not are_rising or not 3 <= len(edges) <= MOST_VALUES + 1:
+                raise InputError(
+                    f"`bins`: give 3 to {MOST_VALUES + 1} rising numbers for {name!r}, such as "
+                    "0, 3, 5"
+                )
         if twice := self.declared.keys() & self.bins.keys():
             raise InputError(f"{min(twice)!r} has `labels` and `bins`; its bins are its labels")
         if self.drop and not self.names:
@@ -214,21 +211,13 @@ class LabelRules:
         edges = {name: list(numbers) for name, numbers in self.bins.items()}
         return {"declared": plain_values, "bins": edges, "merge": self.merge, "drop": self.drop}
 
-    def check_names(self, attributes: Sequence[str]) -> None:
-        """Refuse a declaration that would do nothing."""
-        for name in self.names:
-            if name not in attributes:
-                option = "labels" if name in self.declared else "bins"
-                raise InputError(f"`{option}`: {name!r} is no label column; add it to `attributes`")
+
+def _can_be_label(value: object) -> bool:
+    largest = sys.float_info.max  # a whole number may be larger, and has no end
+    return isinstance(value, str) or (isinstance(value, int | float) and abs(value) <= largest)
 
 
-def _check_lists(option: str, given: object) -> None:
-    values = given.values() if isinstance(given, Mapping) else (None,)
-    if not all(isinstance(each, Collection) for each in values):
-        raise InputError(f"`{option}`: give a list for each column, by its name")
-
-
-def _check_values(name: str, values: Sequence[LabelValue]) -> None:
+def _check_declared(name: str, values: Sequence[LabelValue]) -> None:
     if isinstance(values, str) or not all(map(_can_be_label, values)):
         raise InputError(f"`labels`: give a list of texts, numbers or booleans for {name!r}")
     texts = [plain(value) for value in values]
@@ -236,29 +225,6 @@ def _check_values(name: str, values: Sequence[LabelValue]) -> None:
         raise InputError(f"`labels`: a value of {name!r} is blank or has a control character")
     if len(set(texts)) < len(texts) or not 2 <= len(texts) <= MOST_VALUES:
         raise InputError(f"`labels`: give 2 to {MOST_VALUES} different values for {name!r}")
-
-
-def _can_be_label(value: object) -> bool:
-    largest = sys.float_info.max  # a whole number may be larger, and has no end
-    return isinstance(value, str) or (isinstance(value, int | float) and abs(value) <= largest)
-
-
-def _check_edges(name: str, edges: Sequence[float]) -> None:
-    are_numbers = all(_can_be_label(e) and not isinstance(e, str | bool) for e in edges)
-    are_rising = are_numbers and all(a < b for a, b in pairwise(edges))
-    if not are_rising or not 3 <= len(edges) <= MOST_VALUES + 1:
-        raise InputError(
-            f"`bins`: give 3 to {MOST_VALUES + 1} rising numbers for {name!r}, such as 0, 3, 5"
-        )
-
-
-# A value that fewer records hold than these is rare: to publish it tells that such a record is in
-# the table. Statistical offices publish no cell of fewer than ten; below a thousand records one in
-# a hundred is enough, so that the least class of a small table passes. What one record alone holds
-# is rare in any table: without that record the value would not be there.
-FEW, FEW_SHARE = 10, 0.01
-MOST_SHOWN = 5  # row numbers
-LONGEST_PROPOSAL, LONGEST_SHOWN = 200, 60  # characters of all values, and of one
 
 
 @dataclass(frozen=True)
@@ -271,7 +237,7 @@ class LabelColumn:
         place: the same with its table.
         codes: (n,) its values, all of which occur.
         rows: (n,) their rows in the table, from 0.
-        owners: (n,) number of each row's owner; None: each row is its own.
+        owners: (n,) number of each row's owner. None: each row is its own.
         is_typed: whether its source states types, and not the cells alone.
         is_of_text: whether numbers are texts that are written as such (CSV).
         row_numbers: what messages call rows.
@@ -293,6 +259,7 @@ class LabelColumn:
         values, numbers = len(self.codes.values), self.codes.numbers
         if self.owners is None:
             return np.bincount(numbers, minlength=values)
+        # an owner counts once for each value: pairs of both, each a number of 64 bits
         many = int(self.owners.max()) + 1
         pairs = np.unique(numbers.astype(np.int64) * many + self.owners)
         return np.bincount(pairs // many, minlength=values)
@@ -355,8 +322,8 @@ def listed_values(values: Sequence[LabelValue]) -> str:
     return ", ".join(repr(value)[:LONGEST_SHOWN] for value in values)
 
 
-FEWER_BY = 4  # a variant has at most one record where the value that it varies has so many
-SHORTEST = 4  # letters of values that one letter may tell apart: "b" and "c" are grades
+def _folded(value: str) -> str:
+    return " ".join(value.split()).casefold()
 
 
 def nearest(value: str, among: Sequence[str]) -> str | None:
@@ -373,12 +340,8 @@ def nearest(value: str, among: Sequence[str]) -> str | None:
     return None
 
 
-def _folded(value: str) -> str:
-    return " ".join(value.split()).casefold()
-
-
 def _one_letter_apart(one: str, other: str) -> bool:
-    """Return whether one letter is missing, added or another; digits tell values apart."""
+    """Return whether one letter is missing, added or another. Digits tell values apart."""
     short, long = sorted((one, other), key=len)
     if len(short) < SHORTEST or len(long) - len(short) > 1:
         return False
@@ -394,8 +357,8 @@ def variants(column: LabelColumn) -> dict[int, int]:
     place = {value: n for n, value in enumerate(values)}
     kept: list[str] = []
     found: dict[int, int] = {}
-    order = sorted(range(len(values)), key=lambda n: (-held[n], plain(values[n])))
-    for n, value in ((n, values[n]) for n in order):
+    for n in sorted(range(len(values)), key=lambda n: (-held[n], plain(values[n]))):
+        value = values[n]
         if not isinstance(value, str):
             continue
         near = nearest(value, kept)
@@ -413,14 +376,6 @@ def is_few(count: int, other: int) -> bool:
     return bool(count < FEW and count * FEWER_BY <= other)
 
 
-# who says what values there are; where the table does, its variants may be merged by their numbers
-OWNER, PROMPT, TABLE, MERGED = "owner", "prompt", "table", "table, merged"
-
-MANY_NUMBERS = 12  # from so many different ones on bins are offered
-_DROP = "`drop_undeclared=True`"
-_MERGE = "merge what differs by case, blanks or a letter with `merge_labels=True`, "
-
-
 @dataclass(frozen=True)
 class PublicLabels:
     """The labels of a column once it is settled which are public.
@@ -433,10 +388,6 @@ class PublicLabels:
     codes: LabelCodes
     whose: str
 
-    def of_rows(self, places: np.ndarray) -> PublicLabels:
-        """Return the same of some rows; all values stay."""
-        return replace(self, codes=LabelCodes(self.codes.numbers[places], self.codes.values))
-
 
 def public_labels(column: LabelColumn, rules: LabelRules, notes: list[str]) -> PublicLabels:
     """Settle which values of a column are public, and which of them each row has.
@@ -444,25 +395,34 @@ def public_labels(column: LabelColumn, rules: LabelRules, notes: list[str]) -> P
     Args:
         column: as it was read.
         rules: of the owner.
-        notes: for the owner; the values that become public are among them, and no others.
+        notes: for the owner. The values that become public are among them, and no others.
 
     Raises:
         InputError: a row's value is not declared, or nothing is and a value is rare.
     """
     name, found = column.name, column.codes.values
     if name in rules.bins:
-        edges = rules.bins[name]
-        places = [_bin_of(value, edges) for value in found]
-        return PublicLabels(_as(column, bin_names(edges), places, "bins", rules, notes), OWNER)
+        edges, places = rules.bins[name], []
+        for value in found:
+            number = _number(plain(value))
+            if number is None or not edges[0] <= number <= edges[-1]:
+                places.append(-1)
+            else:  # the first bin has both its ends
+                places.append(max(0, bisect_left(edges, number) - 1))
+        return PublicLabels(_declare(column, bin_names(edges), places, "bins", rules, notes), OWNER)
     if name in rules.declared:
         values = _typed(rules.declared[name], column)
-        codes = _as(column, values, _places(found, values, rules.merge), "labels", rules, notes)
+        places = _places(found, values, rules.merge)
+        codes = _declare(column, values, places, "labels", rules, notes)
         return PublicLabels(codes, rules.whose.get(name, OWNER))
-    if worded := _worded(column, rules.prompt):
-        values = _typed(worded, column)
-        codes = _as(column, values, _places(found, values, False), "prompt", rules, notes)
-        return PublicLabels(codes, PROMPT)
-    return _from_table(column, rules.merge, notes)
+    if rules.prompt is not None:
+        pairs = zip(found, column.is_rare, strict=True)
+        common = {plain(value) for value, rare in pairs if not rare}
+        if worded := worded_values(rules.prompt, name, common):
+            values = _typed(worded, column)
+            places = _places(found, values, False)
+            return PublicLabels(_declare(column, values, places, "prompt", rules, notes), PROMPT)
+    return _take_from_table(column, rules.merge, notes)
 
 
 def bin_names(edges: Sequence[float]) -> list[LabelValue]:
@@ -474,22 +434,7 @@ def bin_names(edges: Sequence[float]) -> list[LabelValue]:
     return [f"{plain(a)} to {plain(b)}" for a, b in pairwise(edges)]
 
 
-def _bin_of(value: LabelValue, edges: Sequence[float]) -> int:
-    number = _number(plain(value))
-    if number is None or not edges[0] <= number <= edges[-1]:
-        return -1
-    return max(0, bisect_left(edges, number) - 1)
-
-
-def _worded(column: LabelColumn, prompt: PromptFile | None) -> tuple[str, ...] | None:
-    """Return the values that the prompt's words declare, if they fit the column's."""
-    if prompt is None:
-        return None
-    pairs = zip(column.codes.values, column.is_rare, strict=True)
-    return worded_values(prompt, column.name, {plain(value) for value, rare in pairs if not rare})
-
-
-def _as(
+def _declare(
     column: LabelColumn,
     values: Sequence[LabelValue],
     places: Sequence[int],
@@ -512,7 +457,14 @@ def _as(
     # which words are meant follows from the table: where they left rows out, so would a record
     drops = rules.drop and declared_by != "prompt"
     if out.any() and (not drops or out.all()):
-        raise InputError(_undeclared(column, out, declared_by, rules))
+        remedy = f"or declare with `labels` what is public and leave others out with {_DROP}"
+        if declared_by != "prompt":
+            merge = "" if rules.merge or declared_by == "bins" else _MERGE
+            remedy = f"declare what is public, {merge}or leave these rows out with {_DROP}"
+        raise InputError(
+            f"{column.place} has a value that `{declared_by}` does not declare in {out.sum()} of "
+            f"{len(out)} rows ({column.named(column.rows[out])}); correct these cells, {remedy}"
+        )
     if out.any():
         notes.append(
             f"leaving out {out.sum()} of {len(out)} rows, whose {column.shown} has no value that "
@@ -529,28 +481,18 @@ def _as(
     return LabelCodes(numbers, list(values))
 
 
-def _undeclared(column: LabelColumn, out: np.ndarray, declared_by: str, rules: LabelRules) -> str:
-    found = (
-        f"{column.place} has a value that `{declared_by}` does not declare in {out.sum()} of "
-        f"{len(out)} rows ({column.named(column.rows[out])}); correct these cells, "
-    )
-    if declared_by == "prompt":
-        return f"{found}or declare with `labels` what is public and leave others out with {_DROP}"
-    merge = "" if rules.merge or declared_by == "bins" else _MERGE
-    return f"{found}declare what is public, {merge}or leave these rows out with {_DROP}"
-
-
 def _typed(values: Sequence[LabelValue], column: LabelColumn) -> list[LabelValue]:
     """Return declared values in the type that the column's values have.
 
     Where no source states it, it follows from the declared values alone.
     """
-    kind = _kind(column)
-    if kind is None:
+    kind: type = type(column.codes.values[0])
+    if not column.is_typed:
         kind = next(k for k in (bool, float, str) if all(_read(v, k) is not None for v in values))
-    made = [_read(value, kind) for value in values]
-    known = [value for value in made if value is not None]
-    if len(set(known)) < len(made):
+    elif kind not in (bool, str):
+        kind = float
+    known = [value for value in (_read(each, kind) for each in values) if value is not None]
+    if len(set(known)) < len(values):
         what = {bool: "booleans", float: "numbers", str: "texts"}[kind]
         raise InputError(f"`labels`: {column.shown} holds {what}; declare different {what} for it")
     if kind is not float:
@@ -559,15 +501,8 @@ def _typed(values: Sequence[LabelValue], column: LabelColumn) -> list[LabelValue
     return [int(value) if is_whole else float(value) for value in known]
 
 
-def _kind(column: LabelColumn) -> type | None:
-    if not column.is_typed:
-        return None
-    found = type(column.codes.values[0])
-    return found if found in (bool, str) else float
-
-
 def _read(value: LabelValue, kind: type) -> LabelValue | None:
-    """Return a value as one of a kind; None where it is none."""
+    """Return a value as one of a kind. None where it is none."""
     text = plain(value)
     if kind is float:
         return _number(text)
@@ -597,66 +532,50 @@ def _places(found: Sequence[LabelValue], values: Sequence[LabelValue], merge: bo
     return places
 
 
-def _from_table(column: LabelColumn, merge: bool, notes: list[str]) -> PublicLabels:
-    """Return all values as public, unless one is rare; what kind they are follows from them all."""
+def _take_from_table(column: LabelColumn, merge: bool, notes: list[str]) -> PublicLabels:
+    """Return all values as public, unless one is rare. What kind they are follows from them all."""
     if column.is_of_text:
         column = replace(column, codes=as_numbers(column.codes))
     check_number_of_values(column.codes, column.place, column.name)
-    spellings, whose = variants(column), MERGED if merge else TABLE
+    spellings = variants(column)
     if merge and spellings:
         into = [spellings.get(n, n) for n in range(len(column.codes.values))]
         _note_merged(column, [column.codes.values[n] for n in into], notes)
         numbers = np.array(into, np.int32)[column.codes.numbers]
         merged = LabelCodes(numbers, column.codes.values).of_rows(np.arange(len(numbers)))
-        column = replace(column, codes=merged)
-        spellings = {}
-    held = column.holders
+        column, spellings = replace(column, codes=merged), {}
+    values, held = column.codes.values, column.holders
     rare = set(np.flatnonzero(column.is_rare).tolist())
     rare |= {n for n, other in spellings.items() if is_few(held[n], held[other])}
-    if rare:
-        raise InputError(_too_rare(column, rare, bool(spellings)))
+    if rare:  # where they are and what to do is said, but none of them is shown
+        common = sorted(value for n, value in enumerate(values) if n not in rare)
+        rows = column.rows[np.isin(column.codes.numbers, list(rare))]
+        who = "records" if column.owners is None else "owners"
+        several = "values that too few" if len(rare) > 1 else "a value that too few"
+        raise InputError(
+            f"{column.place} has {several} {who} hold to become public ({column.named(rows)}); "
+            f"correct these cells, {_MERGE if spellings else ''}or declare all that is public with "
+            f"{proposal('labels', column.name, common)} and leave other rows out with "
+            "`drop_undeclared=True`"
+        )
+    ordered, bins = sorted(values), ""
+    if len(ordered) >= MANY_NUMBERS and not isinstance(ordered[0], str | bool):
+        edges = [ordered[0], ordered[len(ordered) // 2], ordered[-1]]
+        offer = proposal("bins", column.name, edges)
+        bins = f", and {offer} would cut these numbers into two labels"
     notes.append(
         f"the values of {column.shown} become public as the table has them: "
-        f"{listed_values(sorted(column.codes.values))}; `labels` declares them instead"
-        f"{_or_bins(column)}"
+        f"{listed_values(ordered)}; `labels` declares them instead{bins}"
     )
-    return PublicLabels(column.codes, whose)
-
-
-def _or_bins(column: LabelColumn) -> str:
-    """Offer to cut many numbers into a few labels, by the list that is public anyway."""
-    values = sorted(column.codes.values)
-    if len(values) < MANY_NUMBERS or isinstance(values[0], str | bool):
-        return ""
-    edges = [values[0], values[len(values) // 2], values[-1]]
-    return f", and {proposal('bins', column.name, edges)} would cut these numbers into two labels"
-
-
-def _too_rare(column: LabelColumn, rare: set[int], has_variants: bool) -> str:
-    """Say that values are rare, where they are, and what to do; none of them is shown."""
-    values = column.codes.values
-    common = sorted(value for n, value in enumerate(values) if n not in rare)
-    rows = column.rows[np.isin(column.codes.numbers, list(rare))]
-    who = "records" if column.owners is None else "owners"
-    several = "values that too few" if len(rare) > 1 else "a value that too few"
-    return (
-        f"{column.place} has {several} {who} hold to become public ({column.named(rows)}); correct "
-        f"these cells, {_MERGE if has_variants else ''}or declare all that is public with "
-        f"{proposal('labels', column.name, common)} and leave other rows out with "
-        "`drop_undeclared=True`"
-    )
+    return PublicLabels(column.codes, MERGED if merge else TABLE)
 
 
 def _note_merged(column: LabelColumn, into: Sequence[LabelValue | None], notes: list[str]) -> None:
     """Note in which rows another value is taken for a public one."""
-    codes = column.codes
-    moved = [
-        n
-        for n, (value, other) in enumerate(zip(codes.values, into, strict=True))
-        if isinstance(other, str) and value != other
-    ]
+    pairs = zip(column.codes.values, into, strict=True)
+    moved = [n for n, (value, to) in enumerate(pairs) if isinstance(to, str) and value != to]
     if moved:
-        rows = column.rows[np.isin(codes.numbers, moved)]
+        rows = column.rows[np.isin(column.codes.numbers, moved)]
         targets = sorted({str(into[n]) for n in moved})
         notes.append(
             f"merging {len(moved)} value{'s' if len(moved) > 1 else ''} of {column.shown}, in "

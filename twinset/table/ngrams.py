@@ -74,16 +74,16 @@ class Vocabulary:
 
     def words(self, texts: Sequence[str]) -> Words:
         """Return the words of texts."""
-        numbered = [self._numbered(text) for text in texts]
+        numbered = []
+        for text in texts:
+            words = words_of(text)
+            found = map(self._numbers.__getitem__, words)
+            numbered.append(np.fromiter(found, np.uint32, len(words)))
         lengths = np.fromiter(map(len, numbered), np.int64, len(numbered))
         numbers = np.fromiter(chain.from_iterable(numbered), np.uint64, int(lengths.sum()))
         row = np.repeat(np.arange(len(numbered), dtype=np.int32), lengths)
         left = np.repeat(lengths.cumsum(), lengths) - np.arange(len(row))
         return Words(mixed(numbers), row, left.astype(np.int32), len(numbered))
-
-    def _numbered(self, text: str) -> np.ndarray:
-        words = words_of(text)
-        return np.fromiter(map(self._numbers.__getitem__, words), np.uint32, len(words))
 
 
 def mixed(codes: np.ndarray) -> np.ndarray:

@@ -1,7 +1,9 @@
-"""Files of JSON objects, one a line or in an array → tables, or one line that says what is wrong.
+"""Tables in JSON, Arrow, Excel and the `datasets` library, or one line that says what is wrong.
 
-The cells are private, and the messages of pandas may quote them: none is passed on, and errors are
-raised `from None` so that no traceback holds one either.
+The cells are private, and the messages of libraries may quote them: none is passed on, and errors
+are raised `from None` so that no traceback holds one either. Others wrote these files, so that all
+in them is bounded before it is decompressed. Code that comes with a data set never runs, and of
+formulas the last results are read.
 """
 
 from __future__ import annotations
@@ -11,9 +13,8 @@ import json
 import re
 import struct
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 from zipfile import ZipFile
@@ -31,29 +32,41 @@ from twinset.files.limits import (
     check_inflated,
     check_names,
 )
-from twinset.table.arrow_columns import ROWS_AT_ONCE, Reading, RowNumbers, exact
+from twinset.table import arrow_columns
+from twinset.table.arrow_columns import Piece, RowNumbers, TableReader, collect_table, some_at_once
 from twinset.table.text_files import UTF8, Layout, text_lines, undecodable
 
 _CHUNK = 2**20  # characters
 _BETWEEN = re.compile(r"[\s,]*")  # items of an array
 _NO_LINE = "not valid JSON of an object; write one object a line"
 _NO_ITEM = "not valid JSON of an object; write an array of objects, [{…}, {…}]"
-_Sized = tuple[dict[str, Any], int]
+_MAGIC = b"ARROW1\0\0"  # before the stream, in Feather
+_ERRORS = {"#N/A", "#REF!", "#VALUE!", "#DIV/0!", "#NAME?", "#NULL!", "#NUM!"}  # of formulas
+_HUB_TIMEOUT = 10.0  # seconds until the hub counts as out of reach
+_HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
+_Sized = tuple[dict[str, Any], int]  # an object, and how many characters it takes
 
 
 def read_jsonl(path: Path) -> pd.DataFrame:
-    """Read one JSON object a line; a value keeps its JSON type ("1" stays a text)."""
-    return jsonl(path, Layout(UTF8)).whole()
+    """Read one JSON object a line. A value keeps its JSON type ("1" stays a text)."""
+    return collect_table(jsonl(path, Layout(UTF8)))
 
 
-def jsonl(path: Path, layout: Layout) -> Reading:
-    """Return the ways to read JSONL."""
+def jsonl(path: Path, layout: Layout) -> TableReader:
+    """Return a reader of JSONL."""
     rows = RowNumbers("line")
-    return _json_objects(lambda: _json_lines(path, layout, rows), path, rows)
+
+    def objects() -> Iterator[_Sized]:
+        for line in text_lines(path, layout, "\n", rows):
+            rows.count(is_blank=not line.strip())
+            if line.strip():
+                yield _json_object(line, f"{path}: {rows.last} is {_NO_LINE}"), len(line)
+
+    return TableReader(_json_pieces(objects(), path), rows=rows)
 
 
-def json_file(path: Path, layout: Layout) -> Reading:
-    """Return the ways to read an array of JSON objects; many call JSONL so too."""
+def json_file(path: Path, layout: Layout) -> TableReader:
+    """Return a reader of an array of JSON objects. Many call JSONL so too."""
     try:
         with layout.text(path) as text:
             is_array = text.read(_CHUNK).lstrip().startswith("[")
@@ -62,75 +75,32 @@ def json_file(path: Path, layout: Layout) -> Reading:
     if not is_array:
         return jsonl(path, layout)
     rows = RowNumbers("item")
-    return _json_objects(lambda: _json_items(path, layout, rows), path, rows)
-
-
-def _json_objects(found: Callable[[], Iterator[_Sized]], path: Path, rows: RowNumbers) -> Reading:
-    """Return the ways to read objects, each with the number of characters that it takes."""
-
-    def pieces() -> Iterator[pd.DataFrame]:
-        objects = _checked_objects(found(), path)
-        while some := list(islice(objects, ROWS_AT_ONCE)):
-            yield _json_table(some)
-
-    def column(place: int, name: str) -> pd.Series:
-        objects = _checked_objects(found(), path)
-        return _json_table([{name: o[name]} if name in o else {} for o in objects])[name]
-
-    return Reading(
-        lambda: _json_table(list(_checked_objects(found(), path))), pieces, column, rows=rows
-    )
-
-
-def _json_table(objects: list[dict[str, Any]]) -> pd.DataFrame:
-    return exact(pd.DataFrame(objects), lambda name: [each.get(name) for each in objects])
-
-
-def _checked_objects(objects: Iterator[_Sized], path: Path) -> Iterator[dict[str, Any]]:
-    read, names = 0, set[str]()
-    for row, (found, size) in enumerate(objects, start=1):
-        read += size
-        if not found.keys() <= names:
-            names |= found.keys()
-            check_names(names, path)
-        if row * len(names) > max(MOST_REPEATED, read):
-            raise InputError(
-                f"{path}: most of its {len(names)} columns are missing in most rows; "
-                "keep the columns that you need"
-            )
-        yield found
-
-
-def _json_lines(path: Path, layout: Layout, rows: RowNumbers) -> Iterator[_Sized]:
-    rows.begin()
-    try:
-        for line in text_lines(path, layout, "\n", rows):
-            rows.count(is_blank=not line.strip())
-            if line.strip():
-                yield _json_row(line, f"{path}: {rows.last}"), len(line)
-    except UnicodeError:
-        raise undecodable(path, layout, rows.next) from None
+    return TableReader(_json_pieces(_json_items(path, layout, rows), path), rows=rows)
 
 
 def _json_items(path: Path, layout: Layout, rows: RowNumbers) -> Iterator[_Sized]:
     """Yield the objects of an array, of which few are in memory at once."""
-    rows.begin()
     decoder = json.JSONDecoder()
     try:
         with layout.text(path) as text:
             rest = text.read(_CHUNK)
             at = rest.index("[") + 1
-            while (at := _end(_BETWEEN, rest, at)) == len(rest) or rest[at] != "]":
+            while True:
+                between = _BETWEEN.match(rest, at)
+                at = at if between is None else between.end()
+                if at < len(rest) and rest[at] == "]":
+                    return
                 try:
                     found, end = decoder.raw_decode(rest, at)
-                except ValueError:  # it may go on
+                except ValueError:  # it may be longer than what was read
                     more = text.read(max(_CHUNK, len(rest) - at))
                     rest, at = rest[at:] + more, 0
                     if not more or len(rest) > MOST_LINE:
                         raise InputError(f"{path}: {rows.next} is {_NO_ITEM}") from None
                     continue
                 rows.count()
-                yield _json_object(found, rest[at:end], f"{path}: {rows.last}", _NO_ITEM), end - at
+                item = _json_object(rest[at:end], f"{path}: {rows.last} is {_NO_ITEM}", [found])
+                yield item, end - at
                 at = end
     except UnicodeError:
         raise undecodable(path, layout, rows.next) from None
@@ -138,321 +108,227 @@ def _json_items(path: Path, layout: Layout, rows: RowNumbers) -> Iterator[_Sized
         raise InputError(f"{path}: {rows.next} is {_NO_ITEM}") from None
 
 
-def _end(pattern: re.Pattern[str], text: str, start: int) -> int:
-    found = pattern.match(text, start)
-    return start if found is None else found.end()
-
-
-def _json_row(line: str, place: str) -> dict[str, Any]:
+def _json_object(text: str, wrong: str, parsed: Sequence[Any] = ()) -> dict[str, Any]:
+    """Return an object. Refuse what is none, and an escaped half of a surrogate pair: no text."""
     try:
-        found = json.loads(line)
-    except (ValueError, RecursionError):
-        raise InputError(f"{place} is {_NO_LINE}") from None
-    return _json_object(found, line, place, _NO_LINE)
-
-
-def _json_object(found: Any, text: str, place: str, wrong: str) -> dict[str, Any]:
-    """Return an object; refuse what is none, and an escaped half of a surrogate pair: no text."""
-    try:
+        found = parsed[0] if parsed else json.loads(text)
         if "\\u" in text:
             json.dumps(found, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
-        raise InputError(f"{place} is {wrong}") from None
+        raise InputError(wrong) from None
     if not isinstance(found, dict):
-        raise InputError(f"{place} is {wrong}")
+        raise InputError(wrong)
     return found
 
 
-_MAGIC = b"ARROW1\0\0"  # before the stream, in Feather
+def _json_pieces(objects: Iterator[_Sized], path: Path) -> Iterator[Piece]:
+    """Yield pieces. Refuse few bytes that would fill all memory with gaps."""
+    read, row, names = 0, 0, dict[str, None]()
+    for some in some_at_once(objects):
+        for found, size in some:
+            read, row = read + size, row + 1
+            if not found.keys() <= names.keys():
+                names |= dict.fromkeys(found)
+                check_names(names, path)
+            if row * len(names) > max(MOST_REPEATED, read):
+                raise InputError(
+                    f"{path}: most of its {len(names)} columns are missing in most rows; "
+                    "keep the columns that you need"
+                )
+        yield len(some), {name: [found.get(name) for found, _ in some] for name in names}
 
 
 def read_parquet(path: Path) -> pd.DataFrame:
     """Read a Parquet file with its pandas dtypes."""
-    return parquet(path).whole()
-
-
-def parquet(path: Path) -> Reading:
-    """Return the ways to read Parquet."""
-
-    def whole() -> pd.DataFrame:
-        with _parquet(path) as raw:
-            return table_frame(pq.read_table(raw))
-
-    def pieces() -> Iterator[pd.DataFrame]:
-        with _parquet(path) as raw:
-            # a buffer: else a whole group of rows is read, which may be all of them
-            file = pq.ParquetFile(raw, buffer_size=1 << 20, pre_buffer=False)
-            for batch in file.iter_batches(ROWS_AT_ONCE, use_threads=False):
-                yield table_frame(batch)
-
-    def column(place: int, name: str) -> pd.Series:
-        with _parquet(path) as raw:
-            return table_frame(pq.read_table(raw, columns=[name]))[name]
-
-    with _parquet(path) as raw:
-        schema = pq.read_schema(raw)
-    return Reading(whole, pieces, column, declared(schema))
-
-
-def declared(schema: pa.Schema) -> dict[str, str]:
-    """Return the dtypes of whole numbers and booleans."""
-    return {
-        f.name: str(f.type) for f in schema if pa.types.is_integer(f.type) or f.type == pa.bool_()
-    }
+    return collect_table(parquet(path))
 
 
 @contextmanager
-def _parquet(path: Path) -> Iterator[IO[bytes]]:
-    try:
-        with open(path, "rb") as raw:  # a handle: from a path pyarrow also reads "name=value/"
-            _check_parquet(raw, path)
-            yield raw
-    except (InputError, OSError, MemoryError):
-        raise
-    except Exception:  # whatever strange notes in the file make two libraries raise
-        raise InputError(f"{path}: not a readable Parquet file; write it again") from None
-
-
-def _check_parquet(raw: IO[bytes], path: Path) -> None:
-    """Look at the file's own figures; leaves the handle at its beginning."""
-    found = pq.read_metadata(raw)
-    check_names(range(found.num_columns), path)
-    check_names(found.schema.to_arrow_schema().names, path)
-    size = raw.seek(0, io.SEEK_END)
-    raw.seek(0)
-    groups = (found.row_group(number) for number in range(found.num_row_groups))
-    check_inflated(sum(group.total_byte_size for group in groups), size, path)
-    if found.num_rows > MOST_REPEATED and found.num_rows > size:
-        raise InputError(f"{path}: has {found.num_rows} rows in {size} bytes; write it again")
-
-
-def table_frame(table: pa.Table | pa.RecordBatch) -> pd.DataFrame:
-    """Return Arrow's table as pandas'; whole numbers stay such beside a gap, in an object column.
-
-    Raises:
-        pa.ArrowException: as `_utf8`.
-    """
-    return _utf8(table.to_pandas(integer_object_nulls=True))
-
-
-def _utf8(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a table of Arrow's strings as it is, once all of them are known to be UTF-8.
-
-    They are decoded where they are used, and the error of one that is not would quote it there.
-
-    Raises:
-        pa.ArrowException: one is not; the message must not be passed on.
-    """
-    for _, column in frame.items():
-        is_category = isinstance(column.dtype, pd.CategoricalDtype)
-        cells = column.cat.categories.to_series() if is_category else column
-        if isinstance(cells.dtype, pd.StringDtype):
-            pa.array(cells).validate(full=True)
-    return frame
-
-
-def feather(path: Path) -> Reading:
-    """Return the ways to read Feather (version 2), or a stream as `datasets` keeps it."""
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        with _stream(path) as raw:
-            for batch in pa.ipc.open_stream(raw):
-                batch.validate(full=True)  # else a damaged one is read beyond its ends
-                yield batch.replace_schema_metadata(None)
-
-    def pieces() -> Iterator[pd.DataFrame]:
-        with _readable(path):
-            for batch in batches():
-                for start in range(0, batch.num_rows, ROWS_AT_ONCE):
-                    yield table_frame(batch.slice(start, ROWS_AT_ONCE))
-
-    with _readable(path):
-        _check_messages(path)
-        with _stream(path) as raw:
-            schema = pa.ipc.open_stream(raw).schema.remove_metadata()
-        check_names(schema.names, path)
-
-    def table(names: list[str]) -> pd.DataFrame:
-        with _readable(path):
-            found = pa.Table.from_batches(batches(), schema)
-            return table_frame(found.select(names))
-
-    return Reading(
-        lambda: table(schema.names), pieces, lambda _, name: table([name])[name], declared(schema)
-    )
-
-
-@contextmanager
-def _readable(path: Path) -> Iterator[None]:
+def _arrow_errors(message: str) -> Iterator[None]:
+    """Say in one line that a file of Arrow's cannot be read, whatever makes a library raise."""
     try:
         yield
-    except (InputError, OSError, MemoryError, GeneratorExit):
+    except (InputError, OSError, MemoryError):
         raise
-    except Exception:  # whatever strange notes in the file make two libraries raise
-        raise InputError(f"{path}: not a readable Feather or Arrow file; write it again") from None
+    except Exception:  # damaged cells and strange notes in the file make two libraries raise
+        raise InputError(message) from None
 
 
-@contextmanager
-def _stream(path: Path) -> Iterator[IO[bytes]]:
-    with open(path, "rb") as raw:
-        if raw.read(len(_MAGIC)) != _MAGIC:
-            raw.seek(0)
-        yield raw
+def parquet(path: Path) -> TableReader:
+    """Return a reader of Parquet."""
+    message = f"{path}: not a readable Parquet file; write it again"
+
+    def pieces() -> Iterator[Piece]:
+        with open(path, "rb") as raw, _arrow_errors(message):
+            # a buffer: else a whole group of rows is read, which may be all of them
+            file = pq.ParquetFile(raw, buffer_size=1 << 20, pre_buffer=False)
+            for batch in file.iter_batches(arrow_columns.ROWS_AT_ONCE, use_threads=False):
+                yield _arrow_piece(batch)
+
+    # a handle: from a path pyarrow also reads "name=value/"
+    with open(path, "rb") as raw, _arrow_errors(message):
+        size = raw.seek(0, io.SEEK_END)
+        file = pq.ParquetFile(raw)
+        found = file.metadata
+        check_names(range(found.num_columns), path)
+        schema = _checked_schema(file.schema_arrow, path)
+        groups = (found.row_group(number) for number in range(found.num_row_groups))
+        check_inflated(sum(group.total_byte_size for group in groups), size, path)
+        _check_rows(found.num_rows, size, path)
+    return TableReader(pieces(), schema)
 
 
-def _check_messages(path: Path) -> None:
-    """Refuse more than the file can hold in earnest, before any of it is decompressed."""
-    inflated, rows, size = 0, 0, path.stat().st_size
-    with _stream(path) as raw:
-        for message in pa.ipc.MessageReader.open_stream(raw):
-            if message.type in ("record batch", "dictionary"):
-                length, buffers = _sizes(message)
-                inflated, rows = inflated + buffers, rows + length
-                check_inflated(inflated, size, path)
+def _checked_schema(schema: pa.Schema, source: str | Path) -> pa.Schema:
+    check_names(schema.names, source)
+    if len(set(schema.names)) < len(schema.names):
+        raise InputError(f"{source}: two columns have the same name; rename one")
+    return schema
+
+
+def _check_rows(rows: int, size: int, path: Path) -> None:
+    """Refuse runs of one value: a hundred bytes may stand for a thousand million rows."""
     if rows > max(MOST_REPEATED, size):
         raise InputError(f"{path}: has {rows} rows in {size} bytes; write it again")
 
 
-def _sizes(message: pa.Message) -> tuple[int, int]:
-    """Return how many rows a batch has, and how many bytes it takes once decompressed."""
-    data, body = _Table.root(memoryview(message.metadata)).table(2), memoryview(message.body)
-    batch = data.table(1) if message.type == "dictionary" else data
-    length, is_compressed = batch.number(0), batch.place(3) is not None
-    found = 0
-    for start, size in batch.pairs(2):
-        (plain,) = struct.unpack_from("<q", body, start) if is_compressed and size else (-1,)
-        found += max(size, plain)
-    return length, found
+def _arrow_piece(batch: pa.RecordBatch) -> Piece:
+    """Return a batch of which every buffer is whole and every text is UTF-8.
 
-
-class _Table:
-    """A table of a FlatBuffer.
-
-    Args:
-        data: the buffer.
-        at: where the table is.
+    A damaged one would be read beyond its ends, and an error of a text would quote it.
     """
+    batch.validate(full=True)
+    return batch.num_rows, dict(zip(batch.schema.names, batch.columns, strict=True))
 
-    def __init__(self, data: memoryview, at: int) -> None:
-        self._data, self._at = data, at
 
-    @classmethod
-    def root(cls, data: memoryview) -> _Table:
-        return cls(data, *struct.unpack_from("<I", data))
+def feather(path: Path) -> TableReader:
+    """Return a reader of Feather (version 2), or of a stream as `datasets` keeps it."""
+    message = f"{path}: not a readable Feather or Arrow file; write it again"
 
-    def place(self, field: int) -> int | None:
-        """Return where a field is; None where it is left out."""
-        vtable = self._at - self._read("<i", self._at)
-        if 4 + 2 * field >= self._read("<H", vtable):
-            return None
-        offset = self._read("<H", vtable + 4 + 2 * field)
-        return self._at + offset if offset else None
+    def opened() -> IO[bytes]:
+        raw = open(path, "rb")  # noqa: SIM115  # every caller closes it
+        if raw.read(len(_MAGIC)) != _MAGIC:
+            raw.seek(0)
+        return raw
 
-    def number(self, field: int) -> int:
-        """Return an integer of 64 bits."""
-        place = self.place(field)
-        return 0 if place is None else self._read("<q", place)
+    def pieces() -> Iterator[Piece]:
+        with opened() as raw, _arrow_errors(message):
+            for batch in pa.ipc.open_stream(raw):
+                for start in range(0, batch.num_rows, arrow_columns.ROWS_AT_ONCE):
+                    yield _arrow_piece(batch.slice(start, arrow_columns.ROWS_AT_ONCE))
 
-    def table(self, field: int) -> _Table:
-        """Return a table inside."""
-        return _Table(self._data, self._pointed(field))
+    with _arrow_errors(message):
+        inflated, rows, size = 0, 0, path.stat().st_size
+        with opened() as raw:  # more than the file can hold is refused before it is decompressed
+            for part in pa.ipc.MessageReader.open_stream(raw):
+                if part.type in ("record batch", "dictionary"):
+                    length, buffers = _message_size(part)
+                    inflated, rows = inflated + buffers, rows + length
+                    check_inflated(inflated, size, path)
+        _check_rows(rows, size, path)
+        with opened() as raw:
+            schema = _checked_schema(pa.ipc.open_stream(raw).schema.remove_metadata(), path)
+    return TableReader(pieces(), schema)
 
-    def pairs(self, field: int) -> list[tuple[int, int]]:
-        """Return a list of pairs of integers of 64 bits."""
-        start = self._pointed(field)
-        count = self._read("<I", start)
-        return list(struct.iter_unpack("<qq", self._data[start + 4 :][: 16 * count]))
 
-    def _pointed(self, field: int) -> int:
-        place = self.place(field)
-        if place is None:
-            raise ValueError("a field is missing")
-        return place + self._read("<I", place)
+def _message_size(message: pa.Message) -> tuple[int, int]:
+    """Return how many rows a batch has, and how many bytes it takes once decompressed.
 
-    def _read(self, kind: str, at: int) -> int:
+    Arrow says of each compressed buffer how large it is, in its first eight bytes. Where buffers
+    lie stands in a FlatBuffer (arrow.apache.org/docs/format/Columnar.html#recordbatch-message).
+    A table of a FlatBuffer begins with the way back to its vtable, which holds the offset of each
+    field, or 0 for one that is left out.
+    """
+    data, body = memoryview(message.metadata), memoryview(message.body)
+
+    def read(kind: str, at: int) -> int:
         if at < 0:
             raise ValueError("before the beginning")
-        found: int = struct.unpack_from(kind, self._data, at)[0]
+        found: int = struct.unpack_from(kind, data, at)[0]
         return found
 
+    def place(table: int, field: int) -> int | None:
+        vtable = table - read("<i", table)
+        is_there = 4 + 2 * field < read("<H", vtable)
+        offset = read("<H", vtable + 4 + 2 * field) if is_there else 0
+        return table + offset if offset else None
 
-_ERRORS = {"#N/A", "#REF!", "#VALUE!", "#DIV/0!", "#NAME?", "#NULL!", "#NUM!"}  # of formulas
-_Row = tuple[Any, ...]
+    def follow(table: int, field: int) -> int:
+        at = place(table, field)
+        if at is None:
+            raise ValueError("a field is missing")
+        return at + read("<I", at)
+
+    batch = follow(read("<I", 0), 2)  # Message.header
+    batch = follow(batch, 1) if message.type == "dictionary" else batch  # DictionaryBatch.data
+    length_at, is_compressed = place(batch, 0), place(batch, 3) is not None
+    start, total = follow(batch, 2), 0  # RecordBatch.buffers: a count, then pairs of 64 bits
+    for offset, size in struct.iter_unpack("<qq", data[start + 4 :][: 16 * read("<I", start)]):
+        plain = struct.unpack_from("<q", body, offset)[0] if is_compressed and size else -1
+        total += max(size, plain)
+    return 0 if length_at is None else read("<q", length_at), total
 
 
-def excel(path: Path, sheet: str | None = None) -> Reading:
-    """Return the ways to read a sheet, whose first row that is not blank is the header.
+def excel(path: Path, sheet: str | None = None) -> TableReader:
+    """Return a reader of a sheet. Its first row that is not blank is the header.
 
     Args:
         path: of the file.
-        sheet: its name; None: the first.
+        sheet: its name. None: the first.
 
     Raises:
         InputError: not such a file, or it has no such sheet.
     """
-    rows, notes = RowNumbers("row", header=1), _notes(path, sheet)
-
-    def frame(header: _Row, found: Sequence[_Row]) -> pd.DataFrame:
-        def cells(name: str) -> list[Any]:
-            place = header.index(name)
-            return [row[place] for row in found]
-
-        return exact(pd.DataFrame(found, columns=list(header)), cells)
-
-    def whole() -> pd.DataFrame:
-        header, *found = _sheet_table(path, sheet, rows)
-        return frame(header, found)
-
-    def pieces() -> Iterator[pd.DataFrame]:
-        found = _sheet_table(path, sheet, rows)
-        header = next(found)
-        while some := list(islice(found, ROWS_AT_ONCE)):
-            yield frame(header, some)
-
-    def column(place: int, name: str) -> pd.Series:
-        cells = [(row[place],) for row in islice(_sheet_table(path, sheet, rows), 1, None)]
-        return frame((name,), cells)[name]
-
-    return Reading(whole, pieces, column, rows=rows, notes=notes)
-
-
-def _notes(path: Path, sheet: str | None) -> list[str]:
+    rows, notes = RowNumbers("row", header=1), []
     with _workbook(path) as book:
         names = book.sheetnames
     if sheet is not None and sheet not in names:
         raise InputError(f"{path}: has no sheet {sheet!r}; check `split`")
     if sheet is None and len(names) > 1:
-        return [f"read the first of {len(names)} sheets (`split` names another)"]
-    return []
+        notes = [f"read the first of {len(names)} sheets (`split` names another)"]
+
+    def pieces() -> Iterator[Piece]:
+        found = _sheet_rows(path, names[0] if sheet is None else sheet, rows)
+        if (header := next(found, None)) is None:
+            raise InputError(f"{path}: the sheet is empty; give a table with a header row")
+        yield 0, {name: [] for name in header}
+        for some in some_at_once(found):
+            columns = zip(*some, strict=True)
+            yield len(some), {n: list(c) for n, c in zip(header, columns, strict=True)}
+
+    return TableReader(pieces(), rows=rows, notes=notes)
 
 
-def _sheet_table(path: Path, sheet: str | None, rows: RowNumbers) -> Iterator[_Row]:
+def _sheet_rows(path: Path, sheet: str, rows: RowNumbers) -> Iterator[tuple[Any, ...]]:
     """Yield the header, then all rows that are not blank, as wide as it."""
-    rows.begin()
-    header: _Row = ()
-    for cells in _sheet_rows(path, sheet):
-        rows.count(is_blank=not cells)
-        if len(rows.blank) > MOST_SHEET_ROWS:
-            raise InputError(f"{path}: has more rows than a sheet can have; write it again")
-        if cells and not header:
-            header = _sheet_header(path, cells)
-            yield header
-        elif cells:
-            _check_row(path, cells, header, rows)
-            yield cells + (None,) * (len(header) - len(cells))
-    if not header:
-        raise InputError(f"{path}: the sheet is empty; give a table with a header row")
+    header: tuple[str, ...] = ()
+    with _workbook(path) as book:
+        found = book[sheet]
+        found.reset_dimensions()  # what the file says of its size, which may be anything
+        for values in found.iter_rows(values_only=True):
+            cells = [None if cell in _ERRORS or cell == "" else cell for cell in values]
+            while cells and cells[-1] is None:
+                cells.pop()
+            rows.count(is_blank=not cells)
+            if len(rows.blank) > MOST_SHEET_ROWS:
+                raise InputError(f"{path}: has more rows than a sheet can have; write it again")
+            if cells and not header:
+                header = tuple(
+                    f"Unnamed: {n}" if c is None else str(c) for n, c in enumerate(cells)
+                )
+                check_names(header, path)
+                if len(set(header)) < len(header):
+                    raise InputError(
+                        f"{path}: two columns have the same name; rename one in the header"
+                    )
+                yield header
+            elif cells:
+                _check_sheet_row(path, cells, header, rows)
+                yield (*cells, *[None] * (len(header) - len(cells)))
 
 
-def _sheet_header(path: Path, cells: _Row) -> _Row:
-    names = tuple(f"Unnamed: {n}" if c is None else str(c) for n, c in enumerate(cells))
-    check_names(names, path)
-    if len(set(names)) < len(names):
-        raise InputError(f"{path}: two columns have the same name; rename one in the header")
-    return names
-
-
-def _check_row(path: Path, cells: _Row, header: _Row, rows: RowNumbers) -> None:
+def _check_sheet_row(
+    path: Path, cells: list[Any], header: tuple[str, ...], rows: RowNumbers
+) -> None:
     if len(cells) > len(header):
         raise InputError(
             f"{path}: {rows.last} has {len(cells)} cells where the header has {len(header)}; name "
@@ -464,18 +340,6 @@ def _check_row(path: Path, cells: _Row, header: _Row, rows: RowNumbers) -> None:
         raise InputError(f"{path}: {rows.last} has more than {MOST_CELL} characters in a cell")
 
 
-def _sheet_rows(path: Path, sheet: str | None) -> Iterator[_Row]:
-    """Yield all rows without the empty cells at their ends."""
-    with _workbook(path) as book:
-        found = book[book.sheetnames[0] if sheet is None else sheet]
-        found.reset_dimensions()  # what the file says of its size, which may be anything
-        for cells in found.iter_rows(values_only=True):
-            plain = [None if cell in _ERRORS or cell == "" else cell for cell in cells]
-            while plain and plain[-1] is None:
-                plain.pop()
-            yield tuple(plain)
-
-
 @contextmanager
 def _workbook(path: Path) -> Iterator[Any]:
     from openpyxl import load_workbook
@@ -483,7 +347,10 @@ def _workbook(path: Path) -> Iterator[Any]:
     try:
         with path.open("rb") as raw, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of what else is in the file
-            _check_zip(raw, path)
+            with ZipFile(raw) as parts:
+                inside = sum(part.file_size for part in parts.infolist())
+            check_inflated(inside, path.stat().st_size, path)
+            raw.seek(0)
             with closing(load_workbook(raw, read_only=True, data_only=True, keep_links=False)) as b:
                 yield b
     except (InputError, OSError, MemoryError, GeneratorExit):
@@ -494,19 +361,8 @@ def _workbook(path: Path) -> Iterator[Any]:
         ) from None
 
 
-def _check_zip(raw: io.BufferedReader, path: Path) -> None:
-    with ZipFile(raw) as parts:
-        inside = sum(part.file_size for part in parts.infolist())
-    check_inflated(inside, path.stat().st_size, path)
-    raw.seek(0)
-
-
-_HUB_TIMEOUT = 10.0  # seconds until the hub counts as out of reach
-_HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
-
-
-def saved(folder: Path, split: str | None) -> Reading:
-    """Return the ways to read a folder of `datasets.save_to_disk`, with or without splits.
+def saved_dataset(folder: Path, split: str | None) -> TableReader:
+    """Return a reader of a folder of `datasets.save_to_disk`, with or without splits.
 
     Raises:
         InputError: another kind of folder, or a split that is not in it.
@@ -528,38 +384,8 @@ def saved(folder: Path, split: str | None) -> Reading:
     return dataset(loaded[split], str(folder), "save the data set again")
 
 
-def dataset(data: Any, source: str, remedy: str) -> Reading:
-    """Return the ways to read a `datasets.Dataset`."""
-    check_names(data.column_names, source)
-    tables = data.with_format("arrow")
-    damaged = f"{source}: its data are damaged; {remedy}"
-
-    @contextmanager
-    def checked() -> Iterator[None]:
-        try:
-            yield
-        except Exception:  # a damaged cell; the message may hold it
-            raise InputError(damaged) from None
-
-    def whole() -> pd.DataFrame:
-        with checked():
-            return table_frame(tables[:])
-
-    def pieces() -> Iterator[pd.DataFrame]:
-        with checked():
-            yield from map(table_frame, tables.iter(ROWS_AT_ONCE))
-
-    def column(place: int, name: str) -> pd.Series:
-        with checked():
-            return table_frame(tables.select_columns([name])[:])[name]
-
-    kinds = {name: str(getattr(kind, "dtype", "")) for name, kind in data.features.items()}
-    declared = {n: kind for n, kind in kinds.items() if re.fullmatch(r"u?int\d+|bool", kind)}
-    return Reading(whole, pieces, column, declared)
-
-
-def on_hub(name: str, split: str | None) -> Reading:
-    """Return the ways to read a data set of the hub (`owner/name`); its own cache keeps a copy.
+def hub_dataset(name: str, split: str | None) -> TableReader:
+    """Return a reader of a data set of the hub (`owner/name`). Its own cache keeps a copy.
 
     Raises:
         InputError: not a hub name, no network, no such data set or split, or several splits.
@@ -584,3 +410,15 @@ def on_hub(name: str, split: str | None) -> Reading:
     if loaded is None:
         raise InputError(f"{name}: choose a split with `split`: {', '.join(splits)}")
     return dataset(loaded, name, "download the data set again")
+
+
+def dataset(data: Any, source: str, remedy: str) -> TableReader:
+    """Return a reader of a `datasets.Dataset`."""
+    schema = _checked_schema(data.features.arrow_schema, source)
+
+    def pieces() -> Iterator[Piece]:
+        with _arrow_errors(f"{source}: its data are damaged; {remedy}"):
+            for table in data.with_format("arrow").iter(arrow_columns.ROWS_AT_ONCE):
+                yield from map(_arrow_piece, table.combine_chunks().to_batches())
+
+    return TableReader(pieces(), schema)

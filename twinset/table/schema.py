@@ -1,4 +1,7 @@
-"""The shape of a table, without any of its records: what the sharing side may know."""
+"""The shape of a table, without any of its records: what the sharing side may know.
+
+Knows no file and no record. Also how options and messages write label values: as a line of CSV.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ Combination = tuple[LabelValue, ...]
 class Attribute:
     """A label column: its name, pandas dtype and the set of its values, in a fixed order.
 
-    The set of values is taken as public; the ledger says so.
+    The set of values is taken as public. The ledger says so.
     """
 
     name: str
@@ -57,14 +60,14 @@ class Schema:
         Raises:
             InputError: there are too many.
         """
-        count = math.prod(len(attribute.values) for attribute in self.attributes)
-        if count > MOST_COMBINATIONS:
+        # counted before they are made: four columns of a hundred values would fill all memory
+        if math.prod(len(each.values) for each in self.attributes) > MOST_COMBINATIONS:
             names = ", ".join(attribute.name for attribute in self.attributes[:10])
             raise InputError(
                 f"the labels {names} have more than {MOST_COMBINATIONS} combinations; name fewer "
                 "with `attributes`, or merge rare values"
             )
-        return tuple(product(*(a.values for a in self.attributes)))
+        return tuple(product(*(each.values for each in self.attributes)))
 
     @property
     def spelled(self) -> dict[tuple[str, ...], Combination]:
@@ -86,16 +89,11 @@ class Schema:
         attributes = tuple(
             Attribute(a["name"], a["dtype"], tuple(a["values"])) for a in data["attributes"]
         )
-        return cls(
-            data["text"],
-            data["text_dtype"],
-            attributes,
-            tuple(data["columns"]),
-        )
+        return cls(data["text"], data["text_dtype"], attributes, tuple(data["columns"]))
 
 
 def read_line(line: str) -> list[str]:
-    """Return a line's values.
+    """Return the values of a line between commas, as in CSV.
 
     Raises:
         ValueError: it is empty, or not one line.
@@ -110,14 +108,15 @@ def read_line(line: str) -> list[str]:
 
 
 def written_line(values: Iterable[object]) -> str:
-    """Return values as a line, of which `read_line` makes their texts again.
+    """Return values as a line. `read_line` makes their texts of it again.
 
     >>> written_line(["good", "a, b", 5])
     'good,"a, b",5'
     """
-    return ",".join(map(_cell, map(str, values)))
-
-
-def _cell(text: str) -> str:
-    is_plain = text == text.strip() and not text.startswith("@") and not set(text) & set(',"')
-    return text if is_plain else '"{}"'.format(text.replace('"', '""'))
+    return ",".join(
+        # "@" begins the name of a file of values, so a value with one is quoted too
+        text
+        if text == text.strip() and not text.startswith("@") and not set(text) & set(',"')
+        else '"{}"'.format(text.replace('"', '""'))
+        for text in map(str, values)
+    )

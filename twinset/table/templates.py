@@ -122,28 +122,48 @@ def load_template(
         InputError: no such template, a placeholder without a column, a label column without a
             placeholder, words for a value that does not exist, or two combinations with one prompt.
     """
-    return _fitted(_find(source), schema, wording)
+    return _fit_template(_find_template(source), schema, wording)
 
 
-def _fitted(
+def _fit_template(
     written: PromptFile, schema: Schema, wording: Mapping[str, Words] | None = None
 ) -> Template:
+    """Return a template that fits the schema, or refuse it. See `load_template`."""
     generic = written.name == GENERIC
     pattern = _generic(written.pattern, schema) if generic else written.pattern.rstrip()
     _check_pattern(written.name, pattern, schema)
     _check_names(written.name, written.wording, schema)
     _check_names("wording", wording or {}, schema)
-    words = {
-        attribute.name: _words(written, attribute) | _own_words("wording", attribute, wording or {})
-        for attribute in schema.attributes
-    }
+    words = {}
+    for attribute in schema.attributes:
+        given, name = written.wording.get(attribute.name, {}), attribute.name
+        if isinstance(given, Mapping):
+            words[name] = _own_words(written.name, attribute, {name: given})
+        else:  # scales, of which the first that fits is meant
+            values = {plain(value) for value in attribute.values}
+            meant: Words = next((scale for scale in given if _fits(scale, values)), {})
+            words[name] = {key: word for key, word in meant.items() if key in values}
+        words[name] |= _own_words("wording", attribute, wording or {})
     template = Template(
         name=Path(written.name).name,  # saved and shown in shared files: no path of this machine
         pattern=pattern,
         wording={name: own for name, own in words.items() if own},
         attributes=tuple(attribute.name for attribute in schema.attributes),
     )
-    _check_distinct(template, schema)
+    first: dict[str, Combination] = {}  # two combinations that the model could not tell apart
+    for combination in schema.combinations:
+        prompt = template.render(combination)
+        if len(prompt) > MOST_PROMPT:
+            raise InputError(
+                f"{template.name}: with its values the prompt has more than {MOST_PROMPT} "
+                "characters; shorten them"
+            )
+        twin = first.setdefault(prompt, combination)
+        if twin is not combination:
+            raise InputError(
+                f"{template.name}: {twin} and {combination} of {template.attributes} have the same"
+                " prompt; give them different wording"
+            )
     return template
 
 
@@ -157,7 +177,7 @@ def written_template(source: Template | str | Path | None) -> PromptFile:
     """
     if isinstance(source, Template):
         return PromptFile(source.name, source.pattern)
-    return _find(source)
+    return _find_template(source)
 
 
 def worded_values(written: PromptFile, attribute: str, common: set[str]) -> tuple[str, ...] | None:
@@ -192,9 +212,13 @@ def fitting_prompts(schema: Schema) -> list[str]:
     by_name = [name for name, f in files.items() if set(placeholders(f.pattern)) == set(named)]
     if by_name or len(named) != 1:
         return by_name
-    values = {plain(value).lower() for value in schema.attributes[0].values}
-    found = [f for f in files.values() if values in _known_values(f)]
-    return [PLACEHOLDER.sub(f"{{{named[0]}}}", f.pattern) for f in found]
+    values, found = {plain(value).lower() for value in schema.attributes[0].values}, []
+    for written in files.values():
+        if len(placeholders(written.pattern)) == 1:  # its values read well as they are
+            words = [set(dict(scale).values()) for scale in _scales(written.wording)]
+            if values in (words or [set(known) for known in written.example_values.values()]):
+                found.append(PLACEHOLDER.sub(f"{{{named[0]}}}", written.pattern))
+    return found
 
 
 def candidate_templates(schema: Schema) -> list[Template]:
@@ -208,23 +232,15 @@ def candidate_templates(schema: Schema) -> list[Template]:
     >>> [template.pattern for template in found][:2]
     ['Write a text with mood: {mood}:', 'Write a film review with mood: {mood}:']
     """
-    generic, kinds = _find(GENERIC), kinds_of_text()
+    generic, kinds = _find_template(GENERIC), kinds_of_text()
     patterns = [generic.pattern.replace(kinds[0], kind) for kind in kinds]
     written = [replace(generic, pattern=pattern) for pattern in patterns]
-    written += [_find(name) for name in fitting_prompts(schema)]
+    written += [_find_template(name) for name in fitting_prompts(schema)]
     found = []
     for each in written:
         with suppress(InputError):  # its words do not fit these values, or it grows too long
-            found.append(_fitted(each, schema))
+            found.append(_fit_template(each, schema))
     return found
-
-
-def _known_values(written: PromptFile) -> list[set[str]]:
-    """Return the sets of values that read well in a template of one attribute, as they are."""
-    if len(placeholders(written.pattern)) != 1:
-        return []
-    words = [set(dict(scale).values()) for scale in _scales(written.wording)]
-    return words or [set(values) for values in written.example_values.values()]
 
 
 def wrong_combinations(
@@ -236,7 +252,7 @@ def wrong_combinations(
     """Return `count` combinations other than the given one (all where they are no more).
 
     Drawn uniformly without replacement: the set Wᵢ of the prompt-mismatch loss. Nothing but the
-    public combinations enters, so it may be drawn anew at every step.
+    public combinations enters, so each step may draw again.
     """
     others = [other for other in combinations if other != combination]
     if len(others) <= count:
@@ -250,7 +266,7 @@ def _generic(pattern: str, schema: Schema) -> str:
     return pattern.replace(" with {attributes}", f" with {listed}" if listed else "")
 
 
-def _find(source: str | Path | None) -> PromptFile:
+def _find_template(source: str | Path | None) -> PromptFile:
     builtins = builtin_templates()
     if source is None:
         return builtins[GENERIC]
@@ -258,7 +274,15 @@ def _find(source: str | Path | None) -> PromptFile:
     if name in builtins:
         return builtins[name]
     if name.endswith(".toml"):
-        return _read(Path(source))
+        try:
+            text = read_text(Path(source), SMALL)
+        except InputError:
+            raise
+        except (OSError, ValueError) as error:  # not UTF-8, or a NUL in the path
+            raise InputError(
+                f"{name}: cannot be read as a UTF-8 file; check the path of the template"
+            ) from error
+        return _parse(name, text)
     if "{" in name:
         return PromptFile("`prompt`", name)
     shown = " ".join(name.split())[:60]
@@ -266,18 +290,6 @@ def _find(source: str | Path | None) -> PromptFile:
         f"`prompt={shown}`: neither a built-in template ({', '.join(builtins)}) nor a .toml file "
         'nor a prompt with a {column} in it, such as "Write a {sentiment} review:"'
     )
-
-
-def _read(path: Path) -> PromptFile:
-    try:
-        text = read_text(path, SMALL)
-    except InputError:
-        raise
-    except (OSError, ValueError) as error:  # not UTF-8, or a NUL in the path
-        raise InputError(
-            f"{path}: cannot be read as a UTF-8 file; check the path of the template"
-        ) from error
-    return _parse(str(path), text)
 
 
 def _parse(name: str, text: str) -> PromptFile:
@@ -292,7 +304,10 @@ def _parse(name: str, text: str) -> PromptFile:
     if not isinstance(data.get("prompt"), str):
         raise InputError(f'{name}: lacks its prompt; add prompt = "Write a {{column}} text:"')
     wording = data.get("wording", {})
-    if not isinstance(wording, dict) or not all(map(_is_words, _scales(wording))):
+    if not isinstance(wording, dict) or not all(
+        isinstance(words, dict) and all(isinstance(word, str) for word in words.values())
+        for words in _scales(wording)
+    ):
         raise InputError(
             f"{name}: wording must be a table of strings for each attribute, such as"
             ' [wording.stars] and below it 1 = "very bad"'
@@ -309,10 +324,6 @@ def _parse(name: str, text: str) -> PromptFile:
 def _scales(wording: Mapping[str, Any]) -> Iterator[Any]:
     for words in wording.values():
         yield from words if isinstance(words, list) else [words]
-
-
-def _is_words(words: Any) -> bool:
-    return isinstance(words, dict) and all(isinstance(word, str) for word in words.values())
 
 
 def _check_pattern(name: str, pattern: str, schema: Schema) -> None:
@@ -344,16 +355,6 @@ def _check_names(name: str, wording: Mapping[str, Any], schema: Schema) -> None:
         )
 
 
-def _words(written: PromptFile, attribute: Attribute) -> dict[str, str]:
-    """Return the template's words for the values of one attribute."""
-    words = written.wording.get(attribute.name, {})
-    if isinstance(words, Mapping):
-        return _own_words(written.name, attribute, {attribute.name: words})
-    values = {plain(value) for value in attribute.values}
-    fitting = (scale for scale in words if _fits(scale, values))
-    return {key: word for key, word in next(fitting, {}).items() if key in values}
-
-
 def _fits(scale: Words, values: set[str]) -> bool:
     """Return whether a scale can be the one meant.
 
@@ -374,24 +375,6 @@ def _own_words(name: str, attribute: Attribute, wording: Mapping[str, Words]) ->
             f" its values are {', '.join(values)}"
         )
     return words
-
-
-def _check_distinct(template: Template, schema: Schema) -> None:
-    """Refuse two combinations that the model could not tell apart."""
-    first: dict[str, Combination] = {}
-    for combination in schema.combinations:
-        prompt = template.render(combination)
-        if len(prompt) > MOST_PROMPT:
-            raise InputError(
-                f"{template.name}: with its values the prompt has more than {MOST_PROMPT} "
-                "characters; shorten them"
-            )
-        twin = first.setdefault(prompt, combination)
-        if twin is not combination:
-            raise InputError(
-                f"{template.name}: {twin} and {combination} of {template.attributes} have the same"
-                " prompt; give them different wording"
-            )
 
 
 def placeholders(pattern: str) -> list[str]:

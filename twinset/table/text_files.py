@@ -1,7 +1,7 @@
 """Files of text: their encoding, what separates cells, and how CSV is read.
 
 What is not given is detected, and said to the owner. The cells are private, and the messages of
-pandas may quote them: none is passed on, and errors are raised `from None` so that no traceback
+libraries may quote them: none is passed on, and errors are raised `from None` so that no traceback
 holds one either. Rows are counted as a spreadsheet or an editor shows them.
 """
 
@@ -12,18 +12,25 @@ import csv
 import io
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import pandas as pd
-from charset_normalizer import CharsetMatches, from_bytes
+import pyarrow as pa
+from charset_normalizer import from_bytes
 
 from twinset.errors import InputError
 from twinset.files.limits import MOST_CELL, MOST_LINE, check_names, inflated
-from twinset.table.arrow_columns import ROWS_AT_ONCE, Reading, RowNumbers, typed
+from twinset.table.arrow_columns import (
+    Piece,
+    RowNumbers,
+    TableReader,
+    collect_table,
+    some_at_once,
+    typed,
+)
 
 UTF8 = "utf-8-sig"
 _DELIMITERS = ",;\t|"
@@ -31,7 +38,7 @@ _BLOCK = 2**20  # bytes
 _SAMPLE = 2**16  # bytes of lines that are not ASCII, by which an encoding is told
 _ROWS = 100  # by which a delimiter is told
 _MARKS = {
-    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_LE: "utf-32",  # before UTF-16, whose mark is the beginning of this one
     codecs.BOM_UTF32_BE: "utf-32",
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
@@ -47,14 +54,17 @@ _HINT = re.compile("sep=(.)[\r\n]")  # Excel's own first line of a CSV
 
 @dataclass(frozen=True)
 class Layout:
-    """What is given or found.
+    """What is given or found about a file of text.
 
     Args:
-        encoding: as Python names it; None: to be detected.
-        delimiter: a character; None: to be detected.
+        encoding: as Python names it. None: to be detected.
+        delimiter: a character. None: to be detected.
         strict: refuse NUL characters instead of removing them.
         nuls: how many the file has.
         skipped: lines before the header.
+
+    Raises:
+        InputError: unknown encoding, or a delimiter that cells are full of.
     """
 
     encoding: str | None = None
@@ -64,21 +74,29 @@ class Layout:
     skipped: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse an unknown encoding, and a delimiter that cells are full of."""
+        """Refuse what cannot be used, and write the rest in one way."""
         if self.encoding is not None:
-            object.__setattr__(self, "encoding", _known(self.encoding))
+            try:
+                found = codecs.lookup(self.encoding).name
+                "a".encode(self.encoding)  # a few are no encodings of texts
+            except (LookupError, ValueError, AssertionError):
+                raise InputError(
+                    f"`encoding={self.encoding}`: unknown; give one such as utf-8, cp1252 or utf-16"
+                ) from None
+            object.__setattr__(self, "encoding", UTF8 if found == "utf-8" else found)
         if self.delimiter is not None:
-            object.__setattr__(self, "delimiter", _separator(self.delimiter))
+            one = {"tab": "\t", "\\t": "\t"}.get(self.delimiter, self.delimiter)
+            if len(one) != 1 or not one.isascii() or one.isalnum() or one in '"\r\n\0':
+                raise InputError(
+                    f"`delimiter={self.delimiter}`: must be one character, such as ; or , or | "
+                    "(or tab)"
+                )
+            object.__setattr__(self, "delimiter", one)
 
     @property
     def is_given(self) -> bool:
         """Whether anything about a file of text was asked for."""
         return self.encoding is not None or self.delimiter is not None
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether a file's bytes are its text in UTF-8, as they stand."""
-        return self.encoding == UTF8 and not self.nuls
 
     @property
     def name(self) -> str:
@@ -87,7 +105,8 @@ class Layout:
 
     def text(self, path: Path, newline: str = "", errors: str = "strict") -> io.TextIOWrapper:
         """Open a file as text. NUL characters are left out, unless they are to be refused."""
-        kind = io.TextIOWrapper if self.strict or self.is_plain else _WithoutNuls
+        keeps_all = self.strict or (self.encoding == UTF8 and not self.nuls)
+        kind = io.TextIOWrapper if keeps_all else _WithoutNuls
         return kind(open_bytes(path), self.encoding, errors, newline)
 
 
@@ -108,48 +127,61 @@ def open_bytes(path: Path) -> IO[bytes]:
     return inflated(path) if path.name.lower().endswith(".gz") else path.open("rb")
 
 
-def detected(path: Path, layout: Layout, own: str | None) -> tuple[Layout, list[str]]:
+def detect_layout(path: Path, layout: Layout, own: str | None) -> tuple[Layout, list[str]]:
     """Return a layout with nothing left to detect, and what to tell the owner about it.
 
     Args:
         path: of the file.
         layout: as far as it is given.
-        own: delimiter that the file's ending stands for; None: cells are not separated.
+        own: delimiter that the file's ending stands for. None: cells are not separated.
 
     Raises:
-        InputError: the encoding cannot be told.
+        InputError: the encoding cannot be told, or the file is no text.
     """
-    bytes_ = _Bytes.of(path)
+    bytes_ = _FileBytes.scan(path)
     encoding = layout.encoding or bytes_.encoding(path)
-    found = Layout(encoding, None, layout.strict, bytes_.nuls_in(encoding, path))
+    nuls = bytes_.count_nuls(encoding, path)
     delimiter, skipped = layout.delimiter, 0
     if own is not None:
-        with found.text(path, errors="replace") as text:
+        with Layout(encoding, None, layout.strict, nuls).text(path, errors="replace") as text:
             start = text.read(_BLOCK)
         if hint := _HINT.match(start):
             start, skipped = start[hint.end() :], 1
-        delimiter = delimiter or (hint[1] if hint else _delimiter(start, own))
-    found = Layout(encoding, delimiter, layout.strict, found.nuls, skipped)
-    return found, list(_notes(found, layout, own))
+        # that by which most rows are as wide as the header, the file's own where several are
+        candidates = sorted(_DELIMITERS, key=lambda one: one != own)
+        best = max(candidates, key=lambda one: _evenness(start, one))
+        delimiter = delimiter or (hint[1] if hint else best)
+    found, notes = Layout(encoding, delimiter, layout.strict, nuls, skipped), []
+    cells = ", separated by " + ("tabs" if delimiter == "\t" else delimiter) if delimiter else ""
+    guessed = [] if layout.encoding else ["`encoding`"]
+    guessed += ["`delimiter`"] if cells and not layout.delimiter else []
+    if guessed and (encoding != UTF8 or delimiter != own):
+        names = " and ".join(guessed)
+        notes.append(f"read as {found.name}{cells} (detected; {names} to change)")
+    if nuls:
+        notes.append(f"removed {nuls} NUL character{'s' * (nuls > 1)}")
+    return found, notes
 
 
-def _notes(found: Layout, given: Layout, own: str | None) -> Iterator[str]:
-    guessed = [n for n in ("encoding", "delimiter") if getattr(given, n) is None]
-    is_usual = found.encoding == UTF8 and found.delimiter == own
-    if not is_usual and guessed:
-        cells = f", separated by {_shown(found.delimiter)}" if found.delimiter else ""
-        names = " and ".join(f"`{name}`" for name in guessed if cells or name == "encoding")
-        yield f"read as {found.name}{cells} (detected; {names} to change)"
-    if found.nuls:
-        yield f"removed {found.nuls} NUL character{'s' * (found.nuls > 1)}"
-
-
-def _shown(delimiter: str | None) -> str:
-    return "tabs" if delimiter == "\t" else str(delimiter)
+def _evenness(start: str, delimiter: str) -> float:
+    """Return the share of rows that are as wide as the header. 0 where that is one cell."""
+    limit = csv.field_size_limit(MOST_CELL)
+    try:
+        rows = csv.reader(io.StringIO(start, newline=""), delimiter=delimiter)
+        widths = [len(row) for row in islice(rows, _ROWS) if row]
+    except csv.Error:
+        return 0.0
+    finally:
+        csv.field_size_limit(limit)
+    if len(start) >= _BLOCK and 1 < len(widths) < _ROWS:  # the last row is cut off
+        widths = widths[:-1]
+    if not widths or widths[0] < 2:
+        return 0.0
+    return widths.count(widths[0]) / len(widths)
 
 
 @dataclass
-class _Bytes:
+class _FileBytes:
     """What a file's bytes are like.
 
     Args:
@@ -160,51 +192,65 @@ class _Bytes:
         sample: lines that are not ASCII.
     """
 
-    mark: str | None
-    is_utf8: bool
-    nuls: tuple[int, int]
-    size: int
-    sample: bytes
+    mark: str | None = None
+    is_utf8: bool = True
+    nuls: tuple[int, int] = (0, 0)
+    size: int = 0
+    sample: bytes = b""
 
     @classmethod
-    def of(cls, path: Path) -> _Bytes:
-        decoder = codecs.getincrementaldecoder("utf-8")()
-        found = cls(None, True, (0, 0), 0, b"")
+    def scan(cls, path: Path) -> _FileBytes:
+        """Read a file once, block by block."""
+        found, decoder = cls(), codecs.getincrementaldecoder("utf-8")()
         with open_bytes(path) as raw:
-            while block := raw.read(_BLOCK):
-                found.add(block, decoder)
-        found.is_utf8 = found.is_utf8 and _decodes(decoder, b"", final=True)
-        return found
-
-    def add(self, block: bytes, decoder: codecs.IncrementalDecoder) -> None:
-        if not self.size:
-            self.mark = next(
-                (name for mark, name in _MARKS.items() if block.startswith(mark)), None
-            )
-        even, odd = (block[parity::2].count(0) for parity in (0, 1))
-        if self.size % 2:
-            even, odd = odd, even
-        self.nuls = (self.nuls[0] + even, self.nuls[1] + odd)
-        self.size += len(block)
-        self.is_utf8 = self.is_utf8 and _decodes(decoder, block)
-        if len(self.sample) < _SAMPLE and not block.isascii():
-            lines = (line for line in block.splitlines(True) if not line.isascii())
-            self.sample = (self.sample + b"".join(lines))[:_SAMPLE]
+            block = raw.read(_BLOCK)
+            found.mark = next((name for m, name in _MARKS.items() if block.startswith(m)), None)
+            while True:
+                even, odd = (block[parity::2].count(0) for parity in (0, 1))
+                even, odd = (odd, even) if found.size % 2 else (even, odd)
+                found.nuls = found.nuls[0] + even, found.nuls[1] + odd
+                found.size += len(block)
+                try:
+                    if found.is_utf8:
+                        decoder.decode(block, final=not block)
+                except UnicodeDecodeError:
+                    found.is_utf8 = False
+                if len(found.sample) < _SAMPLE and not block.isascii():
+                    lines = (line for line in block.splitlines(True) if not line.isascii())
+                    found.sample = (found.sample + b"".join(lines))[:_SAMPLE]
+                if not block:
+                    return found
+                block = raw.read(_BLOCK)
 
     def encoding(self, path: Path) -> str:
-        """Return the encoding."""
+        """Return the encoding. Raises InputError where it cannot be told."""
         if self.mark is not None:
             return self.mark
         fewer, more = sorted(self.nuls)
         if 3 * more > self.size and 10 * fewer < more:  # Latin letters in UTF-16
             return "utf-16-le" if self.nuls[1] > self.nuls[0] else "utf-16-be"
-        if self.is_utf8 or _is_damaged_utf8(self.sample):
+        letters = [one for one in self.sample.decode("utf-8", "replace") if not one.isascii()]
+        # most letters that are not ASCII are UTF-8: others are damage, and their row is named later
+        if self.is_utf8 or 2 * letters.count("\ufffd") < len(letters):
             return UTF8
-        self.nuls_in(UTF8, path)
-        return _legacy(self.sample, path)
+        self.count_nuls(UTF8, path)
+        found = from_bytes(self.sample, cp_isolation=list(_ENCODINGS))
+        best, usual = found.best(), _ENCODINGS[0]
+        mine = [match for match in found if usual in match.could_be_from_charset]
+        if best is not None and any(
+            m.chaos <= best.chaos and m.coherence > best.coherence - 0.03 for m in mine
+        ):
+            return usual
+        if best is not None and best.coherence >= _SURE:
+            return best.encoding
+        fitting = ", ".join(match.encoding for match in list(found)[:3])
+        raise InputError(
+            f"{path}: is not UTF-8, and its encoding cannot be told"
+            f"{f' (it may be {fitting})' if fitting else ''}; name it with `encoding`"
+        )
 
-    def nuls_in(self, encoding: str, path: Path) -> int:
-        """Return the number of NUL characters; refuse what cannot be a text."""
+    def count_nuls(self, encoding: str, path: Path) -> int:
+        """Return the number of NUL characters. Raises InputError for what cannot be a text."""
         if encoding.startswith(("utf-16", "utf-32", "utf_16", "utf_32")):
             return 0
         if 10 * sum(self.nuls) > self.size:
@@ -212,103 +258,25 @@ class _Bytes:
         return sum(self.nuls)
 
 
-def _decodes(decoder: codecs.IncrementalDecoder, block: bytes, final: bool = False) -> bool:
-    try:
-        decoder.decode(block, final)
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def _is_damaged_utf8(sample: bytes) -> bool:
-    """Return whether most characters that are not ASCII are UTF-8, so that others are damage."""
-    found = [letter for letter in sample.decode("utf-8", "replace") if not letter.isascii()]
-    return 2 * found.count("\ufffd") < len(found)
-
-
-def _legacy(sample: bytes, path: Path) -> str:
-    """Return the encoding of a sample that is not UTF-8."""
-    found = from_bytes(sample, cp_isolation=list(_ENCODINGS))
-    best, usual = found.best(), _ENCODINGS[0]
-    if _fits_as_well(found, usual):
-        return usual
-    if best is not None and best.coherence >= _SURE:
-        return best.encoding
-    fitting = ", ".join(match.encoding for match in list(found)[:3])
-    raise InputError(
-        f"{path}: is not UTF-8, and its encoding cannot be told"
-        f"{f' (it may be {fitting})' if fitting else ''}; name it with `encoding`"
-    )
-
-
-def _fits_as_well(found: CharsetMatches, encoding: str) -> bool:
-    best = found.best()
-    if best is None:
-        return False
-    mine = [match for match in found if encoding in match.could_be_from_charset]
-    return any(m.chaos <= best.chaos and m.coherence > best.coherence - 0.03 for m in mine)
-
-
-def _delimiter(start: str, own: str) -> str:
-    """Return what separates cells: that by which most rows are as wide as the header."""
-    return max(
-        sorted(_DELIMITERS, key=lambda one: one != own), key=lambda one: _evenness(start, one)
-    )
-
-
-def _evenness(start: str, delimiter: str) -> float:
-    """Return the share of rows that are as wide as the header; 0 where that is one cell."""
-    lines = io.StringIO(start, newline="")
-    limit = csv.field_size_limit(MOST_CELL)
-    try:
-        widths = [len(row) for row in islice(csv.reader(lines, delimiter=delimiter), _ROWS) if row]
-    except csv.Error:
-        return 0.0
-    finally:
-        csv.field_size_limit(limit)
-    is_cut = len(start) >= _BLOCK and len(widths) < _ROWS and len(widths) > 1
-    widths = widths[:-1] if is_cut else widths
-    if not widths or widths[0] < 2:
-        return 0.0
-    return widths.count(widths[0]) / len(widths)
-
-
-def _known(encoding: str) -> str:
-    try:
-        found = codecs.lookup(encoding)
-        "a".encode(encoding)  # a few are no encodings of texts
-    except (LookupError, ValueError, AssertionError):
-        raise InputError(
-            f"`encoding={encoding}`: unknown; give one such as utf-8, cp1252 or utf-16"
-        ) from None
-    return UTF8 if found.name == "utf-8" else found.name
-
-
-def _separator(delimiter: str) -> str:
-    given = {"tab": "\t", "\\t": "\t"}.get(delimiter, delimiter)
-    if len(given) != 1 or not given.isascii() or given.isalnum() or given in '"\r\n\0':
-        raise InputError(
-            f"`delimiter={delimiter}`: must be one character, such as ; or , or | (or tab)"
-        )
-    return given
-
-
 def text_lines(path: Path, layout: Layout, newline: str, rows: RowNumbers) -> Iterator[str]:
-    """Yield the lines of a file; the first unreadable one raises UnicodeError on its turn.
+    """Yield the lines of a file. The first unreadable one is refused on its turn, by its row.
 
-    Decoding goes by blocks, so a strict decoder would fail rows too early; escaping the bad bytes
+    Decoding goes by blocks, so a strict decoder would fail rows too early. Escaping the bad bytes
     and looking for the escapes names the right row.
     """
     with layout.text(path, newline, "surrogateescape") as text:
-        for line in text:
-            if "\0" in line:
-                raise InputError(
-                    f"{path}: {rows.next} has a NUL character; remove it, or leave `strict` out"
-                )
-            if len(line) > MOST_LINE:
-                raise _too_long(path)
-            line.encode()
-            yield line
+        try:
+            for line in text:
+                if "\0" in line:
+                    raise InputError(
+                        f"{path}: {rows.next} has a NUL character; remove it, or leave `strict` out"
+                    )
+                if len(line) > MOST_LINE:
+                    raise _too_long(path)
+                line.encode()
+                yield line
+        except UnicodeError:
+            raise undecodable(path, layout, rows.next) from None
 
 
 def _too_long(path: Path) -> InputError:
@@ -327,93 +295,72 @@ def undecodable(path: Path, layout: Layout, row: str) -> InputError:
 
 def read_delimited(path: Path, delimiter: str) -> pd.DataFrame:
     """Read CSV or TSV as twinset writes it."""
-    return delimited(path, Layout(UTF8, delimiter)).whole()
+    return collect_table(delimited(path, Layout(UTF8, delimiter))).apply(typed)
 
 
-def delimited(path: Path, layout: Layout) -> Reading:
-    """Return the ways to read CSV; only an empty cell is missing, and all rows are equally wide."""
-    rows, options = RowNumbers("row", header=1), _delimited_options(layout)
+def delimited(path: Path, layout: Layout) -> TableReader:
+    """Return a reader of CSV. Only an empty cell is missing, and all rows are equally wide.
 
-    def whole() -> pd.DataFrame:
-        with _delimited(path, layout, _check_rows(path, layout, rows)) as raw:
-            return _typed(pd.read_csv(raw, **options))
+    Cells are texts: else one of them would decide what all others of its column are.
+    """
+    rows = RowNumbers("row", header=1)
 
-    def pieces() -> Iterator[pd.DataFrame]:
-        with _delimited(path, layout, _check_rows(path, layout, rows)) as raw:
-            yield from map(_typed, pd.read_csv(raw, chunksize=ROWS_AT_ONCE, **options))
+    def pieces() -> Iterator[Piece]:
+        found = _csv_rows(path, layout, rows)
+        if (header := next(found, None)) is None:
+            raise InputError(f"{path}: the file is empty; give a table with a header row")
+        names = [name or f"Unnamed: {place}" for place, name in enumerate(header)]
+        check_names(header, path)
+        given = [name for name in header if name]
+        if len(set(given)) < len(given):
+            raise InputError(f"{path}: two columns have the same name; rename one in the header")
+        yield 0, {name: pa.array([], pa.large_string()) for name in names}
+        for some in some_at_once(found):
+            columns = zip(names, zip(*some, strict=True), strict=True)
+            yield (
+                len(some),
+                {
+                    n: pa.array([c or None for c in cells], pa.large_string())
+                    for n, cells in columns
+                },
+            )
 
-    def column(place: int, name: str) -> pd.Series:
-        with _delimited(path, layout, "the header") as raw:
-            return typed(pd.read_csv(raw, usecols=[place], **options)[name])
-
-    return Reading(whole, pieces, column, rows=rows)
-
-
-def _typed(frame: pd.DataFrame) -> pd.DataFrame:
-    return frame.apply(typed) if len(frame.columns) else frame
-
-
-def _delimited_options(layout: Layout) -> dict[str, Any]:
-    return {
-        "sep": layout.delimiter,
-        "encoding": UTF8 if layout.is_plain else None,  # of what is decoded already
-        "skiprows": layout.skipped,
-        "keep_default_na": False,
-        "na_values": [""],
-        "dtype": "str",  # else one cell would decide what all others of its column are
-    }
+    return TableReader(pieces(), rows=rows)
 
 
-@contextmanager
-def _delimited(path: Path, layout: Layout, last: str) -> Iterator[IO[Any]]:
-    try:
-        with open_bytes(path) if layout.is_plain else layout.text(path) as raw:
-            yield raw
-    except (ValueError, OverflowError):
-        raise InputError(
-            f"{path}: {last} cannot be parsed; look for a quoted cell that is never closed"
-        ) from None
+def _csv_rows(path: Path, layout: Layout, rows: RowNumbers) -> Iterator[list[str]]:
+    """Yield the header and all rows that are not blank, each as wide as the header."""
+    has_ended = False
 
+    def lines() -> Iterator[str]:
+        nonlocal has_ended
+        yield from islice(text_lines(path, layout, "", rows), layout.skipped, None)
+        has_ended = True
 
-def _check_rows(path: Path, layout: Layout, rows: RowNumbers) -> str:
-    """Return the last row's name; refuse what pandas would fill in, rename or quote in an error."""
-    limit = csv.field_size_limit(MOST_CELL)
-    try:
-        _check_widths(path, layout, rows)
-    except UnicodeError:
-        raise undecodable(path, layout, rows.next) from None
-    except csv.Error:
-        raise _too_long(path) from None
-    finally:
-        csv.field_size_limit(limit)
-    return rows.last
-
-
-def _check_widths(path: Path, layout: Layout, rows: RowNumbers) -> None:
-    rows.begin()
-    lines = islice(text_lines(path, layout, "", rows), layout.skipped, None)
-    header: list[str] | None = None
-    for cells in csv.reader(lines, delimiter=str(layout.delimiter)):
+    width, reader = 0, csv.reader(lines(), delimiter=str(layout.delimiter))
+    while True:
+        limit = csv.field_size_limit(MOST_CELL)  # of the process: put back before others may read
+        try:
+            cells = next(reader, None)
+        except csv.Error:
+            raise _too_long(path) from None
+        finally:
+            csv.field_size_limit(limit)
+        if cells is None:
+            return
         is_blank = len(cells) < 2 and not "".join(cells).strip()
         rows.count(is_blank)
+        if has_ended:  # the reader wanted another line for this row
+            raise InputError(
+                f"{path}: {rows.last} cannot be parsed; look for a quoted cell that is never closed"
+            )
         if is_blank:
             continue
-        if header is None:
-            header = cells
-            _check_header(path, header)
-        elif len(cells) != len(header):
+        width = width or len(cells)
+        if len(cells) != width:
             raise InputError(
-                f"{path}: {rows.last} has {len(cells)} cells where the header has {len(header)}; "
+                f"{path}: {rows.last} has {len(cells)} cells where the header has {width}; "
                 "put cells that hold the separator, a quote or a line break in double quotes, or "
                 "name the separator with `delimiter`"
             )
-    if header is None:
-        raise InputError(f"{path}: the file is empty; give a table with a header row")
-
-
-def _check_header(path: Path, header: list[str]) -> None:
-    check_names(header, path)
-    names = [name for name in header if name]
-    for position, name in enumerate(names):
-        if name in names[:position]:
-            raise InputError(f"{path}: two columns have the same name; rename one in the header")
+        yield cells

@@ -1,14 +1,17 @@
-"""Padded lengths: how far a row is padded, and batches of rows that are padded alike.
+"""Records as token sequences: prompt, text, end of text; loss on text and end of text only.
 
-It is a function of the row alone. Were rows padded to the longest of their batch, a row more
-would change how its neighbours are rounded. There are few padded lengths, four between a length
-and its double, because a batch is filled up for each of them.
+Knows nothing of privacy. A record becomes K = 1 + |W| sequences: its own prompt first, then wrong
+ones. In a folder tokens are one Arrow file, written as they come and mapped where they are needed,
+so that memory does not grow with them. That folder is as private as the records.
+
+A row's padded length is a function of the row alone. Were rows padded to the longest of their
+batch, a row more would change how its neighbours are rounded. There are few padded lengths, four
+between a length and its double, because a batch is filled up for each of them.
 """
 
 from __future__ import annotations
 
 import json
-import mmap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
@@ -17,18 +20,31 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 
 from twinset.errors import InputError
 from twinset.files.atomic import synced, write_json
 from twinset.privacy.clipping import Sequences
 from twinset.privacy.mechanism.counts import Text
-from twinset.table.arrow_columns import Labels, LazySequence, some_at_once
+from twinset.table.arrow_columns import (
+    Labels,
+    LazySequence,
+    map_file,
+    release_memory_maps,
+    some_at_once,
+)
 from twinset.table.records import Records
 from twinset.table.schema import Combination
 from twinset.table.templates import Template, wrong_combinations
 
+SHORTEST_TEXT = 8  # tokens that must fit behind the longest prompt
+TEXTS_AT_ONCE = 1000  # tokenised together, and rows of a batch of Arrow's
+ENGLISH = "The film was very good, and I would recommend it to everyone who likes a slow story."
+LOOKED_AT, LETTERS = 200, 1000  # texts by which a language is judged, and of each
+TOKENS, FACTS = "tokens.arrow", "facts.json"
 _SHORTEST_STEP = 16  # tokens
+_SCHEMA = pa.schema([("ids", pa.list_(pa.int32())), ("label", pa.int32())])
 
 
 def padded(length: int, longest: int) -> int:
@@ -61,80 +77,37 @@ def batches_of_one_length(
     [(16, [0, 2]), (16, [4]), (32, [1, 3])]
     """
     for common, same in groupby(sorted(rows, key=length), key=length):
-        members = list(same)
-        size = at_once(common)
+        members, size = list(same), at_once(common)
         for start in range(0, len(members), size):
             yield common, members[start : start + size]
 
 
-SHORTEST_TEXT = 8  # tokens that must fit behind the longest prompt
-TEXTS_AT_ONCE = 1000
-ROWS_AT_ONCE = 1000
-ENGLISH = "The film was very good, and I would recommend it to everyone who likes a slow story."
-LOOKED_AT, LETTERS = 200, 1000  # texts by which a language is judged, and of each
-VALUES, ENDS, LABELS, FACTS = "values.bin", "ends.npy", "labels.npy", "facts.json"
-
-
-class Ragged(LazySequence[list[int]]):
-    """Rows of whole numbers.
+class TokenLists(LazySequence[list[int]]):
+    """Rows of tokens in Arrow: all ids one after the other, and where each row begins.
 
     Args:
-        values: (M,) all rows, one after the other.
-        ends: (N,) int64, where in `values` each row ends.
+        column: (N,) lists of int32.
     """
 
-    def __init__(self, values: np.ndarray, ends: np.ndarray) -> None:
-        self._values, self._ends, self._seen = values, ends, 0
-
-    @classmethod
-    def of(cls, rows: Iterable[Sequence[int]], dtype: Any, folder: Path | None = None) -> Ragged:
-        """Take rows in, some at a time.
-
-        Args:
-            rows: whole numbers.
-            dtype: that holds each of them.
-            folder: where they are written to and looked at from then on; None: in memory.
-        """
-        parts, lengths, source = [], list[np.ndarray](), iter(rows)
-        raw = None if folder is None else open(folder / "values.part", "wb")
-        while some := list(islice(source, ROWS_AT_ONCE)):
-            lengths.append(np.fromiter(map(len, some), np.int64, len(some)))
-            flat = np.fromiter(chain.from_iterable(some), dtype, int(lengths[-1].sum()))
-            parts.append(flat) if raw is None else flat.tofile(raw)
-        ends = np.concatenate([np.zeros(0, np.int64), *lengths]).cumsum()
-        if raw is None or folder is None:
-            return cls(np.concatenate([np.zeros(0, dtype), *parts]), ends)
-        raw.close()
-        np.save(folder / ENDS, ends)
-        (folder / "values.part").rename(folder / VALUES)
-        return cls.open(folder, dtype)
-
-    @classmethod
-    def open(cls, folder: Path, dtype: Any) -> Ragged:
-        """Look at rows that `of` wrote."""
-        ends = np.load(folder / ENDS, mmap_mode="r")
-        empty = not len(ends) or not ends[-1]
-        values = np.zeros(0, dtype) if empty else np.memmap(folder / VALUES, dtype, "r")
-        return cls(values, ends)
+    def __init__(self, column: pa.ChunkedArray) -> None:
+        self._chunks = [(chunk.offsets.to_numpy(), chunk.values) for chunk in column.chunks]
+        self._ends = np.cumsum([0, *map(len, column.chunks)])  # rows before and in each chunk
+        self._seen = 0
 
     def __len__(self) -> int:
-        return len(self._ends)
+        return int(self._ends[-1])
 
     def cell(self, index: int) -> list[int]:
         """Return one row."""
         self._seen += 1
-        if self._seen % ROWS_AT_ONCE == 0:
-            self._let_go()
+        if self._seen % TEXTS_AT_ONCE == 0:
+            release_memory_maps()
         row = range(len(self))[index]
-        start = self._ends[row - 1] if row else 0
-        found: list[int] = self._values[start : self._ends[row]].tolist()
-        return found
-
-    def _let_go(self) -> None:
-        """Give back the memory of pages that were looked at; the system may read them again."""
-        for array in (self._values, self._ends):
-            if isinstance(array, np.memmap):
-                array._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
+        chunk = int(np.searchsorted(self._ends, row, "right")) - 1
+        (offsets, values), place = self._chunks[chunk], row - int(self._ends[chunk])
+        start, end = offsets[place : place + 2].tolist()
+        ids: list[int] = values[start:end].to_numpy().tolist()
+        return ids
 
 
 @dataclass(frozen=True)
@@ -142,13 +115,13 @@ class TokenisedRecords:
     """All records' tokens, on which batches are cut.
 
     Args:
-        texts: per record the ids of text and end-of-text token; a text cut at the maximum length
+        texts: per record the ids of text and end-of-text token. A text cut at the maximum length
             has no end-of-text token, for it did not end there.
         labels: per record its label combination.
         prompts: ids of the prompt of every combination.
         truncated: number of texts that were cut (private: `internal/` only).
         context: longest row the model reads.
-        folder: where they lie; None: in memory.
+        folder: where they are kept. None: in memory.
     """
 
     texts: Sequence[list[int]]
@@ -170,9 +143,9 @@ class TokenisedRecords:
     def padded_length(self, index: int) -> int:
         """Return the length to which a record's rows are padded: a function of the record alone.
 
-        It is the longest that any prompt makes of it, rounded up (see `padding`). Were rows padded
-        to the longest of their batch, a record more would change how its neighbours' attention is
-        rounded: by 0.13·C in bfloat16 (41 reviews), where this leaves nothing to be measured.
+        It is the longest that any prompt makes of it, rounded up. Were rows padded to the longest
+        of their batch, a record more would change how its neighbours' attention is rounded: by
+        0.13·C in bfloat16 (41 reviews), where this leaves nothing to be measured.
         """
         longest = max(map(len, self.prompts.values())) + len(self.texts[index])
         return padded(longest, self.context)
@@ -182,7 +155,7 @@ class TokenisedRecords:
         return padded_lengths(max(map(len, self.prompts.values())) + most, self.context)
 
     def sequences_per_record(self, mismatched: int) -> int:
-        """Return K for so many wrong prompts a record: there may not be as many."""
+        """Return K for this number of wrong prompts a record: there may be fewer combinations."""
         return 1 + min(mismatched, len(self.prompts) - 1)
 
     def digest(self, index: int) -> int:
@@ -215,7 +188,14 @@ class TokenisedRecords:
                 rng = np.random.default_rng([*seed, combinations.index(label)])
                 chosen[label] = wrong_combinations(label, combinations, mismatched, rng)
             rows += [(self.prompts[c], self.texts[i]) for c in (label, *chosen[label])]
-        return _padded(rows, len(rows) // len(indices), max(map(self.padded_length, indices)))
+        # (records · K, padded length)
+        shape = len(rows), max(map(self.padded_length, indices))
+        ids, mask = torch.zeros(shape, dtype=torch.long), torch.zeros(shape, dtype=torch.bool)
+        for row, (prompt, text) in enumerate(rows):
+            end = len(prompt) + len(text)
+            ids[row, :end] = torch.tensor(prompt + text)
+            mask[row, len(prompt) : end] = True
+        return Sequences(ids, mask, len(rows) // len(indices))
 
     def of_units(
         self, units: Iterable[list[int]], numbers: Mapping[Combination, Sequence[int]]
@@ -230,7 +210,7 @@ class TokenisedRecords:
             yield [(self.texts[i], numbers[self.labels[i]]) for i in unit]
 
     def behind(self, prompts: dict[Combination, list[int]]) -> TokenisedRecords:
-        """Return the same texts behind other prompts, as what lies in a folder has them, too."""
+        """Return the same texts behind other prompts, also for those who open the folder later."""
         if self.folder is not None:
             facts = json.loads((self.folder / FACTS).read_text("utf-8"))
             write_json(self.folder / FACTS, facts | {"prompts": _plain(prompts)})
@@ -238,12 +218,14 @@ class TokenisedRecords:
 
     @classmethod
     def open(cls, folder: Path) -> TokenisedRecords:
-        """Look at what `tokenise` wrote into a folder."""
+        """Map what `tokenise` wrote into a folder, as workers do."""
         facts = json.loads((folder / FACTS).read_text("utf-8"))
         prompts = {tuple(combination): ids for combination, ids in facts["prompts"]}
+        with open(folder / TOKENS, "rb") as file:
+            table = pa.ipc.open_stream(map_file(file)).read_all()
         return cls(
-            Ragged.open(folder, np.dtype(facts["dtype"])),
-            Labels(np.load(folder / LABELS, mmap_mode="r"), list(prompts)),
+            TokenLists(table["ids"]),
+            Labels(table["label"].to_numpy(), list(prompts)),
             prompts,
             facts["truncated"],
             facts["context"],
@@ -251,20 +233,10 @@ class TokenisedRecords:
         )
 
 
-def _padded(rows: list[tuple[list[int], list[int]]], per_unit: int, length: int) -> Sequences:
-    ids = torch.zeros(len(rows), length, dtype=torch.long)
-    mask = torch.zeros(len(rows), length, dtype=torch.bool)
-    for row, (prompt, text) in enumerate(rows):
-        end = len(prompt) + len(text)
-        ids[row, :end] = torch.tensor(prompt + text)
-        mask[row, len(prompt) : end] = True
-    return Sequences(ids, mask, per_unit)
-
-
 def prompt_tokens(
     template: Template, combinations: Sequence[Combination], tokenizer: Any
 ) -> dict[Combination, list[int]]:
-    """Return the ids of each combination's prompt; the text follows after one space."""
+    """Return the ids of each combination's prompt. The text follows after one space."""
     return {c: tokenizer.encode(template.render(c), add_special_tokens=False) for c in combinations}
 
 
@@ -291,14 +263,11 @@ def text_budget(prompts: dict[Combination, list[int]], context: int, max_tokens:
 
 def times_english(texts: Sequence[str], tokenizer: Any) -> float:
     """Return how many times the tokens of English a character of the first texts takes."""
-    looked_at = [text[:LETTERS] for text in islice(texts, LOOKED_AT)]
-    return _tokens_each(looked_at, tokenizer) / _tokens_each([ENGLISH], tokenizer)
-
-
-def _tokens_each(texts: Sequence[str], tokenizer: Any) -> float:
-    """Return the tokens that a character takes."""
-    rows = tokenizer(texts, add_special_tokens=False)["input_ids"]
-    return sum(map(len, rows)) / max(1, sum(map(len, texts)))
+    each = []
+    for some in ([text[:LETTERS] for text in islice(texts, LOOKED_AT)], [ENGLISH]):
+        rows = tokenizer(some, add_special_tokens=False)["input_ids"]
+        each.append(sum(map(len, rows)) / max(1, sum(map(len, some))))
+    return each[0] / each[1]
 
 
 def tokenise(
@@ -309,54 +278,58 @@ def tokenise(
     max_tokens: int,
     folder: Path | None = None,
 ) -> TokenisedRecords:
-    """Turn records into tokens; those that lie in the folder already are not made again.
+    """Turn records into tokens. Those that are in the folder already are not made again.
 
     Args:
         records: texts and labels.
         template: renders the prompts.
-        tokenizer: of the base model; its end-of-text token closes each text.
+        tokenizer: of the base model. Its end-of-text token closes each text.
         context: longest sequence the model reads, in tokens.
         max_tokens: longest text kept, end of text included. A public constant.
-        folder: private to its owner, where tokens are kept; None: in memory. Tokens in it are of
+        folder: private to its owner, where tokens are kept. None: in memory. Tokens in it are of
             the same records, template, tokenizer and options.
     """
     prompts = prompt_tokens(template, records.schema.combinations, tokenizer)
-    budget, dtype = text_budget(prompts, context, max_tokens), np.dtype(np.int32)
+    budget = text_budget(prompts, context, max_tokens)
     if folder is not None and (folder / FACTS).is_file():
         kept = TokenisedRecords.open(folder)
         if (kept.prompts, kept.context, len(kept)) == (prompts, context, len(records)):
             return kept
-    cut = _Cut(budget, tokenizer.eos_token_id)
-    encoded = _encoded(records.texts, tokenizer)
-    rows = Ragged.of(cut.all(encoded), dtype, folder)
     places = {combination: number for number, combination in enumerate(prompts)}
-    numbers = np.fromiter((places[label] for label in records.labels), np.int32, len(records))
-    if folder is not None:
-        np.save(folder / LABELS, numbers)
-        synced(folder)  # before what says that they are whole
-        facts = {"prompts": _plain(prompts), "dtype": dtype.str}
-        write_json(folder / FACTS, facts | {"truncated": cut.texts, "context": context})
-    labels = Labels(numbers, list(prompts))
-    return TokenisedRecords(rows, labels, prompts, cut.texts, context, folder)
+    truncated, labels = 0, iter(records.labels)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        nonlocal truncated
+        for some in some_at_once(records.texts, TEXTS_AT_ONCE):
+            spaced = [" " + text.strip() for text in some]
+            encoded = tokenizer(spaced, add_special_tokens=False)["input_ids"]
+            truncated += sum(len(ids) >= budget for ids in encoded)
+            cut = [[*ids, tokenizer.eos_token_id][:budget] for ids in encoded]
+            # flat ids and where each row begins: no scalar of Arrow's for each token
+            flat = np.fromiter(chain.from_iterable(cut), np.int32)
+            offsets = np.cumsum([0, *map(len, cut)], dtype=np.int32)
+            numbers = np.fromiter((places[next(labels)] for _ in some), np.int32, len(some))
+            yield pa.record_batch(
+                [pa.ListArray.from_arrays(offsets, flat), numbers], schema=_SCHEMA
+            )
+
+    if folder is None:
+        table = pa.Table.from_batches(batches(), _SCHEMA)
+        label_numbers = Labels(table["label"].to_numpy(), list(prompts))
+        return TokenisedRecords(
+            TokenLists(table["ids"]), label_numbers, prompts, truncated, context
+        )
+    (folder / FACTS).unlink(missing_ok=True)
+    part = folder / f"{TOKENS}.part"  # older tokens may be mapped still: they are not overwritten
+    with pa.OSFile(str(part), "wb") as file, pa.ipc.new_stream(file, _SCHEMA) as stream:
+        for batch in batches():
+            stream.write_batch(batch)
+    part.rename(folder / TOKENS)
+    synced(folder)  # before what says that they are whole
+    facts = {"prompts": _plain(prompts), "truncated": truncated, "context": context}
+    write_json(folder / FACTS, facts)
+    return TokenisedRecords.open(folder)
 
 
 def _plain(prompts: dict[Combination, list[int]]) -> list[list[list[Any]]]:
     return [[list(combination), ids] for combination, ids in prompts.items()]
-
-
-def _encoded(texts: Iterable[str], tokenizer: Any) -> Iterator[list[int]]:
-    for some in some_at_once(texts, TEXTS_AT_ONCE):
-        spaced = [" " + text.strip() for text in some]
-        yield from tokenizer(spaced, add_special_tokens=False)["input_ids"]
-
-
-class _Cut:
-    """Closes texts that fit, and cuts and counts the others."""
-
-    def __init__(self, budget: int, end: int) -> None:
-        self._budget, self._end, self.texts = budget, end, 0
-
-    def all(self, encoded: Iterator[list[int]]) -> Iterator[list[int]]:
-        for ids in encoded:
-            self.texts += len(ids) >= self._budget
-            yield [*ids, self._end][: self._budget]
