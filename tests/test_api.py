@@ -265,7 +265,7 @@ def test_what_else_a_table_holds_is_not_handed_over(frame, tiny_base, tmp_path):
     both.attrs["note"] = "SECRET"
     file = model.share(both.iloc[60:], tmp_path / "shared")
     written = file.read_bytes()
-    both.iloc[60:].to_parquet(tmp_path / "as-it-is.parquet")
+    both.iloc[60:].to_parquet(tmp_path / "as-it-is.parquet", compression=None)
     assert b"The film of" in (tmp_path / "as-it-is.parquet").read_bytes()
     assert b"The film of" not in written and b"SECRET" not in written
     assert sorted(pd.read_parquet(file).review) == sorted(twin.review)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from importlib.metadata import entry_points
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 from twinset.config import TrainingConfig
 from twinset.config.options import run_config
@@ -33,12 +33,40 @@ if TYPE_CHECKING:
     LabelRows = Mapping[LabelValue | tuple[LabelValue, ...], int]
     Edges = Mapping[str, Sequence[float]]
 
-BASE_MODEL = TrainingConfig.base_model
-EVALUATION = "twinset.evaluation"  # group of entry points
+BASE_MODEL, EVALUATION = TrainingConfig.base_model, "twinset.evaluation"  # a group of entry points
+
+
+class Reading(TypedDict, total=False):
+    """How a table is read: what `Twinset.fit`, `Twinset.plan` and `generate` all take.
+
+    Args:
+        labels: by label column, all values that are public, whether or not a row has them. Left
+            out, they are those of the table. Rare ones are then refused.
+        bins: by column of numbers, public and rising edges that cut it into labels.
+        merge_labels: take values that differ from a public one by case, blanks or a letter for that
+            one. A column that `labels` leaves out merges rare values only.
+        drop_undeclared: leave out rows whose value is not declared, instead of refusing them.
+        split: of a folder or hub data set, or the sheet of an Excel file.
+        drop_empty: leave out all rows that lack text or label, not only a few.
+        delimiter: of a CSV. Left out, it is detected.
+        encoding: of a CSV or JSON file. Left out, it is detected.
+        strict: refuse rows without text or label, and control characters, instead of leaving them
+            out.
+    """
+
+    labels: LabelValues | None
+    bins: Edges | None
+    merge_labels: bool
+    drop_undeclared: bool
+    split: str | None
+    drop_empty: bool
+    delimiter: str | None
+    encoding: str | None
+    strict: bool
 
 
 class Twinset:
-    """Fit once, sample as often as wanted: sampling spends no privacy.
+    """Fit once, sample as often as you like: sampling spends no privacy.
 
     Example:
         Fit a model to a table, write a twin of 1000 rows, and say what is guaranteed:
@@ -48,11 +76,11 @@ class Twinset:
             print(model.guarantee.sentence)
 
     Args:
-        base_model: asset, local folder or hub name.
+        base_model: an asset, a local folder or a hub name.
         prompt: a built-in template's name, a `.toml` file, the prompt itself, or a `Template`.
-        progress: is notified of what happens; silent by default.
+        progress: hears what happens. Silent by default.
         options: as on the command line, with underscores, and `epsilon=None` for a run without
-            privacy. A `seed` goes to training and sampling and never to the noise.
+            privacy. A `seed` goes to training and sampling, never to the noise.
 
     Raises:
         InputError: there is no such option, or its value is out of range.
@@ -91,7 +119,7 @@ class Twinset:
         records: int | None = None,
         rows: int | None = None,
         hold_out: float | None = 0.0,
-        **reading: Any,
+        **reading: Unpack[Reading],
     ) -> PlanReport:
         """Say what a run would spend, need and cost, before any training.
 
@@ -108,17 +136,18 @@ class Twinset:
             attributes: see `fit`.
             owner: see `fit`.
             records: N, instead of a table.
-            rows: of the twin; None: twice the table's, 3,000 at least, if there is time.
-            hold_out: share of the rows that is kept from the run: none of them, as in `fit`; None:
-                as the commands `plan` and `generate` do it.
-            reading: what else `fit` takes, such as `labels` and `split`.
+            rows: of the twin. None is twice the table's, at least 3,000, if there is time.
+            hold_out: share of the rows that the run does not see. `fit` holds none out. None does
+                as the commands `plan` and `generate` do.
+            reading: how the table is read, see `Reading`.
 
         Raises:
             InputError: something cannot be used, or neither a table nor N is given.
         """
-        given, source = (data, text, attributes, owner), None
+        source = None
         if data is not None:
-            source = self._source(*given, hold_out=hold_out, **reading)
+            given = data, text, attributes, owner, self._prompt, hold_out
+            source = _make_source(*given, reading)
         elif reading:
             raise InputError(f"`{next(iter(reading))}` is of a table: without one, leave it out")
         from twinset.run.generate import plan_run  # after what is wrong was said
@@ -131,20 +160,11 @@ class Twinset:
         text: str | Sequence[Any] | None = None,
         attributes: str | Sequence[str] = (),
         owner: str | None = None,
-        *,
-        split: str | None = None,
-        drop_empty: bool = False,
-        labels: LabelValues | None = None,
-        bins: Edges | None = None,
-        merge_labels: bool = False,
-        drop_undeclared: bool = False,
-        delimiter: str | None = None,
-        encoding: str | None = None,
-        strict: bool = False,
+        **reading: Unpack[Reading],
     ) -> Self:
-        """Fine-tune on the table's rows; what columns are taken, if none are named, is reported.
+        """Learn the table's rows with privacy. Each fit spends its ε again.
 
-        Each fit spends its ε anew.
+        Columns that are not named are guessed, and the guess is reported.
 
         Example:
             Reviews of which customers may have written several, so that customers are protected:
@@ -155,71 +175,24 @@ class Twinset:
 
         Args:
             data: the private table, a `datasets.Dataset`, or a table's file, folder of `datasets`
-                or hub name; or the texts alone, one a row.
-            text: text column, or a template that joins several, "{title}: {body}"; None guesses.
-                Of texts alone: their labels, one a row.
-            attributes: label columns; none: one is guessed.
-            owner: column that says whose a row is: all rows of an owner are then protected as one;
-                None: each row is protected by itself.
-            labels: by label column, all values that are public, whether or not a row has them;
-                left out: those of the table, unless some are rare, which is refused.
-            bins: by column of numbers, public and rising edges that cut it into labels.
-            merge_labels: take values that differ from a public one by case, blanks or a letter
-                for that; where `labels` leaves a column out, by a letter if they are rare.
-            drop_undeclared: leave rows out whose value is not declared instead of refusing them.
-            split: of a folder or hub data set, or sheet of an Excel file.
-            drop_empty: leave all rows without text or label out, not only where they are few.
-            delimiter: of a CSV; None: it is detected.
-            encoding: of a CSV or JSON file; None: it is detected.
-            strict: refuse rows without text or label, and control characters, instead of leaving
-                them out.
+                or hub name. Or the texts alone, one a row.
+            text: the text column, or a template that joins several, "{title}: {body}". None
+                guesses. With texts alone: their labels, one a row.
+            attributes: the label columns. With none, one is guessed.
+            owner: the column that says whose a row is. All rows of an owner are then protected
+                together. With None, each row is protected on its own.
+            reading: how the table is read, see `Reading`.
 
         Raises:
-            InputError: the table cannot be used; the message says where and what to do.
+            InputError: the table cannot be used. The message says where and what to do.
         """
-        source = self._source(
-            data,
-            text,
-            attributes,
-            owner,
-            split=split,
-            drop_empty=drop_empty,
-            labels=labels,
-            bins=bins,
-            merge_labels=merge_labels,
-            drop_undeclared=drop_undeclared,
-            delimiter=delimiter,
-            encoding=encoding,
-            strict=strict,
-        )
+        source = _make_source(data, text, attributes, owner, self._prompt, 0.0, reading)
         from twinset.run.generate import fit
 
         self._model = fit(source, self.config, self._progress)
         self._written = Counter()
         self._made_from = replace(source, data="", split=None)  # how to read, and no record
         return self
-
-    def _source(
-        self,
-        data: pd.DataFrame | Dataset | Sequence[str] | str | Path,
-        text: str | Sequence[Any] | None,
-        attributes: str | Sequence[str],
-        owner: str | None,
-        *,
-        labels: LabelValues | None = None,
-        bins: Edges | None = None,
-        merge_labels: bool = False,
-        drop_undeclared: bool = False,
-        **reading: Any,
-    ) -> Source:
-        """Return the table with its columns and prompt, as a run takes it."""
-        from twinset.run.request import Source
-        from twinset.table.labels import LabelRules
-
-        table, column = _as_table(data, text)
-        rules = LabelRules(labels or {}, bins or {}, merge_labels, drop_undeclared)
-        given = table, column, _several(attributes)
-        return Source(*given, prompt=self._prompt, owner=owner, labels=rules, **reading)
 
     def sample(self, rows: int, *, seed: int | None = None) -> pd.DataFrame:
         """Return a twin of `rows` rows in the proportions of the noisy label counts.
@@ -285,20 +258,12 @@ class Twinset:
         Raises:
             InputError: a table cannot be used, or the evaluation is not installed.
         """
-        measure = _installed("evaluate")
-        found: pd.DataFrame = measure(
-            self.model,
-            self._made_from,
-            twin,
-            train,
-            test,
-            self._progress,
-            classifiers=classifiers,
-            seeds=seeds,
-            exclude_overlap=exclude_overlap,
-            embedded=embedded,
+        measure = _find_evaluation("evaluate")
+        tables = twin, train, test
+        options = dict(exclude_overlap=exclude_overlap, embedded=embedded, seeds=seeds)
+        return measure(
+            self.model, self._made_from, *tables, self._progress, classifiers=classifiers, **options
         )
-        return found
 
     def audit(
         self,
@@ -331,12 +296,9 @@ class Twinset:
         Raises:
             InputError: a table cannot be used, or the evaluation is not installed.
         """
-        measure = _installed("audit")
+        measure = _find_evaluation("audit")
         tables = twin, members, non_members
-        found: pd.DataFrame = measure(
-            self.model, self._made_from, *tables, self._progress, rows=rows
-        )
-        return found
+        return measure(self.model, self._made_from, *tables, self._progress, rows=rows)
 
     @staticmethod
     def report(run: str | Path) -> Path:
@@ -345,8 +307,7 @@ class Twinset:
         Raises:
             InputError: there is no such run, or the evaluation is not installed.
         """
-        page: Path = _installed("report")(Path(run))
-        return page
+        return _find_evaluation("report")(Path(run))
 
     def share(self, twin: pd.DataFrame, folder: str | Path, format: str = "parquet") -> Path:
         """Write a twin with its card and `privacy.json` into a folder; return the twin's file.
@@ -367,38 +328,28 @@ class Twinset:
             InputError: these are not rows that `sample` returned of this object, of which alone
                 something is guaranteed, or the folder cannot be used.
         """
-        place, model = Path(folder), self.model
-        self._check_written(twin)
-        twin = self._rebuilt(twin)
-        if place.is_file() or (place.is_dir() and any(place.iterdir())):
-            raise InputError(f"{place}: is not empty; name another folder")
-        place.mkdir(parents=True, exist_ok=True)
-        return model.share(twin, place, self.config.sampling, format)
+        from twinset.sampling.twin_model import twin_frame
 
-    def _check_written(self, twin: pd.DataFrame) -> None:
-        """Refuse a table of which the guarantee does not hold, the private one above all."""
-        if not hasattr(twin, "columns") or tuple(twin.columns) != self.model.schema.columns:
+        place, model = Path(folder), self.model
+        if not hasattr(twin, "columns") or tuple(twin.columns) != model.schema.columns:
             raise InputError("`twin`: has other columns than the model's rows; share those alone")
-        others = (Counter(_hashes(twin)) - self._written).total()  # no row oftener than sampled
-        if others:
+        # The guarantee is of rows that were sampled, none more often than it was sampled.
+        if others := (Counter(_hashes(twin)) - self._written).total():
             raise InputError(
                 f"`twin`: {others:,} of {len(twin):,} rows were not returned by `sample` here, so "
                 "that nothing is guaranteed of them; sample anew and share these rows, as they are"
             )
-
-    def _rebuilt(self, twin: pd.DataFrame) -> pd.DataFrame:
-        """Return these rows in a table that holds nothing else: a caller's has more than its cells.
-
-        Categories that no row has, attributes of the table and its order may tell of others.
-        """
-        from twinset.sampling.twin_model import twin_frame
-
-        schema = self.model.schema
-        known = schema.spelled
+        # The table that is written is built from the cells alone. A caller's table has more:
+        # categories that no row has, attributes and an order, which may tell of other tables.
+        schema = model.schema
         cells = zip(*(twin[a.name].astype(str) for a in schema.attributes), strict=True)
-        labels = [known[row] for row in cells]
-        frame = twin_frame(schema, twin[schema.text].astype(str).tolist(), labels)
-        return frame.sample(frac=1, random_state=0).reset_index(drop=True)
+        labels = [schema.spelled[row] for row in cells]
+        twin = twin_frame(schema, twin[schema.text].astype(str).tolist(), labels)
+        twin = twin.sample(frac=1, random_state=0).reset_index(drop=True)
+        if place.is_file() or (place.is_dir() and any(place.iterdir())):
+            raise InputError(f"{place}: is not empty; name another folder")
+        place.mkdir(parents=True, exist_ok=True)
+        return model.share(twin, place, self.config.sampling, format)
 
     def push_to_hub(
         self, name: str, twin: pd.DataFrame, *, private: bool = True, token: str | None = None
@@ -492,11 +443,6 @@ def generate(
     output: str | Path | None = None,
     format: str | None = None,
     guard_formulas: bool = True,
-    split: str | None = None,
-    drop_empty: bool = False,
-    delimiter: str | None = None,
-    encoding: str | None = None,
-    strict: bool = False,
     hold_out: float | None = None,
     overwrite: bool = False,
     resume: bool = False,
@@ -504,10 +450,6 @@ def generate(
     prompt: Template | str | Path | None = None,
     base_model: str | Path = BASE_MODEL,
     progress: Progress | None = None,
-    labels: LabelValues | None = None,
-    bins: Edges | None = None,
-    merge_labels: bool = False,
-    drop_undeclared: bool = False,
     **options: Any,
 ) -> Result:
     """Do what the command `twinset generate` does: a run folder with twin, card and ledger.
@@ -521,34 +463,26 @@ def generate(
     Args:
         data: the private table, see `Twinset.fit`.
         text: see `Twinset.fit`.
-        attributes: label columns; none: one is guessed.
+        attributes: the label columns. With none, one is guessed.
         owner: see `Twinset.fit`.
-        rows: of the twin; None: twice the table's, 3,000 at least, if there is time.
-        rows_per_label: instead, of each label, or `{"positive": 500}` for those wanted; of several
-            label columns `{("positive", "dvd"): 500}`.
+        rows: of the twin. None is twice the table's, at least 3,000, if there is time.
+        rows_per_label: instead, rows of each label, or `{"positive": 500}` for the ones you want.
+            With several label columns `{("positive", "dvd"): 500}`.
         plan_file: instead, a table of the label columns and a column `rows`.
-        run: the run folder; None takes the first free `runs/<table>-<n>`.
-        output: file of the twin, beside which card and ledger stand too; None: in the run alone.
-        format: of the twin; None takes it from `output`'s ending, else from the table's.
-        guard_formulas: whether texts of a CSV that a spreadsheet would run get a quote before them.
-        split: see `Twinset.fit`.
-        drop_empty: see `Twinset.fit`.
-        delimiter: see `Twinset.fit`.
-        encoding: see `Twinset.fit`.
-        strict: see `Twinset.fit`.
-        hold_out: share of the rows that is kept from the run, in its `internal/`, to judge the
-            twin by; None: 0.2 from 5,000 rows (or owners) on, else none.
-        overwrite: whether an existing run or file may be replaced.
-        resume: whether to resume a run that was killed or stopped.
-        accept_spend: whether to resume from where it was resumed before, and count both.
+        run: the run folder. None takes the first free `runs/<table>-<n>`.
+        output: file of the twin. Card and ledger are written next to it. None leaves the twin in
+            the run folder.
+        format: of the twin. None takes it from `output`'s ending, else from the table's.
+        guard_formulas: put a quote before texts of a CSV that a spreadsheet would run.
+        hold_out: share of the rows that the run does not see, kept in its `internal/`, to judge the
+            twin by. None: 0.2 from 5,000 rows (or owners) on, else none.
+        overwrite: replace an existing run or file.
+        resume: continue a run that was killed or stopped.
+        accept_spend: resume from where the run was resumed before, and count both.
         prompt: see `Twinset`.
-        base_model: asset, local folder or hub name.
-        progress: is notified of what happens; silent by default.
-        labels: see `Twinset.fit`.
-        bins: see `Twinset.fit`.
-        merge_labels: see `Twinset.fit`.
-        drop_undeclared: see `Twinset.fit`.
-        options: see `Twinset`.
+        base_model: an asset, a local folder or a hub name.
+        progress: hears what happens. Silent by default.
+        options: of `Twinset`, and of `Reading`.
 
     Returns:
         The guarantee, the run folder, the twin's file and its number of rows.
@@ -556,29 +490,20 @@ def generate(
     Raises:
         InputError: something cannot be used; nothing was written.
     """
-    from twinset.run.request import OutputPaths, Source
+    from twinset.run.request import OutputPaths
     from twinset.sampling.allocation import RowsRequest
-    from twinset.table.labels import LabelRules
 
+    reading = {name: options.pop(name) for name in Reading.__annotations__ if name in options}
     config = run_config({"base_model": str(base_model), **options})
-    table, column = _as_table(data, text)
-    rules = LabelRules(labels or {}, bins or {}, merge_labels, drop_undeclared)
-    source = Source(
-        table,
-        column,
-        _several(attributes),
-        split=split,
-        drop_empty=drop_empty,
-        prompt=prompt,
-        owner=owner,
-        labels=rules,
-        delimiter=delimiter,
-        encoding=encoding,
-        strict=strict,
-        hold_out=hold_out,
-    )
+    source = _make_source(data, text, attributes, owner, prompt, hold_out, reading)
     paths = OutputPaths(
-        _path(run), _path(output), format, overwrite, guard_formulas, resume, accept_spend
+        None if run is None else Path(run),
+        None if output is None else Path(output),
+        format,
+        overwrite,
+        guard_formulas,
+        resume,
+        accept_spend,
     )
     asked = RowsRequest(
         rows, _requests(rows_per_label), None if plan_file is None else str(plan_file)
@@ -588,12 +513,23 @@ def generate(
     return run_generate(source, config, asked, paths, progress or Silent())
 
 
-def _as_table(
-    data: Any, text: str | Sequence[Any] | None
-) -> tuple[pd.DataFrame | str | Path, str | None]:
-    """Return a table, or where it is, and its text column, of all that may be given as one."""
+def _make_source(
+    data: Any,
+    text: str | Sequence[Any] | None,
+    attributes: str | Sequence[str],
+    owner: str | None,
+    prompt: Template | str | Path | None,
+    hold_out: float | None,
+    reading: Mapping[str, Any],
+) -> Source:
+    """Return a private table with its columns, labels and prompt, as a run takes it."""
     import pandas as pd
 
+    from twinset.run.request import Source
+    from twinset.table.labels import LabelRules
+
+    if unknown := reading.keys() - Reading.__annotations__.keys():
+        raise TypeError(f"unexpected keyword argument {min(unknown)!r}")
     if isinstance(data, Mapping):
         raise InputError(f"a data set with splits: give one of them, {', '.join(map(str, data))}")
     if hasattr(data, "to_pandas"):  # a `datasets.Dataset`, or another library's table
@@ -603,14 +539,31 @@ def _as_table(
     if isinstance(data, pd.DataFrame | str | Path):
         if text is not None and not isinstance(text, str):
             raise InputError("`text` names a column here; labels go with texts alone")
-        return data, text
-    if text is None or isinstance(text, str) or len(text) != len(data):
+    elif text is None or isinstance(text, str) or len(text) != len(data):
         raise InputError("texts alone need as many labels: `fit(texts, labels)`")
-    labels = pd.Series(list(text), dtype=object)  # a gap changes no other label
-    return pd.DataFrame({"text": list(data), "label": labels}), "text"
+    else:  # texts and their labels. As objects, so that a gap changes no other label.
+        labels = pd.Series(list(text), dtype=object)
+        data, text = pd.DataFrame({"text": list(data), "label": labels}), "text"
+    rules = LabelRules(
+        reading.get("labels") or {},
+        reading.get("bins") or {},
+        reading.get("merge_labels", False),
+        reading.get("drop_undeclared", False),
+    )
+    others = ("split", "drop_empty", "delimiter", "encoding", "strict")
+    return Source(
+        data,
+        text,
+        (attributes,) if isinstance(attributes, str) else tuple(attributes),
+        prompt=prompt,
+        owner=owner,
+        labels=rules,
+        hold_out=hold_out,
+        **{name: reading[name] for name in others if name in reading},
+    )
 
 
-def _installed(name: str) -> Callable[..., Any]:
+def _find_evaluation(name: str) -> Callable[..., Any]:
     """Return a function of the evaluation, which stands above this package.
 
     Raises:
@@ -622,8 +575,7 @@ def _installed(name: str) -> Callable[..., Any]:
             f"nothing that is installed provides `{EVALUATION}`, which measures twins; install "
             "twinset anew, with all its packages"
         )
-    function: Callable[..., Any] = found[0].load()
-    return function
+    return found[0].load()
 
 
 def _hashes(twin: pd.DataFrame) -> list[int]:
@@ -632,10 +584,6 @@ def _hashes(twin: pd.DataFrame) -> list[int]:
 
     found: list[int] = pd.util.hash_pandas_object(twin.astype(str), index=False).tolist()
     return found
-
-
-def _several(names: str | Sequence[str]) -> tuple[str, ...]:
-    return (names,) if isinstance(names, str) else tuple(names)
 
 
 def _requests(rows: int | LabelRows | None) -> tuple[str, ...]:
@@ -652,7 +600,3 @@ def _requests(rows: int | LabelRows | None) -> tuple[str, ...]:
         lines = {written_line(c) if isinstance(c, tuple) else c: n for c, n in rows.items()}
         return tuple(f"{line}={number}" for line, number in lines.items())
     return (str(rows),)
-
-
-def _path(path: str | Path | None) -> Path | None:
-    return None if path is None else Path(path)
