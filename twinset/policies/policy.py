@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 from twinset.bounds import check_options, setting
 from twinset.errors import InputError
 from twinset.privacy.accounting.events import Event, NonPrivateAccess, SubsampledGaussian
-from twinset.privacy.statement.theorems import OWNER_UNIT, UNIFORM, PolicyTheorem, register_theorem
+from twinset.privacy.statement.theorems import OWNER_UNIT, UNIFORM, Theorem, register_theorem
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -147,7 +147,7 @@ class NoisePolicy:
 
     name: ClassVar[str]
     form: ClassVar[PolicyForm] = "sound"
-    theorem: ClassVar[PolicyTheorem] = UNIFORM
+    theorem: ClassVar[Theorem] = UNIFORM
     options: ClassVar[type[PolicyOptions]] = PolicyOptions
     weighs: ClassVar[bool] = False
     """Records have privacy weights: the base model reads their texts before the first step."""

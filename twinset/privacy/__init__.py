@@ -6,8 +6,8 @@ One page, in the order of a run; each module's docstring says what it assumes.
 |---|---|
 | what was done with the private records is one of a few known mechanisms | `accounting.events` |
 | ε of those mechanisms together, an upper bound | `accounting.accountant` |
-| the two bounds that it computes itself | `accounting.loss_distribution`, `.renyi` |
-| σ for a wanted ε | `accounting.accountant` |
+| the tight one of its two bounds | `accounting.loss_distribution` |
+| σ for a wanted ε; ε of groups; a witness | `accounting.accountant` |
 | noise and draws come from the system's entropy, never from a seed | `mechanism.randomness` |
 | each unit enters each step independently with probability q | `mechanism.randomness` |
 | which of an owner's records take part depends on no other owner | `mechanism.units` |

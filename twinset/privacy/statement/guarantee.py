@@ -30,8 +30,8 @@ from twinset.privacy.statement.theorems import (
     THEOREMS,
     UNIFORM,
     UNIT,
-    PolicyTheorem,
     Protected,
+    Theorem,
 )
 from twinset.privacy.statement.wording import TWIN, Released
 
@@ -158,7 +158,7 @@ def _shares(ledger: Ledger) -> tuple[float, ...]:
 
 def _with_noise(ledger: Ledger) -> list[Event]:
     """Return the events but for masked accesses, where masked texts are taken as known."""
-    masked_are_known = ledger.policy == "selective" and ledger.unit == FLAGGED_UNIT
+    masked_are_known = _theorem(ledger).masks_texts and ledger.unit == FLAGGED_UNIT
     return [e for e in ledger.events if not (masked_are_known and isinstance(e, MaskedAccess))]
 
 
@@ -183,7 +183,7 @@ def _assumptions(ledger: Ledger, spent: float) -> list[tuple[bool, str]]:
     """Return every assumption of the theorem: whether the ledger states it, and what if not."""
     policy = f"{ledger.policy}, {ledger.policy_form} form"
     covered = is_covered(ledger.policy, ledger.policy_form)
-    selective, adaptive = ledger.policy == "selective", ledger.policy == "adaptive"
+    theorem = _theorem(ledger)
     protected, strange = _protected(ledger), _unexplained(ledger)
     return [
         (bool(ledger.events), "the ledger records no release, so it does not describe the twin"),
@@ -204,13 +204,13 @@ def _assumptions(ledger: Ledger, spent: float) -> list[tuple[bool, str]]:
         (covered, f"no theorem here covers the noise policy '{policy}'"),
         (not strange, f"the noise policy '{policy}' does not explain all events"),
         (
-            adaptive == (ledger.weight_scale is not None),
+            theorem.weighs_records == (ledger.weight_scale is not None),
             "it is not stated how privacy weights follow from public constants"
-            if adaptive
+            if theorem.weighs_records
             else f"the noise policy '{policy}' knows no privacy weights",
         ),
         (
-            not selective or len(_detectors(ledger)) > 0,
+            not theorem.masks_texts or len(_detectors(ledger)) > 0,
             "it is not stated what was masked in the phase without noise",
         ),
         (
@@ -227,7 +227,7 @@ def _assumptions(ledger: Ledger, spent: float) -> list[tuple[bool, str]]:
     ]
 
 
-def _theorem(ledger: Ledger) -> PolicyTheorem:
+def _theorem(ledger: Ledger) -> Theorem:
     """Return the entry of the ledger's policy; where it has none, that of uniform noise."""
     return THEOREMS.get((ledger.policy, ledger.policy_form), UNIFORM)
 

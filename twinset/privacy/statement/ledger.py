@@ -23,6 +23,7 @@ from twinset.privacy.mechanism.randomness import Randomness
 from twinset.privacy.mechanism.units import WeightScale
 from twinset.privacy.statement.theorems import (
     CLIPPING,
+    FLAGGED,
     FLAGGED_NEIGHBOURING,
     FLAGGED_UNIT,
     NEIGHBOURING,
@@ -30,6 +31,8 @@ from twinset.privacy.statement.theorems import (
     OWNER_NEIGHBOURING,
     OWNER_UNIT,
     SAMPLER,
+    THEOREMS,
+    UNIFORM,
     UNIT,
 )
 
@@ -141,7 +144,8 @@ class MechanismRun:
     @property
     def unit(self) -> str:
         """Whose presence is protected."""
-        if self.policy == "selective":
+        theorem = THEOREMS.get((self.policy, self.policy_form), UNIFORM)
+        if FLAGGED in theorem.protects:
             return FLAGGED_UNIT
         return OWNER_UNIT if self.by_owner else UNIT
 

@@ -1,10 +1,12 @@
 """What is guaranteed, by which theorem: one entry for each mechanism, and no claim anywhere else.
 
 Each noise policy has one in each form. It names the events that the policy may spend, and
-`guarantee` covers a ledger only if its policy has an entry that names all of its events. Light to
-import: every noise policy names its entry. Modules
-outside of `twinset.privacy` refer to entries by name and claim nothing themselves. What the parts
-of a mechanism must do for these theorems to hold is said where they are: `clipping`, `mechanism`.
+`guarantee` covers a ledger only if its policy has an entry that names all of its events. A new
+policy brings its `Theorem` along and hands it to `register_theorem`. Other modules outside of
+`twinset.privacy` refer to entries by name and claim nothing themselves. What the parts of a
+mechanism must do for these theorems to hold is said where they are: `clipping`, `mechanism`.
+
+Policies import this when options are listed, so it loads nothing but the events.
 """
 
 from __future__ import annotations
@@ -16,10 +18,11 @@ from twinset.privacy.accounting.events import (
     GaussianRelease,
     IndividualGaussian,
     MaskedAccess,
+    NonPrivateAccess,
     SubsampledGaussian,
 )
 
-# What a ledger says of units, relations, sampling and clipping.
+# Words of a ledger: `guarantee` compares them letter by letter.
 UNIT = "record"
 NEIGHBOURING = "add or remove one record"
 OWNER_UNIT = "owner"
@@ -52,39 +55,37 @@ OWNER = Protected(OWNER_UNIT, OWNER_NEIGHBOURING, OWNER_CLIPPING)
 FLAGGED = Protected(FLAGGED_UNIT, FLAGGED_NEIGHBOURING, CLIPPING)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Theorem:
-    """What is guaranteed.
+    """What is guaranteed of a mechanism; of a noise policy in one form, `guarantee` works by it.
 
     Args:
         statement: what holds, for which change of the records, and under which conditions.
         source: whose theorem it is.
+        protects: of a policy: units and relations that it is about, the usual one first.
+        events: of a policy: kinds of event that describe it in full; none: nothing is guaranteed.
+        caveats: what must be said before, during and after its use.
+        weighs_records: whether a record's privacy weight decides how much of it is protected. Then
+            a ledger must say how weights follow from public constants.
+        masks_texts: whether a first phase reads masked texts without noise. Then a ledger must say
+            what masked them, and the guarantee takes masked texts as known.
+
+    >>> Theorem(statement="Nothing.", source="nobody").events
+    ()
     """
 
     statement: str
     source: str
-
-
-@dataclass(frozen=True)
-class PolicyTheorem(Theorem):
-    """What is guaranteed of a noise policy in one form; `guarantee` works by it.
-
-    Args:
-        statement: see `Theorem`.
-        source: see `Theorem`.
-        protects: units and relations that it is about, the usual one first.
-        events: kinds of event that describe the policy in full; none: nothing is guaranteed.
-        caveats: what must be said before, during and after its use.
-    """
-
-    protects: tuple[Protected, ...]
+    protects: tuple[Protected, ...] = (RECORD,)
     events: tuple[type[Event], ...] = ()
     caveats: tuple[str, ...] = ()
+    weighs_records: bool = False
+    masks_texts: bool = False
 
 
 # -- noise policies --------------------------------------------------------------------------------
 
-UNIFORM = PolicyTheorem(
+UNIFORM = Theorem(
     statement=(
         "z ~ N(0, σ²C²I) is added to a sum to which each unit contributes at most C in L2 norm, "
         "over a batch that each unit enters independently with probability q. Each release is one "
@@ -97,7 +98,7 @@ UNIFORM = PolicyTheorem(
     events=(SubsampledGaussian, GaussianRelease),
 )
 
-ADAPTIVE = PolicyTheorem(
+ADAPTIVE = Theorem(
     statement=(
         "The noise is that of UNIFORM; record i is clipped to C · c(ρᵢ) instead of C, c falling "
         "from 1 at ρ = 0. Its privacy weight ρᵢ is a fixed public function of record i alone, so "
@@ -109,9 +110,10 @@ ADAPTIVE = PolicyTheorem(
     "DP-SGD', the variant that scales",
     protects=(RECORD,),  # weights are those of records, so owners cannot be units
     events=(IndividualGaussian, GaussianRelease),
+    weighs_records=True,
 )
 
-ADAPTIVE_PUBLISHED = PolicyTheorem(
+ADAPTIVE_PUBLISHED = Theorem(
     statement=(
         "None. The noise is scaled by γ_B, the mean privacy weight of the private batch, which is "
         "used without noise: in many dimensions the length of the noisy gradient tells it. An "
@@ -125,6 +127,7 @@ ADAPTIVE_PUBLISHED = PolicyTheorem(
         "statistic of the private batch, which the length of a noisy gradient tells, and no "
         "theorem covers that; its nominal epsilon is no guarantee",
     ),
+    weighs_records=True,
 )
 
 _FLAGGED_ONLY = (
@@ -132,7 +135,7 @@ _FLAGGED_ONLY = (
     "without noise and may be repeated word for word"
 )
 
-SELECTIVE = PolicyTheorem(
+SELECTIVE = Theorem(
     statement=(
         "A first phase reads texts whose flagged spans are masked, without noise "
         "(MASKED_PHASE); a second one draws the noise of UNIFORM on whole texts. For using or "
@@ -144,9 +147,10 @@ SELECTIVE = PolicyTheorem(
     protects=(FLAGGED,),
     events=(SubsampledGaussian, GaussianRelease, MaskedAccess),
     caveats=(_FLAGGED_ONLY,),
+    masks_texts=True,
 )
 
-SELECTIVE_PUBLISHED = PolicyTheorem(
+SELECTIVE_PUBLISHED = Theorem(
     statement=(
         "The mechanism and the guarantee of SELECTIVE. The paper states the same ε for replacing "
         "what was flagged, which is leaving one text out and using another: twice the ε."
@@ -159,9 +163,10 @@ SELECTIVE_PUBLISHED = PolicyTheorem(
         "the paper claims its epsilon for replacing what was flagged by something else; accounted "
         "for adding and removing, as there, that costs twice the epsilon",
     ),
+    masks_texts=True,
 )
 
-IMPORTANCE = PolicyTheorem(
+IMPORTANCE = Theorem(
     statement=(
         "z ~ N(0, σ²C²I) is added to Σ clip(gᵢ / s), and the result multiplied by s. The scales s "
         "are a function of gradients released before and of weights that follow from them, never "
@@ -173,7 +178,7 @@ IMPORTANCE = PolicyTheorem(
     events=UNIFORM.events,
 )
 
-IMPORTANCE_PUBLISHED = PolicyTheorem(
+IMPORTANCE_PUBLISHED = Theorem(
     statement=(
         "Clipping is that of UNIFORM, and noise z_j = s_j · N(0, σ²C²), s kept within 1/b and b. "
         "In the least noisy direction a unit shows with multiplier σ · min s ≥ σ / b. With that "
@@ -191,7 +196,7 @@ IMPORTANCE_PUBLISHED = PolicyTheorem(
 )
 
 # (name, form); for uniform noise both forms are one
-THEOREMS: dict[tuple[str, str], PolicyTheorem] = {
+THEOREMS: dict[tuple[str, str], Theorem] = {
     ("uniform", "sound"): UNIFORM,
     ("uniform", "published"): UNIFORM,
     ("adaptive", "sound"): ADAPTIVE,
@@ -203,14 +208,26 @@ THEOREMS: dict[tuple[str, str], PolicyTheorem] = {
 }
 
 
-def register_theorem(policy: str, form: str, theorem: PolicyTheorem) -> None:
-    """Let `guarantee` know the theorem of a noise policy that is added.
+def register_theorem(policy: str, form: str, theorem: Theorem) -> None:
+    """Have `guarantee` cover a noise policy in one form, by the theorem that it brings along.
+
+    It needs no other entry: a policy that is not registered has no guarantee at all.
+
+    Args:
+        policy: name, as a ledger has it.
+        form: "sound" or "published".
+        theorem: names every kind of event that the policy may spend.
 
     Raises:
-        ValueError: this name and form have another theorem already.
+        ValueError: this policy has another theorem already, or the theorem protects nothing or
+            names an access without noise.
+
+    >>> register_theorem("uniform", "sound", UNIFORM)
     """
-    if THEOREMS.setdefault((policy, form), theorem) is not theorem:
-        raise ValueError(f"the noise policy '{policy}, {form} form' has another theorem already")
+    if not theorem.protects or NonPrivateAccess in theorem.events:
+        raise ValueError(f"the theorem of {policy}, {form} form, is no guarantee")
+    if THEOREMS.setdefault((policy, form), theorem) != theorem:
+        raise ValueError(f"the noise policy {policy}, {form} form, has another theorem already")
 
 
 # -- what is built from them -----------------------------------------------------------------------
