@@ -261,13 +261,13 @@ def test_an_accountant_made_too_small_fails_the_comparison(fault, check, case, m
 
 TEACHER = GaussianRelease(3.0, "teacher")
 LEDGERS = {
-    "small": [SubsampledGaussian(8.0, 0.01, 100)],
-    "usual": [SubsampledGaussian(0.8, 0.05, 60), COUNTS],
-    "long": [SubsampledGaussian(2.0, 0.001, 100_000), COUNTS],
+    "small": [SubsampledGaussian(8.0, 0.05, 100)],
+    "usual": [SubsampledGaussian(0.8, 0.05, 60), TEACHER],
+    "long": [SubsampledGaussian(2.0, 0.001, 100_000), TEACHER],
     "large": [SubsampledGaussian(0.5, 0.1, 100)],
     "two phases": [SubsampledGaussian(1.0, 0.02, 200), SubsampledGaussian(2.0, 0.1, 100), TEACHER],
     "no steps": [GaussianRelease(5.0, "label counts"), TEACHER],
-    "individual": [IndividualGaussian(0.8, 0.05, 60, 0.5), COUNTS],
+    "individual": [IndividualGaussian(0.8, 0.05, 60, 0.5), TEACHER],
 }
 
 

@@ -39,7 +39,7 @@ from twinset.privacy.clipping import ClippingEngine, Scale, output_head
 from twinset.privacy.clipping.engine import UnitClipping, repeatable_kernels
 from twinset.privacy.clipping.gradient_uses import EmbeddingUse
 from twinset.privacy.clipping.models import BatchShape, batch_interference
-from twinset.privacy.mechanism import device_noise, noise
+from twinset.privacy.mechanism import noise
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.progress import Silent
 from twinset.run.plan import measure_step
@@ -329,8 +329,12 @@ def test_a_run_that_began_on_the_processor_goes_on_on_a_device(tiny_base, monkey
 
     begun = stepped(model(), seed=1)
     expected = stepped(model(), 2, deepcopy(begun))["parameters"]
-    monkeypatch.setattr(device_noise, "is_exact_on", lambda device: False)  # of one cipher
-    monkeypatch.setattr(noise, "JOINED", 0)  # and each tensor by itself
+
+    def add_here(flat, std, randomness):  # the same streams, and each tensor by itself
+        for numbers in flat:
+            noise.add_gaussian_(numbers, std, randomness)
+
+    monkeypatch.setattr(noise, "_add_there", add_here)
     with pretended_gpu(monkeypatch):
         found = stepped(model().to(DEVICE), 2, begun)["parameters"]
         assert all(isinstance(p, Pretended) for p in found)

@@ -156,7 +156,7 @@ def test_a_broken_step_is_caught(neighbours, fault):
 def test_noise_that_is_made_on_a_gpu_is_attacked_too(neighbours, monkeypatch, fault):
     def add(numbers, std, randomness):
         calls.append(std)
-        noise._add_there(torch.from_numpy(numbers), std, randomness)
+        noise._add_there([torch.from_numpy(numbers)], std, randomness)
 
     calls: list[float] = []
     monkeypatch.setattr(noise, "_add", add)

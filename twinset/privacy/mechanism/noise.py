@@ -19,142 +19,28 @@ uniform numbers, which are bits without end, and each level knows more of them:
    the interval agree. That ends with probability one: only S + std · Z exactly halfway between two
    multiples would not.
 
-Number by number, as NumPy draws them, is three times as slow. torch's float32 numbers never leave
-5.8 standard deviations, and a mechanism that is cut off there needs a larger δ. Here no tail ends.
+The processor makes all of it. For sums on a GPU, threads draw the numbers one step ahead, while the
+gradient is computed (`_draw_ahead`), and the GPU only adds and rounds.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from fractions import Fraction
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from mpmath.ctx_iv import MPIntervalContext
-from mpmath.libmp import to_rational
 
-from twinset.privacy.mechanism.randomness import KeyStream, Randomness
+from twinset.privacy.mechanism.gaussian import MORE_BITS, WORD_BITS, ExactPair, Gaussian
+from twinset.privacy.mechanism.randomness import NOISE_STREAMS, KeyStream, Randomness
 
 if TYPE_CHECKING:
     import torch
 
-MORE_BITS = 64
-_GUARD_BITS = 64
-
-
-class ExactPair:
-    """sqrt(-2 ln u) · cos 2πv and sqrt(-2 ln u) · sin 2πv of uniform u and v, real numbers.
-
-    Args:
-        word: the leading bits of u, as a whole number, and how many they are.
-        turn: the same of v; below 0 for a v below 0.
-        stream: source of all further bits.
-    """
-
-    def __init__(self, word: tuple[int, int], turn: tuple[int, int], stream: KeyStream) -> None:
-        (self._word, self._word_bits), (self._turn, self._turn_bits) = word, turn
-        self._stream = stream
-
-    def take(self, word: int, turn: int) -> None:
-        """Append `MORE_BITS` bits to each."""
-        self._word, self._word_bits = self._word << MORE_BITS | word, self._word_bits + MORE_BITS
-        self._turn, self._turn_bits = self._turn << MORE_BITS | turn, self._turn_bits + MORE_BITS
-
-    def nearest(self, total: float, std: float, step: float, *, sine: bool) -> float:
-        """Return the multiple of `step` nearest to total + std · Z, Z the cosine or the sine.
-
-        Bits are drawn until both ends of the interval, where Z is, agree.
-        """
-        whole, ratio = Fraction(total) / Fraction(step), Fraction(std) / Fraction(step)
-        while True:
-            if self._word:  # 0 has no logarithm
-                ends = (whole + ratio * z for z in self._interval(sine))
-                low, high = (math.floor(end + Fraction(1, 2)) for end in ends)
-                if low == high:
-                    return float(low * Fraction(step))
-            self.take(*self._stream.fill(np.empty(2, np.uint64)).tolist())
-
-    def _interval(self, sine: bool) -> tuple[Fraction, Fraction]:
-        """Return the ends of the interval where Z is, by the bits so far."""
-        context = MPIntervalContext()  # of its own: precision is a property of a context
-        context.prec = max(self._word_bits, self._turn_bits) + _GUARD_BITS
-        u = context.mpf([self._word, self._word + 1]) / 2**self._word_bits
-        angle = 2 * context.pi * context.mpf([self._turn, self._turn + 1]) / 2**self._turn_bits
-        wave = context.sin(angle) if sine else context.cos(angle)
-        low, high = (context.sqrt(-2 * context.log(u)) * wave)._mpi_
-        return Fraction(*to_rational(low)), Fraction(*to_rational(high))
-
-
-WORD_BITS = 63
-
-
-class Gaussian:
-    """Draws from N(0, 1) into memory of its own, which stays in the processor's cache.
-
-    Args:
-        stream: source of bits.
-        dtype: float32 or float64.
-        most: numbers that may be asked for at once.
-
-    Attributes:
-        words: (pairs,) int64, turns: (pairs,) int32 or int64, radius: (pairs,): of the last draw,
-            as `polar` knows them.
-    """
-
-    words: np.ndarray
-    turns: np.ndarray
-    radius: np.ndarray
-
-    def __init__(self, stream: KeyStream, dtype: np.dtype, most: int) -> None:
-        pairs, self._turn = -(-most // 2), np.dtype(f"i{dtype.itemsize}")
-        self._stream = stream
-        self._bits = np.empty(pairs * (8 + self._turn.itemsize), np.uint8)
-        self._radius = np.empty(pairs, dtype)
-        self._numbers = np.empty(2 * pairs, dtype)
-
-    def draw(self, count: int) -> np.ndarray:
-        """Return the next (count,), to be used, and changed at will, before the next call."""
-        pairs = -(-count // 2)
-        bits = self._stream.fill(self._bits[: pairs * (8 + self._turn.itemsize)])
-        words = bits[: 8 * pairs].view(np.uint64)
-        self.words = np.right_shift(words, np.uint64(1), out=words).view(np.int64)
-        self.turns = bits[8 * pairs :].view(self._turn)
-        self.radius = self._radius[:pairs]
-        return polar(self.words, self.turns, self.radius, self._numbers[: 2 * pairs])[:count]
-
-
-def polar(words: np.ndarray, turns: np.ndarray, radius: np.ndarray, out: np.ndarray) -> np.ndarray:
-    """Turn uniform bits into Gaussian numbers; return `out`.
-
-    Args:
-        words: (n,) int64, at least 0: the leading 63 bits of a share u of 1; the squared radius is
-            -2 ln u, at the middle of what these bits leave open. A float32 keeps the leading 24 of
-            them wherever they stand: small words, the far tail, lose none.
-        turns: (n,) int32 or int64, the leading bits of the shares of a full turn, from -1/2 to 1/2.
-        radius: (n,) float32 or float64, overwritten.
-        out: (2 n,) to be filled with all cosines and then all sines.
-    """
-    np.copyto(radius, words, casting="unsafe")
-    radius *= 2.0**-WORD_BITS
-    radius += 2.0 ** -(WORD_BITS + 1)  # zero has no logarithm
-    np.log(radius, out=radius)
-    radius *= -2.0
-    np.sqrt(radius, out=radius)
-    cosines, sines = np.split(out, 2)
-    np.copyto(sines, turns, casting="unsafe")
-    sines *= 2.0 * math.pi / 2.0 ** (8 * turns.itemsize)
-    np.cos(sines, out=cosines)
-    np.sin(sines, out=sines)
-    cosines *= radius
-    sines *= radius
-    return out
-
-
 THREADS_FROM = 1 << 20  # numbers
-JOINED = 1 << 22  # numbers of several tensors that a GPU draws together
+JOINED = 1 << 22  # numbers that a GPU rounds at once: each operation waits for its start
 LEAST_STD, LARGEST_STD = 1e-30, 1e30  # the grid's steps are exact in float32
 
 FINENESS = 2.0**-6  # of the grid, in standard deviations
@@ -182,8 +68,7 @@ def add_gaussian_(
     """Add independent N(0, std²) to every element, round to a grid, in place; return the tensor.
 
     The grid's step is the largest power of two that is at most std / 64. What is not finite stays.
-    All is computed where the tensor lies, unless that is a device whose arithmetic is not the
-    processor's to the bit: then on the processor.
+    A tensor of another device is computed on the processor.
 
     Guarantee: for a sum that adding or removing one unit changes by at most C in L2 norm, std = σC
     makes this the Gaussian mechanism of noise multiplier σ with post-processing, for that unit and
@@ -206,25 +91,18 @@ def add_gaussian_(
     """
     import torch
 
-    from twinset.privacy.mechanism.device_noise import is_exact_on
-
     if tensor.dtype not in (torch.float32, torch.float64):
         raise TypeError(f"noise is added to float32 or float64 tensors only, not {tensor.dtype}")
     with torch.no_grad():
-        stays = tensor.is_cpu or is_exact_on(tensor.device)
-        known = tensor.detach() if stays else tensor.cpu()
-        stds: float | torch.Tensor = float(std)
+        stds: Scale = float(std)
         if scales is not None:
-            stds = std * (scales.detach() if stays else scales.cpu()).double().flatten()
+            stds = std * scales.detach().cpu().double().flatten().numpy()
         _check(std, stds)
         if std == 0:
             return tensor
-        flat = known.contiguous().view(-1)
-        if flat.is_cpu:
-            _add(flat.numpy(), stds if isinstance(stds, float) else stds.numpy(), randomness)
-        else:
-            _add_there(flat, stds, randomness)
-        if not stays or not tensor.is_contiguous():
+        flat = tensor.detach().cpu().contiguous().view(-1)
+        _add(flat.numpy(), stds, randomness)
+        if not (tensor.is_cpu and tensor.is_contiguous()):
             tensor.copy_(flat.view(tensor.shape))
     return tensor
 
@@ -235,70 +113,47 @@ def add_gaussian_to_each_(
     randomness: Randomness,
     scales: Sequence[torch.Tensor] = (),
 ) -> None:
-    """Do `add_gaussian_` of each tensor; on a GPU joined, where few numbers take as long as many.
+    """Do `add_gaussian_` of each tensor; for tensors of a GPU with numbers that were drawn before.
 
-    Guarantee: that of `add_gaussian_`, for all of the tensors together.
+    Guarantee: that of `add_gaussian_`, for all of the tensors together, if float32 and float64 sums
+    and products of the GPU are those of IEEE 754. The numbers are fresh: none is used for two
+    sums, and they are drawn from streams of their own that no sum and no gradient reaches.
 
     Args:
         tensors: all on one device.
         std: see `add_gaussian_`, as for all that is not said here.
-        randomness: see there.
+        randomness: see there; for tensors of a GPU its streams `ahead` are used.
         scales: one for each tensor; none: there are none.
+
+    Raises:
+        TypeError: see `add_gaussian_`.
+        ValueError: see there.
     """
-    for some in _joined_there(tensors):
-        parts, own = [tensors[i] for i in some], [scales[i] for i in some] if scales else None
-        if len(parts) == 1:
-            add_gaussian_(parts[0], std, randomness, own[0] if own else None)
-        else:
-            _add_to_joined(parts, std, randomness, own)
-
-
-def _add_to_joined(
-    parts: Sequence[torch.Tensor],
-    std: float,
-    randomness: Randomness,
-    scales: Sequence[torch.Tensor] | None,
-) -> None:
     import torch
 
-    def joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-        return torch.cat([tensor.detach().flatten() for tensor in tensors])
-
-    own = joined(scales) if scales else None
-    noisy = add_gaussian_(joined(parts), std, randomness, own)
+    if std == 0 or not tensors or tensors[0].is_cpu:
+        for i, tensor in enumerate(tensors):
+            add_gaussian_(tensor, std, randomness, scales[i] if scales else None)
+        return
+    if wrong := {t.dtype for t in tensors} - {torch.float32, torch.float64}:
+        raise TypeError(f"noise is added to float32 or float64 tensors only, not {wrong.pop()}")
     with torch.no_grad():
-        for part, its in zip(parts, noisy.split([part.numel() for part in parts]), strict=True):
-            part.copy_(its.view(part.shape))
+        flat = [tensor.detach().reshape(-1) for tensor in tensors]
+        stds = [std * scale.detach().double().reshape(-1) for scale in scales]
+        for own in [std, *stds]:
+            _check(std, own)
+        _add_there(flat, stds or std, randomness)
+        for tensor, numbers in zip(tensors, flat, strict=True):
+            if not tensor.is_contiguous():  # its flat form was a copy
+                tensor.copy_(numbers.view(tensor.shape))
 
 
-def _joined_there(tensors: Sequence[torch.Tensor]) -> Iterator[list[int]]:
-    """Yield the numbers of tensors that get their noise together: on a processor each by itself."""
-    some: list[int] = []
-    numbers = 0
-    for i, tensor in enumerate(tensors):
-        numbers += tensor.numel()
-        is_like = some and tensor.dtype == tensors[some[0]].dtype and not tensor.is_cpu
-        if some and not (is_like and numbers <= JOINED):
-            yield some
-            some, numbers = [], tensor.numel()
-        some.append(i)
-    if some:
-        yield some
-
-
-def _check(std: float, stds: float | torch.Tensor) -> None:
+def _check(std: float, stds: Any) -> None:
     inside = (stds >= LEAST_STD) & (stds <= LARGEST_STD)
     if not (std == 0 or (inside if isinstance(inside, bool) else bool(inside.all()))):
         raise ValueError(
             f"a standard deviation must be 0, or from {LEAST_STD:g} to {LARGEST_STD:g}, not {std}"
         )
-
-
-def _add_there(numbers: torch.Tensor, std: float | torch.Tensor, randomness: Randomness) -> None:
-    from twinset.privacy.mechanism.device_noise import DeviceGrid, grid_steps
-
-    step = float(grid_step(std)) if isinstance(std, float) else grid_steps(std)
-    DeviceGrid(randomness.on_device, randomness.refinement[0]).add(numbers, std, step)
 
 
 def _add(numbers: np.ndarray, std: Scale, randomness: Randomness) -> None:
@@ -312,6 +167,150 @@ def _add(numbers: np.ndarray, std: Scale, randomness: Randomness) -> None:
     stds = np.array_split(std, len(grids)) if isinstance(std, np.ndarray) else [std] * len(grids)
     with ThreadPoolExecutor(min(len(grids), torch.get_num_threads())) as pool:
         list(pool.map(GaussianGrid.add, grids, parts, stds, map(grid_step, stds)))
+
+
+# -- noise for a GPU -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DrawnPairs:
+    """Normal numbers of level 1, for n sums that nobody has computed yet.
+
+    Args:
+        words: (P,) int64, as `polar` knows them; P is half of n, rounded up.
+        turns: (P,) likewise.
+        numbers: (2 P,) all cosines and then all sines. NaN where this level cannot decide.
+    """
+
+    words: np.ndarray
+    turns: np.ndarray
+    numbers: np.ndarray
+
+    def fill(self, stream: KeyStream) -> None:
+        """Draw all of it, in parts that stay in the processor's cache."""
+        pairs, step = len(self.words), AT_ONCE // 2
+        gaussian = Gaussian(stream, self.numbers.dtype, min(AT_ONCE, 2 * pairs))
+        for start in range(0, pairs, step):
+            stop = min(start + step, pairs)
+            cosines, sines = np.split(gaussian.draw(2 * (stop - start)), 2)
+            # NaN decides nothing, so such pairs go to level 2, as on the processor.
+            unsure = ~((gaussian.radius >= NEAREST) & (gaussian.radius <= FARTHEST))
+            cosines[unsure] = sines[unsure] = np.nan
+            self.words[start:stop], self.turns[start:stop] = gaussian.words, gaussian.turns
+            self.numbers[start:stop] = cosines
+            self.numbers[pairs + start : pairs + stop] = sines
+
+
+def _add_there(
+    flat: Sequence[torch.Tensor], stds: float | Sequence[torch.Tensor], randomness: Randomness
+) -> None:
+    """Overwrite flat tensors of a device with the noisy ones, about JOINED numbers at a time."""
+    import torch
+
+    pieces = [piece for numbers in flat for piece in numbers.split(JOINED)]
+    groups: list[list[int]] = []  # places of pieces: a part of a large tensor, or many small ones
+    size = 0
+    for i, piece in enumerate(pieces):
+        size += len(piece)
+        if not groups or size > JOINED or piece.dtype != pieces[groups[-1][0]].dtype:
+            groups, size = [*groups, []], len(piece)
+        groups[-1].append(i)
+    own = [] if isinstance(stds, float) else [x for each in stds for x in each.split(JOINED)]
+    wanted = [
+        (sum(len(pieces[i]) for i in group), str(pieces[group[0]].dtype).removeprefix("torch."))
+        for group in groups
+    ]
+    grid = GaussianGrid(randomness.ahead[0], randomness.refinement[0])  # for its further bits
+    for group, drawn in zip(groups, _take_ahead(wanted, randomness), strict=True):
+        sums = torch.cat([pieces[i] for i in group])
+        std = stds if isinstance(stds, float) else torch.cat([own[i] for i in group])
+        _round_there(sums, std, drawn, grid)
+        for i, noisy in zip(group, sums.split([len(pieces[i]) for i in group]), strict=True):
+            pieces[i].copy_(noisy)
+
+
+Wanted = list[tuple[int, str]]  # how many numbers, in which format
+
+
+def _take_ahead(wanted: Wanted, randomness: Randomness) -> list[DrawnPairs]:
+    """Return fresh numbers, and have threads draw those of the next step.
+
+    A step's numbers are taken out before they are used, so no step can get them again. Those that
+    were drawn for sums of other sizes are thrown away.
+    """
+    known = [randomness.drawn_ahead.pop()] if randomness.drawn_ahead else []
+    for _, _, futures in known:  # a stream serves one thread at a time
+        for future in futures:
+            future.result()
+    if not known or known[0][0] != wanted:
+        known = [_draw_ahead(wanted, randomness)]
+        for future in known[0][2]:
+            future.result()
+    randomness.drawn_ahead.append(_draw_ahead(wanted, randomness))
+    return known[0][1]
+
+
+def _draw_ahead(
+    wanted: Wanted, randomness: Randomness
+) -> tuple[Wanted, list[DrawnPairs], list[Future[None]]]:
+    """Have each stream draw its part of the numbers in a thread of its own."""
+    drawn = []
+    for count, dtype in wanted:
+        pairs, turn = -(-count // 2), np.dtype(dtype).itemsize
+        words, turns = np.empty(pairs, np.int64), np.empty(pairs, f"i{turn}")
+        drawn.append(DrawnPairs(words, turns, np.empty(2 * pairs, dtype)))
+
+    def fill(number: int, stream: KeyStream) -> None:
+        for each in drawn[number :: len(randomness.ahead)]:
+            each.fill(stream)
+
+    return wanted, drawn, [_THREADS.submit(fill, *each) for each in enumerate(randomness.ahead)]
+
+
+_THREADS = ThreadPoolExecutor(NOISE_STREAMS, "noise")  # starts no thread before it is used
+
+
+def _round_there(
+    sums: torch.Tensor, std: float | torch.Tensor, drawn: DrawnPairs, grid: GaussianGrid
+) -> None:
+    """Overwrite sums (n,) on a device with the noisy ones: level 1 there, the others here.
+
+    What is done there are products with powers of two, one other product, sums and roundings. What
+    level 1 leaves open, about one pair in 150, comes to the processor.
+    """
+    import torch
+
+    count, pairs, size = len(sums), len(drawn.words), sums.element_size()
+    if isinstance(std, float):
+        step: Any = grid_step(std)
+        ratio, inverse = std / step, 1.0 / step
+    else:
+        step = torch.ldexp(torch.full_like(std, FINENESS), torch.frexp(std).exponent - 1)
+        ratio, inverse = (std / step).to(sums.dtype), (1.0 / step).to(sums.dtype)
+    there = step if isinstance(std, float) else step.to(sums.dtype)
+    off = torch.from_numpy(drawn.numbers[:count]).to(sums.device).mul_(ratio)
+    off.add_(sums * inverse)  # exact product: a power of two
+    nearest = off.round()
+    off.sub_(nearest).abs_()
+    decided = (off <= 0.5 - SLACK[size] - MARGIN[size] * ratio) & (nearest.abs() <= LARGEST[size])
+    # A pair is decided where both of its numbers are; of an odd count the last sine is nobody's.
+    both = decided[:pairs].clone()
+    both[: count - pairs] &= decided[pairs:]
+    left = torch.nonzero(~both).flatten()
+    places = torch.cat([left, pairs + left])
+    places = places[places < count]
+    exact = sums[places].cpu().numpy()
+    sums.copy_(nearest.mul_(there).add_(0.0))  # -0.0 would tell on which side of 0 it was
+    if not len(exact):
+        return
+    chosen, own = left.cpu().numpy(), np.arange(len(left))
+    open_pairs = _Pairs(drawn.words[chosen], drawn.turns[chosen], own, len(own) + own)
+    stds, steps = (x if isinstance(x, float) else x[places].cpu().numpy() for x in (std, step))
+    grid._refine(exact, stds, steps, open_pairs)
+    sums[places] = torch.from_numpy(exact).to(sums.device)
+
+
+# -- the grid --------------------------------------------------------------------------------------
 
 
 def grid_step(std: Scale) -> Scale:

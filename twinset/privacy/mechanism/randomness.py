@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-
-from twinset.privacy.mechanism.chacha20 import ChaCha20
 
 NOISE_STREAMS = 4  # they draw side by side; a fixed number, so that tests repeat on any machine
 KEY_BYTES = 32
@@ -54,7 +53,9 @@ class Randomness:
         noise: for noise, side by side.
         refinement: for the further bits of each noise stream's numbers. How many are taken depends
             on what the noise is added to; streams of their own keep the noise where it was.
-        on_device: for noise that is made on a GPU.
+        ahead: for noise of sums on a GPU, which threads draw one step before it is needed. They
+            are streams of their own: a stream serves one thread at a time.
+        drawn_ahead: what they drew and nobody has used.
         description: of the generator and its keys.
         is_private: whether nobody knows the keys.
     """
@@ -62,17 +63,15 @@ class Randomness:
     sampling: KeyStream
     noise: tuple[KeyStream, ...]
     refinement: tuple[KeyStream, ...]
-    on_device: ChaCha20
+    ahead: tuple[KeyStream, ...]
     description: str
     is_private: bool
+    drawn_ahead: list[Any] = field(default_factory=list, compare=False, repr=False)
 
     @classmethod
     def from_os(cls) -> Randomness:
         """Key all streams afresh from the operating system. The keys are not kept."""
-        description = (
-            "AES-256 in counter mode (on a GPU ChaCha20), each stream under a fresh key of the "
-            "system's"
-        )
+        description = "AES-256 in counter mode, each stream under a fresh key of the system's"
         return cls._of(lambda: secrets.token_bytes(KEY_BYTES), description, is_private=True)
 
     @classmethod
@@ -91,7 +90,8 @@ class Randomness:
     def _of(cls, key: Callable[[], bytes], description: str, is_private: bool) -> Randomness:
         sampling, *noise = (KeyStream(key()) for _ in range(1 + NOISE_STREAMS))
         refinement = tuple(KeyStream(key()) for _ in noise)
-        return cls(sampling, tuple(noise), refinement, ChaCha20(key()), description, is_private)
+        ahead = tuple(KeyStream(key()) for _ in noise)
+        return cls(sampling, tuple(noise), refinement, ahead, description, is_private)
 
 
 AT_ONCE = 1 << 16  # records: half a megabyte, which stays in the processor's cache

@@ -311,15 +311,6 @@ CLASSIFIER = Theorem(
     source="TRAINING",
 )
 
-DISJOINT = Theorem(
-    statement=(
-        "Models that each learn from the records of one label alone are, all together, as private "
-        "as the least private of them, for adding or removing one record of a given label. The "
-        "numbers of records by label are taken as public."
-    ),
-    source="McSherry 2009, 'Privacy Integrated Queries', theorem 4",
-)
-
 ONE_RUN_AUDIT = Theorem(
     statement=(
         "The lower bound of an audit by one training run exceeds ε of an (ε, δ)-private mechanism "
