@@ -1,10 +1,10 @@
 """Normal numbers by Box and Muller's formula (1958): many at once, or one pair to any precision.
 
 `Gaussian` draws from uniform bits, in cache. Number by number, as NumPy draws them, is three times
-as slow. torch's float32 numbers never leave 5.8 standard deviations, and a mechanism that is cut
-off there needs a larger δ. These are close to real Gaussian numbers, and `noise` draws their further
-bits where they matter: no tail ends. `ExactPair` does so in interval arithmetic. That is slow, and
-practically never needed.
+as slow. The float32 numbers of torch never leave 5.8 standard deviations, and a mechanism that is
+cut off there needs a larger δ. These are close to real Gaussian numbers, and `noise` draws their
+further bits where they matter: no tail ends. `ExactPair` does so in interval arithmetic. That is
+slow, and practically never needed.
 """
 
 from __future__ import annotations

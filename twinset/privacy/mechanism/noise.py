@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from twinset.privacy.mechanism.noise import MORE_BITS, WORD_BITS, ExactPair, Gaussian
+from twinset.privacy.mechanism.gaussian import MORE_BITS, WORD_BITS, ExactPair, Gaussian
 from twinset.privacy.mechanism.randomness import NOISE_STREAMS, KeyStream, Randomness
 
 if TYPE_CHECKING:
