@@ -79,53 +79,58 @@ class _Losses:
     def log_moment(self, rate: float) -> float:
         """Return log E[e^(rate × sum of all steps)], but for those above the last."""
         exponents = np.log(self.masses) + rate * self.width * np.arange(len(self.masses))
-        largest = float(exponents.max())
+        largest = float(exponents.max())  # taken out, so that no power of e overflows
         moment = largest + math.log(float(np.exp(exponents - largest).sum()))
         return self.count * (rate * self.least + moment)
 
 
 def _one_way(steps: Sequence[Step], delta: float, bound: float, removed: bool) -> float:
+    """Return ε for removing a record, or for adding one.
+
+    The order: a grid, the losses of each kind of step on it, a window that their sum hardly ever
+    leaves, the sum by Fourier transforms, and ε of that.
+    """
+    from scipy.fft import irfft, next_fast_len, rfft
+
     count, unlikely = sum(count for _, _, count in steps), _UNLIKELY * delta
-    width = _grid_width(count, delta, bound)
+    mean, spread = _EXCESS * bound, _SPREAD * bound**2 / -math.log(delta)
+    finest = min(math.sqrt(min(mean, spread) / count), _FINEST * bound)
+    width = max(finest, bound / _POINTS)
     parts = [_discretised(step, width, unlikely / count, removed) for step in steps]
     low, high = _window(parts, unlikely, bound)
-    size = _fast_length((high - low) / width)
+    size = int(next_fast_len(_length((high - low) / width), real=True))
+    # Losses `size` places apart are one here. The window is so wide that they hardly ever meet.
+    spectrum = np.ones(size // 2 + 1, complex)
+    for part in parts:
+        places = np.arange(len(part.masses)) % size
+        spectrum *= rfft(np.bincount(places, part.masses, size)) ** part.count
     least = sum(part.count * part.least for part in parts)
     first = math.ceil((high - least) / width) - size + 1  # place of the window's lowest loss
-    masses = np.roll(_composed(parts, size), -(first % size))
+    masses = np.roll(irfft(spectrum, size), -(first % size))  # (size,)
     lost = sum(part.count * part.above for part in parts)
     rounding = _TRANSFORM_ERROR * count * math.log2(size) * math.sqrt(size * (masses @ masses))
     losses = least + width * (first + np.arange(size))
     return _epsilon_of(losses, np.maximum(masses, 0), delta - lost - unlikely - rounding)
 
 
-def _grid_width(count: int, delta: float, bound: float) -> float:
-    mean, spread = _EXCESS * bound, _SPREAD * bound**2 / -math.log(delta)
-    return max(min(math.sqrt(min(mean, spread) / count), _FINEST * bound), bound / _POINTS)
-
-
 def _discretised(step: Step, width: float, unlikely: float, removed: bool) -> _Losses:
+    """Return the losses of a step on a grid, from above."""
+    from scipy.special import log_ndtr
+
     sigma, rate, count = step
     losses, places = _grid(sigma, rate, width, unlikely)
+    # log-probability of an output above each place: without the record, and where it was drawn
     if removed:
-        without, taken = _log_normal_tail(places), _log_normal_tail(places - 1 / sigma)
+        without, taken = log_ndtr(-places), log_ndtr(-(places - 1 / sigma))
     else:  # the mirror image, so that losses rise again
         losses, places = -losses[::-1], -places[::-1]
-        without, taken = _log_normal_tail(places), _log_normal_tail(places + 1 / sigma)
+        without, taken = log_ndtr(-places), log_ndtr(-(places + 1 / sigma))
     mixed = (
         taken if rate == 1 else np.logaddexp(math.log1p(-rate) + without, math.log(rate) + taken)
     )
     likely, other = (mixed, without) if removed else (without, mixed)
     masses = _dots(losses, width, likely, other)
     return _Losses(float(losses[0]), width, masses, math.exp(likely[-1]), count)
-
-
-def _log_normal_tail(places: Array) -> Array:
-    """Return log P[x > place], x ~ N(0, 1)."""
-    from scipy.special import log_ndtr
-
-    found: Array = log_ndtr(-places)
-    return found
 
 
 def _grid(sigma: float, rate: float, width: float, unlikely: float) -> tuple[Array, Array]:
@@ -193,24 +198,6 @@ def _length(points: float) -> int:
     if not points < 4 * _POINTS:
         raise ValueError("the grid is too large")
     return max(0, math.ceil(points)) + 2
-
-
-def _fast_length(points: float) -> int:
-    from scipy.fft import next_fast_len
-
-    return int(next_fast_len(_length(points), real=True))
-
-
-def _composed(parts: list[_Losses], size: int) -> Array:
-    """Return the masses (size,) of the sum, losses `size` places apart being one."""
-    from scipy.fft import irfft, rfft
-
-    spectrum = np.ones(size // 2 + 1, complex)
-    for part in parts:
-        places = np.arange(len(part.masses)) % size
-        spectrum *= rfft(np.bincount(places, part.masses, size)) ** part.count
-    found: Array = irfft(spectrum, size)
-    return found
 
 
 def _epsilon_of(losses: Array, masses: Array, delta: float) -> float:

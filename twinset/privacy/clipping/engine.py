@@ -19,9 +19,9 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from twinset.privacy.clipping.gradient_uses import (
     EmbeddingUse,
+    ParameterUse,
     Scale,
     UnitWeights,
-    Use,
     Workspace,
     accumulation_dtype,
     squares,
@@ -261,7 +261,12 @@ class UnitClipping:
         real = units - filler
         limit = torch.full((units,), self.max_grad_norm, dtype=torch.float64)
         if limits is not None:
-            limit[:real] = self._checked(limits, real)
+            inside = (limits > 0) & (limits <= self.max_grad_norm)
+            if limits.shape != (real,) or not bool(inside.all()):
+                raise ValueError(
+                    "limits must be one number for each unit, above 0 and at most max_grad_norm"
+                )
+            limit[:real] = limits.double()
         self._capture.begin(units, shape)
         try:
             with repeatable_kernels(self._sums[0]):
@@ -276,15 +281,6 @@ class UnitClipping:
             self._capture.end()
         return UnitReport(losses.detach()[:real], norms[:real], scales[:real])
 
-    def _checked(self, limits: Tensor, units: int) -> Tensor:
-        if limits.shape != (units,) or not bool(
-            ((limits > 0) & (limits <= self.max_grad_norm)).all()
-        ):
-            raise ValueError(
-                "limits must be one number for each unit, above 0 and at most max_grad_norm"
-            )
-        return limits.double()
-
     def _norms(self, units: int) -> Tensor:
         """(B,) float64 norms of the whole gradients: squares of all parameters' sums of uses."""
         squared = torch.zeros(units, dtype=torch.float64, device=self._sums[0].device)
@@ -295,7 +291,7 @@ class UnitClipping:
     def _add_scaled(self, scales: Tensor) -> None:
         """Add Σ scaleᵢ gᵢ to the sums, and let go of each parameter's uses on the way."""
         weights = UnitWeights.of(scales)
-        if not weights.are_some:
+        if not weights.any_present:
             return
         for parameter, total in zip(self.parameters, self._sums, strict=True):
             beta = 0 if self._undefined else 1
@@ -304,7 +300,7 @@ class UnitClipping:
                 beta = 1
         self._undefined = False
 
-    def _uses_of(self, parameter: nn.Parameter) -> list[Use]:
+    def _uses_of(self, parameter: nn.Parameter) -> list[ParameterUse]:
         uses = self._capture.uses[id(parameter)]
         if not uses:
             name = next(n for n, p in self._model.named_parameters() if p is parameter)
@@ -312,7 +308,7 @@ class UnitClipping:
         return uses
 
 
-def _squared_norms(uses: list[Use], numbers: int, units: int) -> Tensor:
+def _squared_norms(uses: list[ParameterUse], numbers: int, units: int) -> Tensor:
     """(B,) float64, of the sum of all uses of one parameter of so many numbers."""
     match uses:
         case [use]:
@@ -338,7 +334,7 @@ def _tied_squared_norms(head: HeadUse, embedding: EmbeddingUse) -> Tensor:
     return squared
 
 
-def _sum_of_uses(uses: list[Use], start: int, stop: int) -> Tensor:
+def _sum_of_uses(uses: list[ParameterUse], start: int, stop: int) -> Tensor:
     total = uses[0].unit_gradients(start, stop).clone()
     for use in uses[1:]:
         total += use.unit_gradients(start, stop)

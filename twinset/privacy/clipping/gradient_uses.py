@@ -49,17 +49,17 @@ class UnitWeights:
         return cls(weights, None if len(kept) == len(weights) else kept)
 
     @property
-    def are_some(self) -> bool:
+    def any_present(self) -> bool:
         """Whether one is not zero."""
         return self.kept is None or len(self.kept) > 0
 
-    def of_kept(self, *parts: Tensor) -> tuple[Tensor, ...]:
+    def from_kept_activations(self, *parts: Tensor) -> tuple[Tensor, ...]:
         """Return what belongs to the units whose weight is not zero, and these weights."""
         all_parts = (*parts, self.values)
         return all_parts if self.kept is None else tuple(x[self.kept] for x in all_parts)
 
 
-class Use(Protocol):
+class ParameterUse(Protocol):
     """One use of one parameter in the forward pass of a physical batch of B units."""
 
     def squared_norms(self) -> Tensor:
@@ -196,16 +196,16 @@ class FormedUse:
     gradients: Tensor
 
     def squared_norms(self) -> Tensor:
-        """See `Use`."""
+        """See `ParameterUse`."""
         return squares(self.gradients)
 
     def unit_gradients(self, start: int, stop: int) -> Tensor:
-        """See `Use`."""
+        """See `ParameterUse`."""
         return self.gradients[start:stop]
 
     def add_to(self, total: Tensor, weights: UnitWeights, beta: int = 1) -> None:
-        """See `Use`."""
-        gradients, own = weights.of_kept(self.gradients)
+        """See `ParameterUse`."""
+        gradients, own = weights.from_kept_activations(self.gradients)
         columns = gradients.reshape(len(gradients), total.numel()).t()
         total.view(-1).addmv_(columns, own.to(total.dtype), beta=beta)
 
@@ -232,7 +232,7 @@ class EmbeddingUse:
     size: int
 
     def squared_norms(self) -> Tensor:
-        """See `Use`. A token that a unit has several times is one row of its gradient."""
+        """See `ParameterUse`. A token that a unit has several times is one row of its gradient."""
         units = len(self.ids)
         owner = torch.arange(units, device=self.ids.device)[:, None]
         rows, place = torch.unique(owner * self.size + self.ids, return_inverse=True)
@@ -242,7 +242,7 @@ class EmbeddingUse:
         return of_rows.new_zeros(units).index_add_(0, rows // self.size, of_rows)
 
     def unit_gradients(self, start: int, stop: int) -> Tensor:
-        """See `Use`."""
+        """See `ParameterUse`."""
         ids, b = self.ids[start:stop], self.b[start:stop]
         table = b.new_zeros((stop - start) * self.size, b.shape[2])
         rows = ids + self.size * torch.arange(stop - start, device=ids.device)[:, None]
@@ -250,10 +250,10 @@ class EmbeddingUse:
         return table.view(-1, self.size, b.shape[2])
 
     def add_to(self, total: Tensor, weights: UnitWeights, beta: int = 1) -> None:
-        """See `Use`."""
+        """See `ParameterUse`."""
         if not beta:
             total.zero_()
-        ids, b, own = weights.of_kept(self.ids, self.b)
+        ids, b, own = weights.from_kept_activations(self.ids, self.b)
         b = b * own.to(total.dtype)[:, None, None]
         total.index_add_(0, ids.reshape(-1), b.flatten(0, 1).to(total.dtype))
 
@@ -269,7 +269,7 @@ def cancels(squared: Tensor, size: Tensor, dtype: torch.dtype) -> Tensor:
     return size > squared * (CANCELLATION / torch.finfo(dtype).eps)
 
 
-def matrix_use(left: Tensor, right: Tensor, workspace: Workspace, name: object) -> Use:
+def matrix_use(left: Tensor, right: Tensor, workspace: Workspace, name: object) -> ParameterUse:
     """Return the use of a matrix (m, n) whose gradient is leftᵀ right: (B, S, m) and (B, S, n).
 
     Args:
@@ -297,7 +297,7 @@ class MatrixUse:
     workspace: Workspace
 
     def squared_norms(self) -> Tensor:
-        """See `Use`."""
+        """See `ParameterUse`."""
         tokens, m, n = self.left.shape[1], self.left.shape[2], self.right.shape[2]
         if tokens * (m + n) >= FORM_ANYWAY * m * n:
             return self._formed(range(len(self.left)))
@@ -310,7 +310,7 @@ class MatrixUse:
     def _gram(self) -> tuple[Tensor, Tensor]:
         """Return (B,) ‖G‖² by Gram matrices, and ‖L‖²‖R‖² that tells how much may cancel."""
         shape = (len(self.left), self.left.shape[1], self.left.shape[1])
-        ll = self.workspace.take("left gram", shape, self.left)
+        ll = self.workspace.take("left gram", shape, self.left)  # (B, S, S)
         rr = self.workspace.take("right gram", shape, self.left)
         torch.bmm(self.left, self.left.transpose(1, 2), out=ll)
         torch.bmm(self.right, self.right.transpose(1, 2), out=rr)
@@ -321,28 +321,24 @@ class MatrixUse:
     def _formed(self, units: list[int] | range) -> Tensor:
         shape = (1, self.left.shape[2], self.right.shape[2])
         one = self.workspace.take("one gradient", shape, self.left)
-        found = [squares(torch.bmm(self._left_of(i), self._right_of(i), out=one)) for i in units]
+        found = []
+        for i in units:  # (1, m, S) times (1, S, n), one unit at a time in the same memory
+            left, right = self.left[i : i + 1].transpose(1, 2), self.right[i : i + 1]
+            found.append(squares(torch.bmm(left, right, out=one)))
         return torch.cat(found)
 
-    def _left_of(self, unit: int) -> Tensor:
-        return self.left[unit : unit + 1].transpose(1, 2)
-
-    def _right_of(self, unit: int) -> Tensor:
-        return self.right[unit : unit + 1]
-
     def unit_gradients(self, start: int, stop: int) -> Tensor:
-        """See `Use`."""
+        """See `ParameterUse`."""
         return torch.bmm(self.left[start:stop].transpose(1, 2), self.right[start:stop])
 
     def add_to(self, total: Tensor, weights: UnitWeights, beta: int = 1) -> None:
-        """See `Use`. The factors share memory with other layers' and are never changed in place."""
-        left, right, own = weights.of_kept(self.left, self.right)
+        """See `ParameterUse`. The factors share memory with other layers': no change in place."""
+        left, right, own = weights.from_kept_activations(self.left, self.right)
         per_token = own.to(total.dtype)[:, None, None]
         if left.shape[2] < right.shape[2]:
-            left = torch.mul(left, per_token, out=self._scratch(left))
+            out = self.workspace.take("weighted", tuple(left.shape), left)
+            left = torch.mul(left, per_token, out=out)
         else:
-            right = torch.mul(right, per_token, out=self._scratch(right))
+            out = self.workspace.take("weighted", tuple(right.shape), right)
+            right = torch.mul(right, per_token, out=out)
         total.addmm_(left.flatten(0, 1).t(), right.flatten(0, 1), beta=beta)
-
-    def _scratch(self, like: Tensor) -> Tensor:
-        return self.workspace.take("weighted", tuple(like.shape), like)

@@ -17,8 +17,8 @@ from transformers.pytorch_utils import Conv1D
 from twinset.privacy.clipping.gradient_uses import (
     PLAIN,
     EmbeddingUse,
+    ParameterUse,
     Scale,
-    Use,
     Workspace,
     accumulation_dtype,
     bias_use,
@@ -27,7 +27,7 @@ from twinset.privacy.clipping.gradient_uses import (
 )
 
 # (input a (B, S, …), output gradient b (B, S, p), scale, workspace, name of the use) → use
-Rule = Callable[[Tensor, Tensor, Scale, Workspace, object], Use]
+Rule = Callable[[Tensor, Tensor, Scale, Workspace, object], ParameterUse]
 
 
 class UnsupportedModule(TypeError):
@@ -54,20 +54,20 @@ def _multiplies(module: nn.Module) -> bool:
     return not rms_normalised(module, torch.ones_like(weight)[None], scale=0.0).any()
 
 
-def _bias(a: Tensor, b: Tensor, scale: Scale, workspace: Workspace, name: object) -> Use:
+def _bias(a: Tensor, b: Tensor, scale: Scale, workspace: Workspace, name: object) -> ParameterUse:
     return bias_use(scale.per_column(b))
 
 
-def _factor(a: Tensor, b: Tensor, scale: Scale, workspace: Workspace, name: object) -> Use:
+def _factor(a: Tensor, b: Tensor, scale: Scale, workspace: Workspace, name: object) -> ParameterUse:
     return scale_use(a, scale.per_column(b))
 
 
-def _linear(a: Tensor, b: Tensor, scale: Scale, workspace: Workspace, name: object) -> Use:
+def _linear(a: Tensor, b: Tensor, scale: Scale, workspace: Workspace, name: object) -> ParameterUse:
     """`nn.Linear`: y = a Wᵀ, W (p, d)."""
     return matrix_use(scale.per_row(b), scale.per_column(a), workspace, name)
 
 
-def _conv1d(a: Tensor, b: Tensor, scale: Scale, workspace: Workspace, name: object) -> Use:
+def _conv1d(a: Tensor, b: Tensor, scale: Scale, workspace: Workspace, name: object) -> ParameterUse:
     """GPT-2's `Conv1D`: y = a W, W (d, p)."""
     return matrix_use(scale.per_row(a), scale.per_column(b), workspace, name)
 
@@ -75,7 +75,9 @@ def _conv1d(a: Tensor, b: Tensor, scale: Scale, workspace: Workspace, name: obje
 def _table(size: int, padding: int | None) -> Rule:
     """A table of `size` rows; as in autograd, the padding's row gets no gradient."""
 
-    def rule(a: Tensor, b: Tensor, scale: Scale, workspace: Workspace, name: object) -> Use:
+    def rule(
+        a: Tensor, b: Tensor, scale: Scale, workspace: Workspace, name: object
+    ) -> ParameterUse:
         kept = b if padding is None else b.masked_fill((a == padding)[..., None], 0.0)
         kept = kept.to(accumulation_dtype(kept))
         return EmbeddingUse(a, scale.per_row_of(a, scale.per_column(kept)), size)
@@ -136,7 +138,7 @@ class Capture:
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self._trained = {id(p) for p in self.parameters}
         self._handles: list[Any] = []
-        self.uses: dict[int, list[Use]] = {}
+        self.uses: dict[int, list[ParameterUse]] = {}
         self.scales: dict[int, Scale] = {}
         self.units, self._shape = 0, torch.Size()
         self._check_and_hook(model, head)

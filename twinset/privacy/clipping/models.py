@@ -139,21 +139,18 @@ class ClippingEngine(UnitClipping):
         """
 
         def forward() -> Tensor:
-            return unit_loss(*self._means(sequences))
+            # (B, K) mean token losses and (B, K) numbers of tokens with loss
+            nll = self._token_losses(sequences)  # (N,)
+            counts = sequences.tokens_per_row  # (B·K,)
+            row = torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
+            row, counts = row.to(nll.device), counts.to(nll.device)
+            rows = torch.zeros(len(counts), dtype=nll.dtype, device=nll.device)
+            means = rows.index_add(0, row, nll) / counts
+            per_unit = (sequences.units, sequences.per_unit)
+            return unit_loss(means.view(per_unit), counts.view(per_unit))
 
         shape = sequences.input_ids.shape
         return self._clip(sequences.units, shape, forward, limits, sequences.filler)
-
-    def _means(self, sequences: Sequences) -> tuple[Tensor, Tensor]:
-        """Return (B, K) mean token losses and (B, K) numbers of tokens with loss."""
-        nll = self._token_losses(sequences)  # (N,)
-        counts = sequences.tokens_per_row
-        row = torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
-        row, counts = row.to(nll.device), counts.to(nll.device)
-        rows = torch.zeros(len(counts), dtype=nll.dtype, device=nll.device)
-        means = rows.index_add(0, row, nll) / counts
-        shape = (sequences.units, sequences.per_unit)
-        return means.view(shape), counts.view(shape)
 
     def _token_losses(self, sequences: Sequences) -> Tensor:
         predicting, targets = sequences.predicting, sequences.targets  # (N,)
@@ -266,25 +263,22 @@ class ClassifierClipping(UnitClipping):
         """Add the clipped gradients of B units to `sums`; limits (B,) as in `ClippingEngine`."""
 
         def forward() -> Tensor:
-            logits = self._logits(rows)
+            # Positions and types are given per row: none is shared by rows.
+            device = self.parameters[0].device
+            ids = rows.input_ids.to(device)  # (R, T)
+            positions = torch.arange(ids.shape[1], device=ids.device) + self._first_position
+            with self._execution.casting(ids.device):
+                logits: Tensor = self._model(
+                    input_ids=ids,
+                    attention_mask=rows.attention_mask.to(device),
+                    position_ids=positions.expand(*ids.shape),
+                    token_type_ids=torch.zeros_like(ids),
+                ).logits
+            logits = logits.to(accumulation_dtype(logits))  # (R, classes)
             losses = cross_entropy(logits, rows.labels.to(logits.device), reduction="none")
             return losses.view(rows.units, rows.per_unit).mean(1)
 
         return self._clip(rows.units, rows.input_ids.shape, forward, limits)
-
-    def _logits(self, rows: LabelledRows) -> Tensor:
-        """(R, T) → (R, classes). Positions and types are given per row: none is shared by rows."""
-        device = self.parameters[0].device
-        ids = rows.input_ids.to(device)
-        positions = torch.arange(ids.shape[1], device=ids.device) + self._first_position
-        with self._execution.casting(ids.device):
-            logits: Tensor = self._model(
-                input_ids=ids,
-                attention_mask=rows.attention_mask.to(device),
-                position_ids=positions.expand(*ids.shape),
-                token_type_ids=torch.zeros_like(ids),
-            ).logits
-        return logits.to(accumulation_dtype(logits))
 
 
 SUM_ROUNDING = 1e-4  # of C: sums are float32, and their order is the batch's

@@ -206,7 +206,7 @@ class HeadUse:
             self._at_ids.append(q.index_select(1, self.ids[unit]))
 
     def squared_norms(self) -> Tensor:
-        """See `Use`."""
+        """See `ParameterUse`."""
         found = torch.stack([self._by_gram(unit) for unit in range(len(self.offsets) - 1)])
         squared, size = found[:, 0], found[:, 1]
         doubtful = cancels(squared, size, accumulation_dtype(self.hidden))
@@ -241,7 +241,7 @@ class HeadUse:
         return torch.stack(dots)
 
     def unit_gradients(self, start: int, stop: int) -> Tensor:
-        """See `Use`."""
+        """See `ParameterUse`."""
         dtype = accumulation_dtype(self.hidden)
         out = torch.zeros(stop - start, *self.weight.shape, dtype=dtype, device=self.hidden.device)
         for total, unit in zip(out, range(start, stop), strict=True):
@@ -250,7 +250,7 @@ class HeadUse:
         return out
 
     def add_to(self, total: Tensor, weights: UnitWeights, beta: int = 1) -> None:
-        """See `Use`."""
+        """See `ParameterUse`."""
         assert self.token_weights is not None
         lengths = torch.tensor(self.offsets, device=weights.values.device).diff()
         per_token = self.token_weights[: self.offsets[-1]]

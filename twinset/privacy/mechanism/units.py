@@ -50,15 +50,14 @@ class Units:
         """
         if not self._owners:
             return [[unit] for unit in units.tolist()]
-        return [self._some(unit, stream) for unit in units.tolist()]
-
-    def _some(self, owner: int, stream: KeyStream) -> list[int]:
-        records = self._order[self._ends[owner] : self._ends[owner + 1]]
-        if len(records) > self._most:
-            ranks = stream.fill(np.empty(len(records), np.uint64)).argsort()
-            records = np.sort(records[ranks[: self._most]])
-        found: list[int] = records.tolist()
-        return found
+        drawn: list[list[int]] = []
+        for owner in units.tolist():
+            records = self._order[self._ends[owner] : self._ends[owner + 1]]
+            if len(records) > self._most:  # ranks of random words: each subset is equally likely
+                ranks = stream.fill(np.empty(len(records), np.uint64)).argsort()
+                records = np.sort(records[ranks[: self._most]])
+            drawn.append(records.tolist())
+        return drawn
 
 
 STATED_WEIGHTS = (1.0, 0.75, 0.5, 0.25, 0.0)  # for which ε is stated

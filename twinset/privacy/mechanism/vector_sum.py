@@ -166,19 +166,13 @@ def _gradients(data: Regressions, units: Sequence[Sequence[int]], weights: Weigh
     for x, y, w in zip(data.vectors, data.labels, weights, strict=True):
         rows = x[records]
         scores = np.stack([(rows * row).sum(1) for row in w], 1)
-        errors = _softmax(scores) - (y[records, None] == np.arange(len(w)))
+        odds = np.exp(scores - scores.max(1, keepdims=True))  # (n, K); the largest is 1
+        errors = odds / odds.sum(1, keepdims=True) - (y[records, None] == np.arange(len(w)))
         parts.append((errors[:, :, None] * rows[:, None]).reshape(len(records), -1))
     together = np.concatenate(parts, 1)
     if len(records) > len(units):
         together = np.add.reduceat(together, np.cumsum(each) - each)
     return together / each[:, None]
-
-
-def _softmax(scores: np.ndarray) -> np.ndarray:
-    """Return probabilities (n, K)."""
-    odds = np.exp(scores - scores.max(1, keepdims=True))
-    found: np.ndarray = odds / odds.sum(1, keepdims=True)
-    return found
 
 
 def _split(flat: np.ndarray, sizes: Sequence[tuple[int, int]]) -> Weights:

@@ -8,13 +8,11 @@ entry of `theorems` covers makes the guarantee "none". `wording` has the words o
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal
 
 from twinset.privacy.accounting.accountant import epsilon, group_epsilon
 from twinset.privacy.accounting.events import (
-    Event,
     IndividualGaussian,
     MaskedAccess,
     NonPrivateAccess,
@@ -30,12 +28,9 @@ from twinset.privacy.statement.theorems import (
     THEOREMS,
     UNIFORM,
     UNIT,
-    Protected,
     Theorem,
 )
 from twinset.privacy.statement.wording import TWIN, Released
-
-Curve = list[tuple[float, float]]  # privacy weight ρ, ε(ρ)
 
 
 @dataclass(frozen=True)
@@ -95,81 +90,13 @@ def guarantee(ledger: Ledger, released: Released = TWIN) -> Guarantee:
     then a mechanism that publishes some records word for word would pass too. From a δ of 0.01/N on
     the sentence warns of it, whether or not the ledger does (`wording.delta_caveats`). Where the
     ledger names a size of groups, the sentence has (ε_m, δ) for adding or removing up to m records
-    at once (`group_privacy.group_epsilon`), or says that there is no guarantee for them.
+    at once (`accountant.group_epsilon`), or says that there is no guarantee for them.
     """
-    spent = epsilon(_with_noise(ledger), ledger.delta)
-    if reasons := _reasons(ledger, spent):
-        return _none(wording.none(reasons, ledger, released), ledger)
-    curve = _curve(ledger)
-    return Guarantee(
-        epsilon=spent,
-        delta=ledger.delta,
-        unit=ledger.unit,
-        neighbouring=ledger.neighbouring,
-        sentence=_sentence(ledger, spent, curve, released),
-        covers=wording.covers(ledger, released),
-        excludes=wording.excludes(ledger, released),
-        by_weight=tuple(
-            (weight, float(wording.up_decimals(eps)), share)
-            for (weight, eps), share in zip(curve, _shares(ledger), strict=True)
-        ),
-    )
-
-
-def _none(sentence: str, ledger: Ledger) -> Guarantee:
-    return Guarantee(
-        epsilon=None,
-        delta=None,
-        unit=ledger.unit,
-        neighbouring=ledger.neighbouring,
-        sentence=sentence,
-        covers=(),
-        excludes=ledger.caveats,
-    )
-
-
-def _sentence(ledger: Ledger, spent: float, curve: Curve, released: Released) -> str:
-    group = wording.for_group(ledger, _group_epsilon(ledger))
-    if ledger.unit == FLAGGED_UNIT:
-        return wording.for_flagged_spans(ledger, spent, _detectors(ledger), group)
-    if curve:
-        return wording.by_weight(ledger, spent, curve, group)
-    return wording.for_records(ledger, spent, group, released)
-
-
-def _group_epsilon(ledger: Ledger) -> float | None:
-    """Return ε of `group_size` records together at the ledger's δ; None: not asked for."""
-    if ledger.group_size is None:
-        return None
-    return group_epsilon(_with_noise(ledger), ledger.delta, ledger.group_size)
-
-
-def _curve(ledger: Ledger) -> Curve:
-    """Return (ρ, ε(ρ)) for the stated weights; nothing where records have none."""
-    if ledger.weight_scale is None:
-        return []
-    return [(w, epsilon(ledger.events, ledger.delta, w)) for w in STATED_WEIGHTS]
-
-
-def _shares(ledger: Ledger) -> tuple[float, ...]:
-    """Return the share of public reference texts nearest to each stated weight."""
-    return ledger.weight_scale.shares if ledger.weight_scale else ()
-
-
-def _with_noise(ledger: Ledger) -> list[Event]:
-    """Return the events but for masked accesses, where masked texts are taken as known."""
+    # Masked texts may be taken as known, and then an access to them reveals nothing else.
     masked_are_known = _theorem(ledger).masks_texts and ledger.unit == FLAGGED_UNIT
-    return [e for e in ledger.events if not (masked_are_known and isinstance(e, MaskedAccess))]
-
-
-def _detectors(ledger: Ledger) -> list[str]:
-    masked = (event for event in ledger.events if isinstance(event, MaskedAccess))
-    return list(dict.fromkeys(event.detector for event in masked))
-
-
-def _reasons(ledger: Ledger, spent: float) -> list[str]:
-    """Return why there is no guarantee, worst first; nothing where there is one."""
-    return [
+    events = [e for e in ledger.events if not (masked_are_known and isinstance(e, MaskedAccess))]
+    spent = epsilon(events, ledger.delta)
+    reasons = [
         *(
             f"private records were used without noise ({event.reason})"
             for event in ledger.events
@@ -177,14 +104,65 @@ def _reasons(ledger: Ledger, spent: float) -> list[str]:
         ),
         *(reason for holds, reason in _assumptions(ledger, spent) if not holds),
     ]
+    if reasons:
+        return Guarantee(
+            epsilon=None,
+            delta=None,
+            unit=ledger.unit,
+            neighbouring=ledger.neighbouring,
+            sentence=wording.none(reasons, ledger, released),
+            covers=(),
+            excludes=ledger.caveats,
+        )
+    of_group = None  # ε of `group_size` records together, at the ledger's δ
+    if ledger.group_size is not None:
+        of_group = group_epsilon(events, ledger.delta, ledger.group_size)
+    group, scale = wording.for_group(ledger, of_group), ledger.weight_scale
+    # ε(ρ) for the stated privacy weights; nothing where records have none
+    stated = STATED_WEIGHTS if scale else ()
+    curve = [(weight, epsilon(ledger.events, ledger.delta, weight)) for weight in stated]
+    if ledger.unit == FLAGGED_UNIT:
+        sentence = wording.for_flagged_spans(ledger, spent, _detectors(ledger), group)
+    elif curve:
+        sentence = wording.by_weight(ledger, spent, curve, group)
+    else:
+        sentence = wording.for_records(ledger, spent, group, released)
+    return Guarantee(
+        epsilon=spent,
+        delta=ledger.delta,
+        unit=ledger.unit,
+        neighbouring=ledger.neighbouring,
+        sentence=sentence,
+        covers=wording.covers(ledger, released),
+        excludes=wording.excludes(ledger, released),
+        by_weight=tuple(
+            (weight, float(wording.up_decimals(eps)), share)
+            for (weight, eps), share in zip(curve, scale.shares if scale else (), strict=True)
+        ),
+    )
+
+
+def _theorem(ledger: Ledger) -> Theorem:
+    """Return the entry of the ledger's policy; where it has none, that of uniform noise."""
+    return THEOREMS.get((ledger.policy, ledger.policy_form), UNIFORM)
+
+
+def _detectors(ledger: Ledger) -> list[str]:
+    masked = (event for event in ledger.events if isinstance(event, MaskedAccess))
+    return list(dict.fromkeys(event.detector for event in masked))
 
 
 def _assumptions(ledger: Ledger, spent: float) -> list[tuple[bool, str]]:
     """Return every assumption of the theorem: whether the ledger states it, and what if not."""
     policy = f"{ledger.policy}, {ledger.policy_form} form"
-    covered = is_covered(ledger.policy, ledger.policy_form)
     theorem = _theorem(ledger)
-    protected, strange = _protected(ledger), _unexplained(ledger)
+    # the unit, relation and clipping that the theorem is about: the ledger's, if it is among them
+    of_unit = [p for p in theorem.protects if p.unit == ledger.unit]
+    protected = (of_unit or list(theorem.protects))[0]
+    # an access without noise is a reason of its own
+    explained = (*(theorem.events or UNIFORM.events), NonPrivateAccess)
+    strange = [event for event in ledger.events if not isinstance(event, explained)]
+    steps = [e for e in ledger.events if isinstance(e, SubsampledGaussian | IndividualGaussian)]
     return [
         (bool(ledger.events), "the ledger records no release, so it does not describe the twin"),
         (ledger.randomness_is_private, f"the noise can be reproduced ({ledger.randomness})"),
@@ -201,7 +179,10 @@ def _assumptions(ledger: Ledger, spent: float) -> list[tuple[bool, str]]:
             ledger.clipping == protected.clipping,
             f"it is not stated that the whole {protected.unit} was clipped ('{ledger.clipping}')",
         ),
-        (covered, f"no theorem here covers the noise policy '{policy}'"),
+        (
+            is_covered(ledger.policy, ledger.policy_form),
+            f"no theorem here covers the noise policy '{policy}'",
+        ),
         (not strange, f"the noise policy '{policy}' does not explain all events"),
         (
             theorem.weighs_records == (ledger.weight_scale is not None),
@@ -219,35 +200,12 @@ def _assumptions(ledger: Ledger, spent: float) -> list[tuple[bool, str]]:
         ),
         (ledger.records_public, "the number of records is not taken as public, but is used"),
         (
-            all(rate == ledger.sample_rate for rate in _sample_rates(ledger.events)),
+            all(step.sample_rate == ledger.sample_rate for step in steps),
             "the events and the ledger state different sample rates",
         ),
         (math.isfinite(spent), "the events add up to no finite epsilon"),
         (ledger.delta * ledger.records < 1, wording.large_delta(ledger)),
     ]
-
-
-def _theorem(ledger: Ledger) -> Theorem:
-    """Return the entry of the ledger's policy; where it has none, that of uniform noise."""
-    return THEOREMS.get((ledger.policy, ledger.policy_form), UNIFORM)
-
-
-def _protected(ledger: Ledger) -> Protected:
-    """Return the unit, relation and clipping that the policy's theorem is about."""
-    theorem = _theorem(ledger)
-    return next((p for p in theorem.protects if p.unit == ledger.unit), theorem.protects[0])
-
-
-def _unexplained(ledger: Ledger) -> list[Event]:
-    """Return the events that the policy's theorem does not name."""
-    kinds = _theorem(ledger).events or UNIFORM.events
-    known = (*kinds, NonPrivateAccess)  # the latter is a reason by itself
-    return [event for event in ledger.events if not isinstance(event, known)]
-
-
-def _sample_rates(events: Sequence[Event]) -> list[float]:
-    kinds = (SubsampledGaussian, IndividualGaussian)
-    return [event.sample_rate for event in events if isinstance(event, kinds)]
 
 
 LITTLE = 0.99  # from this belief on, the bound alone rules out next to nothing
