@@ -8,7 +8,7 @@ from twinset import Twinset
 from twinset.config.options import run_config
 from twinset.errors import InputError
 from twinset.models.base_model import check_base
-from twinset.privacy.statement.ledger import OWNER_UNIT, UNIT
+from twinset.privacy.statement.theorems import OWNER_UNIT, UNIT
 from twinset.run.generate import finetune, prepare, prepare_records
 from twinset.run.request import Source
 from twinset.sampling.allocation import RowsRequest

@@ -44,7 +44,7 @@ from twinset.models.layers import check_method
 from twinset.policies import MechanismParams
 from twinset.privacy.accounting.accountant import epsilon
 from twinset.privacy.mechanism.randomness import Randomness, poisson_batches
-from twinset.privacy.statement.ledger import OWNER_UNIT
+from twinset.privacy.statement.theorems import OWNER_UNIT
 from twinset.progress import Progress
 from twinset.release.publish import publish
 from twinset.release.verify import verify
