@@ -62,10 +62,10 @@ def compose(events: Iterable[Event]) -> tuple[Event, ...]:
     for event in events:
         last = merged[-1] if merged else None
         if isinstance(event, SubsampledGaussian | IndividualGaussian):
-            same_kind = isinstance(last, SubsampledGaussian | IndividualGaussian)
-            if same_kind and replace(event, steps=last.steps) == last:
-                merged[-1] = replace(last, steps=last.steps + event.steps)
-                continue
+            if isinstance(last, SubsampledGaussian | IndividualGaussian):
+                if replace(event, steps=last.steps) == last:
+                    merged[-1] = replace(last, steps=last.steps + event.steps)
+                    continue
         elif isinstance(event, NonPrivateAccess | MaskedAccess) and event == last:
             continue
         merged.append(event)

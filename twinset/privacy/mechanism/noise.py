@@ -288,7 +288,7 @@ def _round_there(
         step = torch.ldexp(torch.full_like(std, FINENESS), torch.frexp(std).exponent - 1)
         ratio, inverse = (std / step).to(sums.dtype), (1.0 / step).to(sums.dtype)
     there = step if isinstance(std, float) else step.to(sums.dtype)
-    off = torch.from_numpy(drawn.numbers[:count]).to(sums.device).mul_(ratio)
+    off = torch.from_numpy(drawn.numbers[:count]).to(sums.device) * ratio
     off.add_(sums * inverse)  # exact product: a power of two
     nearest = off.round()
     off.sub_(nearest).abs_()
