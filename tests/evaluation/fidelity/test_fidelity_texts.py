@@ -90,7 +90,7 @@ def test_no_interval_is_the_whole_range(without):
 
 def test_intervals_are_as_wide_as_samples_differ():
     """More than ⅔ of the standard deviation over samples, less than twice, for each measure."""
-    tables = [rows(100, seed) for seed in range(60)]
+    tables = [rows(100, seed) for seed in range(40)]
     found = [
         [*diversity_scores(table, [800] * 4), *vocabulary_scores(table, tables[seed - 1])]
         for seed, table in enumerate(tables)
