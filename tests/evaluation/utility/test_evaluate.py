@@ -85,6 +85,7 @@ def test_a_dp_classifier_learns_from_the_real_rows_at_the_twins_budget(run, tmp_
 
 def test_a_baseline_of_fewer_rows_is_beside_as_many_of_the_twin(run, tmp_path, capsys, monkeypatch):
     twin = len(pd.read_csv(tmp_path / "run" / "share" / "twin.csv"))
+    (tmp_path / "run" / "internal" / "no-private-data.parquet").unlink()
     monkeypatch.setattr("evaluation.evaluate.BASELINE_ROWS", twin // 2)
     assert run_twinset(capsys, "evaluate", run, *QUICKLY).code == 0
     found = loaded(tmp_path)
