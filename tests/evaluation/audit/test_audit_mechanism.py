@@ -137,9 +137,10 @@ def test_published_forms_exceed_their_nominal_epsilon(policy):
 def test_a_policy_that_records_less_than_it_spends_is_caught(neighbours, monkeypatch):
     """What is claimed is what `release` returned, so a wrong event is a wrong claim."""
     from twinset.policies.importance import PublishedImportance
-    from twinset.policies.uniform import Uniform
+    from twinset.policies.policy import NoisePolicy
 
-    monkeypatch.setattr(PublishedImportance, "_spent", Uniform._spent)  # σ instead of σ / b
+    plain = NoisePolicy._own_event
+    monkeypatch.setattr(PublishedImportance, "_own_event", plain)  # σ instead of σ / b
     assert is_refuted(Step(neighbours, Target(PolicyConfig("importance", "published"))))
 
 
