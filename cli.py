@@ -15,9 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from evaluation.commands.audit import audit
-from evaluation.commands.measure import compare, demo, evaluate, report
-from evaluation.commands.show_verdict import show_first_verdict
+from evaluation.commands import audit, compare, demo, evaluate, report, show_first_verdict
 from twinset import __version__
 from twinset.bounds import SEEDS
 from twinset.commandline import entry_point as exits

@@ -42,7 +42,7 @@ ROOMS = {
     "evaluation": """
         bench
         commands papers from_python
-        demo first_verdict
+        demo first_verdict findings_output
         report evaluate
         comparison audit
         leakage fidelity

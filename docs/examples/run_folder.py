@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from evaluation.demo_tables.support_dialogues import support_dialogues
+from evaluation.demo_tables import make_dialogues
 from twinset import Twinset, generate
 
-table = support_dialogues(400)[["text", "topic", "satisfied"]]
+table = make_dialogues(400)[["text", "topic", "satisfied"]]
 
 # %% One call. Labels are found where they are not named; here they are.
 made = generate(

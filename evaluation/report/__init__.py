@@ -2,7 +2,3 @@
 
 It reads a run folder and what was measured on it, and computes no score itself.
 """
-
-from evaluation.report.page import build_report, write_report
-
-__all__ = ["build_report", "write_report"]

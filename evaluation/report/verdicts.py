@@ -1,6 +1,7 @@
-"""One line for each question, with its reasons, by rules that the page states. Measures nothing.
+"""One answer to each question, with its reasons, by rules that the page states. Measures nothing.
 
-Utility and leakage are never averaged, into one another or over measures: a verdict counts.
+Utility and leakage are never averaged, into one another or over measures: each verdict counts how
+many comparisons went well. The verdict at the end of a run and the report use the same rules.
 """
 
 from __future__ import annotations
@@ -25,17 +26,29 @@ from evaluation.private_table import (
     TWIN,
     TWIN_SMALL,
 )
-from evaluation.report.charts.numbers import number, with_interval
-from evaluation.report.charts.styles import HELD_OUT, TRAIN_SAMPLE
-from evaluation.report.groups import GUESSING, NEARER, Group, claimed, groups, words
-from evaluation.report.meanings import RULES
+from evaluation.report.tables import (
+    COMMONEST,
+    GUESSING,
+    HELD_OUT,
+    NEARER,
+    RULES,
+    TRAIN_SAMPLE,
+    Group,
+    find_claim,
+    format_number,
+    format_score,
+    group_scores,
+    place_in_words,
+)
+from twinset.privacy.statement.guarantee import Guarantee, says_little
+from twinset.privacy.statement.theorems import FLAGGED_UNIT
 
 TOO_FEW = "Too few rows to say"
 REFUTED = "The claim is refuted"
 FALSE_ALARMS = 0.025  # of one attack, and of all of a verdict together: those of a 95 % interval
 Tone = Literal["good", "mixed", "bad", "unknown"]
 _BLIND = PLACE["sees"]  # what sees neither model nor twin can only tell the tables apart
-# One in a thousand false alarms needs more rows than most tables have, so that it does not count.
+# One in a thousand false alarms needs more rows than most tables have, so it does not count.
 _COUNTED = ("AUROC", "TPR at 1 % FPR", NEARER)
 # Of fidelity, the most important first: all of a text, what is missing, words, labels, lengths.
 DECIDING = (
@@ -45,9 +58,9 @@ DECIDING = (
     "total variation distance of labels",
     "mean length",
 )
-# (with what it was made from, the reference), the fairest pair first.
+# (rows that it was made from, their reference), the fairest pair first.
 _PAIRS = ((TRAIN_SAMPLE, HELD_OUT), (TRAIN, HELD_OUT), ("train only", "held-out only"))
-_ANSWERS: tuple[tuple[str, Tone], ...] = (("No", "bad"), ("In part", "mixed"), ("Yes", "good"))
+_WHAT_GOES = "share/ and model/ may go, internal/ stays"
 
 
 @dataclass(frozen=True)
@@ -58,7 +71,7 @@ class Verdict:
         question: as a reader would ask it.
         answer: one or a few words.
         line: one sentence that says what the answer rests on.
-        tone: how the answer is shown, beside its words.
+        tone: how the answer is shown, in addition to its words.
         reasons: what was compared, worst first.
         rule: how the answer follows.
     """
@@ -73,13 +86,13 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two numbers held against each other.
+    """Two numbers that were compared.
 
     Args:
         is_well: for the twin.
         reason: in words.
-        errors: standard errors by which a finding is off from chance; of two intervals that lie
-            apart many.
+        errors: by how many standard errors a finding is off from chance. Infinite for two
+            intervals that lie apart.
     """
 
     is_well: bool
@@ -87,71 +100,131 @@ class Comparison:
     errors: float = math.inf
 
 
-def useful(measured: Sequence[Measured]) -> Verdict:
-    """Judge whether classifiers learn more from the twin than from text without private data."""
+def judge_use(measured: Sequence[Measured]) -> Verdict:
+    """Judge whether classifiers learn more from the twin than can be had without it.
+
+    The twin must be above every mark that was measured: text of the base model that saw no
+    private data, and always guessing the commonest label. Intervals must lie apart.
+
+    Args:
+        measured: scores of utility. Accuracies of the twin and of at least one mark count.
+
+    Returns:
+        "Yes" where every label and classifier is above all marks, "In part" where some are.
+    """
     accuracies = [m for m in measured if m.score.name == "accuracy" and "value" not in m.place]
-    return _counted(
+    guesses = {m.place.get("label"): m.score for m in accuracies if m.place["rows"] == COMMONEST}
+    compared, shares = [], []
+    for group in group_scores(accuracies):
+        scores = _finite_scores(group)
+        guess = guesses.get(group.place.get("label"))
+        # A twin of more rows is compared by as many as the base wrote: more rows teach more,
+        # whoever wrote them, and that says nothing about the private records.
+        twin = scores.get(TWIN_SMALL, scores.get(TWIN))
+        marks = {"no private data": scores[BASELINE]} if BASELINE in scores else {}
+        marks |= {"guessing the commonest label": guess} if guess else {}
+        if twin is None or not marks:
+            continue
+        said = []
+        for name, mark in marks.items():
+            above, below = twin.low > mark.high, twin.high < mark.low
+            how = "above" if above else "below" if below else "not apart from"
+            said.append(f"{how} {name} {format_score(mark)}")
+        reason = f"{place_in_words(group.place) or group.name}: {format_score(twin)}, "
+        reason += ", ".join(said)
+        if TWIN_SMALL in scores:
+            whole = format_number(scores[TWIN].value)
+            reason += f", both of as many rows; all of the twin's give {whole}"
+        if REAL in scores and scores[REAL].value > 0:
+            share = scores[TWIN].value / scores[REAL].value
+            shares.append(share)
+            reason += f"; {share:.0%} of what real rows give ({format_number(scores[REAL].value)})"
+        if PRIVATE_CLASSIFIER in scores:
+            private = format_number(scores[PRIVATE_CLASSIFIER].value)
+            reason += f"; a DP classifier of real rows gives {private}"
+        compared.append(Comparison(all(twin.low > mark.high for mark in marks.values()), reason))
+    line = "the twin is surely above what needs no private text in {} of {} comparisons of accuracy"
+    if shares:
+        line += f", and gives {min(shares):.0%} or more of what real rows give"
+    return _count_comparisons(
         "Is it useful?",
-        [c for group in groups(accuracies) for c in _beats_baseline(group)],
-        "the twin is surely above text made with no private data (intervals apart) in {} of {} "
-        "comparisons of accuracy",
-        "no accuracy of a classifier trained on the twin beside one trained on no private data",
+        compared,
+        line,
+        "no accuracy of a classifier trained on the twin beside one that needs no private text",
         RULES["useful"],
     )
 
 
-def faithful(measured: Sequence[Measured]) -> Verdict:
+def judge_fidelity(measured: Sequence[Measured]) -> Verdict:
     """Judge whether the twin is as near to real rows as a second real sample is.
 
-    `DECIDING` names the few measures that decide, the most important first. Where none of them was
-    measured, all that were decide alike.
+    `DECIDING` names the few measures that decide, the most important first. If none of them was
+    measured, all that were measured decide.
     """
-    deciding = deciding_groups(measured)
-    compared = [c for group in deciding for c in _is_as_real(group)]
+    deciding = find_deciding(measured)
+    compared = [c for group in deciding for c in _compare_with_second(group)]
     line = "as good as that sample in {} of the {} measures that decide"
     missing = "no measure of the twin beside the same of a second real sample"
-    found = _counted("Is it faithful?", compared, line, missing, RULES["faithful"])
+    found = _count_comparisons("Is it faithful?", compared, line, missing, RULES["faithful"])
     if not compared:
         return found
-    others = [c for g in groups(measured) if g not in deciding for c in _is_as_real(g)]
+    others = [
+        c for g in group_scores(measured) if g not in deciding for c in _compare_with_second(g)
+    ]
     reasons = tuple(c.reason for c in [*compared, *sorted(others, key=lambda c: c.is_well)])
-    line = f"{_beside_second(deciding[0])}; {found.line}"
-    if found.tone == "mixed" and _is_far(deciding[0]):
+    first = deciding[0]
+    twin, second = first.scores[TWIN], first.scores[SECOND]
+    both = f"{format_number(twin.value)} (a second real sample: {format_number(second.value)})"
+    # Less than half, or more than double, of a second real sample in the first measure is a "No".
+    little, much = twin.high < second.low / 2, twin.low > second.high * 2
+    is_far = {"maximise": little, "minimise": much, "match": little or much}[twin.goal]
+    if found.tone == "mixed" and is_far:
         found = replace(found, answer="No", tone="bad")
-    return replace(found, line=line, reasons=reasons)
+    return replace(found, line=f"{first.title} {both}; {found.line}", reasons=reasons)
 
 
-def deciding_groups(measured: Sequence[Measured]) -> list[Group]:
+def find_deciding(measured: Sequence[Measured]) -> list[Group]:
     """Return the measures that decide whether a twin is faithful, the most important first."""
-    known = [g for g in groups(measured) if {TWIN, SECOND} <= _known(g).keys()]
+    known = [g for g in group_scores(measured) if {TWIN, SECOND} <= _finite_scores(g).keys()]
     deciding = [g for name in DECIDING for g in known if g.name == name]
     return deciding or known
 
 
-def leaking(measured: Sequence[Measured]) -> Verdict:
+def judge_leakage(measured: Sequence[Measured]) -> Verdict:
     """Judge whether an attack found something.
 
-    What was measured on other runs with planted canaries (they have a policy in their place) can
-    refute a claim. It cannot clear this run, and it does not count as an attack on it.
+    Other runs with planted canaries have a policy in their place. They can refute a claim, but
+    they cannot clear this run and do not count as an attack on it.
     """
-    bounds = list(_bounds(measured))
+    bounds = []
+    for m in measured:
+        if m.score.name == BOUND and not math.isnan(m.score.value):
+            claim = find_claim(measured, m)
+            stated = "nothing is claimed" if claim is None else f"claimed is {format_number(claim)}"
+            kept = {k: v for k, v in m.place.items() if k not in ("attack", "sees")}
+            where = f" with canaries, {place_in_words(kept)}" if kept else ""
+            holds = claim is None or m.score.value <= claim
+            reason = f"{BOUND}{where}: {format_number(m.score.value)}; {stated}"
+            bounds.append(Comparison(holds, reason))
     own = [m for m in measured if "policy" not in m.place]
-    tried = sorted([*_attacks(own), *_overlaps(own)], key=lambda c: c.is_well)
-    reasons = tuple(c.reason for c in sorted([*bounds, *tried], key=lambda c: c.is_well))
-    answer, line, tone = _leak_answer(all(c.is_well for c in bounds), tried)
-    if tone == "good" and _of_few(own):
+    tried = sorted([*_compare_attacks(own), *_compare_overlaps(own)], key=lambda c: c.is_well)
+    blind = tuple(
+        "Members and non-members can be told apart without model and twin "
+        f"(AUROC {format_score(m.score)}): attacks on membership mean little here"
+        for m in own
+        if m.score.name == AUROC
+        and m.place.get("sees") == _BLIND
+        and m.score.low > GUESSING[AUROC] + MARGIN
+    )
+    answer, line, tone = _answer_on_leakage(all(c.is_well for c in bounds), tried)
+    rows = [m.score.n for m in own if m.score.name == AUROC]
+    if tone == "good" and rows and max(rows) < 2 * FEW_ROWS:  # too few to find anything
         answer, tone = TOO_FEW, "unknown"
-    blind = tuple(_blind(own))
+    reasons = tuple(c.reason for c in sorted([*bounds, *tried], key=lambda c: c.is_well))
     return Verdict("Does it leak?", answer, line, tone, (*blind, *reasons), RULES["leaking"])
 
 
-def _of_few(measured: Sequence[Measured]) -> bool:
-    """Whether attacks on rows were tried, and on so few that none could have found anything."""
-    tried = [m.score.n for m in measured if m.score.name == AUROC]
-    return bool(tried) and max(tried) < 2 * FEW_ROWS
-
-
-def _leak_answer(bounds_hold: bool, tried: Sequence[Comparison]) -> tuple[str, str, Tone]:
+def _answer_on_leakage(bounds_hold: bool, tried: Sequence[Comparison]) -> tuple[str, str, Tone]:
     if not bounds_hold:
         return REFUTED, "an attack shows more than is claimed: do not share", "bad"
     if not tried:
@@ -166,85 +239,98 @@ def _leak_answer(bounds_hold: bool, tried: Sequence[Comparison]) -> tuple[str, s
     return "No leak found", f"none of {what} anything", "good"
 
 
-def _counted(
+def judge_hand_over(claim: Guarantee | None, use: Verdict, leaks: Verdict) -> Verdict:
+    """Say whether the twin may be handed over: the one question behind the three others.
+
+    Fidelity has no say in it.
+
+    Args:
+        claim: what is guaranteed. None where nothing is known.
+        use: of `judge_use`.
+        leaks: of `judge_leakage`.
+    """
+    answer, line, tone = _answer_on_hand_over(claim, leaks)
+    if tone != "bad" and use.tone == "bad":
+        line += "; but no use of it was seen"
+    return Verdict("May I hand this over?", answer, line, tone)
+
+
+def _answer_on_hand_over(claim: Guarantee | None, leaks: Verdict) -> tuple[str, str, Tone]:
+    if claim is None:
+        return "No", "nothing is known of its privacy: share/privacy.json is missing", "bad"
+    if claim.epsilon is None:
+        return "No", "nothing is guaranteed: treat the twin and the model as private", "bad"
+    if leaks.answer == REFUTED:
+        return "No", leaks.line, "bad"
+    if leaks.tone == "bad":
+        return "Not yet", f"{leaks.line}: read what it was before anybody gets it", "bad"
+    if claim.unit == FLAGGED_UNIT:
+        line = "only if all that the detector did not flag may be public: that is not protected"
+        return "Not as it is", line, "mixed"
+    is_attacked, is_weak = leaks.tone != "unknown", says_little(claim)
+    if is_weak and is_attacked:
+        line = "the bound alone says little at this ε; no attack found more than chance does"
+        return "With care", line, "mixed"
+    if is_weak:
+        line = "the bound alone says little at this ε, and no attack was tried: run an audit first"
+        return "Not yet", line, "mixed"
+    if is_attacked:
+        line = f"the guarantee holds and no attack found more than chance does: {_WHAT_GOES}"
+    else:
+        line = f"no attack was tried, but the guarantee holds without: {_WHAT_GOES}"
+    return "Yes", line, "good"
+
+
+def _count_comparisons(
     question: str, comparisons: Sequence[Comparison], line: str, missing: str, rule: str
 ) -> Verdict:
+    """Return Yes, In part or No, by how many comparisons went well."""
     if not comparisons:
         return Verdict(question, "Not measured", f"there is {missing}", "unknown", (), rule)
     well = sum(c.is_well for c in comparisons)
-    answer, tone = _ANSWERS[(well > 0) + (well == len(comparisons))]
+    answers: tuple[tuple[str, Tone], ...] = (("No", "bad"), ("In part", "mixed"), ("Yes", "good"))
+    answer, tone = answers[(well > 0) + (well == len(comparisons))]
     reasons = tuple(c.reason for c in sorted(comparisons, key=lambda c: c.is_well))
     return Verdict(question, answer, line.format(well, len(comparisons)), tone, reasons, rule)
 
 
-def _beats_baseline(group: Group) -> Iterator[Comparison]:
-    scores = _known(group)
-    if TWIN not in scores or BASELINE not in scores:
-        return
-    twin, baseline = scores.get(TWIN_SMALL, scores[TWIN]), scores[BASELINE]
-    better = twin.low > baseline.high
-    how = "above" if better else "below" if twin.high < baseline.low else "not apart from"
-    reason = (
-        f"{words(group.place) or group.name}: {with_interval(twin)}, {how} no private data "
-        f"{with_interval(baseline)}"
-    )
-    if TWIN_SMALL in scores:
-        reason += f", both of as many rows; all of the twin's give {number(scores[TWIN].value)}"
-    if REAL in scores and scores[REAL].value > 0:
-        share = scores[TWIN].value / scores[REAL].value
-        reason += f"; {share:.0%} of what real rows give ({number(scores[REAL].value)})"
-    if PRIVATE_CLASSIFIER in scores:
-        reason += f"; a DP classifier of real rows gives {number(scores[PRIVATE_CLASSIFIER].value)}"
-    yield Comparison(better, reason)
-
-
-def _is_as_real(group: Group) -> Iterator[Comparison]:
-    scores = _known(group)
+def _compare_with_second(group: Group) -> Iterator[Comparison]:
+    """Compare the twin with a second real sample: nothing can be expected to come closer."""
+    scores = _finite_scores(group)
     if TWIN not in scores or SECOND not in scores:
         return
     twin, second = scores[TWIN], scores[SECOND]
     enough, few = twin.high >= second.low, twin.low <= second.high
     well = {"maximise": enough, "minimise": few, "match": enough and few}[twin.goal]
-    both = f"{with_interval(twin)}, a second real sample {with_interval(second)}"
+    both = f"{format_score(twin)}, a second real sample {format_score(second)}"
     yield Comparison(well, f"{group.title}: {both}{'' if well else ': apart'}")
 
 
-def _beside_second(group: Group) -> str:
-    twin, second = group.scores[TWIN], group.scores[SECOND]
-    return f"{group.title} {number(twin.value)} (a second real sample: {number(second.value)})"
-
-
-def _is_far(group: Group) -> bool:
-    """Return whether the twin is less than half, or more than double, of a second real sample."""
-    scores = _known(group)
-    twin, second = scores[TWIN], scores[SECOND]
-    little, much = twin.high < second.low / 2, twin.low > second.high * 2
-    return {"maximise": little, "minimise": much, "match": little or much}[twin.goal]
-
-
-def _attacks(measured: Sequence[Measured]) -> Iterator[Comparison]:
+def _compare_attacks(measured: Sequence[Measured]) -> Iterator[Comparison]:
+    """Compare each attack with guessing."""
     tried = {tuple(m.place.items()): m.score.n for m in measured if m.score.name == AUROC}
     for m in measured:
-        if m.score.name in _COUNTED and m.place.get("sees") != _BLIND and _is_known(m.score):
-            guessing = GUESSING[m.score.name]
-            errors = _errors(m.score, tried.get(tuple(m.place.items()), 0) - m.score.n)
-            leaks = errors > NormalDist().inv_cdf(1 - FALSE_ALARMS)
-            how = f"{'above' if leaks else 'not above'} guessing ({guessing:g})"
-            if m.score.low > guessing and not leaks:
-                how = "no more than chance gives beside so few others"
-            where = ", ".join(filter(None, (m.score.name, words(m.place))))
-            yield Comparison(not leaks, f"{where}: {with_interval(m.score)}, {how}", errors)
+        if m.score.name not in _COUNTED or m.place.get("sees") == _BLIND or not _is_finite(m.score):
+            continue
+        guessing = GUESSING[m.score.name]
+        errors = _count_errors(m.score, tried.get(tuple(m.place.items()), 0) - m.score.n)
+        leaks = errors > NormalDist().inv_cdf(1 - FALSE_ALARMS)
+        how = f"{'above' if leaks else 'not above'} guessing ({guessing:g})"
+        if m.score.low > guessing and not leaks:
+            how = "no more than chance gives beside so few others"
+        where = ", ".join(filter(None, (m.score.name, place_in_words(m.place))))
+        yield Comparison(not leaks, f"{where}: {format_score(m.score)}, {how}", errors)
 
 
-def _errors(score: Score, others: int) -> float:
+def _count_errors(score: Score, others: int) -> float:
     """Return by how many standard errors a score is above guessing.
 
-    Few others make the threshold of a low false-positive rate a matter of chance itself, which no
-    interval shows: the members above it are then counted as if all were ranked at random.
+    With few others, the threshold of a low false-positive rate is a matter of chance itself, which
+    no interval shows. The members above it are then counted as if all were ranked at random.
 
     Args:
         score: of an attack.
-        others: rows that it was tried on beside members; 0 or fewer: not known, or not of a rate.
+        others: rows that it was tried on besides members. 0 or fewer: not known, or not of a rate.
     """
     above = score.value - GUESSING[score.name]
     if score.name in RATES and others > 0:
@@ -254,43 +340,22 @@ def _errors(score: Score, others: int) -> float:
     return above / error if error > 0 else math.copysign(math.inf, above)
 
 
-def _blind(measured: Sequence[Measured]) -> Iterator[str]:
-    """Say where members and others can be told apart without the model."""
-    for m in measured:
-        blind = m.score.name == "AUROC" and m.place.get("sees") == _BLIND
-        if blind and m.score.low > GUESSING["AUROC"] + MARGIN:
-            yield (
-                "Members and non-members can be told apart without model and twin "
-                f"(AUROC {with_interval(m.score)}): attacks on membership mean little here"
-            )
-
-
-def _overlaps(measured: Sequence[Measured]) -> Iterator[Comparison]:
-    for group in groups(measured):
+def _compare_overlaps(measured: Sequence[Measured]) -> Iterator[Comparison]:
+    """Compare what the twin shares with training rows and with rows that it never saw."""
+    for group in group_scores(measured):
         scores = {word: s for word, s in group.scores.items() if not math.isnan(s.value)}
         pair = next((p for p in _PAIRS if p[0] in scores and p[1] in scores), None)
         if pair is None or group.name in GUESSING:
             continue
         train, held_out = (scores[word] for word in pair)
         leaks = train.low > held_out.high if train.goal == "minimise" else train.high < held_out.low
-        both = f"{with_interval(train)} of training rows, {with_interval(held_out)} of others"
+        both = f"{format_score(train)} of training rows, {format_score(held_out)} of others"
         yield Comparison(not leaks, f"{group.title}: {both}{': apart' if leaks else ''}")
 
 
-def _bounds(measured: Sequence[Measured]) -> Iterator[Comparison]:
-    for m in measured:
-        if m.score.name == BOUND and not math.isnan(m.score.value):
-            claim = claimed(measured, m)
-            stated = "nothing is claimed" if claim is None else f"claimed is {number(claim)}"
-            kept = {k: v for k, v in m.place.items() if k not in ("attack", "sees")}
-            of = f" with canaries, {words(kept)}" if kept else ""
-            holds = claim is None or m.score.value <= claim
-            yield Comparison(holds, f"{BOUND}{of}: {number(m.score.value)}; {stated}")
+def _finite_scores(group: Group) -> dict[str, Score]:
+    return {word: score for word, score in group.scores.items() if _is_finite(score)}
 
 
-def _known(group: Group) -> dict[str, Score]:
-    return {word: score for word, score in group.scores.items() if _is_known(score)}
-
-
-def _is_known(score: Score) -> bool:
+def _is_finite(score: Score) -> bool:
     return all(map(math.isfinite, (score.value, score.low, score.high)))

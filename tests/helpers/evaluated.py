@@ -11,7 +11,7 @@ import torch
 from sklearn.feature_extraction.text import HashingVectorizer
 from torch.nn.functional import cross_entropy
 
-from evaluation.demo import demos
+from evaluation import demo as demos
 from evaluation.utility.classifiers import SentenceEncoder
 from tests.helpers.commands import ROOT, run_twinset
 from twinset import api

@@ -189,9 +189,9 @@ def test_real_assets_are_what_is_pinned(name):
 
 @pytest.mark.slow
 def test_demo_reviews_are_tidy_and_split_by_film():
-    from evaluation.demo_tables.film_reviews import demo_reviews
+    from evaluation.demo_tables import load_reviews
 
-    train, held_out = demo_reviews()
+    train, held_out = load_reviews()
     for table in (train, held_out):
         assert list(table.columns) == ["film", "verdict", "review"]
         assert set(table["verdict"]) == {"fresh", "rotten"}
@@ -200,11 +200,11 @@ def test_demo_reviews_are_tidy_and_split_by_film():
     assert not set(train["film"]) & set(held_out["film"])
     assert not set(train["review"]) & set(held_out["review"])
     assert 0.15 < len(held_out) / (len(train) + len(held_out)) < 0.25
-    assert demo_reviews()[0].equals(train)
+    assert load_reviews()[0].equals(train)
 
 
 def test_tidy_and_split_on_a_small_corpus():
-    from evaluation.demo_tables.film_reviews import is_held_out, tidy
+    from evaluation.demo_tables import is_held_out, tidy_corpus
 
     corpus = pd.DataFrame(
         [
@@ -217,7 +217,7 @@ def test_tidy_and_split_on_a_small_corpus():
         ],
         columns=["category", "text", "movie_name", "has_plot_and_reviews"],
     )
-    assert tidy(corpus).values.tolist() == [
+    assert tidy_corpus(corpus).values.tolist() == [
         ["solaris", "fresh", "A slow wonder."],
         ["heat", "rotten", "Too long."],
     ]

@@ -10,9 +10,16 @@ import pytest
 from rich.console import Console
 
 import cli
-from evaluation.comparison.report import as_markdown, as_table
-from evaluation.comparison.results import REAL_ROWS, PolicyResults, PolicyRun, exposed, measures
-from evaluation.comparison.runs import PolicyTrials
+from evaluation.comparison import (
+    REAL_ROWS,
+    PolicyResults,
+    PolicyRun,
+    PolicyTrials,
+    as_markdown,
+    as_table,
+    list_measures,
+    name_exposure,
+)
 from evaluation.findings import mean
 from evaluation.leakage.canaries import COPIES, EACH
 from evaluation.policy_runs import ComparisonRequest, policy_config, read_data
@@ -59,7 +66,7 @@ def test_from_the_command_line_to_its_files(compare):
     assert 3 < uniform["epsilon"] <= 4 and uniform["delta"] == 1e-5
     assert none["epsilon"] is None and none["guarantee"].startswith("No privacy guarantee")
     assert {"fine-tuning", "sampling", "perplexity", "exposure"} <= uniform["seconds"].keys()
-    columns = [m.name for m in measures(["tfidf"], 1000)]
+    columns = [m.name for m in list_measures(["tfidf"], 1000)]
     for row in found["rows"]:
         wanted = columns[:2] if row["key"][0] == REAL_ROWS else columns
         assert sorted(row["values"]) == sorted(wanted)
@@ -194,9 +201,11 @@ def results(tmp_path):
     found.facts |= {"target": "mood", "coinciding": 0, "judge rows": 8}
     found.facts |= {"perplexity rows": 2, "space": 1000}
     for seed, bits in enumerate((1.0, 2.0, 6.0)):
-        run = PolicyRun({exposed(10): bits}, {"fine-tuning": 60.0}, 7.991, 1e-5, "Is private.")
+        run = PolicyRun(
+            {name_exposure(10): bits}, {"fine-tuning": 60.0}, 7.991, 1e-5, "Is private."
+        )
         found.add(("uniform", seed), asdict(run))
-    none = PolicyRun({exposed(10): 9.97}, {"fine-tuning": 10.0}, guarantee="None.")
+    none = PolicyRun({name_exposure(10): 9.97}, {"fine-tuning": 10.0}, guarantee="None.")
     found.add(("none", 0), asdict(none))
     return found
 

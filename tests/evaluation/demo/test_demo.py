@@ -7,9 +7,8 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from evaluation.demo.demos import REVIEWS, SUPPORT
-from evaluation.demo.run_demo import run_demo
-from evaluation.demo_tables.support_dialogues import KINDS, SATISFIED, TEXT, TOPIC
+from evaluation.demo import REVIEWS, SUPPORT, run_demo
+from evaluation.demo_tables import KINDS, SATISFIED, TEXT, TOPIC
 from evaluation.findings import Findings
 from evaluation.leakage.names import PLANTED, replay_planted
 from tests.helpers.commands import run_twinset

@@ -5,13 +5,13 @@ import re
 
 import pytest
 
-from evaluation.demo_tables.support_dialogues import (
+from evaluation.demo_tables import (
     KINDS,
     SATISFIED,
     SECRETS,
     TEXT,
     TOPIC,
-    support_dialogues,
+    make_dialogues,
 )
 from twinset.detectors.patterns import Patterns
 from twinset.table.records import records_from_frame
@@ -19,7 +19,7 @@ from twinset.table.records import records_from_frame
 
 @pytest.fixture(scope="module")
 def table():
-    return support_dialogues(400, seed=3)
+    return make_dialogues(400, seed=3)
 
 
 def test_the_table_is_labelled_text(table):
@@ -65,8 +65,8 @@ def test_numbers_and_domains_belong_to_nobody(table):
 
 
 def test_the_seed_decides_all():
-    few, many, other = (support_dialogues(n, s) for n, s in ((20, 1), (40, 1), (20, 2)))
-    assert few.equals(many.head(20)) and few.equals(support_dialogues(20, 1))
+    few, many, other = (make_dialogues(n, s) for n, s in ((20, 1), (40, 1), (20, 2)))
+    assert few.equals(many.head(20)) and few.equals(make_dialogues(20, 1))
     assert not set(few[TEXT]) & set(other[TEXT])
     with pytest.raises(ValueError, match="no rows"):
-        support_dialogues(0)
+        make_dialogues(0)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from evaluation.report import build_report
+from evaluation.report.page import build_report
 from tests.helpers import reported
 from tests.helpers.pages import Page
 

@@ -10,8 +10,7 @@ import pytest
 
 from evaluation.fidelity.measures import SECOND
 from evaluation.leakage.copies import HELDOUT, SAMPLE, TRAIN
-from evaluation.report import groups
-from evaluation.report.charts import styles
+from evaluation.report import charts, tables
 from tests.helpers import handover
 from tests.helpers.pages import all_elements, one
 
@@ -85,18 +84,24 @@ def test_every_colour_can_be_told_from_its_ground(scheme):
 
 
 def test_series_differ_in_more_than_their_colour():
-    looks = styles.styles([f"policy {n}" for n in range(6)]).values()
-    assert len({look.marker(0, 0).split("class")[0] for look in looks}) == 6
-    looks = styles.styles(["train", SECOND, "twin"]).values()
-    assert len({look.dash for look in looks}) == len({look.name for look in looks}) == 3
+    looks = charts.style_series([f"policy {n}" for n in range(6)]).values()
+    assert len({look.marker for look in looks}) == 6
+    looks = charts.style_series(["train", SECOND, "twin"]).values()
+    assert len({look.dash for look in looks}) == len({look.colour for look in looks}) == 3
+
+
+def test_pictures_have_the_colours_of_the_page_and_text_that_is_text(html):
+    pictures = re.findall(r"<svg.*?</svg>", html, re.DOTALL)
+    assert not [p for p in pictures if re.search(r"#[0-9a-f]{6}\b(?<!#000000)", p)]
+    assert all("<text" in picture and "var(--" in picture for picture in pictures)
 
 
 def test_the_words_are_those_of_the_modules_that_measure():
     from evaluation.leakage.canary_audit import CLAIM
 
-    assert CLAIM == groups.CLAIM
-    assert {TRAIN, SAMPLE, HELDOUT} <= set(styles.ROWS)
-    assert (SAMPLE, HELDOUT) == (styles.TRAIN_SAMPLE, styles.HELD_OUT)
+    assert CLAIM == tables.CLAIM
+    assert {TRAIN, SAMPLE, HELDOUT} <= set(tables.ROWS)
+    assert (SAMPLE, HELDOUT) == (tables.TRAIN_SAMPLE, tables.HELD_OUT)
 
 
 BROWSER = next(

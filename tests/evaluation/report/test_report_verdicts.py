@@ -10,9 +10,15 @@ from evaluation.fidelity.measures import SECOND
 from evaluation.findings import Measured, Score, proportion
 from evaluation.leakage.copies import HELDOUT, SAMPLE, TRAIN
 from evaluation.private_table import PRIVATE_CLASSIFIER, TWIN_SMALL
-from evaluation.report import build_report
-from evaluation.report.handing_over import may_hand_over
-from evaluation.report.verdicts import REFUTED, Verdict, faithful, leaking, useful
+from evaluation.report.page import build_report
+from evaluation.report.verdicts import (
+    REFUTED,
+    Verdict,
+    judge_fidelity,
+    judge_hand_over,
+    judge_leakage,
+    judge_use,
+)
 from tests.helpers import reported
 from tests.helpers.pages import answers
 from tests.helpers.reported import bare
@@ -46,14 +52,14 @@ def rows(question, name, goal="maximise", **ends):
     ],
 )
 def test_useful(measured, answer):
-    assert useful(measured).answer == answer
+    assert judge_use(measured).answer == answer
 
 
 def test_useful_in_part_says_where_not_first():
     good = rows("utility", "accuracy", twin=(0.6, 0.7), base=(0.4, 0.5), real=(0.8, 0.9))
     bad = rows("utility", "accuracy", twin=(0.3, 0.4), base=(0.4, 0.5))
     bad = [replace(m, place={**m.place, "label": "mood"}) for m in bad]
-    verdict = useful([*good, *bad])
+    verdict = judge_use([*good, *bad])
     assert (verdict.answer, verdict.tone) == ("In part", "mixed")
     assert verdict.reasons[0].startswith("mood: 0.350") and "not apart" in verdict.reasons[0]
     assert "76% of what real rows give (0.850)" in verdict.reasons[1]
@@ -61,15 +67,15 @@ def test_useful_in_part_says_where_not_first():
 
 def test_a_private_classifier_of_the_real_rows_is_named_beside_the_twin():
     ends = {"twin": (0.6, 0.7), "base": (0.4, 0.5), "dp": (0.7, 0.8)}
-    (reason,) = useful(rows("utility", "accuracy", **ends)).reasons
+    (reason,) = judge_use(rows("utility", "accuracy", **ends)).reasons
     assert reason.endswith("a DP classifier of real rows gives 0.750")
 
 
 def test_a_twin_of_more_rows_is_held_against_the_base_by_as_many():
     """More rows teach more, whoever wrote them: that alone is no merit of the private records."""
     ends = {"twin": (0.8, 0.9), "base": (0.5, 0.6), "real": (0.8, 0.9)}
-    assert useful(rows("utility", "accuracy", **ends)).answer == "Yes"
-    verdict = useful(rows("utility", "accuracy", **ends, cut=(0.55, 0.65)))
+    assert judge_use(rows("utility", "accuracy", **ends)).answer == "Yes"
+    verdict = judge_use(rows("utility", "accuracy", **ends, cut=(0.55, 0.65)))
     assert verdict.answer == "No"
     assert verdict.reasons[0] == (
         "accuracy: 0.600 [0.550, 0.650], not apart from no private data 0.550 [0.500, 0.600], both "
@@ -90,8 +96,10 @@ def test_a_twin_of_more_rows_is_held_against_the_base_by_as_many():
     ],
 )
 def test_faithful(goal, twin, answer):
-    assert faithful(rows("fidelity", "m", goal, twin=twin, second=(0.5, 0.6))).answer == answer
-    assert faithful(rows("fidelity", "m", goal, twin=twin)).answer == "Not measured"
+    assert (
+        judge_fidelity(rows("fidelity", "m", goal, twin=twin, second=(0.5, 0.6))).answer == answer
+    )
+    assert judge_fidelity(rows("fidelity", "m", goal, twin=twin)).answer == "Not measured"
 
 
 def fidelity(**ends):
@@ -127,7 +135,7 @@ LIKE, NEAR, FAR = (0.9, 0.95), (0.5, 0.6), (0.04, 0.06)
     ],
 )
 def test_the_measures_that_matter_decide_whether_it_is_faithful(measured, answer):
-    verdict = faithful(measured)
+    verdict = judge_fidelity(measured)
     assert verdict.answer == answer
     if measured[0].score.name == "MAUVE":
         assert verdict.line.startswith("MAUVE ") and verdict.reasons[0].startswith("MAUVE: ")
@@ -156,7 +164,7 @@ def claim(epsilon, unit="record"):
 def test_whether_it_may_be_handed_over(stated, leak, answer, use):
     tone = "bad" if leak == "refuted" else leak
     leaks = Verdict("?", REFUTED if leak == "refuted" else "a", "an attack found it", tone)
-    said = may_hand_over(stated, Verdict("?", "a", "of use", use), leaks)
+    said = judge_hand_over(stated, Verdict("?", "a", "of use", use), leaks)
     assert said.answer == answer
     assert ("no use of it was seen" in said.line) == (use == "bad" and said.tone != "bad")
     holds = stated is not None and stated.epsilon is not None
@@ -219,15 +227,18 @@ BLIND = "neither model nor released rows"
     ],
 )
 def test_leaking(measured, answer):
-    assert leaking(measured).answer == answer
+    assert judge_leakage(measured).answer == answer
 
 
 def test_attacks_on_too_few_rows_clear_nothing():
     few = [attack(0.0, 1.0), attack(0.1, 0.9, name="TPR")]
     few = [replace(m, score=replace(m.score, n=4)) for m in few]
-    assert (leaking(few).answer, leaking(few).tone) == ("Too few rows to say", "unknown")
+    assert (judge_leakage(few).answer, judge_leakage(few).tone) == (
+        "Too few rows to say",
+        "unknown",
+    )
     found = [replace(m, score=replace(m.score, low=0.95, value=0.97, n=4)) for m in few]
-    assert leaking(found).tone != "unknown"  # what was found is found
+    assert judge_leakage(found).tone != "unknown"  # what was found is found
 
 
 def ranked_at_random(rng, members, others, more=0):
@@ -245,20 +256,20 @@ def test_few_others_are_no_leak_and_the_control_would_be(others):
     """Intervals count members alone: beside few others they call chance a leak."""
     rng = np.random.default_rng(0)
     drawn = [ranked_at_random(rng, 200, others) for _ in range(400)]
-    clear = [leaking(measured).tone for measured in drawn].count("good")
+    clear = [judge_leakage(measured).tone for measured in drawn].count("good")
     assert clear > 400 * 0.95
-    assert [leaking(measured[:1]).tone for measured in drawn].count("good") < 400 * 0.9
-    assert leaking(ranked_at_random(rng, 200, others, more=60)).tone == "bad"
+    assert [judge_leakage(measured[:1]).tone for measured in drawn].count("good") < 400 * 0.9
+    assert judge_leakage(ranked_at_random(rng, 200, others, more=60)).tone == "bad"
 
 
 def test_equal_tables_are_compared_where_there_are_some():
     whole, part = (0.3, 0.4), (0.1, 0.2)
     more = rows("leakage", "runs", "minimise", train=whole, sample=part, heldout=(0.1, 0.2))
-    assert leaking(more).answer == "No leak found"
+    assert judge_leakage(more).answer == "No leak found"
 
 
 def test_attacks_that_need_no_model_are_named_first():
-    verdict = leaking([attack(0.45, 0.55), attack(0.8, 0.9, sees=BLIND)])
+    verdict = judge_leakage([attack(0.45, 0.55), attack(0.8, 0.9, sees=BLIND)])
     assert verdict.answer == "No leak found"
     assert "without model and twin" in verdict.reasons[0]
 

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 import cli
-from evaluation.commands.findings_output import KeptFindings
+from evaluation.findings_output import KeptFindings
 from evaluation.findings import Findings
 from evaluation.private_table import (
     BASELINE,

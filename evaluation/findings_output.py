@@ -1,4 +1,4 @@
-"""Where findings are kept, and how they are shown. Never under `share/`."""
+"""Where findings are kept, and how the terminal shows them. Never under `share/`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from evaluation.findings import OWNER_ONLY, Findings, Measured, Question, Score, check_private_place
+from evaluation.findings import (
+    OWNER_ONLY,
+    Findings,
+    Measured,
+    Question,
+    Score,
+    check_private_place,
+)
 from evaluation.release import FinishedRun, Release
 from twinset.commandline.common import show
 from twinset.commandline.entry_point import with_flags
@@ -39,16 +46,16 @@ _ACROSS: dict[Question, str] = {  # the dimension of places that becomes columns
     "fidelity": "rows",
     "leakage": "",
 }
-_LONG = ("method", "candidates")  # dimensions that the JSON and the report show
-TOO_FEW = "too few rows"  # to say
-_DETAIL = "value"  # a dimension that is for the report alone: F1 of each label
+_LONG = ("method", "candidates")  # dimensions that only the JSON and the report show
+_DETAIL = "value"  # a dimension for the report alone: F1 of each label
+TOO_FEW = "too few rows"  # to say anything
 
 
 def place_of(run: FinishedRun | None, output: Path | None, name: str) -> Path | None:
-    """Return the file that findings go to: `output`, the run's own, or none.
+    """Return the file that findings go to: `output`, the run's own, or None.
 
     Raises:
-        InputError: that of `check_output`.
+        InputError: see `check_output`.
     """
     if output is None:
         return None if run is None else run.internal / name
@@ -60,15 +67,12 @@ def check_output(output: Path) -> None:
     """Refuse a file that findings must not go to.
 
     Raises:
-        InputError: the place is meant for others, there is no such folder, or something else lies
-            there.
+        InputError: the place is meant for others, there is no such folder, or the file holds
+            something else.
     """
     check_private_place(output)
-    if output.exists():
-        _check_replaceable(output)
-
-
-def _check_replaceable(output: Path) -> None:
+    if not output.exists():
+        return
     try:
         Findings.load(output)
     except InputError:
@@ -88,34 +92,44 @@ def check_publishable(release: Release) -> None:
 
 
 def show_findings(findings: Findings, as_json: bool) -> None:
-    """Print findings."""
+    """Print findings: notes, a short table for each question, and the verdict."""
     from rich.console import Console
 
     if as_json:
         show(findings.to_dict(), (), as_json)
     else:
         console = Console(highlight=False)
-        for part in as_tables(findings):
+        for part in render_findings(findings):
             console.print(part)
 
 
-def as_tables(findings: Findings) -> Iterator[Text | Table]:
+def show_publishable(findings: Findings, as_json: bool) -> None:
+    """Print the numbers that may be published, and why these."""
+    found = replace(findings, measured=tuple(findings.publishable()))
+    lines = (f"{m.score.name}, {', '.join(m.place.values())}: {m.score}" for m in found.measured)
+    plain = {"measured": found.to_dict()["measured"], "why": WHY}
+    sentence = str(findings.about["guarantee"])
+    show(plain | {"guarantee": sentence}, (*lines, WHY, *paragraphs(sentence)), as_json)
+
+
+def render_findings(findings: Findings) -> Iterator[Text | Table]:
     """Yield notes for the terminal, and for each question asked a short table and a conclusion."""
     from rich.text import Text
 
-    from evaluation.report.verdicts import faithful, leaking, useful
+    from evaluation.report.verdicts import judge_fidelity, judge_leakage, judge_use
 
-    judges = {"utility": useful, "fidelity": faithful, "leakage": leaking}
+    judges = {"utility": judge_use, "fidelity": judge_fidelity, "leakage": judge_leakage}
     for note in findings.notes:
         yield Text(f"note: {with_flags(note)}")
     for question in TITLES:
         if found := [m for m in findings.of(question) if _DETAIL not in m.place]:
-            yield _table(question, found)
+            yield _make_table(question, found)
             verdict = judges[question](findings.of(question))
             yield Text(f"{verdict.question} {verdict.answer}: {verdict.line}.\n", "bold")
 
 
-def _table(question: Question, found: list[Measured]) -> Table:
+def _make_table(question: Question, found: list[Measured]) -> Table:
+    """Return a table of scores: a row for each measure and place, a column for what differs."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -124,8 +138,12 @@ def _table(question: Question, found: list[Measured]) -> Table:
     columns = list(dict.fromkeys(m.place.get(across, "") for m in found))
     cells: dict[tuple[str, ...], dict[str, Score]] = {}
     for m in found:
-        of = tuple(_named(k, v) for k, v in m.place.items() if k not in (across, *_LONG))
-        cells.setdefault((m.score.name, *of), {})[m.place.get(across, "")] = m.score
+        place = (
+            f"{value} {dimension}" if value.isdecimal() else value  # a number alone says nothing
+            for dimension, value in m.place.items()
+            if dimension not in (across, *_LONG)
+        )
+        cells.setdefault((m.score.name, *place), {})[m.place.get(across, "")] = m.score
     table = Table(title=TITLES[question], box=box.SIMPLE_HEAD, title_justify="left")
     table.pad_edge = False
     for name in ("measure", "of"):
@@ -133,62 +151,47 @@ def _table(question: Question, found: list[Measured]) -> Table:
     for name in columns:
         table.add_column(Text(name or "value"), justify="right", no_wrap=not across)
     for (name, *rest), row in cells.items():
-        digits = (_short(row[column]) if column in row else "" for column in columns)
+        digits = (_format_short(row[column]) if column in row else "" for column in columns)
         table.add_row(*map(Text, (name, ", ".join(rest), *digits)))
     return table
 
 
-def _named(dimension: str, value: str) -> str:
-    """A number alone says nothing."""
-    return f"{value} {dimension}" if value.isdecimal() else value
-
-
-def _short(score: Score) -> str:
+def _format_short(score: Score) -> str:
     """Return "0.71 ±0.03", the longer half of the interval, or what is known without one."""
     half = max(score.high - score.value, score.value - score.low)
     if not math.isfinite(half):
         return f"{score.value:.2f} or more"
-    return TOO_FEW if _says_nothing(score, half) else f"{score.value:.2f} ±{half:.2f}"
-
-
-def _says_nothing(score: Score, half: float) -> bool:
-    """Return whether an interval is as wide as a fifth of what is possible, to either side."""
+    # An interval as wide as a fifth of what is possible, to either side, says nothing.
     possible = score.maximum - score.minimum
-    if math.isfinite(possible):
-        return half >= possible / 5
-    return half >= abs(score.value) > 0
+    says_nothing = half >= possible / 5 if math.isfinite(possible) else half >= abs(score.value) > 0
+    return TOO_FEW if says_nothing else f"{score.value:.2f} ±{half:.2f}"
 
 
 class KeptFindings:
-    """Findings in a file, written as often as they grow; those that were there are set aside.
+    """Findings in a file, written each time they grow. Earlier ones are kept under another name.
 
     Args:
-        place: the file; None: they are not kept.
+        place: the file. None: findings are not kept.
     """
 
     def __init__(self, place: Path | None) -> None:
-        self._place, self._begun = place, False
-        self._earlier = earlier(place) if place is not None and place.exists() else None
+        self._place, self._has_begun = place, False
+        self._earlier = find_free_name(place) if place is not None and place.exists() else None
 
     def save(self, findings: Findings) -> None:
         """Write what was found so far."""
         if self._place is None:
             return
-        if not self._begun:
-            self._set_aside(self._place)
-        self._begun = True
+        if not self._has_begun and self._earlier is not None:
+            try:
+                write_text(self._earlier, read_text(self._place), OWNER_ONLY)
+            except FileNotFoundError:  # somebody has removed it meanwhile
+                self._earlier = None
+        self._has_begun = True
         findings.save(self._place)
 
-    def _set_aside(self, place: Path) -> None:
-        if self._earlier is None:
-            return
-        try:
-            write_text(self._earlier, read_text(place), OWNER_ONLY)
-        except FileNotFoundError:  # somebody has taken it away meanwhile
-            self._earlier = None
-
     def show_place(self) -> None:
-        """Say where they are, if they are kept, and where those are that were there before."""
+        """Say where they are, and where the earlier ones are."""
         show_place(self._place, self._earlier)
 
 
@@ -203,20 +206,11 @@ def show_place(place: Path | None, before: Path | None = None) -> None:
         said.print(f"what was measured before is in {before}", soft_wrap=True)
 
 
-def earlier(place: Path) -> Path:
+def find_free_name(place: Path) -> Path:
     """Return a free name for findings that newer ones replace.
 
-    >>> print(earlier(Path("runs/r/internal/evaluation.json")))
+    >>> print(find_free_name(Path("runs/r/internal/evaluation.json")))
     runs/r/internal/evaluation.earlier-1.json
     """
     names = (place.with_suffix(f".earlier-{n}{place.suffix}") for n in count(1))
     return next(name for name in names if not name.exists())
-
-
-def show_publishable(findings: Findings, as_json: bool) -> None:
-    """Print the numbers that may be published, and why these."""
-    found = replace(findings, measured=tuple(findings.publishable()))
-    lines = (f"{m.score.name}, {', '.join(m.place.values())}: {m.score}" for m in found.measured)
-    plain = {"measured": found.to_dict()["measured"], "why": WHY}
-    sentence = str(findings.about["guarantee"])
-    show(plain | {"guarantee": sentence}, (*lines, WHY, *paragraphs(sentence)), as_json)

@@ -1,0 +1,402 @@
+"""The commands that measure and attack: `demo`, `compare`, `evaluate`, `audit`, `report`.
+
+Parse, call, print. Commands import what they need when they are called, as `cli` does, so that
+`--help` loads no torch. What they show and keep is in `findings_output`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from textwrap import fill
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from evaluation.findings import ATTACKED, CANARIES, LENGTHS, RUNS, SECRETS
+from twinset.bounds import SEEDS
+from twinset.commandline.common import (
+    OF_REAL_ROWS,
+    Data,
+    Json,
+    LogFile,
+    Policies,
+    Quiet,
+    Test,
+    check_tables_there,
+    layout_of,
+    listed,
+    show,
+    source_of,
+)
+from twinset.commandline.flags import takes
+from twinset.config import ROWS
+from twinset.config.options import ANY_POLICY, OPTIONS, TABLE, run_config, run_options
+from twinset.errors import InputError, Stopped, VerificationError
+
+if TYPE_CHECKING:
+    from twinset.run.request import Result, Source
+
+RELEASE = "release"
+
+
+@takes(OPTIONS["device"])
+def demo(
+    *,
+    given: dict[str, Any],
+    data: Annotated[
+        str,
+        typer.Option(
+            help="reviews: real film reviews. support: made-up dialogues with planted personal "
+            "data, which are counted in the twin; no download."
+        ),
+    ] = "reviews",
+    run: Annotated[Path | None, typer.Option(help="Run folder; left out: runs/demo-<n>.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace that run.")] = False,
+    base_model: Annotated[
+        str | None,
+        typer.Option(
+            help="gpt2-mini is quick, smollm2-135m-text teaches more; or your own. Left out: "
+            "smollm2-135m-text for reviews, gpt2-mini for support."
+        ),
+    ] = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Make a twin of a table that comes along and measure it: a few minutes."""
+    from rich.console import Console as Stdout
+
+    from evaluation.demo import demo_named, run_demo
+    from twinset.commandline.console import Console
+    from twinset.models.device import AUTO
+
+    with Console(quiet) as progress:
+        made = run_demo(
+            demo_named(data), run, progress, overwrite, base_model, given.get("device", AUTO)
+        )
+    if as_json:
+        show({"run": made.run, **made.findings.to_dict()}, (), as_json)
+    else:
+        Stdout(highlight=False).print(made)
+
+
+@takes(*ANY_POLICY)
+def compare(
+    data: Data,
+    *,
+    given: dict[str, Any],
+    policies: Policies = "uniform,adaptive,selective,importance",
+    seeds: Annotated[int, typer.Option(help="Runs of each policy.", **RUNS.limits)] = 3,
+    rows: Annotated[int, typer.Option(help="Rows of each twin.", **ROWS.limits)] = 1000,
+    test: Test = None,
+    classifier: Annotated[list[str] | None, typer.Option(help="Repeat it; else all.")] = None,
+    output: Annotated[
+        Path, typer.Option(help="Results: .json, .md and .png. The same command resumes from them.")
+    ] = Path("policies"),
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Train and score each noise policy with several seeds: one table, one figure."""
+    from rich.console import Console as Stdout
+
+    from evaluation.comparison import as_table, compare_policies
+    from evaluation.policy_runs import ComparisonRequest
+    from evaluation.utility.classifiers import CLASSIFIERS
+    from twinset.commandline.console import Console
+    from twinset.files.environment import shell_line
+
+    classifiers = tuple(classifier or CLASSIFIERS)
+    config = run_config(run_options(given), any_policy=True)
+    request = ComparisonRequest(
+        source_of(data, given), listed(policies), seeds, rows, test, classifiers
+    )
+    with Console(quiet) as progress:
+        results = compare_policies(request, config, output, shell_line("twinset"), progress)
+    if as_json:
+        show(results.to_dict() | {"scores": results.scores}, (), as_json)
+    else:
+        Stdout(highlight=False).print(as_table(results))
+
+
+@takes(*(option for option in TABLE if option.name in OF_REAL_ROWS), OPTIONS["device"])
+def evaluate(
+    twin: Annotated[Path, typer.Argument(help="The twin, or its run folder.")],
+    *,
+    given: dict[str, Any],
+    train: Annotated[Path, typer.Option(help="The private table that it was made from.")],
+    test: Annotated[
+        Path | None, typer.Option(help="Real rows, held out; else those that the run held out.")
+    ] = None,
+    run: Annotated[Path | None, typer.Option(help="Run folder of a twin given as a file.")] = None,
+    classifier: Annotated[
+        list[str] | None, typer.Option(help="tfidf, svm, minilm, encoder; repeat it.")
+    ] = None,
+    encoder: Annotated[
+        str | None, typer.Option(help="What `encoder` fine-tunes: folder or hub name.")
+    ] = None,
+    seeds: Annotated[
+        int, typer.Option(help="Times each classifier is trained.", **RUNS.limits)
+    ] = 1,
+    baseline: Annotated[
+        Path | None, typer.Option(help="Rows made without private data; else made here.")
+    ] = None,
+    non_private: Annotated[Path | None, typer.Option(help="A twin made without noise.")] = None,
+    sweep_epsilon: Annotated[
+        str | None, typer.Option(help="Train a twin for each of these too: 1,2,4.")
+    ] = None,
+    exclude_overlap: Annotated[
+        bool, typer.Option("--exclude-overlap", help="Leave out test rows that are in train.")
+    ] = False,
+    output: Annotated[Path | None, typer.Option(help="JSON; a run keeps its own.")] = None,
+    publishable: Annotated[
+        bool, typer.Option("--publishable", help="Print only what may be published.")
+    ] = False,
+    quiet: Quiet = False,
+    log_file: LogFile = None,
+    as_json: Json = False,
+) -> None:
+    """Measure a twin: is it useful, is it faithful?"""
+    check_tables_there(train, test)
+    from evaluation.evaluate import FILE, EvaluationRequest, budgets
+    from evaluation.evaluate import evaluate as measure
+    from evaluation.findings_output import (
+        KeptFindings,
+        check_publishable,
+        place_of,
+        show_findings,
+        show_publishable,
+    )
+    from evaluation.release import Release, open_real_rows
+    from evaluation.utility.classifiers import CLASSIFIERS
+    from twinset.commandline.console import Console
+    from twinset.files.environment import shell_line
+    from twinset.models.device import AUTO
+
+    request = EvaluationRequest(
+        train,
+        test or train,
+        None,
+        tuple(given.get("attribute", ())),
+        tuple(classifier or CLASSIFIERS),
+        encoder,
+        seeds,
+        baseline,
+        non_private,
+        budgets(sweep_epsilon),
+        exclude_overlap,
+    )
+    form = given.get("text"), layout_of(given)
+    release = Release.read(twin, run, given.get("device", AUTO))
+    kept = KeptFindings(place_of(release.run, output, FILE))
+    if publishable:
+        check_publishable(release)
+
+    with (
+        Console(quiet, log_file) as progress,
+        open_real_rows(release.run, train, test, *form) as real,
+    ):
+        request = replace(
+            request, train=real.known, test=real.others, text=real.text, layout=real.layout
+        )
+        findings = measure(release, request, shell_line("twinset"), progress, kept.save)
+    if publishable:
+        show_publishable(findings, as_json)
+    else:
+        show_findings(findings, as_json)
+    kept.show_place()
+
+
+def report(
+    run: Annotated[Path, typer.Argument(help="Run folder.")],
+    show_real: Annotated[
+        Path | None, typer.Option(help="Private table: some of its rows beside the twin's.")
+    ] = None,
+) -> None:
+    """Draw everything that is known of a run: one page, internal/report.html."""
+    from evaluation.report.page import write_report
+
+    typer.echo(write_report(run, show_real))
+
+
+class _ReleaseByDefault(TyperGroup):
+    """`audit X` is `audit release X` wherever X is no command."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put the command's name in."""
+        if args and args[0] not in (*self.commands, "-h", "--help"):
+            args = [RELEASE, *args]
+        return super().parse_args(ctx, args)
+
+
+audit = typer.Typer(
+    cls=_ReleaseByDefault,
+    help="Attack twinset's own claims: audit RUN|TWIN, audit canaries DATA, audit mechanism.",
+    epilog="Example: twinset audit runs/reviews --members reviews.csv",
+)
+
+
+@audit.command(epilog="Example: twinset audit mechanism --noise-policy importance")
+@takes(*(OPTIONS[name] for name in ("noise_policy", "policy_form", "device")))
+def mechanism(
+    *,
+    given: dict[str, Any],
+    fault: Annotated[
+        str | None, typer.Option(help="Break a step or a release first; a wrong name lists all.")
+    ] = None,
+    noise_multiplier: Annotated[float, typer.Option(help="Sigma.")] = 1.0,
+    steps: Annotated[int, typer.Option(help="Of the short run.")] = 6,
+    sample_rate: Annotated[float, typer.Option(help="Of the short run.")] = 0.5,
+    trials: Annotated[int, typer.Option(help="Outputs with, and without.")] = 20_000,
+    delta: Annotated[float, typer.Option(help="Where the claim is attacked.")] = 0.05,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Attack the noise step and what is released once; exit code 1 if a claim is refuted."""
+    from rich.console import Console as Stderr
+    from rich.progress import Progress
+
+    from evaluation.audit.report import MechanismAudit, finding_line
+
+    config = run_config(given)
+    audited = MechanismAudit(
+        config.policy,
+        fault,
+        noise_multiplier,
+        steps,
+        sample_rate,
+        trials,
+        delta,
+        config.speed.device,
+    )
+    with Progress(console=Stderr(stderr=True), disable=quiet, transient=True) as bar:
+        task = bar.add_task("attacking", total=audited.outputs)
+        findings = audited.run(lambda: bar.advance(task))
+    show(audited.to_dict(findings), map(finding_line, findings), as_json)
+    if not all(finding.theorem_holds for finding in findings):
+        raise VerificationError(
+            "the outputs show more than is claimed: what is refuted is not private"
+        )
+    if not all(finding.holds for finding in findings):
+        raise VerificationError("the outputs show more than the nominal claim of this form")
+
+
+@audit.command(RELEASE, epilog="Example: twinset audit runs/reviews --members reviews.csv")
+@takes(*(option for option in TABLE if option.name in OF_REAL_ROWS), OPTIONS["device"])
+def release(
+    release: Annotated[Path, typer.Argument(help="Run folder, or a twin.", metavar="RUN|TWIN")],
+    *,
+    given: dict[str, Any],
+    members: Annotated[Path, typer.Option(help="The private table that it was made from.")],
+    non_members: Annotated[
+        Path | None,
+        typer.Option(help="Real rows that it was not made from; else those that the run held out."),
+    ] = None,
+    run: Annotated[Path | None, typer.Option(help="Run folder of a twin given as a file.")] = None,
+    rows: Annotated[
+        int, typer.Option(help="Members, and others, that are tried.", **ATTACKED.limits)
+    ] = 1000,
+    seed: Annotated[int, typer.Option(help="Of what is drawn.", **SEEDS.limits)] = 0,
+    output: Annotated[Path | None, typer.Option(help="JSON; a run keeps its own.")] = None,
+    quiet: Quiet = False,
+    log_file: LogFile = None,
+    as_json: Json = False,
+) -> None:
+    """Attack a twin and its model: membership, verbatim overlap, replayed personal data."""
+    check_tables_there(members, non_members)
+    from evaluation.findings_output import KeptFindings, place_of, show_findings
+    from evaluation.leakage.release_audit import FILE, AuditRequest, audit_release
+    from evaluation.release import Release, open_real_rows
+    from twinset.commandline.console import Console
+    from twinset.files.environment import shell_line
+    from twinset.models.device import AUTO
+
+    attributes = tuple(given.get("attribute", ()))
+    form = given.get("text"), layout_of(given)
+    request = AuditRequest(members, non_members or members, None, attributes, rows, seed)
+    attacked = Release.read(release, run, given.get("device", AUTO))
+    kept = KeptFindings(place_of(attacked.run, output, FILE))
+    with (
+        Console(quiet, log_file) as progress,
+        open_real_rows(attacked.run, members, non_members, *form) as real,
+    ):
+        request = replace(
+            request,
+            members=real.known,
+            non_members=real.others,
+            text=real.text,
+            layout=real.layout,
+        )
+        findings = audit_release(attacked, request, shell_line("twinset"), progress)
+    kept.save(findings)
+    show_findings(findings, as_json)
+    kept.show_place()
+
+
+@audit.command(epilog="Example: twinset audit canaries reviews.csv --policies uniform,none")
+@takes(*ANY_POLICY)
+def canaries(
+    data: Data,
+    *,
+    given: dict[str, Any],
+    policies: Policies = "uniform,none",
+    copies: Annotated[str, typer.Option(help="How often secrets are planted.")] = "0,1,10,100",
+    each: Annotated[
+        int, typer.Option(help="Secrets of each number of copies.", **SECRETS.limits)
+    ] = 3,
+    digits: Annotated[
+        int, typer.Option(help="Of a secret; with 3, names are planted too.", **LENGTHS.limits)
+    ] = 3,
+    coins: Annotated[
+        int,
+        typer.Option(help="Canaries that a coin puts in, for the lower bound.", **CANARIES.limits),
+    ] = 200,
+    rows: Annotated[int, typer.Option(help="Rows of each twin.", **ROWS.limits)] = 500,
+    test: Test = None,
+    output: Annotated[Path, typer.Option(help="JSON; the same command resumes from it.")] = Path(
+        "canaries.json"
+    ),
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Plant secrets, train with each policy, and ask for them."""
+    from evaluation.findings_output import check_output, show_findings, show_place
+    from evaluation.leakage.canary_audit import CanaryRequest, audit_canaries, parse_copies
+    from evaluation.policy_runs import ComparisonRequest
+    from twinset.commandline.console import Console
+    from twinset.files.environment import shell_line
+
+    config = run_config(run_options(given), any_policy=True)
+    table = ComparisonRequest(source_of(data, given), listed(policies), 1, rows, test)
+    request = CanaryRequest(table, parse_copies(copies), each, digits, coins)
+    check_output(output)
+    with Console(quiet) as progress:
+        findings = audit_canaries(request, config, output, shell_line("twinset"), progress)
+    show_findings(findings, as_json)
+    show_place(output)
+
+
+def show_first_verdict(result: Result, source: Source, device: str) -> None:
+    """Say on stderr what a twin is worth, by the rows that its run held out.
+
+    It is shown to the owner alone. A run does not fail because of it.
+
+    Args:
+        result: of the run.
+        source: the private table, which is read again.
+        device: that computes.
+    """
+    from evaluation.first_verdict import judge_finished_run
+    from twinset.commandline.console import Console
+
+    assert result.run is not None
+    with Console() as progress:
+        try:
+            lines = judge_finished_run(result.run, source, progress, device)
+        except InputError as error:
+            lines = [f"no verdict: {error}"]
+        except (KeyboardInterrupt, Stopped):
+            lines = [f"no verdict: stopped; the run is finished: {result.run}"]
+        for line in lines:
+            is_command = line.startswith(" ")  # to be pasted, so it is not broken
+            progress.say(line if is_command else fill(line, 80, subsequent_indent=" " * 22))

@@ -1,1 +1,0 @@
-"""The commands that measure a twin: parse, call, print."""

@@ -1,1 +1,0 @@
-"""Noise policies side by side, each trained and scored with several seeds."""

@@ -1,1 +1,0 @@
-"""Tables that anybody may have: public reviews, and dialogues made up here."""

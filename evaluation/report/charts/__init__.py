@@ -1,1 +1,0 @@
-"""Charts of the report as inline SVG."""
