@@ -6,8 +6,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from evaluation.findings import Measured, proportion
-from evaluation.first_verdict import useful_beside_guessing
 from tests.helpers.commands import run_twinset
 from tests.helpers.evaluated import OPTIONS, reviews, small_world_in
 
@@ -112,16 +110,3 @@ def test_a_run_that_held_nothing_out_needs_other_rows(run, capsys, command):
     name, flag = command
     ended = run_twinset(capsys, name, "run", flag, "train.csv", "--quiet")
     assert ended.code == 2 and "--hold-out 0.2" in ended.err and ended.err.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("hits", "rows", "answer"),
-    [(180, 200, "More than guessing"), (110, 200, "Not seen")],
-)
-def test_use_is_more_than_the_commonest_label_gives(hits, rows, answer):
-    found = {"twin": hits, "real": int(0.95 * rows), "the commonest label": rows // 2}
-    measured = [
-        Measured("utility", proportion("accuracy", n, rows), {"rows": name, "label": "mood"})
-        for name, n in found.items()
-    ]
-    assert useful_beside_guessing(measured).answer == answer

@@ -55,6 +55,27 @@ def test_useful(measured, answer):
     assert judge_use(measured).answer == answer
 
 
+@pytest.mark.parametrize(("hits", "answer"), [(180, "Yes"), (110, "No")])
+@pytest.mark.parametrize("base", [None, 90])
+def test_use_is_more_than_the_commonest_label_gives(hits, answer, base):
+    """One rule at a run's end, where only guessing is known, and in the report."""
+    found = {"twin": hits, "real": 190, "the commonest label": 100, "no private data": base}
+    measured = [
+        Measured(
+            "utility",
+            proportion("accuracy", n, 200),
+            {
+                "rows": name,
+                "label": "mood",
+                "classifier": "tfidf" if name != "the commonest label" else "none",
+            },
+        )
+        for name, n in found.items()
+        if n is not None
+    ]
+    assert judge_use(measured).answer == answer
+
+
 def test_useful_in_part_says_where_not_first():
     good = rows("utility", "accuracy", twin=(0.6, 0.7), base=(0.4, 0.5), real=(0.8, 0.9))
     bad = rows("utility", "accuracy", twin=(0.3, 0.4), base=(0.4, 0.5))
