@@ -243,7 +243,15 @@ class PolicyTrials:
         read_data(request, config.training.seed, Silent(), reserved)  # for these characters alone
         self._prompts = prompt_tokens(data.template, data.train.schema.combinations, base.tokenizer)
         max_tokens, context = config.training.max_tokens, context_length(base.model)
-        self._check_canaries(base, text_budget(self._prompts, context, max_tokens))
+        # Canaries whose secret would be cut off teach nothing, so they are refused.
+        budget = text_budget(self._prompts, context, max_tokens)
+        spaced = [f" {text}" for canary_format in FORMATS for text in canary_format.candidates()]
+        longest = max(map(len, base.tokenizer(spaced, add_special_tokens=False)["input_ids"]))
+        if longest >= budget:
+            raise InputError(
+                f"canaries have up to {longest} tokens and an end, but texts are cut after "
+                f"{budget}; raise `max_tokens`, or shorten `prompt`"
+            )
         # The held-out rows that perplexity is taken of are the same for all.
         order = np.random.default_rng(config.training.seed).permutation(len(data.heldout))
         probes = take_records(data.heldout, order[:PERPLEXITY_ROWS])
@@ -257,18 +265,6 @@ class PolicyTrials:
             name: train_on(known, data.text, self._target, maker)
             for name, maker in self._makers.items()
         }
-
-    @staticmethod
-    def _check_canaries(base: BaseModel, budget: int) -> None:
-        """Refuse to train on canaries whose secret would be cut off."""
-        spaced = [f" {text}" for canary_format in FORMATS for text in canary_format.candidates()]
-        encoded = base.tokenizer(spaced, add_special_tokens=False)["input_ids"]
-        longest = max(map(len, encoded))
-        if longest >= budget:
-            raise InputError(
-                f"canaries have up to {longest} tokens and an end, but texts are cut after "
-                f"{budget}; raise `max_tokens`, or shorten `prompt`"
-            )
 
     def run(self, name: str, seed: int, config: RunConfig | None) -> PolicyRun:
         """Make one run and score it.

@@ -1,16 +1,15 @@
 """Is a twin useful, is it faithful? `twinset evaluate`: tables in, findings out.
 
-Everything found is computed on private rows, but for what is marked "release alone", and stays
-with their owner: it goes to the run's `internal/`, never to `share/`.
+Everything found is computed on private rows, except what is marked "release alone". It stays with
+their owner: it goes to the run's `internal/`, never to `share/`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -18,11 +17,10 @@ from evaluation.fidelity import fidelity
 from evaluation.findings import RUNS, Findings
 from evaluation.policy_runs import BASELINE_FILE, write_untrained_twin
 from evaluation.private_table import Tables, check_tables, without_overlap
-from evaluation.release import FinishedRun, Release, Twin, rows_per_label
+from evaluation.release import FinishedRun, Release, rows_per_label
 from evaluation.utility.classification import targets
 from evaluation.utility.classifiers import (
     CLASSIFIERS,
-    Classifier,
     SentenceEncoder,
     make_classifiers,
     make_dp_classifiers,
@@ -114,7 +112,10 @@ def evaluate(
         request: what it is measured against.
         command: that leads here.
         progress: is notified of what happens.
-        keep: is given what is found, after each part: nothing is lost where the next one fails.
+        keep: is given what is found after each part, so that nothing is lost if the next one fails.
+
+    Returns:
+        Scores, curves and histograms, and notes that a reader must see.
 
     Raises:
         InputError: a table cannot be used.
@@ -125,14 +126,42 @@ def evaluate(
     if request.sweep and run is None:
         raise InputError("`sweep_epsilon` trains as a run did; name the run with `run`")
     if "encoder" in makers:
-        makers["encoder"](0).load()
-    tables, notes = _tables(release, request)
-    public = _public_model(run, notes, progress)
-    dp_classifiers = _dp_classifiers(twin, request, embeddings, progress)
-    notes += [*check_tables(tables), *_about_dp_classifiers(twin, dp_classifiers, tables)]
+        makers["encoder"](0).load()  # a wrong name is found now and not after an hour
+    tables, notes = _read_tables(release, request)
+    public_model = None  # it judges how plain texts are
+    if run is None:
+        notes.append("no run folder (`run`): no rows of the base model, and no perplexity")
+    else:
+        try:
+            device = run.config.speed.device
+            base = load_base(run.config.training.base_model, device=device, say=progress.say)
+            public_model = base.model, base.tokenizer
+        except InputError as error:
+            notes.append(f"no perplexity: {error}")
+    # Classifiers that learn from real rows with the twin's own budget. An ε of flagged spans alone
+    # can't be compared with it.
+    dp_classifiers = {}
+    has_budget = twin.epsilon is not None and twin.delta is not None and twin.unit == UNIT
+    if has_budget:
+        budget = Budget(float(twin.epsilon or 0), float(twin.delta or 0))
+        count = partial(progress.count, "private steps")
+        names, encoder = request.classifiers, request.encoder
+        dp_classifiers = make_dp_classifiers(
+            names, budget, progress.say, encoder, embeddings, count
+        )
+    notes += check_tables(tables)
+    if not has_budget:
+        notes.append(
+            "no DP classifier on the real rows: the twin has no ε for whole records to share"
+        )
+    elif dp_classifiers and len(tables.attributes) > 1:
+        notes.append(
+            f"each DP classifier on the real rows spends the twin's whole ε on one target: all "
+            f"{len(targets(tables.attributes))} together spend that many times as much"
+        )
     notes += [] if request.embedded else ["texts were not compared by embeddings"]
     if run is not None and tables.baseline is None:
-        tables = replace(tables, baseline=_baseline(run, twin.frame, progress))
+        tables = replace(tables, baseline=_read_baseline(run, twin.frame, progress))
     about = release.about(command, request.train) | {"rows": tables.rows, "seeds": request.seeds}
     usefulness = Usefulness(tables, makers, range(request.seeds), progress, dp_classifiers)
     found = Findings("evaluation", about, tuple(usefulness.measured()), notes=tuple(notes))
@@ -143,9 +172,14 @@ def evaluate(
         twins = train_twins_by_epsilon(request.sweep, run, tables, twin, progress)
         found = replace(found, curves=(*found.curves, *usefulness.by_epsilon(twins)))
         keep(found)
-    encoder = embeddings if request.embedded else None
     progress.say("comparing the twin's texts with real ones")
-    faithful, histograms = fidelity(tables, encoder, seed=0, progress=progress, public_model=public)
+    faithful, histograms = fidelity(
+        tables,
+        embeddings if request.embedded else None,
+        seed=0,
+        progress=progress,
+        public_model=public_model,
+    )
     if not twin.is_of_whole_records:  # then what a twin says of itself is as private as its table
         faithful = [replace(m, score=replace(m.score, where="private rows")) for m in faithful]
     found = replace(found, measured=(*found.measured, *faithful), histograms=tuple(histograms))
@@ -153,54 +187,7 @@ def evaluate(
     return found
 
 
-def _budget(twin: Twin) -> Budget | None:
-    if twin.epsilon is None or twin.delta is None or twin.unit != UNIT:
-        return None
-    return Budget(twin.epsilon, twin.delta)
-
-
-def _dp_classifiers(
-    twin: Twin, request: EvaluationRequest, embeddings: SentenceEncoder, progress: Progress
-) -> dict[str, Classifier]:
-    """Return classifiers at the twin's budget; none where its ε is not that of whole records."""
-    budget = _budget(twin)
-    if budget is None:
-        return {}
-    names, encoder = request.classifiers, request.encoder
-    count = partial(progress.count, "private steps")
-    return make_dp_classifiers(names, budget, progress.say, encoder, embeddings, count)
-
-
-def _about_dp_classifiers(
-    twin: Twin, dp_classifiers: Mapping[str, Classifier], tables: Tables
-) -> Iterator[str]:
-    """Tell what is not seen in the figures of a DP classifier."""
-    if _budget(twin) is None:
-        yield "no DP classifier on the real rows: the twin has no ε for whole records to share"
-    elif dp_classifiers and len(tables.attributes) > 1:
-        yield (
-            f"each DP classifier on the real rows spends the twin's whole ε on one target: all "
-            f"{len(targets(tables.attributes))} together spend that many times as much"
-        )
-
-
-def _public_model(
-    run: FinishedRun | None, notes: list[str], progress: Progress
-) -> tuple[Any, Any] | None:
-    """Return the run's base model, which judges how plain texts are."""
-    if run is None:
-        notes.append("no run folder (`run`): no rows of the base model, and no perplexity")
-        return None
-    try:
-        config = run.config
-        base = load_base(config.training.base_model, device=config.speed.device, say=progress.say)
-    except InputError as error:
-        notes.append(f"no perplexity: {error}")
-        return None
-    return base.model, base.tokenizer
-
-
-def _tables(release: Release, request: EvaluationRequest) -> tuple[Tables, list[str]]:
+def _read_tables(release: Release, request: EvaluationRequest) -> tuple[Tables, list[str]]:
     notes: list[str] = []
     real = [read_frame(path, layout=request.layout) for path in (request.train, request.test)]
     for path, frame in zip((request.train, request.test), real, strict=True):
@@ -231,15 +218,15 @@ def _tables(release: Release, request: EvaluationRequest) -> tuple[Tables, list[
     return replace(tables, schema=known), notes
 
 
-def _baseline(run: FinishedRun, twin: pd.DataFrame, progress: Progress) -> pd.DataFrame:
-    """Return rows in the twin's proportions of labels, made without private data; made once."""
+def _read_baseline(run: FinishedRun, twin: pd.DataFrame, progress: Progress) -> pd.DataFrame:
+    """Return rows in the twin's proportions of labels, made without private data. Made once."""
     path, of_twin = run.internal / BASELINE_FILE, rows_per_label(twin, run.schema)
-    rows = min(len(twin), BASELINE_ROWS)
-    counts = proportional(of_twin, rows)
+    counts = proportional(of_twin, min(len(twin), BASELINE_ROWS))
     if path.is_file():
         known = read_frame(path)
         if rows_per_label(known, run.schema) in (counts, of_twin):
             return known
+    rows = sum(counts.values())
     progress.say(f"writing {rows} rows with the base model, without private data")
     frame = write_untrained_twin(run.config, run.schema, run.template, counts, progress)
     write_frame(frame, path)

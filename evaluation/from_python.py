@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -55,8 +55,8 @@ def evaluate(
     schema = model.schema
     with TemporaryDirectory() as folder:  # its owner's alone
         request = EvaluationRequest(
-            _real(train, Path(folder, "train.parquet"), schema, made_from),
-            _real(test, Path(folder, "test.parquet"), schema, made_from),
+            _write_real(train, Path(folder, "train.parquet"), schema, made_from),
+            _write_real(test, Path(folder, "test.parquet"), schema, made_from),
             schema.text,
             tuple(attribute.name for attribute in schema.attributes),
             tuple(classifiers or CLASSIFIERS),
@@ -82,8 +82,8 @@ def audit(
     schema = model.schema
     with TemporaryDirectory() as folder:  # its owner's alone
         request = AuditRequest(
-            _real(members, Path(folder, "members.parquet"), schema, made_from),
-            _real(non_members, Path(folder, "non-members.parquet"), schema, made_from),
+            _write_real(members, Path(folder, "members.parquet"), schema, made_from),
+            _write_real(non_members, Path(folder, "non-members.parquet"), schema, made_from),
             schema.text,
             tuple(attribute.name for attribute in schema.attributes),
             rows,
@@ -105,11 +105,17 @@ def scores_of(findings: Findings) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _real(
+def _write_real(
     table: pd.DataFrame | str | Path, path: Path, schema: Schema, made_from: Source | Path | None
 ) -> Path:
     """Return a file of real rows with text and labels as the fitted table's rows got them."""
-    rules, reading = _rules(made_from, schema)
+    # By which rules rows got their labels, and how the table was read.
+    rules, reading = LabelRules(), dict[str, str | None]()
+    if isinstance(made_from, Source):
+        rules, reading = made_from.labels.settled(schema, {}), dict(made_from.reading)
+    elif made_from is not None and (made_from / "internal" / SETTINGS).is_file():
+        run = FinishedRun.read(made_from)
+        rules, reading = run.labels, dict(run.reading)
     if not isinstance(table, pd.DataFrame):
         if not rules.changes_rows and reading.get("text") in (None, schema.text):
             return Path(table)
@@ -118,15 +124,3 @@ def _real(
     table, _, _ = with_joined_text(table, reading.get("text"), names)
     write_frame(public_rows(table, schema, rules), path)
     return path
-
-
-def _rules(
-    made_from: Source | Path | None, schema: Schema
-) -> tuple[LabelRules, Mapping[str, str | None]]:
-    """Return by which rules rows get their labels, and how a table is read."""
-    if isinstance(made_from, Path) and (made_from / "internal" / SETTINGS).is_file():
-        run = FinishedRun.read(made_from)
-        return run.labels, run.reading
-    if made_from is None or isinstance(made_from, Path):
-        return LabelRules(), {}
-    return made_from.labels.settled(schema, {}), made_from.reading

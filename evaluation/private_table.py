@@ -78,53 +78,50 @@ def check_tables(tables: Tables) -> list[str]:
         InputError: a column is missing, no row can be used, or a table holds a label that the
             private one lacks.
     """
-    real = {"`train`": tables.train, "`test`": tables.heldout}
-    for name, frame in (real | tables.written).items():
+    notes, text = [], tables.text
+
+    def find_labels(frame: pd.DataFrame, attribute: str) -> set[str]:
+        return set(labelled(frame, text, (attribute,))[1])
+
+    declared = tables.schema.attributes if tables.schema is not None else ()
+    for name, frame in (
+        {"`train`": tables.train, "`test`": tables.heldout} | tables.written
+    ).items():
         check_table(frame, name)
-        choose_columns(frame, tables.text, list(tables.attributes), name, [])
-        text_cells(frame[tables.text], f"{name}: column {tables.text!r}")
-        if not labelled(frame, tables.text, tables.attributes)[0]:
+        choose_columns(frame, text, list(tables.attributes), name, [])
+        text_cells(frame[text], f"{name}: column {text!r}")
+        if not labelled(frame, text, tables.attributes)[0]:
             raise InputError(f"{name}: no row has both a text and all labels; give another table")
         for attribute in tables.attributes:
-            _check_labels(name, frame, tables, attribute)
-    return [*_untested(tables), *_too_few(tables)]
-
-
-def _check_labels(name: str, frame: pd.DataFrame, tables: Tables, attribute: str) -> None:
-    known, found = (_labels(f, tables.text, attribute) for f in (tables.train, frame))
-    declared = tables.schema.attributes if tables.schema is not None else ()
-    known |= {str(value) for a in declared if a.name == attribute for value in a.values}
-    if unknown := found - known:
-        raise InputError(
-            f"{name}: column {attribute!r} has {len(unknown)} labels that `train` lacks; "
-            "give tables of the same kind"
-        )
-
-
-def _untested(tables: Tables) -> Iterator[str]:
+            known = find_labels(tables.train, attribute)
+            known |= {str(value) for a in declared if a.name == attribute for value in a.values}
+            if unknown := find_labels(frame, attribute) - known:
+                raise InputError(
+                    f"{name}: column {attribute!r} has {len(unknown)} labels that `train` lacks; "
+                    "give tables of the same kind"
+                )
     for attribute in tables.attributes:
-        known, tested = (_labels(f, tables.text, attribute) for f in (tables.train, tables.heldout))
-        if rest := known - tested:
-            made = _labels(tables.twin, tables.text, attribute)
-            named = ", ".join(map(repr, sorted(rest & made)[:NAMED]))  # the twin shows these
-            yield (
+        known = find_labels(tables.train, attribute)
+        if rest := known - find_labels(tables.heldout, attribute):
+            # Only labels that the twin shows are named: the note may be read by others.
+            shown = rest & find_labels(tables.twin, attribute)
+            named = ", ".join(map(repr, sorted(shown)[:NAMED]))
+            notes.append(
                 f"{attribute}: {len(rest)} of {len(known)} labels have no row in `test`, so that "
                 f"nothing is known of them{': ' if named else ''}{named}"
             )
-
-
-def _too_few(tables: Tables) -> Iterator[str]:
-    for name, frame in tables.written.items():
-        if len(frame) < FEW_ROWS:
-            yield f"{name} has {len(frame)} rows only: nothing can be concluded from so few"
-    for name, frame in tables.written.items():
-        for attribute in tables.attributes:
-            if len(_labels(frame, tables.text, attribute)) < 2:
-                yield f"{name} has rows of one {attribute!r} only: whoever learns from it says that"
-
-
-def _labels(frame: pd.DataFrame, text: str, attribute: str) -> set[str]:
-    return set(labelled(frame, text, (attribute,))[1])
+    notes += [
+        f"{name} has {len(frame)} rows only: nothing can be concluded from so few"
+        for name, frame in tables.written.items()
+        if len(frame) < FEW_ROWS
+    ]
+    notes += [
+        f"{name} has rows of one {attribute!r} only: whoever learns from it says that"
+        for name, frame in tables.written.items()
+        for attribute in tables.attributes
+        if len(find_labels(frame, attribute)) < 2
+    ]
+    return notes
 
 
 def labelled(frame: pd.DataFrame, text: str, target: Sequence[str]) -> tuple[list[str], list[str]]:

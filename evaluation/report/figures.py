@@ -11,7 +11,7 @@ from typing import Any
 from markupsafe import Markup
 
 from evaluation.fidelity.measures import TRAIN
-from evaluation.findings import Curve, Findings, Measured, Question, Score
+from evaluation.findings import Findings, Measured, Question, Score
 from evaluation.leakage.one_run import BOUND
 from evaluation.leakage.roc import AUROC
 from evaluation.private_table import (
@@ -93,8 +93,17 @@ def draw_section(question: Question, findings: Sequence[Findings]) -> Iterator[F
             if curve.question != question:
                 continue
             # The scores draw exposure themselves, with what an ignorant model would show.
-            if not (has_exposure and curve.name.startswith("exposure")):
-                yield from _draw_curve(curve)
+            if has_exposure and curve.name.startswith("exposure"):
+                continue
+            name = curve.name
+            is_roc = name.startswith("ROC") or _DIAGONAL in curve.series
+            series = dict(curve.series)
+            if is_roc:  # every such picture has the diagonal already
+                series.pop(_DIAGONAL, None)
+            picture = draw_lines(name, curve.x, curve.y, series, curve.log, is_roc=is_roc)
+            if picture is not None:
+                meaning = explain_measure("ROC" if is_roc else name)
+                yield Figure(capitalise(name), meaning, (("", picture),), list_curve(curve))
         for histogram in each.histograms:
             picture = draw_histogram(histogram) if histogram.question == question else None
             if picture is not None:
@@ -170,19 +179,6 @@ def _count_copies(m: Measured) -> float | None:
         return float(m.place["copies"])
     except (KeyError, ValueError):
         return None
-
-
-def _draw_curve(curve: Curve) -> Iterator[Figure]:
-    is_roc = curve.name.startswith("ROC") or _DIAGONAL in curve.series
-    series = {
-        name: points
-        for name, points in curve.series.items()
-        if not (is_roc and name == _DIAGONAL)  # drawn on every such picture
-    }
-    picture = draw_lines(curve.name, curve.x, curve.y, series, curve.log, is_roc=is_roc)
-    if picture is not None:
-        meaning = explain_measure("ROC" if is_roc else curve.name)
-        yield Figure(capitalise(curve.name), meaning, (("", picture),), list_curve(curve))
 
 
 def _drawable_groups(measured: Sequence[Measured]) -> list[Group]:

@@ -17,7 +17,7 @@ from datetime import date
 from importlib.resources import files
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from markupsafe import Markup
 
@@ -117,9 +117,19 @@ class Run:
         digest = None if twin is None else sha256_file(twin)
         return cls(
             name=path.resolve().name,
-            ledger=_parse(path / "share" / PRIVACY, _parse_ledger),
-            steps=_parse(internal / "metrics.jsonl", _parse_steps) or (),
-            noise=_parse(internal / "noise.json", _parse_noise) or {},
+            ledger=_parse(
+                path / "share" / PRIVACY, lambda text: Ledger.from_dict(json.loads(text)["ledger"])
+            ),
+            steps=_parse(
+                internal / "metrics.jsonl",
+                lambda text: tuple(dict(json.loads(s)) for s in text.splitlines() if s.strip()),
+            )
+            or (),
+            noise=_parse(
+                internal / "noise.json",
+                lambda text: {name: float(factor) for name, factor in json.loads(text).items()},
+            )
+            or {},
             twin=None if twin is None else read_frame(twin),
             base=read_frame(base) if base.is_file() else None,
             base_model=_parse(
@@ -191,6 +201,9 @@ def build_report(run: Path, *, show_real: Mapping[str, DataFrame] | None = None)
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    rows = None if found.twin is None else f"{len(found.twin):,} rows"
+    base = found.base_model and f"written by {found.base_model}"
+    day = found.written and f"{found.written:%d %B %Y}".lstrip("0")
     number = count()
     environment.filters |= {
         "decimals": up_decimals,
@@ -203,7 +216,7 @@ def build_report(run: Path, *, show_real: Mapping[str, DataFrame] | None = None)
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         run=found,
-        facts=_list_facts(found),
+        facts=[fact for fact in (rows, base, day, f"twinset {__version__}") if fact],
         claim=claim,
         belief=belief_sentence(claim) if claim else None,
         handing_over=judge_hand_over(claim, use, leaks),
@@ -213,7 +226,17 @@ def build_report(run: Path, *, show_real: Mapping[str, DataFrame] | None = None)
             *map(STALE.format, found.stale),
             *(with_flags(note) for findings in found.findings.values() for note in findings.notes),
         ],
-        sections=[_make_section(found, question) for question in get_args(Question)],
+        sections=[
+            {
+                "anchor": question,
+                **SECTIONS[question],
+                "figures": list(draw_section(question, list(found.findings.values()))),
+                "tables": list_by_label(found.measured(question)),
+                "single": list_single_scores(find_undrawn(found.measured(question))),
+                "missing": [MISSING[kind] for kind in kinds if kind not in found.findings],
+            }
+            for question, kinds in _FOUND_BY.items()
+        ],
         training=draw_training(found.steps, found.ledger),
         # A run that took no step has released everything once, or nothing at all.
         is_untrained=bool(events) and all(isinstance(e, GaussianRelease) for e in events),
@@ -266,19 +289,6 @@ def find_longest_column(frame: DataFrame) -> str | None:
     return max(lengths, key=lambda name: lengths[name], default=None)
 
 
-def _make_section(run: Run, question: Question) -> dict[str, Any]:
-    """Return all that the page has under one question's heading."""
-    measured = run.measured(question)
-    return {
-        "anchor": question,
-        **SECTIONS[question],
-        "figures": list(draw_section(question, list(run.findings.values()))),
-        "tables": list_by_label(measured),
-        "single": list_single_scores(find_undrawn(measured)),
-        "missing": [MISSING[kind] for kind in _FOUND_BY[question] if kind not in run.findings],
-    }
-
-
 def _draw_headlines(run: Run) -> list[tuple[Any, dict[str, str], int]]:
     """Return each question's figure, or else what is missing, once for all columns it is for."""
     made = [
@@ -291,14 +301,6 @@ def _draw_headlines(run: Run) -> list[tuple[Any, dict[str, str], int]]:
         for place, (figure, kind) in enumerate(made)
         if figure or (None, kind) not in made[:place]
     ]
-
-
-def _list_facts(run: Run) -> list[str]:
-    """Say what the twin is: rows, base, date, version."""
-    rows = None if run.twin is None else f"{len(run.twin):,} rows"
-    base = run.base_model and f"written by {run.base_model}"
-    day = run.written and f"{run.written:%d %B %Y}".lstrip("0")
-    return [fact for fact in (rows, base, day, f"twinset {__version__}") if fact]
 
 
 def _pair_rows(run: Run) -> list[tuple[Row, str | None]]:
@@ -353,18 +355,6 @@ def _parse(path: Path, parse: Callable[[str], Parsed]) -> Parsed | None:
         raise InputError(
             f"{path}: is damaged ({type(error).__name__}); restore it, or take it away"
         ) from error
-
-
-def _parse_ledger(text: str) -> Ledger:
-    return Ledger.from_dict(json.loads(text)["ledger"])
-
-
-def _parse_steps(text: str) -> tuple[dict[str, Any], ...]:
-    return tuple(dict(json.loads(line)) for line in text.splitlines() if line.strip())
-
-
-def _parse_noise(text: str) -> dict[str, float]:
-    return {name: float(factor) for name, factor in json.loads(text).items()}
 
 
 def _resource(name: str) -> str:
