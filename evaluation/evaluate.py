@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -128,16 +129,7 @@ def evaluate(
     if "encoder" in makers:
         makers["encoder"](0).load()  # a wrong name is found now and not after an hour
     tables, notes = _read_tables(release, request)
-    public_model = None  # it judges how plain texts are
-    if run is None:
-        notes.append("no run folder (`run`): no rows of the base model, and no perplexity")
-    else:
-        try:
-            device = run.config.speed.device
-            base = load_base(run.config.training.base_model, device=device, say=progress.say)
-            public_model = base.model, base.tokenizer
-        except InputError as error:
-            notes.append(f"no perplexity: {error}")
+    public_model = _load_public_model(run, notes, progress)
     # Classifiers that learn from real rows with the twin's own budget. An ε of flagged spans alone
     # can't be compared with it.
     dp_classifiers = {}
@@ -185,6 +177,22 @@ def evaluate(
     found = replace(found, measured=(*found.measured, *faithful), histograms=tuple(histograms))
     keep(found)
     return found
+
+
+def _load_public_model(
+    run: FinishedRun | None, notes: list[str], progress: Progress
+) -> tuple[Any, Any] | None:
+    """Return the run's base model and tokenizer, which judge how plain texts are, or add a note."""
+    if run is None:
+        notes.append("no run folder (`run`): no rows of the base model, and no perplexity")
+        return None
+    try:
+        device = run.config.speed.device
+        base = load_base(run.config.training.base_model, device=device, say=progress.say)
+    except InputError as error:
+        notes.append(f"no perplexity: {error}")
+        return None
+    return base.model, base.tokenizer
 
 
 def _read_tables(release: Release, request: EvaluationRequest) -> tuple[Tables, list[str]]:
