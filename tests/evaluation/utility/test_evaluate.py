@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 
 import cli
-from evaluation.findings_output import KeptFindings
 from evaluation.findings import Findings
+from evaluation.findings_output import KeptFindings
 from evaluation.private_table import (
     BASELINE,
     PRIVATE_CLASSIFIER,

@@ -5,11 +5,13 @@ import json
 import math
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
 import cli
+from evaluation import policy_runs
 from evaluation.comparison import (
     REAL_ROWS,
     PolicyResults,
@@ -224,3 +226,25 @@ def test_table_by_hand(results):
     shown.print(as_table(results))
     row = next(line for line in shown.export_text().splitlines() if "[0.00, 9.57]" in line)
     assert row.split() == "exposure, planted 10× uniform 3.00 [0.00, 9.57] 3".split()
+
+
+class Heard(Silent):
+    def __init__(self):
+        self.lines = []
+
+    def say(self, line):
+        self.lines.append(line)
+
+
+@pytest.mark.parametrize(
+    ("options", "records", "said"),
+    [({}, 50, True), ({}, 10_000, False), ({"steps": 4}, 50, False), ({"steps": 0}, 50, False)],
+)
+def test_that_few_records_are_trained_on_all_the_same_is_said(monkeypatch, options, records, said):
+    prepared = SimpleNamespace(records=range(records))
+    monkeypatch.setattr(policy_runs, "prepare", lambda source, config: prepared)
+    monkeypatch.setattr(policy_runs, "finetune", lambda *of: 1 / 0)  # what is said is said before
+    heard = Heard()
+    with pytest.raises(ZeroDivisionError):
+        policy_runs.train_twin(None, run_config({"epsilon": 8.0, **options}), 10, heard)
+    assert (policy_runs.TRAINED_ALL_THE_SAME in heard.lines) == said
