@@ -47,13 +47,6 @@ def rms_normalised(module: nn.Module, x: Tensor, scale: float = 1.0) -> Tensor:
     return output
 
 
-def _multiplies(module: nn.Module) -> bool:
-    """Return whether the weight is the factor itself; Gemma's normalisation has 1 + weight."""
-    weight = module._parameters["weight"]
-    assert weight is not None
-    return not rms_normalised(module, torch.ones_like(weight)[None], scale=0.0).any()
-
-
 def _bias(a: Tensor, b: Tensor, scale: Scale, workspace: Workspace, name: object) -> ParameterUse:
     return bias_use(scale.per_column(b))
 
@@ -100,15 +93,13 @@ def _rules(module: nn.Module) -> dict[str, Rule]:
         return {"weight": _conv1d, "bias": _bias}
     if type(module) is nn.LayerNorm and len(module.normalized_shape) == 1:
         return {"weight": _factor, "bias": _bias}
-    if is_rms_norm(module) and _multiplies(module):
-        return {"weight": _factor}
+    if is_rms_norm(module):
+        weight = module._parameters["weight"]
+        assert weight is not None
+        # The weight must be the factor itself. Gemma's normalisation has 1 + weight.
+        if not rms_normalised(module, torch.ones_like(weight)[None], scale=0.0).any():
+            return {"weight": _factor}
     raise UnsupportedModule(type(module).__name__)
-
-
-def _rule_input(module: nn.Module, x: Tensor) -> Tensor:
-    if isinstance(module, nn.LayerNorm):
-        return nn.functional.layer_norm(x, module.normalized_shape, eps=module.eps)
-    return rms_normalised(module, x) if is_rms_norm(module) else x
 
 
 def _is_compiled(module: nn.Module) -> bool:
@@ -141,7 +132,16 @@ class Capture:
         self.uses: dict[int, list[ParameterUse]] = {}
         self.scales: dict[int, Scale] = {}
         self.units, self._shape = 0, torch.Size()
-        self._check_and_hook(model, head)
+        if any(map(_is_compiled, model.modules())):
+            raise UnsupportedModule(
+                "a compiled model: its gradients would be wrong without an error; pass the "
+                "model that `torch.compile` was given"
+            )
+        # All rules are found before the first hook is set: a refused model keeps none.
+        rules = {module: self._known_rules(name, module) for name, module in model.named_modules()}
+        for module, known in rules.items():
+            if module is not head and known:
+                self._handles.append(module.register_forward_hook(self._hook(known)))
         for parameter in self.parameters:
             parameter.requires_grad_(False)
 
@@ -169,17 +169,6 @@ class Capture:
             handle.remove()
         for parameter in self.parameters:
             parameter.requires_grad_(True)
-
-    def _check_and_hook(self, model: nn.Module, head: nn.Module | None) -> None:
-        if any(map(_is_compiled, model.modules())):
-            raise UnsupportedModule(
-                "a compiled model: its gradients would be wrong without an error; pass the "
-                "model that `torch.compile` was given"
-            )
-        rules = {module: self._known_rules(name, module) for name, module in model.named_modules()}
-        for module, known in rules.items():
-            if module is not head and known:
-                self._handles.append(module.register_forward_hook(self._hook(known)))
 
     def _known_rules(self, name: str, module: nn.Module) -> dict[str, Rule]:
         """Return the rules of the module's own trained parameters, or refuse it."""
@@ -210,7 +199,11 @@ class Capture:
         return forward
 
     def _keep(self, module: nn.Module, rules: dict[str, Rule], x: Tensor, grad: Tensor) -> None:
-        a, b = self._by_unit(_rule_input(module, x)), self._by_unit(grad)
+        if isinstance(module, nn.LayerNorm):
+            x = nn.functional.layer_norm(x, module.normalized_shape, eps=module.eps)
+        elif is_rms_norm(module):
+            x = rms_normalised(module, x)
+        a, b = self._by_unit(x), self._by_unit(grad)
         for name, rule in rules.items():
             parameter = module._parameters[name]
             uses = self.uses[id(parameter)]

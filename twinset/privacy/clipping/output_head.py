@@ -171,14 +171,11 @@ class HeadUse:
         return self._residuals(piece, q)
 
     def _residuals(self, piece: slice, q: Tensor) -> tuple[Tensor, Tensor]:
-        low = self._low(q)
+        low = q
+        if self.hidden.dtype != q.dtype:
+            shape = (self.piece, len(self.weight))
+            low = self.workspace.take("piece of logits", shape, self.hidden)
         return residuals(self.hidden[piece], self.weight, self.targets[piece], q, low), low
-
-    def _low(self, q: Tensor) -> Tensor:
-        if self.hidden.dtype == q.dtype:
-            return q
-        shape = (self.piece, len(self.weight))
-        return self.workspace.take("piece of logits", shape, self.hidden)
 
     def _memory(self, piece: slice) -> Tensor:
         """Return where Q of the next piece belongs; units that are not whole yet stay."""
@@ -196,14 +193,12 @@ class HeadUse:
             if self.offsets[unit + 1] > done:
                 return
             a, b = (token - self._first for token in self._span(unit))
-            self._keep(unit, self._q[a:b])
-
-    def _keep(self, unit: int, q: Tensor) -> None:
-        self._divide(q)
-        small = len(q) <= self.hidden.shape[1]
-        self._grams.append(q @ q.t() if small else None)
-        if self.ids is not None:
-            self._at_ids.append(q.index_select(1, self.ids[unit]))
+            q = self._q[a:b]  # (S, V), of one unit
+            self._divide(q)
+            small = len(q) <= self.hidden.shape[1]
+            self._grams.append(q @ q.t() if small else None)  # (S, S)
+            if self.ids is not None:
+                self._at_ids.append(q.index_select(1, self.ids[unit]))
 
     def squared_norms(self) -> Tensor:
         """See `ParameterUse`."""
@@ -255,19 +250,17 @@ class HeadUse:
         lengths = torch.tensor(self.offsets, device=weights.values.device).diff()
         per_token = self.token_weights[: self.offsets[-1]]
         per_token = per_token * weights.values.to(total.dtype).repeat_interleave(lengths)
-        for a, b in self._spans(weights):
+        # Spans of tokens that cover all units whose weight is not zero, and no other unit.
+        last = self.offsets[-1]
+        step = last if self._whole else self.piece
+        if weights.kept is not None:
+            spans = [self._span(unit) for unit in weights.kept.tolist()]
+        else:
+            spans = [(start, min(start + step, last)) for start in range(0, last, step)]
+        for a, b in spans:
             h = self._inputs(a, b, total.dtype) * per_token[a:b, None]
             total.addmm_(self._again(a, b).t(), h, beta=beta)
             beta = 1
-
-    def _spans(self, weights: UnitWeights) -> Iterator[tuple[int, int]]:
-        """Yield spans of tokens that cover all units whose weight is not zero, and no other."""
-        if weights.kept is not None:
-            yield from (self._span(unit) for unit in weights.kept.tolist())
-            return
-        last = self.offsets[-1]
-        step = last if self._whole else self.piece
-        yield from ((start, min(start + step, last)) for start in range(0, last, step))
 
     def _span(self, unit: int) -> tuple[int, int]:
         return self.offsets[unit], self.offsets[unit + 1]

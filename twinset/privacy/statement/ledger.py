@@ -296,14 +296,22 @@ class Ledger:
                 raise ValueError(f"ledger field '{name}' must be a list")
         if not isinstance(data["library_versions"], dict):
             raise ValueError("ledger field 'library_versions' must be an object")
+        try:
+            events = [event_from_dict(event) for event in data["events"]]
+        except ValueError as error:
+            raise ValueError(f"ledger field 'events': {error}") from None
+        try:
+            scale = data["weight_scale"] and WeightScale.from_dict(data["weight_scale"])
+        except ValueError as error:
+            raise ValueError(f"ledger field 'weight_scale': {error}") from None
         return cls(
             **data
             | {
-                "events": [_read_event(event) for event in data["events"]],
+                "events": events,
                 "public_inputs": tuple(data["public_inputs"]),
                 "caveats": tuple(data["caveats"]),
                 "library_versions": tuple(data["library_versions"].items()),
-                "weight_scale": _read_scale(data["weight_scale"]),
+                "weight_scale": scale,
             }
         )
 
@@ -334,20 +342,6 @@ def library_versions() -> tuple[tuple[str, str], ...]:
         except metadata.PackageNotFoundError:
             versions.append((name, "not installed as a package"))
     return (*versions, ("python", platform.python_version()))
-
-
-def _read_event(data: Any) -> Event:
-    try:
-        return event_from_dict(data)
-    except ValueError as error:
-        raise ValueError(f"ledger field 'events': {error}") from None
-
-
-def _read_scale(data: Any) -> WeightScale | None:
-    try:
-        return None if data is None else WeightScale.from_dict(data)
-    except ValueError as error:
-        raise ValueError(f"ledger field 'weight_scale': {error}") from None
 
 
 def _refuse(constant: str) -> None:
