@@ -87,7 +87,12 @@ def repeatable_kernels(like: Tensor) -> Iterator[None]:
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    """Return whether a smaller physical batch may help."""
+    """Return whether an error says that memory ran out, so that a smaller batch may help.
+
+    Args:
+        error: of a processor's allocator, of a GPU's, or of a library of a GPU, which have no class
+            of their own.
+    """
     said = ("allocate memory", "ALLOC_FAILED")  # by a processor, and by libraries of a GPU
     return isinstance(error, torch.OutOfMemoryError) or any(some in str(error) for some in said)
 
@@ -202,7 +207,11 @@ class UnitClipping:
         self._undefined = True  # what the sums hold; the first addition overwrites it
 
     def zero(self) -> None:
-        """Start a new logical batch."""
+        """Start a new logical batch.
+
+        The sums are not written: the first addition overwrites them, and `sums` of an empty batch
+        are zeros.
+        """
         self._undefined = True
 
     def rescale(self, scales: Sequence[Scale]) -> None:
@@ -229,7 +238,12 @@ class UnitClipping:
         return self._sums
 
     def checkpoint_layers(self) -> bool:
-        """Keep only the inputs of layers from now on; return whether that needs less memory."""
+        """Keep only the inputs of layers from now on, and compute the rest twice.
+
+        Returns:
+            Whether that needs less memory than before: not where it was on already, or where the
+            model has no layers that can.
+        """
         if self._layers is None:
             self._layers = CheckpointedLayers(self._model, {id(p) for p in self.parameters})
             return len(self._layers) > 0

@@ -35,7 +35,11 @@ class UnsupportedModule(TypeError):
 
 
 def is_rms_norm(module: nn.Module) -> bool:
-    """Return whether it is an RMS norm (Llama family); each model of transformers has its own."""
+    """Return whether it is an RMS norm (Llama family).
+
+    Each model of transformers has a class of its own, so the name decides, and that it has a weight
+    and nothing else.
+    """
     return type(module).__name__.endswith("RMSNorm") and [*module._parameters] == ["weight"]
 
 

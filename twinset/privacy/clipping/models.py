@@ -260,7 +260,12 @@ class ClassifierClipping(UnitClipping):
         self._first_position = 0 if padding is None else int(padding) + 1  # as in RoBERTa
 
     def add(self, rows: LabelledRows, limits: Tensor | None = None) -> UnitReport:
-        """Add the clipped gradients of B units to `sums`; limits (B,) as in `ClippingEngine`."""
+        """Add the clipped gradients of B units to `sums`.
+
+        Args:
+            rows: the units' rows.
+            limits: (B,) norm that each unit is clipped to, at most C; `None`: C.
+        """
 
         def forward() -> Tensor:
             # Positions and types are given per row: none is shared by rows.

@@ -69,12 +69,20 @@ class Guarantee:
 
 
 def protects_whole_records(epsilon: float | None, unit: str) -> bool:
-    """Return whether a guarantee with this ε and unit is one of all that a record says."""
+    """Return whether a guarantee with this ε and unit is one of all that a record says.
+
+    >>> protects_whole_records(3.0, "record"), protects_whole_records(None, "record")
+    (True, False)
+    """
     return epsilon is not None and unit != FLAGGED_UNIT
 
 
 def is_covered(policy: str, form: str) -> bool:
-    """Return whether a theorem covers a noise policy in this form."""
+    """Return whether a theorem covers a noise policy in this form.
+
+    >>> is_covered("uniform", "sound"), is_covered("adaptive", "published"), is_covered("x", "y")
+    (True, False, False)
+    """
     theorem = THEOREMS.get((policy, form))
     return theorem is not None and len(theorem.events) > 0
 
@@ -234,14 +242,24 @@ def most_belief(epsilon: float, delta: float) -> float:
 
 
 def says_little(claim: Guarantee) -> bool:
-    """Return whether the bound leaves room for near certainty; true of no guarantee as well."""
+    """Return whether the bound leaves room for near certainty.
+
+    True of no guarantee as well. From ε of about 4.6 on, the attacks of an audit say more about a
+    twin than its ε does.
+    """
     if claim.epsilon is None or claim.delta is None:
         return True
     return most_belief(claim.epsilon, claim.delta) >= LITTLE
 
 
 def belief_sentence(claim: Guarantee) -> str:
-    """Say in one or two plain sentences what a guarantee keeps from one who knows all else."""
+    """Say in one or two plain sentences what a guarantee keeps from one who knows all else.
+
+    It is for the pages of a share. Without a guarantee it says that nothing is guaranteed.
+
+    Args:
+        claim: what holds, as `guarantee` returns it.
+    """
     if claim.epsilon is None or claim.delta is None:
         return "Nothing is guaranteed: what the rows or the model give away has no bound."
     what, that = _WORDS[claim.unit]

@@ -257,12 +257,23 @@ class Ledger:
         )
 
     def record(self, event: Event) -> None:
-        """Append one event; equal steps in a row are added up."""
+        """Append one event; equal steps in a row are added up.
+
+        Call it before the release is used, so that whoever stops a run has spent no more than the
+        ledger says.
+
+        Raises:
+            TypeError: it is not an event.
+        """
         event_to_dict(event)  # raises on what is not an event
         self.events[-1:] = compose([*self.events[-1:], event])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON."""
+        """Return plain values, ready for JSON; `from_dict` reads them.
+
+        A ledger without a group size has no such field, so that it reads as it did before groups
+        could be named.
+        """
         plain = {f.name: getattr(self, f.name) for f in fields(self)}
         if self.group_size is None:  # so that ledgers that do not ask for it read as they ever did
             del plain["group_size"]
@@ -332,7 +343,11 @@ class Ledger:
 
 
 def library_versions() -> tuple[tuple[str, str], ...]:
-    """Return name and version of Python and of the libraries a guarantee rests on."""
+    """Return name and version of Python and of the libraries a guarantee rests on.
+
+    A library that is imported from a folder has no version: "not installed as a package". None of
+    this depends on private records.
+    """
     import platform
 
     versions = []

@@ -103,7 +103,12 @@ LARGEST_DELTA_SHARE = 0.01  # of 1/N: from there on a caveat names δ
 
 
 def caveats(policy: str, form: str) -> tuple[str, ...]:
-    """Return what must be said of a policy before, during and after its use."""
+    """Return what must be said of a policy before, during and after its use.
+
+    Args:
+        policy: name of a noise policy.
+        form: "sound" or "published".
+    """
     theorem = THEOREMS.get((policy, form))
     return theorem.caveats if theorem else ()
 
@@ -133,12 +138,22 @@ def delta_caveats(delta: float, records: int) -> tuple[str, ...]:
 
 
 def covers(ledger: Ledger, released: Released) -> tuple[str, ...]:
-    """Return what a guarantee is true of."""
+    """Return what a guarantee is true of: everything released, or flagged spans alone.
+
+    Args:
+        ledger: its unit decides.
+        released: what was made.
+    """
     return _COVERS_FLAGGED if ledger.unit == FLAGGED_UNIT else released.covers
 
 
 def excludes(ledger: Ledger, released: Released) -> tuple[str, ...]:
-    """Return what no guarantee covers."""
+    """Return what no guarantee covers, with the caveats of this ledger.
+
+    Args:
+        ledger: names what is taken as public.
+        released: what was made.
+    """
     public = "; ".join(ledger.public_inputs)
     lines = (line.format(public_inputs=public, name=released.name) for line in _EXCLUDES)
     flagged = _EXCLUDES_FLAGGED if ledger.unit == FLAGGED_UNIT else ()
@@ -146,7 +161,13 @@ def excludes(ledger: Ledger, released: Released) -> tuple[str, ...]:
 
 
 def none(reasons: list[str], ledger: Ledger, released: Released) -> str:
-    """Say that nothing is guaranteed, and why."""
+    """Say that nothing is guaranteed, and why.
+
+    Args:
+        reasons: each a clause that follows "because", worst first.
+        ledger: its caveats are said too.
+        released: all of it is then to be treated as private.
+    """
     return (
         f"No privacy guarantee: none, because {'; and because '.join(reasons)}. "
         f"Treat {released.everything} as private." + _minding(ledger.caveats)
@@ -154,7 +175,12 @@ def none(reasons: list[str], ledger: Ledger, released: Released) -> str:
 
 
 def for_group(ledger: Ledger, spent: float | None) -> str:
-    """Say what holds of any m records together; nothing where m was not asked for."""
+    """Say what holds of any m records together; nothing where m was not asked for.
+
+    Args:
+        ledger: names m and δ.
+        spent: ε of m records together, or None.
+    """
     if spent is None:
         return ""
     size, delta = ledger.group_size, up_digits(ledger.delta)
@@ -172,7 +198,14 @@ def for_group(ledger: Ledger, spent: float | None) -> str:
 
 
 def for_records(ledger: Ledger, spent: float, group: str = "", released: Released = TWIN) -> str:
-    """Say what holds of whole records, or of all records of an owner; `group` of several."""
+    """Say what holds of whole records, or of all records of an owner.
+
+    Args:
+        ledger: names unit, relation and δ.
+        spent: ε.
+        group: sentence about several records at once, from `for_group`.
+        released: what was made.
+    """
     eps, delta = up_decimals(spent), up_digits(ledger.delta)
     present, absent, several = _WORDS[ledger.unit]
     return (
@@ -189,7 +222,14 @@ def for_records(ledger: Ledger, spent: float, group: str = "", released: Release
 def by_weight(
     ledger: Ledger, spent: float, rows: list[tuple[float, float]], group: str = ""
 ) -> str:
-    """Say what holds of every record, and what of records of each privacy weight."""
+    """Say what holds of every record, and what of records of each privacy weight.
+
+    Args:
+        ledger: has a weight scale.
+        spent: ε of every record.
+        rows: privacy weight and its ε, of the stated weights.
+        group: see `for_records`.
+    """
     scale = ledger.weight_scale
     assert scale is not None
     each = ", ".join(f"{weight:g}: {up_decimals(epsilon)}" for weight, epsilon in rows)
@@ -210,7 +250,14 @@ def _weighing(scale: WeightScale) -> str:
 
 
 def for_flagged_spans(ledger: Ledger, spent: float, detectors: list[str], group: str = "") -> str:
-    """Say first what is not protected, then what holds of flagged spans."""
+    """Say first what is not protected, then what holds of flagged spans.
+
+    Args:
+        ledger: of selective noise.
+        spent: ε of using or leaving out one record's unmasked text.
+        detectors: what masked the texts of the first phase.
+        group: see `for_records`.
+    """
     eps, delta = up_decimals(spent), up_digits(ledger.delta)
     names = " and ".join(f"'{name}'" for name in detectors)
     return (
