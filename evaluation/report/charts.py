@@ -48,7 +48,7 @@ _BOTTOM_OF_ROC = 1e-4
 # Colours that stand for variables of page.css until the picture is finished.
 _VARIABLES = ("s0", "s1", "s2", "s3", "s4", "s5", "ink", "soft", "rule", "paper")
 _INK, _SOFT, _RULE = (f"#f1ab{_VARIABLES.index(name):02x}" for name in ("ink", "soft", "rule"))
-_SETTINGS = {
+_SETTINGS: Any = {  # of matplotlib
     "svg.fonttype": "none",
     "svg.hashsalt": "twinset",  # otherwise ids are drawn by chance
     "text.parse_math": False,  # "$" in a label is a dollar
@@ -313,8 +313,8 @@ def _paint_line(
     ends = [(min(max(p[0], left), right), *p[2:]) for p in line if len(p) == 4 and None not in p]
     ends = ends[:: max(1, len(ends) // 200)]  # a band of more points only makes a larger page
     if ends:
-        at, lows, highs = zip(*ends, strict=True)
-        lows, highs = keep_inside(lows), keep_inside(highs)
+        at = [x for x, _, _ in ends]
+        lows, highs = keep_inside(p[1] for p in ends), keep_inside(p[2] for p in ends)
         if few:
             ax.vlines(at, lows, highs, color=look.colour, lw=1, clip_on=False)
         else:
@@ -472,7 +472,11 @@ def _draw_area(
     def paint_with_names(ax: Axes) -> None:
         paint(ax)
         ax.spines[["left", "top", "right"]].set_visible(False)
-        place = {"xycoords": "axes fraction", "textcoords": "offset points", "color": _SOFT}
+        place: dict[str, Any] = {
+            "xycoords": "axes fraction",
+            "textcoords": "offset points",
+            "color": _SOFT,
+        }
         ax.annotate(shorten(y, WIDTH), (0, 1), (-40, 10), **place)
         ax.annotate(shorten(x, WIDTH - 40), (1, 0), (0, -34), ha="right", **place)
 
@@ -510,8 +514,17 @@ def _draw_picture(
         axes.tick_params(which="both", length=0)
         handles, labels = axes.get_legend_handles_labels()
         if len(labels) > 1:
-            place = {"loc": "upper left", "bbox_to_anchor": (0, 1), "borderaxespad": 0}
-            look = {"frameon": False, "handlelength": 2.4, "labelspacing": 0.4, "borderpad": 0}
+            place: dict[str, Any] = {
+                "loc": "upper left",
+                "bbox_to_anchor": (0, 1),
+                "borderaxespad": 0,
+            }
+            look: dict[str, Any] = {
+                "frameon": False,
+                "handlelength": 2.4,
+                "labelspacing": 0.4,
+                "borderpad": 0,
+            }
             figure.legend(handles, labels, **place, **look)
         figure.savefig(written, format="svg", transparent=True, metadata={"Date": None})
     whole = written.getvalue()
