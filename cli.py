@@ -281,8 +281,8 @@ def detect(
 ) -> None:
     """Show what a detector of private spans flags in a table, and what it misses."""
     from twinset.commandline.console import Console
-    from twinset.detectors import coverage as measure
-    from twinset.detectors import detector_named
+    from twinset.policies.detection import coverage as measure
+    from twinset.policies.detection.detectors import detector_named
 
     if samples is not None:
         measure.check_samples(samples, overwrite, data)

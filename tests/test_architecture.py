@@ -23,12 +23,12 @@ ROOMS = {
         api commandline
         run
         pretraining sampling training
-        release detectors
+        release
         models
-        table
         progress
         config
         policies
+        table
         privacy
         files
         bounds

@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 from tests.helpers.commands import MARKER, run_twinset
-from twinset.detectors import detector_named
-from twinset.detectors.coverage import NOT_PROTECTED, measure_coverage
-from twinset.detectors.masking import mask
+from twinset.policies.detection.coverage import NOT_PROTECTED, measure_coverage
+from twinset.policies.detection.detectors import detector_named
+from twinset.policies.detection.masking import mask
 
 CUSTOMERS = Path(__file__).parents[3] / "shared" / "data" / "customersim" / "valid.csv.gz"
 

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from tests.helpers.commands import MARKER
 from tests.helpers.refusals import refusal
-from twinset.detectors import DETECTORS, detector_named
-from twinset.detectors.masking import mask
-from twinset.detectors.patterns import PATTERNS, Patterns
+from twinset.policies.detection.detectors import DETECTORS, PATTERNS, Patterns, detector_named
+from twinset.policies.detection.masking import mask
 
 CAUGHT = {
     "number or id": [
@@ -174,7 +173,7 @@ def test_a_function_that_cannot_be_had(own, name, said):
 
 @pytest.mark.parametrize("name", ["entities", "contextual"])
 def test_a_missing_library_is_named(name, monkeypatch):
-    monkeypatch.setattr("twinset.detectors.entities.find_spec", lambda name: None)
+    monkeypatch.setattr("twinset.policies.detection.detectors.find_spec", lambda name: None)
     assert "needs pip install 'twinset[pii]'" in refusal(detector_named, name)
 
 

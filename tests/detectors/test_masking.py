@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinset.detectors.masking import PLACEHOLDER, mask, masked, private_runs
-from twinset.detectors.patterns import Patterns
+from twinset.policies.detection.detectors import Patterns
+from twinset.policies.detection.masking import PLACEHOLDER, mask, masked, private_runs
 
 
 def filled(public, private):

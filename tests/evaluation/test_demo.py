@@ -14,7 +14,7 @@ from evaluation.findings import Findings
 from evaluation.leakage.names import PLANTED, replay_planted
 from tests.helpers.commands import run_twinset
 from tests.helpers.evaluated import little, little_support
-from twinset.detectors.patterns import Patterns
+from twinset.policies.detection.detectors import Patterns
 from twinset.table.records import records_from_frame
 
 

@@ -10,6 +10,8 @@ import pytest
 from tests.helpers import refusals
 from tests.helpers.handover import FULL_BATCH, NO_PRIVACY, TRAINING, hand_over, ledger
 from twinset.errors import InputError, VerificationError
+from twinset.privacy.accounting.accountant import NotCovered
+from twinset.release import verify as verification
 from twinset.release.card_header import ledger_digest
 from twinset.release.publish import publish
 from twinset.release.share import statement_text
@@ -46,6 +48,31 @@ def test_what_was_written_passes(tmp_path, format, events):
     assert report.rows == 6 and len(report.checked) == 3
     assert (report.guarantee.epsilon is None) == (events == NO_PRIVACY)
     assert any("not signed" in line for line in report.cannot_show)
+
+
+@pytest.mark.parametrize(("factor", "is_refused"), [(1.005, False), (1.02, True), (0.98, True)])
+def test_an_independent_accountant_must_agree(tmp_path, monkeypatch, factor, is_refused):
+    """A planted error of 2 % in either accountant is seen; one of half a per cent is rounding."""
+    original = verification.prv_epsilon
+    hand_over(tmp_path, ledger(TRAINING))
+    found = verify(tmp_path)
+    assert found.witness == pytest.approx(found.guarantee.epsilon, rel=0.003)
+    assert f"PRV accountant to ε = {found.witness:.4f}" in found.checked[0]
+    monkeypatch.setattr(verification, "prv_epsilon", lambda *given: factor * original(*given))
+    if is_refused:
+        assert "more than 1 % apart" in refusal(tmp_path)
+    else:
+        assert verify(tmp_path).witness == pytest.approx(factor * found.witness)
+
+
+def test_numbers_that_the_witness_does_not_cover_are_said(tmp_path, monkeypatch):
+    def cannot(*given):
+        raise NotCovered("too fine a grid")
+
+    hand_over(tmp_path)
+    monkeypatch.setattr(verification, "prv_epsilon", cannot)
+    report = verify(tmp_path)
+    assert report.witness is None and "can't say (too fine a grid)" in report.checked[0]
 
 
 def test_a_run_its_share_and_a_published_file_are_all_taken(tmp_path):

@@ -19,6 +19,8 @@ import pandas as pd
 from twinset.errors import InputError, VerificationError
 from twinset.files.atomic import sha256_file
 from twinset.files.limits import read_text
+from twinset.privacy.accounting.accountant import NotCovered, prv_epsilon
+from twinset.privacy.accounting.events import MaskedAccess
 from twinset.privacy.statement.guarantee import Guarantee, guarantee
 from twinset.privacy.statement.ledger import Ledger
 from twinset.release.card import stated_lines
@@ -32,6 +34,8 @@ from twinset.table.read import FORMATS
 from twinset.table.text_files import read_delimited
 
 TOLERANCE = 1e-4  # relative; ε on another machine, with another release of the accountant
+
+WITNESS_TOLERANCE = 0.01  # relative; the witness' own error is up to 1 %, and usually 0.1 %
 
 MOST_EVENTS = 10_000  # each takes a hundredth of a second; a run has a handful, or one a step
 
@@ -57,12 +61,15 @@ class VerificationReport:
     Args:
         guarantee: what holds, computed anew.
         rows: number of the twin's rows.
+        witness: ε of the same events by Opacus' PRV accountant, which shares no code with ours;
+            None where nothing is guaranteed, or it does not cover the numbers.
         checked: what was checked, one line each.
         cannot_show: what no such check can show, one line each.
     """
 
     guarantee: Guarantee
     rows: int
+    witness: float | None
     checked: tuple[str, ...]
     cannot_show: tuple[str, ...] = CANNOT_SHOW
 
@@ -100,13 +107,16 @@ def _verify(shared: _Shared) -> VerificationReport:
     twin_path = shared.twin or shared.privacy.with_name(f"twin.{twin['format']}")
     _check_digest(twin_path, twin["sha256"])
     _check_table(twin_path, twin)
+    witness, second = _ask_witness(ledger, computed, shared.privacy)
     larger = max((e for e in (claim.epsilon, computed) if e is not None), default=None)
     spent = "no guarantee" if larger is None else f"ε = {larger}"
+    come_to = f"its {len(ledger['events'])} events come to {spent}, as stated{second}"
     return VerificationReport(
         replace(claim, epsilon=larger),
         twin["rows"],
+        witness,
         (
-            f"{shared.privacy.name}: its {len(ledger['events'])} events come to {spent}, as stated",
+            f"{shared.privacy.name}: {come_to}",
             f"{shared.card.name}: unaltered, and says what the ledger says",
             f"{twin_path.name}: unaltered, {twin['rows']} rows, {len(twin['columns'])} columns",
         ),
@@ -206,6 +216,26 @@ def _check_guarantee(ledger: Any, stated: Any, path: Path) -> tuple[Guarantee, f
         agrees = json.dumps(stated[name]) == json.dumps(expected[name])
         _expect(agrees, path, f"the guarantee's {name} does not follow from the ledger")
     return replace(found, epsilon=stated["epsilon"]), found.epsilon
+
+
+def _ask_witness(ledger: Any, computed: float | None, path: Path) -> tuple[float | None, str]:
+    """Compare our ε with an independent accountant's; return that, and the words for it.
+
+    Nobody should have to trust one implementation of a privacy accountant. Both approximate the
+    same composition, so a difference above `WITNESS_TOLERANCE` means that one of them is wrong.
+    """
+    if computed is None:
+        return None, ""
+    # masked texts are taken as known wherever there is a guarantee at all: see `guarantee`
+    events = [e for e in Ledger.from_dict(ledger).events if not isinstance(e, MaskedAccess)]
+    try:
+        witness = prv_epsilon(events, ledger["delta"])
+    except NotCovered as error:
+        return None, f"; Opacus' PRV accountant can't say ({one_line(error)})"
+    agrees = math.isclose(witness, computed, rel_tol=WITNESS_TOLERANCE)
+    difference = f"ε = {computed} by our accountant and ε = {witness} by Opacus' PRV accountant"
+    _expect(agrees, path, f"its events come to {difference}, more than 1 % apart; trust neither")
+    return witness, f"; by Opacus' PRV accountant to ε = {witness:.4f}"
 
 
 def _close(stated: Any, found: float | None) -> bool:

@@ -29,8 +29,6 @@ from torch import Tensor
 
 from twinset.config import PrivacyConfig, RunConfig, SamplingConfig
 from twinset.config.plan import make_plan, settled, sized, without_noise
-from twinset.detectors import detector_named
-from twinset.detectors.masking import Masked
 from twinset.errors import DAMAGED, InputError
 from twinset.files.atomic import write_json
 from twinset.models.base_model import (
@@ -42,6 +40,8 @@ from twinset.models.base_model import (
 from twinset.models.device import check_device, give_memory_back
 from twinset.models.layers import check_method
 from twinset.policies import MechanismParams
+from twinset.policies.detection.detectors import detector_named
+from twinset.policies.detection.masking import Masked
 from twinset.privacy.accounting.accountant import epsilon
 from twinset.privacy.mechanism.randomness import Randomness, poisson_batches
 from twinset.privacy.statement.theorems import OWNER_UNIT

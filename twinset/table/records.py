@@ -14,11 +14,11 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from twinset.config import RunConfig
 from twinset.errors import InputError
 from twinset.privacy.mechanism.units import Units
 from twinset.table.arrow_columns import Labels, Texts, some_at_once
@@ -78,8 +78,8 @@ class Records:
     def __len__(self) -> int:
         return len(self.texts)
 
-    def units(self, config: RunConfig) -> Units:
-        """Return whose records are protected together."""
+    def units(self, config: Any) -> Units:
+        """Return whose records are protected together; by the `RunConfig` of a run."""
         return Units(len(self), self.owners, config.privacy.max_records_per_owner)
 
     @property

@@ -39,9 +39,9 @@ from evaluation.leakage.names import (
     replay_planted,
 )
 from tests.helpers.evaluated import overfit
-from twinset.detectors.entities import PIPELINE
 from twinset.errors import InputError
 from twinset.models.base_model import load_base
+from twinset.policies.detection.detectors import PIPELINE
 from twinset.progress import Silent
 
 with_pii = pytest.mark.skipif(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from twinset.detectors.spans import Detector, Span, joined
+from twinset.policies.detection.detectors import Detector, Span, joined
 from twinset.table.arrow_columns import LazySequence
 
 PLACEHOLDER = "___"

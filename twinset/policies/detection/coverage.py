@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from twinset.detectors import Detector, Span
-from twinset.detectors.masking import OnProgress, detect, masked, private_runs
 from twinset.errors import InputError
 from twinset.files.atomic import write_text, writing
+from twinset.policies.detection.detectors import Detector, Span
+from twinset.policies.detection.masking import OnProgress, detect, masked, private_runs
 from twinset.table.columns import check_table, show, text_cells
 from twinset.table.labels import label_cells
 from twinset.table.read import read_frame, row_name

@@ -1,0 +1,1 @@
+"""Private spans of texts: found (`detectors`), masked (`masking`), and measured (`coverage`)."""
