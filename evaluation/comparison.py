@@ -41,7 +41,7 @@ from twinset.models.base_model import BaseModel, context_length, load_base, spec
 from twinset.models.layers import frozen_dtype
 from twinset.privacy.accounting.accountant import up_decimals, up_digits
 from twinset.progress import Progress, Silent
-from twinset.release.markdown import bullets, code, plain
+from twinset.release.card import bullets, code, plain
 from twinset.sampling.allocation import proportional
 from twinset.sampling.twin_model import TwinModel
 from twinset.table.tokenization import prompt_tokens, text_budget, tokenise

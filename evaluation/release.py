@@ -27,8 +27,7 @@ from twinset.privacy.statement.guarantee import guarantee, protects_whole_record
 from twinset.privacy.statement.ledger import Ledger
 from twinset.progress import Silent
 from twinset.release.publish import beside
-from twinset.release.run_format import LEDGER, check_file_format, check_format
-from twinset.release.share import PRIVACY
+from twinset.release.share import LEDGER, PRIVACY, check_file_format, check_format
 from twinset.run.request import Source
 from twinset.run.run_folder import HELD_OUT, SETTINGS, kept_rows
 from twinset.run.story import read_source

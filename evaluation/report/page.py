@@ -48,8 +48,7 @@ from twinset.privacy.accounting.accountant import up_decimals, up_digits
 from twinset.privacy.accounting.events import GaussianRelease
 from twinset.privacy.statement.guarantee import belief_sentence, guarantee
 from twinset.privacy.statement.ledger import Ledger
-from twinset.release.run_format import LEDGER, check_file_format
-from twinset.release.share import PRIVACY
+from twinset.release.share import LEDGER, PRIVACY, check_file_format
 from twinset.run.run_folder import SETTINGS, is_run
 from twinset.table.read import format_of, read_frame
 

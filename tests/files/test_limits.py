@@ -23,7 +23,7 @@ from twinset.errors import InputError, VerificationError, first_line
 from twinset.files import limits
 from twinset.pretraining.corpus import paragraphs, read_corpus
 from twinset.release import verify
-from twinset.release.card_header import read_header
+from twinset.release.card import read_header
 from twinset.table.read import read_frame
 from twinset.table.records import read_records, records_from_frame
 from twinset.table.schema import Attribute, Schema

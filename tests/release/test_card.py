@@ -17,9 +17,15 @@ from tests.helpers.handover import (
 )
 from twinset.config import SamplingConfig
 from twinset.privacy.statement.guarantee import guarantee
-from twinset.release.card import LONGEST_LIST, TwinContents, TwinDescription, render_card
-from twinset.release.card_header import read_header
-from twinset.release.markdown import code, plain
+from twinset.release.card import (
+    LONGEST_LIST,
+    TwinContents,
+    TwinDescription,
+    code,
+    plain,
+    read_header,
+    render_card,
+)
 from twinset.release.share import write_share
 from twinset.table.schema import Attribute, Schema
 from twinset.table.templates import Template

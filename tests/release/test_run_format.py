@@ -9,7 +9,7 @@ import pytest
 from tests.helpers.commands import arguments, good_table_in, run_twinset
 from twinset.errors import InputError
 from twinset.privacy.statement.ledger import FORMAT_VERSION, format_fault
-from twinset.release.run_format import check_file_format
+from twinset.release.share import check_file_format
 from twinset.training.loop import PrivateOptimizer
 
 OTHERS = {FORMAT_VERSION - 1: "use the older twinset that wrote it", FORMAT_VERSION + 1: "upgrade"}

@@ -12,7 +12,7 @@ from tests.helpers.handover import FULL_BATCH, NO_PRIVACY, TRAINING, hand_over, 
 from twinset.errors import InputError, VerificationError
 from twinset.privacy.accounting.accountant import NotCovered
 from twinset.release import verify as verification
-from twinset.release.card_header import ledger_digest
+from twinset.release.card import ledger_digest
 from twinset.release.publish import publish
 from twinset.release.share import statement_text
 from twinset.release.verify import verify

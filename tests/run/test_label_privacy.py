@@ -13,7 +13,7 @@ from twinset.api import Twinset, generate
 from twinset.config.options import run_config
 from twinset.errors import InputError
 from twinset.privacy.statement.ledger import Ledger
-from twinset.release.run_format import LEDGER
+from twinset.release.share import LEDGER
 from twinset.release.verify import verify
 from twinset.sampling.twin_model import DESCRIPTION
 from twinset.table.labels import TABLE, PublicLabels

@@ -1,25 +1,240 @@
-"""The data-set card that goes with a twin: a YAML header that `datasets` reads, and Markdown.
+"""The cards of what is handed over: a twin's, and a model's. A YAML header, then Markdown.
 
-All it says follows from the ledger, the schema, the options and the twin itself. It knows no
-private record and no file of the user's.
+All they say follows from the ledger, the schema, the options and the twin itself. They know no
+private record and no file of the user's. Whatever a user may have named goes through `plain` or
+`code` in Markdown, and is escaped in HTML: no mark-up, link or new line may come of what it holds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any
 
 from twinset.config import SamplingConfig
 from twinset.privacy.accounting.accountant import up_decimals, up_digits
-from twinset.privacy.statement.guarantee import Guarantee, belief_sentence, guarantee
+from twinset.privacy.accounting.events import (
+    Event,
+    GaussianRelease,
+    IndividualGaussian,
+    MaskedAccess,
+    NonPrivateAccess,
+    SubsampledGaussian,
+)
+from twinset.privacy.statement.guarantee import (
+    Guarantee,
+    belief_sentence,
+    guarantee,
+    protects_whole_records,
+)
 from twinset.privacy.statement.ledger import Ledger
 from twinset.privacy.statement.theorems import FLAGGED_UNIT, OWNER_UNIT
-from twinset.release.card_header import render_header, stated_numbers
-from twinset.release.markdown import bullets, code, plain
-from twinset.release.rendering import template
 from twinset.table.read import FORMULA_STARTS
 from twinset.table.schema import Combination, Schema
 from twinset.table.templates import Template
+
+# -- any value as Markdown ----------------------------------------------------------------------
+
+
+def one_line(value: object) -> str:
+    r"""Return a value as one visible line: what is no printable character is escaped.
+
+    >>> one_line("a\n---\x07b")
+    'a\\n---\\x07b'
+    """
+    escaped = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(value))
+    return "".join(escaped)
+
+
+def plain(value: object) -> str:
+    r"""Return a value as Markdown that shows its characters and means nothing by them.
+
+    >>> plain("<b> *x* | [y](z)")
+    '\\<b\\> \\*x\\* \\| \\[y\\](z)'
+    >>> plain("1. x"), plain("- x"), plain(0.5)
+    ('1\\. x', '\\- x', '0.5')
+    """
+    line = re.sub(r"([\\`*_{}\[\]<>#|!~$&])", r"\\\1", one_line(value).strip())
+    return re.sub(r"^((?=[-+=:])|\d+(?=[.)](\s|$)))", r"\1\\", line)  # a list, a rule, a heading
+
+
+def code(value: object) -> str:
+    r"""Return a value as a Markdown code span, whatever back-ticks and blanks it holds.
+
+    >>> code("fresh"), code("a`b"), code(" ")
+    ('`fresh`', '`` a`b ``', '`" "`')
+    """
+    line = one_line(value)
+    if line != line.strip() or not line:
+        line = json.dumps(line, ensure_ascii=False)  # a code span would drop the blanks
+    longest = max(map(len, re.findall("`+", line)), default=0)
+    fence, pad = "`" * (longest + 1), " " if longest else ""
+    return f"{fence}{pad}{line}{pad}{fence}"
+
+
+def bullets(items: Iterable[str]) -> list[str]:
+    """Return the lines of a list whose items are Markdown already."""
+    return [f"- {item}" for item in items]
+
+
+# -- templates ----------------------------------------------------------------------------------
+
+
+@lru_cache
+def template(name: str) -> Any:
+    """Return a template of this folder: `*.md.jinja` is Markdown, `*.html.jinja` escapes."""
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FunctionLoader(
+            lambda file: files("twinset.release").joinpath(file).read_text("utf-8")
+        ),
+        autoescape=name.endswith(".html.jinja"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {
+        "plain": plain,
+        "code": code,
+        "described": described,
+        "worded": lambda pair: f"{code(pair[0])} as {code(pair[1])}",
+    }
+    return environment.get_template(name)
+
+
+def described(event: Event) -> str:
+    """Return an event of a ledger as a line of Markdown."""
+    match event:
+        case SubsampledGaussian(sigma, rate, steps):
+            noise = f"noise multiplier σ = {sigma:g}, sample rate q = {rate:g}"
+            return f"Training: {steps} steps, {noise}"
+        case IndividualGaussian(sigma, rate, steps, share):
+            noise = f"noise multiplier σ = {sigma:g}, sample rate q = {rate:g}"
+            return f"Training: {steps} steps, {noise}; σ / {share:.4g} at privacy weight 1"
+        case MaskedAccess(detector):
+            return f"**Training without noise** on texts masked by the detector {code(detector)}"
+        case GaussianRelease(sigma, what):
+            return f"Noisy release of {plain(what)}: noise multiplier σ = {sigma:g}"
+        case NonPrivateAccess(reason):
+            return f"**Access without privacy**: {plain(reason)}"
+
+
+# -- the header of a twin's card ----------------------------------------------------------------
+
+
+_HEADER = re.compile(r"---\n(.*?\n)---\n", re.DOTALL)
+_MOST_DEPTH = 20  # ours have 3
+_MOST_HEADER = 20_000  # characters; ours have 700
+_SIZES = (("n<1K", 10**3), ("1K<n<10K", 10**4), ("10K<n<100K", 10**5), ("100K<n<1M", 10**6))
+_READ_AS_WRITTEN: dict[str, dict[str, Any]] = {  # in CSV and TSV "NA" and "null" are texts
+    "csv": {"keep_default_na": False},
+    "tsv": {"sep": "\t", "keep_default_na": False},
+}
+
+
+def ledger_digest(ledger: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of a ledger's plain values; the order of its fields does not count."""
+    return hashlib.sha256(json.dumps(ledger, sort_keys=True).encode()).hexdigest()
+
+
+def stated_numbers(ledger: Mapping[str, Any], claim: Guarantee, rows: int) -> dict[str, Any]:
+    """Return what the card's header says under `privacy`, for `verify` to compare."""
+    return {
+        "epsilon": claim.epsilon,
+        "delta": claim.delta,
+        "unit": claim.unit,
+        "neighbouring": claim.neighbouring,
+        "rows": rows,
+        "ledger_sha256": ledger_digest(ledger),
+    }
+
+
+def render_header(
+    title: str, licence: str, format: str, labelled: bool, numbers: Mapping[str, Any]
+) -> str:
+    """Return the header with the lines of dashes around it.
+
+    Args:
+        title: shown by a hub.
+        licence: a hub's identifier for it.
+        format: the twin's, an ending of `FORMATS` without its dot.
+        labelled: whether the twin has label columns.
+        numbers: of `stated_numbers`.
+    """
+    import yaml
+
+    private = protects_whole_records(numbers["epsilon"], numbers["unit"])
+    options = _READ_AS_WRITTEN.get(format.split(".")[0], {})
+    header = {
+        "pretty_name": one_line(title),
+        "license": one_line(licence),
+        "tags": ["synthetic", *(["differential-privacy"] if private else [])],
+        **({"task_categories": ["text-classification"]} if labelled else {}),
+        "size_categories": [
+            next((name for name, limit in _SIZES if numbers["rows"] < limit), "n>1M")
+        ],
+        "configs": [{"config_name": "default", "data_files": f"twin.{format}", **options}],
+        "privacy": dict(numbers),
+    }
+    text = yaml.safe_dump(header, allow_unicode=True, sort_keys=False, width=float("inf"))
+    return f"---\n{text}---\n"
+
+
+def read_header(card: str) -> dict[str, Any]:
+    """Return the YAML header of a card as plain values.
+
+    Raises:
+        ValueError: there is none, or it is not a YAML mapping.
+    """
+    import yaml
+
+    found = _HEADER.match(card)
+    try:
+        header = _plain_yaml(found[1]) if found and len(found[1]) <= _MOST_HEADER else None
+    except (yaml.YAMLError, ValueError, ArithmeticError, RecursionError):
+        header = None
+    if not isinstance(header, dict):
+        raise ValueError("the card has no readable YAML header")
+    return header
+
+
+def _plain_yaml(text: str) -> Any:
+    """Read YAML without what lets a few lines stand for a great many, or for other than values.
+
+    Raises:
+        ValueError: it has an anchor, an alias, a merge or a tag, or is deep: the time that the
+            parser takes grows with the square of the depth.
+    """
+    import yaml
+
+    depth = 0
+    for event in yaml.parse(text, yaml.SafeLoader):
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        refers = isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None
+        tagged = getattr(event, "tag", None) is not None or getattr(event, "value", "") == "<<"
+        if refers or tagged or depth > _MOST_DEPTH:
+            raise ValueError("the header must hold plain values")
+    return yaml.safe_load(text)
+
+
+def data_file(header: Mapping[str, Any]) -> Any:
+    """Return the file that a header has `datasets` read, or None where it is not just one."""
+    match header.get("configs"):
+        case [{"data_files": file}]:
+            return file
+    return None
+
+
+# -- a twin's card ------------------------------------------------------------------------------
+
 
 TEMPLATE = "card.md.jinja"
 LONGEST_LIST = 200  # label combinations; more are summed up
@@ -200,3 +415,29 @@ def _guarded_names(schema: Schema, contents: TwinContents) -> Iterator[str]:
     for name, written in zip(schema.columns, contents.names or schema.columns, strict=True):
         if name != written:
             yield f"In the file, for the same reason, {code(name)} is called {code(written)}"
+
+
+# -- a model's card -----------------------------------------------------------------------------
+
+
+CARD = "README.md"  # of a share, and of a model folder
+
+
+def render_model_card(base_name: str, base_origin: str, ledger: Ledger) -> str:
+    """Return the card as one text: YAML header and Markdown.
+
+    Args:
+        base_name: what the base model is called; "" where nobody said.
+        base_origin: where it came from.
+        ledger: what training spent.
+    """
+    claim = guarantee(ledger)
+    text: str = template("model_card.md.jinja").render(
+        base_name=base_name or base_origin,
+        base_origin=base_origin,
+        ledger=ledger,
+        claim=claim,
+        belief=belief_sentence(claim),
+        FLAGGED_UNIT=FLAGGED_UNIT,
+    )
+    return text

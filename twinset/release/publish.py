@@ -12,8 +12,8 @@ from pathlib import Path
 
 from twinset.errors import InputError
 from twinset.files.atomic import sha256_file, writing
-from twinset.release.run_format import LEDGER
-from twinset.release.share import CARD, PRIVACY
+from twinset.release.card import CARD
+from twinset.release.share import LEDGER, PRIVACY
 
 
 def beside(output: Path) -> tuple[Path, Path]:

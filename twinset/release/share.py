@@ -20,17 +20,17 @@ from typing import Any
 import pandas as pd
 
 from twinset import __version__
-from twinset.errors import InputError
+from twinset.errors import DAMAGED, InputError
 from twinset.files.atomic import open_as_folder, sha256_file, write_text
+from twinset.files.limits import read_text
 from twinset.privacy.accounting.accountant import up_decimals, up_digits
 from twinset.privacy.statement.guarantee import Guarantee, belief_sentence, guarantee
-from twinset.privacy.statement.ledger import FORMAT_VERSION, Ledger
-from twinset.release.card import TwinContents, TwinDescription, render_card
-from twinset.release.rendering import template
+from twinset.privacy.statement.ledger import FORMAT_VERSION, Ledger, format_fault
+from twinset.release.card import CARD, TwinContents, TwinDescription, render_card, template
 from twinset.table.read import FORMATS, write_frame, written_names
 from twinset.table.schema import Combination, Schema
 
-CARD, PRIVACY, PAGE = "README.md", "privacy.json", "report.html"
+PRIVACY, PAGE = "privacy.json", "report.html"
 ROWS, LETTERS, BARS = 20, 700, 10  # of the page: rows, letters of each, bars of a chart
 
 Bar = tuple[str, int]  # what is counted, how many rows
@@ -186,3 +186,31 @@ def _rows(frame: pd.DataFrame, text: str) -> list[tuple[str, str]]:
         (", ".join(f"{name}: {row[name]}" for name in labels), row[text][:LETTERS])
         for row in drawn.to_dict("records")
     ]
+
+
+# -- formats of files ------------------------------------------------------------------------------
+
+LEDGER = "ledger.json"  # of a model folder, and of a checkpoint
+
+
+def check_format(path: Path, stated: object) -> None:
+    """Refuse a file that says it is of another format than this twinset's.
+
+    Raises:
+        InputError: it does; the line names both, and what to do.
+    """
+    if wrong := format_fault(stated):
+        raise InputError(f"{path}: {wrong}")
+
+
+def check_file_format(path: Path) -> None:
+    """Refuse a ledger or `privacy.json` of another format; what else is wrong is for its reader.
+
+    Raises:
+        InputError: see `check_format`.
+    """
+    try:
+        stated = json.loads(read_text(path))["format_version"]
+    except DAMAGED:
+        return
+    check_format(path, stated)

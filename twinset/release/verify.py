@@ -23,12 +23,16 @@ from twinset.privacy.accounting.accountant import NotCovered, prv_epsilon
 from twinset.privacy.accounting.events import MaskedAccess
 from twinset.privacy.statement.guarantee import Guarantee, guarantee
 from twinset.privacy.statement.ledger import Ledger
-from twinset.release.card import stated_lines
-from twinset.release.card_header import data_file, read_header, stated_numbers
-from twinset.release.markdown import one_line
+from twinset.release.card import (
+    CARD,
+    data_file,
+    one_line,
+    read_header,
+    stated_lines,
+    stated_numbers,
+)
 from twinset.release.publish import beside
-from twinset.release.run_format import LEDGER, check_format
-from twinset.release.share import CARD, PAGE, PRIVACY, claim_to_dict, statement_text
+from twinset.release.share import LEDGER, PAGE, PRIVACY, check_format, claim_to_dict, statement_text
 from twinset.table.other_formats import read_jsonl, read_parquet
 from twinset.table.read import FORMATS
 from twinset.table.text_files import read_delimited

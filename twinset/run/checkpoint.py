@@ -42,7 +42,7 @@ from twinset.privacy.mechanism.counts import TokenMarginals
 from twinset.privacy.statement.ledger import Ledger
 from twinset.privacy.statement.wording import SPENT
 from twinset.progress import Progress
-from twinset.release.run_format import LEDGER
+from twinset.release.share import LEDGER
 from twinset.table.schema import Combination
 from twinset.table.templates import Template
 

@@ -28,8 +28,7 @@ from twinset.privacy.statement.ledger import Ledger
 from twinset.privacy.statement.wording import SPENT
 from twinset.progress import Progress, Silent
 from twinset.release.publish import check_output, publish, publish_again
-from twinset.release.run_format import LEDGER, check_file_format
-from twinset.release.share import PRIVACY
+from twinset.release.share import LEDGER, PRIVACY, check_file_format
 from twinset.release.verify import verify
 from twinset.run.checkpoint import CHECKPOINTS, Checkpoints
 from twinset.run.plan import (

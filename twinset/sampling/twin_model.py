@@ -33,10 +33,8 @@ from twinset.privacy.mechanism.counts import LengthBins
 from twinset.privacy.statement.guarantee import Guarantee, guarantee
 from twinset.privacy.statement.ledger import Ledger
 from twinset.progress import Progress, Silent
-from twinset.release.card import TwinDescription
-from twinset.release.model_card import CARD, render_model_card
-from twinset.release.run_format import LEDGER, check_file_format
-from twinset.release.share import write_share
+from twinset.release.card import CARD, TwinDescription, render_model_card
+from twinset.release.share import LEDGER, check_file_format, write_share
 from twinset.sampling.label_classifier import LabelClassifier
 from twinset.sampling.naive_bayes import NaiveBayes
 from twinset.sampling.row_shards import draw_groups, groups_of, missing_groups
