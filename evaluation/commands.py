@@ -188,7 +188,7 @@ def evaluate(
     )
     form = given.get("text"), layout_of(given)
     release = Release.read(twin, run, given.get("device", AUTO))
-    kept = KeptFindings(place_of(release.run, output, FILE))
+    kept = KeptFindings(place_of(release.run, output, FILE))  # refused before the work, not after
     if publishable:
         check_publishable(release)
 
@@ -224,6 +224,7 @@ class _ReleaseByDefault(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Put the command's name in."""
+        # "audit RUN" is what nearly everybody means, so the name of the command may be left out.
         if args and args[0] not in (*self.commands, "-h", "--help"):
             args = [RELEASE, *args]
         return super().parse_args(ctx, args)
@@ -273,6 +274,7 @@ def mechanism(
         task = bar.add_task("attacking", total=audited.outputs)
         findings = audited.run(lambda: bar.advance(task))
     show(audited.to_dict(findings), map(finding_line, findings), as_json)
+    # A refuted theorem is worse than a refuted nominal claim, so it is said first.
     if not all(finding.theorem_holds for finding in findings):
         raise VerificationError(
             "the outputs show more than is claimed: what is refuted is not private"

@@ -204,7 +204,7 @@ def compare_policies(
     }
     seeds = range(config.training.seed, config.training.seed + request.seeds)
     keys = [(name, seed) for seed in seeds for name in (REAL_ROWS, BASELINE, *configs)]
-    trials: PolicyTrials | None = None
+    trials: PolicyTrials | None = None  # loads a model: not where nothing is missing
     for turn, (name, seed) in results.missing(keys):
         trials = trials or PolicyTrials(data, request, config, progress)
         progress.say(f"run {turn}: {name}, seed {seed}")
@@ -212,7 +212,7 @@ def compare_policies(
         results.add((name, seed), asdict(row))
     results.write(scores=results.scores)
     write_text(page, as_markdown(results), OWNER_ONLY)
-    picture.touch(OWNER_ONLY)
+    picture.touch(OWNER_ONLY)  # matplotlib would create it readable by all
     picture.chmod(OWNER_ONLY)
     write_figure(results, picture)
     return results
@@ -239,6 +239,7 @@ class PolicyTrials:
         base = load_base(config.training.base_model, say=progress.say)
         for policy in (policy_config(config, name).policy for name in request.policies):
             policy.policy_class.weight_scale(policy, base)  # or it is refused, before any run
+        # Texts with the tokenizer's own marks can't be trained on. Found now, not after hours.
         reserved = special_token_strings(base.tokenizer)
         read_data(request, config.training.seed, Silent(), reserved)  # for these characters alone
         self._prompts = prompt_tokens(data.template, data.train.schema.combinations, base.tokenizer)
@@ -258,7 +259,7 @@ class PolicyTrials:
         self._probes = tokenise(probes, data.template, base.tokenizer, context, max_tokens)
         embeddings = SentenceEncoder(progress.say, config.speed.device)
         self._makers = make_classifiers(request.classifiers, progress.say, embeddings=embeddings)
-        self._target = targets(data.attributes)[-1]
+        self._target = targets(data.attributes)[-1]  # all labels together
         progress.say("training classifiers on real rows")
         known = self._train.sample(frac=1, random_state=config.training.seed).head(JUDGE_ROWS)
         self._judges = {

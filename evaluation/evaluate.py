@@ -157,7 +157,7 @@ def evaluate(
     about = release.about(command, request.train) | {"rows": tables.rows, "seeds": request.seeds}
     usefulness = Usefulness(tables, makers, range(request.seeds), progress, dp_classifiers)
     found = Findings("evaluation", about, tuple(usefulness.measured()), notes=tuple(notes))
-    keep(found)
+    keep(found)  # classifiers may take an hour: what is measured so far is on the disk
     found = replace(found, curves=tuple(usefulness.curves()))
     keep(found)
     if run is not None and request.sweep:
@@ -209,6 +209,7 @@ def _read_tables(release: Release, request: EvaluationRequest) -> tuple[Tables, 
         choose_columns(frame, text, attributes, name, notes)
     if release.run is not None:
         train, heldout = release.run.public_rows(train), release.run.public_rows(heldout)
+    # A held-out row that was trained on flatters whatever learned it by heart.
     rest, overlap = without_overlap(heldout, train, text)
     if heldout[text].tolist() == train[text].tolist():
         raise InputError("`test` is the training table itself; name other rows")
@@ -221,6 +222,7 @@ def _read_tables(release: Release, request: EvaluationRequest) -> tuple[Tables, 
             "on these; `exclude_overlap=True` leaves them out"
         )
     other = [None if p is None else read_frame(p) for p in (request.baseline, request.non_private)]
+    # Declared labels may have no real row. Without the schema they would look like mistakes.
     known = release.run.schema if release.run is not None else None
     tables = Tables(train, heldout, release.twin.frame, text, tuple(attributes), *other)
     return replace(tables, schema=known), notes

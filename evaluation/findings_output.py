@@ -182,6 +182,7 @@ class KeptFindings:
         """Write what was found so far."""
         if self._place is None:
             return
+        # Only the first writing meets earlier findings. Later ones replace our own.
         if not self._has_begun and self._earlier is not None:
             try:
                 write_text(self._earlier, read_text(self._place), OWNER_ONLY)

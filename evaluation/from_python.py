@@ -53,7 +53,8 @@ def evaluate(
         embedded: whether texts are compared by embeddings.
     """
     schema = model.schema
-    with TemporaryDirectory() as folder:  # its owner's alone
+    # The commands' own code reads files. The folder can be read by its owner alone.
+    with TemporaryDirectory() as folder:
         request = EvaluationRequest(
             _write_real(train, Path(folder, "train.parquet"), schema, made_from),
             _write_real(test, Path(folder, "test.parquet"), schema, made_from),

@@ -106,7 +106,7 @@ class Data:
     def settings(self, config: RunConfig) -> dict[str, Any]:
         """Return what every run depends on, but its policy; the tables by their hashes."""
         options = config.to_dict()
-        del options["policy"]["noise_policy"]
+        del options["policy"]["noise_policy"]  # it is in the key of each row instead
         return {
             "train": self.train.fingerprint(),
             "held out": self.heldout.fingerprint(),
@@ -182,7 +182,7 @@ def train_twin(
     Rows are protected one by one. It is one of several models that are compared, so the clock
     chooses no steps. It is trained even where a run alone would train nothing, and says so.
     """
-    asked = config
+    asked = config  # before the changes below, which no user asked for
     of_records = PrivacyConfig().max_records_per_owner  # without effect
     config = replace(
         config,
@@ -229,6 +229,7 @@ def write_untrained_twin(
     prompts = prompt_tokens(template, schema.combinations, base.tokenizer)
     longest = text_budget(prompts, context_length(base.model), training.max_tokens)
     sampling = config.sampling.settled(bool(config.privacy.teacher_share))
+    # The same sampler as for the twin, but without adapters, token marginals and teacher.
     asked = fuse(base.model), base.tokenizer, prompts, sampling, longest
     groups = RowGroups() if kept is None else kept
     with on_free_cores(progress.say):
@@ -241,5 +242,5 @@ def write_untrained_twin(
 def timed(seconds: Seconds, phase: str) -> Iterator[None]:
     """Note how long the block takes."""
     began = time.monotonic()
-    yield
+    yield  # nothing is noted of a block that fails
     seconds[phase] = time.monotonic() - began

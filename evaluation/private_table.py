@@ -52,6 +52,7 @@ class Tables:
 
     def training_tables(self, seed: int) -> dict[str, pd.DataFrame]:
         """Return the tables that classifiers learn from, by name; `seed` draws the small ones."""
+        # Real rows cut to the twin's number: more rows teach more, whoever wrote them.
         small = self.train.sample(min(len(self.twin), len(self.train)), random_state=seed)
         found = {REAL: self.train, REAL_SMALL: small, **self.written}
         if self.baseline is not None and len(self.baseline) < len(self.twin):
@@ -103,7 +104,7 @@ def check_tables(tables: Tables) -> list[str]:
     for attribute in tables.attributes:
         known = find_labels(tables.train, attribute)
         if rest := known - find_labels(tables.heldout, attribute):
-            # Only labels that the twin shows are named: the note may be read by others.
+            # Only labels that the twin shows anyway are named.
             shown = rest & find_labels(tables.twin, attribute)
             named = ", ".join(map(repr, sorted(shown)[:NAMED]))
             notes.append(

@@ -85,6 +85,7 @@ class Twin:
         try:
             described = json.loads(file.read_text("utf-8"))
             check_format(file, described["format_version"])
+            # A ledger says nothing of a file that was changed or put in the twin's place.
             if described["files"]["twin"]["sha256"] != sha256_file(path):
                 return cls(frame, sentence=f"unknown: {file.name} describes another file")
             return cls.from_ledger(frame, Ledger.from_dict(described["ledger"]))
@@ -134,7 +135,7 @@ class FinishedRun:
         check_file_format(root / "model" / LEDGER)
         try:
             made_from = json.loads(read_text(root / "internal" / SETTINGS))
-            plan = made_from["plan"]
+            plan = made_from["plan"]  # what the run chose, where its options left it open
             config = RunConfig.from_dict(made_from)
             chosen = {name: plan[name] for name in ("steps", "batch_size", "learning_rate")}
             config = replace(
@@ -207,6 +208,7 @@ class Release:
             InputError: something cannot be read, or the device is not there.
         """
         check_device(SpeedConfig(device=device).device, 1)
+        # A run folder has a model. Anything else is the file of a twin.
         is_run = (path / "model" / DESCRIPTION).is_file()
         if is_run and run is not None:
             raise InputError(f"{path} is a run folder; `run` is for a twin given as a file")
@@ -284,6 +286,7 @@ def open_real_rows(
         layout.encoding or reading.get("encoding"), layout.delimiter or reading.get("delimiter")
     )
     if others is not None:
+        # The encoding of one CSV file is a good guess for another, and none for a Parquet file.
         is_alike = format_of(others) == format_of(data)
         yield RealRows(data, others, text, kept if is_alike else layout)
         return
@@ -325,6 +328,7 @@ def split_held_out(run: Path, source: Source) -> tuple[Records, Records]:
     trained, held = records.split(kept_rows(internal))
     if held is None:
         raise InputError(f"{run}: no rows were held out (`hold_out`)")
+    # The places of held-out rows mean nothing in another table, so the texts must be the same.
     if list(held.texts) != read_frame(internal / HELD_OUT)[records.schema.text].tolist():
         raise InputError(f"{source.name}: is not the table that {run} was made from")
     return trained, held
@@ -334,6 +338,7 @@ def public_rows(frame: pd.DataFrame, schema: Schema, rules: LabelRules) -> pd.Da
     """Return a table's rows with labels of a schema, by settled rules. Others are left out."""
     if not rules.changes_rows:
         return frame
+    # A real row with a label that the run did not declare can't be compared with the twin.
     names, rules = [a.name for a in schema.attributes], replace(rules, drop=True)
     records, _ = records_from_frame(frame, schema.text, names, drop_empty=True, rules=rules)
     return twin_frame(schema, records.texts, records.labels)

@@ -269,7 +269,7 @@ def sample_rows(frame: DataFrame, text: str | None, most: int = SHOWN) -> list[R
         text: the column of texts. None: the one with the longest cells.
         most: rows.
     """
-    shown = frame.astype(str).drop_duplicates()
+    shown = frame.astype(str).drop_duplicates()  # a twin may say the same twice
     drawn = shown.sample(min(most, len(shown)), random_state=0)
     column = text if text in frame.columns else find_longest_column(drawn)
     rows = []
@@ -314,6 +314,7 @@ def _pair_rows(run: Run) -> list[tuple[Row, str | None]]:
     if run.base is not None and len(run.base):
         for cells, words in sample_rows(run.base, text, len(run.base)):
             waiting.setdefault(repr(sorted(cells.items())), []).append(words)
+    # Of each combination of labels the base model's texts are given out in turn.
     paired = []
     for cells, words in sample_rows(run.twin, text, MOST_ROWS):
         others = waiting.get(repr(sorted(cells.items())))

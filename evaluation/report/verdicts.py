@@ -300,6 +300,7 @@ def _compare_with_second(group: Group) -> Iterator[Comparison]:
     if TWIN not in scores or SECOND not in scores:
         return
     twin, second = scores[TWIN], scores[SECOND]
+    # Intervals that meet count as equal: few rows make wide ones, which the rule says.
     enough, few = twin.high >= second.low, twin.low <= second.high
     well = {"maximise": enough, "minimise": few, "match": enough and few}[twin.goal]
     both = f"{format_score(twin)}, a second real sample {format_score(second)}"
@@ -345,7 +346,7 @@ def _compare_overlaps(measured: Sequence[Measured]) -> Iterator[Comparison]:
     for group in group_scores(measured):
         scores = {word: s for word, s in group.scores.items() if not math.isnan(s.value)}
         pair = next((p for p in _PAIRS if p[0] in scores and p[1] in scores), None)
-        if pair is None or group.name in GUESSING:
+        if pair is None or group.name in GUESSING:  # an attack, compared with guessing instead
             continue
         train, held_out = (scores[word] for word in pair)
         leaks = train.low > held_out.high if train.goal == "minimise" else train.high < held_out.low
