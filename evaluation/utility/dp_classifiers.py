@@ -112,8 +112,7 @@ def fit_privately(
 ) -> Ledger | None:
     """Train a classifier in place and return what that spent. None without a budget.
 
-    Guarantee: the weights are (ε, δ)-differentially private for each row, as
-    `twinset.privacy.statement.theorems`, CLASSIFIER states, where the policy is a sound one.
+    For what it guarantees see `twinset.privacy.statement.theorems`, CLASSIFIER.
 
     Args:
         model: what `ClassifierClipping` takes.

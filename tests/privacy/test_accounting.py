@@ -196,7 +196,7 @@ def test_each_direction_agrees_with_its_own_reference(steps, removed):
     one = both._pmf_remove if removed else both._pmf_add
     expected = one.self_compose(count).get_epsilon_for_delta(1e-6)
     assert 0.999 * expected <= ours <= 1.01 * expected
-    assert ours <= bound
+    assert ours <= bound * 1.001  # two grids, each of which gives an upper bound
 
 
 @pytest.mark.parametrize("steps", [100_000, 10_000])
@@ -537,7 +537,7 @@ def mixture(step, size, pessimistic):
         drawn.astype(float).tolist(),
         binom.pmf(drawn, size, step.sample_rate).tolist(),
         pessimistic_estimate=pessimistic,
-        value_discretization_interval=5e-3,
+        value_discretization_interval=2e-2,
         use_connect_dots=pessimistic,
     )
     return one.self_compose(step.steps).get_epsilon_for_delta(DELTA)

@@ -165,7 +165,7 @@ def states_of_records(
 ) -> Iterator[tuple[int, np.ndarray]]:
     """Yield the number and the hidden states (A, d) float64 of each record, in any order.
 
-    Guarantee: a record's states depend on its tokens and on the model alone. Another record more or
+    A record's states depend on its tokens and on the model alone. Another record more or
     less changes no bit of them. On a GPU this is measured with made-up tokens for each shape that
     is used. Where it does not hold, records are read one by one.
 
