@@ -537,7 +537,7 @@ def mixture(step, size, pessimistic):
         drawn.astype(float).tolist(),
         binom.pmf(drawn, size, step.sample_rate).tolist(),
         pessimistic_estimate=pessimistic,
-        value_discretization_interval=2e-2,
+        value_discretization_interval=5e-3,
         use_connect_dots=pessimistic,
     )
     return one.self_compose(step.steps).get_epsilon_for_delta(DELTA)

@@ -8,7 +8,7 @@ import torch
 
 from tests.helpers.pretended import DEVICE, pretending
 from tests.privacy.test_gaussian_grid import pair_of, rounded, sums
-from tests.privacy.test_noise import bits_of, is_gaussian
+from tests.privacy.test_randomness import bits_of, is_gaussian
 from twinset.privacy.mechanism import noise
 from twinset.privacy.mechanism.noise import (
     _add_there,

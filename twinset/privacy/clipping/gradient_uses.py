@@ -79,7 +79,11 @@ class ParameterUse(Protocol):
 
 
 def accumulation_dtype(*tensors: Tensor) -> torch.dtype:
-    """Return float64 where anything is float64, else float32: never less."""
+    """Return float64 where anything is float64, else float32: never less.
+
+    >>> accumulation_dtype(torch.ones(1, dtype=torch.bfloat16))
+    torch.float32
+    """
     return torch.float64 if any(t.dtype == torch.float64 for t in tensors) else torch.float32
 
 
@@ -111,7 +115,12 @@ class Workspace:
         self._left = self._budget
 
     def reserve(self, numbers: int, dtype: torch.dtype) -> bool:
-        """Return whether so many numbers may be kept until the end of this physical batch."""
+        """Return whether so many numbers may be kept until the end of this physical batch.
+
+        Args:
+            numbers: how many.
+            dtype: their format.
+        """
         wanted = numbers * dtype.itemsize
         if wanted > self._left:
             return False
@@ -119,7 +128,13 @@ class Workspace:
         return True
 
     def take(self, name: Hashable, shape: tuple[int, ...], like: Tensor) -> Tensor:
-        """Return a tensor of undefined content, valid until `name` is next asked for."""
+        """Return a tensor of undefined content, valid until `name` is next asked for.
+
+        Args:
+            name: of the buffer.
+            shape: of the tensor.
+            like: has the format and the device.
+        """
         numbers, key = math.prod(shape), (name, like.dtype)
         buffer = self._buffers.get(key)
         if buffer is None or buffer.numel() < numbers:
@@ -155,7 +170,11 @@ class Scale:
                 raise ValueError("every scale must be positive and finite")
 
     def fits(self, shape: torch.Size) -> bool:
-        """Return whether a parameter of this shape may have this scale."""
+        """Return whether a parameter of this shape may have this scale.
+
+        >>> [Scale(rows=torch.ones(3)).fits(torch.Size(shape)) for shape in ([3, 2], [3])]
+        [True, False]
+        """
         columns_fit = self.columns is None or self.columns.shape == shape[-1:]
         rows_fit = self.rows is None or (len(shape) == 2 and self.rows.shape == shape[:1])
         return columns_fit and rows_fit
@@ -173,12 +192,21 @@ class Scale:
         return x if self.rows is None else x / self.rows[ids][..., None]
 
     def mean(self) -> Tensor:
-        """Return the mean of s over the whole parameter, a scalar."""
+        """Return the mean of s over the whole parameter, a scalar.
+
+        >>> Scale(torch.tensor([1.0, 3.0]), torch.tensor([2.0, 4.0])).mean()
+        tensor(6.)
+        """
         factors = [f.mean() for f in (self.columns, self.rows) if f is not None]
         return torch.stack(factors).prod() if factors else torch.ones(())
 
     def times_(self, total: Tensor) -> Tensor:
-        """Multiply a tensor of the parameter's shape by s, in place: back to plain gradients."""
+        """Multiply a tensor of the parameter's shape by s, in place: back to plain gradients.
+
+        >>> Scale(torch.tensor([2.0, 3.0]), torch.tensor([1.0, 10.0])).times_(torch.ones(2, 2))
+        tensor([[ 2.,  3.],
+                [20., 30.]])
+        """
         if self.columns is not None:
             total *= self.columns
         if self.rows is not None:

@@ -44,7 +44,13 @@ def is_rms_norm(module: nn.Module) -> bool:
 
 
 def rms_normalised(module: nn.Module, x: Tensor, scale: float = 1.0) -> Tensor:
-    """Return the module's output for a constant scale, in the very arithmetic the module uses."""
+    """Return the module's output for a constant scale, in the very arithmetic the module uses.
+
+    Args:
+        module: an RMS norm.
+        x: its input.
+        scale: what the whole weight is set to.
+    """
     weight = torch.full_like(module._parameters["weight"], scale)  # type: ignore[arg-type]
     output = functional_call(module, {"weight": weight}, (x,))
     assert isinstance(output, Tensor)
@@ -158,7 +164,12 @@ class Capture:
         return self.scales.get(id(parameter), PLAIN)
 
     def begin(self, units: int, shape: torch.Size) -> None:
-        """Forget the last physical batch, (B·K, T); hooks keep what they see from now on."""
+        """Forget the last physical batch; hooks keep what they see from now on.
+
+        Args:
+            units: B.
+            shape: (B·K, T) of the rows that the model reads.
+        """
         self._workspace.begin()
         self.uses = {id(p): [] for p in self.parameters}
         self.units, self._shape = units, shape

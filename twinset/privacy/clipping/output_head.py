@@ -40,7 +40,11 @@ def _rows_at_once(weight: Tensor) -> int:
 
 
 def piece_of(room: int) -> int:
-    """Return how many tokens one product has in a physical batch of so many, padding included."""
+    """Return how many tokens one product has in a physical batch of so many, padding included.
+
+    >>> piece_of(100), piece_of(100_000)
+    (100, 512)
+    """
     return min(PIECE, room)
 
 

@@ -183,7 +183,11 @@ class LengthBins:
         return np.append((self.edges[:-1] + self.edges[1:] - 1) / 2, float(self.longest))
 
     def draw(self, number: int, rng: np.random.Generator) -> int:
-        """Return a length of a bin; `longest` of the last."""
+        """Return a length of a bin; `longest` of the last.
+
+        >>> LengthBins(64, end=0).draw(14, np.random.default_rng(0))
+        64
+        """
         if number == len(self) - 1:
             return self.longest
         return int(rng.integers(self.edges[number], self.edges[number + 1]))

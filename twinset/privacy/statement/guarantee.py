@@ -59,7 +59,11 @@ class Guarantee:
 
     @property
     def paragraphs(self) -> list[str]:
-        """The sentence for people, in paragraphs."""
+        """The sentence for people, in paragraphs.
+
+        Joined by blanks they are all of the sentence: nothing is left out and nothing added. See
+        `wording.paragraphs`.
+        """
         return wording.paragraphs(self.sentence)
 
     @property
