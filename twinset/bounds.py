@@ -98,7 +98,7 @@ def limits(kind: type[Any], name: str) -> dict[str, Any]:
 
 
 @lru_cache
-def value_types(kind: type[Any]) -> dict[str, Any]:
+def value_types(kind: Any) -> dict[str, Any]:
     """Return the types of a dataclass's fields, by the fields' names."""
     return get_type_hints(kind)
 
