@@ -21,7 +21,6 @@ from twinset.config import ROWS, PrivacyConfig, RunConfig
 from twinset.config.plan import with_steps
 from twinset.errors import InputError
 from twinset.models.base_model import context_length, load_base
-from twinset.models.device import on_free_cores
 from twinset.models.layers import frozen_dtype, fuse
 from twinset.policies import policy_names
 from twinset.progress import Progress
@@ -29,8 +28,8 @@ from twinset.run.generate import finetune, prepare
 from twinset.run.request import Source
 from twinset.run.story import read_source, template_of
 from twinset.sampling.allocation import proportional
-from twinset.sampling.row_shards import draw_groups
-from twinset.sampling.sampler import RowGroups, Sampler
+from twinset.sampling.rows import RowGroups, draw_groups
+from twinset.sampling.sampler import Sampler
 from twinset.sampling.twin_model import TwinModel, twin_frame
 from twinset.table.labels import LabelRules
 from twinset.table.records import Records, read_records
@@ -232,9 +231,9 @@ def write_untrained_twin(
     # The same sampler as for the twin, but without adapters, token marginals and teacher.
     asked = fuse(base.model), base.tokenizer, prompts, sampling, longest
     groups = RowGroups() if kept is None else kept
-    with on_free_cores(progress.say):
-        made = draw_groups(lambda stream: Sampler(*asked, stream), counts, progress, groups)
-    rows = [row for number in range(made) for row in groups.read(number)]
+    device = base.model.device
+    draw_groups(lambda stream: Sampler(*asked, stream), counts, device, progress, groups)
+    rows = groups.rows()
     return twin_frame(schema, [row.text for row in rows], [row.combination for row in rows])
 
 

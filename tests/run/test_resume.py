@@ -31,8 +31,8 @@ from twinset.privacy.statement.ledger import Ledger
 from twinset.release.verify import verify
 from twinset.run import checkpoint, releases, story
 from twinset.run.checkpoint import Checkpoints, Journal, StepRange
-from twinset.sampling import row_shards as row_groups
-from twinset.sampling.sampler import RowGroups
+from twinset.sampling import rows as row_groups
+from twinset.sampling.rows import RowGroups
 from twinset.sampling.twin_model import TwinModel
 from twinset.training.loop import PrivateOptimizer
 
@@ -611,8 +611,8 @@ def test_stopped_by_hand_it_keeps_a_checkpoint_of_the_last_step(generate, monkey
 COMMAND = ("t.csv", "--run", "r", "--rows", "40", "--steps", "12", "--epsilon", "20")
 AT_ONCE = """
 import sys
-import cli, twinset.run.checkpoint, twinset.sampling.row_shards
-twinset.run.checkpoint.CHECKPOINT_SECONDS, twinset.sampling.row_shards.GROUP_ROWS = 0.0, 4
+import cli, twinset.run.checkpoint, twinset.sampling.rows
+twinset.run.checkpoint.CHECKPOINT_SECONDS, twinset.sampling.rows.GROUP_ROWS = 0.0, 4
 sys.exit(cli.main())
 """
 

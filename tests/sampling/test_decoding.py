@@ -570,9 +570,9 @@ def test_streams_draw_rows_of_their_own(tiny_base, tokenizer):
 
 def test_streams_have_generators_in_different_states():
     """A generator on the processor keeps 32 bits of its seed, and they must differ."""
-    from twinset.sampling.sampler import _streams
+    from twinset.sampling.sampler import random_streams
 
-    seeds = [_streams(3, stream)[0].initial_seed() for stream in range(64)]
+    seeds = [random_streams(3, stream)[0].initial_seed() for stream in range(64)]
     assert len({seed % 2**32 for seed in seeds}) == 64 and max(seeds) < 2**32
 
 

@@ -8,8 +8,8 @@ import pytest
 from tests.helpers.commands import run_twinset
 from twinset.config import SamplingConfig
 from twinset.errors import InputError
-from twinset.sampling.endings import LEAST_LEFT, cut_at_sentence
-from twinset.sampling.sampler import Row, RowGroups, is_unwanted
+from twinset.sampling.rows import RowGroups
+from twinset.sampling.sampler import LEAST_LEFT, Row, cut_at_sentence, is_unwanted
 
 DEBRIS = [
     "Too heavy.\nLabels: Chicago Movie Shame, Screw Up, Bad Taste",
@@ -89,7 +89,7 @@ def test_groups_keep_how_much_was_filtered(tmp_path):
     kept.write(0, [Row(("a",), "x", 2, 1), Row(("b",), "y")])
     kept.write(1, [Row(("a",), "z", 3)])
     for groups in (kept, RowGroups(tmp_path)):
-        assert [(row.filtered, row.unfinished) for row in groups.rows(2)] == [
+        assert [(row.filtered, row.unfinished) for row in groups.rows()] == [
             (2, 1),
             (0, 0),
             (3, 0),

@@ -20,13 +20,10 @@ if TYPE_CHECKING:
 
 AUTO, CPU, CUDA, MPS = "auto", "cpu", "cuda", "mps"
 LOCAL_RANK, LOCAL_SIZE = "LOCAL_RANK", "LOCAL_WORLD_SIZE"  # environment variables of launchers
-# Memory limit and use of a container: control groups of version 2, then of version 1.
+# Memory limits of a container: control groups of version 2, then of version 1.
 CONTAINER_MEMORY = (
-    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-    (
-        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
-        "/sys/fs/cgroup/memory/memory.usage_in_bytes",
-    ),
+    "/sys/fs/cgroup/memory.max",
+    "/sys/fs/cgroup/memory/memory.limit_in_bytes",
 )
 GPU_TOKENS = 16384  # tokens in one batch: a GPU waits for the start of each kernel, however small
 # Without this setting a matrix product may add in another order from one call to the next.
@@ -112,6 +109,10 @@ def has_bfloat16(device: torch.device) -> bool:
     return torch.cuda.is_bf16_supported(including_emulation=False)
 
 
+# Memory limits of a container: control groups of version 2, then of version 1.
+CONTAINER_MEMORY = (
+    "/sys/fs/cgroup/memory.max",
+    "/sys/fs/cgroup/memory/memory.limit_in_bytes",
 def has_graphs(device: torch.device) -> bool:
     """Return whether the work of a device can be recorded and replayed with one call."""
     import torch
@@ -161,17 +162,6 @@ def peak_memory(device: torch.device) -> float:
         return torch.cuda.max_memory_allocated(device) / 1e9
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # in kilobytes, on macOS in bytes
     return peak / (1e9 if sys.platform == "darwin" else 1e6)
-
-
-def free_memory() -> float:
-    """Return how many gigabytes are free on this machine, or in this container on it."""
-    import psutil
-
-    found = psutil.virtual_memory().available
-    for most, used in CONTAINER_MEMORY:
-        with suppress(OSError, ValueError):  # no such file, or "max" where there is no limit
-            found = min(found, int(Path(most).read_text()) - int(Path(used).read_text()))
-    return max(0, found) / 1e9
 
 
 def memory_for_rows(device: torch.device) -> int:

@@ -229,7 +229,8 @@ def sample_only(
 
     def write(share: Path) -> Path:
         form, guard = paths.twin_format(), paths.guard_formulas
-        return model.write_twin(share, counts, sampling, progress, None, form, guard)
+        given = counts, sampling, progress, None, form, guard
+        return model.write_twin(share, *given, saved=folder)
 
     if paths.output is None:
         with writing(folder), replacing(folder / "share") as new:

@@ -83,8 +83,7 @@ from twinset.sampling.allocation import (
 )
 from twinset.sampling.decoding import attention_span
 from twinset.sampling.naive_bayes import NaiveBayes
-from twinset.sampling.row_shards import groups_of, number_of_groups
-from twinset.sampling.sampler import RowGroups
+from twinset.sampling.rows import open_row_groups
 from twinset.sampling.text_lengths import TextLengths
 from twinset.sampling.twin_model import TwinModel
 from twinset.sampling.untilted_rows import tilt_towards
@@ -335,9 +334,18 @@ def sample(run: Run) -> None:
         model, sampling = run.model, run.config.sampling
         counts = run.counts or share_out_rows(model, run.rows, run.progress)
         folder = run.folder.internal / UNFINISHED / "rows"
-        groups = open_row_groups(folder, sampling, counts)
-        run.frame = model.sample(counts, sampling, run.progress, groups)
-        run.redrawn = groups.redrawn(len(list(groups_of(counts))))
+        groups = open_row_groups(folder, sampling, counts, model.model.device)
+        limit = run.rows_seconds  # public, see `plan_time`; the clock starts here
+        run.frame = model.sample(
+            counts,
+            sampling,
+            run.progress,
+            groups,
+            saved=run.folder.model,
+            deadline=None if limit is None else time.monotonic() + limit,
+            processes=run.config.speed.processes,
+        )
+        run.redrawn = groups.redrawn()
 
 
 def share(run: Run) -> None:
@@ -504,25 +512,6 @@ def build_twin_model(run: Run, model: Any) -> TwinModel:
         base.origin,
         base_name=base.public_name,
     )
-
-
-def open_row_groups(
-    folder: Path, sampling: SamplingConfig, counts: Mapping[Combination, int]
-) -> RowGroups:
-    """Return the rows that were drawn before; those drawn with other settings are removed."""
-    drawn_with = {
-        "sampling": {k: v for k, v in asdict(sampling).items() if k != "batch_size"},
-        "counts": [[list(combination), rows] for combination, rows in counts.items()],
-        "groups": number_of_groups(sum(counts.values())),
-    }
-    path = folder / "drawn-with.json"
-    with suppress(*DAMAGED):
-        if json.loads(path.read_text("utf-8")) == json.loads(json.dumps(drawn_with)):
-            return RowGroups(folder)
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    write_json(path, drawn_with)
-    return RowGroups(folder)
 
 
 def share_out_rows(

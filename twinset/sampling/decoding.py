@@ -41,16 +41,16 @@ class Ending:
     Args:
         least: tokens before which it does not end.
         most: tokens with which it ends at the latest.
-        here: whether a row of these ids, `least` or more, ends as it stands.
+        is_end: whether a row of these ids, `least` or more, ends as it stands.
     """
 
     least: int
     most: int
-    here: Callable[[Sequence[int]], bool]
+    is_end: Callable[[Sequence[int]], bool]
 
     def reached(self, ids: Sequence[int]) -> bool:
         """Return whether a row of these ids ends."""
-        return len(ids) >= self.most or (len(ids) >= self.least and self.here(ids))
+        return len(ids) >= self.most or (len(ids) >= self.least and self.is_end(ids))
 
 
 @dataclass(frozen=True)

@@ -1,29 +1,29 @@
-"""Model + prompts → rows. Post-processing: it reads no private record and moves no guarantee."""
+"""Model + prompts → rows: which texts are usable, and where they end.
+
+Post-processing: it reads no private record and moves no guarantee.
+"""
 
 from __future__ import annotations
 
-import json
 import re
 import tomllib
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, lru_cache
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from twinset.config import SamplingConfig
 from twinset.config.run_config import Filter
-from twinset.errors import DAMAGED, InputError
-from twinset.files.atomic import whole_file
+from twinset.errors import InputError
 from twinset.models.device import is_cpu
 from twinset.models.layers import PackedLinears
-from twinset.sampling.decoding import Ending, Engine, Request, attention_span, decode
-from twinset.sampling.endings import LEAST_LEFT, SentenceEnds, cut_at_sentence
+from twinset.sampling.decoding import Ending, Request, attention_span, decode
 from twinset.table.schema import CONTROL, Combination
 from twinset.table.templates import wrong_combinations
 
@@ -37,18 +37,22 @@ UNUSABLE, FILTERED, UNFINISHED, DENIED = "unusable", "filtered", "unfinished", "
 COUNTED = (FILTERED, UNFINISHED, DENIED)  # fields of a row
 READ_TOGETHER = 32  # rows that the teacher is asked about together
 OVERTIME = 16  # tokens, or half as many as it has, in which a row's last sentence is to end
+LEAST_LEFT = 0.5  # of a text's characters, where it is cut
+LOOKED_BACK = 16  # tokens that suffice to recognise the end of a sentence
+
+_CLOSING = re.compile(r"""[.!?…。！？]["'”’»)\]」』]*$""")
+_NUMBERED = re.compile(r"\d\.$")  # what follows may be the rest of a number
+_END = re.compile(
+    r"""(?<!\b[A-Z])(?<!\bMr)(?<!\bMrs)(?<!\bMs)(?<!\bDr)(?<!\bSt)(?<!\bvs)(?<!\be\.g)(?<!\bi\.e)
+    (?: [.!?…]+ ["'”’»)\]]* (?= \s+ ["'“‘«(\[]* [^\W_a-z] | \s*$ )  # a capital or a number follows
+      | [。！？]+ [」』”]* )""",
+    re.VERBOSE,
+)
 
 # Labels and token ids of rows → whether other labels are likelier for each.
 Denies = Callable[[Sequence[Combination], Sequence[Sequence[int]]], list[bool]]
 # Label combination, draws → how many tokens a row is to have.
 DrawLength = Callable[[Combination, np.random.Generator], int]
-
-
-def read_together(device: torch.device) -> int:
-    """Return how many rows a teacher is asked about together; of a few a GPU reads none faster."""
-    return READ_TOGETHER if is_cpu(device) else 8 * READ_TOGETHER
-
-
 # How many rows there are, and their share of all tokens.
 OnRows = Callable[[int, float], None]
 
@@ -72,6 +76,24 @@ class Row:
     denied: int = 0
 
 
+class _Writing(NamedTuple):
+    """Rows that are being written.
+
+    Attributes:
+        wanted: labels of every row.
+        sizes: how many tokens each will have, about.
+        waiting: rows that are not begun.
+        request: asks for a row once more, by its number.
+        write: yields number and token ids of each waiting row as it ends.
+    """
+
+    wanted: list[Combination]
+    sizes: list[int]
+    waiting: deque[Request]
+    request: Callable[[int], Request]
+    write: Callable[[], Iterator[tuple[int, list[int]]]]
+
+
 class Sampler:
     """Draws rows from a model until every label combination has its number.
 
@@ -82,11 +104,15 @@ class Sampler:
         config: decoding settings and seed.
         max_new_tokens: longest text, end of text included.
         stream: number of the random stream; samplers that share rows out have one each.
-        engine: writes token ids; None: `decoding.decode`.
         biases: of every combination, see `decoding.Request`; None: there are none.
         denies: what teacher and released counts say; None: nothing is asked.
         length: draws how long a row is to be; None: it ends where the model ends it.
         packed: the model's weights, see `decoding.decode`.
+
+    Example:
+        rows = Sampler(model, tokenizer, {("good",): [5, 6]}, SamplingConfig(), 64).sample(
+            {("good",): 10}
+        )
     """
 
     def __init__(
@@ -97,19 +123,16 @@ class Sampler:
         config: SamplingConfig,
         max_new_tokens: int,
         stream: int = 0,
-        engine: Engine | None = None,
         biases: Mapping[Combination, torch.Tensor] | None = None,
         denies: Denies | None = None,
         length: DrawLength | None = None,
         packed: PackedLinears | None = None,
     ) -> None:
-        self._biases, self._denies, self._length = biases or {}, denies, length
-        self._ends = SentenceEnds(tokenizer)
-        if packed is None and engine is None:
-            packed = PackedLinears(model)  # once, for all that is drawn
-        self._engine = engine or partial(decode, model, packed=packed)
         self._model, self._tokenizer, self._prompts = model, tokenizer, prompts
         self._config, self._stream = config, stream
+        self._biases, self._denies, self._length = biases or {}, denies, length
+        self._packed = packed or PackedLinears(model)  # once, for all that is drawn
+        self._ends = SentenceEnds(tokenizer)
         self._longest_text = max_new_tokens
         budget = attention_span(model) - max(map(len, prompts.values()))
         self._max_new_tokens = min(config.max_new_tokens or max_new_tokens, budget)
@@ -133,140 +156,138 @@ class Sampler:
         Raises:
             InputError: a combination's rows were unusable time after time.
         """
-        wanted = [c for c, n in counts.items() for _ in range(n)]
+        rows = self._begin(counts)
         found: dict[int, str] = {}
         spare: dict[int, str] = {}  # unfinished and denied texts, where nothing better comes
-        refused: list[Counter[str]] = [Counter() for _ in wanted]
-        generator, wrong = _streams(self._config.seed, self._stream)
-        lengths = self._lengths(wanted)
-        sizes = self._sizes(lengths)
-        waiting = self._waiting(wanted, lengths, sizes, wrong)
-        written, total = 0, sum(sizes)
-        while waiting:  # again, where rows of the last ones that were judged are drawn anew
-            for i, text, why in self._judged(waiting, generator, wanted, refused, lengths):
-                if why is None:
-                    found[i] = text
-                else:
-                    refused[i][why] += 1
-                    if why in (UNFINISHED, DENIED):
-                        spare[i] = text
-                    if refused[i].total() < self._config.max_redraws:
-                        waiting.appendleft(self._request(i, wanted[i], wrong, lengths[i]))
-                    elif i in spare:
-                        found[i] = spare[i]
-                written += sizes[i] if i in found else 0
-                on_progress(len(found), written / total)
-        self._refuse_missing(counts, Counter(wanted[i] for i in found))
-        counts_of = [[each[why] for why in COUNTED] for each in refused]
-        return [Row(c, found[i], *counts_of[i]) for i, c in enumerate(wanted)]
-
-    def _judged(
-        self,
-        waiting: deque[Request],
-        generator: torch.Generator,
-        wanted: Sequence[Combination],
-        refused: Sequence[Counter[str]],
-        lengths: Sequence[int | None],
-    ) -> Iterator[tuple[int, str, str | None]]:
-        """Yield each row as it ends: its number, text, and why it is to be drawn again."""
-        written, together = self._written(waiting, generator), 1
-        if self._denies:
-            together = read_together(self._model.device)
-        ended = ((i, self._ended(ids, lengths[i])) for i, ids in written)
-        while some := list(islice(ended, together)):
-            texts = {i: self._text(ids) for i, ids in some}
-            why = {i: self._refusal(ids, texts[i], refused[i][UNFINISHED]) for i, ids in some}
-            most = self._config.teacher_redraws
-            asked = {i: ids for i, ids in some if why[i] is None and refused[i][DENIED] < most}
-            if self._denies and asked:
-                denied = self._denies([wanted[i] for i in asked], list(asked.values()))
-                why |= {i: DENIED for i, is_denied in zip(asked, denied, strict=True) if is_denied}
-            for i, text in texts.items():
-                yield i, text, why[i]
-
-    def _refusal(self, ids: list[int], text: str, unfinished: int) -> str | None:
-        """Return why a row is to be drawn again; None: it is not.
-
-        Args:
-            ids: its tokens.
-            text: what they say.
-            unfinished: how many texts of this row had no end before.
-        """
-        if not is_usable(text):
-            return UNUSABLE
-        if is_unwanted(text, self._config.filter):
-            return FILTERED
-        redraws = self._config.endings == "redraw" and unfinished < MOST_UNFINISHED
-        return UNFINISHED if redraws and self._tokenizer.eos_token_id not in ids else None
+        refused: list[Counter[str]] = [Counter() for _ in rows.wanted]
+        together = 1
+        if self._denies:  # of a few rows a GPU reads none faster
+            together = READ_TOGETHER if is_cpu(self._model.device) else 8 * READ_TOGETHER
+        written, total = 0, sum(rows.sizes)
+        while rows.waiting:  # again, where rows of the last ones that were judged are drawn anew
+            ended = rows.write()
+            while batch := dict(islice(ended, together)):
+                for i, (text, why) in self._judge(batch, rows.wanted, refused).items():
+                    if why is None:
+                        found[i] = text
+                    else:
+                        refused[i][why] += 1
+                        if why in (UNFINISHED, DENIED):
+                            spare[i] = text
+                        if refused[i].total() < self._config.max_redraws:
+                            rows.waiting.appendleft(rows.request(i))
+                        elif i in spare:
+                            found[i] = spare[i]
+                    written += rows.sizes[i] if i in found else 0
+                    on_progress(len(found), written / total)
+        self._check_complete(counts, Counter(rows.wanted[i] for i in found))
+        counted = [[each[why] for why in COUNTED] for each in refused]
+        return [Row(c, found[i], *counted[i]) for i, c in enumerate(rows.wanted)]
 
     def drafts(
         self,
         counts: Mapping[Combination, int],
         on_progress: OnRows = lambda rows, share: None,
     ) -> dict[Combination, list[list[int]]]:
-        """Return token ids of rows as the model writes them, usable or not, by combination."""
-        wanted = [c for c, n in counts.items() for _ in range(n)]
-        generator, wrong = _streams(self._config.seed, self._stream)
-        lengths = self._lengths(wanted)
-        sizes = self._sizes(lengths)
-        waiting = self._waiting(wanted, lengths, sizes, wrong)
+        """Return token ids of rows as the model writes them, usable or not, by combination.
+
+        Args:
+            counts: rows wanted.
+            on_progress: see `sample`.
+        """
+        rows = self._begin(counts)
         found: dict[Combination, list[list[int]]] = {c: [] for c in counts}
-        written, total = 0, sum(sizes)
-        for done, (i, ids) in enumerate(self._written(waiting, generator), start=1):
-            found[wanted[i]].append(self._ended(ids, lengths[i]))
-            written += sizes[i]
+        written, total = 0, sum(rows.sizes)
+        for done, (i, ids) in enumerate(rows.write(), start=1):
+            found[rows.wanted[i]].append(ids)
+            written += rows.sizes[i]
             on_progress(done, written / total)
         return found
 
-    def _written(
-        self, waiting: deque[Request], generator: torch.Generator
-    ) -> Iterator[tuple[int, list[int]]]:
-        end = self._tokenizer.eos_token_id
-        return self._engine(waiting, end, self._max_new_tokens, self._config, generator)
+    def _begin(self, counts: Mapping[Combination, int]) -> _Writing:
+        """Ask for all rows, the longest first.
 
-    def _waiting(
+        Each token of a row looks at as many places as the longest that is written beside it has:
+        rows of one length waste none, and short ones are soon done where few are left.
+        """
+        config, most = self._config, self._max_new_tokens
+        wanted = [c for c, n in counts.items() for _ in range(n)]
+        generator, wrong = random_streams(config.seed, self._stream)
+        lengths: list[int | None] = [None] * len(wanted)  # None: the model ends the row
+        if self._length is not None:
+            rng = np.random.default_rng([config.seed, self._stream, LENGTH_STREAM])
+            # As long as the longest text: it goes on. Cut shorter: it ends where it happens to.
+            goes_on = config.endings == "keep" and most == self._longest_text
+            drawn = [self._length(combination, rng) for combination in wanted]
+            lengths = [n if n < most or goes_on else None for n in drawn]
+        sizes = [most if length is None else length for length in lengths]
+        known = tuple(self._prompts)
+
+        def request(i: int) -> Request:
+            """Ask for a row, with the prompt of a wrong combination where there is another one."""
+            asked, length, ending = [wanted[i]], lengths[i], None
+            if len(known) > 1:
+                asked += wrong_combinations(wanted[i], known, 1, wrong)
+            if length is not None:  # it ends with the first sentence of so many tokens, or soon
+                overtime = min(most, length + max(OVERTIME, length // 2))
+                ending = Ending(length, overtime, self._ends.ends_sentence)
+            prompts = tuple(tuple(self._prompts[c]) for c in asked)
+            return Request(i, prompts, self._biases.get(wanted[i]), ending)
+
+        waiting = deque(map(request, sorted(range(len(wanted)), key=lambda i: -sizes[i])))
+
+        def write() -> Iterator[tuple[int, list[int]]]:
+            end = self._tokenizer.eos_token_id
+            for i, ids in decode(self._model, waiting, end, most, config, generator, self._packed):
+                yield i, self._cut_to_length(ids, lengths[i])
+
+        return _Writing(wanted, sizes, waiting, request, write)
+
+    def _judge(
         self,
+        batch: Mapping[int, list[int]],
         wanted: Sequence[Combination],
-        lengths: Sequence[int | None],
-        sizes: Sequence[int],
-        wrong: np.random.Generator,
-    ) -> deque[Request]:
-        """Ask for all rows, the longest first."""
-        order = _longest_first(sizes)
-        return deque(self._request(i, wanted[i], wrong, lengths[i]) for i in order)
+        refused: Sequence[Counter[str]],
+    ) -> dict[int, tuple[str, str | None]]:
+        """Return text of each row, and why it is to be drawn again; None: it is not.
 
-    def _request(
-        self, index: int, combination: Combination, wrong: np.random.Generator, length: int | None
-    ) -> Request:
-        """Ask for a row, with the prompt of a wrong combination where there is another one."""
-        known, asked = tuple(self._prompts), [combination]
-        if len(known) > 1:
-            asked += wrong_combinations(combination, known, 1, wrong)
-        prompts = tuple(tuple(self._prompts[c]) for c in asked)
-        return Request(index, prompts, self._biases.get(combination), self._ending(length))
+        Args:
+            batch: number and token ids of rows that have ended.
+            wanted: labels of all rows.
+            refused: how often, and why, texts of each row were refused before.
+        """
+        config, end = self._config, self._tokenizer.eos_token_id
+        texts = {i: self._decode_text(ids) for i, ids in batch.items()}
+        why: dict[int, str | None] = dict.fromkeys(batch)
+        for i, ids in batch.items():
+            redraws = config.endings == "redraw" and refused[i][UNFINISHED] < MOST_UNFINISHED
+            if not is_usable(texts[i]):
+                why[i] = UNUSABLE
+            elif is_unwanted(texts[i], config.filter):
+                why[i] = FILTERED
+            elif redraws and end not in ids:
+                why[i] = UNFINISHED
+        most = config.teacher_redraws
+        asked = {i: ids for i, ids in batch.items() if not why[i] and refused[i][DENIED] < most}
+        if self._denies and asked:
+            denied = self._denies([wanted[i] for i in asked], list(asked.values()))
+            why |= {i: DENIED for i, is_denied in zip(asked, denied, strict=True) if is_denied}
+        return {i: (text, why[i]) for i, text in texts.items()}
 
-    def _lengths(self, wanted: Sequence[Combination]) -> list[int | None]:
-        """Draw how many tokens each row is to have; None: as many as the model writes."""
-        if self._length is None:
-            return [None] * len(wanted)
-        rng = np.random.default_rng([self._config.seed, self._stream, LENGTH_STREAM])
-        drawn = (self._length(combination, rng) for combination in wanted)
-        # A text as long as the longest goes on; one that is cut shorter ends where it happens to.
-        goes_on = self._config.endings == "keep" and self._max_new_tokens == self._longest_text
-        return [n if n < self._max_new_tokens or goes_on else None for n in drawn]
+    def _check_complete(
+        self, counts: Mapping[Combination, int], found: Mapping[Combination, int]
+    ) -> None:
+        for combination, wanted in counts.items():
+            if found[combination] < wanted:
+                kinds = self._config.filter
+                or_filter = "" if kinds == "none" else f", or leave `filter={kinds}` out"
+                raise InputError(
+                    f"only {found[combination]} of {wanted} rows for label {combination} were "
+                    "usable (neither empty nor looping); raise `temperature` or lower `guidance`"
+                    f"{or_filter}"
+                )
 
-    def _sizes(self, lengths: Sequence[int | None]) -> list[int]:
-        """Return how many tokens rows will have, about."""
-        return [self._max_new_tokens if length is None else length for length in lengths]
-
-    def _ending(self, length: int | None) -> Ending | None:
-        """Return where a row ends: with the first sentence of so many tokens, or soon behind."""
-        if length is None:
-            return None
-        most = min(self._max_new_tokens, length + max(OVERTIME, length // 2))
-        return Ending(length, most, self._ends.here)
-
-    def _ended(self, ids: list[int], length: int | None) -> list[int]:
+    def _cut_to_length(self, ids: list[int], length: int | None) -> list[int]:
         """Return a row up to the end of the sentence that is nearest to its length.
 
         One without such an end is cut there; one that goes on to the longest length stays.
@@ -280,7 +301,7 @@ class Sampler:
             return ids
         return text[:length] if nearest is None else [*text[:nearest], end]
 
-    def _text(self, ids: list[int]) -> str:
+    def _decode_text(self, ids: list[int]) -> str:
         """Decode up to the end-of-text token; a text cut off before it loses its last word.
 
         Not where that is most of it: Chinese and its like have no blanks between words.
@@ -296,102 +317,16 @@ class Sampler:
             whole = text
         return whole if self._config.endings == "keep" else cut_at_sentence(whole)
 
-    def _refuse_missing(
-        self, counts: Mapping[Combination, int], found: Mapping[Combination, int]
-    ) -> None:
-        for combination, wanted in counts.items():
-            if found[combination] < wanted:
-                kinds, or_filter = self._config.filter, ""
-                if kinds != "none":
-                    or_filter = f", or leave `filter={kinds}` out"
-                raise InputError(
-                    f"only {found[combination]} of {wanted} rows for label {combination} were "
-                    "usable (neither empty nor looping); raise `temperature` or lower `guidance`"
-                    f"{or_filter}"
-                )
 
-
-class RowGroups:
-    """Finished groups of a twin's rows; see `row_shards`.
-
-    Args:
-        folder: of a file for each, made with the first; None: in memory.
-    """
-
-    def __init__(self, folder: Path | None = None) -> None:
-        self._folder = folder
-        self._held: dict[int, list[Row]] = {}
-
-    def __contains__(self, number: int) -> bool:
-        return number in self._held if self._folder is None else self._path(number).is_file()
-
-    def read(self, number: int) -> list[Row]:
-        """Return a finished group.
-
-        Raises:
-            InputError: its file is damaged.
-        """
-        if self._folder is None:
-            return self._held[number]
-        path = self._path(number)
-        try:
-            rows = json.loads(path.read_text("utf-8"))
-            return [Row(tuple(combination), *rest) for combination, *rest in rows]
-        except DAMAGED:
-            raise InputError(f"{path.name}: is damaged; remove it, and it is drawn anew") from None
-
-    def rows(self, groups: int) -> Iterator[Row]:
-        """Yield the rows of the first so many groups."""
-        for number in range(groups):
-            yield from self.read(number)
-
-    def redrawn(self, groups: int) -> dict[str, int]:
-        """Return why texts of the first so many groups were drawn again, and how many."""
-        rows = list(self.rows(groups))
-        return {why: sum(getattr(row, why) for row in rows) for why in COUNTED}
-
-    def draw(
-        self,
-        number: int,
-        sampler: Sampler,
-        counts: Mapping[Combination, int],
-        on_progress: OnRows,
-    ) -> None:
-        """Draw a group and keep it; see `Sampler.sample`."""
-        self.write(number, sampler.sample(counts, on_progress))
-
-    def write(self, number: int, rows: list[Row]) -> None:
-        """Keep a finished group."""
-        if self._folder is None:
-            self._held[number] = rows
-            return
-        self._folder.mkdir(parents=True, exist_ok=True)
-        plain = [[list(r.combination), r.text, r.filtered, r.unfinished, r.denied] for r in rows]
-        with whole_file(self._path(number)) as file:
-            json.dump(plain, file, ensure_ascii=False)
-
-    def _path(self, number: int) -> Path:
-        assert self._folder is not None
-        return self._folder / f"rows-{number:06}.json"
-
-
-def _longest_first(sizes: Sequence[int]) -> list[int]:
-    """Return the numbers of rows in the order in which they are begun.
-
-    Each token of a row looks at as many places as the longest that is written beside it has: rows
-    of one length waste none, and short ones are soon done where few are left.
-
-    >>> _longest_first([3, 9, 3, 5])
-    [1, 3, 0, 2]
-    """
-    return sorted(range(len(sizes)), key=lambda i: -sizes[i])
-
-
-def _streams(seed: int, stream: int) -> tuple[torch.Generator, np.random.Generator]:
+def random_streams(seed: int, stream: int) -> tuple[torch.Generator, np.random.Generator]:
     """Return the sources of the draws and of the wrong prompts: on every device the same.
 
     A generator on the processor keeps 32 bits of its seed, so streams are numbers in a row: they
     differ for sure, where hashes might meet.
+
+    Args:
+        seed: of the decoding settings.
+        stream: of a group of rows.
     """
     start = int(np.random.SeedSequence(seed).generate_state(1)[0])
     draws = torch.Generator().manual_seed((start + stream) % 2**32)
@@ -407,21 +342,15 @@ def is_usable(text: str) -> bool:
     words = text.split()
     if CONTROL.search(text) or not any(c.isalnum() for c in text):
         return False
-    return not _loops(words)
-
-
-def _loops(words: Sequence[str]) -> bool:
-    seen: dict[tuple[str, ...], deque[int]] = {}
+    seen: dict[tuple[str, ...], deque[int]] = {}  # three words → their last five places
     for place, run in enumerate(zip(*(words[i:] for i in range(LOOP_WORDS)), strict=False)):
         places = seen.setdefault(run, deque(maxlen=LOOP_TIMES))
         places.append(place)
-        if len(places) == LOOP_TIMES and _is_dense_or_even(places):
-            return True
-    return False
-
-
-def _is_dense_or_even(places: Sequence[int]) -> bool:
-    return places[-1] - places[0] < LOOP_SPAN or len({b - a for a, b in pairwise(places)}) == 1
+        if len(places) == LOOP_TIMES:
+            is_dense = places[-1] - places[0] < LOOP_SPAN
+            if is_dense or len({b - a for a, b in pairwise(places)}) == 1:
+                return False
+    return True
 
 
 def is_unwanted(text: str, kinds: Filter) -> bool:
@@ -433,13 +362,83 @@ def is_unwanted(text: str, kinds: Filter) -> bool:
     >>> [is_unwanted("Labels:Class a fine film", kinds) for kinds in ("none", "debris", "vulgar")]
     [False, True, False]
     """
-    return any(pattern.search(text) for pattern in _unwanted(kinds))
+    return any(pattern.search(text) for pattern in unwanted_patterns(kinds))
 
 
 @cache
-def _unwanted(kinds: Filter) -> list[re.Pattern[str]]:
+def unwanted_patterns(kinds: Filter) -> list[re.Pattern[str]]:
+    """Return the patterns of a filter, as `unwanted.toml` lists them.
+
+    Args:
+        kinds: "none", "all", or the name of one list.
+    """
     lists = tomllib.loads(Path(__file__).with_name("unwanted.toml").read_text("utf-8"))
     chosen = {"none": [], "all": list(lists)}.get(kinds, [kinds])
     return [
         re.compile(line, re.IGNORECASE | re.MULTILINE) for kind in chosen for line in lists[kind]
     ]
+
+
+# -- where a text can end: at the end of a sentence ------------------------------------------------
+
+
+def cut_at_sentence(text: str) -> str:
+    """Return a text up to the end of its last sentence; whole where less than half would be left.
+
+    >>> cut_at_sentence("It was a fine film. Mr. Smith was")
+    'It was a fine film.'
+    >>> cut_at_sentence("Fine. But then the whole of the second half was")
+    'Fine. But then the whole of the second half was'
+    """
+    ends = [found.end() for found in _END.finditer(text)]
+    return text[: ends[-1]] if ends and ends[-1] >= LEAST_LEFT * len(text) else text
+
+
+def ends_sentence(text: str) -> bool:
+    """Return whether a text ends with a sentence; what would follow is not known.
+
+    >>> [ends_sentence(text) for text in ("Fine.", "It was Mr.", "It cost 3.", "Fine, and")]
+    [True, False, False, False]
+    """
+    text = text.rstrip()
+    ends = [found.end() for found in _END.finditer(text)]
+    return bool(ends) and ends[-1] == len(text) and not _NUMBERED.search(text)
+
+
+class SentenceEnds:
+    """Where a text ends a sentence, in its token ids.
+
+    Args:
+        tokenizer: of the model that writes them.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+
+    def ends_sentence(self, ids: Sequence[int]) -> bool:
+        """Return whether the last of some ids ends a sentence.
+
+        Args:
+            ids: of a text, one or more.
+        """
+        if ids[-1] not in closing_tokens(self._tokenizer):
+            return False
+        return ends_sentence(self._tokenizer.decode(list(ids[-LOOKED_BACK:])))
+
+    def nearest(self, ids: Sequence[int], length: int) -> int | None:
+        """Return after how many of the ids a sentence ends nearest to a length; None: after none.
+
+        Of two that are equally near it is the later one.
+        """
+        ends = [n for n in range(1, len(ids) + 1) if self.ends_sentence(ids[:n])]
+        return min(ends, key=lambda n: (abs(n - length), -n), default=None)
+
+
+@lru_cache(maxsize=4)
+def closing_tokens(tokenizer: Any) -> frozenset[int]:
+    """Return tokens that may end a sentence, so that few texts need be looked at.
+
+    All of the vocabulary is decoded: once, and not for each group of rows.
+    """
+    words = tokenizer.batch_decode([[i] for i in range(len(tokenizer))])
+    return frozenset(i for i, word in enumerate(words) if _CLOSING.search(word))

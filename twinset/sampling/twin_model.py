@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from twinset.files.atomic import fault, open_as_folder, write_checksums, write_j
 from twinset.files.limits import read_text
 from twinset.models.assets import quiet
 from twinset.models.base_model import PRIVATE, context_length, load_base
-from twinset.models.device import AUTO, is_cpu, on_free_cores
+from twinset.models.device import AUTO
 from twinset.models.hidden_states import Questions
 from twinset.models.layers import PackedLinears
 from twinset.models.teacher import Teacher
@@ -37,8 +38,9 @@ from twinset.release.card import CARD, TwinDescription, render_model_card
 from twinset.release.share import LEDGER, check_file_format, write_share
 from twinset.sampling.label_classifier import LabelClassifier
 from twinset.sampling.naive_bayes import NaiveBayes
-from twinset.sampling.row_shards import draw_groups, groups_of, missing_groups
-from twinset.sampling.sampler import RowGroups, Sampler
+from twinset.sampling.row_pool import start_workers
+from twinset.sampling.rows import RowGroups, devices_for_rows, draw_groups, groups_of
+from twinset.sampling.sampler import Row, Sampler
 from twinset.sampling.text_lengths import TextLengths
 from twinset.sampling.token_tilt import TokenTilt
 from twinset.table.schema import ORDERED, Attribute, Combination, Schema
@@ -105,40 +107,94 @@ class TwinModel:
         """Whether steps were trained; without privacy no ledger tells, and it is taken for so."""
         return any(not isinstance(event, GaussianRelease) for event in self.ledger.events)
 
+    def write_rows(
+        self,
+        counts: Mapping[Combination, int],
+        sampling: SamplingConfig,
+        groups: RowGroups,
+        progress: Progress | None = None,
+        *,
+        saved: Path | None = None,
+        deadline: float | None = None,
+        processes: int = 1,
+    ) -> int:
+        """Draw the groups of rows that are missing; return how many rows there are then.
+
+        Args:
+            counts: rows wanted of each label combination.
+            sampling: decoding settings and seed.
+            groups: where finished groups are; what is there is not drawn again.
+            progress: is notified of how many rows there are.
+            saved: folder that holds this model, from which further processes load it; None: it is
+                saved for them.
+            deadline: of `time.monotonic`. No group begins that would end much later, but for the
+                first of all. None: there is none.
+            processes: that were asked for, see `devices_for_rows`.
+
+        Raises:
+            InputError: rows of a label were unusable time after time.
+        """
+        progress, device = progress or Silent(), self.model.device
+        wanted = groups_of(counts, device)
+        missing = len(wanted) - len(groups.numbers)
+        draw = partial(self.sampler, sampling)
+        with ExitStack() as stack:
+            pool, others = None, devices_for_rows(self.fastest, missing, processes)[1:]
+            if others:
+                progress.say(f"{1 + len(others)} processes write the rows")
+                if saved is None:
+                    saved = Path(stack.enter_context(TemporaryDirectory(prefix="twinset-rows-")))
+                    self.save(saved)
+                load = partial(_load_draw, saved, sampling, wanted)
+                pool = stack.enter_context(start_workers(load, others))
+            return draw_groups(draw, counts, device, progress, groups, deadline=deadline, pool=pool)
+
     def sample(
         self,
         counts: Mapping[Combination, int],
         sampling: SamplingConfig,
         progress: Progress | None = None,
-        kept: RowGroups | None = None,
+        groups: RowGroups | None = None,
+        *,
+        saved: Path | None = None,
+        deadline: float | None = None,
+        processes: int = 1,
     ) -> pd.DataFrame:
         """Return a twin with exactly `counts[c]` rows of each combination c, shuffled.
 
-        Columns, order, dtypes and label values are the private table's.
+        Columns, order, dtypes and label values are the private table's. With a deadline it may be a
+        smaller twin, with labels in the same proportions.
 
         Args:
             counts: rows wanted.
             sampling: decoding settings and seed.
             progress: is notified of how many rows there are.
-            kept: where finished groups of rows are; what is there is not drawn again.
+            groups: where finished groups of rows are; None: in memory.
+            saved: see `write_rows`, as for what follows.
+            deadline: of `time.monotonic`.
+            processes: that were asked for.
+
+        Example:
+            model = TwinModel.load("runs/reviews-1")
+            twin = model.sample(proportional(model.label_counts, 1000), SamplingConfig(seed=1))
         """
         progress = progress or Silent()
-        if not (self.is_trained or self._follows_counts(sampling)):
+        follows_counts = bool(sampling.tilt) and (self.tilt or self.lengths) is not None
+        if not (self.is_trained or follows_counts):
             progress.warn(NOTHING_LEARNT)
-        groups = RowGroups() if kept is None else kept
-        draw = partial(self.sampler, sampling)
-        looks = is_cpu(self.model.device) and bool(missing_groups(counts, groups))
-        with on_free_cores(progress.say) if looks else nullcontext():
-            made = draw_groups(draw, counts, progress, groups)
-        rows = list(groups.rows(made))
-        labels, texts = [row.combination for row in rows], [row.text for row in rows]
-        frame = twin_frame(self.schema, texts, labels)
+        groups = RowGroups() if groups is None else groups
+        self.write_rows(
+            counts,
+            sampling,
+            groups,
+            progress,
+            saved=saved,
+            deadline=deadline,
+            processes=processes,
+        )
+        rows = groups.rows()
+        frame = twin_frame(self.schema, [r.text for r in rows], [r.combination for r in rows])
         return frame.sample(frac=1, random_state=sampling.seed).reset_index(drop=True)
-
-    def _follows_counts(self, sampling: SamplingConfig) -> bool:
-        """Whether rows have the words or lengths that were released."""
-        known = self.tilt is not None or self.lengths is not None
-        return known and bool(sampling.tilt)
 
     def write_twin(
         self,
@@ -146,15 +202,29 @@ class TwinModel:
         counts: Mapping[Combination, int],
         sampling: SamplingConfig,
         progress: Progress | None = None,
-        kept: RowGroups | None = None,
+        groups: RowGroups | None = None,
         format: str = "parquet",
         guard_formulas: bool = True,
+        *,
+        saved: Path | None = None,
+        deadline: float | None = None,
+        processes: int = 1,
     ) -> Path:
-        """Sample a twin and hand it over; return its file. See `sample` and `write_share`."""
-        groups = RowGroups() if kept is None else kept
-        twin = self.sample(counts, sampling, progress, groups)
-        redrawn = groups.redrawn(len(list(groups_of(counts))))
-        return self.share(twin, folder, sampling, format, guard_formulas, redrawn)
+        """Sample a twin and write it with card and ledger; return its file.
+
+        See `sample` and `write_share`.
+        """
+        groups = RowGroups() if groups is None else groups
+        twin = self.sample(
+            counts,
+            sampling,
+            progress,
+            groups,
+            saved=saved,
+            deadline=deadline,
+            processes=processes,
+        )
+        return self.share(twin, folder, sampling, format, guard_formulas, groups.redrawn())
 
     def share(
         self,
@@ -200,7 +270,6 @@ class TwinModel:
             sampling,
             self.text_tokens,
             stream,
-            None,
             self._biases(sampling.tilt),
             denies,
             self._length if has_lengths and self.lengths is not None else None,
@@ -420,6 +489,17 @@ class TwinModel:
             raise ValueError
         if type(self.text_tokens) is not int or self.text_tokens < 1:
             raise ValueError
+
+
+def _load_draw(
+    folder: Path, sampling: SamplingConfig, wanted: Sequence[Mapping[Combination, int]], device: str
+) -> Callable[[int], list[Row]]:
+    """Return what draws a group of rows in a further process."""
+    import torch
+
+    torch.set_num_threads(1)
+    model = TwinModel.load(folder, device)
+    return lambda number: model.sampler(sampling, number).sample(wanted[number])
 
 
 def _stored_dtype(folder: Path) -> Any:

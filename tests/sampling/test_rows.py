@@ -1,0 +1,324 @@
+"""Rows in groups: any number of them is a twin, whoever draws them, and whatever stops them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from time import monotonic
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+import torch
+
+from tests.helpers.row_workers import (
+    load_broken,
+    load_dying,
+    load_quick,
+    load_refusing,
+    load_slow,
+)
+from twinset import Twinset
+from twinset.config import SamplingConfig
+from twinset.errors import InputError
+from twinset.progress import Progress, Silent
+from twinset.sampling import row_pool, rows
+from twinset.sampling import twin_model as twin_models
+from twinset.sampling.row_pool import ends_in_time, start_workers
+from twinset.sampling.rows import (
+    RowGroups,
+    devices_for_rows,
+    draw_groups,
+    groups_of,
+    number_of_groups,
+    open_row_groups,
+)
+from twinset.sampling.sampler import Row
+
+CPU = torch.device("cpu")
+SAMPLING = SamplingConfig(max_new_tokens=4, max_redraws=1000)
+COUNTS = {("bad",): 12, ("good",): 24}
+
+
+class Heard(Progress):
+    def __init__(self):
+        self.said, self.warned, self.counted = [], [], []
+
+    def say(self, line):
+        self.said.append(line)
+
+    def warn(self, line):
+        self.warned.append(line)
+
+    def count(self, what, done, total, share=None):
+        self.counted.append((what, done, total, share))
+
+
+# -- groups ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("total", [1, 511, 1024, 3000, 6256, 20_000])
+def test_any_first_groups_have_the_labels_in_proportion(total):
+    """To within a row each; and labels of one row are not all in the same group."""
+    counts = {("good",): total - total // 3, ("bad",): total // 3} | {
+        (f"rare {i}",): 1 for i in range(40)
+    }
+    groups = groups_of(counts, CPU)
+    sizes = [sum(group.values()) for group in groups]
+    assert sum(sizes) == total + 40 and max(sizes) - min(sizes) <= 1
+    assert max(sizes) < 2 * rows.GROUP_ROWS
+    assert len(groups) == number_of_groups(total + 40, CPU)
+    there = dict.fromkeys(counts, 0)
+    for number, group in enumerate(groups, start=1):
+        there = {c: n + group.get(c, 0) for c, n in there.items()}
+        done = sum(sizes[:number]) / sum(sizes)
+        assert all(abs(there[c] - done * counts[c]) < 3 for c in counts)
+    assert there == counts
+    assert max(sum(c[0].startswith("rare") for c in group) for group in groups) <= 2 * (
+        40 / len(groups) + 1
+    )
+
+
+def test_a_single_group_is_the_counts_in_their_order():
+    assert groups_of({("b",): 3, ("a",): 2, ("c",): 0}, CPU) == [{("b",): 3, ("a",): 2}]
+    assert list(groups_of({("b",): 3, ("a",): 2}, CPU)[0]) == [("b",), ("a",)]
+    assert groups_of({("b",): 0}, CPU) == []
+
+
+def test_groups_of_another_twin_are_deleted(tmp_path, monkeypatch):
+    def opened(sampling=SAMPLING, counts=COUNTS):
+        return open_row_groups(tmp_path / "rows", sampling, counts, CPU)
+
+    opened().write(0, [Row(("bad",), "x")])
+    assert opened().numbers == [0]
+    assert opened(SamplingConfig(max_new_tokens=4, max_redraws=1000, batch_size=3)).numbers == [0]
+    for other in ({"sampling": SamplingConfig(seed=9)}, {"counts": {("bad",): 5}}):
+        opened().write(0, [])
+        assert opened(**other).numbers == []
+    opened().write(0, [])
+    monkeypatch.setattr(rows, "GROUP_ROWS", 5)
+    assert opened().numbers == []
+
+
+# -- drawing: a sampler that writes at once, and a clock that stands still -------------------------
+
+
+def a_sampler(number, drawn=None):
+    def sample(wanted, on_rows=lambda rows, share: None):
+        if drawn is not None:
+            drawn.append(number)
+        found = [Row(c, f"{number}.{i}") for c, n in wanted.items() for i in range(n)]
+        on_rows(len(found), 1.0)
+        return found
+
+    return SimpleNamespace(sample=sample)
+
+
+@pytest.fixture
+def small_groups(monkeypatch):
+    monkeypatch.setattr(rows, "GROUP_ROWS", 6)  # of 36 rows there are six
+
+
+def test_what_is_there_is_not_drawn_again_and_progress_never_goes_back(small_groups, tmp_path):
+    groups, drawn, heard = RowGroups(tmp_path), [], Heard()
+    groups.write(2, [Row(("bad",), "kept")] * 6)
+    sampler = partial(a_sampler, drawn=drawn)
+    assert draw_groups(sampler, COUNTS, CPU, heard, groups) == 36
+    assert drawn == [0, 1, 3, 4, 5] and groups.numbers == list(range(6))
+    assert [row.text for row in groups.read(2)] == ["kept"] * 6
+    done = [done for _, done, *_ in heard.counted]
+    assert done == sorted(done) and heard.counted[-1] == ("rows", 36, 36, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("deadline", "expected"), [(None, 6), (0.0, 1), (3.4, 3), (3.6, 4), (99, 6)]
+)
+def test_at_the_deadline_there_is_a_smaller_twin(small_groups, monkeypatch, deadline, expected):
+    """A group takes a second. One of which most would come too late is not begun."""
+    clock = [0.0]
+    monkeypatch.setattr(rows, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(row_pool, "monotonic", lambda: clock[0])
+
+    def sampler(number):
+        clock[0] += 1.0
+        return a_sampler(number)
+
+    groups, given = RowGroups(), (COUNTS, CPU, Silent())
+    # the clock moves when a sampler is made, which is before the group's own second is measured
+    monkeypatch.setattr(rows, "ends_in_time", lambda end, _: ends_in_time(end, 1.0))
+    found = draw_groups(sampler, *given, groups, deadline=deadline)
+    assert found == 6 * expected and groups.numbers == list(range(expected))
+    labels = [row.combination for row in groups.rows()]
+    assert labels.count(("good",)) == 2 * labels.count(("bad",))
+    if expected < 6:  # resumed, with a clock of its own
+        assert draw_groups(sampler, *given, groups) == 36
+
+
+# -- several processes -----------------------------------------------------------------------------
+
+
+def draw_with(load, groups, sampler=a_sampler, workers=1, **options):
+    heard = Heard()
+    with start_workers(load, ["there"] * workers) as pool:
+        found = draw_groups(sampler, COUNTS, CPU, heard, groups, pool=pool, **options)
+    return found, heard
+
+
+def late(number):
+    """A sampler of this process that gives workers time to draw theirs."""
+    time.sleep(1.0)
+    return a_sampler(number)
+
+
+def test_workers_draw_groups_and_progress_never_goes_back(small_groups):
+    drawn = RowGroups()
+    found, heard = draw_with(load_quick, drawn, late, workers=2)
+    assert found == 36 and not heard.warned
+    by_workers = [n for n in drawn.numbers if drawn.read(n)[0] == (("there",), n)]
+    assert drawn.numbers == list(range(6)) and len(by_workers) >= 3 and 0 not in by_workers
+    assert heard.counted[-1] == ("rows", 36, 36, 1.0)
+    done = [done for _, done, *_ in heard.counted]
+    assert done == sorted(done)
+
+
+@pytest.mark.parametrize("load", [load_dying, load_broken])
+def test_what_a_lost_worker_leaves_is_drawn_here(small_groups, load):
+    groups = RowGroups()
+    found, heard = draw_with(load, groups)
+    assert found == 36 and groups.numbers == list(range(6))
+    assert {row.combination for row in groups.rows()} == set(COUNTS)
+    assert all("ended before its time" in line for line in heard.warned)
+
+
+def test_an_error_of_rows_is_said_as_it_is(small_groups):
+    with pytest.raises(InputError, match="only 5 of 600 rows"):
+        draw_with(load_refusing, RowGroups(), late)
+
+
+def test_workers_keep_to_the_deadline(small_groups):
+    groups = RowGroups()
+    assert draw_with(load_quick, groups, late, deadline=monotonic() + 0.1)[0] == 6
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), InputError("no row")])
+def test_what_stops_this_process_stops_the_others_at_once(small_groups, error):
+    began = monotonic()
+
+    def fail(number):
+        time.sleep(1.0)
+        raise error
+
+    with pytest.raises(type(error)):
+        draw_with(load_slow, RowGroups(), fail)
+    assert monotonic() - began < 20  # a worker draws for a minute
+
+
+PARENT = """
+import sys, time
+from tests.helpers.row_workers import load_slow
+from twinset.sampling.row_pool import start_workers
+print("once", flush=True)  # a script without a guard: started again, it would say so again
+with start_workers(load_slow, ["cpu"]) as pool:
+    pool.submit(0)
+    print(*pool._executor._processes, flush=True)
+    time.sleep(60)
+"""
+
+
+def is_there(process):
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_workers_end_with_their_parent_and_run_no_script(tmp_path, number):
+    script = tmp_path / "script.py"
+    script.write_text(PARENT)
+    (tmp_path / "multiprocessing.py").write_text("print('imported from the folder of a table')")
+    parent = subprocess.Popen(
+        [sys.executable, "-P", script], cwd=tmp_path, stdout=subprocess.PIPE, text=True,
+        stderr=subprocess.DEVNULL, env=os.environ | {"PYTHONPATH": os.getcwd()},
+    )  # fmt: skip
+    assert parent.stdout.readline() == "once\n"
+    (worker,) = map(int, parent.stdout.readline().split())
+    time.sleep(1.0)
+    assert is_there(worker)
+    parent.send_signal(number)
+    assert parent.wait(20) != 0 and parent.stdout.read() == ""
+    for _ in range(100):
+        if not is_there(worker):
+            return
+        time.sleep(0.1)
+    pytest.fail("the worker is still there")
+
+
+@pytest.fixture(scope="module")
+def model(tiny_base, tmp_path_factory):
+    frame = pd.DataFrame({"mood": ["bad", "good"] * 30, "text": [f"it was {n}" for n in range(60)]})
+    options = {"steps": 1, "batch_size": 8, "max_tokens": 8, "epsilon": 20.0, "teacher_share": 0.2}
+    return Twinset(str(tiny_base), prompt="generic", **options).fit(frame, "text", "mood").model
+
+
+def texts_of(groups):
+    return [(n, [(row.combination, row.text) for row in groups.read(n)]) for n in groups.numbers]
+
+
+def test_rows_depend_on_neither_threads_nor_processes(model, small_groups, tmp_path, monkeypatch):
+    """Workers load the model again, from a folder that is made for them."""
+    counts = {("bad",): 4, ("good",): 8}  # two groups, one of them in a worker
+    found, plain = [], rows.computing_with
+    for threads, processes in ((1, 1), (2, 1), (1, 2)):
+        used = []
+        monkeypatch.setattr(rows, "computing_with", lambda n, u=used: u.append(n) or plain(n))
+        monkeypatch.setattr(torch, "get_num_threads", lambda n=threads: n)
+        devices = ["cpu"] * processes
+        monkeypatch.setattr(twin_models, "devices_for_rows", lambda *_, d=devices: d)
+        groups, heard = RowGroups(tmp_path / f"{threads}{processes}"), Heard()
+        assert model.write_rows(counts, SAMPLING, groups, heard) == 12
+        assert used == [1] and any("2 processes" in line for line in heard.said) == (processes > 1)
+        found.append(texts_of(groups))
+    assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize(
+    ("threads", "processes", "gigabytes", "groups", "expected"),
+    [
+        (4, 1, 100.0, 9, 4),
+        (4, 1, 100.0, 3, 3),
+        (1, 1, 100.0, 9, 1),
+        (1, 3, 100.0, 9, 3),  # asked for
+        (4, 1, 5.0, 9, 2),  # a fifth is left free
+        (4, 1, 0.5, 9, 1),
+        (4, 1, 100.0, 0, 1),
+    ],
+)
+def test_processes_are_as_many_as_public_facts_say(
+    model, monkeypatch, threads, processes, gigabytes, groups, expected
+):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    monkeypatch.setattr(rows, "total_memory", lambda: int(gigabytes * 2**30))
+    before = devices_for_rows(model.model, groups, processes)
+    held = torch.ones(2**22)  # what this process holds changes nothing
+    assert devices_for_rows(model.model, groups, processes) == before == ["cpu"] * expected
+    del held
+
+
+def test_each_gpu_has_one_process(monkeypatch):
+    there = SimpleNamespace(device=torch.device("meta", 1))
+    monkeypatch.setattr(rows, "gpus", lambda: 3)
+    found = [devices_for_rows(there, groups, 9) for groups in (0, 2, 9)]
+    assert found == [["meta:1"], ["meta:1", "meta:0"], ["meta:1", "meta:0", "meta:2"]]
+    assert devices_for_rows(there, 9, 1) == ["meta:1"]
+
+
+def test_a_damaged_group_is_named(tmp_path):
+    RowGroups(tmp_path).write(3, [Row(("a",), "x", 1)])
+    (tmp_path / "rows-000003.json").write_text(json.dumps([1]))
+    with pytest.raises(InputError, match=r"rows-000003.json: is damaged"):
+        RowGroups(tmp_path).read(3)
