@@ -11,13 +11,11 @@ in. What can be refused is refused before anything slow begins.
 
 from __future__ import annotations
 
-import json
 import math
-import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,10 +25,9 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from twinset.config import PrivacyConfig, RunConfig, SamplingConfig
+from twinset.config import PrivacyConfig, RunConfig
 from twinset.config.plan import make_plan, settled, sized, without_noise
-from twinset.errors import DAMAGED, InputError
-from twinset.files.atomic import write_json
+from twinset.errors import InputError
 from twinset.models.base_model import (
     check_base,
     context_length,
