@@ -109,10 +109,6 @@ def has_bfloat16(device: torch.device) -> bool:
     return torch.cuda.is_bf16_supported(including_emulation=False)
 
 
-# Memory limits of a container: control groups of version 2, then of version 1.
-CONTAINER_MEMORY = (
-    "/sys/fs/cgroup/memory.max",
-    "/sys/fs/cgroup/memory/memory.limit_in_bytes",
 def has_graphs(device: torch.device) -> bool:
     """Return whether the work of a device can be recorded and replayed with one call."""
     import torch
@@ -162,6 +158,20 @@ def peak_memory(device: torch.device) -> float:
         return torch.cuda.max_memory_allocated(device) / 1e9
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # in kilobytes, on macOS in bytes
     return peak / (1e9 if sys.platform == "darwin" else 1e6)
+
+
+def total_memory() -> int:
+    """Return how many bytes this machine, or this container of it, has: a public number.
+
+    What is free depends on what this process holds, and so on private texts.
+    """
+    import psutil
+
+    found: int = psutil.virtual_memory().total
+    for limit in CONTAINER_MEMORY:
+        with suppress(OSError, ValueError):  # there is none, or it is "max"
+            found = min(found, int(Path(limit).read_text()))
+    return found
 
 
 def memory_for_rows(device: torch.device) -> int:
