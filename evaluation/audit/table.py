@@ -53,7 +53,10 @@ def audit_case(case: str, effort: Effort) -> list[Finding]:
         return MechanismAudit(fault=name, **more).run_releases()
     if kind == "releases":
         return MechanismAudit(**usual).run_releases()
-    return MechanismAudit(PolicyConfig(*case.split(", ")), **usual).run_steps()
+    policy: dict[str, Any] = dict(
+        zip(("noise_policy", "policy_form"), case.split(", "), strict=False)
+    )
+    return MechanismAudit(PolicyConfig(**policy), **usual).run_steps()
 
 
 def as_markdown(store: ResultsStore) -> str:

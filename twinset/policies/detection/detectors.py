@@ -161,7 +161,8 @@ class Entities:
             yield entity.start_char, entity.end_char
 
     def _short(self, texts: Iterable[str]) -> Iterator[str]:
-        limit = self._analyzer.nlp_engine.get_nlp("en").max_length
+        engine: Any = self._analyzer.nlp_engine
+        limit = engine.get_nlp("en").max_length
         for number, text in enumerate(texts, start=1):
             if len(text) > limit:
                 raise InputError(
