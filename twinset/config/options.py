@@ -77,7 +77,7 @@ class Option:
             raise InputError(f"{place}: {self.flag[2:]} is too large a number") from None
 
 
-def options_of(group: type[Any]) -> tuple[Option, ...]:
+def options_of(group: Any) -> tuple[Option, ...]:
     """Return the options that the fields of a dataclass are: all that have a help text."""
     found = []
     for one in fields(group):
