@@ -54,7 +54,7 @@ from twinset.run.run_folder import (
     is_unfinished,
     keep_held_out,
     left_behind,
-    models_replaced,
+    place_near,
     read_settings,
     record_settings,
     sampling_command,
@@ -437,12 +437,15 @@ def open_run_folder(run: Run) -> Iterator[None]:
             f"{left}: left by a run that was killed before its first checkpoint; nothing of it was "
             "released; delete it, as it may hold private texts"
         )
-    replaced = models_replaced(path.resolve(), paths.resume) if paths.overwrite else []
+    final, replaced = path.resolve(), list[Path]()
+    if paths.overwrite:  # the runs with a trained model that will be deleted in the end
+        older = [final] if paths.resume else [final, place_near(final, "partial")]
+        replaced = [run for run in older if has_checksums(run / "model")]
     try:
         with RunFolder.create(path, paths.overwrite, paths.resume) as run.folder:
-            for older in replaced:
+            for deleted in replaced:
                 progress.warn(
-                    f"{older}: `overwrite=True` will delete its trained model, and {SPENT}"
+                    f"{deleted}: `overwrite=True` will delete its trained model, and {SPENT}"
                 )
             checkpoints = run.folder.internal / UNFINISHED / CHECKPOINTS
             states = sorted(checkpoints.glob(f"*/{LEDGER}"))

@@ -39,6 +39,18 @@ HELD_OUT, NUMBERS = "held-out.parquet", "held-out.json"  # in `internal/`: the r
 HELD_SHARE, HELD_FROM = 0.2, 5_000  # where nobody says how many: of so many records, or owners
 
 
+def place_near(final: Path, what: str) -> Path:
+    """Return a hidden place beside a run.
+
+    Args:
+        final: where the finished run stands.
+        what: `partial`, where it is built; `aside`, where an unfinished run waits until the one
+            that replaces it is worth keeping; `replaced`, where an older run waits until the new
+            one is in its place; `lock`, a file that its process holds.
+    """
+    return final.with_name(f".{final.name}.{what}")
+
+
 def default_run_path(source_name: str, resume: bool = False) -> Path:
     """Return `runs/<table>-<n>` for a table's path or hub name.
 
@@ -56,7 +68,8 @@ def default_run_path(source_name: str, resume: bool = False) -> Path:
 
 def left_behind(source_name: str) -> list[Path]:
     """Return what runs of a table left that were killed before their first checkpoint."""
-    return [_hidden(run) for run in _numbered_runs(source_name) if is_abandoned(run)]
+    runs = _numbered_runs(source_name)
+    return [place_near(run, "partial") for run in runs if is_abandoned(run)]
 
 
 def _numbered_runs(source_name: str) -> list[Path]:
@@ -66,34 +79,31 @@ def _numbered_runs(source_name: str) -> list[Path]:
     while True:
         run = Path("runs", f"{table}-{len(runs) + 1}")
         runs.append(run)
-        if not any(path.exists() for path in (run, _lock(run), _hidden(run), _aside(run))):
+        hidden = (place_near(run, what) for what in ("lock", "partial", "aside"))
+        if not any(path.exists() for path in (run, *hidden)):
             return runs
 
 
 def is_unfinished(final: Path) -> bool:
     """Tell whether a run that was to stand there can be resumed."""
-    return any((folder / _UNFINISHED).is_file() for folder in (_hidden(final), _aside(final)))
+    return any((place_near(final, n) / _UNFINISHED).is_file() for n in ("partial", "aside"))
 
 
 def is_abandoned(final: Path) -> bool:
     """Tell whether a run was killed there before its first checkpoint: nothing can be resumed."""
-    return _hidden(final).exists() and not is_unfinished(final) and not _is_held(final)
+    if not place_near(final, "partial").exists() or is_unfinished(final):
+        return False
+    with suppress(FileNotFoundError), open(place_near(final, "lock")) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:  # a living run holds the lock
+            return False
+    return True
 
 
 def is_finished(final: Path) -> bool:
     """Tell whether a whole run stands there, and none that is to take its place."""
     return is_run(final) and has_checksums(final / "model") and not is_unfinished(final)
-
-
-def models_replaced(final: Path, resume: bool = False) -> list[Path]:
-    """Return the runs with a trained model that `overwrite` would delete in the end.
-
-    Args:
-        final: where the new run is to stand.
-        resume: whether the unfinished run is resumed, and so kept.
-    """
-    runs = [final] if resume else [final, _hidden(final)]
-    return [run for run in runs if has_checksums(run / "model")]
 
 
 def sampling_command(run: Path) -> str:
@@ -107,35 +117,28 @@ class RunFolder:
     Attributes:
         final: where the finished folder stands.
         root: where it stands now: a hidden folder beside `final`, then `final` itself.
+        share: the part that may be handed over.
+        model: the part that `twinset sample` works from.
+        internal: the part that is computed from private records and stays.
         is_resumed: whether it existed before, unfinished.
         is_kept: whether it stays if it ends early.
     """
 
     def __init__(self, root: Path, final: Path, is_resumed: bool = False) -> None:
-        self.root = root
         self.final = final
         self.is_resumed = self.is_kept = is_resumed
+        self.move_to(root)
+
+    def move_to(self, root: Path) -> None:
+        """Know that it stands there now."""
+        self.root = root
+        self.share, self.model, self.internal = (root / part for part in _PARTS)
 
     def keep(self) -> None:
         """Let it stay if the run ends early: there is something in it to resume from."""
         self.is_kept = True
         (self.root / _UNFINISHED).touch()
-        shutil.rmtree(_aside(self.final), ignore_errors=True)
-
-    @property
-    def share(self) -> Path:
-        """Return the part that may be handed over."""
-        return self.root / "share"
-
-    @property
-    def model(self) -> Path:
-        """Return the part that `twinset sample` works from."""
-        return self.root / "model"
-
-    @property
-    def internal(self) -> Path:
-        """Return the part that is computed from private records and stays."""
-        return self.root / "internal"
+        shutil.rmtree(place_near(self.final, "aside"), ignore_errors=True)
 
     @classmethod
     @contextmanager
@@ -159,50 +162,49 @@ class RunFolder:
                 none to resume), another run is writing it, its parent is not writable, or the disk
                 is full.
         """
-        final = Path(path).resolve()
-        with ExitStack() as stack:
-            with writing(final):
-                check_free(final, overwrite, resume)
-                stack.enter_context(_parents(final))
-                stack.enter_context(_locked(final))
-                # Mend what a killed run left: no living run owns it, as this one holds the lock.
-                _settle(_replaced(final), final)
-                _clear_unfinished(final)
-                check_free(final, overwrite, resume)  # again: it may hold an older run by now
-                run = cls(_hidden(final), final, resume)
-                stack.callback(run._leave)
-                run._make_parts()
-            with naming_full_disk(final):
-                yield run
-            with writing(final):
-                run._put_in_place()
-
-    def _make_parts(self) -> None:
-        """Make an empty folder; of one to resume, an empty `share/`."""
-        if (self.root / _UNFINISHED).is_file() and not self.is_resumed:
-            os.replace(self.root, _aside(self.final))
-        shutil.rmtree(self.share if self.is_resumed else self.root, ignore_errors=True)
-        self.root.mkdir(mode=0o700, exist_ok=True)
-        for name, mode in _PARTS.items():
-            (self.root / name).mkdir(exist_ok=True)
-            (self.root / name).chmod(mode)  # mkdir's own mode is subject to the umask
-
-    def _leave(self) -> None:
-        if self.root != self.final:
-            _clear_unfinished(self.final)
-
-    def _put_in_place(self) -> None:
-        """Take the place of an older run; until then this one can still be resumed."""
-        replaced = _replaced(self.final)
+        final, missing = Path(path).resolve(), list[Path]()
         try:
-            if self.final.exists():
-                os.replace(self.final, replaced)
-            os.replace(self.root, self.final)
-        finally:
-            _settle(replaced, self.final)
-        (self.final / _UNFINISHED).unlink(missing_ok=True)
-        shutil.rmtree(_aside(self.final), ignore_errors=True)
-        self.root = self.final
+            with ExitStack() as stack:
+                with writing(final):
+                    check_free(final, overwrite, resume)
+                    partial, aside, replaced = (
+                        place_near(final, what) for what in ("partial", "aside", "replaced")
+                    )
+                    missing = [folder for folder in final.parents if not folder.exists()]
+                    final.parent.mkdir(parents=True, exist_ok=True)
+                    stack.enter_context(_hold_lock(final))
+                    # Mend what a killed run left: no living run owns it, as this one holds the
+                    # lock.
+                    _settle(replaced, final)
+                    _clear_unfinished(final)
+                    check_free(final, overwrite, resume)  # again: it may hold an older run by now
+                    run = cls(partial, final, resume)
+                    stack.callback(lambda: run.root == final or _clear_unfinished(final))
+                    # An empty folder; of one to resume, an empty `share/`.
+                    if (partial / _UNFINISHED).is_file() and not resume:
+                        os.replace(partial, aside)
+                    shutil.rmtree(run.share if resume else partial, ignore_errors=True)
+                    partial.mkdir(mode=0o700, exist_ok=True)
+                    for name, mode in _PARTS.items():
+                        (partial / name).mkdir(exist_ok=True)
+                        (partial / name).chmod(mode)  # mkdir's own mode is subject to the umask
+                with naming_full_disk(final):
+                    yield run
+                with writing(final):
+                    try:  # until it has taken the older run's place it can still be resumed
+                        if final.exists():
+                            os.replace(final, replaced)
+                        os.replace(partial, final)
+                    finally:
+                        _settle(replaced, final)
+                    (final / _UNFINISHED).unlink(missing_ok=True)
+                    shutil.rmtree(aside, ignore_errors=True)
+                    run.move_to(final)
+        except BaseException:
+            for folder in missing:  # that were made: innermost first
+                with suppress(OSError):
+                    folder.rmdir()
+            raise
 
 
 def check_free(final: Path, overwrite: bool = False, resume: bool = False) -> None:
@@ -218,14 +220,14 @@ def check_free(final: Path, overwrite: bool = False, resume: bool = False) -> No
         raise InputError(
             f"{final}: was killed before its first checkpoint and cannot be resumed; nothing of it "
             f"was released, and no ε is spent; begin anew without `resume`, and delete "
-            f"{_hidden(final)}, which may hold private texts"
+            f"{place_near(final, 'partial')}, which may hold private texts"
         )
     if resume and not is_unfinished(final):
         raise InputError(f"{final}: there is no unfinished run to resume; leave `resume` out")
     if is_unfinished(final) and not (resume or overwrite):
-        or_sample = ""
-        if has_checksums(_hidden(final) / "model"):
-            command = sampling_command(_hidden(final))
+        or_sample, partial = "", place_near(final, "partial")
+        if has_checksums(partial / "model"):
+            command = sampling_command(partial)
             or_sample = f" (rows and decoding may differ), {command} writes rows from its model"
         raise InputError(
             f"{final}: an unfinished run waits there; `resume=True` resumes it{or_sample}, "
@@ -250,19 +252,6 @@ def is_run(path: Path) -> bool:
     return (path / "share" / "privacy.json").is_file() or all((path / p).is_dir() for p in _PARTS)
 
 
-def _hidden(final: Path) -> Path:
-    return final.with_name(f".{final.name}.partial")
-
-
-def _aside(final: Path) -> Path:
-    """Return where an unfinished run waits until the one that replaces it is worth keeping."""
-    return final.with_name(f".{final.name}.aside")
-
-
-def _replaced(final: Path) -> Path:
-    return final.with_name(f".{final.name}.replaced")
-
-
 def _settle(replaced: Path, final: Path) -> None:
     """Put the older run back if nothing took its place, else remove it."""
     if not replaced.exists():
@@ -275,7 +264,7 @@ def _settle(replaced: Path, final: Path) -> None:
 
 def _clear_unfinished(final: Path) -> None:
     """Remove a run that nobody can resume, and take back one that it should have replaced."""
-    hidden, aside = _hidden(final), _aside(final)
+    hidden, aside = place_near(final, "partial"), place_near(final, "aside")
     if (hidden / _UNFINISHED).is_file():
         shutil.rmtree(aside, ignore_errors=True)
         return
@@ -285,23 +274,9 @@ def _clear_unfinished(final: Path) -> None:
 
 
 @contextmanager
-def _parents(final: Path) -> Iterator[None]:
-    """Make the folders above `final`; on failure take away those it made."""
-    missing = [folder for folder in final.parents if not folder.exists()]
-    final.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        yield
-    except BaseException:
-        for folder in missing:  # innermost first
-            with suppress(OSError):
-                folder.rmdir()
-        raise
-
-
-@contextmanager
-def _locked(final: Path) -> Iterator[None]:
+def _hold_lock(final: Path) -> Iterator[None]:
     """Hold the lock file beside `final`; the kernel frees it when its process dies, however."""
-    path = _lock(final)
+    path = place_near(final, "lock")
     while True:
         with open(path, "a") as file:
             is_there = False
@@ -320,20 +295,6 @@ def _locked(final: Path) -> Iterator[None]:
             finally:
                 path.unlink(missing_ok=True)
             return
-
-
-def _lock(final: Path) -> Path:
-    return final.with_name(f".{final.name}.lock")
-
-
-def _is_held(final: Path) -> bool:
-    """Tell whether a living run holds the lock."""
-    with suppress(FileNotFoundError), open(_lock(final)) as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
 
 
 # -- what a run is made from ---------------------------------------------------------------------
