@@ -49,7 +49,7 @@ from twinset.sampling.twin_model import TwinModel
 from twinset.table.tokenization import TokenisedRecords
 from twinset.training.clipped_sum import Batch, BatchShapes, ClippedSum, WrongPrompts
 from twinset.training.distributed import DistributedSum, follow
-from twinset.training.loop import NothingKept, StepContext, train
+from twinset.training.loop import StepContext, train
 
 FAMILIES = ["gpt2-tied", "llama-untied"]  # the second with grouped heads
 READS_A_BATCH = 40  # of values, in a physical batch of a model of two layers
@@ -296,18 +296,11 @@ def test_processes_exchange_sums_on_the_device_and_figures_on_the_processor(unit
     engine.close()
 
 
-class Kept(NothingKept):
-    """Keeps the last state."""
-
-    def on_end(self, step, state) -> None:
-        self.state = deepcopy(state())
-
-
 def stepped(model, seed: int, state: dict | None = None) -> dict:
     """Take a step with the noise of a seed, from a state or from nothing; return the next one."""
     options = PolicyConfig(noise_policy="importance")
     params = MechanismParams(1.0, C, 1.0, Randomness.for_tests(seed), options)
-    kept = Kept()
+    kept = []
     context = StepContext(
         records=tokenised(),
         plan=plan(steps=2),
@@ -315,10 +308,10 @@ def stepped(model, seed: int, state: dict | None = None) -> dict:
         max_grad_norm=C,
         record_event=lambda event: None,
         resume_state=state,
-        checkpoints=kept,
+        checkpoints=lambda step, state, is_end: kept.append(deepcopy(state())),
     )
     train(model, [np.arange(12)], context)
-    return kept.state
+    return kept[-1]
 
 
 def test_a_run_that_began_on_the_processor_goes_on_on_a_device(tiny_base, monkeypatch):

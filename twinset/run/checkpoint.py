@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from twinset.errors import DAMAGED, InputError
 from twinset.files.atomic import (
@@ -45,14 +45,13 @@ from twinset.progress import Progress
 from twinset.release.share import LEDGER
 from twinset.table.schema import Combination
 from twinset.table.templates import Template
+from twinset.training.loop import KeepState
 
 CHECKPOINTS, STATE, FACTS = "checkpoints", "state.pt", "facts.json"
 MARGINALS, JOURNAL = "marginals.npz", "journal.jsonl"
 CHECKPOINT_SECONDS = 180.0
 KEPT = 2  # checkpoints: if the newest is damaged later, there is one more
 BEGIN_AGAIN = f"`overwrite=True` deletes the run and starts a new one, and {SPENT}"
-
-State = Callable[[], dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -78,8 +77,7 @@ class ResumeState:
     template: Template | None = None
 
 
-@dataclass(frozen=True)
-class StepRange:
+class StepRange(NamedTuple):
     """Steps that a process took: the step before the first of them, and the last."""
 
     process: str
@@ -210,15 +208,30 @@ class Checkpoints:
         counts: Mapping[Combination, int],
         marginals: TokenMarginals | None,
         template: Template,
-    ) -> PhaseCheckpoints:
-        """Return what the training loop notifies of its steps in a phase."""
+    ) -> KeepState:
+        """Return what keeps the training loop's states in a phase: every few minutes, and the last.
+
+        Args:
+            phase: of training; 0 is the first.
+            ledger: whose events until then are kept with a state.
+            counts: noisy label counts.
+            marginals: noisy counts of tokens; None: they are not counted.
+            template: of the prompts.
+        """
+        last = time.monotonic()
         facts = {
             "phase": phase,
             "label_counts": [[list(c), n] for c, n in counts.items()],
             "template": template.to_dict(),
         }
 
-        def keep(step: int, state: State) -> None:
+        def keep(step: int, state: Callable[[], dict[str, Any]], is_end: bool) -> None:
+            nonlocal last
+            # At the end also where there are no steps to take: the state holds what was counted.
+            due = step or not self.steps
+            if not (due if is_end else time.monotonic() - last > CHECKPOINT_SECONDS):
+                return
+
             def save(folder: Path) -> None:
                 try:
                     import torch
@@ -230,8 +243,9 @@ class Checkpoints:
                     marginals.save(folder / MARGINALS)
 
             self._write(phase * self.steps + step, facts, ledger, save)
+            last = time.monotonic()
 
-        return PhaseCheckpoints(keep, always=not self.steps)
+        return keep
 
     def keep_teacher(self, save_teacher: Callable[[Path], object], ledger: Ledger) -> None:
         """Write a checkpoint that holds the teacher too: it is logged as the step behind the last.
@@ -283,31 +297,6 @@ class Checkpoints:
         return sorted(((int(name[1]), path) for path, name in names if name), reverse=True)
 
 
-class PhaseCheckpoints:
-    """A checkpoint every few minutes, and one at the end.
-
-    See `twinset.training.loop.CheckpointCallback`.
-
-    Args:
-        keep: writes one, given the step and what returns the state.
-        always: keep one at the end even if no step was taken: it holds what was counted.
-    """
-
-    def __init__(self, keep: Callable[[int, State], object], always: bool) -> None:
-        self._keep, self._always, self._last = keep, always, time.monotonic()
-
-    def on_step(self, step: int, state: State) -> None:
-        """Write a checkpoint where one is due."""
-        if time.monotonic() - self._last > CHECKPOINT_SECONDS:
-            self._keep(step, state)
-            self._last = time.monotonic()
-
-    def on_end(self, step: int, state: State) -> None:
-        """Write a checkpoint now."""
-        if step or self._always:
-            self._keep(step, state)
-
-
 class Journal:
     """Which steps a run's processes released, one line each, only ever appended to.
 
@@ -339,7 +328,7 @@ class Journal:
             except DAMAGED:
                 raise InputError(
                     f"{path.name}, line {number}: is damaged, so what was spent is not known; "
-                    "start the run anew"
+                    "start the run again"
                 ) from None
             first, before = self._reached.get(process, (first, 0))
             self._reached[process] = first, max(before, last)

@@ -30,6 +30,7 @@ from twinset.progress import Progress, Silent
 from twinset.release.publish import check_output, publish, publish_again
 from twinset.release.share import LEDGER, PRIVACY, check_file_format
 from twinset.release.verify import verify
+from twinset.run import story
 from twinset.run.checkpoint import CHECKPOINTS, Checkpoints
 from twinset.run.plan import (
     PlanReport,
@@ -59,21 +60,7 @@ from twinset.run.run_folder import (
     record_settings,
     sampling_command,
 )
-from twinset.run.story import (
-    UNFINISHED,
-    count,
-    find_prompts,
-    find_workload,
-    judge,
-    make_run_plan,
-    plan,
-    read,
-    sample,
-    share,
-    share_out_rows,
-    teach,
-    train,
-)
+from twinset.run.story import UNFINISHED
 from twinset.sampling.allocation import RowsRequest, explicit, usual_rows
 from twinset.sampling.decoding import check_decoding
 from twinset.sampling.twin_model import DESCRIPTION, TwinModel
@@ -86,14 +73,18 @@ PROMPT_TOKENS = 16  # of the longest prompt, if there is no table whose labels w
 
 
 def generate(
-    source: Source, config: RunConfig, asked: RowsRequest, paths: OutputPaths, progress: Progress
+    source: Source,
+    config: RunConfig,
+    asked: RowsRequest | None,
+    paths: OutputPaths,
+    progress: Progress,
 ) -> Result:
     """Fine-tune on a private table, write its twin, and put both into a run folder.
 
     Args:
         source: the private table.
         config: the run's options.
-        asked: how many rows the twin gets.
+        asked: how many rows the twin gets; None: a model is all, and `share/` stays empty.
         paths: where results go.
         progress: is notified of what happens.
 
@@ -101,35 +92,34 @@ def generate(
         InputError: something cannot be used; nothing was written.
     """
     if finished := find_finished(source, config, paths, progress):
+        if asked is None:
+            return finished
         return hand_out_again(finished, source, config, asked, paths, progress)
     run = Run(config, source, asked, paths, progress)
     with open_run_folder(run):
         with process_group(config.speed.processes) as run.group:
-            check_twin_output(source, paths)
-            read(run)
-            plan(run)
-            say_plan(run)
-            check_decoding(run.base.model, find_prompts(run), config.sampling)
+            if asked is not None:
+                check_twin_output(source, paths)
+            story.read(run)
+            story.plan(run)
+            for line in plan_lines(run.plan, run.owned):
+                progress.say(line)
+            say_cost(run)  # `count` shows the plan's warnings
+            if asked is not None:
+                check_decoding(run.base.model, story.find_prompts(run), config.sampling)
             learn(run)
-        with say_model_is_safe(run):
-            sample(run)
-            share(run)
-    return judge(run)
+        if asked is not None:
+            with say_model_is_safe(run):
+                story.sample(run)
+                story.share(run)
+    return story.judge(run)
 
 
 def finetune_only(
     source: Source, config: RunConfig, paths: OutputPaths, progress: Progress
 ) -> Result:
     """Fine-tune on a private table: a run folder whose `share/` is still empty."""
-    if finished := find_finished(source, config, paths, progress):
-        return finished
-    run = Run(config, source, None, paths, progress)
-    with open_run_folder(run), process_group(config.speed.processes) as run.group:
-        read(run)
-        plan(run)
-        say_plan(run)
-        learn(run)
-    return judge(run)
+    return generate(source, config, None, paths, progress)
 
 
 def learn(run: Run) -> None:
@@ -189,9 +179,9 @@ def finetune(run: Run, progress: Progress | None = None) -> TwinModel:
     run.is_used = True
     run.progress = progress or run.progress
     with on_free_cores(run.progress.say):
-        count(run)
-        train(run)
-        teach(run)
+        story.count(run)
+        story.train(run)
+        story.teach(run)
     return run.model
 
 
@@ -225,7 +215,7 @@ def sample_only(
             f"{folder}/share holds a twin; `overwrite=True` to replace it, or `output`"
         )
     model = TwinModel.load(folder, device)
-    counts = explicit(model.schema, asked) or share_out_rows(model, asked, progress)
+    counts = explicit(model.schema, asked) or story.share_out_rows(model, asked, progress)
 
     def write(share: Path) -> Path:
         form, guard = paths.twin_format(), paths.guard_formulas
@@ -254,7 +244,7 @@ def dry_run(
     check_twin_output(source, paths)
     run = prepare(source, config, asked, progress)
     say_cost(run)  # the plan's numbers are what this returns
-    check_decoding(run.base.model, find_prompts(run), config.sampling)
+    check_decoding(run.base.model, story.find_prompts(run), config.sampling)
     for warning in run.plan.warnings:
         progress.warn(warning)
     return run.plan
@@ -294,8 +284,8 @@ def prepare(
         InputError: something cannot be used.
     """
     run = Run(config, source, asked, progress=progress or Silent(), tokens_folder=folder)
-    read(run)
-    plan(run)
+    story.read(run)
+    story.plan(run)
     return run
 
 
@@ -322,7 +312,7 @@ def prepare_records(
     run = Run(config)
     run.records, run.template = records, template
     run.base = base or load_base(config.training.base_model, device=config.speed.device)
-    make_run_plan(run, config)
+    story.make_run_plan(run, config)
     return run
 
 
@@ -352,14 +342,10 @@ def plan_run(
         if records is not None:
             raise InputError("give a table or `records`, not both")
         run = prepare(source, config, RowsRequest(rows), progress)
-        planned, config, base, work, owned = (
-            run.plan,
-            run.config,
-            run.base,
-            find_workload(run),
-            run.owned,
-        )
-        phases = run.phases or plan_time(planned, config, base, work, progress, always=True).phases
+        planned, phases, config, owned = run.plan, run.phases, run.config, run.owned
+        if not phases:
+            work = story.find_workload(run)
+            phases = plan_time(planned, config, run.base, work, progress, always=True).phases
     else:
         if hold_out is not None:
             check_number("`hold_out`", hold_out, HOLD_OUT)
@@ -386,13 +372,6 @@ def plan_run(
 
 
 # -- places, and what is there already -----------------------------------------------------------
-
-
-def say_plan(run: Run) -> None:
-    """Show a plan and its time; `count` shows its warnings."""
-    for line in plan_lines(run.plan, run.owned):
-        run.progress.say(line)
-    say_cost(run)
 
 
 def say_cost(run: Run) -> None:
@@ -492,8 +471,8 @@ def find_finished(
     if not (root / "internal" / SETTINGS).is_file():
         raise InputError(f"{root}: does not tell any more what it was made from; {others}")
     run = Run(config, source, folder=RunFolder(root, root, is_resumed=True))
-    read(run)
-    plan(run)
+    story.read(run)
+    story.plan(run)
     if other := find_differences(run.settings(), read_settings(root / "internal")):
         raise InputError(f"{root}: was made with other settings ({', '.join(other)}); {others}")
     progress.say(f"{root}: is finished, so there is nothing to resume; this is what it made")
@@ -527,8 +506,6 @@ def hand_out_again(
     if not made.twin.name.endswith(f".{paths.twin_format(source.name)}"):
         command = sampling_command(made.run)
         raise InputError(f"{made.run}: its twin is {made.twin.name}; {command} writes others")
-    data = Path(source.name)
-    if paths.output.exists() and data.exists() and paths.output.samefile(data):
-        raise InputError(f"`output={paths.output}`: is the private table itself; name another file")
+    check_twin_output(source, replace(paths, overwrite=True))  # what it may replace comes next
     publish_again(made.twin.parent, paths.output, paths.overwrite)
     return replace(made, twin=paths.output)

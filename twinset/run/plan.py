@@ -12,8 +12,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -129,8 +130,7 @@ class Workload:
         return read * self.tokens(config, base) * weights / SLOWEST > 60 * PLANNED_SHARE * limit
 
 
-@dataclass(frozen=True)
-class TimedPlan:
+class TimedPlan(NamedTuple):
     """A plan with its time.
 
     Args:
@@ -180,7 +180,10 @@ def plan_time(
     room = left - other - (rows if work.rows_are_exact else ROWS_SHARE * left)
     fitted = plan
     if config.training.is_timed and training > room:
-        fitted = shrink_training(plan, config, room / training)
+        usual = plan.steps * plan.batch_size
+        visits = min(usual, max(FEWEST_VISITS, int(usual * room / training)))
+        with suppress(InputError):  # so few visits at a time would drown in noise
+            fitted = make_plan(plan.records, sized(config, *size_for(plan.records, visits)))
     if fitted != plan:
         progress.say(
             f"{plan.steps} steps of {plan.batch_size} records do not fit into "
@@ -206,16 +209,6 @@ def plan_time(
             f"{remedy}"
         )
     return TimedPlan(fitted, tuple(phases), clock)
-
-
-def shrink_training(plan: Plan, config: RunConfig, share: float) -> Plan:
-    """Return a plan with a share of the visits of records, and no fewer than `FEWEST_VISITS`."""
-    usual = plan.steps * plan.batch_size
-    visits = min(usual, max(FEWEST_VISITS, int(usual * share)))
-    try:
-        return make_plan(plan.records, sized(config, *size_for(plan.records, visits)))
-    except InputError:  # so few visits at a time drown in noise
-        return plan
 
 
 def measure_step(
@@ -320,11 +313,14 @@ class PlanReport:
     def lines(self) -> list[str]:
         """Return it for people."""
         unit = "record" if self.owned is None else "owner"
-        policies = [
-            f"{f'`noise_policy={name}`':<27}"
-            + ("would need more records" if plan is None else _policy_line(plan, unit))
-            for name, plan in self.policies.items()
-        ]
+        policies = []
+        for name, plan in self.policies.items():
+            line = "would need more records"
+            if plan is not None:
+                phases = len(plan.policy_class.phases())
+                more = f", {phases} times the steps" if phases > 1 else ""
+                line = f"σ = {plan.noise_multiplier:.3f}{more}; {_budget_line(plan, unit)}"
+            policies.append(f"{f'`noise_policy={name}`':<27}{line}")
         return [*plan_lines(self.plan, self.owned), *time_lines(self.phases), *policies]
 
     def to_dict(self) -> dict[str, Any]:
@@ -414,12 +410,6 @@ def _budget_line(plan: Plan, unit: str) -> str:
     return plan.policy_class.budget_line(
         plan.target_epsilon, plan.epsilon, plan.highest_epsilon, unit
     )
-
-
-def _policy_line(plan: Plan, unit: str) -> str:
-    phases = len(plan.policy_class.phases())
-    more = f", {phases} times the steps" if phases > 1 else ""
-    return f"σ = {plan.noise_multiplier:.3f}{more}; {_budget_line(plan, unit)}"
 
 
 def size_notes(plan: Plan, batch_size: int | None = None) -> Iterator[str]:

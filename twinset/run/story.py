@@ -98,7 +98,7 @@ from twinset.table.tokenization import (
     tokenise,
 )
 from twinset.training.clipped_sum import WrongPrompts
-from twinset.training.loop import NothingKept, StepContext, run_training
+from twinset.training.loop import StepContext, run_training
 from twinset.training.record_weights import text_nats
 from twinset.training.trainer import Trainer
 
@@ -287,13 +287,13 @@ def train(run: Run) -> None:
                 observe=partial(progress.step, plan=plan),
                 records_of=partial(run.units.draw, stream=run.randomness.sampling),
                 resume_state=state,
-                checkpoints=run.checkpoints.callback(
-                    phase, run.ledger, run.label_counts, run.marginals, run.template
-                )
-                if run.checkpoints
-                else NothingKept(),
                 group=run.group,
             )
+            if run.checkpoints:
+                keep = run.checkpoints.callback(
+                    phase, run.ledger, run.label_counts, run.marginals, run.template
+                )
+                context = replace(context, checkpoints=keep)
             run_training(trainer, batches, context)
         if policy.mean_noise:
             progress.noise(dict(zip(trainer.trained, policy.mean_noise, strict=True)))

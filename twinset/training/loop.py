@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -39,31 +39,10 @@ WARM_UP = 0.05  # share of steps over which the learning rate rises
 
 
 RecordsOf = Callable[[np.ndarray], list[list[int]]]
-
-
-def one_each(units: np.ndarray) -> list[list[int]]:
-    """Return each unit's one record, which has its number."""
-    return [[unit] for unit in units.tolist()]
-
-
-class CheckpointCallback(Protocol):
-    """Keeps what training may resume from."""
-
-    def on_step(self, step: int, state: Callable[[], dict[str, Any]]) -> None:
-        """Be notified of a step that is done; `state` returns all that the next one needs."""
-        return
-
-    def on_end(self, step: int, state: Callable[[], dict[str, Any]]) -> None:
-        """Be notified that no step follows: all are done, or somebody stopped the run."""
-        return
-
-
-class NothingKept(CheckpointCallback):
-    """Keeps nothing."""
-
-
-def no_report(report: StepReport) -> None:
-    """Show a step to nobody."""
+# Is notified after each step, and once more when none follows (all are done, or somebody stopped
+# the run): of the steps done, of what returns all that the next step needs, and whether it is the
+# end.
+KeepState = Callable[[int, Callable[[], dict[str, Any]], bool], object]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,9 +58,10 @@ class StepContext:
         training: mismatched prompts and form, seed of their draw.
         speed: size of physical batches only.
         observe: called after each step.
-        records_of: units' numbers → the records of each that take part in a step.
-        resume_state: what `checkpoints` were given, to resume from.
-        checkpoints: are notified of each step, and of the end.
+        records_of: units' numbers → the records of each that take part in a step; by default each
+            unit's one record, which has its number.
+        resume_state: what `checkpoints` was given, to resume from.
+        checkpoints: keeps what training may resume from; see `KeepState`.
         group: processes that form each sum together; None: this one alone.
     """
 
@@ -92,10 +72,10 @@ class StepContext:
     record_event: Callable[[Event], object]
     training: TrainingConfig = TrainingConfig()
     speed: SpeedConfig = SpeedConfig()
-    observe: Callable[[StepReport], None] = no_report
-    records_of: RecordsOf = one_each
+    observe: Callable[[StepReport], object] = lambda report: None
+    records_of: RecordsOf = lambda units: [[unit] for unit in units.tolist()]
     resume_state: dict[str, Any] | None = None
-    checkpoints: CheckpointCallback = NothingKept()
+    checkpoints: KeepState = lambda step, state, is_end: None
     group: ProcessGroup | None = None
 
 
@@ -180,10 +160,10 @@ def train(
             optimizer.step(engine.sums, units)  # noise policy → ledger → Adam
             seconds, taken = time.monotonic() - began, optimizer.done - before
             context.observe(report_step(optimizer.done, report, seconds, taken))
-            checkpoints.on_step(optimizer.done, optimizer.state)
-        checkpoints.on_end(optimizer.done, optimizer.state)
+            checkpoints(optimizer.done, optimizer.state, False)
+        checkpoints(optimizer.done, optimizer.state, True)
     except KeyboardInterrupt:
-        checkpoints.on_end(optimizer.done, optimizer.state)
+        checkpoints(optimizer.done, optimizer.state, True)
         raise
     finally:
         engine.close()
