@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -263,8 +263,6 @@ class Run:
 
     def settings(self) -> dict[str, Any]:
         """Return what the run is made from, as plain values; `internal/` keeps it."""
-        from dataclasses import asdict
-
         from twinset.sampling.allocation import RowsRequest
 
         rows = asdict(self.rows or RowsRequest()) | {"seconds": self.rows_seconds}

@@ -104,7 +104,6 @@ from twinset.training.trainer import Trainer
 
 UNFINISHED = "unfinished"  # part of `internal/` while a run is being made
 HARDLY_READ = 3.2  # times the tokens a character of English; clinical notes and Polish take 2.5
-PROMPT_TOKENS = 16  # of the longest prompt, if there is no table whose labels would say
 MOST_NAMED = 5  # label values in one warning
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from itertools import chain
 
 import torch
@@ -82,15 +81,11 @@ class BatchShapes:
     batch_size: int
     sequences: int
 
-    @cached_property
-    def _on_cpu(self) -> bool:
-        return is_cpu(device_of(self.speed.device))
-
     def units(self, records: int, tokens: int) -> int:
         """Return how many units form one batch, each of `records` records padded to `tokens`."""
-        usual, fewest = (
-            (PHYSICAL_TOKENS, FEWEST_BATCHES) if self._on_cpu else (GPU_TOKENS, GPU_FEWEST_BATCHES)
-        )
+        usual, fewest = GPU_TOKENS, GPU_FEWEST_BATCHES
+        if is_cpu(device_of(self.speed.device)):
+            usual, fewest = PHYSICAL_TOKENS, FEWEST_BATCHES
         fit = self.speed.units_at_once(self.sequences * records * tokens, usual)
         if self.speed.physical_batch:  # asked for, whatever the batch
             return fit
@@ -186,7 +181,7 @@ class ClippedSum:
         Returns:
             Losses, norms and clipping scales of its units, in the order of computation. Private.
         """
-        widths = [self._width(unit) for unit in batch.units]
+        widths = [(len(unit), max(map(self._records.padded_length, unit))) for unit in batch.units]
         while True:
             tried: Width | None = None
             reports = []
@@ -211,9 +206,6 @@ class ClippedSum:
     def digest(self, unit: list[int]) -> int:
         """Return a number that the first of a unit's records alone decides."""
         return self._records.digest(unit[0])
-
-    def _width(self, unit: list[int]) -> Width:
-        return len(unit), max(map(self._records.padded_length, unit))
 
     def _units(self, width: Width) -> int:
         return self._fewer.get(width) or self._shapes.units(*width)

@@ -100,7 +100,17 @@ def fit_scale_on_tables(
         InputError: a table cannot be used.
     """
     seed, longest = config.training.seed, config.training.max_tokens
-    texts = [cell for table in tables for cell in _some_texts(table, text, rows, seed)]
+    texts: list[str] = []
+    for table in tables:
+        frame = read_frame(table)
+        if text not in frame.columns:
+            raise InputError(f"{table}: no column {text!r}; name the column of texts with `text`")
+        cells = [cell for cell in text_cells(frame[text], f"{table}: column {text!r}") if cell]
+        if len(cells) < FEWEST:
+            raise InputError(
+                f"{table}: column {text!r} has {len(cells)} texts; {FEWEST} are needed"
+            )
+        texts += random.Random(seed).sample(cells, min(rows, len(cells)))
     base = load_base(config.training.base_model, device=config.speed.device, say=progress.say)
     base.model.to(frozen_dtype(config))
     ids = base.tokenizer([f" {t.strip()}" for t in texts], add_special_tokens=False)["input_ids"]
@@ -108,13 +118,3 @@ def fit_scale_on_tables(
     names = ", ".join(Path(table).name for table in tables)
     count = partial(progress.count, "texts weighed")
     return fit_scale(base, ended, origin or f"{len(ended)} texts of {names}", count)
-
-
-def _some_texts(table: str, text: str, rows: int, seed: int) -> list[str]:
-    frame = read_frame(table)
-    if text not in frame.columns:
-        raise InputError(f"{table}: no column {text!r}; name the column of texts with `text`")
-    cells = [cell for cell in text_cells(frame[text], f"{table}: column {text!r}") if cell]
-    if len(cells) < FEWEST:
-        raise InputError(f"{table}: column {text!r} has {len(cells)} texts; {FEWEST} are needed")
-    return random.Random(seed).sample(cells, min(rows, len(cells)))

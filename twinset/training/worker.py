@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from twinset.training.distributed import ProcessGroup
     from twinset.training.trainer import Trainer
 
 
@@ -30,11 +29,25 @@ def run_worker(meeting: str = "env://", rank: int = -1, size: int = -1) -> None:
         rank: of this process; -1: as the launcher says.
         size: of the group; -1: as the launcher says.
     """
-    from twinset.training.distributed import END, join_group
+    from twinset.config import RunConfig
+    from twinset.privacy.clipping import ClippingEngine
+    from twinset.table.tokenization import TokenisedRecords
+    from twinset.training.clipped_sum import ClippedSum, WrongPrompts
+    from twinset.training.distributed import END, follow, join_group
 
     with join_group(meeting, rank, size) as group:
+        # Each message asks for parts of sums, see `loop.opening_message`.
         while (message := group.broadcast_message()) != END:
-            train_part(group, message)
+            config, trainer = RunConfig.from_dict(message["config"]), trainer_of(message)
+            norm = math.inf if message["max_grad_norm"] is None else message["max_grad_norm"]
+            engine = ClippingEngine(trainer.model, norm, trainer.execution)
+            records = TokenisedRecords.open(Path(message["tokens"]))
+            wrong = WrongPrompts(**message["wrong"])
+            shapes = wrong.shapes(records, config.speed, message["batch_size"])
+            try:
+                follow(ClippedSum(engine, records, wrong, shapes), group)
+            finally:
+                engine.close()
 
 
 def trainer_of(message: dict[str, Any]) -> Trainer:
@@ -49,26 +62,6 @@ def trainer_of(message: dict[str, Any]) -> Trainer:
     if message["fallen_back"]:
         trainer.fall_back()
     return trainer
-
-
-def train_part(group: ProcessGroup, message: dict[str, Any]) -> None:
-    """Form parts of clipped sums, as `loop.opening_message` asks."""
-    from twinset.config import RunConfig
-    from twinset.privacy.clipping import ClippingEngine
-    from twinset.table.tokenization import TokenisedRecords
-    from twinset.training.clipped_sum import ClippedSum, WrongPrompts
-    from twinset.training.distributed import follow
-
-    config, trainer = RunConfig.from_dict(message["config"]), trainer_of(message)
-    norm = math.inf if message["max_grad_norm"] is None else message["max_grad_norm"]
-    engine = ClippingEngine(trainer.model, norm, trainer.execution)
-    records = TokenisedRecords.open(Path(message["tokens"]))
-    wrong = WrongPrompts(**message["wrong"])
-    shapes = wrong.shapes(records, config.speed, message["batch_size"])
-    try:
-        follow(ClippedSum(engine, records, wrong, shapes), group)
-    finally:
-        engine.close()
 
 
 if __name__ == "__main__":
