@@ -141,7 +141,7 @@ def counted(monkeypatch) -> list[int]:
 PLANTED = {
     "norms": (UnitClipping, "_norms", ", device=self._sums[0].device", ""),
     "limits": (UnitClipping, "_clip", "limit.to(norms.device)", "limit"),
-    "losses of rows": (ClippingEngine, "_means", "row.to(nll.device)", "row"),
+    "losses of rows": (ClippingEngine, "add", "row.to(nll.device)", "row"),
     "tokens": (
         ClippingEngine,
         "_token_losses",

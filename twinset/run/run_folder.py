@@ -179,7 +179,12 @@ class RunFolder:
                     _clear_unfinished(final)
                     check_free(final, overwrite, resume)  # again: it may hold an older run by now
                     run = cls(partial, final, resume)
-                    stack.callback(lambda: run.root == final or _clear_unfinished(final))
+
+                    def leave() -> None:
+                        if run.root != final:
+                            _clear_unfinished(final)
+
+                    stack.callback(leave)
                     # An empty folder; of one to resume, an empty `share/`.
                     if (partial / _UNFINISHED).is_file() and not resume:
                         os.replace(partial, aside)
