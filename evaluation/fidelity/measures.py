@@ -36,7 +36,8 @@ from evaluation.fidelity.texts import (
 )
 from evaluation.findings import Histogram, Measured, Score
 from evaluation.private_table import TWIN, Tables
-from evaluation.utility.classifiers import Encoder, encode_tables
+from evaluation.utility.classifiers import encode_tables
+from evaluation.utility.dp_classifiers import Encoder
 from twinset.errors import InputError
 from twinset.table.columns import text_cells
 from twinset.table.labels import label_cells

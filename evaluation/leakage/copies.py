@@ -18,7 +18,8 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from evaluation.findings import Measured, Score, proportion
-from evaluation.utility.classifiers import Encoder, encode_tables
+from evaluation.utility.classifiers import encode_tables
+from evaluation.utility.dp_classifiers import Encoder
 from twinset.errors import InputError
 from twinset.progress import Progress
 from twinset.table.ngrams import Vocabulary, Words, mixed, rows_sharing_a_run

@@ -8,7 +8,7 @@ fine-tuned. Knows no table and no score.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from evaluation.utility.dp_classifiers import (
     MINILM,
     Budget,
     Count,
+    Encoder,
     EncoderClassifier,
     PrivateRegression,
     no_op,
@@ -37,14 +38,6 @@ SLOW_CLASSIFIERS = ("encoder",)  # minutes for each thousand rows without a GPU
 WORDS_INVERSE_PENALTY, EMBEDDINGS_INVERSE_PENALTY = 10.0, 1.0
 BATCH_SIZE = 64  # texts embedded at once
 REPORT_EVERY = 256  # texts between two reports
-
-
-class Encoder(Protocol):
-    """Embeds texts."""
-
-    def encode(self, texts: Sequence[str]) -> np.ndarray:
-        """Return unit vectors (N, d)."""
-        ...
 
 
 class SentenceEncoder:

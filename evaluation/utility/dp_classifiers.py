@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -40,9 +40,6 @@ from twinset.privacy.statement.wording import CLASSIFIER, caveats
 from twinset.table.tokenization import batches_of_one_length, padded
 from twinset.training.loop import PrivateOptimizer
 
-if TYPE_CHECKING:
-    from evaluation.utility.classifiers import Encoder
-
 MINILM = "minilm"  # the pinned encoder all-MiniLM-L6-v2
 MAX_TOKENS = 128  # that a text is cut at
 TOKENS_AT_ONCE = 4096  # of one physical batch
@@ -55,6 +52,14 @@ PUBLIC_INPUTS = (
 
 Count = Callable[[int, int], object]  # is called with the number of steps done, and of all
 MakePolicy = Callable[[MechanismParams], NoisePolicy]
+
+
+class Encoder(Protocol):
+    """Embeds texts."""
+
+    def encode(self, texts: Sequence[str]) -> np.ndarray:
+        """Return unit vectors (N, d)."""
+        ...
 
 
 def no_op(done: int, total: int) -> None:
