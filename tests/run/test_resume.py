@@ -379,6 +379,7 @@ def test_resumed_on_another_machine_it_keeps_its_plan(begin, monkeypatch):
         return call("generate", *TIMED, *COLUMNS, *more)
 
     begin()
+    monkeypatch.setattr(row_groups, "GROUP_ROWS", 256)  # many rows are drawn here: together
     machine_of(monkeypatch, record=0.03)
     with replaced(PrivateOptimizer, "apply", die, lambda self, _: self.done == 3):
         assert timed().code == 1
