@@ -506,6 +506,8 @@ def hand_out_again(
     if not made.twin.name.endswith(f".{paths.twin_format(source.name)}"):
         command = sampling_command(made.run)
         raise InputError(f"{made.run}: its twin is {made.twin.name}; {command} writes others")
-    check_twin_output(source, replace(paths, overwrite=True))  # what it may replace comes next
+    data = Path(source.name)
+    if paths.output.exists() and data.exists() and paths.output.samefile(data):
+        raise InputError(f"`output={paths.output}`: is the private table itself; name another file")
     publish_again(made.twin.parent, paths.output, paths.overwrite)
     return replace(made, twin=paths.output)
