@@ -279,7 +279,7 @@ def test_unexpected_errors_do_not_show_their_message(good_table, generate, monke
     (line,) = outcome.err.splitlines()
     assert outcome.code == 1
     assert re.fullmatch(
-        r"error: unexpected RuntimeError in prepare.py:\d+; TWINSET_DEBUG=1.*", line
+        r"error: unexpected RuntimeError in story.py:\d+; TWINSET_DEBUG=1.*", line
     )
     assert snapshot(good_table) == before
     monkeypatch.setenv("TWINSET_DEBUG", "1")
