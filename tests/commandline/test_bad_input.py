@@ -278,9 +278,7 @@ def test_unexpected_errors_do_not_show_their_message(good_table, generate, monke
     outcome = generate("t.csv")
     (line,) = outcome.err.splitlines()
     assert outcome.code == 1
-    assert re.fullmatch(
-        r"error: unexpected RuntimeError in story.py:\d+; TWINSET_DEBUG=1.*", line
-    )
+    assert re.fullmatch(r"error: unexpected RuntimeError in story.py:\d+; TWINSET_DEBUG=1.*", line)
     assert snapshot(good_table) == before
     monkeypatch.setenv("TWINSET_DEBUG", "1")
     assert MARKER in generate("t.csv").err  # asked for

@@ -172,17 +172,21 @@ def prv_epsilon(events: Sequence[Event], delta: float, weight: float = 0.0) -> f
     >>> round(prv_epsilon([SubsampledGaussian(1.0, 0.01, 1000)], 1e-5), 2)
     1.83
     """
+    steps = [_step(event, weight) for event in events]
+    spent = tuple(step for step in steps if step is not None)
+    if len(spent) < len(steps):
+        raise NotCovered("records were used without noise, which no accountant covers")
+    return _compose_prvs(spent, delta) if spent else 0.0
+
+
+@lru_cache(maxsize=64)  # it takes seconds, and a run and its check ask for the same
+def _compose_prvs(spent: tuple[tuple[float, float, int], ...], delta: float) -> float:
+    """Return the ε of steps (σ, q, how many), see `prv_epsilon`."""
     from opacus.accountants import PRVAccountant
     from opacus.accountants.analysis.prv import PoissonSubsampledGaussianPRV
 
-    steps = [_step(event, weight) for event in events]
-    spent = [step for step in steps if step is not None]
-    if len(spent) < len(steps):
-        raise NotCovered("records were used without noise, which no accountant covers")
-    if not spent:
-        return 0.0
     accountant = PRVAccountant()
-    accountant.history = spent
+    accountant.history = list(spent)
     kinds = [PoissonSubsampledGaussianPRV(rate, sigma) for sigma, rate, _ in spent]
     counts, delta_error = [count for _, _, count in spent], delta / 1000
     try:
