@@ -172,7 +172,7 @@ def parquet(path: Path) -> TableReader:
         found = file.metadata
         check_names(range(found.num_columns), path)
         schema = _checked_schema(file.schema_arrow, path)
-        # Notes that pandas left in the file may be no notes. They make this raise, not a later step.
+        # Notes of pandas in the file may be no notes. They make this raise, not a later step.
         schema.empty_table().to_pandas()
         groups = (found.row_group(number) for number in range(found.num_row_groups))
         check_inflated(sum(group.total_byte_size for group in groups), size, path)
