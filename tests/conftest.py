@@ -17,6 +17,8 @@ from tests.helpers.models import LLAMA, tiny_model
 
 torch.set_num_threads(1)
 
+collect_ignore_glob = ["policies/added/*"]  # importing an added policy registers it for all tests
+
 SENTENCES = (
     "Write a positive review about a film: The story was great and I loved every minute of it.",
     "Write a negative review about a book: The plot was dull, and I could not finish it.",

@@ -17,7 +17,7 @@ from twinset.privacy.clipping import ClippingEngine, Sequences
 from twinset.privacy.clipping.engine import FAST, Execution
 from twinset.privacy.clipping.models import BatchShape, batch_interference
 from twinset.progress import Silent
-from twinset.table.tokenization import TokenisedRecords
+from twinset.table.tokenization import TokenisedRecords, batches_of_one_length
 from twinset.training import loop as training
 from twinset.training import trainer as learner
 from twinset.training.clipped_sum import Batch, BatchShapes, ClippedSum, WrongPrompts
@@ -99,9 +99,12 @@ def norms(model, records, units: list[int], how: Execution) -> dict[int, float]:
     shapes = BatchShapes(SpeedConfig(physical_tokens=256), 10_000, 2)
     clip_and_sum = ClippedSum(clipping, records, WRONG, shapes)
     try:
-        cut = [[units[place] for place in some] for some in clip_and_sum._cut(of(units))]
         report = clip_and_sum.compute_clipped_sum(of(units))
-        order = [unit for some in cut for unit in some]
+        widths = [(1, records.padded_length(unit)) for unit in units]  # as they are computed
+        cut = batches_of_one_length(
+            range(len(units)), widths.__getitem__, lambda w: shapes.units(*w)
+        )
+        order = [units[place] for _, places in cut for place in places]
         return dict(zip(order, report.norms.tolist(), strict=True))
     finally:
         clipping.close()

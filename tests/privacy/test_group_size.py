@@ -208,4 +208,4 @@ def test_a_plan_warns_of_a_size_that_is_too_large():
         plan = make_plan(10_000, run_config({"epsilon": 2.0, "group_size": size}))
         (line,) = [line for line in plan_lines(plan) if "records together" in line]
         spent = group_epsilon(plan.events, plan.target_delta, size)
-        assert line == f"{f'{size} records together':<23}ε = {spent:.2f}{ending}"
+        assert line == f"{f'{size} records together':<23}ε = {up_decimals(spent)}{ending}"
