@@ -95,7 +95,7 @@ def test_a_checkout_is_its_own_working_folder(monkeypatch):
         assert sys.path == ["", *before]
 
 
-def test_pip_runs_no_file_of_the_working_folder(planted, monkeypatch):
+def test_pip_runs_no_file_of_the_working_folder(planted, tmp_path, monkeypatch):
     seen = {}
 
     def run(command, **options):
@@ -105,6 +105,6 @@ def test_pip_runs_no_file_of_the_working_folder(planted, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", f"{os.pathsep}{ROOT}")
     with monkeypatch.context() as patched, pytest.raises(InputError):
         patched.setattr(assets.subprocess, "run", run)
-        assets._download(assets.ASSETS["smollm2-135m"], Path())
+        assets._fetch(assets.ASSETS["smollm2-135m"], tmp_path / "asset", assets.silent)
     pip = subprocess.run([*seen["command"][:4], "--version"], env=seen["env"], capture_output=True)
     assert not planted.exists() and pip.stdout.startswith(b"pip ")
