@@ -103,8 +103,8 @@ def test_a_wrong_command_is_refused(call):
         called(call.split())
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_commands_in_sentences_exist(page):
+@pytest.mark.parametrize("page", [page for page in PAGES if page != "docs/cli.md"])
+def test_commands_in_sentences_exist(page):  # Typer writes that page from the commands
     for words in mentions(page):
         flags = {word.partition("=")[0] for word in words if word.startswith("--")}
         _, command = called([w for w in words if w not in flags], resilient_parsing=True)
