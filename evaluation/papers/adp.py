@@ -16,7 +16,7 @@ from typing import Any
 
 import pandas as pd
 
-from evaluation.papers.lines import exposure, fit_lines, perplexity, read_lines, write_base
+from evaluation.papers.lines import exposure, fit_lines, load_corpus, perplexity, write_base
 from evaluation.papers.study import Comparison, Study, main
 
 NO_DP, DP_SGD = "no privacy", "uniform"
@@ -80,16 +80,6 @@ def list_arms(size: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def load_lines(paths: Mapping[str, Path], size: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return public lines, and private lines to train on and to score."""
-    most = {
-        "public": size["public_lines"],
-        "private_train": size["private_lines"],
-        "private_test": size["scored_lines"],
-    }
-    return {name: read_lines(path, most[name]) for name, path in paths.items()}
-
-
 def fit_weight_scale(base: Path, public: Sequence[str], folder: Path) -> Path:
     """Fit the public constants of privacy weights for a base, as `twinset weight-scale` does."""
     table, scale = folder / "public.csv", folder / "scale.json"
@@ -140,7 +130,7 @@ STUDY = Study(
     },
     sizes=SIZES,
     arms=list_arms,
-    load=load_lines,
+    load=load_corpus,
     measure=measure_arm,
     comparisons=[
         Comparison("perplexity", f"{form}, ε = 8, planted 0", f"{DP_SGD}, ε = 8, planted 0", True)

@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from evaluation.papers.lines import fit_lines, perplexity, read_lines, write_base
+from evaluation.papers.lines import fit_lines, load_corpus, perplexity, write_base
 from evaluation.papers.study import Comparison, Study, main
 
 PUBLIC, PRIVATE, BOTH = "public only", "private only", "public, then private"
@@ -57,16 +57,6 @@ def list_arms(size: Mapping[str, Any]) -> list[str]:
     return [PUBLIC, *noisy]
 
 
-def load_lines(paths: Mapping[str, Path], size: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the lines of the public text, and of the private training and test texts."""
-    most = {
-        "public": size["public_lines"],
-        "private_train": size["private_lines"],
-        "private_test": size["scored_lines"],
-    }
-    return {name: read_lines(path, most[name]) for name, path in paths.items()}
-
-
 def measure_arm(
     arm: str, seed: int, lines: Mapping[str, Sequence[str]], size: Mapping[str, Any]
 ) -> dict[str, float | None]:
@@ -98,7 +88,7 @@ STUDY = Study(
     },
     sizes=SIZES,
     arms=list_arms,
-    load=load_lines,
+    load=load_corpus,
     measure=measure_arm,
     comparisons=[
         Comparison("perplexity", f"{BOTH}, ε = 9.75", PUBLIC, True, "0.930"),

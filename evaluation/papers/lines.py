@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gzip
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +53,21 @@ def read_lines(path: Path, most: int | None = None, column: str = "text") -> lis
         return lines
     chosen = np.random.default_rng(0).permutation(len(lines))[:most]
     return [lines[i] for i in sorted(chosen)]
+
+
+def load_corpus(paths: Mapping[str, Path], size: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return public lines, and private lines to train on and to score, as many as a size takes.
+
+    Args:
+        paths: of `public`, `private_train` and `private_test`.
+        size: with `public_lines`, `private_lines` and `scored_lines`. None takes all lines.
+    """
+    most = {
+        "public": size["public_lines"],
+        "private_train": size["private_lines"],
+        "private_test": size["scored_lines"],
+    }
+    return {name: read_lines(path, most[name]) for name, path in paths.items()}
 
 
 def write_base(
