@@ -96,7 +96,8 @@ def test_the_noise_step_is_attacked_there(monkeypatch):
         attacker = Attacker(Step(worst_case("cuda"), Target()))
         assert isinstance(attacker.step.output(attacker.present), Pretended)
         reads.clear()
-        assert np.isfinite(attacker.observe(True)) and reads["copies"] == 0
+        # The rounding pairs that the device leaves open are copied. The whole output is not.
+        assert np.isfinite(attacker.observe(True)) and reads["copies"] <= 2
 
 
 def test_a_forgotten_device_is_caught(tiny_base, monkeypatch):
