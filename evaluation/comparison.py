@@ -16,7 +16,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from evaluation.findings import OWNER_ONLY, Goal, Score, check_private_place, mean
+from evaluation.findings import (
+    OWNER_ONLY,
+    Goal,
+    ResultsStore,
+    Score,
+    about,
+    check_private_place,
+    markdown_table,
+    mean,
+)
 from evaluation.leakage.canaries import COPIES, EACH, FORMATS, draw_canaries, plant
 from evaluation.leakage.exposure import EXACT, UNKNOWN, exposure
 from evaluation.leakage.membership import perplexity
@@ -28,9 +37,7 @@ from evaluation.policy_runs import (
     timed,
     write_untrained_twin,
 )
-from evaluation.private_table import BASELINE, coinciding_rows
-from evaluation.release import Seconds, records_to_frame, take_records
-from evaluation.results import ResultsStore, about, markdown_table
+from evaluation.release import BASELINE, Seconds, coinciding_rows, records_to_frame, take_records
 from evaluation.utility.classification import score_agreement, targets, train_on
 from evaluation.utility.classifiers import SentenceEncoder, make_classifiers
 from twinset.config import RunConfig

@@ -17,8 +17,14 @@ import pandas as pd
 from evaluation.fidelity import fidelity
 from evaluation.findings import RUNS, Findings
 from evaluation.policy_runs import BASELINE_FILE, write_untrained_twin
-from evaluation.private_table import Tables, check_tables, without_overlap
-from evaluation.release import FinishedRun, Release, rows_per_label
+from evaluation.release import (
+    FinishedRun,
+    Release,
+    Tables,
+    check_tables,
+    rows_per_label,
+    without_overlap,
+)
 from evaluation.utility.classification import targets
 from evaluation.utility.classifiers import (
     CLASSIFIERS,

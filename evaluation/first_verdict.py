@@ -17,8 +17,14 @@ from evaluation.fidelity import fidelity
 from evaluation.leakage.copies import overlap
 from evaluation.leakage.membership import model_attacks, text_attacks
 from evaluation.leakage.roc import draw_sides, separation
-from evaluation.private_table import FEW_ROWS, Tables
-from evaluation.release import Release, records_to_frame, split_held_out, take_records
+from evaluation.release import (
+    FEW_ROWS,
+    Release,
+    Tables,
+    records_to_frame,
+    split_held_out,
+    take_records,
+)
 from evaluation.report.verdicts import (
     TOO_FEW,
     Verdict,

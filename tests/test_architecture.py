@@ -49,8 +49,7 @@ ROOMS = {
         utility
         policy_runs
         release
-        private_table demo_tables
-        results findings
+        findings
     """,
 }
 DOORS = {

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from evaluation.demo_tables import make_dialogues
+from evaluation.demo import make_dialogues
 from twinset import Twinset, generate
 
 table = make_dialogues(400)[["text", "topic", "satisfied"]]

@@ -15,7 +15,7 @@ import typer
 from evaluation.audit.faults import FAULTS, RELEASE_FAULTS
 from evaluation.audit.mechanism import Finding, Target, audit_step, worst_case
 from evaluation.audit.report import MechanismAudit, guaranteed_for_json
-from evaluation.results import ResultsStore, about, markdown_table, run_as_command
+from evaluation.findings import ResultsStore, about, markdown_table, run_as_command
 from twinset.config import PolicyConfig
 from twinset.files.atomic import write_text
 from twinset.files.environment import shell_line

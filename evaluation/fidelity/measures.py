@@ -35,7 +35,7 @@ from evaluation.fidelity.texts import (
     vocabulary_scores,
 )
 from evaluation.findings import Histogram, Measured, Score
-from evaluation.private_table import TWIN, Tables
+from evaluation.release import TWIN, Tables
 from evaluation.utility.classifiers import encode_tables
 from evaluation.utility.dp_classifiers import Encoder
 from twinset.errors import InputError

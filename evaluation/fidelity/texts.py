@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from evaluation.findings import Goal, Histogram, Score, mean, proportion
-from evaluation.private_table import normalised
+from evaluation.release import normalised
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array

@@ -26,6 +26,7 @@ from evaluation.findings import (
     Findings,
     Measured,
     Score,
+    check_settings,
     mean,
 )
 from evaluation.leakage.canaries import (
@@ -56,7 +57,6 @@ from evaluation.policy_runs import (
     write_untrained_twin,
 )
 from evaluation.release import Twin, records_to_frame, take_records
-from evaluation.results import check_settings
 from twinset.bounds import check_number, check_options, within
 from twinset.config import ROWS, RunConfig
 from twinset.config.plan import default_delta, make_plan

@@ -18,8 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from evaluation.findings import Z_95, Curve, Measured, Place, Score, proportion
-from evaluation.private_table import normalised
-from evaluation.release import take_records
+from evaluation.release import normalised, take_records
 from twinset.errors import InputError
 from twinset.table.records import Records
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup, escape
 
 from evaluation.findings import Histogram, Score
-from evaluation.private_table import TWIN
+from evaluation.release import TWIN
 from evaluation.report.tables import (
     ROWS,
     format_interval,

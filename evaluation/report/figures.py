@@ -14,7 +14,7 @@ from evaluation.fidelity.measures import TRAIN
 from evaluation.findings import Findings, Measured, Question, Score
 from evaluation.leakage.one_run import BOUND
 from evaluation.leakage.roc import AUROC
-from evaluation.private_table import (
+from evaluation.release import (
     BASELINE,
     PRIVATE_CLASSIFIER,
     REAL,

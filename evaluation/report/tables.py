@@ -15,7 +15,7 @@ from pathlib import Path
 from evaluation.fidelity.measures import SECOND, TRAIN
 from evaluation.findings import Curve, Histogram, Measured, Score
 from evaluation.leakage.roc import AUROC, RATES
-from evaluation.private_table import (
+from evaluation.release import (
     BASELINE,
     NON_PRIVATE,
     PRIVATE_CLASSIFIER,

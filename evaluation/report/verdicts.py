@@ -18,7 +18,7 @@ from evaluation.fidelity.measures import SECOND, TRAIN
 from evaluation.findings import Measured, Score
 from evaluation.leakage.one_run import BOUND
 from evaluation.leakage.roc import AUROC, MARGIN, PLACE, RATES
-from evaluation.private_table import (
+from evaluation.release import (
     BASELINE,
     FEW_ROWS,
     PRIVATE_CLASSIFIER,

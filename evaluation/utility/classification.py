@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from evaluation.findings import Score, proportion
-from evaluation.private_table import labelled
+from evaluation.release import labelled
 from evaluation.utility.classifiers import Classifier
 from twinset.errors import InputError
 

@@ -14,7 +14,7 @@ import pandas as pd
 
 from evaluation.findings import Curve, Measured
 from evaluation.policy_runs import train_twin
-from evaluation.private_table import PRIVATE_CLASSIFIER, REAL, TWIN, Tables, names_of
+from evaluation.release import PRIVATE_CLASSIFIER, REAL, TWIN, Tables, names_of
 from evaluation.utility.classification import (
     Target,
     classification_scores,

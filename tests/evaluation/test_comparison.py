@@ -25,7 +25,7 @@ from evaluation.comparison import (
 from evaluation.findings import mean
 from evaluation.leakage.canaries import COPIES, EACH
 from evaluation.policy_runs import ComparisonRequest, policy_config, read_data
-from evaluation.private_table import BASELINE
+from evaluation.release import BASELINE
 from tests.helpers.commands import run_twinset
 from tests.helpers.evaluated import REDRAWS, reviews
 from twinset.commandline.entry_point import STOPPED

@@ -8,8 +8,17 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from evaluation.demo import REVIEWS, SUPPORT, run_demo
-from evaluation.demo_tables import KINDS, SATISFIED, SECRETS, TEXT, TOPIC, make_dialogues
+from evaluation.demo import (
+    KINDS,
+    REVIEWS,
+    SATISFIED,
+    SECRETS,
+    SUPPORT,
+    TEXT,
+    TOPIC,
+    make_dialogues,
+    run_demo,
+)
 from evaluation.findings import Findings
 from evaluation.leakage.names import PLANTED, replay_planted
 from tests.helpers.commands import run_twinset

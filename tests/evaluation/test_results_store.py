@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from evaluation.results import ResultsStore
+from evaluation.findings import ResultsStore
 from twinset.errors import InputError
 
 SETTINGS = {"rows": 8, "shapes": (1, 2), "about": {"machine": "a"}}

@@ -189,7 +189,7 @@ def test_real_assets_are_what_is_pinned(name):
 
 @pytest.mark.slow
 def test_demo_reviews_are_tidy_and_split_by_film():
-    from evaluation.demo_tables import load_reviews
+    from evaluation.demo import load_reviews
 
     train, held_out = load_reviews()
     for table in (train, held_out):
@@ -204,7 +204,7 @@ def test_demo_reviews_are_tidy_and_split_by_film():
 
 
 def test_tidy_and_split_on_a_small_corpus():
-    from evaluation.demo_tables import is_held_out, tidy_corpus
+    from evaluation.demo import is_held_out, tidy_corpus
 
     corpus = pd.DataFrame(
         [

@@ -11,7 +11,7 @@ import pytest
 
 from evaluation.fidelity import fidelity
 from evaluation.findings import Findings
-from evaluation.private_table import Tables
+from evaluation.release import Tables
 from twinset.errors import InputError
 from twinset.progress import Silent
 

@@ -9,7 +9,7 @@ import pytest
 from evaluation.fidelity.measures import SECOND
 from evaluation.findings import Measured, Score, proportion
 from evaluation.leakage.copies import HELDOUT, SAMPLE, TRAIN
-from evaluation.private_table import PRIVATE_CLASSIFIER, TWIN_SMALL
+from evaluation.release import PRIVATE_CLASSIFIER, TWIN_SMALL
 from evaluation.report.page import build_report
 from evaluation.report.verdicts import (
     REFUTED,

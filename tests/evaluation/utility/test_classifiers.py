@@ -13,7 +13,7 @@ from sklearn.metrics import accuracy_score, confusion_matrix, f1_score
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from evaluation.findings import proportion
-from evaluation.private_table import labelled
+from evaluation.release import labelled
 from evaluation.utility.classification import (
     Predictions,
     classification_scores,

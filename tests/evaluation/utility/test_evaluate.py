@@ -8,15 +8,17 @@ import pytest
 import cli
 from evaluation.findings import Findings
 from evaluation.findings_output import KeptFindings
-from evaluation.private_table import (
+from evaluation.release import (
     BASELINE,
     PRIVATE_CLASSIFIER,
     REAL,
     REAL_SMALL,
     TWIN,
     TWIN_SMALL,
+    FinishedRun,
+    Twin,
+    rows_per_label,
 )
-from evaluation.release import FinishedRun, Twin, rows_per_label
 from tests.helpers.commands import run_twinset
 from tests.helpers.evaluated import OPTIONS, reviews, small_run, small_world_in
 from twinset.errors import InputError
