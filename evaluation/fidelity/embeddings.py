@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
 
 import numpy as np
 
-from evaluation.fidelity.texts import jackknife, leave_out_blocks
+from evaluation.fidelity.texts import jackknife
 from evaluation.findings import Score, proportion
 
 SCALING = 5.0  # c of MAUVE, as its authors chose
@@ -21,7 +20,6 @@ EXPLAINED = 0.9  # of the variance, in the dimensions that are clustered
 ROWS_A_CLUSTER = 10
 CLUSTERINGS, CLUSTER_STEPS = 5, 500
 NEIGHBOURS = 3  # of precision and recall, as their authors chose
-BLOCK_ROWS = 512  # compared with all others at once
 
 
 def mauve(ours: np.ndarray, real: np.ndarray, seed: int) -> Score:
@@ -41,32 +39,26 @@ def mauve(ours: np.ndarray, real: np.ndarray, seed: int) -> Score:
         real: (N, d) likewise.
         seed: of the clusters.
     """
-    rows = len(ours)
-    seeds = range(seed, seed + CLUSTERINGS)
-    labels = [np.split(found, [rows]) for found in cluster_vectors(ours, real, seeds)]
-    areas = []
-    blocks: list[slice | np.ndarray] = [slice(None), *leave_out_blocks(rows)]
-    for kept in blocks:
-        histograms = (
-            [np.bincount(side[kept], minlength=2 * rows) for side in both] for both in labels
-        )
-        areas.append(statistics.fmean(divergence_curve_area(*pair) for pair in histograms))
-    return jackknife("MAUVE", areas[0], areas[1:], "maximise", 0.0, 1.0, rows)
-
-
-def cluster_vectors(ours: np.ndarray, real: np.ndarray, seeds: Sequence[int]) -> list[np.ndarray]:
-    """Return, for each seed, the number of each vector's cluster (2 N,), ours first."""
     from sklearn.cluster import KMeans
     from sklearn.decomposition import PCA
 
-    vectors = np.concatenate([ours, real])
+    rows, vectors = len(ours), np.concatenate([ours, real])  # (2 N, d)
     differing = len(np.unique(vectors, axis=0))
-    if differing == 1:  # without variance there is no principal component
-        return [np.zeros(len(vectors), dtype=int)]
-    reduced = PCA(EXPLAINED, svd_solver="full").fit_transform(vectors)
-    wanted = min(max(2, round(len(ours) / ROWS_A_CLUSTER)), differing)
-    means = KMeans(wanted, n_init=1, max_iter=CLUSTER_STEPS)
-    return [means.set_params(random_state=seed).fit_predict(reduced) for seed in seeds]
+    labels = [np.zeros(2 * rows, dtype=int)]  # of one point repeated there is no component
+    if differing > 1:
+        reduced = PCA(EXPLAINED, svd_solver="full").fit_transform(vectors)
+        wanted = min(max(2, round(rows / ROWS_A_CLUSTER)), differing)
+        labels = [
+            KMeans(wanted, n_init=1, max_iter=CLUSTER_STEPS, random_state=each).fit_predict(reduced)
+            for each in range(seed, seed + CLUSTERINGS)
+        ]
+
+    def area(kept: np.ndarray) -> float:
+        sides = [(each[:rows][kept], each[rows:][kept]) for each in labels]
+        histograms = [[np.bincount(side, minlength=2 * rows) for side in both] for both in sides]
+        return statistics.fmean(divergence_curve_area(*both) for both in histograms)
+
+    return jackknife("MAUVE", area, rows, "maximise", 0.0, 1.0)
 
 
 def divergence_curve_area(ours: np.ndarray, real: np.ndarray) -> float:
@@ -102,32 +94,17 @@ def precision_recall(ours: np.ndarray, real: np.ndarray) -> list[Score]:
         ours: (N, d) embeddings.
         real: (M, d) likewise.
     """
-    if min(len(ours), len(real)) < 2:
-        return []
-    return [
-        proportion(f"{name} of embeddings", int(is_inside(*pair).sum()), len(pair[0]))
-        for name, pair in (("precision", (ours, real)), ("recall", (real, ours)))
-    ]
-
-
-def is_inside(rows: np.ndarray, region: np.ndarray) -> np.ndarray:
-    """Say of each row (N, d) whether it lies in the region of another table (M, d): (N,) bool."""
     from scipy.spatial.distance import cdist
 
-    # Row 0 in the order is the row itself, so the third neighbour is at place 3.
-    nearest = min(NEIGHBOURS, len(region) - 1)
-    radii = np.concatenate(
-        [
-            np.partition(cdist(region[start : start + BLOCK_ROWS], region), nearest)[:, nearest]
-            for start in range(0, len(region), BLOCK_ROWS)  # (block, M) at a time
-        ]
-    )
-    return np.concatenate(
-        [
-            (cdist(rows[start : start + BLOCK_ROWS], region) <= radii).any(axis=1)
-            for start in range(0, len(rows), BLOCK_ROWS)
-        ]
-    )
+    if min(len(ours), len(real)) < 2:
+        return []
+    found = []
+    for name, rows, region in (("precision", ours, real), ("recall", real, ours)):
+        nearest = min(NEIGHBOURS, len(region) - 1)  # place 0 in the order is the row itself
+        radii = np.partition(cdist(region, region), nearest)[:, nearest]  # (M,)
+        inside = (cdist(rows, region) <= radii).any(axis=1)  # (N,)
+        found.append(proportion(f"{name} of embeddings", int(inside.sum()), len(rows)))
+    return found
 
 
 def frechet_distance(ours: np.ndarray, real: np.ndarray) -> Score | None:
@@ -142,28 +119,22 @@ def frechet_distance(ours: np.ndarray, real: np.ndarray) -> Score | None:
         ours: (N, d) embeddings, in random order.
         real: (N, d) likewise.
     """
-    rows = len(ours)
-    if rows < 2:
+    ours, real = ours.astype(np.float64), real.astype(np.float64)
+
+    def distance(kept: np.ndarray) -> float:
+        if len(kept) < 2:  # of one row there is no covariance
+            return math.nan
+        one, other = ours[kept], real[kept]
+        covariances = [np.atleast_2d(np.cov(each, rowvar=False)) for each in (one, other)]
+        values, axes = np.linalg.eigh(covariances[0])
+        root = (axes * np.sqrt(np.clip(values, 0, None))) @ axes.T  # C^½
+        # C C' has the eigenvalues of C^½ C' C^½, which is symmetric: no complex roots
+        product = np.linalg.eigvalsh(root @ covariances[1] @ root)
+        shared = np.sqrt(np.clip(product, 0, None)).sum()
+        apart = ((one.mean(axis=0) - other.mean(axis=0)) ** 2).sum()
+        return float(apart + sum(map(np.trace, covariances)) - 2 * shared)
+
+    if len(ours) < 2:
         return None
-    blocks: list[slice | np.ndarray] = [slice(None)]
-    if rows > 2:  # of one row there is no covariance
-        blocks += leave_out_blocks(rows)
-    value, *without = (gaussian_distance(ours[kept], real[kept]) for kept in blocks)
     name = "Fréchet distance of embeddings"
-    return jackknife(name, value, without, "minimise", 0.0, math.inf, rows)
-
-
-def gaussian_distance(ours: np.ndarray, real: np.ndarray) -> float:
-    """Return the Fréchet distance of the Gaussians with the moments of two tables (N, d), N > 1."""
-    (mean, covariance), (real_mean, real_covariance) = (
-        (exact.mean(axis=0), np.atleast_2d(np.cov(exact, rowvar=False)))
-        for exact in (ours.astype(np.float64), real.astype(np.float64))
-    )
-    values, axes = np.linalg.eigh(covariance)
-    root = (axes * np.sqrt(np.clip(values, 0, None))) @ axes.T  # C^½
-    # C C' has the eigenvalues of C^½ C' C^½, which is symmetric: no complex roots
-    product = np.linalg.eigvalsh(root @ real_covariance @ root)
-    shared = np.sqrt(np.clip(product, 0, None)).sum()
-    apart = float(((mean - real_mean) ** 2).sum())
-    spread = float(np.trace(covariance) + np.trace(real_covariance) - 2 * shared)
-    return max(0.0, apart + spread)  # rounding may fall below 0
+    return jackknife(name, distance, len(ours), "minimise", 0.0, math.inf)

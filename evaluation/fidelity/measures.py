@@ -25,11 +25,9 @@ from evaluation.fidelity.texts import (
     drawable_ngrams,
     duplicate_rate,
     jackknife,
-    leave_out_blocks,
     length_histogram,
     length_scores,
     public_perplexity,
-    rows_per_part,
     self_bleu,
     split_words,
     vocabulary_scores,
@@ -84,74 +82,54 @@ def fidelity(
             raise InputError(
                 f"the table of {name} has no text in {tables.text!r}; give one with records"
             )
+    found: list[tuple[str, Score | None]] = []
+
+    # What each table says of itself. The twin's own size decides how much is looked at, in every
+    # table: a private table's size would show in the twin's published numbers.
     lengths = {name: np.array([len(split_words(t)) for t in each]) for name, each in texts.items()}
-
-    # What each table says of itself.
-    alone: list[tuple[str, Score | None]] = [
-        (name, score) for name, each in lengths.items() for score in length_scores(each)
-    ]
     rows = {name: [split_words(t) for t in each[:DIVERSITY_ROWS]] for name, each in texts.items()}
-    # The twin's own size decides how much is looked at, in every table: a private table's size
-    # would show in the twin's published numbers.
-    size, drawn, part = (
-        len(texts[TWIN]),
-        drawable_ngrams(rows[TWIN]),
-        rows_per_part(len(rows[TWIN])),
-    )
-    for done, name in enumerate(texts, start=1):
-        alone += [(name, s) for s in diversity_scores(rows[name][: len(rows[TWIN])], drawn)]
-        alone += [(name, self_bleu(rows[name], part)), (name, duplicate_rate(texts[name][:size]))]
+    size, drawn = len(rows[TWIN]), drawable_ngrams(rows[TWIN])
+    for done, (name, each) in enumerate(texts.items(), start=1):
+        found += [(name, score) for score in length_scores(lengths[name])]
+        found += [(name, score) for score in diversity_scores(rows[name][:size], drawn)]
+        found.append((name, self_bleu(rows[name], size)))
+        found.append((name, duplicate_rate(each[: len(texts[TWIN])])))
         progress.count("tables searched for repetition", done, len(texts))
-    if public_model is not None:
-        model, tokenizer = public_model
-        for name, each in texts.items():
-            on_progress = partial(progress.count, f"texts read by a model: {name}")
-            some = each[:PERPLEXITY_ROWS]
-            alone.append((name, public_perplexity(some, model, tokenizer, on_progress)))
+    for name, each in texts.items() if public_model is not None else ():
+        on_progress = partial(progress.count, f"texts read by a model: {name}")
+        score = public_perplexity(each[:PERPLEXITY_ROWS], *(public_model or ()), on_progress)
+        found.append((name, score))
+    # The twin's may be published: they are computed from the release alone.
     measured = [
-        # The twin's may be published: they are computed from the release alone.
-        _place(replace(s, where="release alone") if name == TWIN else s, name)
-        for name, s in alone
-        if s is not None
+        Measured(
+            "fidelity",
+            replace(score, where="release alone") if name == TWIN else score,
+            {"rows": name},
+        )
+        for name, score in found
+        if score is not None
     ]
 
-    measured += _compare_with_train(frames, texts, tables.attributes, encoder, seed, progress)
-    histograms = [label_histogram(frames, attribute) for attribute in tables.attributes]
-    return measured, [length_histogram(lengths), *histograms]
-
-
-def _compare_with_train(
-    frames: Mapping[str, pd.DataFrame],
-    texts: Mapping[str, Sequence[str]],
-    attributes: Sequence[str],
-    encoder: Encoder | None,
-    seed: int,
-    progress: Progress,
-) -> list[Measured]:
-    """Measure labels, words and embeddings against train, on equally many rows of all three."""
-    measured: list[Measured] = []
-    for attribute in attributes:
+    # Labels, words and embeddings, on equally many rows of all three.
+    for attribute in tables.attributes:
         labels = cut_to_equal({n: label_values(f[attribute]) for n, f in frames.items()})
         for name in (TWIN, SECOND) if labels[TRAIN] else ():
-            score = label_distance(labels[name], labels[TRAIN])
-            measured.append(_place(score, name, label=attribute))
+            distance = label_distance(labels[name], labels[TRAIN])
+            measured.append(Measured("fidelity", distance, {"rows": name, "label": attribute}))
     cut = cut_to_equal(texts, VOCABULARY_ROWS)
-    compared = {name: [split_words(text) for text in each] for name, each in cut.items()}
-    for name in (TWIN, SECOND):
-        measured += [_place(s, name) for s in vocabulary_scores(compared[name], compared[TRAIN])]
+    words = {name: [split_words(text) for text in each] for name, each in cut.items()}
+    vectors: dict[str, np.ndarray] = {}  # (N, d) each
     if encoder is not None:
-        vectors = encode_tables(encoder, cut_to_equal(texts, EMBEDDED_ROWS), progress)  # (N, d)
-        real = vectors[TRAIN]
-        for name in (TWIN, SECOND):
-            ours = vectors[name]
-            scores = [mauve(ours, real, seed), *precision_recall(ours, real)]
-            scores += [s for s in [frechet_distance(ours, real)] if s is not None]
-            measured += [_place(s, name) for s in scores]
-    return measured
-
-
-def _place(score: Score, name: str, **more: str) -> Measured:
-    return Measured("fidelity", score, {"rows": name, **more})
+        vectors = encode_tables(encoder, cut_to_equal(texts, EMBEDDED_ROWS), progress)
+    for name in (TWIN, SECOND):
+        scores: list[Score | None] = [*vocabulary_scores(words[name], words[TRAIN])]
+        if vectors:
+            ours, real = vectors[name], vectors[TRAIN]
+            scores += [mauve(ours, real, seed), *precision_recall(ours, real)]
+            scores.append(frechet_distance(ours, real))
+        measured += [Measured("fidelity", s, {"rows": name}) for s in scores if s is not None]
+    histograms = [label_histogram(frames, attribute) for attribute in tables.attributes]
+    return measured, [length_histogram(lengths), *histograms]
 
 
 def cut_to_equal(
@@ -182,27 +160,21 @@ def label_histogram(tables: Mapping[str, pd.DataFrame], attribute: str) -> Histo
     return Histogram("fidelity", f"labels: {attribute}", attribute, bins, series)
 
 
-def label_distance(labels: list[str], train: list[str]) -> Score:
-    """Return the total variation distance of label shares.
+def label_distance(labels: Sequence[str], train: Sequence[str]) -> Score:
+    """Return the total variation distance of the label shares of equally many rows.
 
     Range 0 to 1: 0 where the shares agree, 1 where no label is shared. Lower is better. Rows are in
-    random order. The interval is the jackknife's, over rows of both tables.
+    random order.
 
     >>> label_distance(["a", "a", "a", "b"], ["a", "a", "b", "b"]).value
     0.25
     """
-    places = {label: place for place, label in enumerate(sorted({*labels, *train}))}
-    ours, real = (np.array([places[label] for label in table]) for table in (labels, train))
-    kept = zip(leave_out_blocks(len(ours)), leave_out_blocks(len(real)), strict=False)
-    blocks: list[tuple[slice | np.ndarray, slice | np.ndarray]] = [
-        (slice(None), slice(None)),
-        *kept,
-    ]
-    values = []
-    for a, b in blocks:
-        one, two = (
-            np.bincount(ids, minlength=len(places)) / len(ids) for ids in (ours[a], real[b])
-        )
-        values.append(float(np.abs(one - two).sum() / 2))
-    name, n = "total variation distance of labels", min(len(ours), len(real))
-    return jackknife(name, values[0], values[1:], "minimise", 0.0, 1.0, n)
+    numbers = np.unique([*labels, *train], return_inverse=True)[1]
+    ours, real = np.split(numbers, [len(labels)])
+
+    def distance(kept: np.ndarray) -> float:
+        one, two = (np.bincount(ids[kept], minlength=numbers.max() + 1) for ids in (ours, real))
+        return float(np.abs(one - two).sum() / 2 / len(kept))
+
+    name = "total variation distance of labels"
+    return jackknife(name, distance, len(ours), "minimise", 0.0, 1.0)

@@ -1,8 +1,8 @@
-"""Measures of a table's texts: length, vocabulary, repetition, perplexity, each with an interval.
+"""Measures of a table's texts: length, repetition, vocabulary, perplexity, each with an interval.
 
-A row is a list of its words. Nothing here knows of columns or of how a twin was made. Most of these
-numbers depend on how many rows a table has, so compare tables of the same size only. The measures
-that correct for size say so.
+A row is a list of its words, and rows are in random order. Nothing here knows of columns or of how
+a twin was made. Most of these numbers depend on how many rows a table has, so compare tables of the
+same size only. The measures that correct for size say so.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 import statistics
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -64,29 +64,28 @@ def count_ngrams(rows: Sequence[Row], n: int) -> csr_array:
     return csr_array(CountVectorizer(analyzer=list).fit_transform(found))
 
 
-# -- intervals -----------------------------------------------------------------------------------
+# -- the interval of all measures ------------------------------------------------------------------
 
 
-def leave_out_blocks(number: int) -> Iterator[np.ndarray]:
-    """Yield which of `number` rows are kept (N,) bool when each block is left out in turn.
+def leave_out_blocks(rows: int) -> list[np.ndarray]:
+    """Return the numbers of all rows, and of those left when each block is taken out in turn.
 
-    Rows must be in random order. A single row has no blocks.
+    A single row has no blocks.
     """
-    blocks = min(BLOCKS, number)
-    for block in range(blocks) if blocks > 1 else ():
-        yield np.arange(number) % BLOCKS != block
+    everything = np.arange(rows)
+    blocks = range(min(BLOCKS, rows)) if rows > 1 else ()
+    return [everything, *(everything[everything % BLOCKS != block] for block in blocks)]
 
 
 def jackknife(
     name: str,
-    value: float,
-    without: Sequence[float],
+    measure: Callable[[np.ndarray], float],
+    rows: int,
     goal: Goal,
     minimum: float,
     maximum: float,
-    n: int,
 ) -> Score:
-    """Return a value with Student's t interval of the jackknife, cut at the range.
+    """Return a measure of all rows with Student's t interval of the jackknife, cut at the range.
 
     The share of distinct words or a divergence depends on the number of rows. The bootstrap, which
     repeats rows, would be off. Leaving out one block of rows at a time shifts all values alike, and
@@ -96,36 +95,32 @@ def jackknife(
 
     Args:
         name: the measure.
-        value: on all rows.
-        without: the same, leaving out each block of rows.
-        goal: the way it should go.
+        measure: takes the numbers of some rows. NaN leaves that block out.
+        rows: how many there are, in random order.
+        goal: the way the value should go.
         minimum: least possible value.
         maximum: greatest possible value.
-        n: rows.
     """
     from scipy.stats import t
 
+    value, *without = (float(measure(kept)) for kept in leave_out_blocks(rows))
     value = min(max(value, minimum), maximum)  # rounding may have left the range
-    blocks, half = len(without), math.inf
-    if blocks > 1 and np.isfinite(without).all():
-        error = math.sqrt((blocks - 1) * float(np.var(without)))
-        half = float(t.ppf(0.975, blocks - 1)) * error
+    without, half = [each for each in without if math.isfinite(each)], math.inf
+    if (free := len(without) - 1) > 0:
+        half = float(t.ppf(0.975, free)) * math.sqrt(free * float(np.var(without)))
     low, high = max(minimum, value - half), min(maximum, value + half)
-    return Score(name, value, low, high, goal, minimum, maximum, n)
+    return Score(name, value, low, high, goal, minimum, maximum, rows)
 
 
-# -- lengths -------------------------------------------------------------------------------------
+# -- lengths ---------------------------------------------------------------------------------------
 
 
 def length_scores(lengths: np.ndarray) -> list[Score]:
-    """Return mean and median of the texts' lengths in words.
+    """Return mean and median of the texts' lengths (N,) in words.
 
     Range 0 to ∞. Good is what real rows have, not more and not less. The mean has Student's t
     interval. The median's lies between two order statistics, which holds for any distribution
     (David and Nagaraja 2003, "Order Statistics", §7.1).
-
-    Args:
-        lengths: (N,) words of each text.
     """
     from scipy.stats import binom
 
@@ -153,27 +148,24 @@ def length_histogram(tables: Mapping[str, np.ndarray]) -> Histogram:
     width = int(next(step * power for step in (1, 2, 5, 10) if step * power >= wanted))
     bins = math.ceil((top + 1) / width)
     names = [f"{i * width}–{(i + 1) * width - 1}" if width > 1 else f"{i}" for i in range(bins)]
-    series = {
-        name: np.bincount(np.minimum(each // width, bins), minlength=bins + 1) / len(each)
+    shares = {
+        name: (
+            np.bincount(np.minimum(each // width, bins), minlength=bins + 1) / len(each)
+        ).tolist()
         for name, each in tables.items()
     }
-    shares = {name: each.tolist() for name, each in series.items()}
     return Histogram("fidelity", "length", "words", [*names, f"{bins * width} or more"], shares)
 
 
-# -- repetition ----------------------------------------------------------------------------------
-
-
-def _block_counts(rows: Sequence[Row], n: int) -> list[np.ndarray]:
-    """Return how often each n-gram occurs in all rows, and leaving out each block of rows."""
-    grams = count_ngrams(rows, n)
-    return [grams.sum(axis=0), *(grams[kept].sum(axis=0) for kept in leave_out_blocks(len(rows)))]
+# -- repetition ------------------------------------------------------------------------------------
 
 
 def drawable_ngrams(rows: Sequence[Row]) -> tuple[int, ...]:
     """Return, for n = 1 … 4, how many n-grams can be drawn whatever block of rows is left out."""
-    sizes = range(1, LONGEST_NGRAM + 1)
-    return tuple(min([DRAWN, *(int(c.sum()) for c in _block_counts(rows, n))]) for n in sizes)
+    orders = range(1, LONGEST_NGRAM + 1)
+    sizes = np.array([[max(0, len(row) - n + 1) for n in orders] for row in rows])  # (rows, 4)
+    possible = np.array([sizes[kept].sum(axis=0) for kept in leave_out_blocks(len(rows))])
+    return tuple(np.minimum(possible.min(axis=0), DRAWN).tolist())
 
 
 def diversity_scores(rows: Sequence[Row], drawn: Sequence[int]) -> list[Score]:
@@ -186,26 +178,33 @@ def diversity_scores(rows: Sequence[Row], drawn: Sequence[int]) -> list[Score]:
     repeats itself, higher that it strings words together at random.
 
     Both fall as a table grows. So they are what is expected among a fixed number of n-grams drawn
-    from the table (rarefaction, Hurlbert 1971), which any two tables can share. The intervals are
-    the jackknife's, over rows.
+    from the table (rarefaction, Hurlbert 1971), which any two tables can share.
 
     Args:
         rows: in random order.
         drawn: for n = 1 … 4, how many n-grams the distinct ones are counted among. What the table
             does not have is not drawn.
     """
-    possible = [min(pair) for pair in zip(drawn, drawable_ngrams(rows), strict=True)]
-    values = [
-        [expected_distinct(counts, number) for counts in _block_counts(rows, n)]
-        for n, number in enumerate(possible, start=1)
-        if number
-    ]
-    named = [(f"distinct-{n}", each, 1.0) for n, each in enumerate(values[:3], start=1)]
-    if len(values) == LONGEST_NGRAM:
-        named += [("n-gram diversity", np.sum(values, axis=0).tolist(), float(LONGEST_NGRAM))]
+    wanted = [min(pair) for pair in zip(drawn, drawable_ngrams(rows), strict=True)]
+    orders = [n for n, number in enumerate(wanted, start=1) if number]
+    grams = {n: count_ngrams(rows, n) for n in orders}  # (rows, n-grams) each
+
+    def share_distinct(kept: np.ndarray, orders: Sequence[int]) -> float:
+        return sum(expected_distinct(grams[n][kept].sum(axis=0), wanted[n - 1]) for n in orders)
+
+    named = [(f"distinct-{n}", [n]) for n in orders[:3]]
+    if len(orders) == LONGEST_NGRAM:
+        named.append(("n-gram diversity", orders))
     return [
-        jackknife(name, each[0], each[1:], "match", 0.0, maximum, len(rows))
-        for name, each, maximum in named
+        jackknife(
+            name,
+            lambda kept, some=some: share_distinct(kept, some),  # type: ignore[misc]
+            len(rows),
+            "match",
+            0.0,
+            float(len(some)),
+        )
+        for name, some in named
     ]
 
 
@@ -216,23 +215,13 @@ def expected_distinct(counts: np.ndarray, drawn: int) -> float:
         counts: how often each thing is there.
         drawn: how many are drawn.
 
-    >>> expected_distinct(np.array([3, 1]), 4), expected_distinct(np.array([3, 1]), 2)
-    (0.5, 0.75)
+    >>> [round(expected_distinct(np.array([3, 1]), drawn), 3) for drawn in (4, 2)]
+    [0.5, 0.75]
     """
-    from scipy.special import gammaln
+    from scipy.stats import hypergeom
 
     often, types = np.unique(counts[counts > 0], return_counts=True)
-    total = counts.sum()
-    rest = total - often  # all but one type, which is missed where every draw comes from these
-    possible = rest >= drawn
-    missed = np.zeros(len(often))
-    # log of C(rest, drawn) / C(total, drawn). The binomials themselves overflow.
-    missed[possible] = np.exp(
-        gammaln(rest[possible] + 1)
-        - gammaln(rest[possible] - drawn + 1)
-        - gammaln(total + 1)
-        + gammaln(total - drawn + 1)
-    )
+    missed = hypergeom.pmf(0, int(counts.sum()), often, drawn)  # no draw is of that type
     return float(types @ (1 - missed) / drawn)
 
 
@@ -245,31 +234,22 @@ def duplicate_rate(texts: Sequence[str]) -> Score:
     return proportion("duplicate rate", repeated, len(texts), "match")
 
 
-def rows_per_part(rows: int) -> int:
-    """Return how many rows each part of a table of `rows` has for self-BLEU.
-
-    It is at most a fifth, so that there is an interval, unless a fifth would be a single row.
-
-    >>> rows_per_part(100_000), rows_per_part(600), rows_per_part(7)
-    (200, 120, 7)
-    """
-    return min(PART_ROWS, rows // PARTS) if rows >= 2 * PARTS else rows
-
-
-def self_bleu(rows: Sequence[Row], size: int) -> Score | None:
+def self_bleu(rows: Sequence[Row], twin_rows: int) -> Score | None:
     """Return self-BLEU: how much each row resembles the others. None without two rows.
 
     Source: Zhu et al. 2018, "Texygen". It is the mean over disjoint parts of the table of each
     row's BLEU-4 with all others of its part as references. Range 0 to 1. Good is the value of real
     rows: higher means that rows resemble each other too much.
 
-    It rises with the rows of a part: compare scores of the same size only. The interval is
-    Student's over the parts, so it speaks of other rows from the same source. One part has none.
+    It rises with the rows of a part, so the twin's size decides that in every table. A part is at
+    most a fifth of the twin, so that there is an interval, unless a fifth would be a single row.
+    The interval is Student's over the parts: it speaks of other rows from the same source.
 
     Args:
         rows: in random order.
-        size: rows of each part. A table with fewer is one part.
+        twin_rows: how many the twin has.
     """
+    size = min(PART_ROWS, twin_rows // PARTS) if twin_rows >= 2 * PARTS else twin_rows
     size = min(size, len(rows))
     if size < 2:
         return None
@@ -320,61 +300,43 @@ def row_self_bleus(rows: Sequence[Row]) -> list[float]:
     return found
 
 
-# -- vocabulary ----------------------------------------------------------------------------------
-
-
-def word_divergence(ours: np.ndarray, real: np.ndarray) -> float:
-    """Return the Jensen–Shannon divergence of two word distributions, in bits: 0 to 1.
-
-    >>> word_divergence(np.array([3, 0]), np.array([0, 9])), word_divergence(*[np.ones(2)] * 2)
-    (1.0, 0.0)
-    """
-    from scipy.spatial.distance import jensenshannon
-
-    return float(jensenshannon(ours, real, base=2) ** 2)  # scipy's is the root
-
-
-# Of the counts (V,) of words in our table and in the real one.
-VOCABULARY: dict[str, tuple[Callable[[np.ndarray, np.ndarray], float], Goal]] = {
-    # the share of our distinct words that are real ones too
-    "words known to train": (lambda ours, real: float((real[ours > 0] > 0).mean()), "match"),
-    # the share of the words of real text that are ours too, each as often as it occurs
-    "words of train covered": (
-        lambda ours, real: float(real[ours > 0].sum() / real.sum()),
-        "maximise",
-    ),
-    "Jensen–Shannon divergence of words": (word_divergence, "minimise"),
-}
+# -- vocabulary and perplexity ---------------------------------------------------------------------
 
 
 def vocabulary_scores(rows: Sequence[Row], train: Sequence[Row]) -> list[Score]:
-    """Compare the words of a table with those of the private one. None where one has no word.
+    """Compare the words of a table with those of as many private rows. None where one has no word.
 
     Three measures, all in 0 to 1: the share of our distinct words that train knows (good is the
-    value of a second real sample), the share of train's words that we use (higher is better), and
-    the Jensen–Shannon divergence of both distributions (lower is better; Lin 1991). All depend on
-    the number of rows: compare scores of the same number only. The intervals are the jackknife's,
-    over rows of both tables.
-
-    Args:
-        rows: in random order.
-        train: as many private rows, in random order.
+    value of a second real sample), the share of train's text that our words make up (higher is
+    better), and the Jensen–Shannon divergence of both distributions in bits (lower is better; Lin
+    1991). All depend on the number of rows.
     """
-    both = count_ngrams([*rows, *train], 1)
+    from scipy.spatial.distance import jensenshannon
+
+    both = count_ngrams([*rows, *train], 1)  # (2 N, words)
     ours, real = both[: len(rows)], both[len(rows) :]
-    blocks = zip(leave_out_blocks(len(rows)), leave_out_blocks(len(train)), strict=False)
-    whole = ours.sum(axis=0), real.sum(axis=0)
-    if not (whole[0].any() and whole[1].any()):
+    if not (ours.sum() and real.sum()):
         return []
-    parts = [(ours[a].sum(axis=0), real[b].sum(axis=0)) for a, b in blocks]
-    parts = [part for part in parts if part[0].any() and part[1].any()]
+    measures: dict[str, tuple[Callable[[np.ndarray, np.ndarray], float], Goal]] = {
+        "words known to train": (lambda mine, its: (its[mine > 0] > 0).mean(), "match"),
+        "words of train covered": (
+            lambda mine, its: its[mine > 0].sum() / its.sum(),
+            "maximise",
+        ),
+        "Jensen–Shannon divergence of words": (
+            lambda mine, its: jensenshannon(mine, its, base=2) ** 2,  # scipy's is the root
+            "minimise",
+        ),
+    }
+
+    def compare(name: str, kept: np.ndarray) -> float:
+        mine, its = ours[kept].sum(axis=0), real[kept].sum(axis=0)
+        return measures[name][0](mine, its) if mine.any() and its.any() else math.nan
+
     return [
-        jackknife(name, measure(*whole), [measure(*p) for p in parts], goal, 0.0, 1.0, len(rows))
-        for name, (measure, goal) in VOCABULARY.items()
+        jackknife(name, lambda kept, n=name: compare(n, kept), len(rows), goal, 0.0, 1.0)  # type: ignore[misc]
+        for name, (_, goal) in measures.items()
     ]
-
-
-# -- perplexity ----------------------------------------------------------------------------------
 
 
 def public_perplexity(
@@ -383,8 +345,7 @@ def public_perplexity(
     """Return how usual texts seem to a model that never saw private data. None without a token.
 
     Exp of the mean nats of a token, without any prompt. Range 1 to ∞. Good is the value of real
-    rows: lower means blander texts, higher stranger ones. The interval is the jackknife's, over
-    rows.
+    rows: lower means blander texts, higher stranger ones.
 
     Args:
         texts: in random order.
@@ -402,7 +363,11 @@ def public_perplexity(
         return None
     tokens = np.array(list(map(len, ids)))
     nats = text_nats(model, tokenizer, ids, on_progress).numpy() * tokens  # (N,) of whole texts
-    blocks: list[slice | np.ndarray] = [slice(None), *leave_out_blocks(len(ids))]
-    value, *without = (math.exp(nats[kept].sum() / tokens[kept].sum()) for kept in blocks)
-    name = "perplexity under a public model"
-    return jackknife(name, value, without, "match", 1.0, math.inf, len(ids))
+    return jackknife(
+        "perplexity under a public model",
+        lambda kept: math.exp(nats[kept].sum() / tokens[kept].sum()),
+        len(ids),
+        "match",
+        1.0,
+        math.inf,
+    )

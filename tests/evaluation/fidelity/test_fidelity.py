@@ -10,12 +10,13 @@ import pandas as pd
 import pytest
 
 from evaluation.fidelity import fidelity
+from evaluation.fidelity.measures import SECOND
+from evaluation.fidelity.texts import public_perplexity
 from evaluation.findings import Findings
 from evaluation.release import Tables
 from twinset.errors import InputError
 from twinset.progress import Silent
 
-SECOND = "real, a second sample"
 THINGS = {
     "film": "plot actor scene director story camera ending dialogue".split(),
     "pan": "handle lid oven steel heat kitchen price cooking".split(),
@@ -112,17 +113,31 @@ def shuffled(frame):
     return frame.assign(text=texts)
 
 
-TWINS = {
-    "faithful": made_up(300, seed=3),
-    "shuffled words": shuffled(made_up(300, seed=3)),
-    "one sentence": made_up(300, seed=3).assign(text=TRAIN["text"][0]),
+FAITHFUL = made_up(300, seed=3)
+BAD = {
+    "shuffled words": shuffled(FAITHFUL),
+    "one sentence": FAITHFUL.assign(text=TRAIN["text"][0]),
     "another domain": made_up(300, seed=3, products=("garden",)),
 }
 
 
 @pytest.fixture(scope="module")
-def found():
-    return {name: measure(twin) for name, twin in TWINS.items()}
+def public_model(tiny_base):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(tiny_base).eval()
+    return model, AutoTokenizer.from_pretrained(tiny_base)
+
+
+@pytest.fixture(scope="module")
+def progress():
+    return Counted()
+
+
+@pytest.fixture(scope="module")
+def found(public_model, progress):
+    faithful = measure(FAITHFUL, public_model=public_model, progress=progress)
+    return {"faithful": faithful} | {name: measure(twin) for name, twin in BAD.items()}
 
 
 def apart(findings, name, **more):
@@ -135,7 +150,7 @@ def apart(findings, name, **more):
 
 def test_a_faithful_twin_scores_at_the_ceiling(found):
     names = {m.score.name for m in found["faithful"].measured}
-    assert names == (RELEASE_ALONE | AGAINST_TRAIN) - {"perplexity under a public model"}
+    assert names == RELEASE_ALONE | AGAINST_TRAIN
     for name in names:
         assert apart(found["faithful"], name) == 0, name
     assert found["faithful"].find("MAUVE", rows="twin").value > 0.9
@@ -182,15 +197,7 @@ def test_labels_off_the_ceiling(found):
     assert histogram.series["train"][1] == histogram.series[SECOND][1] == 0
 
 
-def test_histograms_hold_every_row_once(found):
-    for histogram in found["faithful"].histograms:
-        assert list(histogram.series) == ["twin", "train", SECOND]
-        for shares in histogram.series.values():
-            assert len(shares) == len(histogram.bins)
-            assert sum(shares) == pytest.approx(1)
-
-
-def test_places_and_ranges(found):
+def test_places_ranges_histograms_and_progress(found, progress):
     for findings in found.values():
         for m in findings.measured:
             score = m.score
@@ -198,41 +205,38 @@ def test_places_and_ranges(found):
             assert m.place["rows"] in tables
             assert score.minimum <= score.low <= score.value <= score.high <= score.maximum
             assert score.n > 0
+        for histogram in findings.histograms:
+            assert list(histogram.series) == ["twin", "train", SECOND]
+            for shares in histogram.series.values():
+                assert len(shares) == len(histogram.bins)
+                assert sum(shares) == pytest.approx(1)
+    last = {what: (done, total) for what, done, total in progress.calls}
+    assert {"tables searched for repetition", "texts embedded"} < last.keys()
+    assert all(done == total > 0 for done, total in last.values())
 
 
-def test_only_what_the_twin_says_of_itself_is_publishable(tiny_public_model):
+def test_only_what_the_twin_says_of_itself_is_publishable(found, public_model):
     """Other private tables, larger and smaller ones, leave those numbers as they are."""
-    twin = TWINS["faithful"]
-    one = measure(twin, public_model=tiny_public_model)
+    one = found["faithful"]
     published = {m.score.name: m.score for m in one.publishable()}
     assert published.keys() == RELEASE_ALONE
     assert all(m.place == {"rows": "twin"} for m in one.publishable())
     for rows in (40, 900):
         private = [made_up(rows, seed, products=("garden", "pan")) for seed in (8, 9)]
-        other = measure(twin, *private, public_model=tiny_public_model)
+        other = measure(FAITHFUL, *private, public_model=public_model)
         assert {m.score.name: m.score for m in other.publishable()} == published
         for name in AGAINST_TRAIN:  # the control: these do change
             assert other.find(name, rows="twin") != one.find(name, rows="twin")
 
 
-@pytest.fixture(scope="module")
-def tiny_public_model(tiny_base):
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    model = AutoModelForCausalLM.from_pretrained(tiny_base).eval()
-    return model, AutoTokenizer.from_pretrained(tiny_base)
-
-
-def test_perplexity_is_exp_of_the_mean_loss(tiny_public_model):
+def test_perplexity_is_exp_of_the_mean_loss(public_model):
     import torch
 
-    model, tokenizer = tiny_public_model
-    twin = TWINS["faithful"].head(7)
-    score = measure(twin, public_model=tiny_public_model).find(
-        "perplexity under a public model", rows="twin"
-    )
+    model, tokenizer = public_model
+    texts = FAITHFUL["text"].head(7).tolist()
+    score = public_perplexity(texts, model, tokenizer, lambda done, total: None)
     nats = tokens = 0
-    for text in twin["text"]:
+    for text in texts:
         ids = torch.tensor([[tokenizer.bos_token_id, *tokenizer(text)["input_ids"]]])
         with torch.inference_mode():
             loss = model(input_ids=ids, labels=ids).loss
@@ -241,40 +245,26 @@ def test_perplexity_is_exp_of_the_mean_loss(tiny_public_model):
     assert score.n == 7
 
 
-def test_the_seed_decides():
-    assert measure(TWINS["faithful"]) == measure(TWINS["faithful"])
-    other = measure(TWINS["faithful"].head(200), seed=1)
-    assert other != measure(TWINS["faithful"].head(200))
-
-
 @pytest.mark.parametrize("rows", [1, 2, 5, 12])
-def test_tiny_twins(rows):
-    found = measure(made_up(rows, seed=4))
+def test_tiny_twins_are_measured_and_the_seed_decides(rows):
+    train, heldout = TRAIN.head(30), HELD_OUT.head(30)
+    found = measure(made_up(rows, seed=4), train, heldout)
     for m in found.measured:
         assert math.isfinite(m.score.value)
         assert m.score.low <= m.score.value <= m.score.high
     assert found.find("MAUVE", rows=SECOND).n == rows  # the ceiling is of as many rows
+    assert found == measure(made_up(rows, seed=4), train, heldout)
+    assert found != measure(made_up(rows, seed=4), train, heldout, seed=1)
 
 
 def test_rows_without_a_word_or_a_text():
     twin = pd.DataFrame(
         {"product": ["pan", None, "pan"], "mood": ["bad"] * 3, "text": ["!!", None, "?"]}
     )
-    found = measure(twin)
+    found = measure(twin, TRAIN.head(30), HELD_OUT.head(30))
     assert found.find("mean length", rows="twin").value == 0
     assert found.find("distinct-1", rows="twin") is None
     assert found.find("words known to train", rows="twin") is None
     assert all(math.isfinite(m.score.value) for m in found.measured)
-
-
-def test_a_table_without_texts_is_refused():
     with pytest.raises(InputError, match="text"):
-        measure(pd.DataFrame({"product": ["pan"], "mood": ["bad"], "text": [None]}))
-
-
-def test_progress_is_reported():
-    progress = Counted()
-    measure(TWINS["faithful"], progress=progress)
-    last = {what: (done, total) for what, done, total in progress.calls}
-    assert last.keys() == {"tables searched for repetition", "texts embedded"}
-    assert all(done == total > 0 for done, total in last.values())
+        measure(twin.assign(text=None))
