@@ -2,6 +2,6 @@
 
 import sys
 
-from cli import main
+from twinset.commandline.app import main
 
 sys.exit(main())

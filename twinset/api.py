@@ -6,9 +6,8 @@ What computes is imported when it is called, so that importing `Twinset` waits f
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib.metadata import entry_points
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 from twinset.config import TrainingConfig
 from twinset.config.options import run_config
 from twinset.errors import InputError, first_line
+from twinset.files.import_path import import_evaluation
 from twinset.progress import Progress, Silent
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     LabelRows = Mapping[LabelValue | tuple[LabelValue, ...], int]
     Edges = Mapping[str, Sequence[float]]
 
-BASE_MODEL, EVALUATION = TrainingConfig.base_model, "twinset.evaluation"  # a group of entry points
+BASE_MODEL = TrainingConfig.base_model
 
 
 class Reading(TypedDict, total=False):
@@ -256,9 +256,9 @@ class Twinset:
             and what it is of, such as `rows`, `label` and `classifier`.
 
         Raises:
-            InputError: a table cannot be used, or the evaluation is not installed.
+            InputError: a table cannot be used.
         """
-        measure = _find_evaluation("evaluate")
+        measure = import_evaluation("from_python").evaluate
         tables = twin, train, test
         options = dict(exclude_overlap=exclude_overlap, embedded=embedded, seeds=seeds)
         return measure(
@@ -294,9 +294,9 @@ class Twinset:
             See `evaluate`.
 
         Raises:
-            InputError: a table cannot be used, or the evaluation is not installed.
+            InputError: a table cannot be used.
         """
-        measure = _find_evaluation("audit")
+        measure = import_evaluation("from_python").audit
         tables = twin, members, non_members
         return measure(self.model, self._made_from, *tables, self._progress, rows=rows)
 
@@ -305,9 +305,9 @@ class Twinset:
         """Draw everything that is known of a run folder; return the page, as `twinset report`.
 
         Raises:
-            InputError: there is no such run, or the evaluation is not installed.
+            InputError: there is no such run.
         """
-        return _find_evaluation("report")(Path(run))
+        return import_evaluation("report.page").write_report(Path(run))
 
     def share(self, twin: pd.DataFrame, folder: str | Path, format: str = "parquet") -> Path:
         """Write a twin with its card and `privacy.json` into a folder; return the twin's file.
@@ -561,21 +561,6 @@ def _make_source(
         hold_out=hold_out,
         **{name: reading[name] for name in others if name in reading},
     )
-
-
-def _find_evaluation(name: str) -> Callable[..., Any]:
-    """Return a function of the evaluation, which stands above this package.
-
-    Raises:
-        InputError: nothing that is installed provides it.
-    """
-    found = list(entry_points(group=EVALUATION, name=name))
-    if not found:
-        raise InputError(
-            f"nothing that is installed provides `{EVALUATION}`, which measures twins; install "
-            "twinset anew, with all its packages"
-        )
-    return found[0].load()
 
 
 def _hashes(twin: pd.DataFrame) -> list[int]:

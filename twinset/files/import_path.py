@@ -9,11 +9,39 @@ come from it.
 import os
 import sys
 
+TYPE_CHECKING = False  # a type checker takes it for true. `typing` itself may be planted, too
+if TYPE_CHECKING:
+    from types import ModuleType
+
 HOME = os.path.dirname(
     os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 )  # twinset lies in it
 _COMMANDS = ("twinset", "cli.py")
 _PACKAGES = ("twinset", "evaluation")
+
+
+def find_folder(name: str) -> str:
+    """Return the path of a folder of the project.
+
+    It lies beside `twinset` in a checkout and inside it in an installation, which puts one name on
+    the import path.
+    """
+    installed = os.path.join(HOME, "twinset", name)
+    return installed if os.path.isdir(installed) else os.path.join(HOME, name)
+
+
+def import_evaluation(module: str) -> "ModuleType":
+    """Import a module of `evaluation`, which stands above this package.
+
+    Its name is `twinset.evaluation` in an installation and `evaluation` in a checkout.
+    """
+    from importlib import import_module
+
+    if os.path.dirname(find_folder("evaluation")) != HOME:
+        return import_module(f"twinset.evaluation.{module}")
+    if HOME not in map(os.path.realpath, sys.path):
+        sys.path.append(HOME)
+    return import_module(f"evaluation.{module}")
 
 
 def is_command() -> bool:

@@ -11,13 +11,13 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from twinset.errors import InputError
+from twinset.files.import_path import find_folder
 from twinset.files.limits import SMALL, read_text
 from twinset.table.schema import Attribute, Combination, Schema
 
@@ -96,14 +96,14 @@ class Template:
 
 def builtin_templates() -> dict[str, PromptFile]:
     """Return the templates that come with twinset, by name."""
-    files = (file for file in resources.files("prompts").iterdir() if file.name.endswith(".toml"))
+    files = (file for file in Path(find_folder("prompts")).iterdir() if file.name.endswith(".toml"))
     names = {file.name.removesuffix(".toml"): file for file in files}
     return {name: _parse(name, names[name].read_text("utf-8")) for name in sorted(names)}
 
 
 def kinds_of_text() -> list[str]:
     """Return the kinds of text that a run can ask for by itself, "a text" first."""
-    return resources.files("prompts").joinpath(KINDS).read_text("utf-8").splitlines()
+    return Path(find_folder("prompts"), KINDS).read_text("utf-8").splitlines()
 
 
 def load_template(

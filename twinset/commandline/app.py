@@ -1,0 +1,329 @@
+"""The command line: parse, call, print. Results on stdout, progress on stderr.
+
+Commands import what they need when they are called, so that `twinset --help` waits for no torch.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from twinset import __version__
+from twinset.bounds import SEEDS
+from twinset.commandline import entry_point as exits
+from twinset.commandline.common import (
+    Data,
+    DryRun,
+    Json,
+    LogFile,
+    Quiet,
+    places_of,
+    rows_of,
+    show,
+    show_plan,
+    show_result,
+    source_of,
+)
+from twinset.commandline.entry_point import (
+    importing,
+    keep_freed_memory,
+    wait_briefly,
+    with_flags,
+)
+from twinset.commandline.flags import takes
+from twinset.commandline.pretrain import pretrain
+from twinset.config import RECORDS
+from twinset.config.options import (
+    DECODING,
+    OPTIONS,
+    OVERWRITE,
+    PANELS,
+    POLICY,
+    PRIVACY,
+    ROWS,
+    RUN,
+    SEED,
+    SPEED,
+    TIME,
+    TRAINING,
+    TWIN_FILE,
+    run_config,
+    run_options,
+)
+from twinset.files.import_path import import_evaluation
+
+AUTOMATIC = {"hold_out": None}  # in a run, unless somebody says how many
+
+app = typer.Typer(
+    epilog="Once, for completion by Tab: twinset --install-completion",
+    pretty_exceptions_enable=False,
+    pretty_exceptions_show_locals=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+evaluation = import_evaluation("commands")
+app.add_typer(evaluation.audit, name="audit")
+EXAMPLES = {
+    "generate": "generate reviews.csv --text review --attribute sentiment --epsilon 8",
+    "finetune": "finetune reviews.csv --text review --attribute sentiment --run runs/reviews",
+    "sample": "sample runs/reviews --rows 2000 --output twin.csv",
+    "plan": "plan reviews.csv, or plan --records 10000",
+    "weight-scale": "weight-scale public.csv --text text --output scale.json",
+    "verify": "verify runs/reviews/share",
+    "detect": "detect notes.csv --text note --detector patterns",
+    "demo": "demo --data support",
+    "compare": "compare reviews.csv --policies uniform,importance,none --output compared.json",
+    "evaluate": "evaluate runs/reviews --train reviews.csv --test held-out.csv",
+    "report": "report runs/reviews",
+    "pretrain": "pretrain public/ --output my-base --max-minutes 60",
+    "models": "models",
+    "prompts": "prompts",
+}
+
+
+def _command(function: Callable[..., None]) -> Callable[..., None]:
+    """Make a command of a function, with an example behind its help."""
+    name = function.__name__.replace("_", "-")
+    return app.command(name, epilog=f"Example: twinset {EXAMPLES[name]}")(function)
+
+
+@app.callback(invoke_without_command=True)
+def _twinset(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
+) -> None:
+    """Turn a private, labelled table of texts into a synthetic twin that may be shared."""
+    if version:
+        typer.echo(__version__)
+    elif context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@_command
+@takes(*OPTIONS.values())
+def generate(
+    data: Data,
+    *,
+    given: dict[str, Any],
+    dry_run: DryRun = False,
+    quiet: Quiet = False,
+    log_file: LogFile = None,
+    as_json: Json = False,
+) -> None:
+    """Make a synthetic twin of a private table: learn privately, write rows, say what holds."""
+    _make(data, given, dry_run, quiet, log_file, as_json)
+
+
+@_command
+@takes(*PANELS["Table"], *PRIVACY, *POLICY, *TRAINING, *TIME, *SPEED, *RUN, *OVERWRITE, *SEED)
+def finetune(
+    data: Data,
+    *,
+    given: dict[str, Any],
+    dry_run: DryRun = False,
+    quiet: Quiet = False,
+    log_file: LogFile = None,
+    as_json: Json = False,
+) -> None:
+    """Learn a private model of a table: the first half of `generate`."""
+    _make(data, given, dry_run, quiet, log_file, as_json, model_only=True)
+
+
+def _make(
+    data: str,
+    given: dict[str, Any],
+    dry_run: bool,
+    quiet: bool,
+    log_file: Path | None,
+    as_json: bool,
+    model_only: bool = False,
+) -> None:
+    """Make a run, or plan it; another rank than 0 of a launcher's does what rank 0 asks for."""
+    from twinset.training.worker import is_worker, run_worker
+
+    if is_worker():
+        return run_worker()
+    config, rows, places = run_config(run_options(given)), rows_of(given), places_of(given)
+    source = source_of(data, AUTOMATIC | given)  # what is wrong is said before torch is there
+    from twinset.commandline.console import Console
+
+    with importing():
+        from twinset.run import generate as runs
+    with Console(quiet, log_file) as progress:
+        if dry_run:
+            return show_plan(runs.dry_run(source, config, rows, places, progress), as_json)
+        if model_only:
+            result = runs.finetune_only(source, config, places, progress)
+        else:
+            result = runs.generate(source, config, rows, places, progress)
+    show_result(result, as_json)
+    if not (model_only or quiet or as_json):
+        evaluation.show_first_verdict(result, source, config.speed.device)
+
+
+@_command
+@takes(OPTIONS["device"], *ROWS, *DECODING, *TWIN_FILE, *OVERWRITE, *SEED)
+def sample(
+    model: Annotated[Path, typer.Argument(help="Run folder or model folder.")],
+    *,
+    given: dict[str, Any],
+    quiet: Quiet = False,
+    log_file: LogFile = None,
+    as_json: Json = False,
+) -> None:
+    """Write a twin from a trained model: the second half of `generate`."""
+    from twinset.commandline.console import Console
+    from twinset.run import generate as runs
+
+    config, rows, places = run_config(run_options(given)), rows_of(given), places_of(given)
+    with Console(quiet, log_file) as progress:
+        result = runs.sample_only(
+            model, config.sampling, rows, places, progress, config.speed.device
+        )
+    show_result(result, as_json)
+
+
+@_command
+@takes(*PANELS["Table"], *PRIVACY, *POLICY, *TRAINING, *TIME, *SPEED, *ROWS[:1], *SEED)
+def plan(
+    data: Annotated[str | None, typer.Argument(help="The table; or give --records.")] = None,
+    *,
+    given: dict[str, Any],
+    records: Annotated[
+        int | None, typer.Option(help="Plan for this many records.", **RECORDS.limits)
+    ] = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Say what a run would spend, need and cost, before any training."""
+    config, rows = run_config(run_options(given), any_policy=True), rows_of(given).rows
+    source = source_of(data, AUTOMATIC | given) if data is not None else None
+    from twinset.commandline.console import Console
+
+    with importing():
+        from twinset.run.generate import plan_run
+    with Console(quiet) as progress:
+        hold_out = (AUTOMATIC | given)["hold_out"]
+        found = plan_run(source, records, config, rows, progress, hold_out)
+    show(found.to_dict(), map(with_flags, found.lines()), as_json)
+
+
+@_command
+@takes(
+    *(OPTIONS[n] for n in ("text", "base_model", "max_tokens", "precision", "device", "seed")),
+)
+def weight_scale(
+    tables: Annotated[list[str], typer.Argument(help="Public tables of texts.")],
+    *,
+    given: dict[str, Any],
+    output: Annotated[Path, typer.Option(help="A new file; see --weight-scale.")],
+    rows: Annotated[int, typer.Option(min=10, max=10**9, help="Texts of each table.")] = 250,
+    origin: Annotated[str | None, typer.Option(help="What they are, for the card.")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Fit the scale of `adaptive` on public texts; it tells of them, and will be published."""
+    from twinset.commandline.console import Console
+    from twinset.files.atomic import write_json
+    from twinset.training.record_weights import check_new, fit_scale_on_tables
+
+    check_new(output)
+
+    config = run_config(run_options(given))
+    with Console(quiet) as progress:
+        text = given.get("text", "text")
+        scale = fit_scale_on_tables(tables, text, config, rows, origin, progress)
+    write_json(output, scale.to_dict())
+    show(scale.to_dict(), [f"{k}: {v}" for k, v in scale.to_dict().items()], as_json=False)
+
+
+@_command
+def verify(
+    path: Annotated[Path, typer.Argument(help="Run, its share/, or a twin with its companions.")],
+    as_json: Json = False,
+) -> None:
+    """Check a shared twin against its own ledger; needs no model and no private data."""
+    from dataclasses import asdict
+
+    from twinset.release.verify import verify as check
+
+    report = check(path)
+    lines = [
+        *(f"ok: {line}" for line in report.checked),
+        *report.guarantee.paragraphs,
+        *(f"cannot be shown by this check: {line}" for line in report.cannot_show),
+    ]
+    show(asdict(report), lines, as_json)
+
+
+@_command
+def detect(
+    data: Data,
+    text: Annotated[str, typer.Option(help="Column of texts.", metavar="COLUMN")],
+    detector: Annotated[
+        str, typer.Option(help="patterns, entities, contextual or module:function.")
+    ] = "patterns",
+    secret: Annotated[
+        list[str] | None,
+        typer.Option(help="Column of known secrets; repeat it for several.", metavar="COLUMN"),
+    ] = None,
+    split: Annotated[str | None, typer.Option(help="Split of a data set that has several.")] = None,
+    samples: Annotated[Path | None, typer.Option(help="Write masked texts to this file.")] = None,
+    number: Annotated[int, typer.Option(min=1, max=10**9, help="Of samples.")] = 20,
+    seed: Annotated[int, typer.Option(help="Chooses the samples.", **SEEDS.limits)] = 0,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace that file.")] = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Show what a detector of private spans flags in a table, and what it misses."""
+    from twinset.commandline.console import Console
+    from twinset.policies.detection import coverage as measure
+    from twinset.policies.detection.detectors import detector_named
+
+    if samples is not None:
+        measure.check_samples(samples, overwrite, data)
+    flags = detector_named(detector)
+    table = measure.read_texts(data, text, secret or (), split)
+    with Console(quiet) as progress:
+        on_progress = partial(progress.count, "texts")
+        coverage = measure.measure_coverage(table.texts, table.secrets, flags, on_progress)
+        if samples is not None:
+            rows = measure.write_samples(samples, table, flags, number, seed)
+            progress.say(f"{samples}: {rows} masked texts; what was missed is in it: keep it")
+    facts = {"not_protected": measure.NOT_PROTECTED, "detector": flags.name, "rows": table.total}
+    lines = [measure.NOT_PROTECTED, *coverage.lines()]
+    show(facts | coverage.to_dict(), lines, as_json)
+
+
+for command in (evaluation.demo, evaluation.compare, evaluation.evaluate, evaluation.report):
+    _command(command)
+_command(pretrain)
+
+
+@_command
+def models(as_json: Json = False) -> None:
+    """List the base models that need no hub."""
+    from twinset.models.base_model import builtin_models
+
+    bases = builtin_models()
+    note = "Also: a local folder, or any causal LM of the GPT-2 or Llama family on the hub."
+    show(bases, [*(f"{name}: {text}" for name, text in bases.items()), note], as_json)
+
+
+@_command
+def prompts(as_json: Json = False) -> None:
+    """List the built-in prompt templates."""
+    from twinset.table.templates import builtin_templates, kinds_of_text
+
+    patterns = {name: file.pattern for name, file in builtin_templates().items()}
+    lines = [f"{name}: {pattern}" for name, pattern in patterns.items()]
+    listed = ", ".join(kinds_of_text())
+    lines.append(f"without --prompt: what fits best, of these or of generic with one of {listed}")
+    show(patterns, lines, as_json)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; see `twinset.commandline.entry_point.run`."""
+    wait_briefly()
+    keep_freed_memory()
+    return exits.run(lambda: app(args=arguments, prog_name="twinset", standalone_mode=False))
