@@ -30,7 +30,7 @@ gpu:
 	$(firstword $(wildcard $(BIN)/python) $(PYTHON)) -m evaluation.bench.gpu
 
 docs: $(INSTALLED)
-	$(BIN)/python -m typer cli utils docs --name twinset --output docs/cli.md
+	$(BIN)/python -m typer twinset.commandline.app utils docs --name twinset --output docs/cli.md
 
 clean:
 	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

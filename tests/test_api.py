@@ -5,7 +5,6 @@ import re
 import subprocess
 import sys
 from functools import partial
-from importlib.metadata import EntryPoints
 from pathlib import Path
 
 import pandas as pd
@@ -13,8 +12,7 @@ import pytest
 
 import twinset
 from tests.helpers.commands import snapshot, texts
-from tests.helpers.evaluated import as_installed, without_downloads
-from twinset import api
+from tests.helpers.evaluated import without_downloads
 from twinset.api import Twinset, generate
 from twinset.config.options import OPTIONS
 from twinset.errors import InputError
@@ -91,15 +89,8 @@ def test_the_examples_run(frame, tiny_base, tmp_path, monkeypatch, name):
 
 @pytest.fixture(autouse=True)
 def provided(monkeypatch):
-    as_installed(monkeypatch)
     without_downloads(monkeypatch)
     return monkeypatch
-
-
-def test_without_the_evaluation_one_line_says_so(frame, provided):
-    provided.setattr(api, "entry_points", EntryPoints().select)
-    with pytest.raises(InputError, match="nothing that is installed provides `twinset.evaluation`"):
-        Twinset().evaluate(frame, frame, frame)
 
 
 def test_real_rows_are_read_as_the_fitted_ones_were(frame, tiny_base):

@@ -54,7 +54,7 @@ ROOMS = {
 }
 DOORS = {
     ("twinset", "twinset.api"),
-    ("twinset.__main__", "cli"),
+    ("twinset.__main__", "twinset.commandline.app"),
 }  # they may lead up
 
 Arrow = tuple[str, str]  # a module, and one that it imports
@@ -70,23 +70,29 @@ def modules(*tops: str) -> dict[str, Path]:
 MODULES = modules("twinset", "evaluation", "tests")
 
 
-def imports(source: str) -> set[str]:
-    """Return the modules that a source imports, wherever in it."""
+def imports(source: str, package: str = "") -> set[str]:
+    """Return the modules that a source imports, wherever in it. `evaluation` imports relatively."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0 and node.module, "relative import"
-            below = {f"{node.module}.{alias.name}" for alias in node.names}
-            found |= (below & set(MODULES)) or {node.module}
+            above = package.split(".")[: package.count(".") + 2 - node.level] if node.level else []
+            module = ".".join([*above, *filter(None, [node.module])])
+            below = {f"{module}.{alias.name}" for alias in node.names}
+            found |= (below & set(MODULES)) or {module}
     return found
+
+
+def package_of(path: Path) -> str:
+    """Return the dotted name of the folder that a module lies in."""
+    return ".".join(path.relative_to(ROOT).parent.parts)
 
 
 ARROWS: set[Arrow] = {
     (name, other)
     for name, path in MODULES.items()
-    for other in imports(path.read_text("utf-8")) & set(MODULES) - {name}
+    for other in imports(path.read_text("utf-8"), package_of(path)) & set(MODULES) - {name}
 }
 
 

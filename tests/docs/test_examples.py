@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.commands import ROOT
-from tests.helpers.evaluated import as_installed, without_downloads
+from tests.helpers.evaluated import without_downloads
 from twinset.release.verify import verify
 
 EXAMPLES = sorted((ROOT / "docs" / "examples").glob("*.py"))
@@ -17,7 +17,6 @@ LITTLE = "steps=2, batch_size=8, max_redraws=1000, epsilon="
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
 def test_an_example_runs(example, tiny_base, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    as_installed(monkeypatch)
     without_downloads(monkeypatch)
     source = example.read_text("utf-8").replace('gpt2-mini"', f'{tiny_base}"', 2)
     assert LITTLE.rpartition(" ")[2] in source

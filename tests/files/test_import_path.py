@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tomllib
 from datetime import timedelta
 from pathlib import Path
 
@@ -93,6 +94,16 @@ def test_a_checkout_is_its_own_working_folder(monkeypatch):
         patched.setattr(sys, "path", ["", *before])
         importpath.drop_working_folder()
         assert sys.path == ["", *before]
+
+
+def test_the_project_installs_every_package_below_one_name():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]
+    tops = {"twinset": "twinset", "evaluation": "twinset.evaluation", "prompts": "twinset.prompts"}
+    folders = {
+        file.parent.relative_to(ROOT) for top in tops for file in (ROOT / top).rglob("__init__.py")
+    }
+    below = {".".join([tops[folder.parts[0]], *folder.parts[1:]]) for folder in folders}
+    assert set(settings["packages"]) == below
 
 
 def test_pip_runs_no_file_of_the_working_folder(planted, tmp_path, monkeypatch):

@@ -1,9 +1,7 @@
 """A tiny run of made-up reviews, a sentence encoder that needs no download, and small demos."""
 
 import random
-import tomllib
 from dataclasses import replace
-from importlib.metadata import EntryPoint, EntryPoints
 
 import numpy as np
 import pandas as pd
@@ -13,8 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from evaluation import demo as demos
 from evaluation.utility.classifiers import SentenceEncoder
-from tests.helpers.commands import ROOT, run_twinset
-from twinset import api
+from tests.helpers.commands import run_twinset
 from twinset.config import SamplingConfig
 
 MOODS = {"positive": ["great", "good", "lovely"], "negative": ["dull", "poor", "grim"]}
@@ -43,18 +40,6 @@ def hashed(self, texts) -> np.ndarray:
     """Unit vectors of words and pairs of words: close where texts share many."""
     vectorizer = HashingVectorizer(n_features=64, alternate_sign=False, ngram_range=(1, 2))
     return vectorizer.transform([*texts]).toarray()
-
-
-def as_installed(monkeypatch) -> EntryPoints:
-    """Have provided what pyproject.toml says, whatever was installed when."""
-    stated = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
-    found = EntryPoints(
-        EntryPoint(name, value, group)
-        for group, each in stated.items()
-        for name, value in each.items()
-    )
-    monkeypatch.setattr(api, "entry_points", found.select)
-    return found
 
 
 def without_downloads(monkeypatch) -> None:
