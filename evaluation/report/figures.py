@@ -1,67 +1,63 @@
-"""From findings and training records to figures: what is drawn of each, and under which heading."""
+"""Pictures of the report: what is drawn of findings, as inline SVG of few elements.
+
+All text stays text, so that a browser can search it, enlarge it and read it aloud. The background
+is transparent and every colour is a variable of page.css, which has values for light, dark and
+print. The same numbers give the same bytes. Nothing here measures or judges.
+"""
 
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from markupsafe import Markup
 
 from evaluation.fidelity.measures import TRAIN
-from evaluation.findings import Findings, Measured, Question, Score
+from evaluation.findings import Curve, Findings, Histogram, Measured, Question, Score
 from evaluation.leakage.one_run import BOUND
 from evaluation.leakage.roc import AUROC
-from evaluation.release import (
-    BASELINE,
-    PRIVATE_CLASSIFIER,
-    REAL,
-    REAL_SMALL,
-    TWIN,
-    TWIN_SMALL,
-)
+from evaluation.release import BASELINE, PRIVATE_CLASSIFIER, REAL, REAL_SMALL, TWIN, TWIN_SMALL
 from evaluation.report.charts import (
+    WIDTH,
     Point,
-    Reference,
-    draw_histogram,
     draw_intervals,
     draw_lines,
+    draw_steps,
     find_domain,
+    shorten,
 )
-from evaluation.report.tables import (
+from evaluation.report.verdicts import (
     CLAIM,
     COMMONEST,
     GUESSING,
     HELD_OUT,
+    MEANINGS,
     TRAIN_SAMPLE,
     Group,
-    Table,
-    explain_measure,
-    find_claim,
+    find_deciding,
     format_number,
+    format_tick,
     group_scores,
-    list_curve,
-    list_histogram,
+    list_bounds,
     place_in_words,
+    sort_rows,
 )
-from evaluation.report.verdicts import find_deciding
-from twinset.privacy.accounting.events import Event, IndividualGaussian, SubsampledGaussian
-from twinset.privacy.statement.guarantee import guarantee
-from twinset.privacy.statement.ledger import Ledger
-from twinset.training.metrics_log import OUTSIDE, noise_cells
 
-_MOST_PANELS = 12
+_MOST_PANELS, MOST_BARS = 12, 20  # of a figure of scores, and of one of labels
 _MOST_ATTACKS = 4  # in the picture that represents all
-_DETAILS = ("macro-F1", "TPR at 0.1 % FPR")  # not the first thing to look at
+_MOST_LISTED = 60  # points of a line in its table
 _DIAGONAL = "guessing"
-_MOST_POINTS = 120  # of a curve over steps. Between them is the mean
-_EPSILON_STEPS = 6  # where ε is computed: each takes as long as computing it for a card
-_SHADES = 3  # of the map of noise, to each side of 1
-_STEPS = (SubsampledGaussian, IndividualGaussian)
 
-NoiseCell = tuple[str, int]  # a factor in words, and its shade: −3 (least noise) … 3 (most)
+
+@dataclass(frozen=True)
+class Table:
+    """A caption, column heads and rows, all in words. Each row's first cell is its head."""
+
+    caption: str
+    head: tuple[str, ...]
+    body: tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -73,14 +69,31 @@ class Figure:
         meaning: one sentence for a reader who does not know the measure.
         panels: (heading or "", picture).
         table: the same in numbers, where the table of all scores does not have them.
-        is_main: others are shown on request.
     """
 
     title: str
     meaning: str
     panels: tuple[tuple[str, Markup], ...]
     table: Table | None = None
-    is_main: bool = True
+
+
+def explain_measure(name: str, score: Score | None = None) -> str:
+    """Return the sentence for a measure. An unknown one gets the way that it should go."""
+    if name in MEANINGS["measure"]:
+        return str(MEANINGS["measure"][name])
+    for start, sentence in MEANINGS["start"].items():
+        if name.lower().startswith(start.lower()):
+            return str(sentence)
+    return MEANINGS["goal"][score.goal] if score else "Read each line from left to right."
+
+
+def capitalise(title: str) -> str:
+    """Return a title with a capital in front. All else stays.
+
+    >>> capitalise("accuracy: DVD")
+    'Accuracy: DVD'
+    """
+    return title[:1].upper() + title[1:]
 
 
 def draw_section(question: Question, findings: Sequence[Findings]) -> Iterator[Figure]:
@@ -90,26 +103,13 @@ def draw_section(question: Question, findings: Sequence[Findings]) -> Iterator[F
     has_exposure = any(map(is_exposure, measured))
     for each in findings:
         for curve in each.curves:
-            if curve.question != question:
-                continue
             # The scores draw exposure themselves, with what an ignorant model would show.
-            if has_exposure and curve.name.startswith("exposure"):
-                continue
-            name = curve.name
-            is_roc = name.startswith("ROC") or _DIAGONAL in curve.series
-            series = dict(curve.series)
-            if is_roc:  # every such picture has the diagonal already
-                series.pop(_DIAGONAL, None)
-            picture = draw_lines(name, curve.x, curve.y, series, curve.log, is_roc=is_roc)
-            if picture is not None:
-                meaning = explain_measure("ROC" if is_roc else name)
-                yield Figure(capitalise(name), meaning, (("", picture),), list_curve(curve))
+            is_drawn = has_exposure and curve.name.startswith("exposure")
+            if curve.question == question and not is_drawn and (figure := _draw_curve(curve)):
+                yield figure
         for histogram in each.histograms:
-            picture = draw_histogram(histogram) if histogram.question == question else None
-            if picture is not None:
-                meaning, table = explain_measure(histogram.name), list_histogram(histogram)
-                title = capitalise(histogram.name)
-                yield Figure(title, meaning, (("", picture),), table)
+            if histogram.question == question and (made := draw_histogram(histogram)):
+                yield made
 
 
 def draw_scores(measured: Sequence[Measured]) -> Iterator[Figure]:
@@ -119,10 +119,22 @@ def draw_scores(measured: Sequence[Measured]) -> Iterator[Figure]:
         measured: scores on one question.
     """
     yield from _draw_exposure([m for m in measured if is_exposure(m)])
-    yield from _draw_bounds(measured)
+    bounds = list(list_bounds(measured))
+    unknown = {"low": math.nan, "high": math.nan}
+    rows = {
+        heading: {
+            "at least, by attack": bound,
+            "claimed": replace(bound, value=math.nan if claim is None else claim, **unknown),
+        }
+        for heading, bound, claim in bounds
+    }
+    if rows:
+        domain = find_domain([s for each in rows.values() for s in each.values()])
+        panels = tuple((h, draw_intervals(f"{BOUND}, {h}", r, domain)) for h, r in rows.items())
+        yield Figure("Lower bound of ε beside what is claimed", explain_measure(BOUND), panels)
     figures: dict[tuple[str, str], list[Group]] = {}
     for group in _drawable_groups(measured):
-        if group.is_drawn:
+        if _is_drawn(group):
             figures.setdefault((group.name, group.place.get("label", "")), []).append(group)
     for panels in figures.values():
         yield _compare_groups(panels, measured)
@@ -136,7 +148,7 @@ def draw_headline(question: Question, measured: Sequence[Measured]) -> Figure | 
         useful = [g for g in found if g.name == "accuracy" and {TWIN, BASELINE} <= {*g.members}]
         first = [g for g in useful if g.place.get("label") == useful[0].place.get("label")]
         best = max(
-            first, key=lambda g: g.scores[REAL].value if REAL in g.scores else 0.0, default=None
+            first, default=None, key=lambda g: g.scores[REAL].value if REAL in g.scores else 0
         )
         names: Sequence[str] = (REAL, TWIN, TWIN_SMALL, BASELINE, PRIVATE_CLASSIFIER)
     elif question == "fidelity":
@@ -145,8 +157,8 @@ def draw_headline(question: Question, measured: Sequence[Measured]) -> Figure | 
     else:
         # The strongest attacks on this run, of those that saw most of it.
         attacks = [g for g in found if g.name == AUROC and "policy" not in g.place]
-        seeing = (g for g in attacks if g.place.get("sees") == "model")
-        best = next(seeing, next(iter(attacks), None))
+        attacks.sort(key=lambda g: g.place.get("sees") != "model")
+        best = next(iter(attacks), None)
         scores = best.scores if best else {}
         names = sorted(scores, key=lambda attack: -scores[attack].value)[:_MOST_ATTACKS]
     if best is None:
@@ -157,28 +169,17 @@ def draw_headline(question: Question, measured: Sequence[Measured]) -> Figure | 
 
 def find_undrawn(measured: Sequence[Measured]) -> list[Measured]:
     """Return the scores that stand alone, so that no figure shows them."""
-    return [m for g in _drawable_groups(measured) if not g.is_drawn for m in g.members.values()]
+    return [m for g in _drawable_groups(measured) if not _is_drawn(g) for m in g.members.values()]
 
 
 def is_exposure(m: Measured) -> bool:
     """Tell the scores that are drawn against the number of planted copies."""
-    return m.score.name == "exposure" and _count_copies(m) is not None
+    return m.score.name == "exposure" and m.place.get("copies", "").isdecimal()
 
 
-def capitalise(title: str) -> str:
-    """Return a title with a capital in front. All else stays.
-
-    >>> capitalise("accuracy: DVD")
-    'Accuracy: DVD'
-    """
-    return title[:1].upper() + title[1:]
-
-
-def _count_copies(m: Measured) -> float | None:
-    try:
-        return float(m.place["copies"])
-    except (KeyError, ValueError):
-        return None
+def _is_drawn(group: Group) -> bool:
+    """Tell whether there is something to compare with."""
+    return len(group.members) > 1 or group.name in GUESSING
 
 
 def _drawable_groups(measured: Sequence[Measured]) -> list[Group]:
@@ -196,14 +197,13 @@ def _drawable_groups(measured: Sequence[Measured]) -> list[Group]:
 def _compare_groups(panels: Sequence[Group], measured: Sequence[Measured]) -> Figure:
     """Draw groups of one measure and label on the same axis."""
     name, label = panels[0].name, panels[0].place.get("label", "")
-    reference = None
-    if name in GUESSING:
-        reference = Reference(GUESSING[name], _DIAGONAL, is_middle=GUESSING[name] == 0.5)
+    mark = (GUESSING[name], _DIAGONAL) if name in GUESSING else None
     for m in measured:
         place = m.place.get("rows"), m.place.get("label", "")
         if m.score.name == name and place == (COMMONEST, label) and math.isfinite(m.score.value):
-            reference = reference or Reference(m.score.value, "always the commonest label")
-    domain = find_domain([s for group in panels for s in group.scores.values()], reference)
+            mark = mark or (m.score.value, "always the commonest label")
+    is_middle = GUESSING.get(name) == 0.5
+    domain = find_domain([s for g in panels for s in g.scores.values()], mark, is_middle)
     pictures = []
     for group in panels[:_MOST_PANELS]:
         # Of two samples of one table only the fairer one is drawn: training rows are cut to the
@@ -215,137 +215,95 @@ def _compare_groups(panels: Sequence[Group], measured: Sequence[Measured]) -> Fi
             del scores[REAL_SMALL]
         rows = {word or name: score for word, score in scores.items()}
         heading = place_in_words({k: v for k, v in group.place.items() if k != "label"})
-        pictures.append((heading, draw_intervals(group.title, rows, domain, reference)))
+        pictures.append((heading, draw_intervals(group.title, rows, domain, mark)))
     more = len(panels) - _MOST_PANELS
     note = f" The other {more} are in the table of all scores." if more > 0 else ""
-    explained = explain_measure(name, next(iter(panels[0].scores.values()))) + note
-    title = capitalise(f"{name}: {label}" if label else name)
-    return Figure(title, explained, tuple(pictures), is_main=name not in _DETAILS)
-
-
-def _draw_bounds(measured: Sequence[Measured]) -> Iterator[Figure]:
-    """Draw lower bounds of ε next to what is claimed."""
-    rows: dict[str, dict[str, Score]] = {}
-    for m in measured:
-        if m.score.name == BOUND:
-            claim = find_claim(measured, m)
-            stated = math.nan if claim is None else claim
-            kept = {k: v for k, v in m.place.items() if k not in ("attack", "sees")}
-            rows[place_in_words(kept)] = {
-                "at least, by attack": m.score,
-                "claimed": replace(m.score, value=stated, low=math.nan, high=math.nan),
-            }
-    if rows:
-        domain = find_domain([s for each in rows.values() for s in each.values()])
-        pictures = tuple(
-            (heading, draw_intervals(f"{BOUND}, {heading}", each, domain, None))
-            for heading, each in rows.items()
-        )
-        yield Figure("Lower bound of ε beside what is claimed", explain_measure(BOUND), pictures)
+    meaning = explain_measure(name, next(iter(panels[0].scores.values()))) + note
+    return Figure(capitalise(f"{name}: {label}" if label else name), meaning, tuple(pictures))
 
 
 def _draw_exposure(measured: Sequence[Measured]) -> Iterator[Figure]:
     """Draw exposure of planted secrets against repetitions, one line for each policy."""
     panels: dict[str, dict[str, list[Point]]] = {}
-    for m in sorted(measured, key=lambda m: _count_copies(m) or 0):
+    for m in sorted(measured, key=lambda m: int(m.place["copies"])):
         rest = {k: v for k, v in m.place.items() if k not in ("copies", "policy")}
         lines = panels.setdefault(place_in_words(rest), {})
-        point = (_count_copies(m) or 0, m.score.value, m.score.low, m.score.high)
+        point = (int(m.place["copies"]), m.score.value, m.score.low, m.score.high)
         lines.setdefault(m.place.get("policy", "model"), []).append(point)
     most = {m.score.maximum for m in measured if math.isfinite(m.score.maximum)}
-    marks = [Reference(math.log2(math.e), "not known to the model")]
-    marks += [Reference(bits, "the whole secret") for bits in sorted(most)[-1:]]
+    marks = [(math.log2(math.e), "not known to the model")]
+    marks += [(bits, "the whole secret") for bits in sorted(most)[-1:]]
+    names = "times that a secret was planted", "exposure in bits"
     pictures = []
     for heading, series in panels.items():
         title = f"exposure, {heading}" if heading else "exposure"
-        x, y = "times that a secret was planted", "exposure in bits"
-        drawn = draw_lines(title, x, y, series, "x", marks, least=0.0)
-        if drawn is not None:
+        if drawn := draw_lines(title, *names, series, "x", marks, least=0.0):
             pictures.append((heading, drawn))
     if pictures:
         title = "Exposure of planted secrets against repetitions"
         yield Figure(title, explain_measure("exposure"), tuple(pictures))
 
 
-def draw_training(steps: Sequence[Mapping[str, Any]], ledger: Ledger | None) -> list[Figure]:
-    """Draw loss and clipped share over steps, and the ε that they spent.
+def _draw_curve(curve: Curve) -> Figure | None:
+    """Draw a curve, with a table of at most about sixty points of each line."""
+    name, series = curve.name, dict(curve.series)
+    is_roc = name.startswith("ROC") or _DIAGONAL in series
+    if is_roc:  # every such picture has the diagonal already
+        series.pop(_DIAGONAL, None)
+    picture = draw_lines(name, curve.x, curve.y, series, curve.log, is_roc=is_roc)
+    if picture is None:
+        return None
+    rows = []
+    for line in sort_rows(curve.series):
+        points = curve.series[line]
+        if len(points) > _MOST_LISTED:  # every k-th one, and the last
+            points = [*points[:: math.ceil(len(points) / (_MOST_LISTED - 1))], points[-1]]
+        for x, y, *ends in points:
+            at = format_number(x) if x is None or not math.isfinite(x) else format_tick(x)
+            known = len(ends) == 2 and None not in ends
+            spread = f"[{format_number(ends[0])}, {format_number(ends[1])}]" if known else ""
+            rows.append((line, at, format_number(y), spread))
+    table = Table(name, ("line", curve.x, curve.y, "95 % interval"), tuple(rows))
+    meaning = explain_measure("ROC" if is_roc else name)
+    return Figure(capitalise(name), meaning, (("", picture),), table)
 
-    Args:
-        steps: figures of each training step.
-        ledger: what was spent, if it is known.
+
+def draw_histogram(histogram: Histogram) -> Figure | None:
+    """Draw shares by bin: steps where bins have an order, a panel each where they are names.
+
+    Returns None if there is no bin or no table. Of many names the commonest are drawn.
     """
-    made = []
-    for title, field, y, least in (
-        ("Loss", "loss", "mean loss of the batch", None),
-        ("Clipped share", "clipped", "share of records", 0.0),
-    ):
-        series = {title.lower(): average_over_steps(steps, field)}
-        picture = draw_lines(title, "step", y, series, least=least)
-        if picture is not None:
-            name = f"{title} while training"
-            made.append(Figure(name, explain_measure(name), (("", picture),)))
-    spent = spend_over_steps(ledger) if ledger else []
-    if ledger and spent:
-        asked = ledger.target_epsilon
-        marks = () if asked is None else (Reference(asked, f"asked for: {asked:g}"),)
-        picture = draw_lines("ε spent", "step", "ε", {"ε": spent}, "", marks, 0.0)
-        rows = tuple((f"{step:,.0f}", format_number(eps)) for step, eps in spent)
-        table, name = Table("ε spent by step", ("step", "ε"), rows), "ε spent while training"
-        if picture is not None:
-            made.append(Figure(name, explain_measure(name), (("", picture),), table))
-    return made
-
-
-def average_over_steps(steps: Sequence[Mapping[str, Any]], field: str) -> list[Point]:
-    """Return (step, figure), which are means of neighbours where there are many steps."""
-
-    def is_number(value: Any) -> bool:
-        # NaN compares false, and so does what is infinite
-        return isinstance(value, int | float) and abs(value) <= sys.float_info.max
-
-    known: list[tuple[Any, Any]] = [(s.get("step"), s.get(field)) for s in steps]
-    points = [(float(x), float(y)) for x, y in known if is_number(x) and is_number(y)]
-    size = max(1, math.ceil(len(points) / _MOST_POINTS))
-    parts = (points[start : start + size] for start in range(0, len(points), size))
-    return [tuple(sum(values) / len(part) for values in zip(*part, strict=True)) for part in parts]
-
-
-def spend_over_steps(ledger: Ledger) -> list[Point]:
-    """Return (step, ε) from the ledger alone. Empty where nothing is guaranteed."""
-    total = sum(event.steps for event in ledger.events if isinstance(event, _STEPS))
-    parts = range(1, _EPSILON_STEPS + 1)
-    at = sorted({max(1, round(total * part / _EPSILON_STEPS)) for part in parts}) if total else []
-    points: list[Point] = []
-    for step in reversed(at):  # the whole run first: it decides about all
-        left, events = step, list[Event]()
-        for event in ledger.events:  # as they were after this step
-            if isinstance(event, _STEPS):
-                taken = min(event.steps, left)
-                left -= taken
-                events += [replace(event, steps=taken)] if taken else []
-            else:
-                events.append(event)
-        spent = guarantee(replace(ledger, events=events)).epsilon
-        if spent is None:
-            return []
-        points.insert(0, (float(step), spent))
-    return points
-
-
-def map_noise(mean_noise: Mapping[str, float]) -> dict[str, dict[str, NoiseCell | None]]:
-    """Return factors of what `uniform` draws, by layer and kind of weight.
-
-    Every layer has all kinds. The map is empty where there is nothing to tell, or no number.
-    """
-    cells = noise_cells({n: f for n, f in mean_noise.items() if math.isfinite(f) and f > 0})
-    most = max([0.1, *(abs(math.log2(factor)) for factor in cells.values())])
-    layers = sorted({layer for layer, _ in cells}, key=lambda x: (x == OUTSIDE, x.zfill(4)))
-    kinds = dict.fromkeys(kind for _, kind in cells)
-    found: dict[str, dict[str, NoiseCell | None]] = {}
-    for layer in layers:
-        row = found.setdefault("outside the layers" if layer == OUTSIDE else layer, {})
-        for kind in kinds:
-            factor = cells.get((layer, kind))
-            shade = 0 if factor is None else round(_SHADES * math.log2(factor) / most)
-            row[kind] = None if factor is None else (f"{factor:.2f}", shade)
-    return found
+    names, bins = sort_rows(histogram.series), [str(name) for name in histogram.bins]
+    series = {
+        name: [v if v is not None and math.isfinite(v) else 0.0 for v in histogram.series[name]]
+        for name in names
+    }
+    if not bins or not series:
+        return None
+    listed = tuple(
+        (each, *(format_number(histogram.series[name][place]) for name in names))
+        for place, each in enumerate(bins)
+    )
+    table = Table(f"{histogram.name}: share of rows", (histogram.x, *names), listed)
+    if all(re.match(r"^\W*\d", name) for name in bins):  # "10–19", "≥ 200", "< 5"
+        panels = [("", draw_steps(histogram.name, histogram.x, bins, series))]
+    else:
+        # Of many labels the rarest are added up.
+        size = [max(shares[place] for shares in series.values()) for place in range(len(bins))]
+        order = sorted(range(len(bins)), key=lambda place: -size[place])
+        kept = order if len(bins) <= MOST_BARS else order[: MOST_BARS - 1]
+        parts = {bins[place]: [place] for place in sorted(kept)}
+        if rest := order[len(kept) :]:
+            parts[f"{len(rest)} others"] = rest
+        blank = Score("share", 0.0, math.nan, math.nan, "match", 0.0, 1.0, 0)
+        rows = {
+            part: {n: replace(blank, value=sum(s[p] for p in at)) for n, s in series.items()}
+            for part, at in parts.items()
+        }
+        domain = find_domain([score for each in rows.values() for score in each.values()])
+        panels = [
+            (shorten(part, WIDTH), draw_intervals(f"{histogram.name}: {part}", each, domain))
+            for part, each in rows.items()
+        ]
+    title = capitalise(histogram.name)
+    return Figure(title, explain_measure(histogram.name), tuple(panels), table)

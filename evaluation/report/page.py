@@ -10,47 +10,56 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+import math
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import date
 from importlib.resources import files
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from markupsafe import Markup
 
-from evaluation.findings import Findings, Measured, Question
+from evaluation.findings import Findings, Measured, Question, Score
 from evaluation.policy_runs import BASELINE_FILE
-from evaluation.report.charts import replace_unseen
+from evaluation.report.charts import Point, draw_lines, replace_unseen
 from evaluation.report.figures import (
+    Figure,
+    Table,
     draw_headline,
     draw_section,
-    draw_training,
+    explain_measure,
     find_undrawn,
-    map_noise,
 )
-from evaluation.report.tables import (
-    MISSING,
-    SECTIONS,
-    list_by_label,
-    list_scores,
-    list_single_scores,
+from evaluation.report.verdicts import (
+    MEANINGS,
+    format_interval,
+    format_number,
+    format_score,
+    judge,
+    judge_hand_over,
+    place_in_words,
+    sort_rows,
 )
-from evaluation.report.verdicts import judge_fidelity, judge_hand_over, judge_leakage, judge_use
 from twinset import __version__
 from twinset.commandline.entry_point import with_flags
 from twinset.errors import DAMAGED, InputError
 from twinset.files.atomic import sha256_file, write_text, writing
 from twinset.files.limits import read_text
 from twinset.privacy.accounting.accountant import up_decimals, up_digits
-from twinset.privacy.accounting.events import GaussianRelease
+from twinset.privacy.accounting.events import (
+    Event,
+    GaussianRelease,
+    IndividualGaussian,
+    SubsampledGaussian,
+)
 from twinset.privacy.statement.guarantee import belief_sentence, guarantee
 from twinset.privacy.statement.ledger import Ledger
 from twinset.release.share import LEDGER, PRIVACY, check_file_format
 from twinset.run.run_folder import SETTINGS, is_run
 from twinset.table.read import format_of, read_frame
+from twinset.training.metrics_log import OUTSIDE, noise_cells
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -64,88 +73,14 @@ _FOUND_BY: dict[Question, tuple[str, ...]] = {
     "leakage": ("audit", "canaries"),
 }
 STALE = "{}: measured before the twin was sampled anew; run the command once more"
+_MOST_POINTS = 120  # of a curve over steps
+_EPSILON_STEPS = 6  # where ε is computed: each takes as long as computing it for a card
+_SHADES = 3  # of the map of noise, to each side of 1
+_STEPS = (SubsampledGaussian, IndividualGaussian)
 
 Row = tuple[dict[str, str], str]  # short cells by column, and the longest text
+NoiseCell = tuple[str, int]  # a factor in words, and its shade: −3 (least noise) … 3 (most)
 Parsed = TypeVar("Parsed")
-
-
-@dataclass(frozen=True)
-class Run:
-    """What is known of a run. Whatever is not there is None or empty.
-
-    Args:
-        name: of the folder.
-        ledger: what was spent.
-        steps: figures of each training step.
-        noise: by parameter, the mean factor of what `uniform` draws.
-        twin: its rows.
-        base: what the base model wrote without private data, for the same labels.
-        base_model: what the user called it.
-        written: the day on which the twin was written.
-        findings: by kind, what was measured.
-        stale: kinds that were measured on other rows than those that are there now.
-    """
-
-    name: str
-    ledger: Ledger | None = None
-    steps: tuple[dict[str, Any], ...] = ()
-    noise: dict[str, float] = field(default_factory=dict)
-    twin: DataFrame | None = None
-    base: DataFrame | None = None
-    base_model: str | None = None
-    written: date | None = None
-    findings: dict[str, Findings] = field(default_factory=dict)
-    stale: tuple[str, ...] = ()
-
-    @classmethod
-    def read(cls, path: Path) -> Run:
-        """Read a run folder.
-
-        Raises:
-            InputError: there is no such folder, or a file in it is not what it should be.
-        """
-        if not path.is_dir():
-            raise InputError(f"{path}: no such run folder; give one that `twinset generate` made")
-        for file in (path / "model" / LEDGER, path / "share" / PRIVACY):
-            check_file_format(file)
-        internal = path / "internal"
-        kinds = {kind: internal / f"{kind}.json" for kind in ("evaluation", "audit", "canaries")}
-        findings = {kind: Findings.load(file) for kind, file in kinds.items() if file.is_file()}
-        twin = next((file for file in sorted(path.glob("share/twin.*")) if format_of(file)), None)
-        base = internal / BASELINE_FILE
-        digest = None if twin is None else sha256_file(twin)
-        return cls(
-            name=path.resolve().name,
-            ledger=_parse(
-                path / "share" / PRIVACY, lambda text: Ledger.from_dict(json.loads(text)["ledger"])
-            ),
-            steps=_parse(
-                internal / "metrics.jsonl",
-                lambda text: tuple(dict(json.loads(s)) for s in text.splitlines() if s.strip()),
-            )
-            or (),
-            noise=_parse(
-                internal / "noise.json",
-                lambda text: {name: float(factor) for name, factor in json.loads(text).items()},
-            )
-            or {},
-            twin=None if twin is None else read_frame(twin),
-            base=read_frame(base) if base.is_file() else None,
-            base_model=_parse(
-                internal / SETTINGS, lambda text: str(json.loads(text)["training"]["base_model"])
-            ),
-            written=None if twin is None else date.fromtimestamp(twin.stat().st_mtime),
-            findings=findings,
-            stale=tuple(
-                kind
-                for kind, found in findings.items()
-                if digest and found.about.get("twin_sha256", digest) != digest
-            ),
-        )
-
-    def measured(self, question: Question) -> list[Measured]:
-        """Return the scores that help to answer a question."""
-        return [m for findings in self.findings.values() for m in findings.of(question)]
 
 
 def write_report(run: Path, show_real: Path | None = None) -> Path:
@@ -186,13 +121,58 @@ def build_report(run: Path, *, show_real: Mapping[str, DataFrame] | None = None)
     """
     from jinja2 import Environment, StrictUndefined
 
-    found = Run.read(run)
-    claim = guarantee(found.ledger) if found.ledger else None
-    events = found.ledger.events if found.ledger else []
-    use = judge_use(found.measured("utility"))
-    leaks = judge_leakage(found.measured("leakage"))
+    if not run.is_dir():
+        raise InputError(f"{run}: no such run folder; give one that `twinset generate` made")
+    share, internal = run / "share", run / "internal"
+    for file in (run / "model" / LEDGER, share / PRIVACY):
+        check_file_format(file)
+    found = {
+        kind: Findings.load(file)
+        for kind in ("evaluation", "audit", "canaries")
+        if (file := internal / f"{kind}.json").is_file()
+    }
+    ledger = _parse(share / PRIVACY, lambda text: Ledger.from_dict(json.loads(text)["ledger"]))
+    steps = _parse(
+        internal / "metrics.jsonl",
+        lambda text: [dict(json.loads(line)) for line in text.splitlines() if line.strip()],
+    )
+    noise = _parse(
+        internal / "noise.json", lambda text: {k: float(v) for k, v in json.loads(text).items()}
+    )
+    base_model = _parse(
+        internal / SETTINGS, lambda text: str(json.loads(text)["training"]["base_model"])
+    )
+    base_rows = internal / BASELINE_FILE
+    base = read_frame(base_rows) if base_rows.is_file() else None
+    file = next((each for each in sorted(share.glob("twin.*")) if format_of(each)), None)
+    twin, digest, facts = None, None, []
+    if file is not None:
+        twin, digest = read_frame(file), sha256_file(file)
+        facts.append(f"{len(twin):,} rows")
+    if base_model:
+        facts.append(f"written by {base_model}")
+    if file is not None:
+        facts.append(f"{date.fromtimestamp(file.stat().st_mtime):%d %B %Y}".lstrip("0"))
+    # What was measured on other rows than those that are there now.
+    stale = [k for k, f in found.items() if digest and f.about.get("twin_sha256", digest) != digest]
+
+    measured = {q: [m for each in found.values() for m in each.of(q)] for q in _FOUND_BY}
+    verdicts = {question: judge(question, scores) for question, scores in measured.items()}
+    claim = guarantee(ledger) if ledger else None
+    events = ledger.events if ledger else []
+    headlines: list[tuple[Figure | None, dict[str, str], int]] = []
+    lacking: dict[str, int] = {}  # where in the list it is said, once for all columns
+    for question, (kind, *_) in _FOUND_BY.items():
+        figure = draw_headline(question, measured[question])
+        if figure is None and kind in lacking:
+            _, line, columns = headlines[lacking[kind]]
+            headlines[lacking[kind]] = None, line, columns + 1
+        else:
+            if figure is None:
+                lacking[kind] = len(headlines)
+            headlines.append((figure, MEANINGS["missing"][kind], 1))
+    text = None if twin is None or not len(twin) else find_longest_column(twin)
     script = _resource("search.js")
-    everything = [m for findings in found.findings.values() for m in findings.measured]
     environment = Environment(
         autoescape=True,
         undefined=StrictUndefined,
@@ -200,51 +180,51 @@ def build_report(run: Path, *, show_real: Mapping[str, DataFrame] | None = None)
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    rows = None if found.twin is None else f"{len(found.twin):,} rows"
-    base = found.base_model and f"written by {found.base_model}"
-    day = found.written and f"{found.written:%d %B %Y}".lstrip("0")
-    number = count()
-    environment.filters |= {
-        "decimals": up_decimals,
-        "scientific": format_scientific,
-        # One picture may stand on the page twice, and ids may not.
-        "numbered": lambda svg: Markup(str(svg).replace("picture-", f"p{next(number)}-")),
-    }
+    environment.filters |= {"decimals": up_decimals, "scientific": format_scientific}
     return environment.from_string(_resource("page.html.jinja")).render(
         css=Markup(_resource("page.css")),
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        run=found,
-        facts=[fact for fact in (rows, base, day, f"twinset {__version__}") if fact],
+        name=run.resolve().name,
+        facts=[*facts, f"twinset {__version__}"],
         claim=claim,
         belief=belief_sentence(claim) if claim else None,
-        handing_over=judge_hand_over(claim, use, leaks),
-        verdicts=[use, judge_fidelity(found.measured("fidelity")), leaks],
-        headlines=_draw_headlines(found),
+        handing_over=judge_hand_over(claim, verdicts["utility"], verdicts["leakage"]),
+        verdicts=list(verdicts.values()),
+        headlines=headlines,
         notes=[
-            *map(STALE.format, found.stale),
-            *(with_flags(note) for findings in found.findings.values() for note in findings.notes),
+            *map(STALE.format, stale),
+            *(with_flags(note) for each in found.values() for note in each.notes),
         ],
         sections=[
             {
                 "anchor": question,
-                **SECTIONS[question],
-                "figures": list(draw_section(question, list(found.findings.values()))),
-                "tables": list_by_label(found.measured(question)),
-                "single": list_single_scores(find_undrawn(found.measured(question))),
-                "missing": [MISSING[kind] for kind in kinds if kind not in found.findings],
+                **MEANINGS["section"][question],
+                "figures": list(draw_section(question, list(found.values()))),
+                "tables": list_by_label(measured[question]),
+                "single": list_single_scores(find_undrawn(measured[question])),
+                "missing": [MEANINGS["missing"][kind] for kind in kinds if kind not in found],
             }
             for question, kinds in _FOUND_BY.items()
         ],
-        training=draw_training(found.steps, found.ledger),
+        training=draw_training(steps or [], ledger),
         # A run that took no step has released everything once, or nothing at all.
         is_untrained=bool(events) and all(isinstance(e, GaussianRelease) for e in events),
-        noise=map_noise(found.noise),
-        pairs=_pair_rows(found),
+        noise=map_noise(noise or {}),
+        pairs=[] if twin is None else list(_pair_rows(twin, base, text)),
+        rows=0 if twin is None else len(twin),
         shown=SHOWN,
-        private=_sample_private(found, show_real or {}),
-        scores=list_scores(everything),
-        about={kind: list(_flatten(each.about)) for kind, each in found.findings.items()},
+        private=[
+            {
+                "name": name,
+                # Only columns that the twin has too.
+                "rows": sample_rows(real if text is None else real.filter(list(twin)), text),
+                "total": len(real),
+            }
+            for name, real in (show_real or {}).items()
+        ],
+        scores=list_scores(m for each in found.values() for m in each.measured),
+        about={kind: list(_flatten(each.about)) for kind, each in found.items()},
     )
 
 
@@ -284,53 +264,155 @@ def sample_rows(frame: DataFrame, text: str | None, most: int = SHOWN) -> list[R
 
 def find_longest_column(frame: DataFrame) -> str | None:
     """Return the column whose cells are longest, or None if there is no column."""
-    lengths = {name: sum(len(str(v)) for v in frame[name]) for name in frame.columns}
+    lengths = {name: frame[name].astype(str).str.len().sum() for name in frame.columns}
     return max(lengths, key=lambda name: lengths[name], default=None)
 
 
-def _draw_headlines(run: Run) -> list[tuple[Any, dict[str, str], int]]:
-    """Return each question's figure, or else what is missing, once for all columns it is for."""
-    made = [
-        (draw_headline(question, run.measured(question)), kinds[0])
-        for question, kinds in _FOUND_BY.items()
-    ]
-    columns = Counter(kind for figure, kind in made if figure is None)
-    return [
-        (figure, MISSING[kind], columns[kind])
-        for place, (figure, kind) in enumerate(made)
-        if figure or (None, kind) not in made[:place]
-    ]
-
-
-def _pair_rows(run: Run) -> list[tuple[Row, str | None]]:
+def _pair_rows(
+    twin: DataFrame, base: DataFrame | None, text: str | None
+) -> Iterator[tuple[Row, str | None]]:
     """Put a text of the base model next to each of the twin's rows: of the same labels, each once.
 
     Both are samples. The base model's texts show what no private data would have given.
     """
-    if run.twin is None or not len(run.twin):
-        return []
-    text = find_longest_column(run.twin)
     waiting: dict[str, list[str]] = {}
-    if run.base is not None and len(run.base):
-        for cells, words in sample_rows(run.base, text, len(run.base)):
+    if base is not None:
+        for cells, words in sample_rows(base, text, len(base)):
             waiting.setdefault(repr(sorted(cells.items())), []).append(words)
-    # Of each combination of labels the base model's texts are given out in turn.
-    paired = []
-    for cells, words in sample_rows(run.twin, text, MOST_ROWS):
+    for cells, words in sample_rows(twin, text, MOST_ROWS):
         others = waiting.get(repr(sorted(cells.items())))
-        paired.append(((cells, words), others.pop(0) if others else None))
-    return paired
+        yield (cells, words), others.pop(0) if others else None
 
 
-def _sample_private(run: Run, show_real: Mapping[str, DataFrame]) -> list[dict[str, Any]]:
-    """Return rows of private tables that somebody asked for, with the twin's columns only."""
-    twin = run.twin if run.twin is not None and len(run.twin) else None
-    text = None if twin is None else find_longest_column(twin)
+def list_scores(measured: Iterable[Measured]) -> Table:
+    """Return a table of every score with all that is known of it."""
+    head = ("score", "where", "value", "95 % interval", "goal", "n", "question", "computed from")
+    rows = (
+        (
+            m.score.name,
+            place_in_words(m.place),
+            format_number(m.score.value),
+            format_interval(m.score),
+            "match real rows" if m.score.goal == "match" else m.score.goal,
+            f"{m.score.n:,}",
+            m.question,
+            m.score.where,
+        )
+        for m in measured
+    )
+    return Table("All scores", head, tuple(rows))
+
+
+def list_single_scores(measured: Iterable[Measured]) -> Table | None:
+    """Return a table of what stands alone, so that no figure shows it."""
+    whole = list_scores(measured)
+    rows = tuple(row[:4] for row in whole.body)
+    return Table("Scores with nothing beside them", whole.head[:4], rows) if rows else None
+
+
+def list_by_label(measured: Iterable[Measured]) -> list[Table]:
+    """Return a table for each measure of label values: a row a value, a column a kind of rows."""
+    tables: dict[str, dict[str, dict[str, Score]]] = {}
+    for m in measured:
+        if "value" in m.place:
+            rest = place_in_words({k: v for k, v in m.place.items() if k not in ("value", "rows")})
+            caption = f"{m.score.name} of each label" + (f": {rest}" if rest else "")
+            cells = tables.setdefault(caption, {}).setdefault(m.place["value"], {})
+            cells[m.place.get("rows", "all rows")] = m.score
     made = []
-    for name, real in show_real.items():
-        shared = real if twin is None else real[[c for c in twin.columns if c in real.columns]]
-        made.append({"name": name, "rows": sample_rows(shared, text), "total": len(real)})
+    for caption, by_value in tables.items():
+        columns = sort_rows(column for row in by_value.values() for column in row)
+        rows = (
+            (value, *(format_score(row[c]) if c in row else "" for c in columns))
+            for value, row in by_value.items()
+        )
+        made.append(Table(caption, ("label", *columns), tuple(rows)))
     return made
+
+
+def draw_training(steps: Sequence[Mapping[str, Any]], ledger: Ledger | None) -> list[Figure]:
+    """Draw loss and clipped share over steps, and the ε that they spent.
+
+    Args:
+        steps: figures of each training step.
+        ledger: what was spent, if it is known.
+    """
+    spent = spend_over_steps(ledger) if ledger else []
+    asked = ledger.target_epsilon if ledger else None
+    marks = [] if asked is None else [(asked, f"asked for: {asked:g}")]
+    listed = tuple((f"{step:,.0f}", format_number(eps)) for step, eps in spent)
+    table = Table("ε spent by step", ("step", "ε"), listed)
+    loss, clipped = (average_over_steps(steps, field) for field in ("loss", "clipped"))
+    made = []
+    for title, line, y, points, least in (
+        ("Loss", "loss", "mean loss of the batch", loss, None),
+        ("Clipped share", "clipped share", "share of records", clipped, 0.0),
+        ("ε spent", "ε", "ε", spent, 0.0),
+    ):
+        of_budget = points is spent
+        drawn = draw_lines(
+            title, "step", y, {line: points}, "", marks if of_budget else (), least=least
+        )
+        if drawn is not None:
+            name = f"{title} while training"
+            shown = table if of_budget else None
+            made.append(Figure(name, explain_measure(name), (("", drawn),), shown))
+    return made
+
+
+def average_over_steps(steps: Sequence[Mapping[str, Any]], field: str) -> list[Point]:
+    """Return (step, figure), which are means of neighbours where there are many steps."""
+
+    def is_number(value: Any) -> bool:
+        # NaN compares false, and so does what is infinite
+        return isinstance(value, int | float) and abs(value) <= sys.float_info.max
+
+    known: list[tuple[Any, Any]] = [(s.get("step"), s.get(field)) for s in steps]
+    points = [(float(x), float(y)) for x, y in known if is_number(x) and is_number(y)]
+    size = max(1, math.ceil(len(points) / _MOST_POINTS))
+    parts = (points[start : start + size] for start in range(0, len(points), size))
+    return [tuple(sum(values) / len(part) for values in zip(*part, strict=True)) for part in parts]
+
+
+def spend_over_steps(ledger: Ledger) -> list[Point]:
+    """Return (step, ε) from the ledger alone. Empty where nothing is guaranteed."""
+    total = sum(event.steps for event in ledger.events if isinstance(event, _STEPS))
+    parts = range(1, _EPSILON_STEPS + 1)
+    at = sorted({max(1, round(total * part / _EPSILON_STEPS)) for part in parts}) if total else []
+    points: list[Point] = []
+    for step in reversed(at):  # the whole run first: it decides about all
+        left, events = step, list[Event]()
+        for event in ledger.events:  # as they were after this step
+            if isinstance(event, _STEPS):
+                taken = min(event.steps, left)
+                left -= taken
+                events += [replace(event, steps=taken)] if taken else []
+            else:
+                events.append(event)
+        spent = guarantee(replace(ledger, events=events)).epsilon
+        if spent is None:
+            return []
+        points.insert(0, (float(step), spent))
+    return points
+
+
+def map_noise(mean_noise: Mapping[str, float]) -> dict[str, dict[str, NoiseCell | None]]:
+    """Return factors of what `uniform` draws, by layer and kind of weight.
+
+    Every layer has all kinds. The map is empty where there is nothing to tell, or no number.
+    """
+    cells = noise_cells({n: f for n, f in mean_noise.items() if math.isfinite(f) and f > 0})
+    most = max([0.1, *(abs(math.log2(factor)) for factor in cells.values())])
+    layers = sorted({layer for layer, _ in cells}, key=lambda x: (x == OUTSIDE, x.zfill(4)))
+    kinds = dict.fromkeys(kind for _, kind in cells)
+    found: dict[str, dict[str, NoiseCell | None]] = {}
+    for layer in layers:
+        row = found.setdefault("outside the layers" if layer == OUTSIDE else layer, {})
+        for kind in kinds:
+            factor = cells.get((layer, kind))
+            shade = 0 if factor is None else round(_SHADES * math.log2(factor) / most)
+            row[kind] = None if factor is None else (f"{factor:.2f}", shade)
+    return found
 
 
 def _flatten(about: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:

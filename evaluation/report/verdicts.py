@@ -1,55 +1,56 @@
 """One answer to each question, with its reasons, by rules that the page states. Measures nothing.
 
-Utility and leakage are never averaged, into one another or over measures: each verdict counts how
-many comparisons went well. The verdict at the end of a run and the report use the same rules.
+`judge` decides every verdict: of the report, of the commands, and at the end of a run. Utility and
+leakage are never averaged. A verdict counts how many comparisons went well.
+
+The words for places are those of the measuring modules. A measure that is not known here is shown
+too. Sentences that do not depend on the run are in meanings.toml.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from statistics import NormalDist
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from scipy.stats import hypergeom, norm
 
 from evaluation.fidelity.measures import SECOND, TRAIN
-from evaluation.findings import Measured, Score
+from evaluation.findings import Measured, Question, Score
 from evaluation.leakage.one_run import BOUND
 from evaluation.leakage.roc import AUROC, MARGIN, PLACE, RATES
 from evaluation.release import (
     BASELINE,
     FEW_ROWS,
+    NON_PRIVATE,
     PRIVATE_CLASSIFIER,
     REAL,
+    REAL_SMALL,
     TWIN,
     TWIN_SMALL,
-)
-from evaluation.report.tables import (
-    COMMONEST,
-    GUESSING,
-    HELD_OUT,
-    NEARER,
-    RULES,
-    TRAIN_SAMPLE,
-    Group,
-    find_claim,
-    format_number,
-    format_score,
-    group_scores,
-    place_in_words,
 )
 from twinset.privacy.statement.guarantee import Guarantee, says_little
 from twinset.privacy.statement.theorems import FLAGGED_UNIT
 
-TOO_FEW = "Too few rows to say"
-REFUTED = "The claim is refuted"
+CLAIM, COMMONEST = "claimed epsilon", "the commonest label"
+NEARER = "nearer to train than to held-out"
+GUESSING = {AUROC: 0.5, **RATES, NEARER: 0.5}  # what is found without any leak
+HELD_OUT, TRAIN_SAMPLE = "held-out", "train, as many rows as held-out"
+
+# Kinds of rows in the order in which they are listed, with the colour that each has on every
+# figure. What is compared most stands next to each other.
+ROWS = {
+    **{REAL: 1, TRAIN: 1, "train only": 1, TRAIN_SAMPLE: 1},
+    **{SECOND: 5, HELD_OUT: 5, "held-out only": 5, REAL_SMALL: 5},
+    **{PRIVATE_CLASSIFIER: 4, NON_PRIVATE: 3, TWIN: 0, TWIN_SMALL: 0, BASELINE: 2},
+}
+MEANINGS = tomllib.loads(Path(__file__).with_name("meanings.toml").read_text("utf-8"))
+TOO_FEW, REFUTED = "Too few rows to say", "The claim is refuted"
 FALSE_ALARMS = 0.025  # of one attack, and of all of a verdict together: those of a 95 % interval
-Tone = Literal["good", "mixed", "bad", "unknown"]
-_BLIND = PLACE["sees"]  # what sees neither model nor twin can only tell the tables apart
-# One in a thousand false alarms needs more rows than most tables have, so it does not count.
-_COUNTED = ("AUROC", "TPR at 1 % FPR", NEARER)
 # Of fidelity, the most important first: all of a text, what is missing, words, labels, lengths.
 DECIDING = (
     "MAUVE",
@@ -58,9 +59,145 @@ DECIDING = (
     "total variation distance of labels",
     "mean length",
 )
+
+# Scores stand side by side if they differ in the first of these that their place has.
+_COMPARED = ("rows", "against", "attack", "copies", "policy")
+_NEEDS_NO_NAME = ("label", "classifier", "attack", "policy", "rows", "value", "kind")
+_BLIND = PLACE["sees"]  # what sees neither model nor twin can only tell the tables apart
+# One in a thousand false alarms needs more rows than most tables have, so it does not count.
+_COUNTED = (AUROC, "TPR at 1 % FPR", NEARER)
 # (rows that it was made from, their reference), the fairest pair first.
 _PAIRS = ((TRAIN_SAMPLE, HELD_OUT), (TRAIN, HELD_OUT), ("train only", "held-out only"))
-_WHAT_GOES = "share/ and model/ may go, internal/ stays"
+
+Tone = Literal["good", "mixed", "bad", "unknown"]
+
+
+def format_number(value: float | None) -> str:
+    """Return about three significant digits, or a dash for what is no number.
+
+    >>> [format_number(v) for v in (0.70449, 12345.6, -0.5, 1e-5, float("nan"))]
+    ['0.704', '12,346', '−0.500', '1.0 × 10⁻⁵', '–']
+    """
+    if value is None or math.isnan(value):
+        return "–"
+    size = abs(value)
+    if math.isinf(size):
+        digits = "∞"
+    elif 0 < size < 0.0005:
+        digits = _write_power(f"{size:.1e}")
+    else:
+        decimals = 0 if size >= 1000 else 1 if size >= 100 else 2 if size >= 10 else 3
+        digits = f"{size:,.{decimals}f}"
+    return f"−{digits}" if value < 0 else digits
+
+
+def format_tick(value: float) -> str:
+    """Return a round number, as on an axis, in as few digits as it has.
+
+    >>> [format_tick(v) for v in (0.5, 2000.0, 1e-5, -1.0, 2.5e-7)]
+    ['0.5', '2,000', '10⁻⁵', '−1', '2.5 × 10⁻⁷']
+    """
+    digits = f"{abs(value):.4g}" if abs(value) < 1000 else f"{abs(value):,.0f}"
+    return ("−" if value < 0 else "") + _write_power(digits)
+
+
+def _write_power(scientific: str) -> str:
+    """Return "1.5e-07" as "1.5 × 10⁻⁷". Other numbers stay."""
+    mantissa, mark, exponent = scientific.partition("e")
+    if not mark:
+        return scientific
+    raised = "10" + str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    return raised if mantissa == "1" else f"{mantissa} × {raised}"
+
+
+def format_interval(score: Score) -> str:
+    """Return a score's 95 % interval, or "" where it has none."""
+    if any(map(math.isnan, (score.value, score.low, score.high))):
+        return ""
+    return f"[{format_number(score.low)}, {format_number(score.high)}]"
+
+
+def format_score(score: Score) -> str:
+    """Return "0.812 [0.794, 0.829]", as far as it is known."""
+    return f"{format_number(score.value)} {format_interval(score)}".rstrip()
+
+
+def place_in_words(place: Mapping[str, str]) -> str:
+    """Return a place in words.
+
+    >>> place_in_words({"label": "sentiment", "classifier": "tfidf", "sees": "model"})
+    'sentiment, tfidf, seeing model'
+    """
+    names = {"sees": "seeing"}
+    words = (v if k in _NEEDS_NO_NAME else f"{names.get(k, k)} {v}" for k, v in place.items())
+    return ", ".join(words)
+
+
+def sort_rows(names: Iterable[str]) -> list[str]:
+    """Return names in the order in which kinds of rows are listed, unknown ones last."""
+    known = list(ROWS)
+    return sorted(dict.fromkeys(names), key=lambda n: known.index(n) if n in ROWS else len(known))
+
+
+@dataclass(frozen=True)
+class Group:
+    """Scores of one name whose places differ in one word only, by that word.
+
+    Args:
+        name: of the scores.
+        place: what they have in common.
+        members: by the word in which they differ, or "" where they have none to differ in.
+    """
+
+    name: str
+    place: Mapping[str, str]
+    members: dict[str, Measured]
+
+    @property
+    def scores(self) -> dict[str, Score]:
+        """The scores by the word in which they differ."""
+        return {word: m.score for word, m in self.members.items()}
+
+    @property
+    def finite(self) -> dict[str, Score]:
+        """The scores that are known together with their intervals."""
+        return {w: s for w, s in self.scores.items() if _is_finite(s)}
+
+    @property
+    def title(self) -> str:
+        """Name and place in words."""
+        return ", ".join(filter(None, (self.name, place_in_words(self.place))))
+
+
+def _is_finite(score: Score) -> bool:
+    return all(map(math.isfinite, (score.value, score.low, score.high)))
+
+
+def group_scores(measured: Iterable[Measured]) -> list[Group]:
+    """Put scores side by side whose places differ in one word only."""
+    found: dict[tuple[object, ...], Group] = {}
+    for m in measured:
+        compared = next((word for word in _COMPARED if word in m.place), "")
+        rest = {k: v for k, v in m.place.items() if k != compared}
+        key = (m.score.name, compared, *sorted(rest.items()))
+        group = found.setdefault(key, Group(m.score.name, rest, {}))
+        group.members[m.place.get(compared, "")] = m
+    return list(found.values())
+
+
+def list_bounds(measured: Sequence[Measured]) -> Iterator[tuple[str, Score, float | None]]:
+    """Yield each lower bound of ε: where it was found, the score, and the ε that was claimed.
+
+    A claim of None means that nothing is claimed.
+    """
+    for m in measured:
+        if m.score.name == BOUND:
+            claims = [c.score.value for c in measured if c.score.name == CLAIM]
+            places = [c.place.items() for c in measured if c.score.name == CLAIM]
+            known = (c for c, p in zip(claims, places, strict=True) if p <= m.place.items())
+            claim = next(known, math.nan)
+            where = {k: v for k, v in m.place.items() if k not in ("attack", "sees")}
+            yield place_in_words(where), m.score, claim if math.isfinite(claim) else None
 
 
 @dataclass(frozen=True)
@@ -84,20 +221,29 @@ class Verdict:
     rule: str = ""
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """Two numbers that were compared.
-
-    Args:
-        is_well: for the twin.
-        reason: in words.
-        errors: by how many standard errors a finding is off from chance. Infinite for two
-            intervals that lie apart.
-    """
+class Comparison(NamedTuple):
+    """Whether two numbers speak for the twin, and in words why."""
 
     is_well: bool
     reason: str
+    # By how many standard errors a finding is off from chance. Infinite for two intervals apart.
     errors: float = math.inf
+
+
+def judge(question: Question, measured: Sequence[Measured], is_enough: bool = True) -> Verdict:
+    """Answer a question: is it useful, is it faithful, does it leak?
+
+    Args:
+        question: which one.
+        measured: scores that help to answer it. Others are left alone.
+        is_enough: whether there were rows enough to conclude anything. A leak that was found in a
+            few rows is found all the same.
+    """
+    rules = {"utility": judge_use, "fidelity": judge_fidelity, "leakage": judge_leakage}
+    found = rules[question](measured)
+    if not is_enough and (question != "leakage" or found.tone == "good"):
+        return replace(found, answer=TOO_FEW, tone="unknown")
+    return found
 
 
 def judge_use(measured: Sequence[Measured]) -> Verdict:
@@ -116,22 +262,21 @@ def judge_use(measured: Sequence[Measured]) -> Verdict:
     guesses = {m.place.get("label"): m.score for m in accuracies if m.place["rows"] == COMMONEST}
     compared, shares = [], []
     for group in group_scores(accuracies):
-        scores = _finite_scores(group)
-        guess = guesses.get(group.place.get("label"))
-        # A twin of more rows is compared by as many as the base wrote: more rows teach more,
+        scores = group.finite
+        # A twin of more rows is compared by as many as the base wrote. More rows teach more,
         # whoever wrote them, and that says nothing about the private records.
         twin = scores.get(TWIN_SMALL, scores.get(TWIN))
-        marks = {"no private data": scores[BASELINE]} if BASELINE in scores else {}
-        marks |= {"guessing the commonest label": guess} if guess else {}
-        if twin is None or not marks:
+        guess = guesses.get(group.place.get("label"))
+        marks = {"no private data": scores.get(BASELINE), "guessing the commonest label": guess}
+        known = {name: mark for name, mark in marks.items() if mark}
+        if twin is None or not known:
             continue
-        said = []
-        for name, mark in marks.items():
-            above, below = twin.low > mark.high, twin.high < mark.low
-            how = "above" if above else "below" if below else "not apart from"
+        said = [f"{place_in_words(group.place) or group.name}: {format_score(twin)}"]
+        for name, mark in known.items():
+            below = "below" if twin.high < mark.low else "not apart from"
+            how = "above" if twin.low > mark.high else below
             said.append(f"{how} {name} {format_score(mark)}")
-        reason = f"{place_in_words(group.place) or group.name}: {format_score(twin)}, "
-        reason += ", ".join(said)
+        reason = ", ".join(said)
         if TWIN_SMALL in scores:
             whole = format_number(scores[TWIN].value)
             reason += f", both of as many rows; all of the twin's give {whole}"
@@ -142,17 +287,14 @@ def judge_use(measured: Sequence[Measured]) -> Verdict:
         if PRIVATE_CLASSIFIER in scores:
             private = format_number(scores[PRIVATE_CLASSIFIER].value)
             reason += f"; a DP classifier of real rows gives {private}"
-        compared.append(Comparison(all(twin.low > mark.high for mark in marks.values()), reason))
+        compared.append(Comparison(all(twin.low > m.high for m in known.values()), reason))
     line = "the twin is surely above what needs no private text in {} of {} comparisons of accuracy"
     if shares:
         line += f", and gives {min(shares):.0%} or more of what real rows give"
-    return _count_comparisons(
-        "Is it useful?",
-        compared,
-        line,
-        "no accuracy of a classifier trained on the twin beside one that needs no private text",
-        RULES["useful"],
+    missing = (
+        "no accuracy of a classifier trained on the twin beside one that needs no private text"
     )
+    return _count_well("Is it useful?", compared, line, missing, MEANINGS["rule"]["useful"])
 
 
 def judge_fidelity(measured: Sequence[Measured]) -> Verdict:
@@ -162,15 +304,30 @@ def judge_fidelity(measured: Sequence[Measured]) -> Verdict:
     measured, all that were measured decide.
     """
     deciding = find_deciding(measured)
-    compared = [c for group in deciding for c in _compare_with_second(group)]
+
+    def compare(groups: Iterable[Group]) -> list[Comparison]:
+        """Compare with a second real sample. Nothing can be expected to come closer."""
+        made = []
+        for group in groups:
+            scores = group.finite
+            if TWIN in scores and SECOND in scores:
+                twin, second = scores[TWIN], scores[SECOND]
+                # Intervals that meet count as equal. Few rows make wide ones, as the rule says.
+                enough, few = twin.high >= second.low, twin.low <= second.high
+                well = {"maximise": enough, "minimise": few, "match": enough and few}[twin.goal]
+                both = f"{format_score(twin)}, a second real sample {format_score(second)}"
+                reason = f"{group.title}: {both}{'' if well else ': apart'}"
+                made.append(Comparison(well, reason))
+        return made
+
+    compared = compare(deciding)
     line = "as good as that sample in {} of the {} measures that decide"
     missing = "no measure of the twin beside the same of a second real sample"
-    found = _count_comparisons("Is it faithful?", compared, line, missing, RULES["faithful"])
+    rule = MEANINGS["rule"]["faithful"]
+    found = _count_well("Is it faithful?", compared, line, missing, rule)
     if not compared:
         return found
-    others = [
-        c for g in group_scores(measured) if g not in deciding for c in _compare_with_second(g)
-    ]
+    others = compare(g for g in group_scores(measured) if g not in deciding)
     reasons = tuple(c.reason for c in [*compared, *sorted(others, key=lambda c: c.is_well)])
     first = deciding[0]
     twin, second = first.scores[TWIN], first.scores[SECOND]
@@ -185,9 +342,21 @@ def judge_fidelity(measured: Sequence[Measured]) -> Verdict:
 
 def find_deciding(measured: Sequence[Measured]) -> list[Group]:
     """Return the measures that decide whether a twin is faithful, the most important first."""
-    known = [g for g in group_scores(measured) if {TWIN, SECOND} <= _finite_scores(g).keys()]
-    deciding = [g for name in DECIDING for g in known if g.name == name]
-    return deciding or known
+    known = [g for g in group_scores(measured) if {TWIN, SECOND} <= g.finite.keys()]
+    return [g for name in DECIDING for g in known if g.name == name] or known
+
+
+def _count_well(
+    question: str, compared: Sequence[Comparison], line: str, missing: str, rule: str
+) -> Verdict:
+    """Return Yes, In part or No, by how many comparisons went well."""
+    if not compared:
+        return Verdict(question, "Not measured", f"there is {missing}", "unknown", (), rule)
+    well = sum(c.is_well for c in compared)
+    answers: tuple[tuple[str, Tone], ...] = (("No", "bad"), ("In part", "mixed"), ("Yes", "good"))
+    answer, tone = answers[(well > 0) + (well == len(compared))]
+    reasons = tuple(c.reason for c in sorted(compared, key=lambda c: c.is_well))
+    return Verdict(question, answer, line.format(well, len(compared)), tone, reasons, rule)
 
 
 def judge_leakage(measured: Sequence[Measured]) -> Verdict:
@@ -197,148 +366,69 @@ def judge_leakage(measured: Sequence[Measured]) -> Verdict:
     they cannot clear this run and do not count as an attack on it.
     """
     bounds = []
-    for m in measured:
-        if m.score.name == BOUND and not math.isnan(m.score.value):
-            claim = find_claim(measured, m)
+    for where, score, claim in list_bounds(measured):
+        if not math.isnan(score.value):
             stated = "nothing is claimed" if claim is None else f"claimed is {format_number(claim)}"
-            kept = {k: v for k, v in m.place.items() if k not in ("attack", "sees")}
-            where = f" with canaries, {place_in_words(kept)}" if kept else ""
-            holds = claim is None or m.score.value <= claim
-            reason = f"{BOUND}{where}: {format_number(m.score.value)}; {stated}"
-            bounds.append(Comparison(holds, reason))
+            name = f"{BOUND} with canaries, {where}" if where else BOUND
+            reason = f"{name}: {format_number(score.value)}; {stated}"
+            bounds.append(Comparison(claim is None or score.value <= claim, reason))
     own = [m for m in measured if "policy" not in m.place]
+    areas = [m for m in own if m.score.name == AUROC]
     tried = sorted([*_compare_attacks(own), *_compare_overlaps(own)], key=lambda c: c.is_well)
-    blind = tuple(
+    reasons = [
         "Members and non-members can be told apart without model and twin "
         f"(AUROC {format_score(m.score)}): attacks on membership mean little here"
-        for m in own
-        if m.score.name == AUROC
-        and m.place.get("sees") == _BLIND
-        and m.score.low > GUESSING[AUROC] + MARGIN
-    )
-    answer, line, tone = _answer_on_leakage(all(c.is_well for c in bounds), tried)
-    rows = [m.score.n for m in own if m.score.name == AUROC]
-    if tone == "good" and rows and max(rows) < 2 * FEW_ROWS:  # too few to find anything
-        answer, tone = TOO_FEW, "unknown"
-    reasons = tuple(c.reason for c in sorted([*bounds, *tried], key=lambda c: c.is_well))
-    return Verdict("Does it leak?", answer, line, tone, (*blind, *reasons), RULES["leaking"])
+        for m in areas
+        if m.place.get("sees") == _BLIND and m.score.low > GUESSING[AUROC] + MARGIN
+    ]
+    reasons += [c.reason for c in sorted([*bounds, *tried], key=lambda c: c.is_well)]
 
-
-def _answer_on_leakage(bounds_hold: bool, tried: Sequence[Comparison]) -> tuple[str, str, Tone]:
-    if not bounds_hold:
-        return REFUTED, "an attack shows more than is claimed: do not share", "bad"
-    if not tried:
-        return "Not measured", "no attack on this run was measured", "unknown"
-    what, found = f"{len(tried)} attacks and comparisons found", [c for c in tried if not c.is_well]
-    by_chance = NormalDist().inv_cdf(1 - FALSE_ALARMS / len(tried))  # Bonferroni's inequality
-    if any(c.errors > by_chance for c in found):
-        return "Signs of a leak", f"{len(found)} of {what} something", "bad"
-    if found:
-        line = f"{len(found)} of {what} something, no more than so many find by chance"
-        return "No sure sign", line, "mixed"
-    return "No leak found", f"none of {what} anything", "good"
-
-
-def judge_hand_over(claim: Guarantee | None, use: Verdict, leaks: Verdict) -> Verdict:
-    """Say whether the twin may be handed over: the one question behind the three others.
-
-    Fidelity has no say in it.
-
-    Args:
-        claim: what is guaranteed. None where nothing is known.
-        use: of `judge_use`.
-        leaks: of `judge_leakage`.
-    """
-    answer, line, tone = _answer_on_hand_over(claim, leaks)
-    if tone != "bad" and use.tone == "bad":
-        line += "; but no use of it was seen"
-    return Verdict("May I hand this over?", answer, line, tone)
-
-
-def _answer_on_hand_over(claim: Guarantee | None, leaks: Verdict) -> tuple[str, str, Tone]:
-    if claim is None:
-        return "No", "nothing is known of its privacy: share/privacy.json is missing", "bad"
-    if claim.epsilon is None:
-        return "No", "nothing is guaranteed: treat the twin and the model as private", "bad"
-    if leaks.answer == REFUTED:
-        return "No", leaks.line, "bad"
-    if leaks.tone == "bad":
-        return "Not yet", f"{leaks.line}: read what it was before anybody gets it", "bad"
-    if claim.unit == FLAGGED_UNIT:
-        line = "only if all that the detector did not flag may be public: that is not protected"
-        return "Not as it is", line, "mixed"
-    is_attacked, is_weak = leaks.tone != "unknown", says_little(claim)
-    if is_weak and is_attacked:
-        line = "the bound alone says little at this ε; no attack found more than chance does"
-        return "With care", line, "mixed"
-    if is_weak:
-        line = "the bound alone says little at this ε, and no attack was tried: run an audit first"
-        return "Not yet", line, "mixed"
-    if is_attacked:
-        line = f"the guarantee holds and no attack found more than chance does: {_WHAT_GOES}"
-    else:
-        line = f"no attack was tried, but the guarantee holds without: {_WHAT_GOES}"
-    return "Yes", line, "good"
-
-
-def _count_comparisons(
-    question: str, comparisons: Sequence[Comparison], line: str, missing: str, rule: str
-) -> Verdict:
-    """Return Yes, In part or No, by how many comparisons went well."""
-    if not comparisons:
-        return Verdict(question, "Not measured", f"there is {missing}", "unknown", (), rule)
-    well = sum(c.is_well for c in comparisons)
-    answers: tuple[tuple[str, Tone], ...] = (("No", "bad"), ("In part", "mixed"), ("Yes", "good"))
-    answer, tone = answers[(well > 0) + (well == len(comparisons))]
-    reasons = tuple(c.reason for c in sorted(comparisons, key=lambda c: c.is_well))
-    return Verdict(question, answer, line.format(well, len(comparisons)), tone, reasons, rule)
-
-
-def _compare_with_second(group: Group) -> Iterator[Comparison]:
-    """Compare the twin with a second real sample: nothing can be expected to come closer."""
-    scores = _finite_scores(group)
-    if TWIN not in scores or SECOND not in scores:
-        return
-    twin, second = scores[TWIN], scores[SECOND]
-    # Intervals that meet count as equal: few rows make wide ones, which the rule says.
-    enough, few = twin.high >= second.low, twin.low <= second.high
-    well = {"maximise": enough, "minimise": few, "match": enough and few}[twin.goal]
-    both = f"{format_score(twin)}, a second real sample {format_score(second)}"
-    yield Comparison(well, f"{group.title}: {both}{'' if well else ': apart'}")
+    answer, line = "Not measured", "no attack on this run was measured"
+    tone: Tone = "unknown"
+    if not all(c.is_well for c in bounds):
+        answer, line, tone = REFUTED, "an attack shows more than is claimed: do not share", "bad"
+    elif tried:
+        what, found = f"{len(tried)} attacks and comparisons found", [c for c in tried if not c[0]]
+        by_chance = NormalDist().inv_cdf(1 - FALSE_ALARMS / len(tried))  # Bonferroni's inequality
+        if any(c.errors > by_chance for c in found):
+            answer, line, tone = "Signs of a leak", f"{len(found)} of {what} something", "bad"
+        elif found:
+            line = f"{len(found)} of {what} something, no more than so many find by chance"
+            answer, tone = "No sure sign", "mixed"
+        elif areas and max(m.score.n for m in areas) < 2 * FEW_ROWS:  # too few to find anything
+            answer, line, tone = TOO_FEW, f"none of {what} anything", "unknown"
+        else:
+            answer, line, tone = "No leak found", f"none of {what} anything", "good"
+    rule = MEANINGS["rule"]["leaking"]
+    return Verdict("Does it leak?", answer, line, tone, tuple(reasons), rule)
 
 
 def _compare_attacks(measured: Sequence[Measured]) -> Iterator[Comparison]:
     """Compare each attack with guessing."""
     tried = {tuple(m.place.items()): m.score.n for m in measured if m.score.name == AUROC}
+    limit = NormalDist().inv_cdf(1 - FALSE_ALARMS)
     for m in measured:
-        if m.score.name not in _COUNTED or m.place.get("sees") == _BLIND or not _is_finite(m.score):
+        score = m.score
+        if score.name not in _COUNTED or m.place.get("sees") == _BLIND or not _is_finite(score):
             continue
-        guessing = GUESSING[m.score.name]
-        errors = _count_errors(m.score, tried.get(tuple(m.place.items()), 0) - m.score.n)
-        leaks = errors > NormalDist().inv_cdf(1 - FALSE_ALARMS)
+        guessing, others = GUESSING[score.name], tried.get(tuple(m.place.items()), 0) - score.n
+        above = score.value - guessing
+        if score.name in RATES and others > 0:
+            # With few others, the threshold of a low false-positive rate is a matter of chance
+            # itself, which no interval shows. So the members above it are counted as if all rows
+            # were ranked at random.
+            found, allowed = round(score.value * score.n), int(RATES[score.name] * others + 1e-9)
+            by_chance = hypergeom.cdf(allowed, score.n + others, others, found + allowed)
+            errors = float(norm.isf(by_chance))
+        else:
+            error = (score.value - score.low) / limit
+            errors = above / error if error > 0 else math.copysign(math.inf, above)
+        leaks = errors > limit
         how = f"{'above' if leaks else 'not above'} guessing ({guessing:g})"
-        if m.score.low > guessing and not leaks:
+        if score.low > guessing and not leaks:
             how = "no more than chance gives beside so few others"
-        where = ", ".join(filter(None, (m.score.name, place_in_words(m.place))))
-        yield Comparison(not leaks, f"{where}: {format_score(m.score)}, {how}", errors)
-
-
-def _count_errors(score: Score, others: int) -> float:
-    """Return by how many standard errors a score is above guessing.
-
-    With few others, the threshold of a low false-positive rate is a matter of chance itself, which
-    no interval shows. The members above it are then counted as if all were ranked at random.
-
-    Args:
-        score: of an attack.
-        others: rows that it was tried on besides members. 0 or fewer: not known, or not of a rate.
-    """
-    above = score.value - GUESSING[score.name]
-    if score.name in RATES and others > 0:
-        found, allowed = round(score.value * score.n), int(RATES[score.name] * others + 1e-9)
-        return float(norm.isf(hypergeom.cdf(allowed, score.n + others, others, found + allowed)))
-    error = (score.value - score.low) / NormalDist().inv_cdf(1 - FALSE_ALARMS)
-    return above / error if error > 0 else math.copysign(math.inf, above)
+        where = ", ".join(filter(None, (score.name, place_in_words(m.place))))
+        yield Comparison(not leaks, f"{where}: {format_score(score)}, {how}", errors)
 
 
 def _compare_overlaps(measured: Sequence[Measured]) -> Iterator[Comparison]:
@@ -354,9 +444,45 @@ def _compare_overlaps(measured: Sequence[Measured]) -> Iterator[Comparison]:
         yield Comparison(not leaks, f"{group.title}: {both}{': apart' if leaks else ''}")
 
 
-def _finite_scores(group: Group) -> dict[str, Score]:
-    return {word: score for word, score in group.scores.items() if _is_finite(score)}
+def judge_hand_over(claim: Guarantee | None, use: Verdict, leaks: Verdict) -> Verdict:
+    """Say whether the twin may be handed over: the one question behind the three others.
 
+    Fidelity has no say in it.
 
-def _is_finite(score: Score) -> bool:
-    return all(map(math.isfinite, (score.value, score.low, score.high)))
+    Args:
+        claim: what is guaranteed. None where nothing is known.
+        use: the verdict on utility.
+        leaks: the verdict on leakage.
+    """
+    is_attacked = leaks.tone != "unknown"
+    answer = "No"
+    tone: Tone = "bad"
+    if claim is None:
+        line = "nothing is known of its privacy: share/privacy.json is missing"
+    elif claim.epsilon is None:
+        line = "nothing is guaranteed: treat the twin and the model as private"
+    elif leaks.answer == REFUTED:
+        line = leaks.line
+    elif leaks.tone == "bad":
+        answer, line = "Not yet", f"{leaks.line}: read what it was before anybody gets it"
+    elif claim.unit == FLAGGED_UNIT:
+        answer, tone = "Not as it is", "mixed"
+        line = "only if all that the detector did not flag may be public: that is not protected"
+    elif says_little(claim):
+        answer, tone = "With care" if is_attacked else "Not yet", "mixed"
+        line = "the bound alone says little at this ε"
+        line += (
+            "; no attack found more than chance does"
+            if is_attacked
+            else (", and no attack was tried: run an audit first")
+        )
+    else:
+        answer, tone = "Yes", "good"
+        line = (
+            "the guarantee holds and no attack found more than chance does"
+            if is_attacked
+            else "no attack was tried, but the guarantee holds without"
+        ) + ": share/ and model/ may go, internal/ stays"
+    if tone != "bad" and use.tone == "bad":
+        line += "; but no use of it was seen"
+    return Verdict("May I hand this over?", answer, line, tone)
