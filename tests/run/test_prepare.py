@@ -9,7 +9,7 @@ from twinset.config.options import run_config
 from twinset.errors import InputError
 from twinset.models.base_model import check_base
 from twinset.privacy.statement.theorems import OWNER_UNIT, UNIT
-from twinset.run.generate import finetune, prepare, prepare_records
+from twinset.run.generate import finetune, prepare
 from twinset.run.request import Source
 from twinset.sampling.allocation import RowsRequest
 from twinset.sampling.twin_model import DESCRIPTION
@@ -45,13 +45,6 @@ def test_a_table_in_memory_and_its_file_are_prepared_alike(frame, config, tmp_pa
     assert facts[0] == facts[1]
     assert made[0].plan.records == 20 and made[0].notes == made[1].notes != ()
     assert made[0].counts == {("good",): 3, ("bad",): 3}
-
-
-def test_records_in_hand_are_planned_as_a_table_is(prepared, config):
-    again = prepare_records(prepared.records, prepared.template, prepared.config, prepared.base)
-    assert again.plan == prepared.plan
-    unasked = prepare_records(prepared.records, prepared.template, config, prepared.base)
-    assert unasked.plan.teacher_noise == 0 < prepared.plan.teacher_noise
 
 
 def test_a_template_in_hand_is_taken_as_it_is(frame, config):

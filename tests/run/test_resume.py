@@ -355,7 +355,7 @@ def test_other_settings_are_refused(begin, again, change, named):
 
 
 def test_records_are_weighed_by_the_scale_that_the_ledger_states(begin, monkeypatch):
-    """Also where nothing refused another file, as of a run of an older version."""
+    """Also where nothing refused another file."""
     begin()
     weighed, plain = [], story.weigh_records
     monkeypatch.setattr(
@@ -368,7 +368,8 @@ def test_records_are_weighed_by_the_scale_that_the_ledger_states(begin, monkeypa
     assert refused.code == 2 and "other settings (scale)" in refused.err
     begun = Path(".r.partial/internal/config.json")
     stated = json.loads(begun.read_text())
-    begun.write_text(json.dumps({k: v for k, v in stated.items() if k != "scale"}))
+    stated["scale"] = json.loads(Path("scale.json").read_text())
+    begun.write_text(json.dumps(stated))
     assert generate(*ADAPTIVE, "--resume").code == 0
     assert Ledger.load(Path("r/model/ledger.json")).weight_scale.low == 1.0
     assert [set(weights.tolist()) for weights in weighed] == [{1.0}, {1.0}]

@@ -13,7 +13,7 @@ import pytest
 from tests.helpers.commands import python_environment
 from twinset.errors import InputError
 from twinset.files.atomic import JsonLines, write_json, write_text
-from twinset.run.run_folder import RunFolder, default_run_path, left_behind
+from twinset.run.run_folder import RunFolder, default_run_path, is_abandoned
 
 ROOT = Path(__file__).parents[2]
 not_root = pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
@@ -341,9 +341,9 @@ def test_what_a_run_left_that_was_killed_before_its_first_checkpoint_is_named(
     command = [sys.executable, "-c", KILLED, "runs/a-1"]
     Path("runs").mkdir()
     assert subprocess.run(command, cwd=tmp_path, env=python_environment()).returncode == -9
-    assert left_behind("a.csv") == [Path("runs/.a-1.partial")]
+    assert is_abandoned(Path("runs/a-1"))
     with pytest.raises(InputError, match=r"no ε is spent; .* delete .*/runs/\.a-1\.partial"):
         with RunFolder.create(default_run_path("a.csv", resume=True), resume=True):
             pytest.fail("the block ran")
     with RunFolder.create("runs/a-1"):
-        assert left_behind("a.csv") == []  # it lives
+        assert not is_abandoned(Path("runs/a-1"))  # it lives

@@ -153,10 +153,8 @@ def _make(
     with Console(quiet, log_file) as progress:
         if dry_run:
             return show_plan(runs.dry_run(source, config, rows, places, progress), as_json)
-        if model_only:
-            result = runs.finetune_only(source, config, places, progress)
-        else:
-            result = runs.generate(source, config, rows, places, progress)
+        asked = None if model_only else rows
+        result = runs.generate(source, config, asked, places, progress)
     show_result(result, as_json)
     if not (model_only or quiet or as_json):
         evaluation.show_first_verdict(result, source, config.speed.device)

@@ -1,14 +1,14 @@
-"""What a run keeps on the disk to resume from: no step is spent twice without being counted.
+"""What a run keeps to resume from. No step is spent twice without being counted.
 
 Steps that a killed process took after its last checkpoint are lost with it. Nobody has seen them,
-so they are taken again and counted once. Steps that left a checkpoint, or a model, are a release.
-They count even if the run goes on from another state: because the newest checkpoint is damaged, or
-because an older one was put in its place.
+so they are taken again and counted once. Steps that left a checkpoint or a model are a release.
+They count even if the run goes on from another state, because the newest checkpoint is damaged or
+an older one was put in its place.
 
-So a journal beside the checkpoints holds a line for each process that began, and one for each state
-it left. What a state holds of each process is known from the state. Whatever else stands in the
-journal was released besides: the run refuses to go on, or (`accept_spend`) counts both. A copy of
-the run folder has a journal of its own, and neither copy sees what the other spends.
+The journal beside the checkpoints has a line for each process that began, and one for each state it
+left. A state says how far it counts each process. Whatever else is in the journal was released
+besides: the run refuses to go on, or with `accept_spend` counts both. A copy of the run folder has
+a journal of its own, and neither copy sees what the other spends.
 
 All of this is in the run's private part.
 """
@@ -56,25 +56,15 @@ BEGIN_AGAIN = f"`overwrite=True` deletes the run and starts a new one, and {SPEN
 
 @dataclass(frozen=True)
 class ResumeState:
-    """Where a fine-tuning resumes.
+    """Where a fine-tuning resumes. Counts, marginals and teacher were released before."""
 
-    Args:
-        phase: of training; 0 is the first.
-        state: of the training loop.
-        counts: noisy label counts, released before.
-        ledger: what was spent until then.
-        marginals: noisy counts of tokens, released before; None: they are not.
-        teacher: folder of the teacher, released before; None: it is not.
-        template: of the prompts, as chosen before; None: an older version chose none.
-    """
-
-    phase: int
-    state: dict[str, Any]
+    phase: int  # of training; 0 is the first
+    state: dict[str, Any]  # of the training loop
     counts: dict[Combination, int]
-    ledger: Ledger
-    marginals: TokenMarginals | None = None
-    teacher: Path | None = None
-    template: Template | None = None
+    ledger: Ledger  # what was spent until then
+    template: Template  # of the prompts, as chosen before
+    marginals: TokenMarginals | None  # None: not asked for
+    teacher: Path | None  # its folder; None: not released yet
 
 
 class StepRange(NamedTuple):
@@ -133,30 +123,30 @@ class Checkpoints:
         """
         import torch
 
-        found, newest = self._found(), None
+        found, whole = self._found(), []
         for step, folder in found:
             if damage := fault(folder):
                 self._progress.warn(f"{CHECKPOINTS}/{damage}; looking for an older one")
-            elif newest is None:
-                newest = step, folder
-        if newest is None:
+            else:
+                whole.append((step, folder))
+        if not whole:
             if found:
                 raise InputError(f"every checkpoint is damaged; {BEGIN_AGAIN}")
             self._journal.begin(0, {})
             return None
-        step, folder = newest
+        step, folder = whole[0]
         facts = json.loads((folder / FACTS).read_text("utf-8"))
         self._counted = facts["counted"]
-        self._uncounted()  # refuses before anything is read or written
+        self._find_lost()  # refuses before anything is read or written
         marginals = folder / MARGINALS
         state = ResumeState(
             facts["phase"],
             torch.load(folder / STATE, weights_only=True, map_location=CPU),
             {tuple(c): n for c, n in facts["label_counts"]},
             Ledger.load(folder / LEDGER),
+            Template.from_dict(facts["template"]),
             TokenMarginals.load(marginals) if marginals.is_file() else None,
             folder if step > self.last_step else None,
-            Template.from_dict(facts["template"]) if "template" in facts else None,
         )
         self._journal.begin(step, self._counted)
         return state
@@ -177,29 +167,29 @@ class Checkpoints:
         Raises:
             InputError: there are such steps, and they were not accepted.
         """
-        found = self._uncounted()
-        steps, teachers = self._spending(found)
+        lost, steps, teachers = self._find_lost()
         for one in [event] * steps + [teacher] * teachers:
             if one is not None:
                 record(one)
-        self._counted = self._counted | {one.process: one.last for one in found}
+        self._counted = self._counted | {one.process: one.last for one in lost}
 
-    def _uncounted(self) -> list[StepRange]:
-        """Return what others released that is not in the ledger, if that is accepted."""
+    def _find_lost(self) -> tuple[list[StepRange], int, int]:
+        """Return what is released and not in the ledger: steps that spend ε, and teachers, of it.
+
+        Raises:
+            InputError: there are such steps, and they were not accepted.
+        """
         lost = self._journal.uncounted(self._counted)
-        if any(self._spending(lost)) and not self._accept_spend:
+        free, last = self.last_step - self.steps, self.last_step  # steps without noise, all steps
+        steps = sum(max(0, min(one.last, last) - max(one.first, free)) for one in lost)
+        teachers = sum(one.first <= last < one.last for one in lost)
+        if steps + teachers and not self._accept_spend:
             raise InputError(
-                f"another process took the run from step {min(s.first for s in lost)} to step "
-                f"{max(s.last for s in lost)}: taking these steps again is another release; "
+                f"another process took the run from step {min(one.first for one in lost)} to step "
+                f"{max(one.last for one in lost)}: taking these steps again is another release; "
                 "`resume=True` `accept_spend=True` goes on and counts both"
             )
-        return lost
-
-    def _spending(self, ranges: list[StepRange]) -> tuple[int, int]:
-        """Return how many steps spend ε, and how many teachers, which stand behind the last."""
-        free, last = self.last_step - self.steps, self.last_step
-        steps = sum(max(0, min(s.last, last) - max(s.first, free)) for s in ranges)
-        return steps, sum(s.first <= last < s.last for s in ranges)
+        return lost, steps, teachers
 
     def callback(
         self,
@@ -213,7 +203,7 @@ class Checkpoints:
 
         Args:
             phase: of training; 0 is the first.
-            ledger: whose events until then are kept with a state.
+            ledger: is kept with a state, as it is by then.
             counts: noisy label counts.
             marginals: noisy counts of tokens; None: they are not counted.
             template: of the prompts.
@@ -248,7 +238,7 @@ class Checkpoints:
         return keep
 
     def keep_teacher(self, save_teacher: Callable[[Path], object], ledger: Ledger) -> None:
-        """Write a checkpoint that holds the teacher too: it is logged as the step behind the last.
+        """Write a checkpoint that holds the teacher too, as the step behind the last.
 
         Args:
             save_teacher: writes it into a folder.
@@ -269,7 +259,7 @@ class Checkpoints:
     def _write(
         self, step: int, facts: dict[str, Any], ledger: Ledger, save: Callable[[Path], object]
     ) -> None:
-        """Write a checkpoint, and remove all but the last two; killed, it leaves those.
+        """Write a checkpoint, and remove all but the last two. If it is killed, those are left.
 
         The journal's line comes last. If the process is killed before it, the next one finds its
         own state ahead of the journal and writes the line, see `Journal.begin`.
@@ -277,8 +267,7 @@ class Checkpoints:
         new, final = self._folder / f".new-{step}", self._folder / f"step-{step}"
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir(parents=True)
-        counted = self._counted | {self._journal.process: step}
-        write_json(new / FACTS, facts | {"counted": counted})
+        write_json(new / FACTS, facts | {"counted": self._counted | {self._journal.process: step}})
         write_json(new / LEDGER, ledger.to_dict())
         save(new)
         write_checksums(new)
@@ -292,9 +281,10 @@ class Checkpoints:
 
     def _found(self) -> list[tuple[int, Path]]:
         """Return steps and folders of the checkpoints, the newest first."""
-        paths = list(self._folder.iterdir()) if self._folder.is_dir() else []
-        names = [(path, re.fullmatch(r"step-(\d+)", path.name)) for path in paths]
-        return sorted(((int(name[1]), path) for path, name in names if name), reverse=True)
+        paths = self._folder.glob("step-*")
+        return sorted(
+            ((int(path.name.removeprefix("step-")), path) for path in paths), reverse=True
+        )
 
 
 class Journal:
@@ -319,8 +309,6 @@ class Journal:
         for number, line in enumerate(text.split("\n")[:-1], start=1):
             try:
                 found = json.loads(line)
-                if "run" in found:  # the first line of an older version, with the run's name
-                    continue
                 process, first, last = found["process"], found["begun"], found["reached"]
                 if not re.fullmatch("[0-9a-f]{16}", process):
                     raise ValueError("no name of a process")
@@ -338,7 +326,7 @@ class Journal:
 
         Args:
             step: of the state.
-            counted: what the state holds of each process: its last step.
+            counted: the last step of each process that the state holds.
         """
         self._first = step
         for process, (first, last) in self._reached.items():
@@ -351,11 +339,7 @@ class Journal:
         self._append(self.process, self._first, step)
 
     def uncounted(self, counted: Mapping[str, int]) -> list[StepRange]:
-        """Return what others released that a state does not hold.
-
-        Args:
-            counted: what the state holds of each process: its last step.
-        """
+        """Return what others released that a state does not hold. `counted` is as in `begin`."""
         found = [
             StepRange(process, counted.get(process, first), last)
             for process, (first, last) in self._reached.items()

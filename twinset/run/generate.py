@@ -1,8 +1,7 @@
 """The doors of a run: what the command line, Python and `evaluation/` call.
 
-`generate` tells the whole story of `twinset.run.story`, `finetune_only` and `sample_only` its
-halves. `dry_run` and `plan_run` end before the first private step. Results appear whole or not at
-all.
+`generate` tells the whole story of `twinset.run.story`, `sample_only` its second half. `dry_run`
+and `plan_run` end before the first private step. Results appear whole or not at all.
 """
 
 from __future__ import annotations
@@ -20,9 +19,8 @@ from twinset.config.plan import Plan, make_plan, settled, sized
 from twinset.config.run_config import HOLD_OUT
 from twinset.errors import InputError, Stopped
 from twinset.files.atomic import has_checksums, replacing, write_text, writing
-from twinset.models.base_model import BaseModel, load_base
+from twinset.models.base_model import load_base
 from twinset.models.device import AUTO, on_free_cores
-from twinset.models.layers import check_method
 from twinset.privacy.statement.guarantee import guarantee
 from twinset.privacy.statement.ledger import Ledger
 from twinset.privacy.statement.wording import SPENT
@@ -51,10 +49,11 @@ from twinset.run.run_folder import (
     find_differences,
     held_out_line,
     held_share,
+    is_abandoned,
     is_finished,
     is_unfinished,
     keep_held_out,
-    left_behind,
+    numbered_runs,
     place_near,
     read_settings,
     record_settings,
@@ -64,8 +63,7 @@ from twinset.run.story import UNFINISHED
 from twinset.sampling.allocation import RowsRequest, explicit, usual_rows
 from twinset.sampling.decoding import check_decoding
 from twinset.sampling.twin_model import DESCRIPTION, TwinModel
-from twinset.table.records import Records
-from twinset.table.templates import Template, kinds_of_text
+from twinset.table.templates import kinds_of_text
 from twinset.training.distributed import process_group
 from twinset.training.metrics_log import MetricsLog
 
@@ -91,12 +89,11 @@ def generate(
     Raises:
         InputError: something cannot be used; nothing was written.
     """
-    if finished := find_finished(source, config, paths, progress):
-        if asked is None:
-            return finished
-        return hand_out_again(finished, source, config, asked, paths, progress)
+    root = find_run_path(source, paths).resolve()
+    if paths.resume and is_finished(root):
+        return hand_out_again(root, source, config, asked, paths, progress)
     run = Run(config, source, asked, paths, progress)
-    with open_run_folder(run):
+    with open_run_folder(run) as folder:
         with process_group(config.speed.processes) as run.group:
             if asked is not None:
                 check_twin_output(source, paths)
@@ -107,25 +104,26 @@ def generate(
             say_cost(run)  # `count` shows the plan's warnings
             if asked is not None:
                 check_decoding(run.base.model, story.find_prompts(run), config.sampling)
-            learn(run)
-        if asked is not None:
-            with say_model_is_safe(run):
+            learn(run, folder)
+        how = (
+            "the trained model is safe and need not be paid for again: the same command with "
+            "`resume=True`, and with other rows or decoding settings where these were the trouble, "
+            f"goes on; so does {sampling_command(folder.root)}"
+        )
+        try:
+            if asked is not None:
                 story.sample(run)
                 story.share(run)
+        except InputError as error:
+            raise InputError(f"{error}; {how}") from error
+        except Exception:
+            progress.warn(how)
+            raise
     return story.judge(run)
 
 
-def finetune_only(
-    source: Source, config: RunConfig, paths: OutputPaths, progress: Progress
-) -> Result:
-    """Fine-tune on a private table: a run folder whose `share/` is still empty."""
-    return generate(source, config, None, paths, progress)
-
-
-def learn(run: Run) -> None:
-    """Do the private part of a run that has a folder, or take the model that is there."""
-    assert run.folder is not None
-    folder = run.folder
+def learn(run: Run, folder: RunFolder) -> None:
+    """Do the private part of a run, or take the model that is there already."""
     record_settings(folder, run.settings())
     if has_checksums(folder.model):  # stopped after it was trained
         run.model = TwinModel.load(folder.model, run.config.speed.device)
@@ -164,9 +162,8 @@ def finetune(run: Run, progress: Progress | None = None) -> TwinModel:
     `TwinModel.guarantee` says what that is in numbers.
 
     Args:
-        run: of `prepare` or `prepare_records`, and of no earlier fine-tuning: its base model is
-            changed.
-        progress: is notified of what happens; it alone sees figures computed on private records.
+        run: of `prepare`, and of no earlier fine-tuning: its base model is changed.
+        progress: is notified of what happens. It alone sees figures computed on private records.
             None: the run's own.
 
     Raises:
@@ -216,20 +213,15 @@ def sample_only(
         )
     model = TwinModel.load(folder, device)
     counts = explicit(model.schema, asked) or story.share_out_rows(model, asked, progress)
-
-    def write(share: Path) -> Path:
-        form, guard = paths.twin_format(), paths.guard_formulas
-        given = counts, sampling, progress, None, form, guard
-        return model.write_twin(share, *given, saved=folder)
-
+    given = counts, sampling, progress, None, paths.twin_format(), paths.guard_formulas
     if paths.output is None:
         with writing(folder), replacing(folder / "share") as new:
             new.chmod(0o755)
-            twin = folder / "share" / write(new).name
+            twin = folder / "share" / model.write_twin(new, *given, saved=folder).name
     else:  # out of sight beside it, until all three files are whole
         twin, prefix = paths.output, f".{paths.output.name}.partial-"
         with writing(twin), TemporaryDirectory(dir=twin.parent, prefix=prefix) as name:
-            write(Path(name))
+            model.write_twin(Path(name), *given, saved=folder)
             publish(Path(name), twin, paths.overwrite)
     return Result(model.guarantee, None, twin, sum(counts.values()))
 
@@ -251,7 +243,7 @@ def dry_run(
 
 
 def fit(source: Source, config: RunConfig, progress: Progress) -> TwinModel:
-    """Return a model fitted to a table; what is kept of it meanwhile is its owner's alone."""
+    """Return a model fitted to a table. What is kept of it meanwhile is its owner's alone."""
     with TemporaryDirectory() as name:
         run = prepare(source, config, progress=progress, folder=Path(name))
         with process_group(config.speed.processes) as run.group:
@@ -267,14 +259,14 @@ def prepare(
     progress: Progress | None = None,
     folder: Path | None = None,
 ) -> Run:
-    """Read, check and plan everything, the quickest first; train nothing.
+    """Read, check and plan everything, the quickest first. Train nothing.
 
     Args:
         source: of the private table.
         config: the run's options.
         asked: rows of the twin; `None`: none are written.
         progress: is notified of what was found.
-        folder: private to its owner: a large table is kept there, without a name, and tokens. None:
+        folder: private to its owner. A large table is kept there, without a name, and tokens. None:
             nothing is written, and both are in memory.
 
     Returns:
@@ -286,33 +278,6 @@ def prepare(
     run = Run(config, source, asked, progress=progress or Silent(), tokens_folder=folder)
     story.read(run)
     story.plan(run)
-    return run
-
-
-def prepare_records(
-    records: Records, template: Template, config: RunConfig, base: BaseModel | None = None
-) -> Run:
-    """Check and plan what is to be done with records in hand, whatever time it takes.
-
-    That no text holds a special token of the base model, and that their label values are public, is
-    for whoever made the records. There is no teacher unless the options ask for one.
-
-    Args:
-        records: the private records.
-        template: renders their prompts.
-        config: the run's options.
-        base: a base model that nobody has trained; `None` loads the one that `config` names.
-
-    Raises:
-        InputError: the method's library is missing, the prompts do not fit into the model's
-            context, the plan cannot be made, or the noise policy lacks something.
-    """
-    config = replace(config, training=replace(config.training, max_minutes=None))
-    check_method(config.training)
-    run = Run(config)
-    run.records, run.template = records, template
-    run.base = base or load_base(config.training.base_model, device=config.speed.device)
-    story.make_run_plan(run, config)
     return run
 
 
@@ -337,15 +302,13 @@ def plan_run(
     Raises:
         InputError: something cannot be used, or neither is given.
     """
-    owned = None
+    owned: int | None = None
     if source is not None:
         if records is not None:
             raise InputError("give a table or `records`, not both")
         run = prepare(source, config, RowsRequest(rows), progress)
         planned, phases, config, owned = run.plan, run.phases, run.config, run.owned
-        if not phases:
-            work = story.find_workload(run)
-            phases = plan_time(planned, config, run.base, work, progress, always=True).phases
+        base, work = run.base, story.find_workload(run)
     else:
         if hold_out is not None:
             check_number("`hold_out`", hold_out, HOLD_OUT)
@@ -355,13 +318,14 @@ def plan_run(
         if held := round(records * held_share(hold_out, records)):
             progress.say(held_out_line(held))
         config = settled(config, records - held)
-        planned = make_plan(records - held, config)
+        planned, phases = make_plan(records - held, config), ()
         prompts = len(kinds_of_text()) if chooses_prompt(planned, config) else 0
         wanted = rows or usual_rows(planned.records)
         work = Workload(PROMPT_TOKENS, wanted, rows is not None, prompts=prompts)
         base = load_base(config.training.base_model, device=config.speed.device, say=progress.say)
-        found = plan_time(planned, config, base, work, progress, always=True)
-        planned, phases = found.plan, found.phases
+    if not phases:
+        planned, phases, _ = plan_time(planned, config, base, work, progress, always=True)
+    if source is None:
         for note in size_notes(planned, config.training.batch_size):
             progress.say(note)
     for warning in planned.warnings:
@@ -390,83 +354,72 @@ def find_run_path(source: Source, paths: OutputPaths) -> Path:
     return paths.run or default_run_path(source.name, paths.resume)
 
 
-def check_twin_output(source: Source, paths: OutputPaths) -> None:
-    """Refuse to write a twin over the table that it is of, or over what may not be replaced."""
+def check_twin_output(source: Source, paths: OutputPaths, again: bool = False) -> None:
+    """Refuse to write a twin over its private table, or over what may not be replaced.
+
+    `again`: a twin that is handed out once more may find itself there already.
+    """
     if paths.output is None:
         return
     data = Path(source.name)
     if paths.output.exists() and data.exists() and paths.output.samefile(data):
         raise InputError(f"`output={paths.output}`: is the private table itself; name another file")
-    check_output(paths.output, paths.overwrite)
+    if not again:
+        check_output(paths.output, paths.overwrite)
 
 
 @contextmanager
-def open_run_folder(run: Run) -> Iterator[None]:
-    """Build the run's folder in the block; at its end it is in its place, whole.
+def open_run_folder(run: Run) -> Iterator[RunFolder]:
+    """Build the run's folder in the block. At its end it is in its place, whole.
 
     Raises:
         InputError: it cannot be built, or not be resumed.
         Stopped: somebody stopped the run, and it can be resumed.
     """
-    assert run.source is not None
     paths, progress = run.paths, run.progress
     path = find_run_path(run.source, paths)
-    for left in [] if paths.run or paths.resume else left_behind(run.source.name):
-        progress.say(
-            f"{left}: left by a run that was killed before its first checkpoint; nothing of it was "
-            "released; delete it, as it may hold private texts"
-        )
+    for other in [] if paths.run or paths.resume else numbered_runs(run.source.name):
+        if is_abandoned(other):
+            progress.say(
+                f"{place_near(other, 'partial')}: left by a run that was killed before its first "
+                "checkpoint; nothing of it was released; delete it, as it may hold private texts"
+            )
     final, replaced = path.resolve(), list[Path]()
     if paths.overwrite:  # the runs with a trained model that will be deleted in the end
         older = [final] if paths.resume else [final, place_near(final, "partial")]
         replaced = [run for run in older if has_checksums(run / "model")]
+    folder = None
     try:
-        with RunFolder.create(path, paths.overwrite, paths.resume) as run.folder:
+        with RunFolder.create(path, paths.overwrite, paths.resume) as folder:
+            run.folder = folder
             for deleted in replaced:
                 progress.warn(
                     f"{deleted}: `overwrite=True` will delete its trained model, and {SPENT}"
                 )
-            checkpoints = run.folder.internal / UNFINISHED / CHECKPOINTS
-            states = sorted(checkpoints.glob(f"*/{LEDGER}"))
-            for ledger in (run.folder.model / LEDGER, *states):
+            checkpoints = folder.internal / UNFINISHED / CHECKPOINTS
+            for ledger in (folder.model / LEDGER, *sorted(checkpoints.glob(f"*/{LEDGER}"))):
                 check_file_format(ledger)  # what is resumed was written in this format
-            yield
-            shutil.rmtree(run.folder.internal / UNFINISHED, ignore_errors=True)
+            yield folder
+            shutil.rmtree(folder.internal / UNFINISHED, ignore_errors=True)
     except KeyboardInterrupt:
-        if run.folder is not None and run.folder.is_kept and is_unfinished(path):
+        if folder is not None and folder.is_kept and is_unfinished(path):
             raise Stopped("stopped; the same command with `resume=True` goes on") from None
         raise
 
 
-@contextmanager
-def say_model_is_safe(run: Run) -> Iterator[None]:
-    """Say, whatever ends the block early, that the model need not be trained and paid for again."""
-    assert run.folder is not None
-    how = (
-        "the trained model is safe and need not be paid for again: the same command with "
-        "`resume=True`, and with other rows or decoding settings where these were the trouble, "
-        f"goes on; so does {sampling_command(run.folder.root)}"
-    )
-    try:
-        yield
-    except InputError as error:
-        raise InputError(f"{error}; {how}") from error
-    except Exception:
-        run.progress.warn(how)
-        raise
-
-
-def find_finished(
-    source: Source, config: RunConfig, paths: OutputPaths, progress: Progress
-) -> Result | None:
-    """Return what the run made that is to be resumed and is finished; None: it is not.
+def hand_out_again(
+    root: Path,
+    source: Source,
+    config: RunConfig,
+    asked: RowsRequest | None,
+    paths: OutputPaths,
+    progress: Progress,
+) -> Result:
+    """Return what a finished run made. If it has a model alone, write the rows asked for first.
 
     Raises:
         InputError: it was made of something else than this command would make one of.
     """
-    root = find_run_path(source, paths).resolve()
-    if not paths.resume or not is_finished(root):
-        return None
     others = f"leave `resume` out for a run of its own; {sampling_command(root)} writes rows"
     if not (root / "internal" / SETTINGS).is_file():
         raise InputError(f"{root}: does not tell any more what it was made from; {others}")
@@ -476,38 +429,26 @@ def find_finished(
     if other := find_differences(run.settings(), read_settings(root / "internal")):
         raise InputError(f"{root}: was made with other settings ({', '.join(other)}); {others}")
     progress.say(f"{root}: is finished, so there is nothing to resume; this is what it made")
-    if not (root / "share" / PRIVACY).exists():
+    has_twin = (root / "share" / PRIVACY).exists()
+    if asked is None and not has_twin:
         return Result(guarantee(Ledger.load(root / "model" / LEDGER)), root)
-    found, twin = verify(root), next((root / "share").glob("twin.*"))
-    return Result(found.guarantee, root, twin, found.rows)
-
-
-def hand_out_again(
-    made: Result,
-    source: Source,
-    config: RunConfig,
-    asked: RowsRequest,
-    paths: OutputPaths,
-    progress: Progress,
-) -> Result:
-    """Hand out the twin of a finished run; one that has a model alone writes its rows first."""
-    assert made.run is not None
-    if made.twin is None:
-        check_twin_output(source, paths)
+    check_twin_output(source, paths, again=has_twin)
+    if asked is not None and not has_twin:
         paths = replace(paths, format=paths.twin_format(source.name))
         device = config.speed.device
-        written = sample_only(made.run, config.sampling, asked, paths, progress, device)
-        return replace(written, run=made.run)
+        written = sample_only(root, config.sampling, asked, paths, progress, device)
+        return replace(written, run=root)
+    found, twin = verify(root), next((root / "share").glob("twin.*"))
+    made = Result(found.guarantee, root, twin, found.rows)
+    if asked is None:
+        return made
     if asked.rows not in (None, made.rows) or asked.per_label or asked.plan_file:
         rows = "1 row" if made.rows == 1 else f"{made.rows:,} rows"
-        progress.warn(f"it has {rows}; {sampling_command(made.run)} writes others")
+        progress.warn(f"it has {rows}; {sampling_command(root)} writes others")
     if paths.output is None:
         return made
-    if not made.twin.name.endswith(f".{paths.twin_format(source.name)}"):
-        command = sampling_command(made.run)
-        raise InputError(f"{made.run}: its twin is {made.twin.name}; {command} writes others")
-    data = Path(source.name)
-    if paths.output.exists() and data.exists() and paths.output.samefile(data):
-        raise InputError(f"`output={paths.output}`: is the private table itself; name another file")
-    publish_again(made.twin.parent, paths.output, paths.overwrite)
+    if not twin.name.endswith(f".{paths.twin_format(source.name)}"):
+        command = sampling_command(root)
+        raise InputError(f"{root}: its twin is {twin.name}; {command} writes others")
+    publish_again(twin.parent, paths.output, paths.overwrite)
     return replace(made, twin=paths.output)

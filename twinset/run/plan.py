@@ -1,10 +1,10 @@
 """A run's time, planned from public facts and one measured speed, and a plan in words.
 
-The plan's numbers (σ, steps, batch size) are made in `twinset.config.plan` from N and the options.
-This module fits them into `max_minutes`. Neither reads a record: how long texts are is private, so
-three quarters of the longest that the options keep are supposed, behind the longest prompt. The
-speed is that of one private step on made-up tokens. How long the private phases really take depends
-on private texts, so the time for rows is fixed here, before any text is read.
+`twinset.config.plan` makes the plan's numbers (σ, steps, batch size) from N and the options. This
+module fits them into `max_minutes`. Neither reads a record. How long texts are is private, so each
+is supposed to have three quarters of the longest length kept, behind the longest prompt. The speed
+is that of one private step on made-up tokens. How long the private phases really take depends on
+private texts, so the time for rows is fixed here, before any text is read.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -60,24 +60,18 @@ DRAWN_AGAIN = 0.45  # rows that a teacher rejects, for each row of the twin
 HARDLY_WORTH = 1_000  # records times ε; measured were 200, 400 and 2,000: see docs/tuning.md
 MEASURED = "where it was measured (8,400 records at ε = 8, 3,200 at ε = 1)"  # see docs/tuning.md
 
+Phases = tuple[tuple[str, float], ...]  # as progress calls them, in order, with their seconds
+
 
 @dataclass(frozen=True)
 class Workload:
-    """What a run's time follows from beside N, options and base model: public facts.
+    """What a run's time follows from beside N, options and base model: public facts."""
 
-    Args:
-        longest_prompt: in tokens, of all label combinations.
-        rows: of the twin; 0: none are written.
-        rows_are_exact: somebody asked for this number of rows, so all are written.
-        most_records: of an owner that take part in a step; 1 without owners.
-        prompts: of which one is chosen; 0: none is.
-    """
-
-    longest_prompt: int
-    rows: int
-    rows_are_exact: bool = True
-    most_records: int = 1
-    prompts: int = 0
+    longest_prompt: int  # in tokens, of all label combinations
+    rows: int  # of the twin; 0: none are written
+    rows_are_exact: bool = True  # somebody asked for this number of rows, so all are written
+    most_records: int = 1  # of an owner that take part in a step; 1 without owners
+    prompts: int = 0  # of which one is chosen; 0: none is
 
     def tokens(self, config: RunConfig, base: BaseModel) -> int:
         """Return how many tokens a record is supposed to have, with its prompt."""
@@ -86,15 +80,8 @@ class Workload:
 
     def phases(
         self, plan: Plan, config: RunConfig, record_seconds: float, noise_seconds: float
-    ) -> list[tuple[str, float]]:
-        """Return the run's phases as progress calls them, in order, with their seconds.
-
-        Args:
-            plan: of the run.
-            config: its options.
-            record_seconds: to clip one record's gradient, as `measure_step` returns it.
-            noise_seconds: of one release.
-        """
+    ) -> Phases:
+        """Return the run's phases, of a speed as `measure_step` returns it."""
         privacy, training = config.privacy, config.training
         each = (1 + self.most_records) / 2  # records of a unit, supposed: half of what it may have
         # A gradient takes three passes over each of a record's sequences, reading takes one.
@@ -106,7 +93,7 @@ class Workload:
         policy = config.policy.policy_class
         weighed = plan.records * (1 - (1 - plan.sample_rate) ** plan.steps) * policy.weighs
         count, fits = bool(privacy.marginal_share), bool(privacy.teacher_share)
-        phases = [
+        phases = (
             (WEIGHT_PHASE, count * min(WEIGHT_ROWS, plan.records) * row),
             (PROMPT_PHASE, self.prompts * min(PROMPT_ROWS, plan.records) * row),
             ("texts weighed", weighed * reading),
@@ -114,8 +101,8 @@ class Workload:
             (REFERENCE_PHASE, (count or fits) * min(REFERENCE_ROWS, plan.records) * row),
             (TEACHER_PHASE, fits * min(MOST_READ, plan.records) * each * reading),
             ("rows", self.rows * drawn * row),
-        ]
-        return [(name, seconds) for name, seconds in phases if seconds]
+        )
+        return tuple((name, seconds) for name, seconds in phases if seconds)
 
     def may_take_longer(self, plan: Plan, config: RunConfig, base: BaseModel) -> bool:
         """Return whether the slowest machine there is would need longer than the run may take."""
@@ -130,20 +117,6 @@ class Workload:
         return read * self.tokens(config, base) * weights / SLOWEST > 60 * PLANNED_SHARE * limit
 
 
-class TimedPlan(NamedTuple):
-    """A plan with its time.
-
-    Args:
-        plan: what the options asked for, or fewer visits of records where there is less time.
-        phases: the parts of the run and their seconds; rows have what is theirs.
-        rows_seconds: the rows' clock; None: all rows are written, however long that takes.
-    """
-
-    plan: Plan
-    phases: tuple[tuple[str, float], ...] = ()
-    rows_seconds: float | None = None
-
-
 def plan_time(
     plan: Plan,
     config: RunConfig,
@@ -151,31 +124,37 @@ def plan_time(
     work: Workload,
     progress: Progress,
     always: bool = False,
-) -> TimedPlan:
+) -> tuple[Plan, Phases, float | None]:
     """Fit a plan into `max_minutes`: fewer visits of records, and a clock for rows.
+
+    Steps, batch size or rows that the options name are never changed.
 
     Args:
         plan: what the options and N ask for.
-        config: the run's options. Steps, batch size or rows that they name are never changed.
+        config: the run's options.
         base: the base model, which stays as it is.
         work: public facts about the table.
         progress: is notified of what was changed.
         always: measure the speed even if no machine needs longer than there is.
+
+    Returns:
+        The plan, its phases (none if the speed was not measured) and the seconds of the rows'
+        clock. None: all rows are written, however long that takes.
     """
     limit = config.training.max_minutes
     if not (always or work.may_take_longer(plan, config, base)):
-        return TimedPlan(plan)
+        return plan, (), None
     progress.say("measuring speed on this machine")
     tokens = work.tokens(config, base)
     speed = measure_step(base, config, plan, tokens, progress)
     phases = work.phases(plan, config, *speed)
     if limit is None:
-        return TimedPlan(plan, tuple(phases))
+        return plan, phases, None
     left = 60 * PLANNED_SHARE * limit
     rows = sum(seconds for name, seconds in phases if name == "rows")
     training = sum(seconds for name, seconds in phases if name == "training")
     other = sum(seconds for _, seconds in phases) - training - rows
-    # Rows that nobody counted keep their share whatever they are supposed to need: how fast they
+    # Rows that nobody counted keep their share, whatever they are supposed to need: how fast they
     # are written is known least of all.
     room = left - other - (rows if work.rows_are_exact else ROWS_SHARE * left)
     fitted = plan
@@ -197,7 +176,7 @@ def plan_time(
     if not work.rows_are_exact:
         clock = max(ROWS_SHARE * left, left - other - training)
         rows = min(rows, clock)
-        phases = [(name, rows if name == "rows" else seconds) for name, seconds in phases]
+        phases = tuple((name, rows if name == "rows" else seconds) for name, seconds in phases)
     total = sum(seconds for _, seconds in phases)
     if total > 60 * limit:
         remedy = "training takes most of it; take a smaller `max_tokens`, or fewer, smaller steps"
@@ -208,7 +187,7 @@ def plan_time(
             f"the run may take about {say_duration(total)}, and not `max_minutes={limit:g}`: "
             f"{remedy}"
         )
-    return TimedPlan(fitted, tuple(phases), clock)
+    return fitted, phases, clock
 
 
 def measure_step(
@@ -286,20 +265,13 @@ def say_duration(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class PlanReport:
-    """What `twinset plan` shows: a plan, its time, and what the noise policies would need.
-
-    Args:
-        plan: the plan.
-        phases: the parts of the run and their seconds.
-        policies: a plan for each noise policy in its sound form, None where the records are too
-            few; empty without privacy or steps.
-        owned: number of the records that owners have, where these are protected; None: records are.
-    """
+    """What `twinset plan` shows: a plan, its time, and what the noise policies would need."""
 
     plan: Plan
-    phases: tuple[tuple[str, float], ...]
+    phases: Phases
+    # A plan for each policy, None where the records are too few; empty without privacy or steps.
     policies: Mapping[str, Plan | None] = field(default_factory=dict)
-    owned: int | None = None
+    owned: int | None = None  # records that owners have, where these are protected
 
     @property
     def seconds(self) -> float:
@@ -312,14 +284,13 @@ class PlanReport:
 
     def lines(self) -> list[str]:
         """Return it for people."""
-        unit = "record" if self.owned is None else "owner"
         policies = []
         for name, plan in self.policies.items():
             line = "would need more records"
             if plan is not None:
                 phases = len(plan.policy_class.phases())
                 more = f", {phases} times the steps" if phases > 1 else ""
-                line = f"σ = {plan.noise_multiplier:.3f}{more}; {_budget_line(plan, unit)}"
+                line = f"σ = {plan.noise_multiplier:.3f}{more}; {budget_line(plan, self.owned)}"
             policies.append(f"{f'`noise_policy={name}`':<27}{line}")
         return [*plan_lines(self.plan, self.owned), *time_lines(self.phases), *policies]
 
@@ -336,16 +307,12 @@ class PlanReport:
 def compare_policies(records: int, config: RunConfig) -> dict[str, Plan | None]:
     """Return a plan for each policy in its sound form, with this budget; none without privacy."""
     found: dict[str, Plan | None] = {}
-    if config.privacy.target_epsilon is None:
-        return found
-    for name in policy_names():
-        try:
-            policy = replace(
-                config.policy, noise_policy=name, policy_form="sound", redact_only=False
-            )
-            found[name] = make_plan(records, replace(config, policy=policy))
-        except InputError:
-            found[name] = None
+    for name in policy_names() if config.privacy.target_epsilon is not None else ():
+        sound: dict[str, Any] = {"noise_policy": name, "policy_form": "sound", "redact_only": False}
+        found[name] = None
+        with suppress(InputError):
+            other = replace(config, policy=replace(config.policy, **sound))
+            found[name] = make_plan(records, other)
     return found
 
 
@@ -355,13 +322,14 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
 
 
 def plan_lines(plan: Plan, owned: int | None = None) -> list[str]:
-    """Return a plan for people.
-
-    Args:
-        plan: the plan.
-        owned: number of the records that owners have, where these are protected; None: records are.
-    """
-    unit = "record" if owned is None else "owner"
+    """Return a plan for people. `owned` are the records of owners, where these are protected."""
+    whose = f"records N              {plan.records:,}"
+    if owned is not None:
+        whose = f"owners N               {plan.records:,}, of {owned:,} records"
+    budget = "budget                 none: no noise, no guarantee"
+    if plan.target_epsilon is not None:
+        budget = f"budget                 {budget_line(plan, owned)}, "
+        budget += f"δ = {up_digits(plan.target_delta)}"
     group, training = [], ["steps T                0: nothing is trained"]
     if plan.group_size is not None and plan.events:
         spent = group_epsilon(plan.events, plan.target_delta, plan.group_size)
@@ -370,25 +338,18 @@ def plan_lines(plan: Plan, owned: int | None = None) -> list[str]:
         group = [f"{together:<23}ε = {up_decimals(spent)}{useless}"]
     phases = plan.policy_class.phases()
     if plan.steps:
+        reads = ", then ".join(each.reads for each in phases)
         training = [
             f"noise policy           {plan.policy[0]}, {plan.policy[1]} form",
-            *[
-                f"phases                 {', then '.join(each.reads for each in phases)}; "
-                f"{plan.steps} steps each"
-            ]
-            * (len(phases) > 1),
+            *[f"phases                 {reads}; {plan.steps} steps each"] * (len(phases) > 1),
             f"noise multiplier σ     {plan.noise_multiplier:.3f}",
             f"batch L, rate q        {plan.batch_size}, {plan.sample_rate:.4g}",
             f"steps T                {plan.steps}",
             f"learning rate, λ       {plan.learning_rate:g}, {plan.mismatch_weight:g}",
         ]
     return [
-        f"records N              {plan.records:,}"
-        if owned is None
-        else f"owners N               {plan.records:,}, of {owned:,} records",
-        f"budget                 {_budget_line(plan, unit)}, δ = {up_digits(plan.target_delta)}"
-        if plan.target_epsilon is not None
-        else "budget                 none: no noise, no guarantee",
+        whose,
+        budget,
         *group,
         *training,
         f"noise on label counts  ± {plan.label_count_noise:.1f} records (one standard deviation)",
@@ -396,7 +357,7 @@ def plan_lines(plan: Plan, owned: int | None = None) -> list[str]:
     ]
 
 
-def time_lines(phases: tuple[tuple[str, float], ...]) -> list[str]:
+def time_lines(phases: Phases) -> list[str]:
     """Return how long all of it takes, and the parts; nothing where nothing was measured."""
     if not phases:
         return []
@@ -405,27 +366,28 @@ def time_lines(phases: tuple[tuple[str, float], ...]) -> list[str]:
     return [f"time in all            about {total} on this machine: {parts}"]
 
 
-def _budget_line(plan: Plan, unit: str) -> str:
+def budget_line(plan: Plan, owned: int | None) -> str:
+    """Return ε in words, of a record or of an owner."""
     assert plan.target_epsilon is not None
     return plan.policy_class.budget_line(
-        plan.target_epsilon, plan.epsilon, plan.highest_epsilon, unit
+        plan.target_epsilon,
+        plan.epsilon,
+        plan.highest_epsilon,
+        "record" if owned is None else "owner",
     )
 
 
 def size_notes(plan: Plan, batch_size: int | None = None) -> Iterator[str]:
-    """Yield what the owner should hear of N and ε, which are public.
-
-    Args:
-        plan: of the run.
-        batch_size: as it was asked for; None: nobody did.
-    """
+    """Yield what the owner should hear of N and ε, which are public, and of the batch asked for."""
     if plan.steps and batch_size is not None and batch_size > plan.batch_size:
         yield (
             f"`batch_size={batch_size}` is more than the {plan.records:,} there are to protect: "
             "each step has all of them"
         )
     epsilon = plan.target_epsilon
-    if epsilon is not None and not plan.policy_class.needs_steps and is_few(plan.records, epsilon):
+    if epsilon is None:
+        return
+    if not plan.policy_class.needs_steps and is_few(plan.records, epsilon):
         yield f"{plan.records} records are few for ε = {epsilon:g}: " + (
             f"`steps=0` trains nothing, takes less time, and taught as much {MEASURED}"
             if plan.steps
@@ -433,7 +395,7 @@ def size_notes(plan: Plan, batch_size: int | None = None) -> Iterator[str]:
             "of words and, where it would know enough, a teacher have all of ε; `steps=40` trains "
             "all the same, and without it options of training have no effect"
         )
-    if epsilon is not None and plan.records * epsilon < HARDLY_WORTH:
+    if plan.records * epsilon < HARDLY_WORTH:
         yield (
             "a twin may not be worth making for its labels: of 50 records at ε = 8 it taught "
             "classifiers no more than rows of the base model without private data, where that was "

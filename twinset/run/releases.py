@@ -1,7 +1,7 @@
 """What a run releases beside its steps: noisy counts, a prompt chosen by these, and a teacher.
 
 Each function records in the ledger what it spends before it returns what it released. The ledger is
-opened here as well: it has spent nothing then, and states what is taken as public.
+opened here as well. It has spent nothing then, and states what is taken as public.
 """
 
 from __future__ import annotations
@@ -58,11 +58,10 @@ WHO_DECLARED = {
 
 
 def open_ledger(run: Run) -> Ledger:
-    """Open the ledger of a run that has spent nothing. Reads no text and no record's label.
+    """Open the ledger of a run that has a plan and has spent nothing.
 
-    Args:
-        run: with a plan. Of `records` only what is public is used: whose the label values are, and
-            whether owners are protected.
+    Reads no text and no record's label. Of the records it uses only what is public: whose the label
+    values are, and whether owners are protected.
     """
     plan, config, by_owner = run.plan, run.config, run.records.owners is not None
     policy = config.policy.policy_class
@@ -115,7 +114,7 @@ def counted_units(run: Run) -> Iterator[list[int]]:
 
 
 def count_labels(run: Run) -> dict[Combination, int]:
-    """Count labels with noise, and record what that spends; without privacy, as they are."""
+    """Count labels with noise, and record what that spends. Without privacy, count them exactly."""
     records, plan = run.records, run.plan
     labels, combinations, most = records.labels, records.schema.combinations, 1
     if records.owners is not None:
@@ -136,12 +135,8 @@ def count_tokens(run: Run, base: TwinModel) -> TokenMarginals:
     """Count texts by label and token, and by length, with noise, and record what that spends.
 
     For what it guarantees see `twinset.privacy.statement.theorems`, TOKEN_MARGINALS. How tokens are
-    weighed follows from rows of the base model, which no record was shown to, and from the label
-    counts.
-
-    Args:
-        run: with label counts.
-        base: the base model as a writer of rows, in shares as counted.
+    weighed follows from the label counts and from rows of the base model, in shares as counted. No
+    record was shown to it.
     """
 
     def shown_units() -> Iterator[list[int]]:
@@ -201,14 +196,8 @@ def find_candidates(
 ) -> tuple[Template, ...]:
     """Return the templates that a run may choose from, the usual one first; none: there is one.
 
-    Behind each of them a text has as much room as behind the usual one: its length was counted
-    before. All of it follows from public facts.
-
-    Args:
-        schema: of the table.
-        usual: the template where none is chosen.
-        base: the base model.
-        longest: text kept, in tokens.
+    A text of at most `longest` tokens has as much room behind each of them as behind the usual one:
+    its length is counted before. All of this follows from public facts.
     """
     spans = context_length(base.model), attention_span(base.model)
 
@@ -217,23 +206,16 @@ def find_candidates(
         return [min(span - prompt, longest) for span in spans]
 
     own = room(usual)
-    others = [each for each in candidate_templates(schema) if each != usual]
-    fitting = [each for each in others if room(each) == own]
-    return (usual, *fitting) if fitting else ()
+    others = [t for t in candidate_templates(schema) if t != usual and room(t) == own]
+    return (usual, *others) if others else ()
 
 
 def choose_template(run: Run, base: TwinModel, marginals: TokenMarginals) -> Template:
-    """Return the candidate behind which rows have tokens most as they were counted.
+    """Return the candidate behind which the base model's rows have tokens most as counted.
 
-    The base model writes some rows behind each. No record has a say except through what was
-    released: the choice is post-processing and costs no ε. It is a release all the same, as the
-    counts are, and is shown to nobody before these are kept.
-
-    Args:
-        run: with candidates, the usual one first. It is taken where noise may have made another
-            one nearest.
-        base: the base model, in shares as counted.
-        marginals: released by the run.
+    The first candidate is the usual one. It is taken where noise may have made another one nearest.
+    No record has a say except through what was released: the choice is post-processing and costs no
+    ε. It is a release all the same, as the counts are, and nobody sees it before these are kept.
     """
     base.lengths = TextLengths.of(length_bins(run), marginals)
     misfits = []
@@ -245,7 +227,7 @@ def choose_template(run: Run, base: TwinModel, marginals: TokenMarginals) -> Tem
 
 
 def propose_prompts(schema: Schema, usual: Template) -> str | None:
-    """Propose prompts where none is chosen; the prompt may decide how good the twin is."""
+    """Propose prompts where none is chosen. The prompt may decide how good the twin is."""
     fitting = fitting_prompts(schema)
     written = [f"`prompt={name}`" if "{" not in name else f'`prompt="{name}"`' for name in fitting]
     if not written:
@@ -268,14 +250,10 @@ def teacher_event(run: Run) -> GaussianRelease | None:
 
 
 def fit_teacher(run: Run, model: TwinModel) -> Teacher:
-    """Fit the teacher with noise, and record what that spends.
+    """Fit the teacher to a trained model's hidden states with noise, and record what that spends.
 
     For what it guarantees see `twinset.privacy.statement.theorems`, TEACHER. Units that are drawn
     by chance are protected at least as well as if all were read, and are accounted for as these.
-
-    Args:
-        run: whose records it learns from.
-        model: trained, and with its tilt: it tells what its hidden states make of a text.
     """
     schema, event = run.records.schema, teacher_event(run)
     noise = event.noise_multiplier if event else 0.0
@@ -284,14 +262,14 @@ def fit_teacher(run: Run, model: TwinModel) -> Teacher:
     # The scale of each attribute's hidden states is that of rows which the model wrote.
     rows = [ids for some in reference_rows(model, run.progress).values() for ids in some]
     states = np.stack(questions.states_of_texts([[i for i in ids if i != end] for ids in rows]))
-    components = components_for(expected, noise)
+    components = components_for(expected, noise)  # states: (rows, attributes, hidden)
     whitenings = [Whitening.fit(states[:, i], components) for i in range(states.shape[1])]
     # About `expected` units are read.
     rate = expected / len(run.units)
     (chosen,) = poisson_batches(len(run.units), rate, 1, run.randomness)
     drawn = run.units.draw(chosen, run.randomness.sampling)
     records = [record for unit in drawn for record in unit]
-    # (n, c + 1) for each attribute; no record changes a bit of another's.
+    # (n, c + 1) for each attribute. No record changes a bit of another's.
     vectors = [np.empty((len(records), whiten.numbers)) for whiten in whitenings]
     read = [[token for token in run.tokens.texts[i] if token != end] for i in records]
     for done, (i, found) in enumerate(states_of_records(questions, read), start=1):

@@ -1,6 +1,6 @@
 """What a run is asked for, how far it is, and what it made.
 
-`Source` and `OutputPaths` are plain, validated data. `Run` is what the eight functions of
+`Source` and `OutputPaths` are plain, validated data. `Run` is what the functions of
 `twinset.run.story` pass along. This module reads no file and loads no torch.
 """
 
@@ -44,38 +44,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Source:
-    """The private table and how it becomes prompts.
+    """The private table, and how it becomes prompts."""
 
-    Args:
-        data: the table itself, or a file, folder of `datasets`, or hub name.
-        text: text column, or a template that joins several; `None` guesses.
-        attributes: label columns; empty guesses one.
-        split: of a folder or hub data set, or an Excel file's sheet.
-        drop_empty: leave all rows without text or label out, not only where they are few.
-        prompt: a built-in template, a `.toml` file, or the prompt itself; a `Template` is taken as
-            it is.
-        owner: column that says whose a record is; `None`: each record is protected by itself.
-        labels: which label values are public.
-        delimiter: of a CSV; `None`: it is detected.
-        encoding: of a file of text; `None`: it is detected.
-        strict: refuse rows without text or label, and control characters, instead of leaving them
-            out.
-        hold_out: share of the rows that is kept from the run; `None`: see `run_folder.held_share`.
-    """
-
-    data: pd.DataFrame | str | Path
-    text: str | None = None
-    attributes: tuple[str, ...] = ()
-    split: str | None = None
+    data: pd.DataFrame | str | Path  # the table, or a file, a folder of `datasets`, a hub name
+    text: str | None = None  # column, or a template that joins several; None guesses
+    attributes: tuple[str, ...] = ()  # label columns; none guesses one
+    split: str | None = None  # of a data set, or an Excel file's sheet
     _: KW_ONLY
-    drop_empty: bool = False
-    prompt: Template | str | Path | None = None
-    owner: str | None = None
-    labels: LabelRules = LabelRules()
-    delimiter: str | None = None
-    encoding: str | None = None
-    strict: bool = False
-    hold_out: float | None = 0.0
+    drop_empty: bool = False  # leave out all rows without text or label, not only a few
+    prompt: Template | str | Path | None = None  # a name, a `.toml` file or the prompt itself
+    owner: str | None = None  # column that says whose a record is; None: records are protected
+    labels: LabelRules = LabelRules()  # which label values are public
+    delimiter: str | None = None  # of a CSV; None detects it
+    encoding: str | None = None  # of a file of text; None detects it
+    strict: bool = False  # refuse rows without text or label, and control characters
+    hold_out: float | None = 0.0  # share of rows kept from the run; None: see `held_share`
 
     def __post_init__(self) -> None:
         """Refuse a file that is not there, and options of files for a table in memory."""
@@ -94,23 +77,19 @@ class Source:
 
     @property
     def reading(self) -> dict[str, str | None]:
-        """What was said of where the texts are in a file: plain values, to read it so again."""
+        """Where the texts are in a file, as plain values, to read it so again."""
         return {n: getattr(self, n) for n in ("text", "split", "delimiter", "encoding")}
 
     @property
     def name(self) -> str:
-        """What to call the table in messages, and a run after it."""
+        """What messages call the table. A run is named after it."""
         if isinstance(self.data, pd.DataFrame):
             return "table"
         return "standard input" if str(self.data) == STDIN else str(self.data)
 
 
 def check_there(data: pd.DataFrame | str | Path) -> None:
-    """Refuse a file that is not there, at once; what has no file's ending may be on the hub.
-
-    Raises:
-        InputError: there is no such file.
-    """
+    """Refuse a file that is not there. A name without a file's ending may be on the hub."""
     if isinstance(data, pd.DataFrame) or format_of(data) is None or Path(data).exists():
         return
     raise InputError(f"{data}: no such file; check the path")
@@ -118,25 +97,15 @@ def check_there(data: pd.DataFrame | str | Path) -> None:
 
 @dataclass(frozen=True)
 class OutputPaths:
-    """Where results go.
+    """Where results go."""
 
-    Args:
-        run: the run folder; `None` names one after the table.
-        output: a file beside which card and ledger stand too; `None` for `share/` alone.
-        format: of the twin; `None` takes it from `output`'s ending, else from the table's.
-        overwrite: whether an existing run or file may be replaced.
-        guard_formulas: see `twinset.table.read.write_frame`.
-        resume: whether to resume a run that was killed or stopped.
-        accept_spend: whether to take steps again that were released before, and count both.
-    """
-
-    run: Path | None = None
-    output: Path | None = None
-    format: str | None = None
-    overwrite: bool = False
-    guard_formulas: bool = True
-    resume: bool = False
-    accept_spend: bool = False
+    run: Path | None = None  # the run folder; None names one after the table
+    output: Path | None = None  # the twin's file, with card and ledger beside it; None: `share/`
+    format: str | None = None  # of the twin; None takes it from `output`, else from the table
+    overwrite: bool = False  # replace an existing run or file
+    guard_formulas: bool = True  # see `twinset.table.read.write_frame`
+    resume: bool = False  # a run that was killed or stopped
+    accept_spend: bool = False  # take steps again that were released before, and count both
 
     def __post_init__(self) -> None:
         """Refuse an unknown format and an ending that says another."""
@@ -157,7 +126,7 @@ class OutputPaths:
             )
 
     def twin_format(self, data: str = "") -> str:
-        """Return the twin's format, an ending without its dot; `data` is the private table's name.
+        """Return the twin's format, an ending without its dot. `data` names the private table.
 
         >>> OutputPaths().twin_format("reviews.csv.gz"), OutputPaths().twin_format("some/hub-name")
         ('csv', 'parquet')
@@ -179,81 +148,44 @@ def ending_of(path: str | Path) -> str | None:
 
 @dataclass
 class Run:
-    """One run, as far as it is: each function of the story fills what the next ones need.
+    """One run, as far as it is. It is good for one fine-tuning, which changes the base model."""
 
-    It is good for one fine-tuning, which changes the base model.
-
-    Args:
-        config: the run's options; `plan` settles what they leave to N.
-        source: the private table; None: records are in hand.
-        rows: of the twin, as asked for; None: no twin is written.
-        paths: where results go.
-        progress: is notified of what happens; it alone sees figures computed on private records.
-
-    Attributes:
-        folder: the run folder under construction; None: nothing is kept.
-        tokens_folder: private to its owner, for tokens; None: they are kept in memory.
-        group: processes that form clipped sums together; None: this one alone.
-        records: the private records, without those held out. Set by `read`, as the next ones.
-        held_out: records that are kept from the run; None: none.
-        template: renders the prompts; `count` may choose another of `candidates`.
-        base: the base model.
-        counts: rows by label, where they were asked for so; None: in proportion to records.
-        notes: about the table, for its owner alone: guesses, rows and columns left out.
-        plan: noise, steps and learning rate. Set by `plan`, as the next ones.
-        scale: public scale of privacy weights, where records have them.
-        candidates: templates of which one is chosen by what is counted; none: it is `template`.
-        phases: the parts of the run and their seconds, as planned; none: not measured.
-        rows_seconds: time for rows, fixed before private text is read; None: as long as they take.
-        resumed: where the run resumes; None: at its beginning. Set by `count`, as the next ones.
-        checkpoints: what a stopped run resumes from; None: nothing is kept.
-        units: whose records are protected together.
-        randomness: of batches and noise.
-        ledger: of what is spent.
-        tokens: what is trained on, records cut to the longest text.
-        label_counts: noisy number of records of each label combination.
-        marginals: noisy counts of tokens and lengths; None: not asked for.
-        trainer: the model in training. Set by `train`.
-        model: what writes rows, with all that was released. Set by `teach`.
-        frame: the twin's rows. Set by `sample`.
-        redrawn: how many texts were drawn again, by reason.
-        twin: the twin's file. Set by `share`.
-        seconds: of each function of the story that has ended.
-    """
-
-    config: RunConfig
-    source: Source | None = None
-    rows: RowsRequest | None = None
+    config: RunConfig  # `plan` settles what the options leave to N
+    source: Source
+    rows: RowsRequest | None = None  # as asked for; None: no twin is written
     paths: OutputPaths = OutputPaths()
-    progress: Progress = field(default_factory=Silent)
-    folder: RunFolder | None = None
-    tokens_folder: Path | None = None
-    group: ProcessGroup | None = None
-    records: Records = field(init=False)
+    progress: Progress = field(default_factory=Silent)  # alone sees private figures
+    folder: RunFolder | None = None  # None: nothing is kept
+    tokens_folder: Path | None = None  # private to its owner; None: tokens are in memory
+    group: ProcessGroup | None = None  # processes that form clipped sums; None: this one alone
+    # set by `read`
+    records: Records = field(init=False)  # private, without those held out
     held_out: Records | None = None
-    template: Template = field(init=False)
+    template: Template = field(init=False)  # `count` may choose another one of `candidates`
     base: BaseModel = field(init=False)
-    counts: dict[Combination, int] | None = None
-    notes: tuple[str, ...] = ()
+    counts: dict[Combination, int] | None = None  # rows by label; None: in proportion to records
+    notes: tuple[str, ...] = ()  # for the owner alone: guesses, rows and columns left out
+    # set by `plan`
     plan: Plan = field(init=False)
-    scale: WeightScale | None = None
-    candidates: tuple[Template, ...] = ()
-    phases: tuple[tuple[str, float], ...] = ()
-    rows_seconds: float | None = None
-    resumed: ResumeState | None = None
+    scale: WeightScale | None = None  # public, of privacy weights
+    candidates: tuple[Template, ...] = ()  # one of which counts choose
+    phases: tuple[tuple[str, float], ...] = ()  # parts of the run and their seconds, if measured
+    rows_seconds: float | None = None  # fixed before private text is read; None: no limit
+    # set by `count`
+    resumed: ResumeState | None = None  # None: the run begins
     checkpoints: Checkpoints | None = None
-    units: Units = field(init=False)
-    randomness: Randomness = field(init=False)
+    units: Units = field(init=False)  # whose records are protected together
+    randomness: Randomness = field(init=False)  # of batches and noise
     ledger: Ledger = field(init=False)
-    tokens: TokenisedRecords = field(init=False)
-    label_counts: dict[Combination, int] = field(init=False)
-    marginals: TokenMarginals | None = None
-    trainer: Trainer = field(init=False)
-    model: TwinModel = field(init=False)
-    frame: pd.DataFrame = field(init=False)
-    redrawn: Mapping[str, int] = field(default_factory=dict)
-    twin: Path | None = None
-    seconds: dict[str, float] = field(default_factory=dict)
+    tokens: TokenisedRecords = field(init=False)  # cut to the longest text
+    label_counts: dict[Combination, int] = field(init=False)  # noisy
+    marginals: TokenMarginals | None = None  # noisy counts of tokens and lengths
+    trainer: Trainer = field(init=False)  # set by `train`
+    model: TwinModel = field(init=False)  # set by `teach`
+    frame: pd.DataFrame = field(init=False)  # the twin's rows, set by `sample`
+    redrawn: Mapping[str, int] = field(default_factory=dict)  # texts drawn again, by reason
+    twin: Path | None = None  # the twin's file, set by `share`
+    seconds: dict[str, float] = field(default_factory=dict)  # of each function that has ended
     is_used: bool = False
 
     @property
@@ -262,20 +194,19 @@ class Run:
         return None if self.records.owners is None else len(self.records)
 
     def settings(self) -> dict[str, Any]:
-        """Return what the run is made from, as plain values; `internal/` keeps it."""
+        """Return what the run is made from, as plain values. `internal/` keeps it."""
         from twinset.sampling.allocation import RowsRequest
 
         rows = asdict(self.rows or RowsRequest()) | {"seconds": self.rows_seconds}
-        reading: Mapping[str, str | None] = self.source.reading if self.source else {}
         return {
             **self.config.to_dict(),
             "plan": asdict(self.plan),
             "rows": rows,
             "prompt": self.template.to_dict(),
             "candidates": [template.pattern for template in self.candidates],
-            "labels": (self.source.labels if self.source else LabelRules()).to_dict(),
-            "reading": dict(reading),
-            "hold_out": self.source.hold_out if self.source else None,
+            "labels": self.source.labels.to_dict(),
+            "reading": self.source.reading,
+            "hold_out": self.source.hold_out,
             "base": self.base.origin,
             "scale": self.scale and self.scale.to_dict(),
             "table": self.records.fingerprint(),  # private, as all of `internal/` is
@@ -284,16 +215,9 @@ class Run:
 
 @dataclass(frozen=True)
 class Result:
-    """What a command made.
+    """What a command made."""
 
-    Args:
-        guarantee: of everything it made, taken together.
-        run: the run folder; None where none was made.
-        twin: the twin's file; None where only a model was trained.
-        rows: the twin's.
-    """
-
-    guarantee: Guarantee
-    run: Path | None = None
-    twin: Path | None = None
-    rows: int = 0
+    guarantee: Guarantee  # of everything it made, taken together
+    run: Path | None = None  # the run folder, where one was made
+    twin: Path | None = None  # the twin's file; None where only a model was trained
+    rows: int = 0  # of the twin

@@ -1,8 +1,7 @@
-"""The run folder: built out of sight and put in place whole; its settings, and rows held out.
+"""The run folder: built out of sight and put in place whole. Its settings, and rows held out.
 
-A folder `share/` that may be handed over, `model/` that is as safe, and `internal/` that never
-leaves the house. `internal/` keeps what the run is made from, which a resumed run is compared with,
-and the rows held out of it.
+`share/` may be handed over, `model/` is as safe, and `internal/` never leaves the house. There the
+run keeps what it is made from, which a resumed run is compared with, and the rows held out of it.
 """
 
 from __future__ import annotations
@@ -29,12 +28,11 @@ from twinset.table.read import write_frame
 from twinset.table.records import Records
 
 # How open each part is. A file written by `atomic` is as open as the folder it is in.
-_PARTS = {"share": 0o755, "model": 0o755, "internal": 0o700}
+PARTS = {"share": 0o755, "model": 0o755, "internal": 0o700}
 SETTINGS = "config.json"  # in `internal/`: what the run is made from
-_UNFINISHED = ".unfinished"  # in a folder under construction that can be resumed
-# What decides nothing in training may differ in a resumed run; what was read has its hash.
+RESUMABLE = ".unfinished"  # a file in a folder under construction that can be resumed
+# What decides nothing in training may differ in a resumed run. What was read has its hash.
 MAY_DIFFER = ("speed", "sampling", "rows", "reading")
-NEWER = ("hold_out", "base", "scale", "candidates")  # what a run of an older version does not state
 HELD_OUT, NUMBERS = "held-out.parquet", "held-out.json"  # in `internal/`: the rows, and which
 HELD_SHARE, HELD_FROM = 0.2, 5_000  # where nobody says how many: of so many records, or owners
 
@@ -54,25 +52,16 @@ def place_near(final: Path, what: str) -> Path:
 def default_run_path(source_name: str, resume: bool = False) -> Path:
     """Return `runs/<table>-<n>` for a table's path or hub name.
 
-    Args:
-        source_name: path or hub name.
-        resume: take the last n that is unfinished, else the last that was begun; else, and where
-            there is none, the first that is free.
+    It is the first that is free. To resume, it is the last unfinished one, else the last of all.
     """
-    runs = _numbered_runs(source_name)
+    runs = numbered_runs(source_name)
     if not resume:
         return runs[-1]
     unfinished = [run for run in runs if is_unfinished(run)]
     return unfinished[-1] if unfinished else runs[max(0, len(runs) - 2)]
 
 
-def left_behind(source_name: str) -> list[Path]:
-    """Return what runs of a table left that were killed before their first checkpoint."""
-    runs = _numbered_runs(source_name)
-    return [place_near(run, "partial") for run in runs if is_abandoned(run)]
-
-
-def _numbered_runs(source_name: str) -> list[Path]:
+def numbered_runs(source_name: str) -> list[Path]:
     """Return the places of a table's runs by their numbers; the last one is the first free one."""
     table = re.sub(r"[^\w.-]", "-", Path(source_name).name.split(".")[0]) or "table"
     runs: list[Path] = []
@@ -84,9 +73,19 @@ def _numbered_runs(source_name: str) -> list[Path]:
             return runs
 
 
+def is_run(path: Path) -> bool:
+    """Tell a run from any other folder, in which nothing may be written or deleted."""
+    return (path / "share" / "privacy.json").is_file() or all((path / p).is_dir() for p in PARTS)
+
+
+def is_finished(final: Path) -> bool:
+    """Tell whether a whole run stands there, and none that is to take its place."""
+    return is_run(final) and has_checksums(final / "model") and not is_unfinished(final)
+
+
 def is_unfinished(final: Path) -> bool:
     """Tell whether a run that was to stand there can be resumed."""
-    return any((place_near(final, n) / _UNFINISHED).is_file() for n in ("partial", "aside"))
+    return any((place_near(final, n) / RESUMABLE).is_file() for n in ("partial", "aside"))
 
 
 def is_abandoned(final: Path) -> bool:
@@ -99,11 +98,6 @@ def is_abandoned(final: Path) -> bool:
         except BlockingIOError:  # a living run holds the lock
             return False
     return True
-
-
-def is_finished(final: Path) -> bool:
-    """Tell whether a whole run stands there, and none that is to take its place."""
-    return is_run(final) and has_checksums(final / "model") and not is_unfinished(final)
 
 
 def sampling_command(run: Path) -> str:
@@ -130,14 +124,14 @@ class RunFolder:
         self.move_to(root)
 
     def move_to(self, root: Path) -> None:
-        """Know that it stands there now."""
+        """Note that it stands there now."""
         self.root = root
-        self.share, self.model, self.internal = (root / part for part in _PARTS)
+        self.share, self.model, self.internal = (root / part for part in PARTS)
 
     def keep(self) -> None:
         """Let it stay if the run ends early: there is something in it to resume from."""
         self.is_kept = True
-        (self.root / _UNFINISHED).touch()
+        (self.root / RESUMABLE).touch()
         shutil.rmtree(place_near(self.final, "aside"), ignore_errors=True)
 
     @classmethod
@@ -148,9 +142,9 @@ class RunFolder:
         """Build a run folder that appears at `path` whole, or not at all.
 
         Everything that can be refused is refused on entry, before any training. Whatever ends the
-        block early, an interrupt included, leaves an older run untouched, and no file behind unless
-        `keep` was called: then the hidden folder stays, for `resume`, in the place of an older
-        unfinished one.
+        block early, an interrupt included, leaves an older run untouched. It leaves no file behind
+        unless `keep` was called. Then the hidden folder stays, for `resume`, in the place of an
+        older unfinished one.
 
         Args:
             path: of the finished folder.
@@ -163,34 +157,44 @@ class RunFolder:
                 is full.
         """
         final, missing = Path(path).resolve(), list[Path]()
+        with writing(final):
+            check_free(final, overwrite, resume)
+        partial, aside, replaced = (place_near(final, n) for n in ("partial", "aside", "replaced"))
+
+        def settle_older() -> None:
+            """Put the older run back if nothing took its place, else remove it."""
+            if final.exists():
+                shutil.rmtree(replaced, ignore_errors=True)
+            elif replaced.exists():
+                os.replace(replaced, final)
+
+        def clear_unfinished() -> None:
+            """Remove a run that nobody can resume, and take back one that it should replace."""
+            if (partial / RESUMABLE).is_file():
+                shutil.rmtree(aside, ignore_errors=True)
+                return
+            shutil.rmtree(partial, ignore_errors=True)
+            if aside.exists():
+                os.replace(aside, partial)
+
         try:
             with ExitStack() as stack:
                 with writing(final):
-                    check_free(final, overwrite, resume)
-                    partial, aside, replaced = (
-                        place_near(final, what) for what in ("partial", "aside", "replaced")
-                    )
                     missing = [folder for folder in final.parents if not folder.exists()]
                     final.parent.mkdir(parents=True, exist_ok=True)
-                    stack.enter_context(_hold_lock(final))
-                    # Mend what a killed run left: no living run owns it, as this one holds the
-                    # lock.
-                    _settle(replaced, final)
-                    _clear_unfinished(final)
+                    stack.enter_context(hold_lock(final))
+                    # Mend what a killed run left. No living run owns it: this one has the lock.
+                    settle_older()
+                    clear_unfinished()
                     check_free(final, overwrite, resume)  # again: it may hold an older run by now
                     run = cls(partial, final, resume)
-
-                    def leave() -> None:
-                        if run.root != final:
-                            _clear_unfinished(final)
-
-                    stack.callback(leave)
+                    stack.callback(clear_unfinished)
                     # An empty folder; of one to resume, an empty `share/`.
-                    if (partial / _UNFINISHED).is_file() and not resume:
+                    if (partial / RESUMABLE).is_file() and not resume:
                         os.replace(partial, aside)
                     shutil.rmtree(run.share if resume else partial, ignore_errors=True)
                     partial.mkdir(mode=0o700, exist_ok=True)
-                    for name, mode in _PARTS.items():
+                    for name, mode in PARTS.items():
                         (partial / name).mkdir(exist_ok=True)
                         (partial / name).chmod(mode)  # mkdir's own mode is subject to the umask
                 with naming_full_disk(final):
@@ -201,8 +205,8 @@ class RunFolder:
                             os.replace(final, replaced)
                         os.replace(partial, final)
                     finally:
-                        _settle(replaced, final)
-                    (final / _UNFINISHED).unlink(missing_ok=True)
+                        settle_older()
+                    (final / RESUMABLE).unlink(missing_ok=True)
                     shutil.rmtree(aside, ignore_errors=True)
                     run.move_to(final)
         except BaseException:
@@ -213,7 +217,7 @@ class RunFolder:
 
 
 def check_free(final: Path, overwrite: bool = False, resume: bool = False) -> None:
-    """Refuse a place where no run folder may be made; writes nothing.
+    """Refuse a place where no run folder may be made. Write nothing.
 
     Raises:
         InputError: it is a mount point, something stands there that may not be replaced, or there
@@ -252,39 +256,13 @@ def check_free(final: Path, overwrite: bool = False, resume: bool = False) -> No
     )
 
 
-def is_run(path: Path) -> bool:
-    """Tell a run from any other folder, in which nothing may be written or deleted."""
-    return (path / "share" / "privacy.json").is_file() or all((path / p).is_dir() for p in _PARTS)
-
-
-def _settle(replaced: Path, final: Path) -> None:
-    """Put the older run back if nothing took its place, else remove it."""
-    if not replaced.exists():
-        return
-    if final.exists():
-        shutil.rmtree(replaced)
-    else:
-        os.replace(replaced, final)
-
-
-def _clear_unfinished(final: Path) -> None:
-    """Remove a run that nobody can resume, and take back one that it should have replaced."""
-    hidden, aside = place_near(final, "partial"), place_near(final, "aside")
-    if (hidden / _UNFINISHED).is_file():
-        shutil.rmtree(aside, ignore_errors=True)
-        return
-    shutil.rmtree(hidden, ignore_errors=True)
-    if aside.exists():
-        os.replace(aside, hidden)
-
-
 @contextmanager
-def _hold_lock(final: Path) -> Iterator[None]:
-    """Hold the lock file beside `final`; the kernel frees it when its process dies, however."""
-    path = place_near(final, "lock")
-    while True:
-        with open(path, "a") as file:
-            is_there = False
+def hold_lock(final: Path) -> Iterator[None]:
+    """Hold the lock file beside `final`. The kernel frees it when its process dies, however."""
+    path, is_there = place_near(final, "lock"), False
+    while not is_there:  # its last holder may remove the file between our open and our lock
+        with ExitStack() as stack:
+            file = stack.enter_context(open(path, "a"))
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -293,13 +271,9 @@ def _hold_lock(final: Path) -> Iterator[None]:
                 ) from None
             with suppress(FileNotFoundError):
                 is_there = os.path.samestat(path.stat(), os.fstat(file.fileno()))
-            if not is_there:
-                continue  # its last holder removed the file between our open and our lock
-            try:
+            if is_there:
+                stack.callback(path.unlink, missing_ok=True)
                 yield
-            finally:
-                path.unlink(missing_ok=True)
-            return
 
 
 # -- what a run is made from ---------------------------------------------------------------------
@@ -314,12 +288,11 @@ def read_settings(internal: Path) -> dict[str, Any]:
 def find_differences(plain: dict[str, Any], known: dict[str, Any]) -> list[str]:
     """Return which of the settings that must not differ do, in a run that is resumed."""
     plain = json.loads(json.dumps(plain))  # tuples become lists, as in the file
-    may_differ = (*MAY_DIFFER, *(name for name in NEWER if name not in known))
-    return [n for n in plain if n not in may_differ and known.get(n) != plain[n]]
+    return [n for n in plain if n not in MAY_DIFFER and known.get(n) != plain[n]]
 
 
 def record_settings(run: RunFolder, plain: dict[str, Any]) -> None:
-    """Write what a run is made from; a resumed one must train as before.
+    """Write what a run is made from. A resumed one must train as before.
 
     Raises:
         InputError: it would train otherwise.
@@ -352,7 +325,7 @@ def held_share(asked: float | None, units: int) -> float:
 
 
 def draw_held_out(units: int, asked: float | None) -> np.ndarray:
-    """Return the rising numbers of those that are held out, of so many records, or owners.
+    """Return the rising numbers of the units (records or owners) that are held out.
 
     Each one's coin is the operating system's. A seeded one would follow its place in the table, and
     one row more would move the coins of those behind it.

@@ -1,12 +1,20 @@
-"""One run from a private table to a twin that may be shared: the story, from top to bottom.
+"""One run from a private table to a twin that may be shared, to be read from top to bottom.
 
-Eight functions, in the order in which they run: `read`, `plan`, `count`, `train`, `teach`,
-`sample`, `share`, `judge`. One `Run` is passed along, and each function fills what the next ones
-need. The plan comes before the counts, because these need its noise. Only `count`, `train` and
-`teach` look at private records; what they release goes through the ledger first.
+Eight functions, in the order in which they run. One `Run` is passed along, and each fills in what
+the next ones need. The plan comes before the counts, because these need its noise.
 
-`twinset.run.generate` has the doors through which the command line, Python and `evaluation/` come
-in. What can be refused is refused before anything slow begins.
+    read    check the table, load the base model, hold rows out
+    plan    steps, noise and time, from public facts alone
+    count   labels, tokens and lengths, with noise
+    train   private steps
+    teach   the tilt of words, and a private classifier of labels
+    sample  rows
+    share   twin, card and ledger
+    judge   check them as their receiver would
+
+Only `count`, `train` and `teach` look at private records, and what they release goes through the
+ledger first. `twinset.run.generate` has the doors through which the command line, Python and
+`evaluation/` come in. What can be refused is refused before anything slow begins.
 """
 
 from __future__ import annotations
@@ -25,7 +33,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from twinset.config import PrivacyConfig, RunConfig
+from twinset.config import PrivacyConfig
 from twinset.config.plan import make_plan, settled, sized, without_noise
 from twinset.errors import InputError
 from twinset.models.base_model import (
@@ -45,12 +53,7 @@ from twinset.privacy.statement.theorems import OWNER_UNIT
 from twinset.progress import Progress
 from twinset.release.publish import publish
 from twinset.release.verify import verify
-from twinset.run.plan import (
-    Workload,
-    plan_time,
-    say_duration,
-    size_notes,
-)
+from twinset.run.plan import Workload, plan_time, say_duration, size_notes
 from twinset.run.releases import (
     choose_template,
     chooses_prompt,
@@ -65,12 +68,7 @@ from twinset.run.releases import (
     teacher_event,
 )
 from twinset.run.request import Result, Run, Source
-from twinset.run.run_folder import (
-    draw_held_out,
-    held_out_line,
-    kept_rows,
-    read_settings,
-)
+from twinset.run.run_folder import draw_held_out, held_out_line, kept_rows, read_settings
 from twinset.sampling.allocation import (
     RowsRequest,
     explicit,
@@ -126,7 +124,6 @@ def read(run: Run) -> None:
     """Read and check the table, load the base model, and hold rows out; the quickest first."""
     with timed(run, "read"):
         source, config, progress = run.source, run.config, run.progress
-        assert source is not None
         if source.owner is not None and config.privacy.group_size is not None:
             raise InputError(
                 "`group_size` is of records that are protected one by one, and with `owner` all of "
@@ -159,25 +156,31 @@ def read(run: Run) -> None:
 
 
 def plan(run: Run) -> None:
-    """Decide steps, noise and the time for rows, from public facts alone; spend nothing.
+    """Decide steps, noise and the time for rows, from public facts alone. Spend nothing.
 
     A run that is resumed goes on as it was begun.
     """
     with timed(run, "plan"):
-        config, progress = run.config, run.progress
+        records, progress, policy = run.records, run.progress, run.config.policy.policy_class
         known = read_settings(run.folder.internal) if run.folder and run.folder.is_resumed else None
         begun = (known["plan"]["steps"], known["plan"]["batch_size"]) if known else None
-        if run.source is not None:
-            units = len(run.records.units(config))
-            run.config = config = settled(config, units, begun[0] if begun else None)
-        make_run_plan(run, sized(config, *begun) if begun and config.training.is_timed else config)
-        if run.source is None:
-            return
+        units = len(records.units(run.config))
+        run.config = config = settled(run.config, units, begun[0] if begun else None)
+        longest = config.training.max_tokens
+        # refuses prompts that do not fit, and what the policy cannot work with
+        text_budget(find_prompts(run), attention_span(run.base.model), longest)
+        run.plan = make_plan(
+            units, sized(config, *begun) if begun and config.training.is_timed else config
+        )
+        policy.check(config.policy, by_owner=records.owners is not None)
+        if policy.masks(config.policy):
+            detector_named(config.policy.detector)
+        if config.privacy.target_epsilon is not None:
+            run.scale = policy.weight_scale(config.policy, run.base)
         if run.source.prompt is None:
-            schema, longest = run.records.schema, config.training.max_tokens
             if chooses_prompt(run.plan, config):
-                run.candidates = find_candidates(schema, run.template, run.base, longest)
-            line = propose_prompts(schema, run.template)
+                run.candidates = find_candidates(records.schema, run.template, run.base, longest)
+            line = propose_prompts(records.schema, run.template)
             if run.candidates:
                 line = (
                     f"the prompt will be that of {len(run.candidates)} behind which words are most "
@@ -187,7 +190,7 @@ def plan(run: Run) -> None:
             if line and not begun:  # a resumed run has chosen already
                 progress.say(line)
         about = list(size_notes(run.plan, config.training.batch_size))
-        more = times_english(run.records.texts, run.base.tokenizer)
+        more = times_english(records.texts, run.base.tokenizer)
         if more > HARDLY_READ:  # computed from private texts, and told to their owner alone
             about.append(
                 f"the base model takes {more:.0f} times as many tokens for a character of these "
@@ -198,24 +201,24 @@ def plan(run: Run) -> None:
             progress.say(note)
         run.notes = (*run.notes, *about)
         if known is not None:
-            run.rows_seconds = known.get("rows", {}).get("seconds")
-        else:
-            timed_plan = plan_time(run.plan, config, run.base, find_workload(run), progress)
-            run.plan, run.phases = timed_plan.plan, timed_plan.phases
-            run.rows_seconds = timed_plan.rows_seconds if run.rows is not None else None
+            run.rows_seconds = known["rows"]["seconds"]
+            return
+        work = find_workload(run)
+        run.plan, run.phases, clock = plan_time(run.plan, config, run.base, work, progress)
+        run.rows_seconds = clock if run.rows is not None else None
 
 
 def count(run: Run) -> None:
     """Open the ledger, turn records into tokens, and count labels, tokens and lengths with noise.
 
-    A run that is resumed has counted already. A prompt that nobody named is chosen by the counts.
+    A run that is resumed has counted already. The counts choose a prompt that nobody named.
     """
     with timed(run, "count"):
         config, progress = run.config, run.progress
         for warning in run.plan.warnings:
             progress.warn(warning)
         run.resumed = resumed = run.checkpoints.resume_state() if run.checkpoints else None
-        if resumed and resumed.template:
+        if resumed:
             run.template = resumed.template  # it was chosen before
         seed = config.privacy.insecure_noise_seed
         run.randomness = Randomness.from_os() if seed is None else Randomness.for_tests(seed)
@@ -235,10 +238,11 @@ def count(run: Run) -> None:
 
 
 def train(run: Run) -> None:
-    """Train in private steps, phase by phase; the last phase is the one whose steps spend ε."""
+    """Train in private steps, phase by phase. Only the last phase's steps spend ε."""
     with timed(run, "train"):
         config, progress, full = run.config, run.progress, run.plan
-        shapes = []  # of physical batches, from public facts alone, in which the model is checked
+        # The model is checked in the shapes of its physical batches. They follow from public facts.
+        shapes = []
         if full.target_epsilon is not None and full.steps:
             wrong = WrongPrompts.from_plan(full, config.training)
             every = wrong.shapes(run.tokens, config.speed, full.batch_size)
@@ -347,7 +351,7 @@ def sample(run: Run) -> None:
 def share(run: Run) -> None:
     """Write the twin with its card and ledger into `share/`, and beside `output` if it is given."""
     with timed(run, "share"):
-        assert run.folder is not None and run.source is not None
+        assert run.folder is not None
         paths = run.paths
         run.twin = run.model.share(
             run.frame,
@@ -418,18 +422,6 @@ def template_of(source: Source, schema: Schema) -> Template:
     if isinstance(source.prompt, Template):
         return source.prompt
     return load_template(source.prompt, schema)
-
-
-def make_run_plan(run: Run, config: RunConfig) -> None:
-    """Make the plan's numbers, and refuse what the policy cannot work with."""
-    prompts, policy = find_prompts(run), config.policy.policy_class
-    text_budget(prompts, attention_span(run.base.model), config.training.max_tokens)
-    run.plan = make_plan(len(run.records.units(config)), config)
-    policy.check(config.policy, by_owner=run.records.owners is not None)
-    if policy.masks(config.policy):
-        detector_named(config.policy.detector)
-    if config.privacy.target_epsilon is not None:
-        run.scale = policy.weight_scale(config.policy, run.base)
 
 
 def find_prompts(run: Run) -> dict[Combination, list[int]]:
