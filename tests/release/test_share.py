@@ -1,72 +1,54 @@
-"""The shared folder is read by `datasets` and pandas, and holds nothing that is not public."""
+"""The shared folder: what reads it, what it holds, and how its files come beside a user's others."""
 
+import errno
 import json
 import os
 from functools import partial
+from pathlib import Path
 
+import datasets
 import pandas as pd
 import pytest
 
-from tests.helpers.handover import TEXTS, description, frame, hand_over, ledger
+from tests.helpers.handover import (
+    FULL_BATCH,
+    NO_PRIVACY,
+    TEXTS,
+    description,
+    frame,
+    hand_over,
+    ledger,
+)
+from tests.helpers.pages import Page, all_elements
+from tests.helpers.refusals import refusal
 from twinset.errors import InputError
 from twinset.files.atomic import sha256_file
+from twinset.privacy.accounting.events import MaskedAccess
+from twinset.privacy.statement.guarantee import belief_sentence, guarantee
 from twinset.privacy.statement.ledger import Ledger
-from twinset.release.share import write_share
+from twinset.release.publish import beside, check_output, publish
+from twinset.release.share import render_share_page, write_share
 from twinset.release.verify import verify
 from twinset.table.read import FORMATS
 
 LABELS = ["fresh", "rotten", "fresh", "fresh", "rotten", "fresh"]
-FORMAT_NAMES = [ending.removeprefix(".") for ending in FORMATS]
-
-
-@pytest.mark.parametrize("format", FORMAT_NAMES)
-def test_datasets_reads_the_folder(tmp_path, format):
-    import datasets
-
-    hand_over(tmp_path / "share", format=format, guard_formulas=False)
-    loaded = datasets.load_dataset(str(tmp_path / "share"), cache_dir=str(tmp_path / "cache"))
-    assert list(loaded) == ["train"]
-    assert loaded["train"].to_dict() == {"review": TEXTS, "sentiment": LABELS}
-
-
 READERS = {
     "parquet": pd.read_parquet,
     "csv": partial(pd.read_csv, keep_default_na=False),
-    "csv.gz": partial(pd.read_csv, keep_default_na=False),
     "tsv": partial(pd.read_csv, sep="\t", keep_default_na=False),
     "jsonl": partial(pd.read_json, lines=True),
 }
 
 
-@pytest.mark.parametrize(("format", "read"), READERS.items(), ids=READERS)
-def test_pandas_reads_the_twin(tmp_path, format, read):
-    twin = hand_over(tmp_path, format=format, guard_formulas=False).twin
+@pytest.mark.parametrize("format", [ending.removeprefix(".") for ending in FORMATS])
+def test_datasets_pandas_and_verify_read_every_format(tmp_path, format):
+    twin = hand_over(tmp_path / "share", format=format, guard_formulas=False).twin
+    assert verify(tmp_path).rows == 6
     assert twin.name == f"twin.{format}"
-    assert read(twin).to_dict("list") == {"review": TEXTS, "sentiment": LABELS}
-
-
-@pytest.mark.parametrize("format", ["csv", "tsv.gz", "parquet"])
-@pytest.mark.parametrize("guard", [True, False])
-def test_a_column_that_a_spreadsheet_would_run_is_renamed_openly(tmp_path, format, guard):
-    is_renamed = guard and format != "parquet"
-    made = description(name="=cmd")
-    twin = frame(made)
-    paths = write_share(tmp_path, twin, ledger(), made, format, guard_formulas=guard)
-    card = paths.card.read_text("utf-8")
-    assert ("`=cmd` is called `'=cmd`" in card) == is_renamed
-    stated = json.loads(paths.privacy.read_text("utf-8"))["files"]["twin"]["columns"]
-    assert stated == ["review", "'=cmd" if is_renamed else "=cmd"]
-    assert verify(tmp_path).rows == len(twin)
-
-
-def test_all_may_read_what_is_shared(tmp_path):
-    (tmp_path / "share").mkdir(mode=0o755)
-    old = os.umask(0o077)
-    try:
-        hand_over(tmp_path / "share", format="csv")
-    finally:
-        os.umask(old)
-    assert {p.stat().st_mode & 0o777 for p in (tmp_path / "share").iterdir()} == {0o644}
+    expected = {"review": TEXTS, "sentiment": LABELS}
+    assert READERS[format.split(".")[0]](twin).to_dict("list") == expected
+    loaded = datasets.load_dataset(str(tmp_path / "share"), cache_dir=str(tmp_path / "cache"))
+    assert list(loaded) == ["train"] and loaded["train"].to_dict() == expected
 
 
 @pytest.mark.parametrize(
@@ -77,17 +59,29 @@ def test_all_may_read_what_is_shared(tmp_path):
         ("parquet", True, "=1+1 is fun", None),
     ],
 )
-def test_the_guard_against_formulas_is_stated_in_the_card(tmp_path, format, guard, first, told):
-    paths = hand_over(tmp_path, format=format, guard_formulas=guard)
+def test_cells_and_columns_that_a_spreadsheet_would_run_are_guarded_openly(
+    tmp_path, format, guard, first, told
+):
+    is_renamed = guard and format != "parquet"
+    made = description(name="=cmd")
+    paths = write_share(tmp_path, frame(made), ledger(), made, format, guard_formulas=guard)
     read = pd.read_csv if format == "csv" else pd.read_parquet
     assert read(paths.twin)["review"][0] == first
     card = paths.card.read_text("utf-8")
     assert told in card if told else "formulas" not in card
+    assert ("`=cmd` is called `'=cmd`" in card) == is_renamed
+    stated = json.loads(paths.privacy.read_text("utf-8"))["files"]["twin"]["columns"]
+    assert stated == ["review", "'=cmd" if is_renamed else "=cmd"]
+    assert verify(tmp_path).rows == 6
 
 
 def test_privacy_json_names_roles_and_holds_nothing_else(tmp_path):
-    spent = ledger()
-    paths = hand_over(tmp_path, spent)
+    (tmp_path / "share").mkdir(mode=0o755)
+    spent, old = ledger(), os.umask(0o077)
+    try:
+        paths = hand_over(tmp_path / "share", spent)
+    finally:
+        os.umask(old)
     data = json.loads(paths.privacy.read_text("utf-8"))
     assert set(data) == {"format_version", "guarantee", "ledger", "files"}
     assert Ledger.from_dict(data["ledger"]) == spent
@@ -95,10 +89,13 @@ def test_privacy_json_names_roles_and_holds_nothing_else(tmp_path):
     twin["columns"] = ["review", "sentiment"]
     card, page = ({"sha256": sha256_file(path)} for path in (paths.card, paths.page))
     assert data["files"] == {"twin": twin, "card": card, "page": page}
-    shared = {path.name for path in tmp_path.iterdir()}
-    assert shared == {"twin.parquet", "README.md", "privacy.json", "report.html"}
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "share").iterdir()}
+    names = ["twin.parquet", "README.md", "privacy.json", "report.html"]
+    assert modes == dict.fromkeys(names, 0o644)  # everybody may read what is shared
     for path in (paths.card, paths.privacy, paths.page):
         assert str(tmp_path) not in path.read_text("utf-8")
+    text = paths.card.read_text("utf-8")
+    assert "- `sentiment` = `fresh`: 4\n- `sentiment` = `rotten`: 2\n" in text
 
 
 def test_the_same_twin_makes_the_same_files(tmp_path):
@@ -108,15 +105,156 @@ def test_the_same_twin_makes_the_same_files(tmp_path):
         assert getattr(one, name).read_bytes() == getattr(two, name).read_bytes()
 
 
-def test_a_table_with_another_column_is_never_written(tmp_path):
+def test_another_column_or_an_unknown_format_is_refused_before_anything_is_written(tmp_path):
     made = description()
     table = frame(made).assign(**{"customer id": range(6)})
     with pytest.raises(ValueError, match="nothing was written"):
         write_share(tmp_path, table, ledger(), made)
+    said = refusal(hand_over, tmp_path, format="xlsx")
+    assert said.startswith("`format=xlsx`: unknown; choose one of csv, ")
     assert not list(tmp_path.iterdir())
 
 
-def test_an_unknown_format_is_refused_in_one_line(tmp_path):
-    with pytest.raises(InputError, match=r"`format=xlsx`: unknown; choose one of csv, .*parquet$"):
-        hand_over(tmp_path, format="xlsx")
-    assert not list(tmp_path.iterdir())
+# -- the page --------------------------------------------------------------------------------------
+
+EVIL = "<script>alert(1)</script>\"'&</style>{{7*7}}"
+
+
+def table(rows=40):
+    texts = [f"{'word ' * (n % 7 + 1)}{n}" for n in range(rows)]
+    return pd.DataFrame({"review": texts, "sentiment": ["fresh", "rotten"] * (rows // 2)})
+
+
+def page_of(frame, spent=None, made=None):
+    made = made or description()
+    return Page(render_share_page("Twin", made.base_model, frame, made.schema, spent or ledger()))
+
+
+def test_the_page_says_what_is_guaranteed_and_counts_the_twin(tmp_path):
+    claim, page = guarantee(ledger()), page_of(table())
+    text = page.root.text
+    assert belief_sentence(claim) in text and claim.sentence in text and "ε = 2.16" in text
+    assert "40 rows · written by smollm2-135m · " in text and "20 of 40 rows" in text
+    rows = [e for e in all_elements(page) if e.name == "tr"]
+    bars = [[cell.text for cell in row.children] for row in rows]
+    assert [["fresh", "20"], ["rotten", "20"]] == sorted(bars[:2])
+    assert [int(number) for _, number in bars[2:]] == [6, 6, 6, 6, 6, 5, 5]
+    for rows in (0, 2):
+        assert f"{rows} of {rows} rows" in page_of(table(rows)).root.text
+    # It is made of what is shared alone: nothing else is given to it.
+    made = description()
+    written = write_share(tmp_path, table(), ledger(), made).page.read_text("utf-8")
+    assert written == render_share_page(
+        made.title, made.base_model, table(), made.schema, ledger()
+    )
+
+
+def test_the_page_fetches_and_runs_nothing_whatever_the_rows_say():
+    made = description(values=("fresh", EVIL), title=EVIL)
+    frame = pd.DataFrame({"review": [EVIL] * 3, "sentiment": ["fresh", EVIL, EVIL]})
+    page = Page(render_share_page(EVIL, EVIL, frame, made.schema, ledger()))
+    assert page.root.text.count(EVIL) >= 6
+    names = {element.name for element in all_elements(page)}
+    assert not names & {"script", "img", "a", "link", "iframe", "form"}
+    assert any("default-src 'none'" in str(e.attributes) for e in all_elements(page))
+
+
+FLAGGED = ledger((MaskedAccess("patterns"), *FULL_BATCH), policy="selective")
+
+
+@pytest.mark.parametrize(
+    ("spent", "warning"),
+    [
+        (ledger(), None),
+        (ledger(NO_PRIVACY), "No guarantee: treat this as private"),
+        (FLAGGED, "all other words of the private records may be repeated"),
+    ],
+)
+def test_a_missing_or_partial_guarantee_is_said_first_and_not_folded(spent, warning):
+    page = page_of(table(), spent)
+    (folded,) = page.root.find("details")
+    assert ("open" in folded.attributes) == (warning is not None)
+    if warning:
+        assert warning in page.root.text and warning not in page_of(table()).root.text
+    if spent is FLAGGED:
+        assert page.root.text.index(warning) < page.root.text.index("ε = 2.16")
+
+
+# -- publishing ------------------------------------------------------------------------------------
+
+NAMES = ["twin.README.md", "twin.csv", "twin.privacy.json"]
+
+
+@pytest.fixture
+def share(tmp_path) -> Path:
+    folder = tmp_path / "run" / "share"
+    folder.mkdir(parents=True)
+    for name in ("twin.csv", "README.md", "privacy.json"):
+        (folder / name).write_text(f"new {name}")
+    return folder
+
+
+@pytest.fixture
+def out(tmp_path) -> Path:
+    (tmp_path / "out").mkdir()
+    return tmp_path / "out"
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in folder.iterdir()}
+
+
+def test_the_three_files_stand_beside_each_other(share, out):
+    publish(share, out / "reviews.v2.csv")
+    assert contents(out) == {
+        "reviews.v2.csv": "new twin.csv",
+        "reviews.v2.README.md": "new README.md",
+        "reviews.v2.privacy.json": "new privacy.json",
+    }
+    assert set(beside(out / "reviews.v2.csv")) < set(out.iterdir())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_existing_file_is_kept_without_overwrite(share, out, name):
+    (out / name).write_text("dear")
+    assert f"{name}: exists; `overwrite`" in refusal(publish, share, out / "twin.csv")
+    assert f"{name}: exists; `overwrite`" in refusal(check_output, out / "twin.csv")
+    assert contents(out) == {name: "dear"}
+    if name == "twin.csv":  # it may be anything, a private table too
+        assert "says that it is a twin" in refusal(check_output, out / name, overwrite=True)
+    publish(share, out / "twin.csv", overwrite=True)
+    check_output(out / "twin.csv", overwrite=True)
+    assert sorted(contents(out)) == NAMES and "dear" not in contents(out).values()
+
+
+@pytest.mark.parametrize("existing", [[], NAMES[:1], NAMES])
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left"), KeyboardInterrupt()])
+def test_a_failure_at_any_replacement_undoes_all(share, out, monkeypatch, existing, error):
+    for name in existing:
+        (out / name).write_text("dear")
+    replace = os.replace
+    for good in range(3 + len(existing)):  # replacements that succeed before one fails
+        calls = []
+
+        def fail_once(source, target, good=good, calls=calls):
+            calls.append(source)
+            if len(calls) == good + 1:
+                raise error
+            return replace(source, target)
+
+        monkeypatch.setattr("twinset.release.publish.os.replace", fail_once)
+        with pytest.raises(InputError if isinstance(error, OSError) else KeyboardInterrupt):
+            publish(share, out / "twin.csv", overwrite=True)
+        assert contents(out) == dict.fromkeys(existing, "dear")
+    monkeypatch.setattr("twinset.release.publish.os.replace", replace)
+    publish(share, out / "twin.csv", overwrite=True)
+    assert sorted(contents(out)) == NAMES
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [("absent/twin.csv", "does not exist; create it"), ("folder", "name a file")],
+)
+def test_an_output_that_cannot_be_is_refused_early(out, output, message):
+    (out / "folder").mkdir()
+    assert message in refusal(check_output, out / output, overwrite=True)

@@ -1,8 +1,8 @@
 """The cards of what is handed over: a twin's, and a model's. A YAML header, then Markdown.
 
-All they say follows from the ledger, the schema, the options and the twin itself. They know no
-private record and no file of the user's. Whatever a user may have named goes through `plain` or
-`code` in Markdown, and is escaped in HTML: no mark-up, link or new line may come of what it holds.
+Everything on a card follows from the ledger, the schema, the options and the twin itself. Cards know
+no private record and no file of the user's. Whatever a user may have named goes through `plain` or
+`code` in Markdown and is escaped in HTML. It can add no mark-up, no link and no new line.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.resources import files
@@ -38,11 +38,14 @@ from twinset.table.read import FORMULA_STARTS
 from twinset.table.schema import Combination, Schema
 from twinset.table.templates import Template
 
+CARD = "README.md"  # of a share, and of a model folder
+LONGEST_LIST = 200  # label combinations. More are summed up.
+
 # -- any value as Markdown ----------------------------------------------------------------------
 
 
 def one_line(value: object) -> str:
-    r"""Return a value as one visible line: what is no printable character is escaped.
+    r"""Return a value as one visible line, with unprintable characters escaped.
 
     >>> one_line("a\n---\x07b")
     'a\\n---\\x07b'
@@ -52,7 +55,7 @@ def one_line(value: object) -> str:
 
 
 def plain(value: object) -> str:
-    r"""Return a value as Markdown that shows its characters and means nothing by them.
+    r"""Return Markdown that shows a value's characters and gives them no meaning.
 
     >>> plain("<b> *x* | [y](z)")
     '\\<b\\> \\*x\\* \\| \\[y\\](z)'
@@ -64,7 +67,7 @@ def plain(value: object) -> str:
 
 
 def code(value: object) -> str:
-    r"""Return a value as a Markdown code span, whatever back-ticks and blanks it holds.
+    r"""Return a value as a Markdown code span, whatever backticks and blanks it holds.
 
     >>> code("fresh"), code("a`b"), code(" ")
     ('`fresh`', '`` a`b ``', '`" "`')
@@ -78,7 +81,7 @@ def code(value: object) -> str:
 
 
 def bullets(items: Iterable[str]) -> list[str]:
-    """Return the lines of a list whose items are Markdown already."""
+    """Return the lines of a list whose items are already Markdown."""
     return [f"- {item}" for item in items]
 
 
@@ -103,18 +106,17 @@ def template(name: str) -> Any:
     environment.filters |= {
         "plain": plain,
         "code": code,
-        "described": described,
+        "described": describe_event,
         "worded": lambda pair: f"{code(pair[0])} as {code(pair[1])}",
     }
     return environment.get_template(name)
 
 
-def described(event: Event) -> str:
+def describe_event(event: Event) -> str:
     """Return an event of a ledger as a line of Markdown."""
     match event:
         case SubsampledGaussian(sigma, rate, steps):
-            noise = f"noise multiplier σ = {sigma:g}, sample rate q = {rate:g}"
-            return f"Training: {steps} steps, {noise}"
+            return f"Training: {steps} steps, noise multiplier σ = {sigma:g}, sample rate q = {rate:g}"
         case IndividualGaussian(sigma, rate, steps, share):
             noise = f"noise multiplier σ = {sigma:g}, sample rate q = {rate:g}"
             return f"Training: {steps} steps, {noise}; σ / {share:.4g} at privacy weight 1"
@@ -128,24 +130,23 @@ def described(event: Event) -> str:
 
 # -- the header of a twin's card ----------------------------------------------------------------
 
-
-_HEADER = re.compile(r"---\n(.*?\n)---\n", re.DOTALL)
-_MOST_DEPTH = 20  # ours have 3
-_MOST_HEADER = 20_000  # characters; ours have 700
 _SIZES = (("n<1K", 10**3), ("1K<n<10K", 10**4), ("10K<n<100K", 10**5), ("100K<n<1M", 10**6))
-_READ_AS_WRITTEN: dict[str, dict[str, Any]] = {  # in CSV and TSV "NA" and "null" are texts
-    "csv": {"keep_default_na": False},
-    "tsv": {"sep": "\t", "keep_default_na": False},
+# How pandas reads each format. In CSV and TSV "NA" and "null" are texts.
+_READERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "csv": ("read_csv", {"keep_default_na": False}),
+    "tsv": ("read_csv", {"sep": "\t", "keep_default_na": False}),
+    "jsonl": ("read_json", {"lines": True}),
+    "parquet": ("read_parquet", {}),
 }
 
 
 def ledger_digest(ledger: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a ledger's plain values; the order of its fields does not count."""
+    """Return the SHA-256 of a ledger's plain values. The order of its fields does not count."""
     return hashlib.sha256(json.dumps(ledger, sort_keys=True).encode()).hexdigest()
 
 
 def stated_numbers(ledger: Mapping[str, Any], claim: Guarantee, rows: int) -> dict[str, Any]:
-    """Return what the card's header says under `privacy`, for `verify` to compare."""
+    """Return what the card's header says under `privacy`. `verify` compares it."""
     return {
         "epsilon": claim.epsilon,
         "delta": claim.delta,
@@ -159,7 +160,7 @@ def stated_numbers(ledger: Mapping[str, Any], claim: Guarantee, rows: int) -> di
 def render_header(
     title: str, licence: str, format: str, labelled: bool, numbers: Mapping[str, Any]
 ) -> str:
-    """Return the header with the lines of dashes around it.
+    """Return the header with its lines of dashes.
 
     Args:
         title: shown by a hub.
@@ -171,7 +172,8 @@ def render_header(
     import yaml
 
     private = protects_whole_records(numbers["epsilon"], numbers["unit"])
-    options = _READ_AS_WRITTEN.get(format.split(".")[0], {})
+    reader, options = _READERS[format.split(".")[0]]  # "csv.gz" is read as "csv" is
+    config = {"config_name": "default", "data_files": f"twin.{format}"}
     header = {
         "pretty_name": one_line(title),
         "license": one_line(licence),
@@ -180,24 +182,46 @@ def render_header(
         "size_categories": [
             next((name for name, limit in _SIZES if numbers["rows"] < limit), "n>1M")
         ],
-        "configs": [{"config_name": "default", "data_files": f"twin.{format}", **options}],
+        # `datasets` takes the options of pandas for CSV, and needs none for the others
+        "configs": [config | (options if reader == "read_csv" else {})],
         "privacy": dict(numbers),
     }
     text = yaml.safe_dump(header, allow_unicode=True, sort_keys=False, width=float("inf"))
     return f"---\n{text}---\n"
 
 
+MOST_HEADER = 20_000  # characters. Ours have 700.
+MOST_DEPTH = 20  # of nested values. Ours have 3.
+
+
 def read_header(card: str) -> dict[str, Any]:
     """Return the YAML header of a card as plain values.
 
+    Anchors, aliases, merges and tags are refused: a few lines of them can stand for billions of
+    values, or for other things than values. Depth is limited because the parser's time grows with
+    its square.
+
     Raises:
-        ValueError: there is none, or it is not a YAML mapping.
+        ValueError: there is no header, or it is not a YAML mapping of plain values.
     """
     import yaml
 
-    found = _HEADER.match(card)
+    found = re.match(r"---\n(.*?\n)---\n", card, re.DOTALL)
+    header, depth = None, 0
     try:
-        header = _plain_yaml(found[1]) if found and len(found[1]) <= _MOST_HEADER else None
+        if found and len(found[1]) <= MOST_HEADER:
+            for event in yaml.parse(found[1], yaml.SafeLoader):
+                depth += isinstance(event, yaml.CollectionStartEvent)
+                depth -= isinstance(event, yaml.CollectionEndEvent)
+                if (
+                    depth > MOST_DEPTH
+                    or isinstance(event, yaml.AliasEvent)
+                    or getattr(event, "anchor", None) is not None
+                    or getattr(event, "tag", None) is not None
+                    or getattr(event, "value", "") == "<<"
+                ):
+                    raise ValueError("not plain values")
+            header = yaml.safe_load(found[1])
     except (yaml.YAMLError, ValueError, ArithmeticError, RecursionError):
         header = None
     if not isinstance(header, dict):
@@ -205,55 +229,16 @@ def read_header(card: str) -> dict[str, Any]:
     return header
 
 
-def _plain_yaml(text: str) -> Any:
-    """Read YAML without what lets a few lines stand for a great many, or for other than values.
-
-    Raises:
-        ValueError: it has an anchor, an alias, a merge or a tag, or is deep: the time that the
-            parser takes grows with the square of the depth.
-    """
-    import yaml
-
-    depth = 0
-    for event in yaml.parse(text, yaml.SafeLoader):
-        depth += isinstance(event, yaml.CollectionStartEvent)
-        depth -= isinstance(event, yaml.CollectionEndEvent)
-        refers = isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None
-        tagged = getattr(event, "tag", None) is not None or getattr(event, "value", "") == "<<"
-        if refers or tagged or depth > _MOST_DEPTH:
-            raise ValueError("the header must hold plain values")
-    return yaml.safe_load(text)
-
-
-def data_file(header: Mapping[str, Any]) -> Any:
-    """Return the file that a header has `datasets` read, or None where it is not just one."""
-    match header.get("configs"):
-        case [{"data_files": file}]:
-            return file
-    return None
-
-
 # -- a twin's card ------------------------------------------------------------------------------
 
-
-TEMPLATE = "card.md.jinja"
-LONGEST_LIST = 200  # label combinations; more are summed up
 WRITTEN = (
     "The rows were written by a language model that was fitted {} to a private table. What "
     "they say may be false, biased or offensive."
 )
-
-
 _FILTERED = {
     "debris": "web debris or instructions to a writer",
     "vulgar": "vulgar words or slurs",
     "all": "web debris, instructions to a writer, vulgar words or slurs",
-}
-_READERS = {  # in CSV and TSV "NA" and "null" are texts
-    "csv": ("read_csv", ", keep_default_na=False"),
-    "tsv": ("read_csv", ', sep="\\t", keep_default_na=False'),
-    "jsonl": ("read_json", ", lines=True"),
-    "parquet": ("read_parquet", ""),
 }
 
 
@@ -262,14 +247,14 @@ class TwinDescription:
     """How a twin was made, as far as the ledger does not say it. All of it is public.
 
     Args:
-        base_model: what the base model is called; no path of this machine.
+        base_model: what the base model is called. No path of this machine.
         template: the prompts.
         schema: the table's columns and label values.
         sampling: how rows were drawn.
-        title: the card's; the private file's name is never taken for it unasked.
+        title: the card's. The private file's name never becomes the title unless the user says so.
         licence: of the twin, as a hub identifier.
-        base_origin: where the base model came from; no path of this machine.
-        redrawn: how many texts were drawn again, as `RowGroups.redrawn` says; empty: not known.
+        base_origin: where the base model came from. No path of this machine.
+        redrawn: how many texts were drawn again, as `RowGroups.redrawn` says. Empty if unknown.
     """
 
     base_model: str
@@ -282,27 +267,8 @@ class TwinDescription:
     redrawn: Mapping[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class TwinContents:
-    """What is in the twin's file.
-
-    Args:
-        format: an ending of `FORMATS` without its dot.
-        rows: number of rows.
-        label_rows: number of rows of every label combination.
-        guarded: number of cells guarded against spreadsheet formulas; None where no guard was set.
-        names: of the columns in the file, which may be guarded too; empty: those of the schema.
-    """
-
-    format: str
-    rows: int
-    label_rows: Mapping[Combination, int] = field(default_factory=dict)
-    guarded: int | None = None
-    names: tuple[str, ...] = ()
-
-
 def stated_lines(claim: Guarantee, rows: int) -> list[str]:
-    """Return the lines on privacy that the card of this guarantee has, for `verify` to compare."""
+    """Return the lines on privacy that a card with this guarantee has. `verify` compares them."""
     return [
         f"| ε | {'none' if claim.epsilon is None else up_decimals(claim.epsilon)} |",
         f"| δ | {'none' if claim.delta is None else up_digits(claim.delta)} |",
@@ -314,34 +280,31 @@ def stated_lines(claim: Guarantee, rows: int) -> list[str]:
     ]
 
 
-def render_card(description: TwinDescription, ledger: Ledger, contents: TwinContents) -> str:
-    """Return the card as one text: YAML header and Markdown."""
-    claim, schema = guarantee(ledger), description.schema
-    numbers = stated_numbers(ledger.to_dict(), claim, contents.rows)
-    labelled = bool(schema.attributes)
-    text: str = template(TEMPLATE).render(
-        description=description,
-        ledger=ledger,
-        claim=claim,
-        schema=schema,
-        header=render_header(
-            description.title, description.licence, contents.format, labelled, numbers
-        ),
-        written=WRITTEN.format,
-        stated=stated_lines(claim, contents.rows),
-        belief=belief_sentence(claim),
-        reading=_reading(contents.format),
-        sampling=_sampling(description.sampling),
-        redrawn=list(_redrawn(description)),
-        label_rows=_label_rows(schema, contents),
-        guards=[*_guarded_cells(contents), *_guarded_names(schema, contents)],
-        FLAGGED_UNIT=FLAGGED_UNIT,
-        OWNER_UNIT=OWNER_UNIT,
-    )
-    return text
+def render_card(
+    description: TwinDescription,
+    ledger: Ledger,
+    format: str,
+    rows: int,
+    label_rows: Mapping[Combination, int] | None = None,
+    guarded: int | None = None,
+    names: Iterable[str] = (),
+) -> str:
+    """Return the card as one text: YAML header and Markdown.
 
+    Args:
+        description: how the twin was made.
+        ledger: what was spent on the model that wrote it.
+        format: of the twin's file, an ending of `FORMATS` without its dot.
+        rows: number of the twin's rows.
+        label_rows: number of rows of every label combination.
+        guarded: number of cells guarded against spreadsheet formulas. None if no guard was set.
+        names: of the columns in the file, which may be guarded too. Empty: those of the schema.
+    """
+    claim, schema, sampling = guarantee(ledger), description.schema, description.sampling
+    kind = format.split(".")[0]
+    reader, options = _READERS[kind]
+    arguments = [f'"twin.{format}"', *(f"{name}={value!r}" for name, value in options.items())]
 
-def _sampling(sampling: SamplingConfig) -> str:
     settings = {
         "top-p": sampling.top_p,
         "temperature": sampling.temperature,
@@ -349,85 +312,77 @@ def _sampling(sampling: SamplingConfig) -> str:
         "tilt": sampling.tilt,
         "longest text in tokens": sampling.max_new_tokens,
     }
-    shown = [f"{name} {value:g}" for name, value in settings.items() if value is not None]
+    drawn = [f"{name} {value:g}" for name, value in settings.items() if value is not None]
     if sampling.endings != "keep":
-        shown.append("unfinished rows cut at their last sentence")
-    return ", ".join(shown)
+        drawn.append("unfinished rows cut at their last sentence")
 
-
-def _redrawn(description: TwinDescription) -> Iterator[str]:
-    """Say what was drawn again; how often tells of the model alone, as the lists are public."""
-    sampling, redrawn = description.sampling, description.redrawn
+    # How often rows were redrawn tells of the model alone: the lists of words are public.
+    again = {}
     if what := _FILTERED.get(sampling.filter):
-        yield f"Texts with {what}, by public lists, were drawn again{_of(redrawn, 'filtered')}"
+        again["filtered"] = f"Texts with {what}, by public lists, were drawn again"
     if sampling.endings == "redraw":
-        yield (
+        again["unfinished"] = (
             "Texts that reached the longest length without an end were drawn again, so that short "
-            f"texts are more frequent here than the model writes them{_of(redrawn, 'unfinished')}"
+            "texts are more frequent here than the model writes them"
         )
-
-    if redrawn.get("denied"):
-        yield (
+    if description.redrawn.get("denied"):
+        again["denied"] = (
             "Texts of which the model's private teacher, together with its noisy counts of tokens "
             "where it has them, would say another label were drawn again, up to "
-            f"{sampling.teacher_redraws} times{_of(redrawn, 'denied')}"
+            f"{sampling.teacher_redraws} times"
         )
+    counts = description.redrawn
+    redrawn = [f"{line}: {counts[w]} of them" if w in counts else line for w, line in again.items()]
 
+    by_label = []
+    for combination, number in (label_rows or {}).items():
+        pairs = zip(schema.attributes, combination, strict=True)
+        by_label.append((", ".join(f"{code(a.name)} = {code(v)}" for a, v in pairs), number))
+    label_lines = [f"{labels}: {number}" for labels, number in by_label[:LONGEST_LIST]]
+    if rest := by_label[LONGEST_LIST:]:
+        label_lines.append(f"{len(rest)} more combinations: {sum(number for _, number in rest)}")
 
-def _of(redrawn: Mapping[str, int], why: str) -> str:
-    return f": {redrawn[why]} of them" if why in redrawn else ""
-
-
-def _reading(format: str) -> list[str]:
-    """Return the three lines that load the twin."""
-    name, options = _READERS[format.split(".")[0]]
-    return ["import pandas as pd", f'twin = pd.{name}("twin.{format}"{options})', "twin.head()"]
-
-
-def _label_rows(schema: Schema, contents: TwinContents) -> list[str]:
-    counts = list(contents.label_rows.items())
-    lines = [f"{_combination(schema, c)}: {rows}" for c, rows in counts[:LONGEST_LIST]]
-    if rest := counts[LONGEST_LIST:]:
-        lines.append(f"{len(rest)} more combinations: {sum(rows for _, rows in rest)}")
-    return lines
-
-
-def _combination(schema: Schema, combination: Combination) -> str:
-    pairs = zip(schema.attributes, combination, strict=True)
-    return ", ".join(f"{code(a.name)} = {code(value)}" for a, value in pairs)
-
-
-def _guarded_cells(contents: TwinContents) -> Iterator[str]:
-    if contents.format.split(".")[0] not in ("csv", "tsv"):
-        return
-    starts = ", ".join(code(start) for start in FORMULA_STARTS if start.strip())
-    what = f"Cells that start with {starts}, a tab or a line break"
-    if contents.guarded is None:
-        yield f"{what} are NOT guarded: a spreadsheet may run them as formulas"
-    else:
-        yield (
-            f"{what} begin with an added apostrophe, so that no spreadsheet runs them as "
-            f"formulas: {contents.guarded}"
+    guards = []
+    if kind in ("csv", "tsv"):
+        starts = ", ".join(code(start) for start in FORMULA_STARTS if start.strip())
+        how = (
+            "are NOT guarded: a spreadsheet may run them as formulas"
+            if guarded is None
+            else "begin with an added apostrophe, so that no spreadsheet runs them as formulas: "
+            f"{guarded}"
         )
-
-
-def _guarded_names(schema: Schema, contents: TwinContents) -> Iterator[str]:
-    for name, written in zip(schema.columns, contents.names or schema.columns, strict=True):
+        guards.append(f"Cells that start with {starts}, a tab or a line break {how}")
+    for name, written in zip(schema.columns, tuple(names) or schema.columns, strict=True):
         if name != written:
-            yield f"In the file, for the same reason, {code(name)} is called {code(written)}"
+            guards.append(f"In the file, for the same reason, {code(name)} is called {code(written)}")
 
-
-# -- a model's card -----------------------------------------------------------------------------
-
-
-CARD = "README.md"  # of a share, and of a model folder
+    numbers = stated_numbers(ledger.to_dict(), claim, rows)
+    labelled = bool(schema.attributes)
+    text: str = template("card.md.jinja").render(
+        description=description,
+        ledger=ledger,
+        claim=claim,
+        schema=schema,
+        header=render_header(description.title, description.licence, format, labelled, numbers),
+        written=WRITTEN.format,
+        stated=stated_lines(claim, rows),
+        belief=belief_sentence(claim),
+        call=f"pd.{reader}({', '.join(arguments)})",
+        sampling=", ".join(drawn),
+        redrawn=redrawn,
+        label_rows=label_lines,
+        guards=guards,
+        FLAGGED_UNIT=FLAGGED_UNIT,
+        OWNER_UNIT=OWNER_UNIT,
+    )
+    return text
 
 
 def render_model_card(base_name: str, base_origin: str, ledger: Ledger) -> str:
-    """Return the card as one text: YAML header and Markdown.
+    """Return the card of a model folder as one text: YAML header and Markdown.
 
     Args:
-        base_name: what the base model is called; "" where nobody said.
+        base_name: what the base model is called; "" if nobody said.
         base_origin: where it came from.
         ledger: what training spent.
     """

@@ -1,6 +1,6 @@
 """The shared files beside the file a user named: FILE, STEM.README.md and STEM.privacy.json.
 
-Knows names and atomic replacement; knows nothing of how the twin was made.
+Knows names and atomic replacement. Does not know how the twin was made.
 """
 
 from __future__ import annotations
@@ -22,19 +22,21 @@ def beside(output: Path) -> tuple[Path, Path]:
     >>> [path.name for path in beside(Path("out/twin.parquet"))]
     ['twin.README.md', 'twin.privacy.json']
     """
-    return output.with_name(f"{output.stem}.README.md"), output.with_name(
-        f"{output.stem}.privacy.json"
+    return (
+        output.with_name(f"{output.stem}.README.md"),
+        output.with_name(f"{output.stem}.privacy.json"),
     )
 
 
 def check_output(output: Path, overwrite: bool = False) -> None:
-    """Refuse an output file that `publish` could not write; to be called before any training.
+    """Refuse an output file that `publish` could not write. Call it before any training.
 
     Raises:
         InputError: its folder is missing, not writable or part of a run, or one of the three files
-            exists; with `overwrite`, where what exists is no twin.
+            exists. With `overwrite`: what exists is not a twin.
     """
     _check_place(output, overwrite)
+    # An existing file may be anything, the private table too.
     if output.exists() and not beside(output)[1].is_file():
         raise InputError(
             f"`output={output}`: exists, and no ledger beside it says that it is a twin; name "
@@ -58,18 +60,17 @@ def _check_place(output: Path, overwrite: bool) -> None:
 
 
 def publish(share: Path, output: Path, overwrite: bool = False) -> None:
-    """Copy what is in `share/` beside the user's other files: all three files, or none.
+    """Copy the shared files beside the user's other files: all three of them, or none.
 
     Args:
         share: the finished run's `share/`, with one `twin.*`, `README.md` and `privacy.json`.
-        output: the twin's new name; the others are named by `beside`.
+        output: the twin's new name. `beside` names the others.
         overwrite: whether files of these names may be replaced.
 
     Raises:
-        InputError: as `check_output`, or the disk is full; files that stood there still do.
+        InputError: as `check_output`, or the disk is full. Files that stood there still do.
     """
     _check_place(output, overwrite)
-    sources, targets = _files(share, output)
     with (
         writing(output),
         tempfile.TemporaryDirectory(prefix=f".{output.name}.partial-", dir=output.parent) as name,
@@ -77,39 +78,36 @@ def publish(share: Path, output: Path, overwrite: bool = False) -> None:
         new, old = Path(name, "new"), Path(name, "old")
         new.mkdir()
         old.mkdir()
-        for source, target in zip(sources, targets, strict=True):
+        pairs = _pair_files(share, output)
+        for source, target in pairs:
             shutil.copyfile(source, new / target.name)
         try:
-            for target in targets:
+            for _, target in pairs:
                 if target.exists():
                     os.replace(target, old / target.name)
                 os.replace(new / target.name, target)
-        except BaseException:
-            _take_back(new, old, targets)
+        except BaseException:  # take back what was done, after Ctrl-C too
+            for _, target in pairs:
+                if not (new / target.name).exists():
+                    target.unlink(missing_ok=True)
+                if (old / target.name).exists():
+                    os.replace(old / target.name, target)
             raise
 
 
 def publish_again(share: Path, output: Path, overwrite: bool = False) -> None:
-    """Publish what may be published already: files that stand there as they should may be replaced.
+    """Publish files that may be published already. Equal files that stand there are replaced.
 
     Raises:
         InputError: as `publish`.
     """
-    there = [pair for pair in zip(*_files(share, output), strict=True) if pair[1].is_file()]
+    there = [pair for pair in _pair_files(share, output) if pair[1].is_file()]
     is_same = all(sha256_file(source) == sha256_file(target) for source, target in there)
     publish(share, output, overwrite or is_same)
 
 
-def _files(share: Path, output: Path) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
-    """Return the three shared files, and where they are to stand."""
+def _pair_files(share: Path, output: Path) -> list[tuple[Path, Path]]:
+    """Return each of the three shared files with the place it is to stand at."""
     (twin,) = share.glob("twin.*")
-    return (twin, share / CARD, share / PRIVACY), (output, *beside(output))
-
-
-def _take_back(new: Path, old: Path, targets: tuple[Path, ...]) -> None:
-    """Undo what `publish` had done when it was stopped."""
-    for target in targets:
-        if not (new / target.name).exists():
-            target.unlink(missing_ok=True)
-        if (old / target.name).exists():
-            os.replace(old / target.name, target)
+    card, privacy = beside(output)
+    return [(twin, output), (share / CARD, card), (share / PRIVACY, privacy)]

@@ -1,6 +1,6 @@
 """Checks a shared twin against its own ledger, without the model and the private data.
 
-ε is computed anew from the ledger's events; nothing the files claim about it is believed.
+ε is computed again from the ledger's events. Nothing the files claim about it is believed.
 """
 
 from __future__ import annotations
@@ -23,25 +23,16 @@ from twinset.privacy.accounting.accountant import NotCovered, prv_epsilon
 from twinset.privacy.accounting.events import MaskedAccess
 from twinset.privacy.statement.guarantee import Guarantee, guarantee
 from twinset.privacy.statement.ledger import Ledger
-from twinset.release.card import (
-    CARD,
-    data_file,
-    one_line,
-    read_header,
-    stated_lines,
-    stated_numbers,
-)
+from twinset.release.card import CARD, one_line, read_header, stated_lines, stated_numbers
 from twinset.release.publish import beside
 from twinset.release.share import LEDGER, PAGE, PRIVACY, check_format, claim_to_dict, statement_text
 from twinset.table.other_formats import read_jsonl, read_parquet
 from twinset.table.read import FORMATS
 from twinset.table.text_files import read_delimited
 
-TOLERANCE = 1e-4  # relative; ε on another machine, with another release of the accountant
-
-WITNESS_TOLERANCE = 0.01  # relative; the witness' own error is up to 1 %, and usually 0.1 %
-
-MOST_EVENTS = 10_000  # each takes a hundredth of a second; a run has a handful, or one a step
+TOLERANCE = 1e-4  # relative. ε differs so much between releases of numpy and scipy.
+WITNESS_TOLERANCE = 0.01  # relative. The witness's own error is up to 1 %, and usually 0.1 %.
+MOST_EVENTS = 10_000  # each takes a hundredth of a second. A run has a handful, or one a step.
 
 CANNOT_SHOW = (
     "who made these files: they are not signed, and whoever writes all three can make them agree",
@@ -63,9 +54,9 @@ class VerificationReport:
     """What a successful verification found.
 
     Args:
-        guarantee: what holds, computed anew.
+        guarantee: what holds, computed again from the events.
         rows: number of the twin's rows.
-        witness: ε of the same events by Opacus' PRV accountant, which shares no code with ours;
+        witness: ε of the same events by Opacus' PRV accountant, which shares no code with ours.
             None where nothing is guaranteed, or it does not cover the numbers.
         checked: what was checked, one line each.
         cannot_show: what no such check can show, one line each.
@@ -78,73 +69,70 @@ class VerificationReport:
     cannot_show: tuple[str, ...] = CANNOT_SHOW
 
 
-@dataclass(frozen=True)
-class _Shared:
-    """Three files, the twin's being known once `privacy.json` gave its format."""
-
-    card: Path
-    privacy: Path
-    twin: Path | None = None
-
-
 def verify(path: str | Path) -> VerificationReport:
     """Check a run folder, its `share/`, or a twin with its two companions beside it.
 
     Raises:
-        InputError: a file is missing, cannot be read, or is of another format.
-        VerificationError: something is not as stated; one line says what.
+        InputError: a file is missing, cannot be read, or has another format.
+        VerificationError: something is not as stated. One line says what.
     """
     try:
-        return _verify(_locate(Path(path)))
+        # 1. Find the files. `privacy.json` names the twin's format, and so its file.
+        card, privacy, twin_file = _locate(Path(path))
+        statement = _read_statement(privacy)
+        ledger, files = statement["ledger"], statement["files"]
+        twin = files["twin"]
+        twin_file = twin_file or privacy.with_name(f"twin.{twin['format']}")
+
+        # 2. The ledger alone says what is guaranteed. A second accountant must agree.
+        claim, computed = _check_guarantee(ledger, statement["guarantee"], privacy)
+        witness, second = _ask_witness(ledger, computed, privacy)
+
+        # 3. The other files must be unaltered and say the same. The page may have been left out.
+        _check_digest(card, files["card"]["sha256"])
+        _check_card(card, stated_numbers(ledger, claim, twin["rows"]), claim, twin)
+        page = privacy.with_name(PAGE)
+        if privacy.name == PRIVACY and page.is_file():
+            _check_digest(page, files["page"]["sha256"])
+        _check_digest(twin_file, twin["sha256"])
+        try:
+            frame = _READERS[FORMATS[f".{twin['format']}"]](twin_file)
+        except InputError as error:
+            raise VerificationError(str(error)) from None
+        _expect(len(frame) == twin["rows"], twin_file, f"has {len(frame)} rows, not {twin['rows']}")
+        same = list(frame.columns) == twin["columns"]
+        _expect(same, twin_file, "has other columns than stated")
     except OSError as error:
         reason = error.strerror or "input/output error"
         raise InputError(f"{path}: cannot be read ({reason}); check path and rights") from None
 
-
-def _verify(shared: _Shared) -> VerificationReport:
-    statement = _statement(shared.privacy)
-    ledger, twin = statement["ledger"], statement["files"]["twin"]
-    claim, computed = _check_guarantee(ledger, statement["guarantee"], shared.privacy)
-    _check_digest(shared.card, statement["files"]["card"]["sha256"])
-    _check_card(shared.card, stated_numbers(ledger, claim, twin["rows"]), claim, twin)
-    _check_page(shared.privacy, statement["files"])
-    twin_path = shared.twin or shared.privacy.with_name(f"twin.{twin['format']}")
-    _check_digest(twin_path, twin["sha256"])
-    _check_table(twin_path, twin)
-    witness, second = _ask_witness(ledger, computed, shared.privacy)
+    # The larger ε is reported: stated and computed may differ by TOLERANCE.
     larger = max((e for e in (claim.epsilon, computed) if e is not None), default=None)
     spent = "no guarantee" if larger is None else f"ε = {larger}"
-    come_to = f"its {len(ledger['events'])} events come to {spent}, as stated{second}"
-    return VerificationReport(
-        replace(claim, epsilon=larger),
-        twin["rows"],
-        witness,
-        (
-            f"{shared.privacy.name}: {come_to}",
-            f"{shared.card.name}: unaltered, and says what the ledger says",
-            f"{twin_path.name}: unaltered, {twin['rows']} rows, {len(twin['columns'])} columns",
-        ),
+    checked = (
+        f"{privacy.name}: its {len(ledger['events'])} events come to {spent}, as stated{second}",
+        f"{card.name}: unaltered, and says what the ledger says",
+        f"{twin_file.name}: unaltered, {twin['rows']} rows, {len(twin['columns'])} columns",
     )
+    return VerificationReport(replace(claim, epsilon=larger), twin["rows"], witness, checked)
 
 
-def _is_empty(folder: Path) -> bool:
-    return not folder.exists() or not any(folder.iterdir())
-
-
-def _locate(path: Path) -> _Shared:
+def _locate(path: Path) -> tuple[Path, Path, Path | None]:
+    """Return the card, `privacy.json`, and the twin where it is named by the path."""
     if path.is_file():
         card, privacy = beside(path)
         if privacy.is_file() or not (path.parent / PRIVACY).is_file():
-            return _Shared(_present(card), _present(privacy), path)
+            return _present(card), _present(privacy), path
         path = path.parent  # a file of a share folder, pointed at
-    folders = (path, path / "share")
-    folder = next((folder for folder in folders if (folder / PRIVACY).is_file()), None)
-    if folder is None and (path / "model" / LEDGER).is_file() and _is_empty(path / "share"):
+    share = path / "share"
+    folder = next((folder for folder in (path, share) if (folder / PRIVACY).is_file()), None)
+    is_unsampled = not share.exists() or not any(share.iterdir())
+    if folder is None and (path / "model" / LEDGER).is_file() and is_unsampled:
         writes = f"`twinset sample {shlex.quote(str(path))}` writes one"
         raise InputError(f"{path}: has a model, and no twin yet; {writes}")
     if folder is None:
         raise InputError(f"{path}: holds no {PRIVACY}; name a run, its share/ or a published twin")
-    return _Shared(_present(folder / CARD), folder / PRIVACY)
+    return _present(folder / CARD), folder / PRIVACY, None
 
 
 def _present(path: Path) -> Path:
@@ -162,10 +150,25 @@ def _read(path: Path) -> str:
         raise VerificationError(f"{path}: is not UTF-8 text, so it was altered") from None
 
 
-def _statement(path: Path) -> dict[str, Any]:
+def _expect(holds: bool, path: Path, otherwise: str) -> None:
+    if not holds:
+        raise VerificationError(f"{path}: {otherwise}")
+
+
+def _expect_fields(data: Any, names: set[str], path: Path, where: str) -> None:
+    right = isinstance(data, dict) and set(data) == names
+    _expect(right, path, f"{where} must have the fields {', '.join(sorted(names))}, and no other")
+
+
+def _check_digest(path: Path, stated: Any) -> None:
+    digest = sha256_file(_present(path))
+    _expect(digest == stated, path, f"was altered: its SHA-256 is not the one in {PRIVACY}")
+
+
+def _read_statement(path: Path) -> dict[str, Any]:
     """Read `privacy.json`, which must be, byte for byte, what `write_share` writes.
 
-    So no reader can understand the file otherwise than this one does.
+    Then every reader understands the file as this one does: duplicate keys, for one, are refused.
     """
     text = _read(path)
     try:
@@ -181,10 +184,8 @@ def _statement(path: Path) -> dict[str, Any]:
     events = data["ledger"].get("events") if isinstance(data["ledger"], dict) else None
     most = len(events) if isinstance(events, list) else 0
     _expect(most <= MOST_EVENTS, path, f"has more than {MOST_EVENTS} events, too many to compose")
-    _expect(isinstance(data["files"], dict), path, "'files' holds no roles")
-    page = {"page"} & set(data["files"])  # shares made before there was one have none
-    _expect_fields(data["files"], {"twin", "card"} | page, path, "'files'")
-    for role in ("card", *page):
+    _expect_fields(data["files"], {"twin", "card", "page"}, path, "'files'")
+    for role in ("card", "page"):
         _expect_fields(data["files"][role], {"sha256"}, path, f"'{role}'")
     twin = data["files"]["twin"]
     _expect_fields(twin, {"format", "sha256", "rows", "columns"}, path, "'twin'")
@@ -193,29 +194,20 @@ def _statement(path: Path) -> dict[str, Any]:
     return data
 
 
-def _expect(holds: bool, path: Path, otherwise: str) -> None:
-    if not holds:
-        raise VerificationError(f"{path}: {otherwise}")
-
-
-def _expect_fields(data: Any, names: set[str], path: Path, where: str) -> None:
-    right = isinstance(data, dict) and set(data) == names
-    _expect(right, path, f"{where} must have the fields {', '.join(sorted(names))}, and no other")
-
-
 def _check_guarantee(ledger: Any, stated: Any, path: Path) -> tuple[Guarantee, float | None]:
-    """Compare a guarantee with that of the ledger; return it as stated, and the ε computed."""
+    """Compare a guarantee with that of the ledger. Return it as stated, and the ε computed."""
     try:
         found = guarantee(Ledger.from_dict(ledger))
     except (ValueError, TypeError, ArithmeticError) as error:
         raise VerificationError(f"{path}: {one_line(error)}") from None
     expected = claim_to_dict(found)
     _expect_fields(stated, set(expected), path, "'guarantee'")
-    _expect(
-        _close(stated["epsilon"], found.epsilon),
-        path,
-        f"states ε = {one_line(stated['epsilon'])}, but its events come to {found.epsilon}",
-    )
+    if isinstance(stated["epsilon"], float) and found.epsilon is not None:
+        agrees = math.isclose(stated["epsilon"], found.epsilon, rel_tol=TOLERANCE)
+    else:
+        agrees = stated["epsilon"] is None and found.epsilon is None
+    said = f"states ε = {one_line(stated['epsilon'])}, but its events come to {found.epsilon}"
+    _expect(agrees, path, said)
     for name in sorted(expected.keys() - {"epsilon"}):
         agrees = json.dumps(stated[name]) == json.dumps(expected[name])
         _expect(agrees, path, f"the guarantee's {name} does not follow from the ledger")
@@ -223,14 +215,14 @@ def _check_guarantee(ledger: Any, stated: Any, path: Path) -> tuple[Guarantee, f
 
 
 def _ask_witness(ledger: Any, computed: float | None, path: Path) -> tuple[float | None, str]:
-    """Compare our ε with an independent accountant's; return that, and the words for it.
+    """Compare our ε with an independent accountant's. Return that, and the words for it.
 
     Nobody should have to trust one implementation of a privacy accountant. Both approximate the
-    same composition, so a difference above `WITNESS_TOLERANCE` means that one of them is wrong.
+    same composition. A difference above `WITNESS_TOLERANCE` means that one of them is wrong.
     """
     if computed is None:
         return None, ""
-    # masked texts are taken as known wherever there is a guarantee at all: see `guarantee`
+    # Masked texts are taken as known wherever there is a guarantee at all: see `guarantee`.
     events = [e for e in Ledger.from_dict(ledger).events if not isinstance(e, MaskedAccess)]
     try:
         witness = prv_epsilon(events, ledger["delta"])
@@ -240,25 +232,6 @@ def _ask_witness(ledger: Any, computed: float | None, path: Path) -> tuple[float
     difference = f"ε = {computed} by our accountant and ε = {witness} by Opacus' PRV accountant"
     _expect(agrees, path, f"its events come to {difference}, more than 1 % apart; trust neither")
     return witness, f"; by Opacus' PRV accountant to ε = {witness:.4f}"
-
-
-def _close(stated: Any, found: float | None) -> bool:
-    if not isinstance(stated, float) or found is None:
-        return stated is None and found is None
-    return math.isclose(stated, found, rel_tol=TOLERANCE)
-
-
-def _check_digest(path: Path, stated: Any) -> None:
-    digest = sha256_file(_present(path))
-    _expect(digest == stated, path, f"was altered: its SHA-256 is not the one in {PRIVACY}")
-
-
-def _check_page(privacy: Path, files: Mapping[str, Any]) -> None:
-    """Compare the page where it stands in the same share; it may have been left out."""
-    page = privacy.with_name(PAGE)
-    if privacy.name == PRIVACY and page.is_file():
-        _expect("page" in files, page, f"is none of the files that {PRIVACY} names")
-        _check_digest(page, files["page"]["sha256"])
 
 
 def _check_card(
@@ -273,16 +246,11 @@ def _check_card(
     _expect_fields(stated, set(numbers), path, "the header's 'privacy'")
     for name, number in numbers.items():
         _expect(stated[name] == number, path, f"its {name} is not that of {PRIVACY}")
-    _expect(data_file(header) == f"twin.{twin['format']}", path, "its header names another file")
+    match header.get("configs"):
+        case [{"data_files": file}]:  # the one file that `datasets` reads
+            _expect(file == f"twin.{twin['format']}", path, "its header names another file")
+        case _:
+            _expect(False, path, "its header names another file")
     lines = set(card.splitlines())
     for line in stated_lines(claim, twin["rows"]):
         _expect(line in lines, path, f"lacks the line {line[:60]!r}…, which the ledger calls for")
-
-
-def _check_table(path: Path, twin: Mapping[str, Any]) -> None:
-    try:
-        frame = _READERS[FORMATS[f".{twin['format']}"]](path)
-    except InputError as error:
-        raise VerificationError(str(error)) from None
-    _expect(len(frame) == twin["rows"], path, f"has {len(frame)} rows, not {twin['rows']}")
-    _expect(list(frame.columns) == twin["columns"], path, "has other columns than stated")
