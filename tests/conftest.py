@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.helpers.commands import good_table_in
+import cli
+from tests.helpers.commands import arguments, good_table_in
 from tests.helpers.models import LLAMA, tiny_model
 
 torch.set_num_threads(1)
@@ -96,6 +97,19 @@ def model_copy(tiny_base, tmp_path) -> Path:
 def good_table(tmp_path, monkeypatch) -> Path:
     """A working folder with one good table, t.csv."""
     return good_table_in(tmp_path, monkeypatch)
+
+
+@pytest.fixture(scope="session")
+def tiny_run(tiny_base, tmp_path_factory) -> Path:
+    """A folder with the good table, a finished run `r` and its published `twin.csv`.
+
+    It is made once. Tests only read it, and change copies.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        place = good_table_in(tmp_path_factory.mktemp("tiny-run"), patch)
+        given = ("t.csv", "--run", "r", "--rows", "6", "--output", "twin.csv")
+        assert cli.main([str(word) for word in arguments(tiny_base, given)]) == 0
+    return place
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

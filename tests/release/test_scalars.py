@@ -19,9 +19,7 @@ N, OWNERS = 24, 12
 TABLES = {
     "a": pd.DataFrame(
         {
-            "review": [
-                f"The plot of film {i} was good, and the cast was better." for i in range(N)
-            ],
+            "review": [f"The plot of film {i} was good, the cast was better." for i in range(N)],
             "label": ["pos"] * (N - 2) + ["neg"] * 2,
             "who": [f"Person {i % OWNERS}" for i in range(N)],
         }
@@ -35,7 +33,7 @@ TABLES = {
     ),
 }
 OPTIONS = ("--text", "review", "--attribute", "label", "--format", "csv", "--steps", "2")
-SIZES = ("--batch-size", "8", "--max-tokens", "40", "--rows", "6", "--epsilon", "30")
+SIZES = ("--batch-size", "8", "--max-tokens", "16", "--rows", "6", "--epsilon", "30")
 
 # What may differ: the place, and why it may.
 DIFFERS = {
@@ -70,52 +68,43 @@ FLOATS = {
 
 
 def scalars(data, place=""):
-    """Yield place and value of everything in plain values; places in a list are all '#'."""
-    if isinstance(data, dict):
-        for key, value in data.items():
+    """Yield place and value of everything in plain values. Places in a list are all '#'."""
+    if isinstance(data, dict | list):
+        items = data.items() if isinstance(data, dict) else (("#", value) for value in data)
+        for key, value in items:
             yield from scalars(value, f"{place}/{key}")
-    elif isinstance(data, list):
-        for value in data:
-            yield from scalars(value, f"{place}/#")
     else:
         yield place, data
 
 
-def released(run):
+def released(run: Path) -> dict[str, list]:
     """Return all that is in share/ and model/: of JSON each value, of other text each line."""
     found = {}
-    for folder in ("share", "model"):
-        for path in sorted(p for p in (run / folder).rglob("*") if p.is_file()):
-            name = str(path.relative_to(run))
-            if path.suffix == ".json":
-                for place, value in scalars(json.loads(path.read_text("utf-8"))):
-                    found.setdefault(f"{name} {place}", []).append(value)
-            elif path.suffix == ".md":
-                found[name] = path.read_text("utf-8").splitlines()
-            elif path.suffix == ".html":
-                page, parts = TWIN_ON_PAGE.subn("", path.read_text("utf-8"))
-                assert parts == 2 and len(page) > 3000
-                found[name] = page.splitlines()
-            else:
-                found[name] = [path.read_bytes()]
+    for path in sorted(p for part in ("share", "model") for p in (run / part).rglob("*.*")):
+        name = str(path.relative_to(run))
+        if path.suffix == ".json":
+            for place, value in scalars(json.loads(path.read_text("utf-8"))):
+                found.setdefault(f"{name} {place}", []).append(value)
+        elif path.suffix == ".md":
+            found[name] = path.read_text("utf-8").splitlines()
+        elif path.suffix == ".html":
+            page, parts = TWIN_ON_PAGE.subn("", path.read_text("utf-8"))
+            assert parts == 2 and len(page) > 3000
+            found[name] = page.splitlines()
+        else:
+            found[name] = [path.read_bytes()]
     return found
 
 
-def weights_header(data):
-    """Return names, types and shapes of a safetensors file."""
-    return data[8 : 8 + int.from_bytes(data[:8], "little")]
-
-
-def not_public(one, other):
+def not_public(one, other) -> set[str]:
     """Return the places whose values two runs do not share, and need to."""
     differ = {place for place in one.keys() | other.keys() if one.get(place) != other.get(place)}
-    lines = {line for run in (one, other) for line in run["share/README.md"]}
-    common = set(one["share/README.md"]) & set(other["share/README.md"])
-    odd = {line for line in lines - common if not CARD_LINES.fullmatch(line)}
+    lines = set(one["share/README.md"]) ^ set(other["share/README.md"])
+    odd = {line for line in lines if not CARD_LINES.fullmatch(line)}
     return (differ - DIFFERS.keys()) | odd
 
 
-def unexplained_floats(found):
+def unexplained_floats(found) -> set[str]:
     """Return the places of numbers with a fraction, or made to have one, that are not declared."""
     return {
         place
@@ -125,25 +114,13 @@ def unexplained_floats(found):
     }
 
 
-def run_on(capsys, which, base, *more):
-    TABLES[which].to_csv("t.csv", index=False)
-    given = ("t.csv", *OPTIONS, *SIZES, "--base-model", base, "--run", which, *more)
-    made = run_twinset(capsys, "generate", *given, "--overwrite")
-    assert made.code == 0, made.err
-    return released(Path(which))
-
-
-@pytest.fixture
-def place(tmp_path, monkeypatch, tiny_base):
-    """A working folder with constants of privacy weights, of public texts."""
-    monkeypatch.chdir(tmp_path)
-    fitted_scale(tmp_path, tiny_base)
+PLANTED = "model/twinset.json /note/"
 
 
 @pytest.mark.parametrize(
     "policy",
     [
-        (),
+        (),  # two figures of the table are planted into this one
         ("--owner", "who"),
         ("--noise-policy", "adaptive", "--weight-scale", "scale.json", "--epsilon-max", "40"),
         ("--noise-policy", "selective"),
@@ -151,29 +128,32 @@ def place(tmp_path, monkeypatch, tiny_base):
     ],
     ids=" ".join,
 )
-def test_only_noisy_figures_and_what_follows_from_them_differ(place, capsys, tiny_base, policy):
-    one, other = (run_on(capsys, which, tiny_base, *policy) for which in "ab")
-    assert not_public(one, other) == set()
-    assert unexplained_floats(one) == set()
-    headers = [weights_header(run["model/model.safetensors"][0]) for run in (one, other)]
+def test_only_noisy_figures_and_what_follows_from_them_differ(
+    tmp_path, monkeypatch, capsys, tiny_base, policy
+):
+    monkeypatch.chdir(tmp_path)
+    if "scale.json" in policy:
+        fitted_scale(tmp_path, tiny_base)
+    describe, runs, planted = TwinModel._description, [], set()
+    for which, table in TABLES.items():
+        table.to_csv("t.csv", index=False)
+        if not policy:
+            texts = table.review
+            note = {"mean length": texts.str.len().mean(), "texts": texts.nunique()}
+            planted = {PLANTED + name for name in note}
+            monkeypatch.setattr(
+                TwinModel, "_description", lambda model, note=note: describe(model) | {"note": note}
+            )
+        given = ("t.csv", *OPTIONS, *SIZES, "--base-model", tiny_base, "--run", which, *policy)
+        made = run_twinset(capsys, "generate", *given)
+        assert made.code == 0, made.err
+        runs.append(released(Path(which)))
+    assert not_public(*runs) == planted
+    assert unexplained_floats(runs[0]) == planted & {f"{PLANTED}mean length"}
+    # names, types and shapes of the weights: a safetensors file begins with its header's length
+    weights = [run["model/model.safetensors"][0] for run in runs]
+    headers = [data[8 : 8 + int.from_bytes(data[:8], "little")] for data in weights]
     assert headers[0] == headers[1]
-    for run in (one, other):
+    for run in runs:
         counts = run["model/twinset.json /label_counts/#/#"]
         assert sum(type(number) is int and number >= 0 for number in counts) == 2  # two labels
-
-
-@pytest.mark.parametrize(
-    "planted",
-    [lambda texts: sum(map(len, texts)) / len(texts), lambda texts: len(set(texts))],
-    ids=["mean length", "different texts"],
-)
-def test_a_figure_of_the_table_is_noticed(place, capsys, tiny_base, monkeypatch, planted):
-    plain, found, places = TwinModel._description, [], {"model/twinset.json /note"}
-    for which in "ab":
-        note = planted(TABLES[which]["review"].tolist())
-        monkeypatch.setattr(
-            TwinModel, "_description", lambda model, note=note: plain(model) | {"note": note}
-        )
-        found.append(run_on(capsys, which, tiny_base))
-    assert not_public(*found) == places
-    assert unexplained_floats(found[0]) == (places if isinstance(note, float) else set())
