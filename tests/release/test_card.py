@@ -14,7 +14,14 @@ from tests.helpers.handover import FULL_BATCH, NO_PRIVACY, TRAINING, description
 from tests.helpers.refusals import refusal
 from twinset.config import SamplingConfig
 from twinset.privacy.statement.guarantee import guarantee
-from twinset.release.card import LONGEST_LIST, TwinDescription, code, plain, read_header, render_card
+from twinset.release.card import (
+    LONGEST_LIST,
+    TwinDescription,
+    code,
+    plain,
+    read_header,
+    render_card,
+)
 from twinset.release.share import write_share
 from twinset.sampling.twin_model import twin_frame
 from twinset.table.schema import Attribute, Schema
@@ -126,8 +133,8 @@ def test_without_a_guarantee_the_first_sentence_says_so(spent, why):
 
 def described(**names: str) -> TwinDescription:
     """A twin with one name replaced by another."""
-    named = dict(value="rotten", column="sentiment", title="Twin", base="gpt2", prompt="P", word="w")
-    named |= names
+    named = {"value": "rotten", "column": "sentiment", "title": "Twin", "base": "gpt2"}
+    named |= {"prompt": "Write:", "word": "good"} | names
     schema = Schema(
         "r",
         "str",

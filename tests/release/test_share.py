@@ -1,4 +1,4 @@
-"""The shared folder: what reads it, what it holds, and how its files come beside a user's others."""
+"""The shared folder: what reads it, what it holds, how its files come beside others."""
 
 import errno
 import json
@@ -144,9 +144,7 @@ def test_the_page_says_what_is_guaranteed_and_counts_the_twin(tmp_path):
     # It is made of what is shared alone: nothing else is given to it.
     made = description()
     written = write_share(tmp_path, table(), ledger(), made).page.read_text("utf-8")
-    assert written == render_share_page(
-        made.title, made.base_model, table(), made.schema, ledger()
-    )
+    assert written == render_share_page(made.title, made.base_model, table(), made.schema, ledger())
 
 
 def test_the_page_fetches_and_runs_nothing_whatever_the_rows_say():

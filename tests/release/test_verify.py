@@ -228,7 +228,7 @@ def test_a_statement_of_too_many_events_or_bytes_is_refused_before_it_is_compose
     assert "is larger than" in refusal(tmp_path)
 
 
-NO_STATEMENTS = ["{}", "[]\n", "null\n", "[" * 100_000, '{"e": NaN}', "\ufeff{}", '{"a": 1, "a": 1}']
+NO_STATEMENTS = ["{}", "[]\n", "null\n", "[" * 99_999, '{"e": NaN}', "\ufeff{}", '{"a": 1, "a": 2}']
 
 
 @pytest.mark.parametrize("text", NO_STATEMENTS, ids=lambda text: text[:6])

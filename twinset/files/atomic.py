@@ -1,6 +1,6 @@
-"""Files that are written whole or not at all, checksums, the user's cache, and signals that wait.
+"""Files written whole or not at all, checksums, the user's cache, and signals that wait.
 
-A file written here is as open as the folder it is in. Knows nothing of content.
+A file written here is as open as its folder. Nothing here knows what files contain.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ from filelock import FileLock
 from twinset.errors import InputError
 from twinset.files.limits import read_text
 
+CHECKSUMS = "checksums.json"
+STOPPING = (signal.SIGINT, signal.SIGTERM)
+
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
@@ -42,12 +45,27 @@ def writing(path: Path) -> Iterator[None]:
 
 
 @contextmanager
+def naming_full_disk(final: Path) -> Iterator[None]:
+    """Turn a full disk into one line, whichever library meets it."""
+    try:
+        yield
+    except Exception as error:
+        number = getattr(error, "errno", None)
+        # safetensors raises an error type of its own, with the number in its message
+        if number not in (errno.ENOSPC, errno.EDQUOT) and "(os error 28)" not in str(error):
+            raise
+        raise InputError(
+            f"{final}: the disk is full; free some space or choose a `run` on another disk"
+        ) from error
+
+
+@contextmanager
 def whole_file(path: Path, mode: int | None = None) -> Iterator[IO[str]]:
-    """Yield a text file that is written whole or not at all, and safe from a power cut.
+    """Yield a text file that is written whole or not at all, and survives a power cut.
 
     Args:
-        path: of the file, which appears when the block has ended.
-        mode: who may read and write it; None: whoever may its folder.
+        path: of the file. It appears when the block has ended.
+        mode: who may read and write it. None: whoever may read its folder.
 
     Raises:
         InputError: the disk is full or the folder cannot be written.
@@ -67,33 +85,19 @@ def whole_file(path: Path, mode: int | None = None) -> Iterator[IO[str]]:
 
 
 def write_text(path: Path, text: str, mode: int | None = None) -> None:
-    """Write all of a text file; see `whole_file`."""
+    """Write all of a text file, as `whole_file` does."""
     with whole_file(path, mode) as file:
         file.write(text)
 
 
 def write_json(path: Path, data: Any, mode: int | None = None) -> None:
-    """Write indented JSON as `write_text` does; NaN and infinity, which JSON lacks, are refused."""
+    """Write indented JSON as `write_text` does. JSON lacks NaN and infinity: they are refused."""
     text = json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False)
     write_text(path, text + "\n", mode)
 
 
-def open_as_folder(folder: Path) -> None:
-    """Let whoever may read a folder read its files: libraries give them modes of their own."""
-    for path in folder.iterdir():
-        if path.is_file() and not path.is_symlink():
-            path.chmod(_mode(path))
-
-
-def synced(folder: Path) -> None:
-    """Wait until the files of a folder are safe from a power cut."""
-    for path in folder.iterdir():
-        with open(path, "rb") as file:
-            os.fsync(file.fileno())
-
-
 class JsonLines:
-    """A file of one JSON object a line; every line is on disk when `append` returns."""
+    """A file of one JSON object a line. Every line is on disk when `append` returns."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -120,38 +124,47 @@ def replacing(folder: Path) -> Iterator[Path]:
         new.rename(folder)
 
 
-def sha256_file(path: Path) -> str:
-    """Return the SHA-256 of a file's bytes, in hexadecimal."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def flush(path: Path) -> None:
+    """Have the disk write a file or a folder now."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def synced(folder: Path) -> None:
+    """Wait until the files of a folder are safe from a power cut."""
+    for path in folder.iterdir():
+        flush(path)
+
+
+def open_as_folder(folder: Path) -> None:
+    """Let whoever may read a folder read its files. Libraries give them modes of their own."""
+    for path in folder.iterdir():
+        if path.is_file() and not path.is_symlink():
+            path.chmod(_mode(path))
 
 
 def _mode(path: Path) -> int:
     return path.parent.stat().st_mode & 0o644
 
 
-@contextmanager
-def naming_full_disk(final: Path) -> Iterator[None]:
-    """Turn a full disk, whoever meets it, into one line; safetensors raises its own error type."""
-    try:
-        yield
-    except Exception as error:
-        number = getattr(error, "errno", None)
-        if number not in (errno.ENOSPC, errno.EDQUOT) and "(os error 28)" not in str(error):
-            raise
-        raise InputError(
-            f"{final}: the disk is full; free some space or choose a `run` on another disk"
-        ) from error
+# -- checksums -------------------------------------------------------------------------------------
 
 
-CHECKSUMS = "checksums.json"
+def sha256_file(path: Path) -> str:
+    """Return the SHA-256 of a file's bytes, in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_checksums(folder: Path) -> None:
-    """Write the hashes of all files of a folder, which are safe from a power cut then."""
+    """Write the hashes of all files of a folder. The files are then safe from a power cut."""
     names = sorted(path.name for path in folder.iterdir() if path.name != CHECKSUMS)
     for name in names:
         flush(folder / name)
+    # the hashes come last: they say that everything else is there
     write_json(folder / CHECKSUMS, {name: sha256_file(folder / name) for name in names})
     flush(folder)
 
@@ -162,10 +175,9 @@ def has_checksums(folder: Path) -> bool:
 
 
 def fault(folder: Path) -> str | None:
-    """Return what is wrong with a folder that has checksums, None where nothing is."""
-    try:
-        hashes = _hashes(folder)
-    except (OSError, ValueError, TypeError):
+    """Return what is wrong with a folder that has checksums, or None if nothing is."""
+    hashes = _hashes(folder)
+    if hashes is None:
         return f"{folder.name}/{CHECKSUMS} is missing or damaged"
     for name in sorted(hashes):
         path = folder / name
@@ -177,25 +189,19 @@ def fault(folder: Path) -> str | None:
 
 
 def listed(folder: Path) -> set[str]:
-    """Return the names of the files that a folder's checksums are of, and of theirs."""
+    """Return the names of a folder's checksums file and of the files it lists."""
+    hashes = _hashes(folder)
+    return set() if hashes is None else {CHECKSUMS, *hashes}
+
+
+def _hashes(folder: Path) -> dict[str, str] | None:
     try:
-        return {CHECKSUMS, *_hashes(folder)}
+        return dict(json.loads(read_text(folder / CHECKSUMS)))
     except (OSError, ValueError, TypeError):
-        return set()
+        return None
 
 
-def _hashes(folder: Path) -> dict[str, str]:
-    """Return the hashes by file; raises OSError, ValueError or TypeError where there are none."""
-    return dict(json.loads(read_text(folder / CHECKSUMS)))
-
-
-def flush(path: Path) -> None:
-    """Have the disk write a file or a folder now."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+# -- the cache, and signals ------------------------------------------------------------------------
 
 
 def cache_dir() -> Path:
@@ -208,7 +214,7 @@ def cache_dir() -> Path:
 
 @contextmanager
 def only_process(folder: Path) -> Iterator[None]:
-    """Hold the right to replace the cache's `folder`; other processes wait.
+    """Hold the right to replace the cache's `folder`. Other processes wait.
 
     Raises:
         InputError: the cache cannot be written, now or during the block.
@@ -226,14 +232,11 @@ def only_process(folder: Path) -> Iterator[None]:
         ) from error
 
 
-STOPPING = (signal.SIGINT, signal.SIGTERM)
-
-
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM take effect after the block; keep it short.
+    """Let Ctrl-C and SIGTERM take effect after the block. Keep it short.
 
-    Handlers belong to the main thread: in any other the block runs as it is.
+    Handlers belong to the main thread. In any other thread the block runs as it is.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -247,7 +250,7 @@ def uninterrupted() -> Iterator[None]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-    for call in waiting[:1]:
+    for call in waiting[:1]:  # a second signal must not disturb the clearing up
         handler = previous[signal.Signals(call[0])]
         if callable(handler):
             handler(*call)

@@ -1,4 +1,4 @@
-"""What a figure was measured with: command, versions, machine; imports nothing of what they are."""
+"""What a figure was measured with: command, versions, machine. Imports none of the libraries."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from contextlib import suppress
 from importlib import metadata
 from typing import Any
 
-LIBRARIES = (
-    "twinset numpy opacus pandas peft scikit-learn torch transformers".split()  # alphabetical
-)
+LIBRARIES = "twinset numpy opacus pandas peft scikit-learn torch transformers".split()
 
 
 def versions(libraries: Iterable[str] = LIBRARIES) -> dict[str, str]:
@@ -28,7 +26,7 @@ def versions(libraries: Iterable[str] = LIBRARIES) -> dict[str, str]:
 
 
 def machine() -> dict[str, Any]:
-    """Return the processor's model and the number of cores at hand; no name of the machine."""
+    """Return the processor's model and the number of usable cores, but not the machine's name."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     models: list[str] = []
     with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
@@ -37,5 +35,5 @@ def machine() -> dict[str, Any]:
 
 
 def shell_line(*program: str) -> str:
-    """Return the line that a shell would run again, of a program that goes by this name."""
+    """Return the command line of this process, under the program's own name."""
     return shlex.join([*program, *sys.argv[1:]])

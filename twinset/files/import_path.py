@@ -1,9 +1,9 @@
 """The working folder is no place to import code from: it holds tables, and what came with them.
 
-`python -m` puts it first on the import path, and so does an empty entry of PYTHONPATH: a file named
-`secrets.py` beside a table would be run instead of the library's. Imports nothing but the
-interpreter's own modules, not even `__future__`: what is imported before the folder is gone may
-come from it.
+`python -m` puts it first on the import path, and so does an empty entry of PYTHONPATH. A file named
+`secrets.py` beside a table would then run instead of the library's. This module imports only the
+interpreter's own modules, not even `__future__`: until the folder is gone, any other may come from
+it.
 """
 
 import os
@@ -13,11 +13,8 @@ TYPE_CHECKING = False  # a type checker takes it for true. `typing` itself may b
 if TYPE_CHECKING:
     from types import ModuleType
 
-HOME = os.path.dirname(
-    os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
-)  # twinset lies in it
-_COMMANDS = ("twinset", "cli.py")
-_PACKAGES = ("twinset", "evaluation")
+# twinset lies in this folder
+HOME = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 
 
 def find_folder(name: str) -> str:
@@ -48,8 +45,8 @@ def is_command() -> bool:
     """Return whether this process runs twinset itself, and no program that imports it."""
     started = getattr(sys, "argv", None) or [""]
     if started[0] != "-m":  # what `sys.argv` says as long as the packages of a module are imported
-        return os.path.basename(started[0]) in _COMMANDS
-    return any(word.partition(".")[0] in _PACKAGES for word in sys.orig_argv[1:])
+        return os.path.basename(started[0]) in ("twinset", "cli.py")
+    return any(word.partition(".")[0] in ("twinset", "evaluation") for word in sys.orig_argv[1:])
 
 
 def drop_working_folder() -> None:
@@ -62,12 +59,11 @@ def drop_working_folder() -> None:
 
 
 def safe_environment() -> dict[str, str]:
-    """Return the environment for a Python process that imports nothing by its working folder."""
-    inherited = os.environ.get("PYTHONPATH")
-    if not inherited:  # else an entry that is empty would stand for the working folder
-        return os.environ | {"PYTHONSAFEPATH": "1"}
-    kept = os.pathsep.join(filter(_is_trusted, inherited.split(os.pathsep)))
-    return os.environ | {"PYTHONPATH": kept, "PYTHONSAFEPATH": "1"}
+    """Return the environment for a Python process that does not import from its working folder."""
+    safe = os.environ | {"PYTHONSAFEPATH": "1"}
+    if inherited := os.environ.get("PYTHONPATH"):  # empty entries stand for the working folder
+        safe["PYTHONPATH"] = os.pathsep.join(filter(_is_trusted, inherited.split(os.pathsep)))
+    return safe
 
 
 def worker_environment() -> dict[str, str]:

@@ -1,6 +1,6 @@
-"""How much of a file that others wrote is read: beyond it, a small file could fill all memory.
+"""How much is read of a file that others wrote. A small file could fill all memory otherwise.
 
-Each limit is far above what any table, card or option file of use has.
+Each limit is far above what any useful table, card or option file has.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from twinset.errors import InputError
 
 SMALL = 1_000_000  # bytes of a file that people write: options, a template
 LARGE = 100_000_000  # bytes of a file that twinset writes: a ledger, a card, findings
-MOST_COLUMNS = 2000  # of a table; a JSONL file may have others in each row
+MOST_COLUMNS = 2000  # of a table. A JSONL file may have others in each row.
 MOST_NAME = 1000  # characters of a column's name
 MOST_CELL = 10_000_000  # characters
 MOST_LINE = 10 * MOST_CELL
@@ -23,7 +23,7 @@ MOST_COMBINATIONS = 10_000  # of labels: each has a prompt, a count and a share 
 MOST_SHEET_ROWS = 2**20  # of an Excel file
 MOST_REPEATED = 10_000_000  # rows, or cells of JSONL, of a file that has fewer bytes than those
 INFLATED = 2**28  # bytes that any compressed file may inflate to
-RATIO = 100  # and how many times its own size a larger one may; texts come to 3 to 10
+RATIO = 100  # and how many times its own size a larger one may. Texts come to 3 to 10.
 
 
 def read_text(path: Path, most: int = LARGE) -> str:
@@ -44,10 +44,10 @@ def read_text(path: Path, most: int = LARGE) -> str:
 
 
 def check_names(names: Iterable[Any], source: str | Path) -> None:
-    """Refuse a table with more columns, or longer names of them, than it can have in earnest.
+    """Refuse a table with more columns, or longer names of them, than a real one has.
 
     Raises:
-        InputError: it has; the message holds no name.
+        InputError: it has. The message holds no name.
     """
     names = list(names)
     if len(names) > MOST_COLUMNS:
@@ -67,8 +67,8 @@ def check_inflated(inflated: int, size: int, path: Path) -> None:
     """Refuse a compressed file that inflates beyond all reason.
 
     Args:
-        inflated: bytes so far, or as it says itself.
-        size: of the file.
+        inflated: bytes so far, or as the file itself says.
+        size: of the file, in bytes.
         path: for the message.
 
     Raises:

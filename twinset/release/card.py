@@ -1,7 +1,7 @@
 """The cards of what is handed over: a twin's, and a model's. A YAML header, then Markdown.
 
-Everything on a card follows from the ledger, the schema, the options and the twin itself. Cards know
-no private record and no file of the user's. Whatever a user may have named goes through `plain` or
+Everything on a card follows from the ledger, the schema, the options and the twin itself. No private
+record and no file of the user's comes here. Whatever a user may have named goes through `plain` or
 `code` in Markdown and is escaped in HTML. It can add no mark-up, no link and no new line.
 """
 
@@ -116,7 +116,9 @@ def describe_event(event: Event) -> str:
     """Return an event of a ledger as a line of Markdown."""
     match event:
         case SubsampledGaussian(sigma, rate, steps):
-            return f"Training: {steps} steps, noise multiplier σ = {sigma:g}, sample rate q = {rate:g}"
+            return (
+                f"Training: {steps} steps, noise multiplier σ = {sigma:g}, sample rate q = {rate:g}"
+            )
         case IndividualGaussian(sigma, rate, steps, share):
             noise = f"noise multiplier σ = {sigma:g}, sample rate q = {rate:g}"
             return f"Training: {steps} steps, {noise}; σ / {share:.4g} at privacy weight 1"
@@ -354,7 +356,9 @@ def render_card(
         guards.append(f"Cells that start with {starts}, a tab or a line break {how}")
     for name, written in zip(schema.columns, tuple(names) or schema.columns, strict=True):
         if name != written:
-            guards.append(f"In the file, for the same reason, {code(name)} is called {code(written)}")
+            guards.append(
+                f"In the file, for the same reason, {code(name)} is called {code(written)}"
+            )
 
     numbers = stated_numbers(ledger.to_dict(), claim, rows)
     labelled = bool(schema.attributes)
