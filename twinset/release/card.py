@@ -1,8 +1,8 @@
 """The cards of what is handed over: a twin's, and a model's. A YAML header, then Markdown.
 
 Everything on a card follows from the ledger, the schema, the options and the twin itself. No
-private record and no file of the user's comes here. Whatever a user may have named goes through `plain` or
-`code` in Markdown and is escaped in HTML. It can add no mark-up, no link and no new line.
+private record and no file of the user's comes here. Whatever a user may have named goes through
+`plain` or `code` in Markdown and is escaped in HTML. It can add no mark-up, link or new line.
 """
 
 from __future__ import annotations
