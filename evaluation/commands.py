@@ -1,11 +1,13 @@
 """The commands that measure and attack: `demo`, `compare`, `evaluate`, `audit`, `report`.
 
-Parse, call, print. Commands import what they need when they are called, as `cli` does, so that
-`--help` loads no torch. What they show and keep is in `findings_output`.
+Parse, call, print. Commands import what they need when they are called, so that `--help` loads no
+torch. Findings are kept in the owner's folder or a file of their own, never under `share/`.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from textwrap import fill
@@ -14,7 +16,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from evaluation.findings import ATTACKED, CANARIES, LENGTHS, RUNS, SECRETS
+from evaluation.findings import (
+    ATTACKED,
+    CANARIES,
+    LENGTHS,
+    RUNS,
+    SECRETS,
+    Findings,
+    KeptFindings,
+    Measured,
+    Question,
+    Score,
+    check_output,
+)
 from twinset.bounds import SEEDS
 from twinset.commandline.common import (
     OF_REAL_ROWS,
@@ -30,15 +44,37 @@ from twinset.commandline.common import (
     show,
     source_of,
 )
+from twinset.commandline.entry_point import with_flags
 from twinset.commandline.flags import takes
 from twinset.config import ROWS
 from twinset.config.options import ANY_POLICY, OPTIONS, TABLE, run_config, run_options
 from twinset.errors import InputError, Stopped, VerificationError
+from twinset.files.environment import shell_line
+from twinset.models.device import AUTO
 
 if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
+
     from twinset.run.request import Result, Source
 
 RELEASE = "release"
+WHY = (
+    "Computed from the twin and its model alone, these numbers are post-processing of what is "
+    "differentially private, and cost no further privacy. All others were computed on private rows."
+)
+NOT_PRIVATE = (
+    "this twin has no guarantee of whole records, so nothing measured of it may be published"
+)
+TITLES: dict[Question, str] = {
+    "utility": "Is it useful? Classifiers tested on real held-out rows",
+    "fidelity": "Is it faithful? The twin's texts beside a second real sample's",
+    "leakage": "Does it leak?",
+}
+# The dimension of places that becomes columns, and those that only the JSON and the report show.
+_ACROSS: dict[Question, str] = {"utility": "classifier", "fidelity": "rows", "leakage": ""}
+_LONG = ("method", "candidates")
+TOO_FEW = "too few rows"  # to say anything
 
 
 @takes(OPTIONS["device"])
@@ -69,7 +105,6 @@ def demo(
 
     from evaluation.demo import demo_named, run_demo
     from twinset.commandline.console import Console
-    from twinset.models.device import AUTO
 
     with Console(quiet) as progress:
         made = run_demo(
@@ -104,7 +139,6 @@ def compare(
     from evaluation.policy_runs import ComparisonRequest
     from evaluation.utility.classifiers import CLASSIFIERS
     from twinset.commandline.console import Console
-    from twinset.files.environment import shell_line
 
     classifiers = tuple(classifier or CLASSIFIERS)
     config = run_config(run_options(given), any_policy=True)
@@ -160,18 +194,9 @@ def evaluate(
     check_tables_there(train, test)
     from evaluation.evaluate import FILE, EvaluationRequest, budgets
     from evaluation.evaluate import evaluate as measure
-    from evaluation.findings_output import (
-        KeptFindings,
-        check_publishable,
-        place_of,
-        show_findings,
-        show_publishable,
-    )
     from evaluation.release import Release, open_real_rows
     from evaluation.utility.classifiers import CLASSIFIERS
     from twinset.commandline.console import Console
-    from twinset.files.environment import shell_line
-    from twinset.models.device import AUTO
 
     request = EvaluationRequest(
         train,
@@ -188,10 +213,9 @@ def evaluate(
     )
     form = given.get("text"), layout_of(given)
     release = Release.read(twin, run, given.get("device", AUTO))
-    kept = KeptFindings(place_of(release.run, output, FILE))  # refused before the work, not after
-    if publishable:
-        check_publishable(release)
-
+    kept = _open_findings(release.run and release.run.internal / FILE, output)
+    if publishable and not release.twin.is_of_whole_records:
+        raise InputError(NOT_PRIVATE)
     with (
         Console(quiet, log_file) as progress,
         open_real_rows(release.run, train, test, *form) as real,
@@ -201,10 +225,10 @@ def evaluate(
         )
         findings = measure(release, request, shell_line("twinset"), progress, kept.save)
     if publishable:
-        show_publishable(findings, as_json)
+        _show_publishable(findings, as_json)
+        _say_where(kept)
     else:
-        show_findings(findings, as_json)
-    kept.show_place()
+        _show_findings(findings, kept, as_json)
 
 
 def report(
@@ -306,18 +330,15 @@ def release(
 ) -> None:
     """Attack a twin and its model: membership, verbatim overlap, replayed personal data."""
     check_tables_there(members, non_members)
-    from evaluation.findings_output import KeptFindings, place_of, show_findings
     from evaluation.leakage.release_audit import FILE, AuditRequest, audit_release
     from evaluation.release import Release, open_real_rows
     from twinset.commandline.console import Console
-    from twinset.files.environment import shell_line
-    from twinset.models.device import AUTO
 
     attributes = tuple(given.get("attribute", ()))
     form = given.get("text"), layout_of(given)
     request = AuditRequest(members, non_members or members, None, attributes, rows, seed)
     attacked = Release.read(release, run, given.get("device", AUTO))
-    kept = KeptFindings(place_of(attacked.run, output, FILE))
+    kept = _open_findings(attacked.run and attacked.run.internal / FILE, output)
     with (
         Console(quiet, log_file) as progress,
         open_real_rows(attacked.run, members, non_members, *form) as real,
@@ -331,8 +352,7 @@ def release(
         )
         findings = audit_release(attacked, request, shell_line("twinset"), progress)
     kept.save(findings)
-    show_findings(findings, as_json)
-    kept.show_place()
+    _show_findings(findings, kept, as_json)
 
 
 @audit.command(epilog="Example: twinset audit canaries reviews.csv --policies uniform,none")
@@ -362,11 +382,9 @@ def canaries(
     as_json: Json = False,
 ) -> None:
     """Plant secrets, train with each policy, and ask for them."""
-    from evaluation.findings_output import check_output, show_findings, show_place
     from evaluation.leakage.canary_audit import CanaryRequest, audit_canaries, parse_copies
     from evaluation.policy_runs import ComparisonRequest
     from twinset.commandline.console import Console
-    from twinset.files.environment import shell_line
 
     config = run_config(run_options(given), any_policy=True)
     table = ComparisonRequest(source_of(data, given), listed(policies), 1, rows, test)
@@ -374,8 +392,7 @@ def canaries(
     check_output(output)
     with Console(quiet) as progress:
         findings = audit_canaries(request, config, output, shell_line("twinset"), progress)
-    show_findings(findings, as_json)
-    show_place(output)
+    _show_findings(findings, KeptFindings(output), as_json)
 
 
 def show_first_verdict(result: Result, source: Source, device: str) -> None:
@@ -388,7 +405,7 @@ def show_first_verdict(result: Result, source: Source, device: str) -> None:
         source: the private table, which is read again.
         device: that computes.
     """
-    from evaluation.first_verdict import judge_finished_run
+    from evaluation.evaluate import judge_finished_run
     from twinset.commandline.console import Console
 
     assert result.run is not None
@@ -402,3 +419,103 @@ def show_first_verdict(result: Result, source: Source, device: str) -> None:
         for line in lines:
             is_command = line.startswith(" ")  # to be pasted, so it is not broken
             progress.say(line if is_command else fill(line, 80, subsequent_indent=" " * 22))
+
+
+def _open_findings(of_run: Path | None, output: Path | None) -> KeptFindings:
+    """Return where findings go: to `output`, or to the run's own file, or nowhere.
+
+    It is refused before the work and not after.
+    """
+    if output is not None:
+        check_output(output)
+    return KeptFindings(of_run if output is None else output)
+
+
+def _show_findings(findings: Findings, kept: KeptFindings, as_json: bool) -> None:
+    """Print findings: notes, a short table for each question, and the verdict."""
+    from rich.console import Console
+
+    if as_json:
+        show(findings.to_dict(), (), as_json)
+    else:
+        console = Console(highlight=False)
+        for part in render_findings(findings):
+            console.print(part)
+    _say_where(kept)
+
+
+def _show_publishable(findings: Findings, as_json: bool) -> None:
+    """Print the numbers that may be published, and why these."""
+    from twinset.privacy.statement.wording import paragraphs
+
+    found = replace(findings, measured=tuple(findings.publishable()))
+    lines = (f"{m.score.name}, {', '.join(m.place.values())}: {m.score}" for m in found.measured)
+    plain = {"measured": found.to_dict()["measured"], "why": WHY}
+    sentence = str(findings.about["guarantee"])
+    show(plain | {"guarantee": sentence}, (*lines, WHY, *paragraphs(sentence)), as_json)
+
+
+def _say_where(kept: KeptFindings) -> None:
+    """Say where findings are kept, if they are, and where the earlier ones are."""
+    from rich.console import Console
+
+    said = Console(stderr=True, highlight=False, markup=False)
+    if kept.path is not None:
+        said.print(f"kept in {kept.path}", soft_wrap=True)
+    if kept.earlier is not None:
+        said.print(f"what was measured before is in {kept.earlier}", soft_wrap=True)
+
+
+def render_findings(findings: Findings) -> Iterator[Text | Table]:
+    """Yield notes for the terminal, and for each question asked a short table and a conclusion."""
+    from rich.text import Text
+
+    from evaluation.report.verdicts import judge
+
+    for note in findings.notes:
+        yield Text(f"note: {with_flags(note)}")
+    for question in TITLES:
+        # Scores of each label are for the report alone.
+        if found := [m for m in findings.of(question) if "value" not in m.place]:
+            yield _make_table(question, found)
+            verdict = judge(question, findings.of(question))
+            yield Text(f"{verdict.question} {verdict.answer}: {verdict.line}.\n", "bold")
+
+
+def _make_table(question: Question, found: list[Measured]) -> Table:
+    """Return a table of scores: a row for each measure and place, a column for what differs."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    across = _ACROSS[question]
+    columns = list(dict.fromkeys(m.place.get(across, "") for m in found))
+    cells: dict[tuple[str, ...], dict[str, str]] = {}
+    for m in found:
+        place = (
+            f"{value} {dimension}" if value.isdecimal() else value  # a number alone says nothing
+            for dimension, value in m.place.items()
+            if dimension not in (across, *_LONG)
+        )
+        row = cells.setdefault((m.score.name, ", ".join(place)), {})
+        row[m.place.get(across, "")] = _format_short(m.score)
+    table = Table(title=TITLES[question], box=box.SIMPLE_HEAD, title_justify="left")
+    table.pad_edge = False
+    for name in ("measure", "of"):
+        table.add_column(name)
+    for name in columns:
+        table.add_column(Text(name or "value"), justify="right", no_wrap=not across)
+    for head, row in cells.items():
+        table.add_row(*map(Text, (*head, *(row.get(column, "") for column in columns))))
+    return table
+
+
+def _format_short(score: Score) -> str:
+    """Return "0.71 ±0.03", the longer half of the interval, or what is known without one."""
+    half = max(score.high - score.value, score.value - score.low)
+    if not math.isfinite(half):
+        return f"{score.value:.2f} or more"
+    # An interval as wide as a fifth of what is possible, to either side, says nothing.
+    possible = score.maximum - score.minimum
+    says_nothing = half >= possible / 5 if math.isfinite(possible) else half >= abs(score.value) > 0
+    return TOO_FEW if says_nothing else f"{score.value:.2f} ±{half:.2f}"

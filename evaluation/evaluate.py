@@ -1,30 +1,46 @@
-"""Is a twin useful, is it faithful? `twinset evaluate`: tables in, findings out.
+"""Is a twin useful, is it faithful? Tables in, findings out.
 
+`evaluate` is `twinset evaluate`. `judge_finished_run` is what a run says of its twin at its end, in
+five lines. `evaluate_frames` and `audit_frames` are what `Twinset.evaluate` and `audit` call.
 Everything found is computed on private rows, except what is marked "release alone". It stays with
 their owner: it goes to the run's `internal/`, never to `share/`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from evaluation.fidelity import fidelity
 from evaluation.findings import RUNS, Findings
+from evaluation.leakage.copies import overlap
+from evaluation.leakage.membership import model_attacks, text_attacks
+from evaluation.leakage.release_audit import AuditRequest, audit_release
+from evaluation.leakage.roc import draw_sides, separation
 from evaluation.policy_runs import BASELINE_FILE, write_untrained_twin
 from evaluation.release import (
+    FEW_ROWS,
     FinishedRun,
     Release,
     Tables,
+    Twin,
     check_tables,
+    public_rows,
+    records_to_frame,
     rows_per_label,
+    split_held_out,
+    take_records,
     without_overlap,
 )
+from evaluation.report.verdicts import judge, judge_hand_over
 from evaluation.utility.classification import targets
 from evaluation.utility.classifiers import (
     CLASSIFIERS,
@@ -38,15 +54,22 @@ from twinset.bounds import bounds_in, check_options, within
 from twinset.config import PrivacyConfig
 from twinset.errors import InputError
 from twinset.models.base_model import load_base
+from twinset.models.device import AUTO
 from twinset.privacy.statement.theorems import UNIT
 from twinset.progress import Progress
+from twinset.run.request import Source
+from twinset.run.run_folder import HELD_OUT, SETTINGS
 from twinset.sampling.allocation import proportional
+from twinset.sampling.twin_model import TwinModel
 from twinset.table.columns import check_table, choose_columns, with_joined_text
-from twinset.table.read import read_frame, reading_notes, write_frame
+from twinset.table.labels import LabelRules
+from twinset.table.read import STDIN, UNNAMED, read_frame, reading_notes, write_frame
 from twinset.table.text_files import Layout
 
 FILE = "evaluation.json"
 BASELINE_ROWS = 1_000  # as many as a twin of 4,778 has took 38 of 45 minutes
+MOST, ATTACKED = 5_000, 200  # of a first verdict: rows of each table; members, and others
+Real = pd.DataFrame | str | Path  # rows, or a file of them
 
 
 @dataclass(frozen=True)
@@ -135,17 +158,25 @@ def evaluate(
     if "encoder" in makers:
         makers["encoder"](0).load()  # a wrong name is found now and not after an hour
     tables, notes = _read_tables(release, request)
-    public_model = _load_public_model(run, notes, progress)
+    public_model = None  # judges how plain texts are
+    if run is None:
+        notes.append("no run folder (`run`): no rows of the base model, and no perplexity")
+    else:
+        training, device = run.config.training, run.config.speed.device
+        try:
+            base = load_base(training.base_model, device=device, say=progress.say)
+            public_model = base.model, base.tokenizer
+        except InputError as error:
+            notes.append(f"no perplexity: {error}")
     # Classifiers that learn from real rows with the twin's own budget. An ε of flagged spans alone
     # can't be compared with it.
     dp_classifiers = {}
     has_budget = twin.epsilon is not None and twin.delta is not None and twin.unit == UNIT
     if has_budget:
         budget = Budget(float(twin.epsilon or 0), float(twin.delta or 0))
-        count = partial(progress.count, "private steps")
-        names, encoder = request.classifiers, request.encoder
+        names, count = request.classifiers, partial(progress.count, "private steps")
         dp_classifiers = make_dp_classifiers(
-            names, budget, progress.say, encoder, embeddings, count
+            names, budget, progress.say, request.encoder, embeddings, count
         )
     notes += check_tables(tables)
     if not has_budget:
@@ -157,7 +188,8 @@ def evaluate(
             f"each DP classifier on the real rows spends the twin's whole ε on one target: all "
             f"{len(targets(tables.attributes))} together spend that many times as much"
         )
-    notes += [] if request.embedded else ["texts were not compared by embeddings"]
+    if not request.embedded:
+        notes.append("texts were not compared by embeddings")
     if run is not None and tables.baseline is None:
         tables = replace(tables, baseline=_read_baseline(run, twin.frame, progress))
     about = release.about(command, request.train) | {"rows": tables.rows, "seeds": request.seeds}
@@ -171,12 +203,9 @@ def evaluate(
         found = replace(found, curves=(*found.curves, *usefulness.by_epsilon(twins)))
         keep(found)
     progress.say("comparing the twin's texts with real ones")
+    encoder = embeddings if request.embedded else None
     faithful, histograms = fidelity(
-        tables,
-        embeddings if request.embedded else None,
-        seed=0,
-        progress=progress,
-        public_model=public_model,
+        tables, encoder, seed=0, progress=progress, public_model=public_model
     )
     if not twin.is_of_whole_records:  # then what a twin says of itself is as private as its table
         faithful = [replace(m, score=replace(m.score, where="private rows")) for m in faithful]
@@ -185,26 +214,12 @@ def evaluate(
     return found
 
 
-def _load_public_model(
-    run: FinishedRun | None, notes: list[str], progress: Progress
-) -> tuple[Any, Any] | None:
-    """Return the run's base model and tokenizer, which judge how plain texts are, or add a note."""
-    if run is None:
-        notes.append("no run folder (`run`): no rows of the base model, and no perplexity")
-        return None
-    try:
-        device = run.config.speed.device
-        base = load_base(run.config.training.base_model, device=device, say=progress.say)
-    except InputError as error:
-        notes.append(f"no perplexity: {error}")
-        return None
-    return base.model, base.tokenizer
-
-
 def _read_tables(release: Release, request: EvaluationRequest) -> tuple[Tables, list[str]]:
+    """Return the tables and notes on them. A table that cannot be used is refused."""
     notes: list[str] = []
-    real = [read_frame(path, layout=request.layout) for path in (request.train, request.test)]
-    for path, frame in zip((request.train, request.test), real, strict=True):
+    paths = request.train, request.test
+    real = [read_frame(path, layout=request.layout) for path in paths]
+    for path, frame in zip(paths, real, strict=True):
         notes += [f"{path}: {note}" for note in reading_notes(frame)]
     (train, text, _), (heldout, _, _) = (
         with_joined_text(frame, request.text, list(frame)) for frame in real
@@ -215,23 +230,25 @@ def _read_tables(release: Release, request: EvaluationRequest) -> tuple[Tables, 
         choose_columns(frame, text, attributes, name, notes)
     if release.run is not None:
         train, heldout = release.run.public_rows(train), release.run.public_rows(heldout)
-    # A held-out row that was trained on flatters whatever learned it by heart.
-    rest, overlap = without_overlap(heldout, train, text)
     if heldout[text].tolist() == train[text].tolist():
         raise InputError("`test` is the training table itself; name other rows")
-    if overlap and request.exclude_overlap:
-        notes.append(f"{overlap} held-out rows were left out, for their texts are training texts")
-        heldout = rest
-    elif overlap:
+    # A held-out row that was trained on flatters whatever learned it by heart.
+    rest, overlapping = without_overlap(heldout, train, text)
+    if overlapping and request.exclude_overlap:
         notes.append(
-            f"{overlap} held-out rows are training rows too, and flatter whatever was trained "
+            f"{overlapping} held-out rows were left out, for their texts are training texts"
+        )
+        heldout = rest
+    elif overlapping:
+        notes.append(
+            f"{overlapping} held-out rows are training rows too, and flatter whatever was trained "
             "on these; `exclude_overlap=True` leaves them out"
         )
     other = [None if p is None else read_frame(p) for p in (request.baseline, request.non_private)]
     # Declared labels may have no real row. Without the schema they would look like mistakes.
-    known = release.run.schema if release.run is not None else None
-    tables = Tables(train, heldout, release.twin.frame, text, tuple(attributes), *other)
-    return replace(tables, schema=known), notes
+    schema = release.run.schema if release.run is not None else None
+    frames = train, heldout, release.twin.frame
+    return Tables(*frames, text, tuple(attributes), *other, schema=schema), notes
 
 
 def _read_baseline(run: FinishedRun, twin: pd.DataFrame, progress: Progress) -> pd.DataFrame:
@@ -247,3 +264,157 @@ def _read_baseline(run: FinishedRun, twin: pd.DataFrame, progress: Progress) -> 
     frame = write_untrained_twin(run.config, run.schema, run.template, counts, progress)
     write_frame(frame, path)
     return frame
+
+
+def judge_finished_run(
+    run: Path, source: Source, progress: Progress, device: str = AUTO
+) -> list[str]:
+    """Say what a twin is worth by quick measures on the rows held out: five lines.
+
+    The rules are the report's. The lines are for the owner alone. Where there are none, the lines
+    say how to get them.
+
+    Args:
+        run: its folder.
+        source: the private table.
+        progress: is notified of what happens.
+        device: that reads rows with the run's model.
+
+    Raises:
+        InputError: the private table cannot be read again.
+    """
+    is_read_once = str(source.data) == STDIN
+    table, folder = UNNAMED if is_read_once else shlex.quote(source.name), shlex.quote(str(run))
+    # Commands are pasted, so each has a line of its own, which is not broken.
+    evaluate_it = f"  twinset evaluate {folder} --train {table}"
+    if not (run / "internal" / HELD_OUT).is_file():
+        return [
+            "No rows were held out to judge the twin by: `hold_out=0.2` keeps some back. With "
+            "other real rows this measures it now:",
+            f"{evaluate_it} --test OTHERS",
+        ]
+    following = [
+        f"{'What next?':<22}All measures, all attacks, and one page with both:",
+        evaluate_it,
+        f"  twinset audit {folder} --members {table}",
+        f"  twinset report {folder}",
+    ]
+    if is_read_once:
+        once = "No verdict: standard input is read once only. Save the table as"
+        return [f"{once} {table} for it.", *following]
+    rng = np.random.default_rng(0)
+    trained, held = (
+        take_records(records, rng.permutation(len(records))[:MOST])
+        if len(records) > MOST
+        else records
+        for records in split_held_out(run, source)
+    )
+    schema, twin = trained.schema, Release.read(run, device=device).twin.frame
+    twin = twin.sample(min(MOST, len(twin)), random_state=0)
+    is_enough = min(len(twin), len(held)) >= FEW_ROWS
+    names = tuple(attribute.name for attribute in schema.attributes)
+    tables = Tables(records_to_frame(trained), records_to_frame(held), twin, schema.text, names)
+    progress.say("judging the twin by the rows held out: quick measures")
+    # No text of the base model here: writing it takes longer than all the rest.
+    found = Usefulness(tables, make_classifiers(["tfidf"]), [0], progress).measured()
+    use = judge("utility", list(found), is_enough)
+    compared, _ = fidelity(tables, None, seed=0, progress=progress)
+    faithful = judge("fidelity", compared, is_enough)
+    model = TwinModel.load(run, device)
+    texts = twin[schema.text].astype(str).tolist()
+    tried = draw_sides(trained, held, ATTACKED, 0)
+    attacks, _ = model_attacks(model, None, tried.members, tried.non_members, progress)
+    attacks += text_attacks(texts, tried.members.texts, tried.non_members.texts, None, progress)
+    shared = overlap(texts, trained.texts, held.texts, None, seed=0, progress=progress)
+    attacked = [*separation(attacks, 0).measured, *tried.measured, *shared]
+    leaks = judge("leakage", attacked, is_enough)
+    verdicts = use, faithful, leaks, judge_hand_over(model.guarantee, use, leaks)
+    lines = [f"{v.question:<22}{v.answer}: {v.line}" for v in verdicts]
+    return [*lines, *following, "Computed on private rows: the first four lines are for you alone."]
+
+
+def evaluate_frames(
+    model: TwinModel,
+    made_from: Source | Path | None,
+    twin: pd.DataFrame,
+    train: Real,
+    test: Real,
+    progress: Progress,
+    *,
+    classifiers: Sequence[str] | None = None,
+    **options: Any,
+) -> pd.DataFrame:
+    """Return the scores of a twin that a model wrote, a row each. See `twinset.Twinset.evaluate`.
+
+    Args:
+        model: that wrote it.
+        made_from: what the model was fitted to, or a folder that may be its run's.
+        twin: its rows.
+        train: the private table.
+        test: other real rows.
+        progress: is notified of what happens.
+        classifiers: their names. None: all.
+        options: of `EvaluationRequest`.
+    """
+    with TemporaryDirectory() as folder:  # the commands' own code reads files
+        release, files, columns = _write_files(Path(folder), model, made_from, twin, train, test)
+        names = tuple(classifiers or CLASSIFIERS)
+        request = EvaluationRequest(*files, *columns, names, **options)
+        return _list_scores(evaluate(release, request, "Twinset.evaluate", progress))
+
+
+def audit_frames(
+    model: TwinModel,
+    made_from: Source | Path | None,
+    twin: pd.DataFrame,
+    members: Real,
+    non_members: Real,
+    progress: Progress,
+    *,
+    rows: int,
+) -> pd.DataFrame:
+    """Return what attacks on a model and a twin of its find. See `twinset.Twinset.audit`."""
+    with TemporaryDirectory() as folder:
+        real = members, non_members
+        release, files, columns = _write_files(Path(folder), model, made_from, twin, *real)
+        request = AuditRequest(*files, *columns, rows)
+        return _list_scores(audit_release(release, request, "Twinset.audit", progress, model))
+
+
+def _write_files(
+    folder: Path, model: TwinModel, made_from: Source | Path | None, twin: pd.DataFrame, *real: Real
+) -> tuple[Release, list[Path], tuple[str, tuple[str, ...]]]:
+    """Return a release, files of real rows with text and labels as the model's, and the columns.
+
+    The folder can be read by its owner alone.
+    """
+    schema, claim = model.schema, model.guarantee
+    names = tuple(attribute.name for attribute in schema.attributes)
+    # By which rules rows got their labels, and how the table was read.
+    rules, reading = LabelRules(), dict[str, str | None]()
+    if isinstance(made_from, Source):
+        rules, reading = made_from.labels.settled(schema, {}), dict(made_from.reading)
+    elif made_from is not None and (made_from / "internal" / SETTINGS).is_file():
+        run = FinishedRun.read(made_from)
+        rules, reading = run.labels, dict(run.reading)
+    files = []
+    for number, table in enumerate(real):
+        if not isinstance(table, pd.DataFrame):
+            if not rules.changes_rows and reading.get("text") in (None, schema.text):
+                files.append(Path(table))
+                continue
+            table = read_frame(table)
+        table, _, _ = with_joined_text(table, reading.get("text"), list(names))
+        files.append(folder / f"real-{number}.parquet")
+        write_frame(public_rows(table, schema, rules), files[-1])
+    path = folder / "twin.parquet"
+    write_frame(twin, path)
+    made = Twin(twin, claim.epsilon, claim.delta, claim.sentence, unit=claim.unit)
+    release = Release(path, path, made, None, str(model.model.device))
+    return release, files, (schema.text, names)
+
+
+def _list_scores(findings: Findings) -> pd.DataFrame:
+    """Return a row for each score: what it measures, of which rows, its value and interval."""
+    rows = [{"question": m.question, **asdict(m.score), **m.place} for m in findings.measured]
+    return pd.DataFrame(rows)

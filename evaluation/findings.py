@@ -17,12 +17,13 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 
 from twinset.bounds import Bounds
 from twinset.errors import DAMAGED, InputError
-from twinset.files.atomic import write_json
+from twinset.files.atomic import write_json, write_text
 from twinset.files.environment import LIBRARIES, machine, versions
 from twinset.files.limits import read_text
 
@@ -39,6 +40,9 @@ SCHEMA = 1
 _DEEPEST = 10  # objects within one another, in what a file says about itself
 # Larger values can't come from a measurement. They would only break the page's axes.
 _LARGEST_NUMBER, _LARGEST_COUNT = 1e100, 10**18
+
+# Which number a null stands for, by the field that holds it. Elsewhere it is "not a number".
+_NOT_FINITE = {"low": -math.inf, "minimum": -math.inf, "high": math.inf, "maximum": math.inf}
 
 # Bounds of options that several commands take.
 RUNS = Bounds(1, 1000)  # of each policy or classifier
@@ -225,9 +229,7 @@ class Findings:
                 return value if math.isfinite(value) else None
             if isinstance(value, Mapping):
                 return {key: to_plain(each) for key, each in value.items()}
-            if isinstance(value, list | tuple):
-                return [to_plain(each) for each in value]
-            return value
+            return [*map(to_plain, value)] if isinstance(value, list | tuple) else value
 
         found: dict[str, Any] = to_plain({"schema": SCHEMA} | asdict(self))
         return found
@@ -246,12 +248,12 @@ class Findings:
         if data["schema"] != SCHEMA:
             raise ValueError(f"schema {data['schema']} is not known here")
         found: Findings = _read_as(cls, data)
-        for curve in found.curves:
-            if any(len(point) not in (2, 4) for line in curve.series.values() for point in line):
-                raise ValueError("a point has two numbers, or four")
-        for histogram in found.histograms:
-            if any(len(shares) != len(histogram.bins) for shares in histogram.series.values()):
-                raise ValueError("a share for each bin")
+        if any(
+            len(p) not in (2, 4) for c in found.curves for line in c.series.values() for p in line
+        ):
+            raise ValueError("a point has two numbers, or four")
+        if any(len(s) != len(h.bins) for h in found.histograms for s in h.series.values()):
+            raise ValueError("a share for each bin")
         return found
 
     def save(self, path: Path) -> None:
@@ -271,10 +273,6 @@ class Findings:
             raise InputError(
                 f"{path}: holds no findings of twinset ({type(error).__name__}); measure again"
             ) from error
-
-
-# Which number a null stands for, by the field that holds it. Elsewhere it is "not a number".
-_NOT_FINITE = {"low": -math.inf, "minimum": -math.inf, "high": math.inf, "maximum": math.inf}
 
 
 def _read_as(kind: Any, data: Any, name: str = "", depth: int = _DEEPEST) -> Any:
@@ -301,26 +299,69 @@ def _read_as(kind: Any, data: Any, name: str = "", depth: int = _DEEPEST) -> Any
         return {_read_as(str, k): _read_as(below, v, name, depth - 1) for k, v in data.items()}
     if origin is not None or isinstance(data, dict):  # no such container, or nested too deep
         raise TypeError
-    return _read_plain(kind, data, name)
-
-
-def _read_plain(kind: Any, data: Any, name: str) -> Any:
-    """Return a word, a count or a number of JSON data. See `_read_as`."""
     if name == "about":  # anything: it is shown as words and never computed with
         return data
     if kind is str:
-        if not isinstance(data, str):
-            raise TypeError
+        fits = isinstance(data, str)
     elif kind is int:
-        if type(data) is not int or not 0 <= data < _LARGEST_COUNT:
-            raise TypeError
+        fits = type(data) is int and 0 <= data < _LARGEST_COUNT
     elif data is None:  # a point keeps its None, so that the line has a gap there
         return None if kind is Any else _NOT_FINITE.get(name, math.nan)
-    elif isinstance(data, bool) or not isinstance(data, int | float):
+    else:
+        fits = type(data) in (int, float) and abs(data) < _LARGEST_NUMBER
+    if not fits:
         raise TypeError
-    elif not abs(data) < _LARGEST_NUMBER:
-        raise ValueError("no number that a page could show")
     return data
+
+
+class KeptFindings:
+    """Findings in a file, written each time they grow. Earlier ones are kept under another name.
+
+    Args:
+        path: the file. None: findings are not kept.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self.path, self._has_begun = path, False
+        self.earlier: Path | None = None
+
+    def save(self, findings: Findings) -> None:
+        """Write what was found so far."""
+        if self.path is None:
+            return
+        # Only the first writing meets earlier findings. Later ones replace our own.
+        if not self._has_begun and self.path.exists():
+            self.earlier = find_free_name(self.path)
+            write_text(self.earlier, read_text(self.path), OWNER_ONLY)
+        self._has_begun = True
+        findings.save(self.path)
+
+
+def find_free_name(path: Path) -> Path:
+    """Return a free name for findings that newer ones replace.
+
+    >>> print(find_free_name(Path("runs/r/internal/evaluation.json")))
+    runs/r/internal/evaluation.earlier-1.json
+    """
+    names = (path.with_suffix(f".earlier-{n}{path.suffix}") for n in count(1))
+    return next(name for name in names if not name.exists())
+
+
+def check_output(output: Path) -> None:
+    """Refuse a file that findings must not go to.
+
+    Raises:
+        InputError: the place is meant for others, there is no such folder, or the file holds
+            something else.
+    """
+    check_private_place(output)
+    if output.exists():
+        try:
+            Findings.load(output)
+        except InputError:
+            raise InputError(
+                f"`output={output}`: exists and holds no findings; name another file"
+            ) from None
 
 
 def check_private_place(output: Path) -> None:
@@ -337,12 +378,14 @@ def check_private_place(output: Path) -> None:
 
 
 Key = tuple[str | float, ...]
-Row = dict[str, Any]
 
 
 @dataclass
 class ResultsStore:
-    """All rows made under the same settings.
+    """Finished rows of an experiment in one JSON file, all made under the same settings.
+
+    The file grows row by row. A command that was stopped resumes with the rows that are missing,
+    several commands may add to one file at once, and rows of other settings are refused.
 
     Args:
         path: of the file.
@@ -363,23 +406,8 @@ class ResultsStore:
     settings: Mapping[str, Any]
     commands: list[str] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
-    rows: dict[Key, Row] = field(default_factory=dict)
+    rows: dict[Key, dict[str, Any]] = field(default_factory=dict)
     mode: int | None = None
-
-    @classmethod
-    def load(cls, path: Path, mode: int | None = None) -> Self:
-        """Read a file of results.
-
-        Raises:
-            InputError: it does not hold results.
-        """
-        try:
-            kept = json.loads(path.read_text("utf-8"))
-            rows = {tuple(row.pop("key")): row for row in kept["rows"]}
-            settings, commands, facts = dict(kept["settings"]), kept["commands"], kept["facts"]
-        except (AttributeError, KeyError, OSError, TypeError, ValueError) as error:
-            raise InputError(f"{path}: holds no results; name another `output`") from error
-        return cls(path, settings, commands, facts, rows, mode)
 
     @classmethod
     def open(
@@ -391,12 +419,24 @@ class ResultsStore:
             InputError: it does not hold results, or its rows were made under other settings.
         """
         settings = json.loads(json.dumps(settings))  # as they come back from a file
-        if not path.exists():
-            return cls(path, settings, [command], mode=mode)
-        found = cls.load(path, mode)
-        check_settings(path, settings, found.settings)
-        found.commands = list(dict.fromkeys([*found.commands, command]))
-        return found
+        store = cls(path, settings, [command], mode=mode)
+        store._read()
+        return store
+
+    def _read(self) -> None:
+        """Take over what the file holds by now."""
+        if not self.path.exists():
+            return
+        try:
+            kept = json.loads(self.path.read_text("utf-8"))
+            rows = {tuple(row.pop("key")): row for row in kept["rows"]}
+            settings, commands, facts = dict(kept["settings"]), kept["commands"], kept["facts"]
+        except (AttributeError, KeyError, OSError, TypeError, ValueError) as error:
+            raise InputError(f"{self.path}: holds no results; name another `output`") from error
+        check_settings(self.path, self.settings, settings)
+        self.rows |= rows  # the file may have newer rows in the place of ours
+        self.commands = list(dict.fromkeys([*commands, *self.commands]))
+        self.facts = facts | self.facts
 
     def missing(self, keys: Iterable[Key]) -> Iterator[tuple[str, Key]]:
         """Yield the keys that have no row yet, each behind its turn: "2 of 5"."""
@@ -416,12 +456,7 @@ class ResultsStore:
         descriptor = os.open(self.path.parent, os.O_RDONLY)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if self.path.exists():
-                found = type(self).load(self.path)
-                check_settings(self.path, json.loads(json.dumps(self.settings)), found.settings)
-                self.rows |= found.rows  # the file may have newer rows in the place of ours
-                self.commands = list(dict.fromkeys([*found.commands, *self.commands]))
-                self.facts = found.facts | self.facts
+            self._read()
             self.rows[key] = dict(row)
             self.write()
         finally:

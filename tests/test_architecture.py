@@ -41,9 +41,10 @@ ROOMS = {
     """,
     "evaluation": """
         bench
-        commands papers from_python
-        demo first_verdict findings_output
-        report evaluate
+        commands papers
+        demo
+        evaluate
+        report
         comparison audit
         leakage fidelity
         utility

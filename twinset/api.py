@@ -258,7 +258,7 @@ class Twinset:
         Raises:
             InputError: a table cannot be used.
         """
-        measure = import_evaluation("from_python").evaluate
+        measure = import_evaluation("evaluate").evaluate_frames
         tables = twin, train, test
         options = dict(exclude_overlap=exclude_overlap, embedded=embedded, seeds=seeds)
         return measure(
@@ -296,7 +296,7 @@ class Twinset:
         Raises:
             InputError: a table cannot be used.
         """
-        measure = import_evaluation("from_python").audit
+        measure = import_evaluation("evaluate").audit_frames
         tables = twin, members, non_members
         return measure(self.model, self._made_from, *tables, self._progress, rows=rows)
 

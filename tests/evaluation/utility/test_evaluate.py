@@ -7,7 +7,6 @@ import pytest
 
 import cli
 from evaluation.findings import Findings
-from evaluation.findings_output import KeptFindings
 from evaluation.release import (
     BASELINE,
     PRIVATE_CLASSIFIER,
@@ -186,17 +185,6 @@ def test_overlapping_rows_are_counted_and_left_out_on_request(tmp_path, capsys):
     before = tmp_path / "found.earlier-1.json"
     assert Findings.load(before) == found and before.stat().st_mode & 0o777 == 0o600
     assert before.name in again.err
-
-
-def test_findings_that_vanish_meanwhile_are_not_named_as_set_aside(tmp_path, capsys):
-    place, found = tmp_path / "found.json", Findings({}, (), ())
-    found.save(place)
-    kept = KeptFindings(place)
-    place.unlink()
-    kept.save(found)
-    kept.show_place()
-    assert "measured before" not in capsys.readouterr().err
-    assert [path.name for path in tmp_path.glob("found*")] == ["found.json"]
 
 
 def test_few_rows_and_untested_labels_are_said(tmp_path, capsys):
