@@ -2,27 +2,33 @@
 
 The table is public, or made up, and plays the private one. Everything else is as in
 `twinset generate`. Each demo says here which table it takes and how its twin is made and measured.
+
+The dialogues are in the manner of CustomerSim (Shi et al. 2022): an agenda of turns, several
+wordings of each, and words for the gaps. Their personal data is made up and in known places.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pandas as pd
 
 from evaluation.evaluate import FILE, EvaluationRequest, evaluate
-from evaluation.findings import Findings, Score
+from evaluation.findings import Findings
 from evaluation.leakage.names import PLANTED, replay_planted
 from evaluation.release import BASELINE, REAL, TWIN, Release
 from evaluation.report.page import write_report
 from twinset.config import PrivacyConfig, RunConfig, SamplingConfig, SpeedConfig, TrainingConfig
 from twinset.errors import InputError
-from twinset.models.assets import GPT2_MINI, Say
+from twinset.models.assets import GPT2_MINI, Say, asset_path, silent
 from twinset.models.base_model import load_base
 from twinset.models.device import AUTO, check_device
 from twinset.privacy.accounting.accountant import up_decimals, up_digits
@@ -37,21 +43,10 @@ if TYPE_CHECKING:
     from rich.console import ConsoleOptions, RenderResult
     from rich.table import Table
 
-
-import hashlib
-import tomllib
-from typing import TYPE_CHECKING
-
-import numpy as np
-
-from twinset.models.assets import asset_path, silent
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
-
-
+EPSILON = 8.0
 HELD_OUT_SHARE = 0.2  # of the films
-
+SUPPORT_ROWS, SUPPORT_HELD_OUT = 8000, 2000
+SUPPORT_SEED = 1  # the dialogues of seed 0 were looked at while the recipe was chosen
 TEXT, TOPIC, SATISFIED, SECRETS = "text", "topic", "satisfied", "secrets"
 KINDS = ("name", "phone", "email", "address", "order_number", "tracking_number")
 # Words for the gaps of dialogues, and the wordings of each turn.
@@ -60,7 +55,7 @@ _WORDS = {name: words.split() for name, words in _STATED["words"].items()}
 _TURNS = _STATED["turns"]
 
 
-def load_reviews(say: Say = silent) -> tuple[DataFrame, DataFrame]:
+def load_reviews(say: Say = silent) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the training and the held-out film reviews. No film and no text is in both.
 
     Args:
@@ -73,23 +68,19 @@ def load_reviews(say: Say = silent) -> tuple[DataFrame, DataFrame]:
     Raises:
         InputError: the asset `demo-reviews` is neither in the cache nor within reach.
     """
-    import pandas as pd
-
-    corpus = pd.read_csv(asset_path("demo-reviews", say), compression="bz2")
-    reviews = tidy_corpus(corpus)
+    reviews = tidy_corpus(pd.read_csv(asset_path("demo-reviews", say), compression="bz2"))
     held_out = reviews["film"].map(is_held_out)
     return reviews[~held_out].reset_index(drop=True), reviews[held_out].reset_index(drop=True)
 
 
-def tidy_corpus(corpus: DataFrame) -> DataFrame:
+def tidy_corpus(corpus: pd.DataFrame) -> pd.DataFrame:
     """Keep the reviews of the corpus: no plots, no blank texts, the first of equal texts.
 
     Stray spaces are removed first. They make two films of one, and two reviews of one.
     """
     reviews = corpus[corpus["category"].isin(["fresh", "rotten"])].dropna(subset="text")
-    reviews = reviews.rename(
-        columns={"movie_name": "film", "category": "verdict", "text": "review"}
-    )[["film", "verdict", "review"]]
+    names = {"movie_name": "film", "category": "verdict", "text": "review"}
+    reviews = reviews.rename(columns=names)[[*names.values()]]
     for column in ("film", "review"):
         reviews[column] = reviews[column].str.split().str.join(" ")
     return reviews[reviews["review"] != ""].drop_duplicates("review", ignore_index=True)
@@ -101,7 +92,7 @@ def is_held_out(film: str) -> bool:
     return int.from_bytes(digest[:8], "big") < HELD_OUT_SHARE * 2**64
 
 
-def make_dialogues(rows: int = 1000, seed: int = 0) -> DataFrame:
+def make_dialogues(rows: int = 1000, seed: int = 0) -> pd.DataFrame:
     """Return a table of support dialogues. With the same seed, more rows begin with the same ones.
 
     No person, address or number is real: telephone numbers are of the block 555-01xx, which is
@@ -118,58 +109,46 @@ def make_dialogues(rows: int = 1000, seed: int = 0) -> DataFrame:
     Raises:
         ValueError: fewer than one row.
     """
-    import pandas as pd
-
     if rows < 1:
         raise ValueError("there is no table of no rows")
     rng = np.random.default_rng(seed)
-    return pd.DataFrame([_make_dialogue(rng) for _ in range(rows)])
 
-
-def _make_dialogue(rng: np.random.Generator) -> dict[str, str]:
-    # Every draw moves the generator, so the order of these lines decides the table.
     def choose(some: list[str] | str) -> str:
         return str(some[int(rng.integers(len(some)))])
-
-    def draw_word(kind: str) -> str:
-        return choose(_WORDS[kind])
 
     def draw_digits(many: int) -> str:  # the first is no zero
         return str(rng.integers(10 ** (many - 1), 10**many))
 
-    topic, satisfied = choose(list(_TURNS["wish"])), choose(list(_TURNS["last"]))
-    first, last = draw_word("first"), draw_word("last")
-    street = f"{draw_word('street')} {draw_word('way')}"
-    town = f"{draw_word('town')}, {draw_word('state')}"
-    secrets = {
-        "name": f"{first} {last}",
-        "phone": f"({draw_digits(3)}) 555-01{draw_digits(2)}",
-        "email": f"{first}.{last}{draw_digits(2)}@{draw_word('domain')}".lower(),
-        "address": f"{rng.integers(1, 9999)} {street}, {town} {draw_digits(5)}",
-        "order_number": f"{draw_digits(3)}-{draw_digits(5)}-{draw_digits(4)}",
-    }
-    letters = "ABCDEFGHJKLMNPQRSTUVWXYZ"
-    tail = "".join(choose(letters + "0123456789") for _ in range(7))
-    # Two letters and eight digits or letters, with one digit at least.
-    secrets["tracking_number"] = f"{choose(letters)}{choose(letters)}{tail}{draw_digits(1)}"
-    asked = ["name", *sorted(rng.permutation(list(_TURNS["question"])[1:])[:2])]
-    greeting, wish = choose(_TURNS["greeting"]), choose(_TURNS["wish"][topic])
-    turns = [("SYS", greeting), ("USR", wish.format(thing=draw_word("thing")))]
-    for kind in asked:
-        turns += [
-            ("SYS", choose(_TURNS["question"][kind])),
-            ("USR", choose(_TURNS["answer"][kind]).format(secrets[kind])),
-        ]
-    turns += [
-        ("SYS", _TURNS["end"][topic].format(**secrets)),
-        ("USR", choose(_TURNS["last"][satisfied])),
-    ]
-    said = {kind: secrets[kind] for kind in KINDS if kind in (*asked, "tracking_number")}
-    text = "\n".join(f"{role}: {words}" for role, words in turns)
-    return {TEXT: text, TOPIC: topic, SATISFIED: satisfied, SECRETS: json.dumps(said)}
+    def make_row() -> dict[str, str]:
+        # Every draw moves the generator, so the order of these lines decides the table.
+        topic, satisfied = choose(list(_TURNS["wish"])), choose(list(_TURNS["last"]))
+        first, last = choose(_WORDS["first"]), choose(_WORDS["last"])
+        street = f"{choose(_WORDS['street'])} {choose(_WORDS['way'])}"
+        town = f"{choose(_WORDS['town'])}, {choose(_WORDS['state'])}"
+        secrets = {
+            "name": f"{first} {last}",
+            "phone": f"({draw_digits(3)}) 555-01{draw_digits(2)}",
+            "email": f"{first}.{last}{draw_digits(2)}@{choose(_WORDS['domain'])}".lower(),
+            "address": f"{rng.integers(1, 9999)} {street}, {town} {draw_digits(5)}",
+            "order_number": f"{draw_digits(3)}-{draw_digits(5)}-{draw_digits(4)}",
+        }
+        letters = "ABCDEFGHJKLMNPQRSTUVWXYZ"
+        tail = "".join(choose(letters + "0123456789") for _ in range(7))
+        # Two letters and eight digits or letters, with one digit at least.
+        secrets["tracking_number"] = f"{choose(letters)}{choose(letters)}{tail}{draw_digits(1)}"
+        asked = ["name", *sorted(rng.permutation(list(_TURNS["question"])[1:])[:2])]
+        greeting, wish = choose(_TURNS["greeting"]), choose(_TURNS["wish"][topic])
+        turns = [("SYS", greeting), ("USR", wish.format(thing=choose(_WORDS["thing"])))]
+        for kind in asked:
+            turns.append(("SYS", choose(_TURNS["question"][kind])))
+            turns.append(("USR", choose(_TURNS["answer"][kind]).format(secrets[kind])))
+        turns.append(("SYS", _TURNS["end"][topic].format(**secrets)))
+        turns.append(("USR", choose(_TURNS["last"][satisfied])))
+        said = {kind: secrets[kind] for kind in KINDS if kind in (*asked, "tracking_number")}
+        text = "\n".join(f"{role}: {words}" for role, words in turns)
+        return {TEXT: text, TOPIC: topic, SATISFIED: satisfied, SECRETS: json.dumps(said)}
 
-
-EPSILON = 8.0
+    return pd.DataFrame([make_row() for _ in range(rows)])
 
 
 @dataclass(frozen=True)
@@ -227,10 +206,14 @@ class Demo:
         return [json.loads(cell) for cell in rows[self.secrets]] if self.secrets else []
 
 
+def _make_support(say: Say) -> tuple[pd.DataFrame, pd.DataFrame]:
+    table = make_dialogues(SUPPORT_ROWS + SUPPORT_HELD_OUT, SUPPORT_SEED)
+    return table[:SUPPORT_ROWS], table[SUPPORT_ROWS:].reset_index(drop=True)
+
+
 # As many record visits as fit into the time. Spent in few large steps, with a larger rate, they
 # drown in less noise: docs/tuning.md has the figures.
-_REVIEWS = TrainingConfig(steps=4, batch_size=252, learning_rate=0.012, max_tokens=48)
-
+_RECIPE = TrainingConfig(steps=4, batch_size=252, learning_rate=0.012, max_tokens=48)
 REVIEWS = Demo(
     name="reviews",
     noun="real reviews",
@@ -239,32 +222,22 @@ REVIEWS = Demo(
     attributes=("verdict",),
     prompt="film-verdict",
     base_model="smollm2-135m-text",
-    training=_REVIEWS,
-    mini=replace(_REVIEWS, steps=10, batch_size=1008, learning_rate=0.008),
+    training=_RECIPE,
+    mini=replace(_RECIPE, steps=10, batch_size=1008, learning_rate=0.008),
     rows_per_label=300,  # as many of either: how they are mixed differs from film to film
     known_rows=1500,
     heldout_rows=2500,
     classifiers=("tfidf", "minilm"),
 )
-
-SUPPORT_ROWS, SUPPORT_HELD_OUT = 8000, 2000
-SUPPORT_SEED = 1  # the dialogues of seed 0 were looked at while the recipe was chosen
-
-
-def _dialogues(say: Say) -> tuple[pd.DataFrame, pd.DataFrame]:
-    table = make_dialogues(SUPPORT_ROWS + SUPPORT_HELD_OUT, SUPPORT_SEED)
-    return table[:SUPPORT_ROWS], table[SUPPORT_ROWS:].reset_index(drop=True)
-
-
 SUPPORT = Demo(
     name="support",
     noun="support dialogues",
-    tables=_dialogues,
+    tables=_make_support,
     text=TEXT,
     attributes=(TOPIC, SATISFIED),
     prompt="support-dialogue",
     base_model=GPT2_MINI,
-    training=replace(_REVIEWS, max_tokens=192),
+    training=replace(_RECIPE, max_tokens=192),
     # All weights: in as many steps, adapters of so small a model learn half as much. Wrong prompts
     # would cost half the visits, and taught no label either. The longest dialogue has 184 tokens.
     mini=TrainingConfig(
@@ -282,7 +255,6 @@ SUPPORT = Demo(
     embedded=False,
     secrets=SECRETS,
 )
-
 DEMOS = {demo.name: demo for demo in (REVIEWS, SUPPORT)}
 
 
@@ -325,9 +297,8 @@ def run_demo(
     train, heldout = demo.tables(progress.say)
     load_base(config.training.base_model, say=progress.say)  # before anything is written
     with TemporaryDirectory() as folder:
-        table, known, tested = (
-            Path(folder, name) for name in ("demo.parquet", "known.parquet", "held-out.parquet")
-        )
+        names = "demo.parquet", "known.parquet", "held-out.parquet"
+        table, known, tested = (Path(folder, name) for name in names)
         write_frame(train, table)
         write_frame(train.sample(demo.known_rows, random_state=0), known)
         write_frame(heldout.sample(demo.heldout_rows, random_state=0), tested)
@@ -375,69 +346,50 @@ class DemoReport:
         """Yield the tables, the rows and the paths."""
         from rich.text import Text
 
-        yield self._make_accuracies()
-        if self.demo.secrets:
+        demo, about, find = self.demo, self.findings.about, self.findings.find
+        labelled = ("label",) * (len(demo.attributes) > 1)  # a column where there are several
+        accuracies = _make_table(
+            f"Accuracy of classifiers on {demo.noun} they have not seen",
+            f"twin: ε = {up_decimals(about['epsilon'])}, δ = {up_digits(about['delta'])}",
+            (*labelled, "trained on"),
+            ("rows", "fidelity", *demo.classifiers),
+        )
+        for label in demo.attributes:
+            for source in (REAL, TWIN, BASELINE):
+                place = {"rows": source, "label": label}
+                agreed = find("label fidelity", **place, classifier=demo.classifiers[-1])
+                scores = [str(find("accuracy", **place, classifier=c)) for c in demo.classifiers]
+                fidelity = f"{agreed.value:.2f}" if agreed else ""
+                head = (*((label,) if labelled else ()), source, str(about["rows"][source]))
+                accuracies.add_row(*head, fidelity, *scores)
+        yield accuracies
+        if demo.secrets:
+            secrets = _make_table(
+                "Planted personal data that stand in the twin, word for word",
+                "private, held-out: values of that table alone; held-out rows were never trained on",
+                ("kind",),
+                ("private", "held-out: chance", "control: in the private rows"),
+            )
+            columns = ("replayed", "train only"), ("replayed", "held-out only"), (PLANTED, "train")
+            for kind in (
+                m.place["kind"] for m in self.findings.measured if m.score.name == PLANTED
+            ):
+                scores = [find(name, rows=rows, kind=kind) for name, rows in columns]
+                hits = [f"{round(s.value * s.n):,} of {s.n:,}" if s else "" for s in scores]
+                secrets.add_row(kind, *hits)
             yield Text()
-            yield self._make_secrets()
+            yield secrets
         yield Text("\nThree rows of the twin:")
-        labels = self.samples[list(self.demo.attributes)].itertuples(index=False)
-        for label, text in zip(labels, self.samples[self.demo.text], strict=True):
+        labels = self.samples[list(demo.attributes)].itertuples(index=False)
+        for label, text in zip(labels, self.samples[demo.text], strict=True):
             yield Text(f"  {', '.join(label):7} {' '.join(text.split())}")
-        yield Text("\n".join(("", *paragraphs(str(self.findings.about["guarantee"])), "")))
+        yield Text("\n".join(("", *paragraphs(str(about["guarantee"])), "")))
         for part, what in (
             ("share", "the twin, its card and its ledger: may be handed over"),
             ("model", "the model that wrote it: as safe as the twin"),
             ("internal", "figures computed on private rows: stay here"),
         ):
             yield Text(f"  {self.run / part}  {what}")
-
-    def _make_accuracies(self) -> Table:
-        """Return accuracies and label fidelity by what classifiers were trained on."""
-        about, several = self.findings.about, len(self.demo.attributes) > 1
-        *_, judge = self.demo.classifiers
-        table = _make_table(
-            f"Accuracy of classifiers on {self.demo.noun} they have not seen",
-            f"twin: ε = {up_decimals(about['epsilon'])}, δ = {up_digits(about['delta'])}",
-            ("label",) * several + ("trained on",),
-            ("rows", "fidelity", *self.demo.classifiers),
-        )
-        for label in self.demo.attributes:
-            for source in (REAL, TWIN, BASELINE):
-                place = {"rows": source, "label": label}
-                agreed = self.findings.find("label fidelity", **place, classifier=judge)
-                table.add_row(
-                    *(label,) * several,
-                    source,
-                    str(about["rows"][source]),
-                    f"{agreed.value:.2f}" if agreed else "",
-                    *(
-                        str(self.findings.find("accuracy", **place, classifier=name))
-                        for name in self.demo.classifiers
-                    ),
-                )
-        return table
-
-    def _make_secrets(self) -> Table:
-        """Return how many of the planted values stand in the twin, by kind."""
-        table = _make_table(
-            "Planted personal data that stand in the twin, word for word",
-            "private, held-out: values of that table alone; held-out rows were never trained on",
-            ("kind",),
-            ("private", "held-out: chance", "control: in the private rows"),
-        )
-
-        def count_hits(score: Score | None) -> str:
-            return f"{round(score.value * score.n):,} of {score.n:,}" if score else ""
-
-        for kind in (m.place["kind"] for m in self.findings.measured if m.score.name == PLANTED):
-            counted = (
-                ("replayed", "train only"),
-                ("replayed", "held-out only"),
-                (PLANTED, "train"),
-            )
-            scores = (self.findings.find(name, rows=rows, kind=kind) for name, rows in counted)
-            table.add_row(kind, *map(count_hits, scores))
-        return table
 
 
 def _make_table(
