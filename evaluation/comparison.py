@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -62,8 +62,7 @@ PERPLEXITY_ROWS = 250
 JUDGE_ROWS = 4000  # at most, that judges of label fidelity learn from
 
 
-@dataclass(frozen=True)
-class Measure:
+class Measure(NamedTuple):
     """One column of the table: its name, the way it should go, its range, digits to show."""
 
     name: str
@@ -80,21 +79,6 @@ def name_exposure(copies: int) -> str:
     'exposure, planted 10×'
     """
     return f"exposure, planted {copies}×"
-
-
-def list_measures(classifiers: Sequence[str], space: int) -> list[Measure]:
-    """Return the columns of a comparison, in order.
-
-    Args:
-        classifiers: their names.
-        space: |R|, the number of secrets that a canary could have had.
-    """
-    return [
-        *(Measure(f"label fidelity, {c}", "maximise", 0.0, 1.0, 3) for c in classifiers),
-        *(Measure(f"accuracy, {c}", "maximise", 0.0, 1.0, 3) for c in classifiers),
-        *(Measure(name_exposure(k), "minimise", 0.0, math.log2(space), 2) for k in COPIES),
-        Measure(PERPLEXITY, "minimise", 1.0, math.inf, 1),
-    ]
 
 
 @dataclass(frozen=True)
@@ -127,8 +111,14 @@ class PolicyResults(ResultsStore):
 
     @property
     def measures(self) -> list[Measure]:
-        """The columns."""
-        return list_measures(self.settings["classifiers"], self.facts["space"])
+        """The columns, in order."""
+        taught, most = self.settings["classifiers"], math.log2(self.facts["space"])
+        return [
+            *(Measure(f"label fidelity, {c}", "maximise", 0.0, 1.0, 3) for c in taught),
+            *(Measure(f"accuracy, {c}", "maximise", 0.0, 1.0, 3) for c in taught),
+            *(Measure(name_exposure(k), "minimise", 0.0, most, 2) for k in COPIES),
+            Measure(PERPLEXITY, "minimise", 1.0, math.inf, 1),
+        ]
 
     @property
     def names(self) -> list[str]:
@@ -145,9 +135,8 @@ class PolicyResults(ResultsStore):
 
     def score(self, name: str, measure: Measure) -> Score | None:
         """Return the mean over the seeds, or None if the measure was not taken."""
-        if not (values := self.values(name, measure)):
-            return None
-        return mean(measure.name, values, measure.goal, measure.minimum, measure.maximum)
+        values = self.values(name, measure)
+        return mean(measure.name, values, *measure[1:4]) if values else None
 
     @property
     def scores(self) -> list[dict[str, Any]]:
@@ -159,6 +148,31 @@ class PolicyResults(ResultsStore):
             for name, score in found
             if score
         ]
+
+    def budget(self, name: str) -> tuple[str, str]:
+        """Return ε, rounded up, and δ: the largest of the runs. Empty where none was trained."""
+        runs = [run for run in self.runs(name)]
+        if not any(run.guarantee for run in runs):
+            return "", ""
+        epsilons, deltas = [run.epsilon for run in runs], [run.delta for run in runs]
+        if None in epsilons or None in deltas:
+            return "none", "none"
+        return up_decimals(max(e for e in epsilons if e)), up_digits(max(d for d in deltas if d))
+
+    def seconds(self, name: str) -> dict[str, float]:
+        """Return the mean time that each phase took."""
+        taken: dict[str, list[float]] = {}
+        for run in self.runs(name):
+            for phase, seconds in run.seconds.items():
+                taken.setdefault(phase, []).append(seconds)
+        return {phase: sum(each) / len(each) for phase, each in taken.items()}
+
+    @property
+    def title(self) -> str:
+        """What was compared, on how many rows."""
+        facts = self.facts
+        trained = f"{facts['train']} training rows, {facts['held out']} held out"
+        return f"{facts['data']}: noise policies on {trained}"
 
 
 def compare_policies(
@@ -367,21 +381,19 @@ def as_table(results: PolicyResults) -> Table:
     from rich.table import Table
 
     notes = "\n".join(_write_notes(results))
-    table = Table(
-        title=_write_title(results), caption=notes, caption_justify="left", box=box.SIMPLE_HEAD
-    )
+    table = Table(title=results.title, caption=notes, caption_justify="left", box=box.SIMPLE_HEAD)
     for name in ("measure", "policy"):
         table.add_column(name, no_wrap=True)
     for name in ("mean", "95 % interval", "seeds"):
         table.add_column(name, justify="right", no_wrap=True)
-    blocks: list[tuple[str, list[list[str]]]] = []
+    blocks: dict[str, list[list[str]]] = {}
     for measure in results.measures:
         scores = ((name, results.score(name, measure)) for name in results.names)
         taken = [[name, *_format_mean(measure, s), str(s.n)] for name, s in scores if s]
-        blocks.append((measure.name, taken))
-    spent = ((name, *_format_budget(results.runs(name))) for name in results.names)
-    blocks.append(("ε", [[name, epsilon, "", ""] for name, epsilon, _ in spent if epsilon]))
-    for title, block in blocks:
+        blocks[measure.name] = taken
+    spent = ((name, results.budget(name)[0]) for name in results.names)
+    blocks["ε"] = [[name, epsilon, "", ""] for name, epsilon in spent if epsilon]
+    for title, block in blocks.items():
         for place, cells in enumerate(block, start=1):
             # The title stands once, above its block.
             table.add_row(title if place == 1 else "", *cells, end_section=place == len(block))
@@ -391,30 +403,22 @@ def as_table(results: PolicyResults) -> Table:
 def as_markdown(results: PolicyResults) -> str:
     """Return the same table in Markdown, with the guarantees and how it was made."""
     header = ["policy", "seeds", "ε", "δ", *(m.name for m in results.measures), "training, s"]
-    rows = []
+    rows, stated = [], dict[str, None]()
     for name in results.names:
-        runs = results.runs(name)
+        runs, seconds = results.runs(name), results.seconds(name).get("fine-tuning")
         found = [(m, results.score(name, m)) for m in results.measures]
         scores = (" ".join(_format_mean(m, score)).strip() if score else "" for m, score in found)
-        seconds = _average_seconds(runs, "fine-tuning")
         trained = f"{seconds:.0f}" if seconds else ""
-        rows.append([name, str(len(runs)), *_format_budget(runs), *scores, trained])
-    stated = {
-        f"{plain(name)}: {plain(run.guarantee)}": None
-        for name in results.names
-        for run in results.runs(name)
-        if run.guarantee
-    }
+        rows.append([name, str(len(runs)), *results.budget(name), *scores, trained])
+        stated |= {f"{plain(name)}: {plain(r.guarantee)}": None for r in runs if r.guarantee}
+    made = [f"{plain(k)}: {plain(v)}" for k, v in results.settings["about"].items()]
     parts = (
-        [f"**{plain(_write_title(results))}**"],
+        [f"**{plain(results.title)}**"],
         markdown_table(header, rows),
         bullets(map(plain, _write_notes(results))),
         ["Guarantees:"],
         bullets(stated),
-        [
-            *bullets(f"{plain(k)}: {plain(v)}" for k, v in results.settings["about"].items()),
-            *bullets(f"command: {code(command)}" for command in results.commands),
-        ],
+        bullets([*made, *(f"command: {code(command)}" for command in results.commands)]),
     )
     return "\n\n".join("\n".join(part) for part in parts) + "\n"
 
@@ -433,42 +437,31 @@ def write_figure(results: PolicyResults, path: Path) -> None:
     size = (10, 0.5 + lines * (0.9 + 0.32 * len(names)))  # inches
     figure = Figure(figsize=size, layout="constrained")
     panels = figure.subplots(lines, columns, squeeze=False, sharey=True).flatten()
+    exposures = [name_exposure(copies) for copies in COPIES]
     for panel, measure in zip(panels, results.measures, strict=False):
         for place, name in enumerate(names):
-            score = results.score(name, measure)
-            if score is None:
+            if (score := results.score(name, measure)) is None:
                 continue
-            colour, seeds = (
-                "0.45" if name in (REAL_ROWS, BASELINE) else "C0",
-                results.values(name, measure),
-            )
+            colour = "0.45" if name in (REAL_ROWS, BASELINE) else "C0"
+            seeds = results.values(name, measure)
             panel.plot(seeds, [place + 0.25] * len(seeds), "|", color=colour, markersize=5)
             if score.n > 1:
                 panel.plot([score.low, score.high], [place, place], color=colour, linewidth=1.5)
             panel.plot(score.value, place, "o", color=colour, markersize=6)
-        unit = ""
-        if measure.name in map(name_exposure, COPIES):
-            unit = " (bits)"
+        if measure.name in exposures:
             panel.axvline(UNKNOWN, color="0.6", linestyle=":", linewidth=1)
             panel.set_xlim(0, 1.03 * measure.maximum)
         panel.set_yticks(range(len(names)), names, fontsize=8)
         panel.set_ylim(len(names) - 0.5, -0.5)
         panel.tick_params(axis="x", labelsize=8)
         panel.grid(axis="x", linewidth=0.4)
+        unit = " (bits)" if measure.name in exposures else ""
         better = "higher" if measure.goal == "maximise" else "lower"
         panel.set_title(f"{measure.name}{unit}: {better} is better", fontsize=9)
     for panel in panels[len(results.measures) :]:
         panel.set_visible(False)
-    figure.suptitle(f"{_write_title(results)} (mean, 95 % t interval, seeds)", fontsize=10)
+    figure.suptitle(f"{results.title} (mean, 95 % t interval, seeds)", fontsize=10)
     figure.savefig(path, dpi=150)
-
-
-def _write_title(results: PolicyResults) -> str:
-    facts = results.facts
-    return (
-        f"{facts['data']}: noise policies on {facts['train']} training rows, "
-        f"{facts['held out']} held out"
-    )
 
 
 def _format_mean(measure: Measure, score: Score) -> tuple[str, str]:
@@ -477,51 +470,28 @@ def _format_mean(measure: Measure, score: Score) -> tuple[str, str]:
     return average, "" if score.n == 1 else f"[{low}, {high}]"
 
 
-def _format_budget(runs: list[PolicyRun]) -> tuple[str, str]:
-    """Return ε, rounded up, and δ: the largest of the runs. Empty where none was trained."""
-    if not any(run.guarantee for run in runs):
-        return "", ""
-    epsilons, deltas = [run.epsilon for run in runs], [run.delta for run in runs]
-    if None in epsilons or None in deltas:
-        return "none", "none"
-    epsilon, delta = max(e for e in epsilons if e), max(d for d in deltas if d)
-    return up_decimals(epsilon), up_digits(delta)
-
-
-def _average_seconds(runs: list[PolicyRun], phase: str) -> float:
-    taken = [run.seconds[phase] for run in runs if phase in run.seconds]
-    return sum(taken) / len(taken) if taken else 0.0
-
-
-def _write_notes(results: PolicyResults) -> Iterator[str]:
+def _write_notes(results: PolicyResults) -> list[str]:
+    """Return what a reader of the table must know."""
     facts = results.facts
-    yield "Computed on private rows: stays with their owner. Only twins may be handed over."
-    yield (
-        "Mean and 95 % t interval over the seeds, which change training, noise, sampling and "
-        "canaries; the held-out rows are the same for all. One seed has no interval."
+    times = (
+        f"{name}: {', '.join(f'{phase} {s:.0f}' for phase, s in results.seconds(name).items())}"
+        for name in results.names
     )
-    yield (
+    return [
+        "Computed on private rows: stays with their owner. Only twins may be handed over.",
+        "Mean and 95 % t interval over the seeds, which change training, noise, sampling and "
+        "canaries; the held-out rows are the same for all. One seed has no interval.",
         f"Labels predicted: {facts['target']}. Each twin has {facts['rows']} rows. Label fidelity "
         f"is judged by classifiers of {facts['judge rows']} real training rows. The row of real "
         "data has as many training rows as a twin; its label fidelity is the judges' accuracy on "
         f"the held-out rows, which a perfect twin would reach. The rows of “{BASELINE}” have the "
-        "labels of the real rows in their true shares, and nothing else of them."
-    )
-    yield (
+        "labels of the real rows in their true shares, and nothing else of them.",
         f"Exposure in bits: {EXACT} among |R| = {facts['space']} secrets behind the canary's own "
         f"prompt; mean of {EACH} canaries planted {' and '.join(map(str, COPIES))} times, in all "
         f"{facts['planted']} rows beside the training rows. "
         f"{UNKNOWN:.2f} is what an ignorant model has on average, "
-        f"{math.log2(facts['space']):.2f} the most."
-    )
-    yield (
+        f"{math.log2(facts['space']):.2f} the most.",
         f"Held-out perplexity: {facts['perplexity rows']} held-out rows. Held-out texts that are "
-        f"training texts too: {facts['coinciding']}."
-    )
-    spent = []
-    for name in results.names:
-        runs = results.runs(name)
-        phases = dict.fromkeys(phase for run in runs for phase in run.seconds)
-        each = ", ".join(f"{phase} {_average_seconds(runs, phase):.0f}" for phase in phases)
-        spent.append(f"{name}: {each}")
-    yield f"Mean seconds of a run: {'; '.join(spent)}."
+        f"training texts too: {facts['coinciding']}.",
+        f"Mean seconds of a run: {'; '.join(times)}.",
+    ]

@@ -366,7 +366,7 @@ class DemoReport:
         if demo.secrets:
             secrets = _make_table(
                 "Planted personal data that stand in the twin, word for word",
-                "private, held-out: values of that table alone; held-out rows were never trained on",
+                "private, held-out: of that table alone; held-out rows were never trained on",
                 ("kind",),
                 ("private", "held-out: chance", "control: in the private rows"),
             )

@@ -119,40 +119,40 @@ def read_data(
 ) -> Data:
     """Read the private table and what is held out of it.
 
+    Args:
+        request: names the tables.
+        seed: draws the rows that are held out.
+        progress: is notified of what happens.
+        reserved: marks that no text may hold.
+
     Raises:
         InputError: a table cannot be used.
     """
     source = request.source
     _, records, _ = read_source(source, progress, reserved=reserved)
-    template = template_of(source, records.schema)
+    schema, template = records.schema, template_of(source, records.schema)
     if source.prompt is None:
         progress.say(SAME_PROMPT.format(template.pattern))
     rng = np.random.default_rng(seed)
     if request.test is None:
         if len(records) < HELD_OUT_SHARE:
             raise InputError(f"{source.name}: too few rows to hold some out; give others as `test`")
-        held_out = min(len(records) // HELD_OUT_SHARE, HELD_OUT_ROWS)
+        many = min(len(records) // HELD_OUT_SHARE, HELD_OUT_ROWS)
         order = rng.permutation(len(records))
-        return Data(
-            take_records(records, order[held_out:]),
-            take_records(records, order[:held_out]),
-            template,
-        )
-    schema = records.schema
-    names = [attribute.name for attribute in schema.attributes]
-    rules = source.labels.settled(schema, {}) if source.labels.changes_rows else None
-    heldout, _ = read_records(
+        held, trained = (take_records(records, places) for places in (order[:many], order[many:]))
+        return Data(trained, held, template)
+    held, _ = read_records(
         request.test,
         source.text or schema.text,
-        names,
+        [attribute.name for attribute in schema.attributes],
         drop_empty=source.drop_empty,
         reserved=reserved,
-        rules=rules,
+        rules=source.labels.settled(schema, {}) if source.labels.changes_rows else None,
         layout=source.layout,
     )
-    if not set(heldout.labels) <= set(schema.combinations):
+    if not set(held.labels) <= set(schema.combinations):
         raise InputError(f"`test={request.test}`: has labels that {source.name} lacks")
-    tested = take_records(heldout, rng.permutation(len(heldout))[:HELD_OUT_ROWS])
+    tested = take_records(held, rng.permutation(len(held))[:HELD_OUT_ROWS])
     return Data(records, replace(tested, schema=schema), template)
 
 
@@ -166,11 +166,10 @@ def policy_config(config: RunConfig, name: str) -> RunConfig:
         return replace(config, privacy=replace(config.privacy, target_epsilon=None))
     if config.privacy.target_epsilon is None:
         raise InputError(f"`epsilon` is needed; without privacy take `policies={NO_PRIVACY}`")
-    policy = next((policy for policy in POLICIES if policy == name), None)
-    if policy is None:
+    if name not in POLICIES:
         known = ", ".join((*POLICIES, NO_PRIVACY))
         raise InputError(f"`policies`: there is no policy {name!r}; there are {known}")
-    return replace(config, policy=replace(config.policy, noise_policy=policy))
+    return replace(config, policy=replace(config.policy, noise_policy=name))
 
 
 def train_twin(
@@ -181,16 +180,15 @@ def train_twin(
     Rows are protected one by one. It is one of several models that are compared, so the clock
     chooses no steps. It is trained even where a run alone would train nothing, and says so.
     """
-    asked = config  # before the changes below, which no user asked for
     of_records = PrivacyConfig().max_records_per_owner  # without effect
-    config = replace(
+    changed = replace(
         config,
         privacy=replace(config.privacy, max_records_per_owner=of_records),
         training=replace(config.training, max_minutes=None),
     )
     seconds: Seconds = {}
-    prepared = prepare(source, config)
-    if with_steps(asked, len(prepared.records)) != asked:
+    prepared = prepare(source, changed)
+    if with_steps(config, len(prepared.records)) != config:
         progress.say(TRAINED_ALL_THE_SAME)
     with timed(seconds, "fine-tuning"):
         model = finetune(prepared, progress)
@@ -206,7 +204,6 @@ def write_untrained_twin(
     template: Template,
     counts: Mapping[Combination, int],
     progress: Progress,
-    kept: RowGroups | None = None,
 ) -> pd.DataFrame:
     """Return rows from the base model as it is, asked just as the twin's model is.
 
@@ -216,23 +213,16 @@ def write_untrained_twin(
         template: the twin's.
         counts: rows of every label combination: the twin's.
         progress: is notified of how many rows are written.
-        kept: where finished groups of rows are; what is there is not drawn again.
     """
-    training = config.training
-    base = load_base(
-        training.base_model,
-        dtype=frozen_dtype(config),
-        device=config.speed.device,
-        say=progress.say,
-    )
+    training, dtype = config.training, frozen_dtype(config)
+    device = config.speed.device
+    base = load_base(training.base_model, dtype=dtype, device=device, say=progress.say)
     prompts = prompt_tokens(template, schema.combinations, base.tokenizer)
     longest = text_budget(prompts, context_length(base.model), training.max_tokens)
-    sampling = config.sampling.settled(bool(config.privacy.teacher_share))
     # The same sampler as for the twin, but without adapters, token marginals and teacher.
-    asked = fuse(base.model), base.tokenizer, prompts, sampling, longest
-    groups = RowGroups() if kept is None else kept
-    device = base.model.device
-    draw_groups(lambda stream: Sampler(*asked, stream), counts, device, progress, groups)
+    sampling = config.sampling.settled(bool(config.privacy.teacher_share))
+    asked, groups = (fuse(base.model), base.tokenizer, prompts, sampling, longest), RowGroups()
+    draw_groups(lambda stream: Sampler(*asked, stream), counts, base.model.device, progress, groups)
     rows = groups.rows()
     return twin_frame(schema, [row.text for row in rows], [row.combination for row in rows])
 

@@ -1,6 +1,7 @@
-"""What was released, as an evaluation finds it: a twin's file, a run folder, and held-out rows.
+"""What an evaluation reads: a twin's file, a run folder, held-out rows, and tables to compare.
 
 Reads no weights. The only files it writes are temporary copies of real rows, inside `internal/`.
+Messages count rows and never quote one.
 """
 
 from __future__ import annotations
@@ -105,23 +106,21 @@ def check_tables(tables: Tables) -> list[str]:
         InputError: a column is missing, no row can be used, or a table holds a label that the
             private one lacks.
     """
-    notes, text = [], tables.text
+    notes, text, schema = list[str](), tables.text, tables.schema
+    declared = {a.name: set(map(str, a.values)) for a in schema.attributes} if schema else {}
 
     def find_labels(frame: pd.DataFrame, attribute: str) -> set[str]:
         return set(labelled(frame, text, (attribute,))[1])
 
-    declared = tables.schema.attributes if tables.schema is not None else ()
-    for name, frame in (
-        {"`train`": tables.train, "`test`": tables.heldout} | tables.written
-    ).items():
+    named = {"`train`": tables.train, "`test`": tables.heldout} | tables.written
+    for name, frame in named.items():
         check_table(frame, name)
         choose_columns(frame, text, list(tables.attributes), name, [])
         text_cells(frame[text], f"{name}: column {text!r}")
         if not labelled(frame, text, tables.attributes)[0]:
             raise InputError(f"{name}: no row has both a text and all labels; give another table")
         for attribute in tables.attributes:
-            known = find_labels(tables.train, attribute)
-            known |= {str(value) for a in declared if a.name == attribute for value in a.values}
+            known = find_labels(tables.train, attribute) | declared.get(attribute, set())
             if unknown := find_labels(frame, attribute) - known:
                 raise InputError(
                     f"{name}: column {attribute!r} has {len(unknown)} labels that `train` lacks; "
@@ -131,23 +130,20 @@ def check_tables(tables: Tables) -> list[str]:
         known = find_labels(tables.train, attribute)
         if rest := known - find_labels(tables.heldout, attribute):
             # Only labels that the twin shows anyway are named.
-            shown = rest & find_labels(tables.twin, attribute)
-            named = ", ".join(map(repr, sorted(shown)[:NAMED]))
+            shown = sorted(rest & find_labels(tables.twin, attribute))[:NAMED]
             notes.append(
                 f"{attribute}: {len(rest)} of {len(known)} labels have no row in `test`, so that "
-                f"nothing is known of them{': ' if named else ''}{named}"
+                f"nothing is known of them{': ' if shown else ''}{', '.join(map(repr, shown))}"
             )
-    notes += [
-        f"{name} has {len(frame)} rows only: nothing can be concluded from so few"
-        for name, frame in tables.written.items()
-        if len(frame) < FEW_ROWS
-    ]
-    notes += [
-        f"{name} has rows of one {attribute!r} only: whoever learns from it says that"
-        for name, frame in tables.written.items()
-        for attribute in tables.attributes
-        if len(find_labels(frame, attribute)) < 2
-    ]
+    for name, frame in tables.written.items():
+        if len(frame) < FEW_ROWS:
+            few = f"{name} has {len(frame)} rows only: nothing can be concluded from so few"
+            notes.append(few)
+    for name, frame in tables.written.items():
+        for attribute in tables.attributes:
+            if len(find_labels(frame, attribute)) < 2:
+                one = f"{name} has rows of one {attribute!r} only: whoever learns from it says that"
+                notes.append(one)
     return notes
 
 
@@ -181,8 +177,8 @@ def without_overlap(
     heldout: pd.DataFrame, train: pd.DataFrame, text: str
 ) -> tuple[pd.DataFrame, int]:
     """Return the held-out rows whose text is no training row's, and how many there were."""
-    fresh = [not coincides for coincides in _coinciding(train[text], heldout[text])]
-    return heldout[fresh].reset_index(drop=True), fresh.count(False)
+    is_known = heldout[text].map(normalised).isin(set(map(normalised, train[text])))
+    return heldout[~is_known].reset_index(drop=True), int(is_known.sum())
 
 
 def coinciding_rows(train: Iterable[object], heldout: Iterable[object]) -> int:
@@ -191,12 +187,8 @@ def coinciding_rows(train: Iterable[object], heldout: Iterable[object]) -> int:
     >>> coinciding_rows(["Good film!"], ["good film", "Bad film."])
     1
     """
-    return sum(_coinciding(train, heldout))
-
-
-def _coinciding(train: Iterable[object], heldout: Iterable[object]) -> Iterator[bool]:
     known = set(map(normalised, train))
-    return (normalised(text) in known for text in heldout)
+    return sum(normalised(text) in known for text in heldout)
 
 
 def names_of(target: Sequence[str]) -> str:
@@ -333,11 +325,6 @@ class FinishedRun:
         return self.root / "internal"
 
     @property
-    def has_held_out(self) -> bool:
-        """Whether rows were held out of its table."""
-        return (self.internal / HELD_OUT_FILE).is_file()
-
-    @property
     def twin_path(self) -> Path:
         """The twin in `share/`.
 
@@ -458,7 +445,7 @@ def open_real_rows(
         is_alike = format_of(others) == format_of(data)
         yield RealRows(data, others, text, kept if is_alike else layout)
         return
-    if run is None or not run.has_held_out:
+    if run is None or not (run.internal / HELD_OUT_FILE).is_file():
         raise InputError(
             "real rows that nothing was trained on are needed: name a file, or make a run with "
             "`hold_out=0.2`, which keeps some back"

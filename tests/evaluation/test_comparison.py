@@ -1,4 +1,4 @@
-"""`twinset compare` from its command line to its files, and the figures it shows by hand."""
+"""`twinset compare` from its command line to its files, and the store of its results."""
 
 import io
 import json
@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-import cli
 from evaluation import policy_runs
 from evaluation.comparison import (
     REAL_ROWS,
@@ -19,10 +18,9 @@ from evaluation.comparison import (
     PolicyTrials,
     as_markdown,
     as_table,
-    list_measures,
     name_exposure,
 )
-from evaluation.findings import mean
+from evaluation.findings import ResultsStore, mean
 from evaluation.leakage.canaries import COPIES, EACH
 from evaluation.policy_runs import ComparisonRequest, policy_config, read_data
 from evaluation.release import BASELINE
@@ -31,14 +29,15 @@ from tests.helpers.evaluated import REDRAWS, reviews
 from twinset.commandline.entry_point import STOPPED
 from twinset.config import RunConfig
 from twinset.config.options import run_config
+from twinset.errors import InputError
 from twinset.progress import Silent
 from twinset.run.request import Source
 
-PATTERN = "Write a {sentiment} review:"
-GIVEN = ["compare", "train.csv", "--text", "text", "--attribute", "sentiment", "--prompt", PATTERN]
-GIVEN += ["--rows", "8", "--steps", "2", "--batch-size", "8", "--max-tokens", "64", "--quiet"]
-GIVEN += ["--classifier", "tfidf", "--output", "out"]
+GIVEN = ["compare", "train.csv", "--text", "text", "--attribute", "sentiment", "--quiet"]
+GIVEN += ["--rows", "8", "--steps", "2", "--batch-size", "8", "--max-tokens", "64"]
+GIVEN += ["--prompt", "Write a {sentiment} review:", "--classifier", "tfidf", "--output", "out"]
 ORDER = [REAL_ROWS, BASELINE, "uniform", "none"]
+SETTINGS = {"rows": 8, "shapes": (1, 2), "about": {"machine": "a"}}
 
 
 @pytest.fixture
@@ -47,48 +46,12 @@ def compare(tmp_path, tiny_base, monkeypatch, capsys):
     reviews(100, seed=0).to_csv(tmp_path / "train.csv", index=False)
     reviews(20, seed=1).to_csv(tmp_path / "test.csv", index=False)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli, "run_config", lambda o: run_config({"max_redraws": REDRAWS, **o}))
+    patched = lambda given, **more: run_config({"max_redraws": REDRAWS, **given}, **more)  # noqa: E731
+    monkeypatch.setattr("evaluation.commands.run_config", patched)
     return lambda *more: run_twinset(capsys, *GIVEN, "--base-model", tiny_base, *more)
 
 
-def stored():
-    return json.loads(Path("out.json").read_text())
-
-
-def test_from_the_command_line_to_its_files(compare):
-    outcome = compare("--policies", "uniform,none", "--seeds", "2", "--epsilon", "4")
-    assert outcome.code == 0, outcome.err
-    for name in ORDER:
-        assert name in outcome.out
-
-    found = stored()
-    assert [r["key"] for r in found["rows"]] == [[n, s] for s in (0, 1) for n in ORDER]
-    assert found["facts"]["train"] == 80 and found["facts"]["held out"] == 20
-    uniform, none = (next(r for r in found["rows"] if r["key"][0] == n) for n in ORDER[2:])
-    assert 3 < uniform["epsilon"] <= 4 and uniform["delta"] == 1e-5
-    assert none["epsilon"] is None and none["guarantee"].startswith("No privacy guarantee")
-    assert {"fine-tuning", "sampling", "perplexity", "exposure"} <= uniform["seconds"].keys()
-    columns = [m.name for m in list_measures(["tfidf"], 1000)]
-    for row in found["rows"]:
-        wanted = columns[:2] if row["key"][0] == REAL_ROWS else columns
-        assert sorted(row["values"]) == sorted(wanted)
-        assert len(row["exposures"]) == (0 if row["key"][0] == REAL_ROWS else len(COPIES) * EACH)
-    for exposure in uniform["exposures"]:
-        assert exposure["space"] == 1000 and exposure["method"] == "exact rank"
-        assert exposure["bits"] == pytest.approx(math.log2(1000 / exposure["rank"]))
-    assert {(s["policy"], s["n"]) for s in found["scores"]} == {(name, 2) for name in ORDER}
-
-    markdown = Path("out.md").read_text()
-    assert "stays with their owner" in markdown
-    assert "differentially private" in markdown and "No privacy guarantee" in markdown
-    assert Path("out.png").read_bytes().startswith(b"\x89PNG")
-    for path in map(Path, ("out.json", "out.md", "out.png")):
-        assert path.stat().st_mode & 0o777 == 0o600
-    for text in ("the film number", "It was"):
-        assert text not in markdown + json.dumps(found)
-
-
-def test_the_same_command_resumes_and_another_is_refused(compare, monkeypatch):
+def test_from_the_command_line_to_its_files_with_a_stop_in_between(compare, monkeypatch):
     runs, real_run = [], PolicyTrials.run
 
     def run(self, name, seed, config):
@@ -97,16 +60,42 @@ def test_the_same_command_resumes_and_another_is_refused(compare, monkeypatch):
         runs.append((name, seed))
         return real_run(self, name, seed, config)
 
+    def stored():
+        return json.loads(Path("out.json").read_text())
+
     monkeypatch.setattr(PolicyTrials, "run", run)
-    given = ("--policies", "none", "--seeds", "2")
+    given = ("--policies", "uniform,none", "--seeds", "1", "--epsilon", "4")
     assert compare(*given).code == STOPPED
     kept = stored()["rows"]
-    assert [tuple(r["key"]) for r in kept] == runs
-
+    assert [tuple(r["key"]) for r in kept] == runs == [(name, 0) for name in ORDER[:3]]
     runs.clear()
-    assert compare(*given).code == 0
-    assert runs == [(name, 1) for name in (REAL_ROWS, BASELINE, "none")]
-    assert stored()["rows"][:3] == kept
+    outcome = compare(*given)  # the same command resumes
+    assert outcome.code == 0, outcome.err
+    assert runs == [("none", 0)] and all(name in outcome.out for name in ORDER)
+
+    found = stored()
+    assert found["rows"][:3] == kept and [r["key"][0] for r in found["rows"]] == ORDER
+    assert found["facts"]["train"] == 80 and found["facts"]["held out"] == 20
+    uniform, none = found["rows"][2:]
+    assert 3 < uniform["epsilon"] <= 4 and uniform["delta"] == 1e-5
+    assert none["epsilon"] is None and none["guarantee"].startswith("No privacy guarantee")
+    assert {"fine-tuning", "sampling", "perplexity", "exposure"} <= uniform["seconds"].keys()
+    for row in found["rows"]:
+        is_real = row["key"][0] == REAL_ROWS
+        assert len(row["values"]) == (2 if is_real else 3 + len(COPIES))
+        assert len(row["exposures"]) == (0 if is_real else len(COPIES) * EACH)
+    for exposure in uniform["exposures"]:
+        assert exposure["space"] == 1000 and exposure["method"] == "exact rank"
+        assert exposure["bits"] == pytest.approx(math.log2(1000 / exposure["rank"]))
+    assert {(s["policy"], s["n"]) for s in found["scores"]} == {(name, 1) for name in ORDER}
+    markdown = Path("out.md").read_text()
+    assert "stays with their owner" in markdown
+    assert "differentially private" in markdown and "No privacy guarantee" in markdown
+    assert Path("out.png").read_bytes().startswith(b"\x89PNG")
+    for path in map(Path, ("out.json", "out.md", "out.png")):
+        assert path.stat().st_mode & 0o777 == 0o600
+    for text in ("the film number", "It was"):  # of private rows
+        assert text not in markdown + json.dumps(found)
 
     runs.clear()
     before = Path("out.json").read_bytes()
@@ -117,13 +106,10 @@ def test_the_same_command_resumes_and_another_is_refused(compare, monkeypatch):
         (("--seed", "1"), "(train, held out, options)"),
     ):
         outcome = compare(*given, *more)
-        assert outcome.code == 2
+        assert outcome.code == 2 and outcome.err.count("\n") == 1
         assert "other settings" in outcome.err and named in outcome.err
-        assert outcome.err.count("\n") == 1
-    assert Path("out.json").read_bytes() == before and not runs
-
     assert compare(*given).code == 0  # nothing is left to do
-    assert not runs
+    assert not runs and json.loads(before)["rows"] == stored()["rows"]
 
 
 @pytest.mark.parametrize(
@@ -131,6 +117,7 @@ def test_the_same_command_resumes_and_another_is_refused(compare, monkeypatch):
     [
         (("--policies", "uniform,best"), "there is no policy 'best'"),
         (("--output", "no/such/out"), "its folder does not exist"),
+        (("--output", "share/out"), "share/ is for others"),
         (("--max-tokens", "12"), "raise --max-tokens"),
         (("--classifier", "bert"), "no classifier 'bert'"),
         (("--test", "absent.csv"), "no such file"),
@@ -144,23 +131,11 @@ def test_what_cannot_be_compared_is_refused_before_any_run(more, message, compar
     other = reviews(20, seed=1)
     other.assign(sentiment=other["sentiment"] + "ish").to_csv("other.csv", index=False)
     Path("free.toml").write_text("no-privacy = true\n")
+    Path("share").mkdir()
     outcome = compare("--policies", "uniform", *more)
     assert outcome.code == 2, outcome.err
     assert message in outcome.err and outcome.err.count("\n") == 1
-    assert not Path("out.json").exists()
-
-
-def test_nothing_of_it_goes_where_a_twin_is_shared(compare):
-    Path("share").mkdir()
-    refused = compare("--output", "share/out")
-    assert refused.code == 2 and "share/ is for others" in refused.err
-    assert not list(Path("share").iterdir())
-
-
-def test_a_foreign_file_is_left_alone(compare):
-    Path("out.json").write_text('{"mine": 1}')
-    assert "holds no results" in compare().err
-    assert Path("out.json").read_text() == '{"mine": 1}'
+    assert not Path("out.json").exists() and not list(Path("share").iterdir())
 
 
 def test_policies_differ_in_policy_alone():
@@ -195,30 +170,23 @@ def test_t_interval_by_hand():
     assert (alone.low, alone.high) == (1.0, 9.0)
 
 
-@pytest.fixture
-def results(tmp_path):
+def test_table_by_hand(tmp_path):
     settings = {"classifiers": ["tfidf"], "about": {"machine": "a"}}
-    found = PolicyResults.open(tmp_path / "r.json", settings, "twinset compare x")
-    found.facts = {"data": "d|t.csv", "train": 8, "held out": 2, "planted": 55, "rows": 4}
-    found.facts |= {"target": "mood", "coinciding": 0, "judge rows": 8}
-    found.facts |= {"perplexity rows": 2, "space": 1000}
+    results = PolicyResults.open(tmp_path / "r.json", settings, "twinset compare x")
+    results.facts = {"data": "d|t.csv", "train": 8, "held out": 2, "planted": 55, "rows": 4}
+    results.facts |= {"target": "mood", "coinciding": 0, "judge rows": 8}
+    results.facts |= {"perplexity rows": 2, "space": 1000}
+    name, spent = name_exposure(10), {"fine-tuning": 60.0}
     for seed, bits in enumerate((1.0, 2.0, 6.0)):
-        run = PolicyRun(
-            {name_exposure(10): bits}, {"fine-tuning": 60.0}, 7.991, 1e-5, "Is private."
-        )
-        found.add(("uniform", seed), asdict(run))
-    none = PolicyRun({name_exposure(10): 9.97}, {"fine-tuning": 10.0}, guarantee="None.")
-    found.add(("none", 0), asdict(none))
-    return found
-
-
-def test_table_by_hand(results):
+        run = PolicyRun({name: bits}, spent, 7.991, 1e-5, "Is private.")
+        results.add(("uniform", seed), asdict(run))
+    none = PolicyRun({name: 9.97}, {"fine-tuning": 10.0}, guarantee="None.")
+    results.add(("none", 0), asdict(none))
     lines = as_markdown(results).splitlines()
     uniform = next(line for line in lines if line.startswith("| uniform"))
     cells = [cell.strip() for cell in uniform.strip("|").split("|")]
     assert cells[:4] == ["uniform", "3", "8.00", "1e-05"]
-    assert cells[-3] == "3.00 [0.00, 9.57]"
-    assert cells[-1] == "60"
+    assert cells[-3] == "3.00 [0.00, 9.57]" and cells[-1] == "60"
     none = next(line for line in lines if line.startswith("| none"))
     assert "| none | 1 | none | none |" in none and "| 9.97 |  | 10 |" in none
     assert "- uniform: Is private." in lines and "- none: None." in lines
@@ -226,14 +194,6 @@ def test_table_by_hand(results):
     shown.print(as_table(results))
     row = next(line for line in shown.export_text().splitlines() if "[0.00, 9.57]" in line)
     assert row.split() == "exposure, planted 10× uniform 3.00 [0.00, 9.57] 3".split()
-
-
-class Heard(Silent):
-    def __init__(self):
-        self.lines = []
-
-    def say(self, line):
-        self.lines.append(line)
 
 
 @pytest.mark.parametrize(
@@ -244,7 +204,65 @@ def test_that_few_records_are_trained_on_all_the_same_is_said(monkeypatch, optio
     prepared = SimpleNamespace(records=range(records))
     monkeypatch.setattr(policy_runs, "prepare", lambda source, config: prepared)
     monkeypatch.setattr(policy_runs, "finetune", lambda *of: 1 / 0)  # what is said is said before
-    heard = Heard()
+    heard, lines = Silent(), []
+    monkeypatch.setattr(heard, "say", lines.append, raising=False)
     with pytest.raises(ZeroDivisionError):
         policy_runs.train_twin(None, run_config({"epsilon": 8.0, **options}), 10, heard)
-    assert (policy_runs.TRAINED_ALL_THE_SAME in heard.lines) == said
+    assert (policy_runs.TRAINED_ALL_THE_SAME in lines) == said
+
+
+def open_store(path, settings=SETTINGS, command="first", **more) -> ResultsStore:
+    return ResultsStore.open(path / "new" / "r.json", settings, command, **more)
+
+
+def test_rows_come_back_as_they_were_written(tmp_path):
+    store = open_store(tmp_path, mode=0o600)
+    store.facts = {"train": 8}
+    store.add(("uniform", 0), {"bits": 1.5})
+    store.add(("none", 1), {"bits": None})
+    store.write(summary="word")
+    again = open_store(tmp_path, command="again")
+    assert again.rows == store.rows and again.facts == {"train": 8}
+    assert again.commands == ["first", "again"]
+    assert json.loads(store.path.read_text())["summary"] == "word"
+    assert store.path.stat().st_mode & 0o077 == 0
+    missing = [*again.missing([("none", 1), ("none", 2), ("x", 0)])]
+    assert missing == [("1 of 2", ("none", 2)), ("2 of 2", ("x", 0))]
+
+
+@pytest.mark.parametrize(
+    ("changed", "names"),
+    [({"rows": 9}, "(rows)"), ({"about": {"machine": "b"}}, "(about)"), ({"new": 1}, "(new)")],
+)
+def test_rows_of_other_settings_are_refused_and_left(tmp_path, changed, names):
+    open_store(tmp_path).add(("uniform", 0), {"bits": 1.5})
+    before = (tmp_path / "new" / "r.json").read_bytes()
+    with pytest.raises(InputError, match="other settings") as error:
+        open_store(tmp_path, SETTINGS | changed)
+    assert names in str(error.value) and "\n" not in str(error.value)
+    assert (tmp_path / "new" / "r.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("content", ["[]", '{"rows": 1}', "no JSON", '{"rows": [{}]}', "\udcff"])
+def test_a_foreign_file_is_refused_and_left(tmp_path, content):
+    (tmp_path / "new").mkdir()
+    file = tmp_path / "new" / "r.json"
+    file.write_text(content, errors="surrogateescape")
+    with pytest.raises(InputError, match="holds no results"):
+        open_store(tmp_path)
+    assert file.read_text(errors="surrogateescape") == content
+
+
+def test_two_processes_add_to_one_file(tmp_path):
+    """Each began before the other had written."""
+    first, second = (open_store(tmp_path, command=name) for name in ("first", "second"))
+    first.facts, second.facts = {"a": 1}, {"b": 2}
+    first.add(("uniform", 0), {"bits": 1.5})
+    second.add(("uniform", 0), {"bits": 9.0})  # made again elsewhere: not undone
+    second.add(("none", 0), {"bits": 2.5})
+    first.add(("none", 1), {"bits": 3.5})
+    again = open_store(tmp_path)
+    assert set(again.rows) == {("uniform", 0), ("none", 0), ("none", 1)}
+    assert again.rows[("uniform", 0)] == {"bits": 9.0}
+    assert again.commands == ["first", "second"] and again.facts == {"a": 1, "b": 2}
+    assert [path.name for path in first.path.parent.iterdir()] == ["r.json"]

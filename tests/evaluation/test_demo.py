@@ -50,21 +50,27 @@ def test_reviews(tiny_base, tmp_path):
     assert pd.read_parquet(tmp_path / "run" / "share" / "twin.parquet").shape == (24, 2)
 
 
-def test_support(support, tiny_base, tmp_path):
-    report = run_demo(support, tmp_path / "run", base_model=str(tiny_base))
-    shown = printed(report)
+def test_support_by_its_command(support, tiny_base, tmp_path, capsys):
+    run = tmp_path / "run"
+    given = ("demo", "--data", "support", "--base-model", tiny_base, "--run", run, "--quiet")
+    ended = run_twinset(capsys, *given)
+    assert ended.code == 0, ended.err
     for expected in ("8.00", TOPIC, SATISFIED, "no private data", "tracking number", "300 of 300"):
-        assert expected in shown
-    twin = pd.read_parquet(tmp_path / "run" / "share" / "twin.parquet")
+        assert expected in ended.out
+    assert str(run / "share") in ended.out.replace("\n", "")
+    twin = pd.read_parquet(run / "share" / "twin.parquet")
     assert list(twin) == [TEXT, TOPIC, SATISFIED] and len(twin) == 2 * 8
-    kept = Findings.load(tmp_path / "run" / "internal" / "evaluation.json")
+    kept = Findings.load(run / "internal" / "evaluation.json")
+    assert kept.about["command"] == "twinset demo --data support"
     assert kept.find("mean length", rows="twin") and kept.find("MAUVE") is None
     assert "texts were not compared by embeddings" in kept.notes
     for kind in (kind.replace("_", " ") for kind in KINDS):
         assert kept.find(PLANTED, kind=kind).value == 1
         for rows in ("train only", "held-out only"):
             assert kept.find("replayed", kind=kind, rows=rows).value == 0
-    assert PLANTED in (tmp_path / "run" / "internal" / "report.html").read_text("utf-8")
+    assert PLANTED in (run / "internal" / "report.html").read_text("utf-8")
+    again = run_twinset(capsys, *given)  # the folder is taken
+    assert again.code == 2 and len(again.err.splitlines()) == 1
 
 
 def test_the_secrets_table_shows_a_leak(support):
@@ -102,17 +108,6 @@ def test_an_unknown_demo_is_one_line(capsys):
     ended = run_twinset(capsys, "demo", "--data", "film")
     assert (ended.code, ended.out) == (2, "")
     assert ended.err == "error: --data film: is none of reviews, support\n"
-
-
-def test_the_command_takes_the_demo_by_name(support, tiny_base, tmp_path, capsys):
-    run = tmp_path / "run"
-    given = ("demo", "--data", "support", "--base-model", tiny_base, "--run", run, "--quiet")
-    ended = run_twinset(capsys, *given, "--json")
-    assert ended.code == 0, ended.err
-    answer = json.loads(ended.out)
-    assert answer["run"] == str(run) and answer["about"]["command"] == "twinset demo --data support"
-    again = run_twinset(capsys, *given)
-    assert again.code == 2 and len(again.err.splitlines()) == 1
 
 
 @pytest.fixture(scope="module")
