@@ -1,6 +1,7 @@
 """A label value of few records reaches no file, whatever the options; and whose values they are."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -16,7 +17,7 @@ from twinset.privacy.statement.ledger import Ledger
 from twinset.release.share import LEDGER
 from twinset.release.verify import verify
 from twinset.sampling.twin_model import DESCRIPTION
-from twinset.table.labels import TABLE, PublicLabels
+from twinset.table.labels import TABLE
 
 RARE = "positivq"  # a letter apart from a label, and in no other word
 QUICK = ("--steps", "2", "--batch-size", "8", "--max-tokens", "12", "--rows", "12", "--run", "run")
@@ -90,7 +91,7 @@ def test_without_the_check_it_reaches_the_card(place, run, monkeypatch):
     """The negative control."""
     monkeypatch.setattr(
         "twinset.table.records.public_labels",
-        lambda column, rules, notes: PublicLabels(column.codes, TABLE),
+        lambda column, rules, notes: replace(column, whose=TABLE),
     )
     assert run("generate", *QUICK).code == 0
     assert {"run/share/README.md", f"run/model/{DESCRIPTION}"} <= {*files_with(RARE, place)}

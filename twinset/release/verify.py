@@ -8,13 +8,10 @@ from __future__ import annotations
 import json
 import math
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
-
-import pandas as pd
 
 from twinset.errors import InputError, VerificationError
 from twinset.files.atomic import sha256_file
@@ -26,9 +23,7 @@ from twinset.privacy.statement.ledger import Ledger
 from twinset.release.card import CARD, one_line, read_header, stated_lines, stated_numbers
 from twinset.release.publish import beside
 from twinset.release.share import LEDGER, PAGE, PRIVACY, check_format, claim_to_dict, statement_text
-from twinset.table.other_formats import read_jsonl, read_parquet
-from twinset.table.read import FORMATS
-from twinset.table.text_files import read_delimited
+from twinset.table.read import FORMATS, read_twin
 
 TOLERANCE = 1e-4  # relative. ε differs so much between releases of numpy and scipy.
 WITNESS_TOLERANCE = 0.01  # relative. The witness's own error is up to 1 %, and usually 0.1 %.
@@ -40,14 +35,6 @@ CANNOT_SHOW = (
     "that what the ledger takes as public is public",
     "anything about other files that stand beside these",
 )
-
-_READERS: dict[str, Callable[[Path], pd.DataFrame]] = {
-    "csv": partial(read_delimited, delimiter=","),
-    "tsv": partial(read_delimited, delimiter="\t"),
-    "jsonl": read_jsonl,
-    "parquet": read_parquet,
-}
-
 
 @dataclass(frozen=True)
 class VerificationReport:
@@ -96,7 +83,7 @@ def verify(path: str | Path) -> VerificationReport:
             _check_digest(page, files["page"]["sha256"])
         _check_digest(twin_file, twin["sha256"])
         try:
-            frame = _READERS[FORMATS[f".{twin['format']}"]](twin_file)
+            frame = read_twin(twin_file, twin["format"])
         except InputError as error:
             raise VerificationError(str(error)) from None
         _expect(len(frame) == twin["rows"], twin_file, f"has {len(frame)} rows, not {twin['rows']}")

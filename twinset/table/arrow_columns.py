@@ -1,8 +1,7 @@
-"""Columns as Arrow: cells in pieces, tables on the disk, and what a cell of a file is.
+"""Columns as Arrow: a table collected in pieces, its texts, and what a single cell is.
 
-Readers of files yield pieces of a table, and `collect_table` makes one table of them. Few cells
-are Python objects at once. The texts of a large table lie in a file that is mapped. It has no
-name: no other user can open it, and it is gone with the process, however that ends.
+Readers of files yield pieces of a table, and `collect_table` joins them. The texts of a large table
+lie in a mapped file. It has no name: no other user can open it, and it is gone with the process.
 
 What a cell is depends on no other cell of its column. A reader that infers types of whole columns
 lets one row change all others: next to "free" the price "3.50" is a text, and without it the
@@ -25,7 +24,6 @@ from itertools import chain, islice
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any, TypeVar, overload
-from weakref import WeakSet
 
 import numpy as np
 import pandas as pd
@@ -34,12 +32,11 @@ import pyarrow as pa
 from twinset.files.atomic import writing
 from twinset.table.schema import Combination
 
-ROWS_AT_ONCE = 10_000  # of a piece: few megabytes of texts
+ROWS_AT_ONCE = 10_000  # of a piece: a few megabytes of texts
 _LARGEST = 2**53  # below it whole numbers are the same as floats
 _TRUTH = {"True": True, "False": False}
 _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")
 _KINDS = {str: pa.large_string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
-_MAPS: WeakSet[mmap.mmap] = WeakSet()
 
 Cell = TypeVar("Cell")
 Piece = tuple[int, Mapping[str, Any]]  # number of rows, and by column its cells: Arrow's or a list
@@ -64,13 +61,9 @@ class RowNumbers:
     header: int = 0
     blank: bytearray = field(default_factory=bytearray)
 
-    def count(self, is_blank: bool = False) -> None:
-        """Count one more row of the file."""
-        self.blank.append(b"01"[is_blank])
-
     @property
     def last(self) -> str:
-        """The row that was counted last."""
+        """The row that was read last."""
         return f"{self.word} {len(self.blank)}"
 
     @property
@@ -128,27 +121,41 @@ def collect_table(reader: TableReader, folder: Path | None = None) -> pd.DataFra
             for name, parts in chunks.items():
                 cells = _as_arrow(columns[name]) if name in columns else pa.nulls(rows)
                 is_text = isinstance(cells, pa.Array) and pa.types.is_large_string(cells.type)
-                if file is not None and folder is not None and is_text:
-                    with writing(folder):
-                        cells = _write_chunk(cells, file)  # where in the file it begins
+                if file is not None and is_text:
+                    # each array is a stream of its own; what stays in memory is where it begins
+                    start, batch = file.tell(), pa.record_batch([cells], ["cells"])
+                    with writing(folder), pa.ipc.new_stream(file, batch.schema) as stream:
+                        stream.write_batch(batch)
+                    cells = start
                 parts.append(cells)
             total += rows
-        pages = None
-        if file is not None and folder is not None:
+        if file is not None and file.tell():
             with writing(folder):
                 file.flush()
-            pages = map_file(file) if file.tell() else None
-    known = {name: _whole_column(parts, pages) for name, parts in chunks.items()}
-    plain = {name: cells for name, cells in known.items() if not isinstance(cells, list)}
+            pages = map_file(file)
+            for parts in chunks.values():
+                for place, part in enumerate(parts):
+                    if isinstance(part, int):
+                        parts[place] = pa.ipc.open_stream(pages.slice(part)).read_all()[0].chunk(0)
+    plain, mixed = {}, {}
+    for name, parts in chunks.items():
+        kinds = {part.type for part in parts if isinstance(part, pa.Array)} - {pa.null()}
+        if len(kinds) < 2 and all(isinstance(part, pa.Array) for part in parts):
+            kind = kinds.pop() if kinds else pa.null()
+            cast = [part if part.type == kind else part.cast(kind) for part in parts]
+            plain[name] = pa.chunked_array(cast, kind)
+        else:
+            lists = (part if isinstance(part, list) else part.to_pylist() for part in parts)
+            mixed[name] = list(chain.from_iterable(lists))
     table = pa.table(plain, metadata=None if schema is None else schema.metadata)
     # whole numbers stay such next to a gap, in an object column
     frame = table.unify_dictionaries().to_pandas(integer_object_nulls=True)
     if schema is not None:  # all its columns are plain, and one of them may have become the index
         return frame
-    for name, cells in known.items():
-        if isinstance(cells, list):  # of several kinds, as pandas takes them
-            frame[name] = exact(pd.Series(cells), cells)
-    return frame[list(known)] if known else pd.DataFrame(index=range(total))
+    for name, cells in mixed.items():
+        # pandas would make floats of all numbers, and a fraction would change whole ones
+        frame[name] = pd.Series(cells, dtype=object)
+    return frame[list(chunks)] if chunks else pd.DataFrame(index=range(total))
 
 
 def _as_arrow(cells: Any) -> Any:
@@ -164,50 +171,15 @@ def _as_arrow(cells: Any) -> Any:
         return list(cells)  # objects, or a whole number of more than 64 bits
 
 
-def _write_chunk(cells: pa.Array, file: IO[bytes]) -> int:
-    """Write an array as a stream of its own, so that columns may come late, and return where."""
-    start = file.tell()
-    batch = pa.record_batch([cells], ["cells"])
-    with pa.ipc.new_stream(file, batch.schema) as stream:
-        stream.write_batch(batch)
-    return start
-
-
-def _whole_column(parts: list[Any], pages: pa.Buffer | None) -> pa.ChunkedArray | list[Any]:
-    """Return a column's pieces as one array, or as a list where they are of several kinds."""
-    arrays = [
-        pa.ipc.open_stream(pages.slice(part)).read_next_batch().column(0)
-        if isinstance(part, int) and pages is not None
-        else part
-        for part in parts
-    ]
-    types = {part.type for part in arrays if isinstance(part, pa.Array)} - {pa.null()}
-    if len(types) > 1 or any(isinstance(part, list) for part in arrays):
-        return list(
-            chain.from_iterable(p if isinstance(p, list) else p.to_pylist() for p in arrays)
-        )
-    kind = types.pop() if types else pa.null()
-    return pa.chunked_array([p if p.type == kind else p.cast(kind) for p in arrays], kind)
-
-
 def map_file(file: IO[bytes]) -> pa.Buffer:
-    """Return a file's bytes, mapped: pages are read when they are looked at."""
-    pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    _MAPS.add(pages)
-    return pa.py_buffer(pages)
+    """Return a file's bytes, mapped. The system takes their memory back when it needs it."""
+    return pa.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
-def release_memory_maps() -> None:
-    """Give back the memory of mapped pages. The system reads them again if need be."""
-    for pages in _MAPS:
-        pages.madvise(mmap.MADV_DONTNEED)
-
-
-def blocks(column: pd.Series) -> Iterator[pd.Series]:
-    """Yield a column in pieces, and release what lies on the disk after each."""
+def blocks(column: Any) -> Iterator[Any]:
+    """Yield a column or a table in pieces, so that few of its cells are Python objects at once."""
     for start in range(0, len(column), ROWS_AT_ONCE):
         yield column.iloc[start : start + ROWS_AT_ONCE]
-        release_memory_maps()
 
 
 def some_at_once(cells: Iterable[Cell], length: int | None = None) -> Iterator[list[Cell]]:
@@ -254,7 +226,7 @@ class Texts(LazySequence[str]):
         rows: np.ndarray | None = None,
         mend: Callable[[str], str] | None = None,
     ) -> None:
-        self._column, self._mend = column, mend
+        self.column, self.mend = column, mend
         self.rows = np.arange(len(column)) if rows is None else rows
 
     def __len__(self) -> int:
@@ -265,16 +237,8 @@ class Texts(LazySequence[str]):
 
     def cell(self, index: int) -> str:
         """Return one text."""
-        found: str = self._column.iat[int(self.rows[index])]
-        return found if self._mend is None else self._mend(found)
-
-    def at(self, places: np.ndarray) -> Texts:
-        """Return those of them in rising places, from 0."""
-        return Texts(self._column, self.rows[places], self._mend)
-
-    def mended(self, change: Callable[[str], str]) -> Texts:
-        """Return the same texts, changed when they are looked at."""
-        return Texts(self._column, self.rows, change)
+        found: str = self.column.iat[int(self.rows[index])]
+        return found if self.mend is None else self.mend(found)
 
     def rows_where(self, holds: Callable[[str], bool]) -> list[int]:
         """Return the table's rows, from 0, of texts of which something holds.
@@ -293,17 +257,15 @@ class Texts(LazySequence[str]):
     def repeats(self) -> int:
         """Return how many texts occurred before: by 64 bits of each, so one in 10⁷ tables errs."""
         found = np.fromiter(map(hash, self), np.int64, len(self))
-        found.sort()
-        return int((found[1:] == found[:-1]).sum())
+        return len(found) - len(np.unique(found))
 
     def _blocks(self) -> Iterator[tuple[list[int], list[str]]]:
         for start in range(0, len(self), ROWS_AT_ONCE):
             rows = self.rows[start : start + ROWS_AT_ONCE].tolist()
             # a slice is many times faster than to pick single cells
-            cells = self._column.iloc[rows[0] : rows[-1] + 1].tolist()
+            cells = self.column.iloc[rows[0] : rows[-1] + 1].tolist()
             cells = cells if len(cells) == len(rows) else [cells[row - rows[0]] for row in rows]
-            yield rows, cells if self._mend is None else list(map(self._mend, cells))
-            release_memory_maps()
+            yield rows, cells if self.mend is None else list(map(self.mend, cells))
 
 
 class Labels(LazySequence[Combination]):
@@ -364,20 +326,6 @@ def shown(cell: Any) -> str:
     return str(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
-def exact(column: pd.Series, cells: Sequence[Any]) -> pd.Series:
-    """Return a column whose large whole numbers are what they were, also next to a gap.
-
-    pandas makes floats of all of a column's numbers there, which are exact up to 2⁵³ alone.
-
-    >>> ids = [2**60 + 1, None]
-    >>> exact(pd.Series(ids), ids).tolist() == ids
-    True
-    """
-    if column.dtype == "float64" and (column.abs() >= _LARGEST).any():
-        return pd.Series(cells, column.index, dtype=object)
-    return column
-
-
 def typed(column: pd.Series) -> pd.Series:
     """Return a column of texts as numbers or booleans, if `shown` makes every cell of it again.
 
@@ -386,41 +334,31 @@ def typed(column: pd.Series) -> pd.Series:
     >>> [str(typed(pd.Series(c, dtype="str")).dtype) for c in (["7", "12"], ["7", None], ["007"])]
     ['int64', 'float64', 'str']
     """
-    parts, has_value = [], False
-    for block in blocks(column):
-        numbers, texts = pd.factorize(block)
-        values = [value for value in map(_canonical, texts) if value is not None]
-        if len(values) < len(texts):
-            return column
-        has_gap, kinds = bool((numbers < 0).any()), set(map(type, values))
-        if bool in kinds and len(kinds) > 1:
-            return column
-        if kinds == {int} and not has_gap and all(abs(value) < 2**63 for value in values):
-            known = np.array(values, np.int64)
-        elif bool in kinds:  # with a gap they are objects
-            known = np.array([*values, np.nan], object) if has_gap else np.array(values)
-        elif all(type(value) is float or abs(value) <= _LARGEST for value in values):
-            known = np.array([*values, np.nan], np.float64)
-        else:
-            return column
-        has_value = has_value or bool(values)
-        parts.append(pd.Series(known[numbers], block.index))
-    large = [p for p in parts if p.dtype == "int64" and (p.abs() > _LARGEST).any()]
-    truths = [p for p in parts if p.dtype in ("bool", "object")]
-    are_floats = any(p.dtype == "float64" and p.notna().any() for p in parts)
-    if not has_value or (truths and (are_floats or any(p.dtype == "int64" for p in parts))):
-        return column
-    if large and any(p.dtype == "float64" for p in parts):  # a gap or a fraction elsewhere
-        return column
-    return pd.concat(parts, ignore_index=False).rename(column.name)
 
+    def read(text: str) -> int | float | bool | None:
+        if text in _TRUTH:
+            return _TRUTH[text]
+        value = parse_number(text) if _NUMBER.fullmatch(text) else None
+        return value if value is not None and shown(value) == text else None
 
-def _canonical(text: str) -> int | float | bool | None:
-    """Return what a text is written as in the one way that `shown` writes. None: it is not."""
-    if text in _TRUTH:
-        return _TRUTH[text]
-    value = parse_number(text) if _NUMBER.fullmatch(text) else None
-    return value if value is not None and shown(value) == text else None
+    # most columns are told by their first texts, before all of them are looked up
+    for cells in blocks(column):
+        if any(read(text) is None for text in cells.dropna().unique()):
+            return column
+    numbers, texts = pd.factorize(column)  # (N,) place of each cell in `texts`; -1: a gap
+    values: list[Any] = list(map(read, texts))
+    has_gap, kinds = bool((numbers < 0).any()), set(map(type, values))
+    if not values or (bool in kinds and len(kinds) > 1):
+        return column
+    if bool in kinds:  # with a gap they are objects
+        known = np.array([*values, np.nan], object) if has_gap else np.array(values)
+    elif kinds == {int} and not has_gap and all(abs(value) < 2**63 for value in values):
+        known = np.array(values, np.int64)
+    elif all(type(value) is float or abs(value) <= _LARGEST for value in values):
+        known = np.array([*values, np.nan], np.float64)
+    else:
+        return column
+    return pd.Series(known[numbers], column.index, name=column.name)
 
 
 def parse_number(text: str) -> int | float:

@@ -20,8 +20,8 @@ import numpy as np
 import pandas as pd
 
 from twinset.errors import InputError
-from twinset.table.arrow_columns import RowNumbers, blocks, numbers_of, plain_cell
-from twinset.table.read import is_of_text, row_name
+from twinset.table.arrow_columns import blocks, numbers_of, plain_cell
+from twinset.table.read import TableFacts, facts_of, row_name
 from twinset.table.schema import CONTROL, LabelValue, Schema
 from twinset.table.templates import PromptFile, plain, worded_values
 
@@ -65,6 +65,26 @@ class LabelCodes:
         values = [self.values[number] for number in used.tolist()]
         return LabelCodes(numbers.astype(np.int32), values)
 
+    def as_numbers(self) -> LabelCodes:
+        """Return numbers or booleans where all values are texts that are written as such."""
+        values = numbers_of(self.values)
+        return self if values is None else LabelCodes(self.numbers, values).as_whole_numbers()
+
+    def as_whole_numbers(self, column: pd.Series | None = None) -> LabelCodes:
+        """Return ints where all values are whole numbers, no two of them equal.
+
+        Categories of a column stay as they are.
+        """
+        values: list[Any] = self.values
+        is_category = column is not None and isinstance(column.dtype, pd.CategoricalDtype)
+        if not is_category and all(
+            type(v) is int or (isinstance(v, float) and v.is_integer()) for v in values
+        ):
+            values = [int(value) for value in values]
+        places: dict[LabelValue, int] = {}
+        moved = [places.setdefault(value, len(places)) for value in values]
+        return LabelCodes(np.array([*moved, -1], np.int32)[self.numbers], list(places))
+
 
 def label_codes(column: pd.Series, place: str, as_written: bool = False) -> LabelCodes:
     """Return plain Python values of one type, each once, and which of them each cell is.
@@ -84,9 +104,7 @@ def label_codes(column: pd.Series, place: str, as_written: bool = False) -> Labe
     parts, known = [np.zeros(0, np.int32)], dict[tuple[type, Any], int]()
     for cells in blocks(column):
         if cells.dtype == object:  # 1 and True are equal, and a list cannot be looked up
-            gaps, found = cells.isna().to_numpy(bool), cells.tolist()
-            own = np.where(gaps, -1, np.arange(len(cells)))
-            found = [None if gap else cell for cell, gap in zip(found, gaps.tolist(), strict=True)]
+            own, found = np.arange(len(cells)), cells.where(cells.notna(), None).tolist()
         else:
             own, distinct = pd.factorize(cells)
             found = distinct.tolist()
@@ -110,30 +128,8 @@ def label_codes(column: pd.Series, place: str, as_written: bool = False) -> Labe
             if isinstance(value, float) and not math.isfinite(value):
                 row = row_name(column, int((codes.numbers == number).argmax()))
                 raise InputError(f"{place}, {row}: the number is infinite; correct it")
-        codes = whole_numbers(codes, column)
-    return codes if as_written or not is_of_text(column) else as_numbers(codes)
-
-
-def as_numbers(found: LabelCodes) -> LabelCodes:
-    """Return labels as numbers or booleans where all of their values are written as such."""
-    values = numbers_of(found.values)
-    return found if values is None else whole_numbers(LabelCodes(found.numbers, values))
-
-
-def whole_numbers(found: LabelCodes, column: pd.Series | None = None) -> LabelCodes:
-    """Return labels as ints where all are whole numbers, no two of them equal.
-
-    Categories of a column stay as they are.
-    """
-    values: list[Any] = found.values
-    is_category = column is not None and isinstance(column.dtype, pd.CategoricalDtype)
-    if not is_category and all(
-        type(value) is int or (isinstance(value, float) and value.is_integer()) for value in values
-    ):
-        values = [int(value) for value in values]
-    places: dict[LabelValue, int] = {}
-    moved = [places.setdefault(value, len(places)) for value in values]
-    return LabelCodes(np.array([*moved, -1], np.int32)[found.numbers], list(places))
+        codes = codes.as_whole_numbers(column)
+    return codes if as_written or not facts_of(column).is_text else codes.as_numbers()
 
 
 def label_cells(column: pd.Series, place: str) -> list[LabelValue | None]:
@@ -171,14 +167,31 @@ class LabelRules:
 
     def __post_init__(self) -> None:
         """Refuse what could not be meant."""
+        largest = sys.float_info.max  # a whole number may be larger, and has no end
+
+        def is_number(value: object) -> bool:
+            return isinstance(value, int | float) and abs(value) <= largest
+
         for option, given in (("labels", self.declared), ("bins", self.bins)):
             lists = given.values() if isinstance(given, Mapping) else (None,)
             if not all(isinstance(each, Collection) for each in lists):
                 raise InputError(f"`{option}`: give a list for each column, by its name")
         for name, values in self.declared.items():
-            _check_declared(name, values)
+            if isinstance(values, str) or not all(
+                isinstance(v, str) or is_number(v) for v in values
+            ):
+                raise InputError(
+                    f"`labels`: give a list of texts, numbers or booleans for {name!r}"
+                )
+            texts = [plain(value) for value in values]
+            if not all(text.strip() and not CONTROL.search(text) for text in texts):
+                raise InputError(
+                    f"`labels`: a value of {name!r} is blank or has a control character"
+                )
+            if len(set(texts)) < len(texts) or not 2 <= len(texts) <= MOST_VALUES:
+                raise InputError(f"`labels`: give 2 to {MOST_VALUES} different values for {name!r}")
         for name, edges in self.bins.items():
-            are_numbers = all(_can_be_label(e) and not isinstance(e, str | bool) for e in edges)
+            are_numbers = all(is_number(edge) and not isinstance(edge, bool) for edge in edges)
             are_rising = are_numbers and all(a < b for a, b in pairwise(edges))
             if not are_rising or not 3 <= len(edges) <= MOST_VALUES + 1:
                 raise InputError(
@@ -212,35 +225,20 @@ class LabelRules:
         return {"declared": plain_values, "bins": edges, "merge": self.merge, "drop": self.drop}
 
 
-def _can_be_label(value: object) -> bool:
-    largest = sys.float_info.max  # a whole number may be larger, and has no end
-    return isinstance(value, str) or (isinstance(value, int | float) and abs(value) <= largest)
-
-
-def _check_declared(name: str, values: Sequence[LabelValue]) -> None:
-    if isinstance(values, str) or not all(map(_can_be_label, values)):
-        raise InputError(f"`labels`: give a list of texts, numbers or booleans for {name!r}")
-    texts = [plain(value) for value in values]
-    if not all(text.strip() and not CONTROL.search(text) for text in texts):
-        raise InputError(f"`labels`: a value of {name!r} is blank or has a control character")
-    if len(set(texts)) < len(texts) or not 2 <= len(texts) <= MOST_VALUES:
-        raise InputError(f"`labels`: give 2 to {MOST_VALUES} different values for {name!r}")
-
-
 @dataclass(frozen=True)
 class LabelColumn:
-    """A label column as it was read, of the rows that have text and labels.
+    """A label column of the rows that have text and labels, as it was read or as it is settled.
 
     Args:
         name: of the attribute.
         shown: what to call it in messages.
         place: the same with its table.
-        codes: (n,) its values, all of which occur.
+        codes: (n,) its values, all of which occur. Once they are settled, all that are public;
+            -1: the row is left out.
         rows: (n,) their rows in the table, from 0.
         owners: (n,) number of each row's owner. None: each row is its own.
-        is_typed: whether its source states types, and not the cells alone.
-        is_of_text: whether numbers are texts that are written as such (CSV).
-        row_numbers: what messages call rows.
+        facts: what the table states.
+        whose: who says what values there are. None: it is not settled.
     """
 
     name: str
@@ -249,31 +247,26 @@ class LabelColumn:
     codes: LabelCodes
     rows: np.ndarray
     owners: np.ndarray | None = None
-    is_typed: bool = True
-    is_of_text: bool = False
-    row_numbers: RowNumbers = field(default_factory=RowNumbers)
+    facts: TableFacts = field(default_factory=TableFacts)
+    whose: str | None = None
 
-    @property
-    def holders(self) -> np.ndarray:
-        """(K,) how many records, or owners, hold each value."""
-        values, numbers = len(self.codes.values), self.codes.numbers
-        if self.owners is None:
-            return np.bincount(numbers, minlength=values)
-        # an owner counts once for each value: pairs of both, each a number of 64 bits
-        many = int(self.owners.max()) + 1
-        pairs = np.unique(numbers.astype(np.int64) * many + self.owners)
-        return np.bincount(pairs // many, minlength=values)
+    def holders(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return (K,) how many records, or owners, hold each value, and whether that is rare.
 
-    @property
-    def is_rare(self) -> np.ndarray:
-        """(K,) whether so few hold a value that it would tell of them."""
-        units = len(self.rows) if self.owners is None else len(np.unique(self.owners))
-        rare: np.ndarray = self.holders < max(2.0, min(FEW, FEW_SHARE * units))
-        return rare
+        A value is rare where so few hold it that it would tell of them.
+        """
+        numbers, units = self.codes.numbers, len(self.rows)
+        if self.owners is not None:
+            # an owner counts once for each value: pairs of both, each a number of 64 bits
+            many, units = int(self.owners.max()) + 1, len(np.unique(self.owners))
+            numbers = np.unique(numbers.astype(np.int64) * many + self.owners) // many
+        held = np.bincount(numbers, minlength=len(self.codes.values))
+        return held, held < max(2.0, min(FEW, FEW_SHARE * units))
 
-    def named(self, rows: np.ndarray) -> str:
-        """Name some rows of the table, from 0, as they are counted in messages."""
-        names = [self.row_numbers.name(row).rpartition(" ") for row in rows[:MOST_SHOWN].tolist()]
+    def name_rows(self, which: np.ndarray) -> str:
+        """Name those of its rows that are marked, as they are counted in messages."""
+        rows = self.rows[which]
+        names = [self.facts.rows.name(row).rpartition(" ") for row in rows[:MOST_SHOWN].tolist()]
         several = f"{names[0][0]}{'s' if len(rows) > 1 else ''}"
         more = f" and {len(rows) - MOST_SHOWN} more" if len(rows) > MOST_SHOWN else ""
         return f"{several} {', '.join(number for *_, number in names)}{more}"
@@ -317,7 +310,7 @@ def proposal(option: str, name: str, values: Sequence[LabelValue]) -> str:
     return f"`{text}`" if is_fit else f"`{option}`"
 
 
-def listed_values(values: Sequence[LabelValue]) -> str:
+def _listed(values: Sequence[LabelValue]) -> str:
     """Name values that are public."""
     return ", ".join(repr(value)[:LONGEST_SHOWN] for value in values)
 
@@ -332,64 +325,27 @@ def nearest(value: str, among: Sequence[str]) -> str | None:
     >>> nearest(" Postive", ["positive", "negative"]), nearest("1 star", ["2 stars", "3 stars"])
     ('positive', None)
     """
+
+    def one_letter_apart(one: str, other: str) -> bool:
+        """Return whether one letter is missing, added or another. Digits tell values apart."""
+        short, long = sorted((one, other), key=len)
+        if len(short) < SHORTEST or len(long) - len(short) > 1:
+            return False
+        pairs = enumerate(zip(short, long, strict=False))
+        at = next((i for i, (a, b) in pairs if a != b), len(short))
+        replaced = len(short) == len(long)
+        changed = short[at : at + replaced] + long[at : at + 1]
+        return changed.isalpha() and short[at + replaced :] == long[at + 1 :]
+
     own = _folded(value)
-    for alike in (str.__eq__, _one_letter_apart):
+    for alike in (str.__eq__, one_letter_apart):
         found = [other for other in among if alike(own, _folded(other))]
         if found:
             return found[0] if len(found) == 1 else None
     return None
 
 
-def _one_letter_apart(one: str, other: str) -> bool:
-    """Return whether one letter is missing, added or another. Digits tell values apart."""
-    short, long = sorted((one, other), key=len)
-    if len(short) < SHORTEST or len(long) - len(short) > 1:
-        return False
-    at = next((i for i, (a, b) in enumerate(zip(short, long, strict=False)) if a != b), len(short))
-    replaced = len(short) == len(long)
-    changed = short[at : at + replaced] + long[at : at + 1]
-    return changed.isalpha() and short[at + replaced :] == long[at + 1 :]
-
-
-def variants(column: LabelColumn) -> dict[int, int]:
-    """Return which value another is a variant of, by their places: the more frequent one."""
-    values, held = column.codes.values, column.holders
-    place = {value: n for n, value in enumerate(values)}
-    kept: list[str] = []
-    found: dict[int, int] = {}
-    for n in sorted(range(len(values)), key=lambda n: (-held[n], plain(values[n]))):
-        value = values[n]
-        if not isinstance(value, str):
-            continue
-        near = nearest(value, kept)
-        if near is not None and (
-            _folded(near) == _folded(value) or is_few(held[n], held[place[near]])
-        ):
-            found[n] = place[near]
-        else:
-            kept.append(value)
-    return found
-
-
-def is_few(count: int, other: int) -> bool:
-    """Return whether so few records have a value that it may be a slip for another."""
-    return bool(count < FEW and count * FEWER_BY <= other)
-
-
-@dataclass(frozen=True)
-class PublicLabels:
-    """The labels of a column once it is settled which are public.
-
-    Args:
-        codes: (n,) their values are all that are public; -1: the row is left out.
-        whose: who says what values there are.
-    """
-
-    codes: LabelCodes
-    whose: str
-
-
-def public_labels(column: LabelColumn, rules: LabelRules, notes: list[str]) -> PublicLabels:
+def public_labels(column: LabelColumn, rules: LabelRules, notes: list[str]) -> LabelColumn:
     """Settle which values of a column are public, and which of them each row has.
 
     Args:
@@ -403,35 +359,27 @@ def public_labels(column: LabelColumn, rules: LabelRules, notes: list[str]) -> P
     name, found = column.name, column.codes.values
     if name in rules.bins:
         edges, places = rules.bins[name], []
+        # what bins are called: spreadsheets take "3-5" for a date
+        bins: list[LabelValue] = [f"{plain(a)} to {plain(b)}" for a, b in pairwise(edges)]
         for value in found:
             number = _number(plain(value))
-            if number is None or not edges[0] <= number <= edges[-1]:
-                places.append(-1)
-            else:  # the first bin has both its ends
-                places.append(max(0, bisect_left(edges, number) - 1))
-        return PublicLabels(_declare(column, bin_names(edges), places, "bins", rules, notes), OWNER)
+            is_in = number is not None and edges[0] <= number <= edges[-1]
+            # the first bin has both its ends
+            places.append(max(0, bisect_left(edges, number) - 1) if is_in else -1)  # type: ignore[arg-type]
+        return _declare(column, bins, places, "bins", rules, notes)
     if name in rules.declared:
-        values = _typed(rules.declared[name], column)
+        values = _as_in_column(rules.declared[name], column)
         places = _places(found, values, rules.merge)
-        codes = _declare(column, values, places, "labels", rules, notes)
-        return PublicLabels(codes, rules.whose.get(name, OWNER))
+        settled = _declare(column, values, places, "labels", rules, notes)
+        return replace(settled, whose=rules.whose.get(name, OWNER))
     if rules.prompt is not None:
-        pairs = zip(found, column.is_rare, strict=True)
-        common = {plain(value) for value, rare in pairs if not rare}
+        pairs = zip(found, column.holders()[1], strict=True)
+        common = {plain(value) for value, is_rare in pairs if not is_rare}
         if worded := worded_values(rules.prompt, name, common):
-            values = _typed(worded, column)
+            values = _as_in_column(worded, column)
             places = _places(found, values, False)
-            return PublicLabels(_declare(column, values, places, "prompt", rules, notes), PROMPT)
+            return _declare(column, values, places, "prompt", rules, notes)
     return _take_from_table(column, rules.merge, notes)
-
-
-def bin_names(edges: Sequence[float]) -> list[LabelValue]:
-    """Return what the bins between edges are called: spreadsheets take "3-5" for a date.
-
-    >>> bin_names([0, 2.5, 5])
-    ['0 to 2.5', '2.5 to 5']
-    """
-    return [f"{plain(a)} to {plain(b)}" for a, b in pairwise(edges)]
 
 
 def _declare(
@@ -441,8 +389,8 @@ def _declare(
     declared_by: str,
     rules: LabelRules,
     notes: list[str],
-) -> LabelCodes:
-    """Return the labels as places of public values.
+) -> LabelColumn:
+    """Return a column whose labels are places of public values.
 
     Args:
         column: as it was read.
@@ -463,7 +411,7 @@ def _declare(
             remedy = f"declare what is public, {merge}or leave these rows out with {_DROP}"
         raise InputError(
             f"{column.place} has a value that `{declared_by}` does not declare in {out.sum()} of "
-            f"{len(out)} rows ({column.named(column.rows[out])}); correct these cells, {remedy}"
+            f"{len(out)} rows ({column.name_rows(out)}); correct these cells, {remedy}"
         )
     if out.any():
         notes.append(
@@ -475,19 +423,20 @@ def _declare(
     used = set(np.unique(numbers).tolist())
     if unused := [value for number, value in enumerate(values) if number not in used]:
         notes.append(
-            f"no row has {listed_values(unused)} of {column.shown}, which `{declared_by}` "
+            f"no row has {_listed(unused)} of {column.shown}, which `{declared_by}` "
             "declares: the twin may have rows of it, as how many there are is counted with noise"
         )
-    return LabelCodes(numbers, list(values))
+    whose = PROMPT if declared_by == "prompt" else OWNER
+    return replace(column, codes=LabelCodes(numbers, list(values)), whose=whose)
 
 
-def _typed(values: Sequence[LabelValue], column: LabelColumn) -> list[LabelValue]:
+def _as_in_column(values: Sequence[LabelValue], column: LabelColumn) -> list[LabelValue]:
     """Return declared values in the type that the column's values have.
 
     Where no source states it, it follows from the declared values alone.
     """
     kind: type = type(column.codes.values[0])
-    if not column.is_typed:
+    if not column.facts.states_types and not column.facts.is_named_by_rows:  # JSON has types
         kind = next(k for k in (bool, float, str) if all(_read(v, k) is not None for v in values))
     elif kind not in (bool, str):
         kind = float
@@ -532,31 +481,45 @@ def _places(found: Sequence[LabelValue], values: Sequence[LabelValue], merge: bo
     return places
 
 
-def _take_from_table(column: LabelColumn, merge: bool, notes: list[str]) -> PublicLabels:
+def _take_from_table(column: LabelColumn, merge: bool, notes: list[str]) -> LabelColumn:
     """Return all values as public, unless one is rare. What kind they are follows from them all."""
-    if column.is_of_text:
-        column = replace(column, codes=as_numbers(column.codes))
+    if column.facts.is_text:
+        column = replace(column, codes=column.codes.as_numbers())
     check_number_of_values(column.codes, column.place, column.name)
-    spellings = variants(column)
-    if merge and spellings:
-        into = [spellings.get(n, n) for n in range(len(column.codes.values))]
-        _note_merged(column, [column.codes.values[n] for n in into], notes)
+    values, (held, is_rare) = column.codes.values, column.holders()
+    place = {value: n for n, value in enumerate(values)}
+
+    def is_slip(variant: int, of: int) -> bool:
+        return bool(held[variant] < FEW and held[variant] * FEWER_BY <= held[of])
+
+    kept: list[str] = []
+    variants: dict[int, int] = {}  # which value another is a variant of: the more frequent one
+    for n in sorted(range(len(values)), key=lambda n: (-held[n], plain(values[n]))):
+        value = values[n]
+        if isinstance(value, str):
+            near = nearest(value, kept)
+            if near is not None and (_folded(near) == _folded(value) or is_slip(n, place[near])):
+                variants[n] = place[near]
+            else:
+                kept.append(value)
+    if merge and variants:
+        into = [variants.get(n, n) for n in range(len(values))]
+        _note_merged(column, [values[n] for n in into], notes)
         numbers = np.array(into, np.int32)[column.codes.numbers]
-        merged = LabelCodes(numbers, column.codes.values).of_rows(np.arange(len(numbers)))
-        column, spellings = replace(column, codes=merged), {}
-    values, held = column.codes.values, column.holders
-    rare = set(np.flatnonzero(column.is_rare).tolist())
-    rare |= {n for n, other in spellings.items() if is_few(held[n], held[other])}
+        merged = LabelCodes(numbers, values).of_rows(np.arange(len(numbers)))
+        column, variants = replace(column, codes=merged), {}
+        values, (_, is_rare) = merged.values, column.holders()
+    rare = set(np.flatnonzero(is_rare).tolist())
+    rare |= {n for n, other in variants.items() if is_slip(n, other)}
     if rare:  # where they are and what to do is said, but none of them is shown
         common = sorted(value for n, value in enumerate(values) if n not in rare)
-        rows = column.rows[np.isin(column.codes.numbers, list(rare))]
+        rows = column.name_rows(np.isin(column.codes.numbers, list(rare)))
         who = "records" if column.owners is None else "owners"
         several = "values that too few" if len(rare) > 1 else "a value that too few"
         raise InputError(
-            f"{column.place} has {several} {who} hold to become public ({column.named(rows)}); "
-            f"correct these cells, {_MERGE if spellings else ''}or declare all that is public with "
-            f"{proposal('labels', column.name, common)} and leave other rows out with "
-            "`drop_undeclared=True`"
+            f"{column.place} has {several} {who} hold to become public ({rows}); correct these "
+            f"cells, {_MERGE if variants else ''}or declare all that is public with "
+            f"{proposal('labels', column.name, common)} and leave other rows out with {_DROP}"
         )
     ordered, bins = sorted(values), ""
     if len(ordered) >= MANY_NUMBERS and not isinstance(ordered[0], str | bool):
@@ -565,9 +528,9 @@ def _take_from_table(column: LabelColumn, merge: bool, notes: list[str]) -> Publ
         bins = f", and {offer} would cut these numbers into two labels"
     notes.append(
         f"the values of {column.shown} become public as the table has them: "
-        f"{listed_values(ordered)}; `labels` declares them instead{bins}"
+        f"{_listed(ordered)}; `labels` declares them instead{bins}"
     )
-    return PublicLabels(column.codes, MERGED if merge else TABLE)
+    return replace(column, whose=MERGED if merge else TABLE)
 
 
 def _note_merged(column: LabelColumn, into: Sequence[LabelValue | None], notes: list[str]) -> None:
@@ -575,9 +538,9 @@ def _note_merged(column: LabelColumn, into: Sequence[LabelValue | None], notes: 
     pairs = zip(column.codes.values, into, strict=True)
     moved = [n for n, (value, to) in enumerate(pairs) if isinstance(to, str) and value != to]
     if moved:
-        rows = column.rows[np.isin(column.codes.numbers, moved)]
+        rows = column.name_rows(np.isin(column.codes.numbers, moved))
         targets = sorted({str(into[n]) for n in moved})
         notes.append(
             f"merging {len(moved)} value{'s' if len(moved) > 1 else ''} of {column.shown}, in "
-            f"{column.named(rows)}, into {listed_values(targets)}"
+            f"{rows}, into {_listed(targets)}"
         )

@@ -1,4 +1,4 @@
-"""Tables in JSON, Arrow, Excel and the `datasets` library, or one line that says what is wrong.
+"""Parquet, Feather, Excel and the `datasets` library, read or refused in one line.
 
 The cells are private, and the messages of libraries may quote them: none is passed on, and errors
 are raised `from None` so that no traceback holds one either. Others wrote these files, so that all
@@ -8,166 +8,59 @@ formulas the last results are read.
 
 from __future__ import annotations
 
-import io
-import json
 import re
 import struct
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import IO, Any
 from zipfile import ZipFile
 
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from twinset.errors import InputError
 from twinset.files.limits import (
     MOST_CELL,
-    MOST_LINE,
     MOST_REPEATED,
     MOST_SHEET_ROWS,
     check_inflated,
     check_names,
 )
 from twinset.table import arrow_columns
-from twinset.table.arrow_columns import Piece, RowNumbers, TableReader, collect_table, some_at_once
-from twinset.table.text_files import UTF8, Layout, text_lines, undecodable
+from twinset.table.arrow_columns import Piece, RowNumbers, TableReader, some_at_once
 
-_CHUNK = 2**20  # characters
-_BETWEEN = re.compile(r"[\s,]*")  # items of an array
-_NO_LINE = "not valid JSON of an object; write one object a line"
-_NO_ITEM = "not valid JSON of an object; write an array of objects, [{…}, {…}]"
 _MAGIC = b"ARROW1\0\0"  # before the stream, in Feather
 _ERRORS = {"#N/A", "#REF!", "#VALUE!", "#DIV/0!", "#NAME?", "#NULL!", "#NUM!"}  # of formulas
 _HUB_TIMEOUT = 10.0  # seconds until the hub counts as out of reach
 _HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
-_Sized = tuple[dict[str, Any], int]  # an object, and how many characters it takes
-
-
-def read_jsonl(path: Path) -> pd.DataFrame:
-    """Read one JSON object a line. A value keeps its JSON type ("1" stays a text)."""
-    return collect_table(jsonl(path, Layout(UTF8)))
-
-
-def jsonl(path: Path, layout: Layout) -> TableReader:
-    """Return a reader of JSONL."""
-    rows = RowNumbers("line")
-
-    def objects() -> Iterator[_Sized]:
-        for line in text_lines(path, layout, "\n", rows):
-            rows.count(is_blank=not line.strip())
-            if line.strip():
-                yield _json_object(line, f"{path}: {rows.last} is {_NO_LINE}"), len(line)
-
-    return TableReader(_json_pieces(objects(), path), rows=rows)
-
-
-def json_file(path: Path, layout: Layout) -> TableReader:
-    """Return a reader of an array of JSON objects. Many call JSONL so too."""
-    try:
-        with layout.text(path) as text:
-            is_array = text.read(_CHUNK).lstrip().startswith("[")
-    except UnicodeError:
-        raise undecodable(path, layout, "the file") from None
-    if not is_array:
-        return jsonl(path, layout)
-    rows = RowNumbers("item")
-    return TableReader(_json_pieces(_json_items(path, layout, rows), path), rows=rows)
-
-
-def _json_items(path: Path, layout: Layout, rows: RowNumbers) -> Iterator[_Sized]:
-    """Yield the objects of an array, of which few are in memory at once."""
-    decoder = json.JSONDecoder()
-    try:
-        with layout.text(path) as text:
-            rest = text.read(_CHUNK)
-            at = rest.index("[") + 1
-            while True:
-                between = _BETWEEN.match(rest, at)
-                at = at if between is None else between.end()
-                if at < len(rest) and rest[at] == "]":
-                    return
-                try:
-                    found, end = decoder.raw_decode(rest, at)
-                except ValueError:  # it may be longer than what was read
-                    more = text.read(max(_CHUNK, len(rest) - at))
-                    rest, at = rest[at:] + more, 0
-                    if not more or len(rest) > MOST_LINE:
-                        raise InputError(f"{path}: {rows.next} is {_NO_ITEM}") from None
-                    continue
-                rows.count()
-                item = _json_object(rest[at:end], f"{path}: {rows.last} is {_NO_ITEM}", [found])
-                yield item, end - at
-                at = end
-    except UnicodeError:
-        raise undecodable(path, layout, rows.next) from None
-    except RecursionError:
-        raise InputError(f"{path}: {rows.next} is {_NO_ITEM}") from None
-
-
-def _json_object(text: str, wrong: str, parsed: Sequence[Any] = ()) -> dict[str, Any]:
-    """Return an object. Refuse what is none, and an escaped half of a surrogate pair: no text."""
-    try:
-        found = parsed[0] if parsed else json.loads(text)
-        if "\\u" in text:
-            json.dumps(found, ensure_ascii=False).encode()
-    except (ValueError, RecursionError):
-        raise InputError(wrong) from None
-    if not isinstance(found, dict):
-        raise InputError(wrong)
-    return found
-
-
-def _json_pieces(objects: Iterator[_Sized], path: Path) -> Iterator[Piece]:
-    """Yield pieces. Refuse few bytes that would fill all memory with gaps."""
-    read, row, names = 0, 0, dict[str, None]()
-    for some in some_at_once(objects):
-        for found, size in some:
-            read, row = read + size, row + 1
-            if not found.keys() <= names.keys():
-                names |= dict.fromkeys(found)
-                check_names(names, path)
-            if row * len(names) > max(MOST_REPEATED, read):
-                raise InputError(
-                    f"{path}: most of its {len(names)} columns are missing in most rows; "
-                    "keep the columns that you need"
-                )
-        yield len(some), {name: [found.get(name) for found, _ in some] for name in names}
-
-
-def read_parquet(path: Path) -> pd.DataFrame:
-    """Read a Parquet file with its pandas dtypes."""
-    return collect_table(parquet(path))
 
 
 @contextmanager
-def _arrow_errors(message: str) -> Iterator[None]:
-    """Say in one line that a file of Arrow's cannot be read, whatever makes a library raise."""
+def _one_line(message: str) -> Iterator[None]:
+    """Say in one line that a file cannot be read, whatever makes a library raise."""
     try:
         yield
-    except (InputError, OSError, MemoryError):
+    except (InputError, OSError, MemoryError, GeneratorExit):
         raise
-    except Exception:  # damaged cells and strange notes in the file make two libraries raise
+    except Exception:  # damaged cells, strange notes in the file: dozens of kinds
         raise InputError(message) from None
 
 
-def parquet(path: Path) -> TableReader:
+def read_parquet(path: Path) -> TableReader:
     """Return a reader of Parquet."""
     message = f"{path}: not a readable Parquet file; write it again"
 
     def pieces() -> Iterator[Piece]:
-        with open(path, "rb") as raw, _arrow_errors(message):
+        with open(path, "rb") as raw, _one_line(message):
             # a buffer: else a whole group of rows is read, which may be all of them
             file = pq.ParquetFile(raw, buffer_size=1 << 20, pre_buffer=False)
             for batch in file.iter_batches(arrow_columns.ROWS_AT_ONCE, use_threads=False):
                 yield _arrow_piece(batch)
 
     # a handle: from a path pyarrow also reads "name=value/"
-    with open(path, "rb") as raw, _arrow_errors(message):
-        size = raw.seek(0, io.SEEK_END)
+    with open(path, "rb") as raw, _one_line(message):
         file = pq.ParquetFile(raw)
         found = file.metadata
         check_names(range(found.num_columns), path)
@@ -175,8 +68,7 @@ def parquet(path: Path) -> TableReader:
         # Notes of pandas in the file may be no notes. They make this raise, not a later step.
         schema.empty_table().to_pandas()
         groups = (found.row_group(number) for number in range(found.num_row_groups))
-        check_inflated(sum(group.total_byte_size for group in groups), size, path)
-        _check_rows(found.num_rows, size, path)
+        _check_sizes(sum(group.total_byte_size for group in groups), found.num_rows, path)
     return TableReader(pieces(), schema)
 
 
@@ -187,8 +79,10 @@ def _checked_schema(schema: pa.Schema, source: str | Path) -> pa.Schema:
     return schema
 
 
-def _check_rows(rows: int, size: int, path: Path) -> None:
-    """Refuse runs of one value: a hundred bytes may stand for a thousand million rows."""
+def _check_sizes(inflated: int, rows: int, path: Path) -> None:
+    """Refuse what a small file may stand for: many bytes, or runs of one value in many rows."""
+    size = path.stat().st_size
+    check_inflated(inflated, size, path)
     if rows > max(MOST_REPEATED, size):
         raise InputError(f"{path}: has {rows} rows in {size} bytes; write it again")
 
@@ -202,7 +96,7 @@ def _arrow_piece(batch: pa.RecordBatch) -> Piece:
     return batch.num_rows, dict(zip(batch.schema.names, batch.columns, strict=True))
 
 
-def feather(path: Path) -> TableReader:
+def read_feather(path: Path) -> TableReader:
     """Return a reader of Feather (version 2), or of a stream as `datasets` keeps it."""
     message = f"{path}: not a readable Feather or Arrow file; write it again"
 
@@ -213,20 +107,19 @@ def feather(path: Path) -> TableReader:
         return raw
 
     def pieces() -> Iterator[Piece]:
-        with opened() as raw, _arrow_errors(message):
+        with opened() as raw, _one_line(message):
             for batch in pa.ipc.open_stream(raw):
                 for start in range(0, batch.num_rows, arrow_columns.ROWS_AT_ONCE):
                     yield _arrow_piece(batch.slice(start, arrow_columns.ROWS_AT_ONCE))
 
-    with _arrow_errors(message):
-        inflated, rows, size = 0, 0, path.stat().st_size
+    with _one_line(message):
+        inflated, rows = 0, 0
         with opened() as raw:  # more than the file can hold is refused before it is decompressed
             for part in pa.ipc.MessageReader.open_stream(raw):
                 if part.type in ("record batch", "dictionary"):
                     length, buffers = _message_size(part)
                     inflated, rows = inflated + buffers, rows + length
-                    check_inflated(inflated, size, path)
-        _check_rows(rows, size, path)
+                    _check_sizes(inflated, rows, path)
         with opened() as raw:
             schema = _checked_schema(pa.ipc.open_stream(raw).schema.remove_metadata(), path)
     return TableReader(pieces(), schema)
@@ -248,29 +141,28 @@ def _message_size(message: pa.Message) -> tuple[int, int]:
         found: int = struct.unpack_from(kind, data, at)[0]
         return found
 
-    def place(table: int, field: int) -> int | None:
+    def place(table: int, field: int) -> int:
+        """Return where a field of a table is; 0: it is left out."""
         vtable = table - read("<i", table)
         is_there = 4 + 2 * field < read("<H", vtable)
         offset = read("<H", vtable + 4 + 2 * field) if is_there else 0
-        return table + offset if offset else None
+        return table + offset if offset else 0
 
     def follow(table: int, field: int) -> int:
-        at = place(table, field)
-        if at is None:
-            raise ValueError("a field is missing")
+        at = place(table, field) or -1  # which cannot be read
         return at + read("<I", at)
 
     batch = follow(read("<I", 0), 2)  # Message.header
     batch = follow(batch, 1) if message.type == "dictionary" else batch  # DictionaryBatch.data
-    length_at, is_compressed = place(batch, 0), place(batch, 3) is not None
+    length_at, is_compressed = place(batch, 0), place(batch, 3) > 0
     start, total = follow(batch, 2), 0  # RecordBatch.buffers: a count, then pairs of 64 bits
     for offset, size in struct.iter_unpack("<qq", data[start + 4 :][: 16 * read("<I", start)]):
         plain = struct.unpack_from("<q", body, offset)[0] if is_compressed and size else -1
         total += max(size, plain)
-    return 0 if length_at is None else read("<q", length_at), total
+    return read("<q", length_at) if length_at else 0, total
 
 
-def excel(path: Path, sheet: str | None = None) -> TableReader:
+def read_excel(path: Path, sheet: str | None = None) -> TableReader:
     """Return a reader of a sheet. Its first row that is not blank is the header.
 
     Args:
@@ -294,15 +186,31 @@ def excel(path: Path, sheet: str | None = None) -> TableReader:
             raise InputError(f"{path}: the sheet is empty; give a table with a header row")
         yield 0, {name: [] for name in header}
         for some in some_at_once(found):
-            columns = zip(*some, strict=True)
-            yield len(some), {n: list(c) for n, c in zip(header, columns, strict=True)}
+            columns = map(list, zip(*some, strict=True))
+            yield len(some), dict(zip(header, columns, strict=True))
 
     return TableReader(pieces(), rows=rows, notes=notes)
+
+
+@contextmanager
+def _workbook(path: Path) -> Iterator[Any]:
+    from openpyxl import load_workbook
+
+    message = f"{path}: not a readable Excel file (.xlsx without a password); save it again"
+    with path.open("rb") as raw, warnings.catch_warnings(), _one_line(message):
+        warnings.simplefilter("ignore")  # of what else is in the file
+        with ZipFile(raw) as parts:
+            inside = sum(part.file_size for part in parts.infolist())
+        check_inflated(inside, path.stat().st_size, path)
+        raw.seek(0)
+        with closing(load_workbook(raw, read_only=True, data_only=True, keep_links=False)) as book:
+            yield book
 
 
 def _sheet_rows(path: Path, sheet: str, rows: RowNumbers) -> Iterator[tuple[Any, ...]]:
     """Yield the header, then all rows that are not blank, as wide as it."""
     header: tuple[str, ...] = ()
+    most = max(MOST_REPEATED, 10 * path.stat().st_size)  # cells of a file that is not mostly gaps
     with _workbook(path) as book:
         found = book[sheet]
         found.reset_dimensions()  # what the file says of its size, which may be anything
@@ -310,10 +218,12 @@ def _sheet_rows(path: Path, sheet: str, rows: RowNumbers) -> Iterator[tuple[Any,
             cells = [None if cell in _ERRORS or cell == "" else cell for cell in values]
             while cells and cells[-1] is None:
                 cells.pop()
-            rows.count(is_blank=not cells)
+            rows.blank.append(b"01"[not cells])
             if len(rows.blank) > MOST_SHEET_ROWS:
                 raise InputError(f"{path}: has more rows than a sheet can have; write it again")
-            if cells and not header:
+            if not cells:
+                continue
+            if not header:
                 header = tuple(
                     f"Unnamed: {n}" if c is None else str(c) for n, c in enumerate(cells)
                 )
@@ -323,47 +233,25 @@ def _sheet_rows(path: Path, sheet: str, rows: RowNumbers) -> Iterator[tuple[Any,
                         f"{path}: two columns have the same name; rename one in the header"
                     )
                 yield header
-            elif cells:
-                _check_sheet_row(path, cells, header, rows)
-                yield (*cells, *[None] * (len(header) - len(cells)))
+                continue
+            if len(cells) > len(header):
+                raise InputError(
+                    f"{path}: {rows.last} has {len(cells)} cells where the header has "
+                    f"{len(header)}; name every column in the first row, and keep notes out of the "
+                    "table"
+                )
+            if len(rows.blank) * len(header) > most:
+                raise InputError(
+                    f"{path}: most of its cells are empty; keep the columns that you need"
+                )
+            if any(isinstance(cell, str) and len(cell) > MOST_CELL for cell in cells):
+                raise InputError(
+                    f"{path}: {rows.last} has more than {MOST_CELL} characters in a cell"
+                )
+            yield (*cells, *[None] * (len(header) - len(cells)))
 
 
-def _check_sheet_row(
-    path: Path, cells: list[Any], header: tuple[str, ...], rows: RowNumbers
-) -> None:
-    if len(cells) > len(header):
-        raise InputError(
-            f"{path}: {rows.last} has {len(cells)} cells where the header has {len(header)}; name "
-            "every column in the first row, and keep notes out of the table"
-        )
-    if len(rows.blank) * len(header) > max(MOST_REPEATED, 10 * path.stat().st_size):
-        raise InputError(f"{path}: most of its cells are empty; keep the columns that you need")
-    if any(isinstance(cell, str) and len(cell) > MOST_CELL for cell in cells):
-        raise InputError(f"{path}: {rows.last} has more than {MOST_CELL} characters in a cell")
-
-
-@contextmanager
-def _workbook(path: Path) -> Iterator[Any]:
-    from openpyxl import load_workbook
-
-    try:
-        with path.open("rb") as raw, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what else is in the file
-            with ZipFile(raw) as parts:
-                inside = sum(part.file_size for part in parts.infolist())
-            check_inflated(inside, path.stat().st_size, path)
-            raw.seek(0)
-            with closing(load_workbook(raw, read_only=True, data_only=True, keep_links=False)) as b:
-                yield b
-    except (InputError, OSError, MemoryError, GeneratorExit):
-        raise
-    except Exception:  # of a zip, of XML, of a sheet: dozens of kinds
-        raise InputError(
-            f"{path}: not a readable Excel file (.xlsx without a password); save it again"
-        ) from None
-
-
-def saved_dataset(folder: Path, split: str | None) -> TableReader:
+def read_saved_dataset(folder: Path, split: str | None) -> TableReader:
     """Return a reader of a folder of `datasets.save_to_disk`, with or without splits.
 
     Raises:
@@ -383,10 +271,10 @@ def saved_dataset(folder: Path, split: str | None) -> TableReader:
         split = next(iter(loaded))
     if split not in loaded:
         raise InputError(f"{folder}: choose a split with `split`: {', '.join(loaded)}")
-    return dataset(loaded[split], str(folder), "save the data set again")
+    return read_dataset(loaded[split], str(folder), "save the data set again")
 
 
-def hub_dataset(name: str, split: str | None) -> TableReader:
+def read_hub_dataset(name: str, split: str | None) -> TableReader:
     """Return a reader of a data set of the hub (`owner/name`). Its own cache keeps a copy.
 
     Raises:
@@ -411,15 +299,15 @@ def hub_dataset(name: str, split: str | None) -> TableReader:
         ) from None
     if loaded is None:
         raise InputError(f"{name}: choose a split with `split`: {', '.join(splits)}")
-    return dataset(loaded, name, "download the data set again")
+    return read_dataset(loaded, name, "download the data set again")
 
 
-def dataset(data: Any, source: str, remedy: str) -> TableReader:
+def read_dataset(data: Any, source: str, remedy: str) -> TableReader:
     """Return a reader of a `datasets.Dataset`."""
     schema = _checked_schema(data.features.arrow_schema, source)
 
     def pieces() -> Iterator[Piece]:
-        with _arrow_errors(f"{source}: its data are damaged; {remedy}"):
+        with _one_line(f"{source}: its data are damaged; {remedy}"):
             for table in data.with_format("arrow").iter(arrow_columns.ROWS_AT_ONCE):
                 yield from map(_arrow_piece, table.combine_chunks().to_batches())
 

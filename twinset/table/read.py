@@ -9,13 +9,12 @@ from __future__ import annotations
 import csv
 import gzip
 import json
-import os
 import shutil
 import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import NamedTemporaryFile, TemporaryFile
 from typing import IO, Any, cast
@@ -24,18 +23,17 @@ import pandas as pd
 import pyarrow as pa
 
 from twinset.errors import InputError
+from twinset.files.atomic import whole_file
+from twinset.table import other_formats as formats
 from twinset.table.arrow_columns import RowNumbers, TableReader, collect_table, typed
-from twinset.table.other_formats import (
-    dataset,
-    excel,
-    feather,
-    hub_dataset,
-    json_file,
-    jsonl,
-    parquet,
-    saved_dataset,
+from twinset.table.text_files import (
+    UTF8,
+    Layout,
+    detect_layout,
+    read_delimited,
+    read_json,
+    read_jsonl,
 )
-from twinset.table.text_files import Layout, delimited, detect_layout
 
 FORMATS: dict[str, str] = {
     ".csv": "csv",
@@ -59,9 +57,82 @@ STDIN = "-"
 UNNAMED = "FILE"  # in commands to paste, which cannot read standard input again
 
 _DELIMITERS = {"csv": ",", "tsv": "\t"}
-_OF_TEXT = (*_DELIMITERS, "jsonl", "json")
+_OF_TEXT = {"csv": read_delimited, "tsv": read_delimited, "jsonl": read_jsonl, "json": read_json}
 _STATED = "twinset: stated by the source"  # key of a table's `attrs`, which hold plain values
 _OPEN_FILES = Path("/proc/self/fd")
+
+
+@dataclass(frozen=True)
+class TableFacts:
+    """What the source of a table states of it. Cells say nothing here.
+
+    Args:
+        kind: format of its file. None: a data set, or a table that somebody made in memory.
+        types: by column, its whole numbers and truths in a source that states types. pandas makes
+            other dtypes of these where cells are missing. None: a table that was made in memory.
+        rows: what rows are called in messages.
+        notes: how the table was read, for its owner.
+    """
+
+    kind: str | None = None
+    types: dict[str, str] | None = None
+    rows: RowNumbers = field(default_factory=RowNumbers)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_text(self) -> bool:
+        """Whether cells are of CSV or TSV, where a number is a text that is written as one."""
+        return self.kind in _DELIMITERS
+
+    @property
+    def is_named_by_rows(self) -> bool:
+        """Whether column names stood in the rows (JSONL), and in no header that all rows share.
+
+        Then names, their number and their order are as private as cells.
+        """
+        return self.kind in ("jsonl", "json")
+
+    @property
+    def states_types(self) -> bool:
+        """Whether columns have types of their own: not those of CSV, TSV, Excel and JSONL."""
+        return self.kind not in (*_OF_TEXT, "xlsx")
+
+    def dtype(self, column: pd.Series) -> str | None:
+        """Return a column's dtype. None where it is nowhere stated (CSV, TSV, Excel, JSONL).
+
+        There it follows from all cells, and tells of single ones: 1 and 2 are int64, and float64
+        where one row has a gap. A gap does the same to whole numbers of Parquet, whose file states
+        them, and to those of a table in memory, where nothing does. A number makes objects of its
+        texts.
+        """
+        found = str(column.dtype)
+        if not self.states_types:
+            return None
+        if found not in ("float64", "object"):
+            return found
+        return None if self.types is None else self.types.get(str(column.name), found)
+
+
+def facts_of(table: pd.DataFrame | pd.Series) -> TableFacts:
+    """Return what the source of a table, or of a column of it, states."""
+    if _STATED not in table.attrs:
+        return TableFacts()
+    kind, types, (word, header, blank), notes = table.attrs[_STATED]
+    return TableFacts(kind, types, RowNumbers(word, header, bytearray(blank.encode())), notes)
+
+
+def row_name(table: pd.DataFrame | pd.Series, index: int) -> str:
+    """Return what to call a row in messages: as a spreadsheet or an editor shows it.
+
+    >>> row_name(pd.DataFrame({"review": ["Good."]}), 0)
+    'row 1'
+    """
+    return facts_of(table).rows.name(index)
+
+
+def reading_notes(frame: pd.DataFrame) -> list[str]:
+    """Return how a table was read, for its owner."""
+    return list(facts_of(frame).notes)
 
 
 def format_of(path: str | Path) -> str | None:
@@ -96,12 +167,13 @@ def read_frame(
     Raises:
         InputError: the source is absent, unreadable, or not what its ending says.
     """
+    layout = layout or Layout()
     if str(source) == STDIN:
         with _spooled(folder) as (file, found):
-            return _read(file, found, STDIN, split, folder, layout or Layout())
+            return _read(file, found, STDIN, split, folder, layout)
     path = Path(source)
     kind = format_of(path) if path.is_file() else None
-    return _read(path, kind, str(source), split, folder, layout or Layout())
+    return _read(path, kind, str(source), split, folder, layout)
 
 
 @contextmanager
@@ -129,124 +201,73 @@ def _spooled(folder: Path | None) -> Iterator[tuple[Path, str]]:
 def _read(
     path: Path, kind: str | None, name: str, split: str | None, folder: Path | None, layout: Layout
 ) -> pd.DataFrame:
+    """Return a table of a file of some format. None: a folder, or a name of the hub."""
+    is_given = layout.encoding is not None or layout.delimiter is not None
+    if is_given and kind not in _OF_TEXT:
+        raise InputError(f"{name}: `delimiter` and `encoding` are of files of text; leave them out")
     try:
-        reader = _open_reader(path, kind, name, split, layout)
+        if path.is_dir():
+            reader = formats.read_saved_dataset(path, split)
+        elif not path.exists() and format_of(path) is None:
+            reader = formats.read_hub_dataset(name, split)
+        elif not path.exists():
+            raise InputError(f"{path}: no such file; check the path")
+        elif kind is None:
+            readable = ", ".join((*FORMATS, *READ_ONLY))
+            raise InputError(f"{path}: unknown ending; save it as one of {readable}")
+        elif kind == "xlsx":
+            reader = formats.read_excel(path, split)
+        elif split is not None:
+            raise InputError(
+                f"{path}: a file has no splits; leave `split` out or name a split's file"
+            )
+        elif kind in ("parquet", "feather"):
+            read = formats.read_parquet if kind == "parquet" else formats.read_feather
+            reader = read(path)
+        else:
+            own = _DELIMITERS.get(kind)
+            if own is None and layout.delimiter is not None:
+                raise InputError(f"{path}: `delimiter` is of CSV; leave it out")
+            found, notes = detect_layout(path, layout, own)
+            reader = replace(_OF_TEXT[kind](path, found), notes=notes)
         frame = collect_table(reader, folder)
     except (EOFError, zlib.error, gzip.BadGzipFile):
         raise InputError(f"{path}: the gzip data is damaged or cut off; copy it again") from None
     except OSError as error:
         reason = error.strerror or "input/output error"
         raise InputError(f"{path}: cannot be read ({reason}); check path and rights") from None
-    if kind in _DELIMITERS and len(frame.columns):
-        frame = frame.apply(typed) if frame.columns.is_unique else frame
     return _with_facts(frame, reader, kind)
 
 
-def _open_reader(
-    path: Path, kind: str | None, name: str, split: str | None, layout: Layout
-) -> TableReader:
-    if layout.is_given and kind not in _OF_TEXT:
-        raise InputError(f"{name}: `delimiter` and `encoding` are of files of text; leave them out")
-    if path.is_dir():
-        return saved_dataset(path, split)
-    if not path.exists() and format_of(path) is None:
-        return hub_dataset(name, split)
-    if not path.exists():
-        raise InputError(f"{path}: no such file; check the path")
-    if kind is None:
-        readable = ", ".join((*FORMATS, *READ_ONLY))
-        raise InputError(f"{path}: unknown ending; save it as one of {readable}")
-    if kind == "xlsx":
-        return excel(path, split)
-    if split is not None:
-        raise InputError(f"{path}: a file has no splits; leave `split` out or name a split's file")
-    if kind in ("parquet", "feather"):
-        return parquet(path) if kind == "parquet" else feather(path)
-    own = _DELIMITERS.get(kind)
-    if own is None and layout.delimiter is not None:
-        raise InputError(f"{path}: `delimiter` is of CSV; leave it out")
-    found, notes = detect_layout(path, layout, own)
-    read = delimited if own is not None else jsonl if kind == "jsonl" else json_file
-    return replace(read(path, found), notes=notes)
+def read_twin(path: Path, format: str) -> pd.DataFrame:
+    """Read a file as `write_frame` writes it. Nothing about it is detected.
+
+    Args:
+        path: of the file.
+        format: an ending of `FORMATS`, without its point.
+    """
+    kind = FORMATS[f".{format}"]
+    given = Layout(UTF8, _DELIMITERS.get(kind)) if kind in _OF_TEXT else Layout()
+    return _read(path, kind, str(path), None, None, given)
 
 
 def dataset_frame(data: Any) -> pd.DataFrame:
     """Return a `datasets.Dataset` as `read_frame` returns one that was saved."""
-    reader = dataset(data, "table", "make the data set again")
+    reader = formats.read_dataset(data, "table", "make the data set again")
     return _with_facts(collect_table(reader), reader, None)
 
 
 def _with_facts(frame: pd.DataFrame, reader: TableReader, kind: str | None) -> pd.DataFrame:
-    """Let a table say what its source states, in plain values."""
+    """Type the cells of CSV, and let a table say what its source states, in plain values."""
+    if kind in _DELIMITERS and len(frame.columns):
+        frame = frame.apply(typed)
     types, rows = None, reader.rows
-    if reader.schema is not None:  # pandas makes other dtypes of these where cells are missing
+    if reader.schema is not None:
         plain = [f for f in reader.schema if pa.types.is_integer(f.type) or f.type == pa.bool_()]
         types = {f.name: str(f.type) for f in plain}
-    frame.attrs[_STATED] = {
-        "text": kind in _DELIMITERS,
-        "names": kind not in ("jsonl", "json"),
-        "types": types,
-        "rows": [rows.word, rows.header, rows.blank.decode() if b"1" in rows.blank else ""],
-        "notes": list(reader.notes),
-    }
+    blank = rows.blank.decode() if b"1" in rows.blank else ""
+    frame.attrs[_STATED] = [kind, types, [rows.word, rows.header, blank], list(reader.notes)]
     return frame
-
-
-def reading_notes(frame: pd.DataFrame) -> list[str]:
-    """Return how a table was read, for its owner."""
-    return list(frame.attrs.get(_STATED, {}).get("notes", ()))
-
-
-def row_name(table: pd.DataFrame | pd.Series, index: int) -> str:
-    """Return what to call a row in messages: as a spreadsheet or an editor shows it.
-
-    Args:
-        table: or a column of it.
-        index: of the row, from 0.
-
-    >>> row_name(pd.DataFrame({"review": ["Good."]}), 0)
-    'row 1'
-    """
-    return row_numbers(table).name(index)
-
-
-def row_numbers(table: pd.DataFrame | pd.Series) -> RowNumbers:
-    """Return what a table's rows are called. See `row_name`."""
-    word, header, blank = table.attrs.get(_STATED, {}).get("rows", ("row", 0, ""))
-    return RowNumbers(word, header, bytearray(blank.encode()))
-
-
-def is_named_by_rows(frame: pd.DataFrame) -> bool:
-    """Return whether column names stood in the rows (JSONL), and in no header that all rows share.
-
-    Then names, their number and their order are as private as cells.
-    """
-    return not frame.attrs.get(_STATED, {}).get("names", True)
-
-
-def is_of_text(table: pd.DataFrame | pd.Series) -> bool:
-    """Return whether cells are of CSV or TSV, where a number is a text that is written as one."""
-    return bool(table.attrs.get(_STATED, {}).get("text", False))
-
-
-def states_types(frame: pd.DataFrame) -> bool:
-    """Return whether a table's columns have types of their own: not those of CSV, TSV and JSONL."""
-    return _STATED not in frame.attrs or frame.attrs[_STATED]["types"] is not None
-
-
-def stated_dtype(frame: pd.DataFrame, name: str) -> str | None:
-    """Return a column's dtype. None where it is nowhere stated (CSV, TSV, JSONL).
-
-    There it follows from all cells, and tells of single ones: 1 and 2 are int64, and float64 where
-    one row has a gap. A gap does the same to whole numbers of Parquet, whose file states them, and
-    to those of a table in memory, where nothing does. A number makes objects of its texts.
-    """
-    if not states_types(frame):
-        return None
-    found = str(frame[name].dtype)
-    if found not in ("float64", "object"):
-        return found
-    return frame.attrs[_STATED]["types"].get(name, found) if _STATED in frame.attrs else None
 
 
 def write_frame(
@@ -285,53 +306,34 @@ def write_frame(
                 guarded += sum(risky)
                 columns[name] = [f"'{c}" if r else c for c, r in zip(cells, risky, strict=True)]
         frame = frame.assign(**columns).set_axis(names, axis="columns")
-    temporary = path.parent / f".{path.name}.{os.getpid()}.tmp"
-    try:
-        try:
-            with open(temporary, "wb") as raw:
-                # no name, no time: the same rows make the same bytes
-                zipped = kind != "parquet" and path.name.lower().endswith(".gz")
-                with (
-                    cast(IO[bytes], gzip.GzipFile("", "wb", fileobj=raw, mtime=0))
-                    if zipped
-                    else nullcontext(raw)
-                ) as handle:
-                    _write_rows(frame, handle, kind)
-                raw.flush()
-                mode = os.fstat(raw.fileno()).st_mode & (path.parent.stat().st_mode | 0o600)
-                os.fchmod(raw.fileno(), mode & 0o644)  # no more open than its folder
-                os.fsync(raw.fileno())
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except OSError as error:
-        reason = error.strerror or "input/output error"
-        raise InputError(
-            f"{path}: cannot be written ({reason}); choose a folder that exists, may be written "
-            "to and has space"
-        ) from None
+    is_zipped = kind != "parquet" and path.name.lower().endswith(".gz")
+    with whole_file(path) as file:
+        raw: IO[bytes] = cast(Any, file).buffer
+        # no name, no time: the same rows make the same bytes
+        with (
+            gzip.GzipFile("", "wb", fileobj=raw, mtime=0)
+            if is_zipped
+            else nullcontext(raw) as handle
+        ):
+            if kind == "parquet":
+                frame.to_parquet(handle, index=False)
+            elif kind == "jsonl":
+                # not DataFrame.to_json: it rounds floats to at most 15 digits
+                for row in frame.astype(object).where(frame.notna(), None).to_dict("records"):
+                    handle.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+            else:
+                # Every text is quoted: left to itself the writer leaves a lone carriage return
+                # unquoted, and a reader then sees a new row.
+                frame.to_csv(
+                    handle,
+                    sep=_DELIMITERS[kind],
+                    index=False,
+                    mode="wb",
+                    encoding="utf-8",
+                    lineterminator="\n",
+                    quoting=csv.QUOTE_NONNUMERIC,
+                )
     return guarded
-
-
-def _write_rows(frame: pd.DataFrame, handle: IO[bytes], kind: str) -> None:
-    if kind == "parquet":
-        frame.to_parquet(handle, index=False)
-    elif kind == "jsonl":
-        # not DataFrame.to_json: it rounds floats to at most 15 digits
-        for row in frame.astype(object).where(frame.notna(), None).to_dict("records"):
-            handle.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
-    else:
-        # Every text is quoted: left to itself the writer leaves a lone carriage return unquoted,
-        # and a reader then sees a new row.
-        frame.to_csv(
-            handle,
-            sep=_DELIMITERS[kind],
-            index=False,
-            mode="wb",
-            encoding="utf-8",
-            lineterminator="\n",
-            quoting=csv.QUOTE_NONNUMERIC,
-        )
 
 
 def written_names(frame: pd.DataFrame, format: str) -> list[str]:

@@ -27,13 +27,7 @@ from twinset.errors import InputError
 from twinset.files.atomic import synced, write_json
 from twinset.privacy.clipping import Sequences
 from twinset.privacy.mechanism.counts import Text
-from twinset.table.arrow_columns import (
-    Labels,
-    LazySequence,
-    map_file,
-    release_memory_maps,
-    some_at_once,
-)
+from twinset.table.arrow_columns import Labels, LazySequence, map_file, some_at_once
 from twinset.table.records import Records
 from twinset.table.schema import Combination
 from twinset.table.templates import Template, wrong_combinations
@@ -92,16 +86,12 @@ class TokenLists(LazySequence[list[int]]):
     def __init__(self, column: pa.ChunkedArray) -> None:
         self._chunks = [(chunk.offsets.to_numpy(), chunk.values) for chunk in column.chunks]
         self._ends = np.cumsum([0, *map(len, column.chunks)])  # rows before and in each chunk
-        self._seen = 0
 
     def __len__(self) -> int:
         return int(self._ends[-1])
 
     def cell(self, index: int) -> list[int]:
         """Return one row."""
-        self._seen += 1
-        if self._seen % TEXTS_AT_ONCE == 0:
-            release_memory_maps()
         row = range(len(self))[index]
         chunk = int(np.searchsorted(self._ends, row, "right")) - 1
         (offsets, values), place = self._chunks[chunk], row - int(self._ends[chunk])
