@@ -1,6 +1,6 @@
 """Prompt templates: from a label combination to the words that ask the model for its text.
 
-Built-in templates are the TOML files of the `prompts` package; a user's own is such a file or the
+Built-in templates are the TOML files of the `prompts` package. A user's own is such a file or the
 prompt itself. Knows the schema (columns and their public values); knows no record, token or model.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -19,7 +19,7 @@ import numpy as np
 from twinset.errors import InputError
 from twinset.files.import_path import find_folder
 from twinset.files.limits import SMALL, read_text
-from twinset.table.schema import Attribute, Combination, Schema
+from twinset.table.schema import Combination, Schema
 
 GENERIC = "generic"
 
@@ -106,176 +106,24 @@ def kinds_of_text() -> list[str]:
     return Path(find_folder("prompts"), KINDS).read_text("utf-8").splitlines()
 
 
-def load_template(
-    source: str | Path | None, schema: Schema, wording: Mapping[str, Words] | None = None
-) -> Template:
-    """Return the template that `source` names, checked against the schema.
-
-    Args:
-        source: a built-in's name, a path ending in .toml, or the prompt itself (it holds a brace);
-            `None` for the generic template. White space at a prompt's end is dropped, for its last
-            token must not be a lone space.
-        schema: the table's label columns and their values.
-        wording: more words for single values, by attribute; they win over the template's own.
-
-    Raises:
-        InputError: no such template, a placeholder without a column, a label column without a
-            placeholder, words for a value that does not exist, or two combinations with one prompt.
-    """
-    return _fit_template(_find_template(source), schema, wording)
-
-
-def _fit_template(
-    written: PromptFile, schema: Schema, wording: Mapping[str, Words] | None = None
-) -> Template:
-    """Return a template that fits the schema, or refuse it. See `load_template`."""
-    generic = written.name == GENERIC
-    pattern = _generic(written.pattern, schema) if generic else written.pattern.rstrip()
-    _check_pattern(written.name, pattern, schema)
-    _check_names(written.name, written.wording, schema)
-    _check_names("wording", wording or {}, schema)
-    words = {}
-    for attribute in schema.attributes:
-        given, name = written.wording.get(attribute.name, {}), attribute.name
-        if isinstance(given, Mapping):
-            words[name] = _own_words(written.name, attribute, {name: given})
-        else:  # scales, of which the first that fits is meant
-            values = {plain(value) for value in attribute.values}
-            meant: Words = next((scale for scale in given if _fits(scale, values)), {})
-            words[name] = {key: word for key, word in meant.items() if key in values}
-        words[name] |= _own_words("wording", attribute, wording or {})
-    template = Template(
-        name=Path(written.name).name,  # saved and shown in shared files: no path of this machine
-        pattern=pattern,
-        wording={name: own for name, own in words.items() if own},
-        attributes=tuple(attribute.name for attribute in schema.attributes),
-    )
-    first: dict[str, Combination] = {}  # two combinations that the model could not tell apart
-    for combination in schema.combinations:
-        prompt = template.render(combination)
-        if len(prompt) > MOST_PROMPT:
-            raise InputError(
-                f"{template.name}: with its values the prompt has more than {MOST_PROMPT} "
-                "characters; shorten them"
-            )
-        twin = first.setdefault(prompt, combination)
-        if twin is not combination:
-            raise InputError(
-                f"{template.name}: {twin} and {combination} of {template.attributes} have the same"
-                " prompt; give them different wording"
-            )
-    return template
-
-
 def written_template(source: Template | str | Path | None) -> PromptFile:
     """Return a template as written, before it meets a table.
 
-    A `Template` has met one: its words are those for that table's values, and declare none.
+    Args:
+        source: see `load_template`. A `Template` has met a table: its words are those for that
+            table's values, and declare none.
 
     Raises:
         InputError: there is no such template.
     """
     if isinstance(source, Template):
         return PromptFile(source.name, source.pattern)
-    return _find_template(source)
-
-
-def worded_values(written: PromptFile, attribute: str, common: set[str]) -> tuple[str, ...] | None:
-    """Return the public values that a template's words declare for a table with these.
-
-    A scale declares all of its values, whether or not a row has them, and so do words for single
-    values, if they are for all of these. What few rows have decides nothing.
-
-    Args:
-        written: the template.
-        attribute: name of a label column.
-        common: its values that are not rare, as people write them.
-    """
-    words = written.wording.get(attribute, {})
-    if isinstance(words, Mapping):
-        return tuple(words) if words and common <= set(words) else None
-    meant = (scale for scale in words if _fits(scale, common))
-    return next(map(tuple, meant), None)
-
-
-def fitting_prompts(schema: Schema) -> list[str]:
-    """Return built-in templates that fit a table, by name, or as a prompt of its own columns.
-
-    A template fits by the names of the label columns; or, where there is one, by its values.
-
-    >>> mood = Attribute("label", "str", ("negative", "positive"))
-    >>> fitting_prompts(Schema("text", "str", (mood,), columns=("text", "label")))
-    ['Write a {label} film review:', 'Write a short, one-sentence {label} review of a film:']
-    """
-    named = [a.name for a in schema.attributes]
-    files = {name: f for name, f in builtin_templates().items() if name != GENERIC}
-    by_name = [name for name, f in files.items() if set(placeholders(f.pattern)) == set(named)]
-    if by_name or len(named) != 1:
-        return by_name
-    values, found = {plain(value).lower() for value in schema.attributes[0].values}, []
-    for written in files.values():
-        if len(placeholders(written.pattern)) == 1:  # its values read well as they are
-            words = [set(dict(scale).values()) for scale in _scales(written.wording)]
-            if values in (words or [set(known) for known in written.example_values.values()]):
-                found.append(PLACEHOLDER.sub(f"{{{named[0]}}}", written.pattern))
-    return found
-
-
-def candidate_templates(schema: Schema) -> list[Template]:
-    """Return the templates that a run may choose from, the generic one first.
-
-    It asks for every kind of text that it knows; others fit as `fitting_prompts` says. They follow
-    from the schema, and are as public as it is.
-
-    >>> mood = Attribute("mood", "str", ("bad", "good"))
-    >>> found = candidate_templates(Schema("text", "str", (mood,), columns=("text", "mood")))
-    >>> [template.pattern for template in found][:2]
-    ['Write a text with mood: {mood}:', 'Write a film review with mood: {mood}:']
-    """
-    generic, kinds = _find_template(GENERIC), kinds_of_text()
-    patterns = [generic.pattern.replace(kinds[0], kind) for kind in kinds]
-    written = [replace(generic, pattern=pattern) for pattern in patterns]
-    written += [_find_template(name) for name in fitting_prompts(schema)]
-    found = []
-    for each in written:
-        with suppress(InputError):  # its words do not fit these values, or it grows too long
-            found.append(_fit_template(each, schema))
-    return found
-
-
-def wrong_combinations(
-    combination: Combination,
-    combinations: Sequence[Combination],
-    count: int,
-    rng: np.random.Generator,
-) -> list[Combination]:
-    """Return `count` combinations other than the given one (all where they are no more).
-
-    Drawn uniformly without replacement: the set Wᵢ of the prompt-mismatch loss. Nothing but the
-    public combinations enters, so each step may draw again.
-    """
-    others = [other for other in combinations if other != combination]
-    if len(others) <= count:
-        return others
-    return [others[i] for i in rng.choice(len(others), size=count, replace=False)]
-
-
-def _generic(pattern: str, schema: Schema) -> str:
-    """Return "Write a text with sentiment: {sentiment} and product: {product}:"."""
-    listed = " and ".join(f"{a.name}: {{{a.name}}}" for a in schema.attributes)
-    return pattern.replace(" with {attributes}", f" with {listed}" if listed else "")
-
-
-def _find_template(source: str | Path | None) -> PromptFile:
-    builtins = builtin_templates()
-    if source is None:
-        return builtins[GENERIC]
-    name = str(source)
+    builtins, name = builtin_templates(), GENERIC if source is None else str(source)
     if name in builtins:
         return builtins[name]
     if name.endswith(".toml"):
         try:
-            text = read_text(Path(source), SMALL)
+            text = read_text(Path(name), SMALL)
         except InputError:
             raise
         except (OSError, ValueError) as error:  # not UTF-8, or a NUL in the path
@@ -312,32 +160,55 @@ def _parse(name: str, text: str) -> PromptFile:
             f"{name}: wording must be a table of strings for each attribute, such as"
             ' [wording.stars] and below it 1 = "very bad"'
         )
-    return PromptFile(
-        name,
-        data["prompt"],
-        data.get("description", ""),
-        wording,
-        data.get("example_values", {}),
+    shown, examples = data.get("description", ""), data.get("example_values", {})
+    return PromptFile(name, data["prompt"], shown, wording, examples)
+
+
+def _scales(wording: Mapping[str, Any]) -> list[Any]:
+    """Return all scales of a template, words for single values being one."""
+    lists = (words if isinstance(words, list) else [words] for words in wording.values())
+    return [words for each in lists for words in each]
+
+
+def load_template(
+    source: PromptFile | str | Path | None,
+    schema: Schema,
+    wording: Mapping[str, Words] | None = None,
+) -> Template:
+    """Return the template that `source` names, checked against the schema.
+
+    Args:
+        source: a built-in's name, a path ending in .toml, or the prompt itself (it holds a brace);
+            `None` for the generic template. White space at a prompt's end is dropped, for its last
+            token must not be a lone space.
+        schema: the table's label columns and their values.
+        wording: more words for single values, by attribute; they win over the template's own.
+
+    Raises:
+        InputError: no such template, a placeholder without a column, a label column without a
+            placeholder, words for a value that does not exist, or two combinations with one prompt.
+    """
+    written = source if isinstance(source, PromptFile) else written_template(source)
+    columns = [attribute.name for attribute in schema.attributes]
+    listed = " and ".join(f"{name}: {{{name}}}" for name in columns)
+
+    def generic(pattern: str) -> str:
+        """Return "Write a text with sentiment: {sentiment} and product: {product}:"."""
+        return pattern.replace(" with {attributes}", f" with {listed}" if listed else "")
+
+    is_generic = written.name == GENERIC
+    name, pattern = (
+        written.name,
+        generic(written.pattern) if is_generic else written.pattern.rstrip(),
     )
-
-
-def _scales(wording: Mapping[str, Any]) -> Iterator[Any]:
-    for words in wording.values():
-        yield from words if isinstance(words, list) else [words]
-
-
-def _check_pattern(name: str, pattern: str, schema: Schema) -> None:
-    """Refuse stray braces, unknown placeholders and label columns that the prompt leaves out."""
     if len(pattern) > MOST_PROMPT:
         raise InputError(f"{name}: the prompt has more than {MOST_PROMPT} characters; shorten it")
-    columns = [attribute.name for attribute in schema.attributes]
     if braced := [column for column in columns if set(column) & set("{}")]:
         raise InputError(f"column {braced[0]!r}: no prompt can name a brace; rename the column")
     if set(PLACEHOLDER.sub("", pattern)) & set("{}"):
         raise InputError(f"{name}: a brace is open, empty or nested; write {{column}} for a value")
-    named = PLACEHOLDER.findall(pattern)
-    generic = _generic(builtin_templates()[GENERIC].pattern, schema)
-    own = f'write your own, such as `prompt="{generic}"`'
+    named = placeholders(pattern)
+    own = f'write your own, such as `prompt="{generic(written_template(GENERIC).pattern)}"`'
     for unknown in (column for column in named if column not in columns):
         raise InputError(
             f"{name}: the prompt names {{{unknown}}}, which is no attribute of the table (it has:"
@@ -346,13 +217,46 @@ def _check_pattern(name: str, pattern: str, schema: Schema) -> None:
     for missing in (column for column in columns if column not in named):
         raise InputError(f"{name}: the prompt lacks the attribute {{{missing}}}; {own}")
 
-
-def _check_names(name: str, wording: Mapping[str, Any], schema: Schema) -> None:
-    columns = [attribute.name for attribute in schema.attributes]
-    for unknown in (column for column in wording if column not in columns):
-        raise InputError(
-            f"{name}: wording for {unknown!r}, which is no attribute; they are {', '.join(columns)}"
-        )
+    words: dict[str, dict[str, str]] = {column: {} for column in columns}
+    for said_by, given in ((name, written.wording), ("wording", wording or {})):
+        for unknown in (column for column in given if column not in columns):
+            raise InputError(
+                f"{said_by}: wording for {unknown!r}, which is no attribute; they are "
+                f"{', '.join(columns)}"
+            )
+        for attribute in schema.attributes:
+            meant, values = given.get(attribute.name, {}), list(map(plain, attribute.values))
+            if not isinstance(meant, Mapping):  # scales, of which the first that fits is meant
+                fitting = (dict(scale) for scale in meant if _fits(scale, set(values)))
+                scale = next(fitting, {})
+                meant = {key: word for key, word in scale.items() if key in values}
+            for unknown in (value for value in meant if value not in values):
+                raise InputError(
+                    f"{said_by}: wording for {attribute.name} = {unknown!r}, a value the table "
+                    f"does not have; its values are {', '.join(values)}"
+                )
+            words[attribute.name] |= meant
+    template = Template(
+        name=Path(name).name,  # saved and shown in shared files: no path of this machine
+        pattern=pattern,
+        wording={column: own for column, own in words.items() if own},
+        attributes=tuple(columns),
+    )
+    first: dict[str, Combination] = {}  # two combinations that the model could not tell apart
+    for combination in schema.combinations:
+        prompt = template.render(combination)
+        if len(prompt) > MOST_PROMPT:
+            raise InputError(
+                f"{template.name}: with its values the prompt has more than {MOST_PROMPT} "
+                "characters; shorten them"
+            )
+        twin = first.setdefault(prompt, combination)
+        if twin is not combination:
+            raise InputError(
+                f"{template.name}: {twin} and {combination} of {template.attributes} have the same"
+                " prompt; give them different wording"
+            )
+    return template
 
 
 def _fits(scale: Words, values: set[str]) -> bool:
@@ -365,16 +269,83 @@ def _fits(scale: Words, values: set[str]) -> bool:
     return values <= set(keys) and {keys[0], keys[-1]} <= values
 
 
-def _own_words(name: str, attribute: Attribute, wording: Mapping[str, Words]) -> dict[str, str]:
-    """Return words for single values, each of which must exist."""
-    words = dict(wording.get(attribute.name, {}))
-    values = [plain(value) for value in attribute.values]
-    for unknown in (value for value in words if value not in values):
-        raise InputError(
-            f"{name}: wording for {attribute.name} = {unknown!r}, a value the table does not have;"
-            f" its values are {', '.join(values)}"
-        )
-    return words
+def worded_values(written: PromptFile, attribute: str, common: set[str]) -> tuple[str, ...] | None:
+    """Return the public values that a template's words declare for a table with these.
+
+    A scale declares all of its values, whether or not a row has them, and so do words for single
+    values, if they are for all of these. What few rows have decides nothing.
+
+    Args:
+        written: the template.
+        attribute: name of a label column.
+        common: its values that are not rare, as people write them.
+    """
+    words = written.wording.get(attribute, {})
+    if isinstance(words, Mapping):
+        return tuple(words) if words and common <= set(words) else None
+    return next((tuple(scale) for scale in words if _fits(scale, common)), None)
+
+
+def fitting_prompts(schema: Schema) -> list[str]:
+    """Return built-in templates that fit a table, by name, or as a prompt of its own columns.
+
+    A template fits by the names of the label columns; or, where there is one, by its values.
+
+    >>> from twinset.table.schema import Attribute
+    >>> mood = Attribute("label", "str", ("negative", "positive"))
+    >>> fitting_prompts(Schema("text", "str", (mood,), columns=("text", "label")))
+    ['Write a {label} film review:', 'Write a short, one-sentence {label} review of a film:']
+    """
+    named = [a.name for a in schema.attributes]
+    files = {name: f for name, f in builtin_templates().items() if name != GENERIC}
+    by_name = [name for name, f in files.items() if set(placeholders(f.pattern)) == set(named)]
+    if by_name or len(named) != 1:
+        return by_name
+    values, found = {plain(value).lower() for value in schema.attributes[0].values}, []
+    for written in files.values():
+        if len(placeholders(written.pattern)) == 1:  # its values read well as they are
+            words = [set(dict(scale).values()) for scale in _scales(written.wording)]
+            if values in (words or [set(known) for known in written.example_values.values()]):
+                found.append(PLACEHOLDER.sub(f"{{{named[0]}}}", written.pattern))
+    return found
+
+
+def candidate_templates(schema: Schema) -> list[Template]:
+    """Return the templates that a run may choose from, the generic one first.
+
+    It asks for every kind of text that it knows; others fit as `fitting_prompts` says. They follow
+    from the schema, and are as public as it is.
+
+    >>> from twinset.table.schema import Attribute
+    >>> mood = Attribute("mood", "str", ("bad", "good"))
+    >>> found = candidate_templates(Schema("text", "str", (mood,), columns=("text", "mood")))
+    >>> [template.pattern for template in found][:2]
+    ['Write a text with mood: {mood}:', 'Write a film review with mood: {mood}:']
+    """
+    generic, kinds = written_template(GENERIC), kinds_of_text()
+    written = [replace(generic, pattern=generic.pattern.replace(kinds[0], k)) for k in kinds]
+    found = []
+    for each in (*written, *fitting_prompts(schema)):
+        with suppress(InputError):  # its words do not fit these values, or it grows too long
+            found.append(load_template(each, schema))
+    return found
+
+
+def wrong_combinations(
+    combination: Combination,
+    combinations: Sequence[Combination],
+    count: int,
+    rng: np.random.Generator,
+) -> list[Combination]:
+    """Return `count` combinations other than the given one (all where they are no more).
+
+    Drawn uniformly without replacement: the set Wᵢ of the prompt-mismatch loss. Nothing but the
+    public combinations enters, so each step may draw again.
+    """
+    others = [other for other in combinations if other != combination]
+    if len(others) <= count:
+        return others
+    return [others[i] for i in rng.choice(len(others), size=count, replace=False)]
 
 
 def placeholders(pattern: str) -> list[str]:

@@ -1,17 +1,16 @@
 """Which label values become public, and that no record alone decides it."""
 
-import json
-
 import pandas as pd
 import pytest
 
-from tests.helpers.refusals import SECRET, assert_silent, refusal
+from tests.helpers.refusals import SECRET, refusal
 from twinset.errors import InputError
 from twinset.table.labels import MANY_NUMBERS, LabelRules, nearest
-from twinset.table.records import read_records, records_from_frame
+from twinset.table.records import records_from_frame
 from twinset.table.templates import PromptFile, Template, load_template, written_template
 
 PAIR = {"label": ["negative", "positive"]}
+EVEN = ["positive", "negative"] * 30
 
 
 def table(labels, **columns) -> pd.DataFrame:
@@ -26,15 +25,12 @@ def settled(frame, attributes=("label",), owner=None, **rules):
     )
 
 
-def refused(frame, **rules) -> str:
-    return refusal(settled, frame, **rules)
+def refused(frame, *attributes, **rules) -> str:
+    return refusal(settled, frame, attributes or ("label",), **rules)
 
 
 def values_of(records, number=0):
     return records.schema.attributes[number].values
-
-
-EVEN = ["positive", "negative"] * 30
 
 
 # --- nothing is declared -------------------------------------------------------------------------
@@ -44,7 +40,6 @@ EVEN = ["positive", "negative"] * 30
     ("counts", "is_rare"),
     [
         ({"a": 30, "b": 1}, True),  # without that record the value would not be there
-        ({"a": 5, "b": 1}, True),
         ({"a": 3, "b": 3}, False),
         ({"a": 30, "b": 2}, False),
         ({"1": 20, "2": 40, "3": 2, "4": 60, "5": 70}, False),  # stars
@@ -56,50 +51,45 @@ EVEN = ["positive", "negative"] * 30
 )
 def test_a_value_that_few_records_hold_stops(counts, is_rare):
     frame = table([value for value, count in counts.items() for _ in range(count)])
-    if not is_rare:
-        records, notes = settled(frame)
-        assert values_of(records) == tuple(counts) and records.whose == {"label": "table"}
-        listed = ", ".join(map(repr, counts))
-        assert f"of column 'label' become public as the table has them: {listed};" in notes[0]
+    if is_rare:
+        assert "to become public" in refused(frame)
         return
-    assert "holds to become public" in refused(frame) or "hold to become public" in refused(frame)
+    records, notes = settled(frame)
+    assert values_of(records) == tuple(counts) and records.whose == {"label": "table"}
+    listed = ", ".join(map(repr, counts))
+    assert f"of column 'label' become public as the table has them: {listed};" in notes[0]
 
 
 @pytest.mark.parametrize("owners", [1, 2])
 def test_what_one_owner_alone_holds_is_rare_however_many_records(owners):
     """A value that only one person has shows that this person is in the table."""
-    labels = ["a"] * 20 + ["b"] * 20 + ["c"] * 20
     who = [*range(40), *(100 + i % owners for i in range(20))]
-    frame = table(labels, who=who)
+    frame = table(["a"] * 20 + ["b"] * 20 + ["c"] * 20, who=who)
     assert len(settled(frame)[0]) == 60
     if owners == 1:
-        with pytest.raises(InputError, match="owners hold to become public .rows 41, 42"):
-            settled(frame, owner="who")
+        assert "owners hold to become public (rows 41, 42" in refused(frame, owner="who")
     else:
         assert values_of(settled(frame, owner="who")[0]) == ("a", "b", "c")
 
 
-def published(frame, **rules):
-    try:
-        return values_of(settled(frame, **rules)[0])
-    except InputError:
-        return None
-
-
-@pytest.mark.parametrize("others", [20, 400, 2000])
+@pytest.mark.parametrize("others", [20, 2000])
 @pytest.mark.parametrize("value", ["other", "postive"])
 def test_one_record_more_never_changes_the_list_that_is_published(others, value):
-    """One of two such tables is refused; where the table's variants are merged, neither may be."""
-    common = ["positive", "negative"] * (others // 2)
-    lists = [published(table([*common, *[value] * n])) for n in range(13)]
+    """One of two such tables is refused."""
+    lists = []
+    for n in range(13):
+        try:
+            records, _ = settled(table([*["positive", "negative"] * (others // 2), *[value] * n]))
+            lists.append(values_of(records))
+        except InputError:
+            lists.append(None)
     pairs = list(zip(lists, lists[1:], strict=False))
     assert all(one == other or None in (one, other) for one, other in pairs)
     assert lists[0] and lists[12] and lists[0] != lists[12] and lists[1] is None
 
 
 def test_the_refusal_names_rows_and_common_values_and_no_rare_one():
-    frame = table([*EVEN, SECRET, f"{SECRET}2", "postive"])
-    said = refused(frame)  # which asserts that it holds no SECRET
+    said = refused(table([*EVEN, SECRET, f"{SECRET}2", "postive"]))  # which asserts no SECRET
     assert "rows 61, 62, 63" in said and "postive" not in said
     assert "`merge_labels=True`" in said and "`drop_undeclared=True`" in said
     assert "`labels={'label': ['negative', 'positive']}`" in said
@@ -120,17 +110,21 @@ def test_the_refusal_names_rows_and_common_values_and_no_rare_one():
         ("pstve", None),
     ],
 )
-@pytest.mark.parametrize("rows", [1, 4])
-def test_rare_variants_stop_and_are_merged(rare, into, rows):
-    frame = table([*EVEN, *[rare] * rows])
+def test_rare_variants_stop_and_are_merged(rare, into):
+    frame = table([*EVEN, rare])
     if into is None:
-        assert rows == 4 or "`merge_labels" not in refused(frame)
+        assert "`merge_labels" not in refused(frame)
         return
     assert "`merge_labels=True`" in refused(frame)
+    assert "`merge_labels=True`" in refused(table([*EVEN, *[rare] * 4]))
     records, notes = settled(frame, merge=True)
-    assert values_of(records) == ("negative", "positive")
-    assert records.labels[60:] == [(into,)] * rows and records.whose == {"label": "table, merged"}
+    assert values_of(records) == ("negative", "positive") and records.labels[60:] == [(into,)]
+    assert records.whose == {"label": "table, merged"}
     assert f"into {into!r}" in notes[0] and "row" in notes[0] and rare not in str(notes)
+
+
+def test_that_variants_would_be_merged_is_said_whether_or_not_there_are_any():
+    assert settled(table(EVEN), merge=True)[0].whose == {"label": "table, merged"}
 
 
 def test_short_values_and_numbers_are_no_variants_of_each_other():
@@ -158,7 +152,7 @@ def test_what_gets_rare_when_other_rows_are_left_out_is_rare():
     rules = {"declared": {"label": ["good", "bad"]}, "drop": True}
     assert values_of(settled(frame, ["label", "city"], **rules)[0], 1) == ("a", "b")
     frame.loc[24, ["label", "city"]] = "good", "c"
-    assert "'city'" in refusal(settled, frame, ["label", "city"], **rules)
+    assert "'city'" in refused(frame, "label", "city", **rules)
 
 
 # --- declared ------------------------------------------------------------------------------------
@@ -174,18 +168,8 @@ def test_declared_values_are_all_public_and_the_only_ones():
     assert records.whose == {"label": "owner"}
     assert "leaving out 2 of 62 rows" in notes[0] and "no row has 'mixed'" in notes[1]
     assert SECRET not in str(notes)
-
-
-def test_one_rare_value_may_be_declared():
     records, _ = settled(table([*EVEN, "rare"]), declared={"label": ["rare", *PAIR["label"]]})
     assert "rare" in values_of(records) and len(records) == 61
-
-
-def test_merging_into_declared_values_asks_no_other_record():
-    frame = table(["postive"] * 40 + ["NEGATIVE"] * 20)
-    records, notes = settled(frame, declared=PAIR, merge=True)
-    assert set(records.labels) == {("positive",), ("negative",)}
-    assert "merging 2 values" in notes[0] and "postive" not in str(notes)
 
 
 ODD = ["postive", "NEGATIVE", " positive", "other", "negatives", "posative", SECRET]
@@ -206,32 +190,6 @@ def test_where_the_table_merges_one_record_decides_for_others():
     frame = table(["positive"] * 60 + ["negative"] * 60 + ["postive"] * 10)
     assert len(values_of(settled(frame, merge=True)[0])) == 3
     assert len(values_of(settled(frame[:-1], merge=True)[0])) == 2
-
-
-@pytest.mark.parametrize("ending", [".csv", ".jsonl", ".parquet"])
-@pytest.mark.parametrize("odd", ["x", "1.5", "01", "true", ""])
-def test_one_cell_does_not_change_the_declared_type(tmp_path, ending, odd):
-    """In CSV a text among numbers makes all of them texts."""
-    schemas = []
-    for name, labels in (("without", [1, 2] * 10), ("with", [*[1, 2] * 10, odd])):
-        path, frame = tmp_path / f"{name}{ending}", table(labels)
-        if ending == ".csv":
-            frame.to_csv(path, index=False)
-        elif ending == ".jsonl":
-            path.write_text("".join(json.dumps(r) + "\n" for r in frame.to_dict("records")))
-        elif name == "without":
-            frame.astype({"label": str}).to_parquet(path)
-        else:
-            frame.astype({"label": str}).to_parquet(path)
-        rules = LabelRules({"label": ["1", "2"]}, drop=True)
-        try:
-            records, _ = read_records(path, "review", ["label"], None, True, rules=rules)
-        except InputError as error:
-            assert ending == ".jsonl" and "mixes" in str(error)
-            return
-        schemas.append(records.schema)
-    assert schemas[0] == schemas[1]
-    assert schemas[0].attributes[0].values == (("1", "2") if ending == ".parquet" else (1, 2))
 
 
 TYPES = [
@@ -257,7 +215,7 @@ def test_a_declared_column_needs_no_attribute_and_another_name_is_refused():
     frame = table(EVEN, city=["a", "b"] * 30)
     records, _ = settled(frame, (), declared=PAIR)
     assert [a.name for a in records.schema.attributes] == ["label"]
-    said = refusal(settled, frame, ["city"], declared=PAIR)
+    said = refused(frame, "city", declared=PAIR)
     assert said == "`labels`: 'label' is no label column; add it to `attributes`"
 
 
@@ -266,7 +224,6 @@ def test_a_declared_column_needs_no_attribute_and_another_name_is_refused():
     [
         ({"declared": {"a": ["x"]}}, "give 2 to 100 different values for 'a'"),
         ({"declared": {"a": "xy"}}, "give a list"),
-        ({"declared": {"a": ["x", None]}}, "give a list"),
         ({"declared": {"a": [1, float("nan")]}}, "give a list"),
         ({"declared": {"a": [1, 10**5000]}}, "give a list"),
         ({"declared": {"a": ["x", " "]}}, "is blank"),
@@ -274,7 +231,6 @@ def test_a_declared_column_needs_no_attribute_and_another_name_is_refused():
         ({"declared": {"a": [1, "1"]}}, "different"),
         ({"declared": {"a": list(range(101))}}, "2 to 100"),
         ({"bins": {"a": [0, 3]}}, "`bins`: give 3 to 101 rising numbers"),
-        ({"bins": {"a": [0, 3, 2]}}, "rising"),
         ({"bins": {"a": [0, float("inf"), 2]}}, "rising"),
         ({"bins": {"a": "012"}}, "rising"),
         ({"bins": {"a": 3}}, "`bins`: give a list for each column"),
@@ -308,13 +264,12 @@ def test_bins_have_their_upper_ends_and_the_first_both():
     records, _ = settled(frame, bins={"label": [0, 2, 5, 10, 20]})
     bins = ("0 to 2", "2 to 5", "5 to 10", "10 to 20")
     assert values_of(records) == bins and records.schema.attributes[0].dtype == "str"
-    assert [label for (label,) in records.labels] == [bins[i] for i in (0, 0, 1, 1, 2, 2)]
     cut = pd.cut(frame.label, [0, 2, 5, 10, 20], labels=bins, include_lowest=True)
     assert [label for (label,) in records.labels] == cut.tolist()
 
 
 def test_what_no_bin_holds_is_refused_or_left_out():
-    frame = table([0, 1, 2, 30, -1, "n/a", 4, 3]).astype({"label": str})
+    frame = table([0, 1, 2, 30, -1, SECRET, 4, 3]).astype({"label": str})
     rules = {"bins": {"label": [0, 2, 5]}}
     assert "`bins` does not declare in 3 of 8 rows (rows 4, 5, 6)" in refused(frame, **rules)
     assert len(settled(frame, **rules, drop=True)[0]) == 5
@@ -329,7 +284,6 @@ MINE = PromptFile("mine", "{label}:", wording={"label": {"good": "fine", "bad": 
     ("prompt", "found", "values"),
     [
         ("film-review", [1, 2, 4, 5], (1, 2, 3, 4, 5)),
-        ("film-review", [0, 1], (0, 1)),
         ("film-review", ["fresh", "rotten"], ("rotten", "fresh")),
         (Template("mine", "{sentiment}:", {}, ("sentiment",)), ["x", "y"], None),
         ("film-review", ["fresh", "rotten", "x"], None),
@@ -350,7 +304,7 @@ def test_one_record_does_not_choose_the_prompts_scale(rows):
     frame = table([1, 2, 3, 4] * 10 + [5] * rows).rename(columns={"label": "sentiment"})
     words = {"prompt": written_template("film-review")}
     if rows == 1:
-        assert "too few" in refusal(settled, frame, ["sentiment"], **words)
+        assert "too few" in refused(frame, "sentiment", **words)
     else:
         whose = settled(frame, ["sentiment"], **words)[0].whose["sentiment"]
         assert whose == ("prompt" if rows else "table")
@@ -362,23 +316,8 @@ def test_words_for_single_values_declare_all_or_nothing():
     said = "`prompt` does not declare in 1 of 22 rows"
     assert said in refused(table([*once, "bed"]), prompt=MINE)
     # not left out: where many have it, no word declares anything, and a record would decide that
-    frame, both = table([*once, "bed"], city=["a", "b"] * 11), ("label", "city")
-    declared = {"city": ["a", "b"]}
-    assert said in refusal(settled, frame, both, prompt=MINE, declared=declared, drop=True)
+    frame, declared = table([*once, "bed"], city=["a", "b"] * 11), {"city": ["a", "b"]}
+    assert said in refused(frame, "label", "city", prompt=MINE, declared=declared, drop=True)
     assert "too few" in refused(table(["good"] * 20 + ["bed"] * 20 + ["bad"]), prompt=MINE)
-    assert "too few" in refused(table(once), prompt=PromptFile("mine", "{label}:"))
-
-
-def test_what_the_owner_declares_wins_over_the_prompt():
-    frame = table([1, 5] * 10).rename(columns={"label": "sentiment"})
-    records, _ = settled(
-        frame, ["sentiment"], declared={"sentiment": [1, 5]}, prompt=written_template("film-review")
-    )
-    assert values_of(records) == (1, 5) and records.whose == {"sentiment": "owner"}
-
-
-def test_the_refusals_are_silent_of_rare_cells():
-    for rules in ({}, {"declared": PAIR}, {"bins": {"label": [0, 1, 2]}}):
-        with pytest.raises(InputError) as error:
-            settled(table([*EVEN, SECRET]), **rules)
-        assert_silent(error.value)
+    records, _ = settled(table(once), declared={"label": ["bad", "good"]}, prompt=MINE)
+    assert records.whose == {"label": "owner"}  # who wins over the prompt
