@@ -36,25 +36,25 @@ class Messy:
 
     Args:
         file: its name.
-        make: its bytes, or what writes it.
+        make: its text, its bytes, or what writes it.
+        said: parts of what the owner is told, with " & " between; in `REFUSED`, of the line.
         records: how many are read.
         first: the first text.
-        said: parts of what the owner is told; in `REFUSED`, of the line.
         options: of `Source`.
     """
 
     file: str
-    make: bytes | Callable[[Path], Any]
+    make: str | bytes | Callable[[Path], Any]
+    said: str = ""
     records: int = 40
     first: str = TEXTS[0]
-    said: tuple[str, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
 
     def write(self, folder: Path) -> Path:
         """Write the file into a folder."""
         path = folder / self.file
-        if isinstance(self.make, bytes):
-            path.write_bytes(self.make)
+        if isinstance(self.make, str | bytes):
+            path.write_bytes(self.make.encode() if isinstance(self.make, str) else self.make)
         else:
             self.make(path)
         return path
@@ -164,165 +164,142 @@ LONG = changed(TEXTS, _0="word " * 100_000)
 UNBALANCED = ["good"] * 37 + ["bad"] * 3
 
 READ = {
-    "plain": Messy("t.csv", cells().encode()),
+    "plain": Messy("t.csv", cells()),
     "byte order mark": Messy("t.csv", cells().encode("utf-8-sig")),
     "semicolons in cp1252": Messy(
         "t.csv",
         cells(FRENCH, sep=";").encode("cp1252"),
+        "read as cp1252, separated by ; (detected; `encoding` and `delimiter` to change)",
         first=FRENCH[0],
-        said=("read as cp1252, separated by ; (detected; `encoding` and `delimiter` to change)",),
     ),
     "semicolons in cells of a cp1252 file": Messy(
-        "t.csv", cells(GERMAN, sep=";").encode("cp1252"), first=GERMAN[0], said=("cp1252",)
+        "t.csv", cells(GERMAN, sep=";").encode("cp1252"), "cp1252", first=GERMAN[0]
     ),
-    "semicolons": Messy("t.csv", cells(sep=";").encode(), said=(SEMICOLON,)),
+    "semicolons": Messy("t.csv", cells(sep=";"), SEMICOLON),
     "semicolons, and commas in all texts": Messy(
         "t.csv",
-        cells([f"{t}, and, so" for t in TEXTS], sep=";").encode(),
+        cells([f"{t}, and, so" for t in TEXTS], sep=";"),
+        SEMICOLON,
         first=f"{TEXTS[0]}, and, so",
-        said=(SEMICOLON,),
     ),
     "commas, and semicolons in all texts": Messy(
-        "t.csv", cells([f"{t}; and" for t in TEXTS]).encode(), first=f"{TEXTS[0]}; and"
+        "t.csv", cells([f"{t}; and" for t in TEXTS]), first=f"{TEXTS[0]}; and"
     ),
-    "tabs in a .csv": Messy("t.csv", cells(sep="\t").encode(), said=("separated by tabs",)),
-    "bars": Messy("t.csv", cells(sep="|").encode(), said=("separated by |",)),
-    "commas in a .tsv": Messy("t.tsv", cells().encode(), said=("separated by ,",)),
+    "tabs in a .csv": Messy("t.csv", cells(sep="\t"), "separated by tabs"),
+    "bars": Messy("t.csv", cells(sep="|"), "separated by |"),
+    "commas in a .tsv": Messy("t.tsv", cells(), "separated by ,"),
     "a delimiter that is given": Messy(
-        "t.csv", cells(sep="~").encode(), options={"delimiter": "~"}, said=("read as UTF-8",)
+        "t.csv", cells(sep="~"), "read as UTF-8", options={"delimiter": "~"}
     ),
     "an encoding that is given": Messy(
         "t.csv",
         cells(FRENCH).encode("cp850", "replace"),
+        "read as cp850, separated by , (detected; `delimiter` to change)",
         first=FRENCH[0].replace("’", "?"),
         options={"encoding": "cp850"},
-        said=("read as cp850, separated by , (detected; `delimiter` to change)",),
     ),
-    "Excel's own first line": Messy(
-        "t.csv", b"sep=;\r\n" + cells(sep=";", end="\r\n").encode(), said=(SEMICOLON,)
-    ),
+    "Excel's own first line": Messy("t.csv", "sep=;\r\n" + cells(sep=";", end="\r\n"), SEMICOLON),
     "UTF-16 of a spreadsheet": Messy(
-        "t.csv", cells(FRENCH, sep="\t").encode("utf-16"), first=FRENCH[0], said=("UTF-16", "tabs")
+        "t.csv", cells(FRENCH, sep="\t").encode("utf-16"), "UTF-16 & tabs", first=FRENCH[0]
     ),
-    "UTF-16 without its mark": Messy(
-        "t.csv", cells().encode("utf-16-le"), said=("read as UTF-16-le",)
-    ),
-    "UTF-32": Messy("t.csv", cells().encode("utf-32"), said=("read as UTF-32",)),
+    "UTF-16 without its mark": Messy("t.csv", cells().encode("utf-16-le"), "read as UTF-16-le"),
+    "UTF-32": Messy("t.csv", cells().encode("utf-32"), "read as UTF-32"),
     "Cyrillic of Windows": Messy(
-        "t.csv", cells(RUSSIAN).encode("cp1251"), first=RUSSIAN[0], said=("read as cp1251",)
+        "t.csv", cells(RUSSIAN).encode("cp1251"), "read as cp1251", first=RUSSIAN[0]
     ),
-    "JSONL in UTF-16": Messy(
-        "t.jsonl", jsonl(lines()).decode().encode("utf-16"), said=("read as UTF-16",)
-    ),
-    "compressed semicolons": Messy(
-        "t.csv.gz", gzip.compress(cells(sep=";").encode()), said=(SEMICOLON,)
-    ),
-    "carriage returns": Messy("t.csv", cells(end="\r\n").encode()),
+    "JSONL in UTF-16": Messy("t.jsonl", jsonl(lines()).decode().encode("utf-16"), "read as UTF-16"),
+    "compressed semicolons": Messy("t.csv.gz", gzip.compress(cells(sep=";").encode()), SEMICOLON),
+    "carriage returns": Messy("t.csv", cells(end="\r\n")),
     "line breaks and quotes in cells": Messy(
         "t.csv",
-        cells(changed(TEXTS, _0='two\n"lines", and\r\nmore')).encode(),
+        cells(changed(TEXTS, _0='two\n"lines", and\r\nmore')),
         first='two\n"lines", and\r\nmore',
     ),
-    "blank lines": Messy("t.csv", cells().replace("\n", "\n\n").encode()),
-    "a blank line before the header": Messy("t.csv", b"\n \n" + cells().encode()),
+    "blank lines": Messy("t.csv", cells().replace("\n", "\n\n")),
+    "a blank line before the header": Messy("t.csv", "\n \n" + cells()),
     "NUL characters": Messy(
-        "t.csv", cells(NULS).encode(), first=f"{SECRET} ab c", said=("removed 2 NUL characters",)
+        "t.csv", cells(NULS), "removed 2 NUL characters", first=f"{SECRET} ab c"
     ),
     "control characters": Messy(
         "t.csv",
-        cells(BELLS).encode(),
+        cells(BELLS),
+        "removed control characters from 2 texts (`strict` refuses them)",
         first="a b[2J c",
-        said=("removed control characters from 2 texts (`strict` refuses them)",),
     ),
     "characters that were lost": Messy(
         "t.csv",
-        cells(changed(TEXTS, _3="caf\ufffd")).encode(),
-        said=("1 text holds \ufffd for characters that were lost",),
+        cells(changed(TEXTS, _3="caf\ufffd")),
+        "1 text holds � for characters that were lost",
     ),
     "control characters in Parquet": Messy(
-        "t.parquet", parquet(table(BELLS)), first="a b[2J c", said=("from 2 texts",)
+        "t.parquet", parquet(table(BELLS)), "from 2 texts", first="a b[2J c"
     ),
-    "few rows without text": Messy(
-        "t.csv", cells(EMPTY_ROWS).encode(), 38, said=(LEFT_OUT.format(2),)
-    ),
+    "few rows without text": Messy("t.csv", cells(EMPTY_ROWS), LEFT_OUT.format(2), records=38),
     "few rows without label": Messy(
-        "t.csv",
-        cells(labels=changed(LABELS, _5="", _6="")).encode(),
-        38,
-        said=(LEFT_OUT.format(2),),
+        "t.csv", cells(labels=changed(LABELS, _5="", _6="")), LEFT_OUT.format(2), records=38
     ),
-    "rows of separators": Messy("t.csv", f"{cells()},\n,\n".encode(), said=("out 2 of 42 rows",)),
+    "rows of separators": Messy("t.csv", f"{cells()},\n,\n", "out 2 of 42 rows"),
     "many rows without label": Messy(
         "t.csv",
-        cells(labels=LABELS[:30] + [""] * 10).encode(),
-        30,
-        said=(LEFT_OUT.format(10),),
+        cells(labels=LABELS[:30] + [""] * 10),
+        LEFT_OUT.format(10),
+        records=30,
         options={"drop_empty": True},
     ),
     "a label that is rare": Messy(
-        "t.csv", cells(labels=UNBALANCED).encode(), said=("labels from column 'label' (guessed",)
+        "t.csv", cells(labels=UNBALANCED), "labels from column 'label' (guessed"
     ),
     "two columns that may be labels": Messy(
         "t.csv",
-        cells(header=(*HEADER, "shop"), more=[["x", "y"] * 20]).encode(),
-        said=("labels from column 'label' (guessed", "leaving out column 'shop'"),
+        cells(header=(*HEADER, "shop"), more=[["x", "y"] * 20]),
+        "labels from column 'label' (guessed & leaving out column 'shop'",
     ),
-    "words for what is missing": Messy("t.csv", cells(labels=["NA", "None"] * 20).encode()),
+    "words for what is missing": Messy("t.csv", cells(labels=["NA", "None"] * 20)),
     "numbers with gaps": Messy(
-        "t.csv", cells(labels=[*[1, 2] * 19, 1, ""]).encode(), 39, said=(LEFT_OUT.format(1),)
+        "t.csv", cells(labels=[*[1, 2] * 19, 1, ""]), LEFT_OUT.format(1), records=39
     ),
     "numbers as text": Messy("t.jsonl", jsonl(lines(labels=["1", "2"] * 20))),
-    "zeros before numbers": Messy("t.csv", cells(labels=["007", "01"] * 20).encode()),
-    "decimal commas": Messy(
-        "t.csv", cells(labels=["1,5", "2,5"] * 20, sep=";").encode(), said=(SEMICOLON,)
-    ),
-    "a very long cell": Messy("t.csv", cells(LONG).encode(), first=LONG[0]),
-    "emoji": Messy(
-        "t.csv", cells(changed(TEXTS, _0="👩‍🔬 great 👍🏽")).encode(), first="👩‍🔬 great 👍🏽"
-    ),
+    "zeros before numbers": Messy("t.csv", cells(labels=["007", "01"] * 20)),
+    "decimal commas": Messy("t.csv", cells(labels=["1,5", "2,5"] * 20, sep=";"), SEMICOLON),
+    "a very long cell": Messy("t.csv", cells(LONG), first=LONG[0]),
+    "emoji": Messy("t.csv", cells(changed(TEXTS, _0="👩‍🔬 great 👍🏽")), first="👩‍🔬 great 👍🏽"),
     "from right to left": Messy(
         "t.csv",
-        cells(changed(TEXTS, _0="كان الفيلم جيدا \u200fجدا")).encode(),
+        cells(changed(TEXTS, _0="كان الفيلم جيدا \u200fجدا")),
         first="كان الفيلم جيدا \u200fجدا",
     ),
     "Chinese without spaces": Messy(
         "t.csv",
-        cells([f"这部电影非常好,我会推荐给所有人{i}" for i in range(40)]).encode(),
+        cells([f"这部电影非常好,我会推荐给所有人{i}" for i in range(40)]),
+        "texts from column 'review' (guessed",
         first="这部电影非常好,我会推荐给所有人0",
-        said=("texts from column 'review' (guessed",),
     ),
     "a column without a name": Messy(
-        "t.csv", cells(header=("review", "label", ""), more=[range(40)]).encode()
+        "t.csv", cells(header=("review", "label", ""), more=[range(40)])
     ),
     "JSONL with blank lines": Messy("t.jsonl", jsonl(lines(), "\n\n")),
-    "an array of objects": Messy("t.json", json.dumps(lines(), indent=1).encode()),
+    "an array of objects": Messy("t.json", json.dumps(lines(), indent=1)),
     "a compressed array": Messy("t.json.gz", gzip.compress(json.dumps(lines()).encode())),
     "JSONL called .json": Messy("t.json", jsonl(lines())),
     "nested JSON beside": Messy(
-        "t.json",
-        json.dumps(lines(about={"a": [1, {"b": None}]})).encode(),
-        said=("leaving out column 'about'",),
+        "t.json", json.dumps(lines(about={"a": [1, {"b": None}]})), "leaving out column 'about'"
     ),
     "a text that is a number": Messy(
-        "t.jsonl", jsonl(lines(changed(TEXTS, _3=7))), 39, said=(LEFT_OUT.format(1),)
+        "t.jsonl", jsonl(lines(changed(TEXTS, _3=7))), LEFT_OUT.format(1), records=39
     ),
     "two columns for one text": Messy(
         "t.csv",
-        cells(
-            header=(*HEADER, "title"), more=[changed([f"T{i}" for i in range(40)], _0="")]
-        ).encode(),
+        cells(header=(*HEADER, "title"), more=[changed([f"T{i}" for i in range(40)], _0="")]),
+        "joining columns 'title', 'review' into one, which the twin calls 'text'",
         first=f": {TEXTS[0]}",
-        said=("joining columns 'title', 'review' into one, which the twin calls 'text'",),
         options=JOIN,
     ),
     "a column that looks like a template": Messy(
-        "t.csv",
-        cells(header=("{review}", "label")).encode(),
-        options={"text": "{review}"},
+        "t.csv", cells(header=("{review}", "label")), options={"text": "{review}"}
     ),
     "Excel": Messy("t.xlsx", excel(table())),
     "Excel with gaps": Messy(
-        "t.xlsx", excel(table(changed(TEXTS, _3=None))), 39, said=(LEFT_OUT.format(1),)
+        "t.xlsx", excel(table(changed(TEXTS, _3=None))), LEFT_OUT.format(1), records=39
     ),
     "Excel with rows before the table": Messy("t.xlsx", excel(table(), startrow=3)),
     "Excel with dates": Messy(
@@ -331,7 +308,7 @@ READ = {
         options={"attributes": ("label",)},
     ),
     "Excel with several sheets": Messy(
-        "t.xlsx", excel(table(), table()[:2]), said=("read the first of 2 sheets (`split` names",)
+        "t.xlsx", excel(table(), table()[:2]), "read the first of 2 sheets (`split` names"
     ),
     "another sheet": Messy("t.xlsx", excel(table()[:2], table()), options={"split": "s1"}),
     "Feather": Messy("t.feather", lambda path: table().to_feather(path)),
@@ -351,156 +328,141 @@ READ = {
 }
 
 REFUSED = {
-    "nothing": Messy("t.csv", b"", said=("the file is empty",)),
-    "blank lines alone": Messy("t.csv", b"\n\n \n", said=("the file is empty",)),
-    "a header alone": Messy("t.csv", b"review,label\n", said=("the table has no rows",)),
-    "an empty array": Messy("t.json", b"[]", said=("the table has no rows",)),
-    "an empty sheet": Messy("t.xlsx", excel(pd.DataFrame()), said=("sheet is empty",)),
+    "nothing": Messy("t.csv", b"", "the file is empty"),
+    "blank lines alone": Messy("t.csv", b"\n\n \n", "the file is empty"),
+    "a header alone": Messy("t.csv", b"review,label\n", "the table has no rows"),
+    "an empty array": Messy("t.json", b"[]", "the table has no rows"),
+    "an empty sheet": Messy("t.xlsx", excel(pd.DataFrame()), "sheet is empty"),
     "a label of one record": Messy(
         "t.csv",
-        cells(labels=["good"] * 37 + ["bad", "bad", SECRET]).encode(),
-        said=("'label' has a value that too few records hold", "row 41"),
+        cells(labels=["good"] * 37 + ["bad", "bad", SECRET]),
+        "'label' has a value that too few records hold & row 41",
     ),
-    "no header": Messy("t.csv", cells(header=None).encode(), said=("is the header row missing?",)),
+    "no header": Messy("t.csv", cells(header=None), "is the header row missing?"),
     "no header, and labels that are named": Messy(
         "t.csv",
-        cells(labels=LABELS, header=None).encode(),
+        cells(labels=LABELS, header=None),
+        "column number 1 is like one of its values & `text`",
         options={"attributes": ("bad",)},
-        said=("column number 1 is like one of its values", "`text`"),
     ),
     "no header above what nothing repeats": Messy(
         "t.csv",
-        cells(labels=[f"{SECRET}{i}" for i in range(40)], header=None).encode(),
+        cells(labels=[f"{SECRET}{i}" for i in range(40)], header=None),
+        "no column 'review'; it has columns number 1, number 2 (is the header",
         options={"text": "review"},
-        said=("no column 'review'; it has columns number 1, number 2 (is the header",),
     ),
     "two columns of one name": Messy(
-        "t.csv", cells(header=("a", "a")).encode(), said=("two columns have the same name",)
+        "t.csv", cells(header=("a", "a")), "two columns have the same name"
     ),
-    "a row too wide": Messy(
-        "t.csv",
-        cells().encode() + f"{SECRET},a,b\n".encode(),
-        said=("row 42 has 3 cells", "quotes"),
-    ),
+    "a row too wide": Messy("t.csv", cells() + f"{SECRET},a,b\n", "row 42 has 3 cells & quotes"),
     "a row too short, after a blank line": Messy(
-        "t.csv", cells().encode() + f"\n{SECRET}\n".encode(), said=("row 43 has 1 cells",)
+        "t.csv", cells() + f"\n{SECRET}\n", "row 43 has 1 cells"
     ),
-    "a quote that is never closed": Messy(
-        "t.csv", cells().encode() + f'"{SECRET},a\n'.encode(), said=("row 42", "cell")
-    ),
+    "a quote that is never closed": Messy("t.csv", cells() + f'"{SECRET},a\n', "row 42 & cell"),
     "damaged UTF-8": Messy(
-        "t.csv", cells(FRENCH).encode() + b"\xff,bad\n", said=("row 42 is not UTF-8 text",)
+        "t.csv", cells(FRENCH).encode() + b"\xff,bad\n", "row 42 is not UTF-8 text"
     ),
     "an encoding that is not its own": Messy(
         "t.csv",
         cells(FRENCH).encode("cp1252"),
+        "row 2 is not ascii text",
         options={"encoding": "ascii"},
-        said=("row 2 is not ascii text",),
     ),
     "an encoding that nobody knows": Messy(
-        "t.csv", cells(["\x81\x8d\x8f\x90\x9d" * 9] * 40).encode("latin-1"), said=("`encoding`",)
+        "t.csv", cells(["\x81\x8d\x8f\x90\x9d" * 9] * 40).encode("latin-1"), "`encoding`"
     ),
-    "a picture": Messy("t.csv", b"\x89PNG" + bytes(99), said=("is not text",)),
+    "a picture": Messy("t.csv", b"\x89PNG" + bytes(99), "is not text"),
     "NUL characters, strictly": Messy(
-        "t.csv", cells(NULS).encode(), options={"strict": True}, said=("row 2 has a NUL",)
+        "t.csv", cells(NULS), "row 2 has a NUL", options={"strict": True}
     ),
     "characters that were lost, strictly": Messy(
         "t.csv",
-        cells(changed(TEXTS, _3="caf\ufffd")).encode(),
+        cells(changed(TEXTS, _3="caf\ufffd")),
+        "row 5: contains � for characters that were lost",
         options={"strict": True},
-        said=("row 5: contains \ufffd for characters that were lost",),
     ),
     "control characters, strictly": Messy(
-        "t.csv",
-        cells(BELLS).encode(),
-        options={"strict": True},
-        said=("row 2: contains a control",),
+        "t.csv", cells(BELLS), "row 2: contains a control", options={"strict": True}
     ),
     "empty rows, strictly": Messy(
-        "t.csv", cells(EMPTY_ROWS).encode(), options={"strict": True}, said=("first in row 3",)
+        "t.csv", cells(EMPTY_ROWS), "first in row 3", options={"strict": True}
     ),
     "many rows without label": Messy(
         "t.csv",
-        cells(labels=changed(LABELS, _5="", _6="", _7="")).encode(),
-        said=("in 3 of 40 rows, first in row 7", "`drop_empty`"),
+        cells(labels=changed(LABELS, _5="", _6="", _7="")),
+        "in 3 of 40 rows, first in row 7 & `drop_empty`",
     ),
     "labels of two kinds": Messy(
-        "t.jsonl", jsonl(lines(labels=["1", 2] * 20)), said=("mixes text, numbers",)
+        "t.jsonl", jsonl(lines(labels=["1", 2] * 20)), "mixes text, numbers"
     ),
     "a thousand labels": Messy(
         "t.csv",
         cells(
             [f"{SECRET} film {i} was" for i in range(2000)], [f"l{i % 1000}" for i in range(2000)]
-        ).encode(),
-        said=("has 1000 distinct values", "100 at most: group them, or choose another column"),
+        ),
+        "has 1000 distinct values & 100 at most: group them, or choose another column",
     ),
     "objects as labels": Messy(
         "t.jsonl",
         jsonl(lines(labels=PAIRS)),
+        "neither text, numbers nor booleans",
         options={"attributes": ("label",)},
-        said=("neither text, numbers nor booleans",),
     ),
     "two columns of texts": Messy(
         "t.csv",
-        cells(
-            header=(*HEADER, "title"), more=[[f"some title words {i}" for i in range(40)]]
-        ).encode(),
-        said=("may each be a column of texts", "or join some: {title}: {body}"),
+        cells(header=(*HEADER, "title"), more=[[f"some title words {i}" for i in range(40)]]),
+        "may each be a column of texts & or join some: {title}: {body}",
     ),
     "a template of nothing": Messy(
-        "t.csv", cells().encode(), options=JOIN | {"text": "{}"}, said=("a template has columns",)
+        "t.csv", cells(), "a template has columns", options=JOIN | {"text": "{}"}
     ),
-    "a template of no such column": Messy(
-        "t.csv", cells().encode(), options=JOIN, said=("no column 'title'",)
-    ),
+    "a template of no such column": Messy("t.csv", cells(), "no column 'title'", options=JOIN),
     "a template of objects": Messy(
-        "t.jsonl", jsonl(lines(title={"a": SECRET})), options=JOIN, said=("lists or objects",)
+        "t.jsonl", jsonl(lines(title={"a": SECRET})), "lists or objects", options=JOIN
     ),
     "an object with a table inside": Messy(
-        "t.json", json.dumps({"rows": lines()}, indent=1).encode(), said=("line 1",)
+        "t.json", json.dumps({"rows": lines()}, indent=1), "line 1"
     ),
-    "an array of lists": Messy(
-        "t.json", json.dumps([[SECRET, "a"]]).encode(), said=("item 1", "array of objects")
-    ),
+    "an array of lists": Messy("t.json", json.dumps([[SECRET, "a"]]), "item 1 & array of objects"),
     "an array that is cut off": Messy(
-        "t.json", json.dumps(lines()).encode()[:-20], said=("item 40", "array of objects")
+        "t.json", json.dumps(lines()).encode()[:-20], "item 40 & array of objects"
     ),
     "a line that is cut off": Messy(
-        "t.jsonl", jsonl(lines(), "\n\n")[:-20], said=("line 79", "one object a line")
+        "t.jsonl", jsonl(lines(), "\n\n")[:-20], "line 79 & one object a line"
     ),
     "a delimiter of Parquet": Messy(
-        "t.parquet", parquet(table()), options={"delimiter": ";"}, said=("are of files of text",)
+        "t.parquet", parquet(table()), "are of files of text", options={"delimiter": ";"}
     ),
     "a sheet that is not there": Messy(
-        "t.xlsx", excel(table()), options={"split": "s9"}, said=("no sheet 's9'",)
+        "t.xlsx", excel(table()), "no sheet 's9'", options={"split": "s9"}
     ),
-    "an Excel file with a password": Messy("t.xlsx", b"\xd0\xcf\x11\xe0" * 99, said=("password",)),
+    "an Excel file with a password": Messy("t.xlsx", b"\xd0\xcf\x11\xe0" * 99, "password"),
     "an Excel file that inflates": Messy(
-        "t.xlsx", zip_of(2**28 + 1), said=("inflates to more than 100 times",)
+        "t.xlsx", zip_of(2**28 + 1), "inflates to more than 100 times"
     ),
     "a Feather file that inflates": Messy(
         "t.feather",
         lambda path: table(["x" * 2**20] * 300, ["a", "b"] * 150).to_feather(
             path, compression="zstd"
         ),
-        said=("inflates to more than 100 times",),
+        "inflates to more than 100 times",
     ),
     "a Feather file of more rows than bytes": Messy(
-        "t.arrow", arrow_stream(pa.table({"label": pa.nulls(10**8)})), said=("rows in", "bytes")
+        "t.arrow", arrow_stream(pa.table({"label": pa.nulls(10**8)})), "rows in & bytes"
     ),
     "an Excel file of entities": Messy(
         "t.xlsx",
         bare_excel(row(1, "&a;"), f'<!DOCTYPE x [<!ENTITY a "{SECRET}">]>'),
-        said=("not a readable Excel file",),
+        "not a readable Excel file",
     ),
     "an Excel row far below": Messy(
         "t.xlsx",
         bare_excel(row(1, *HEADER) + row(10**9, SECRET, "a")),
-        said=("more rows than a sheet can have",),
+        "more rows than a sheet can have",
     ),
     "a note beside an Excel table": Messy(
         "t.xlsx",
         bare_excel(row(1, *HEADER) + row(2, SECRET, "a", "note")),
-        said=("row 2 has 3 cells where the header has 2",),
+        "row 2 has 3 cells where the header has 2",
     ),
 }

@@ -1,11 +1,9 @@
-from __future__ import annotations
+"""A table becomes records and a schema, or is refused in one line that holds no cell."""
 
 import json
 from pathlib import Path
 
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,8 +11,8 @@ from hypothesis import strategies as st
 from tests.helpers.refusals import SECRET, assert_silent, refusal
 from twinset.errors import InputError
 from twinset.sampling.twin_model import twin_frame
-from twinset.table.read import FORMATS, write_frame
-from twinset.table.records import read_records, records_from_frame
+from twinset.table.read import FORMATS, read_frame, write_frame
+from twinset.table.records import check_reserved, read_records, records_from_frame
 from twinset.table.schema import ORDERED, Schema
 
 REVIEWS = [f"review number {i} says {SECRET} again and again" for i in range(6)]
@@ -44,6 +42,9 @@ def test_records_and_schema() -> None:
     assert notes == ["leaving out column 'id': the twin will not have it"]
 
 
+# --- guesses, and names that may be cells ---------------------------------------------------------
+
+
 def test_guesses_are_noted() -> None:
     records, notes = records_from_frame(table(), None, [])
     assert records.schema.columns == ("mood", "review")
@@ -53,94 +54,85 @@ def test_guesses_are_noted() -> None:
 
 TWO = table(title=[f"a title of words {i}" for i in range(6)], kind=[1, 1, 2, 2, 2, 1])
 HEADLESS = table().rename(columns={"mood": "good", "review": REVIEWS[0] * 2})
-
 SHORT_HEADLESS = table().rename(columns={"mood": "good", "review": "Great stuff"})
-
-
-@pytest.mark.parametrize("name", ["reviews.text", "Comment?", "review (original)"])
-def test_names_with_marks_are_names(name) -> None:
-    frame = table().rename(columns={"review": name})
-    assert records_from_frame(frame, name, ["mood"])[0].schema.columns == ("mood", name)
-    assert f"'{name}'" in refused(frame, "text", [])
+NO_TEXT = "'review', 'title' may each be a column of texts; choose with `text`"
+NO_LABEL = "'mood', 'kind' may each be a column of labels; choose with `attri"
+REST = "|'id', 'mood'"
+A_TEXT = "Ann Lee has a fever and stays"
 
 
 @pytest.mark.parametrize(
-    ("frame", "text", "attributes", "message"),
+    ("frame", "text", "attributes", "parts"),
     [
-        (
-            TWO,
-            None,
-            ["mood"],
-            "'review', 'title' may each be a column of texts; choose with `text`",
-        ),
-        (TWO, "review", [], "'mood', 'kind' may each be a column of labels; choose with `attri"),
+        (TWO, None, ["mood"], NO_TEXT),
+        (TWO, "review", [], NO_LABEL),
         (table()[["id", "mood"]], None, [], "nothing looks like a column of texts"),
         (table()[["id", "review"]], None, [], "nothing looks like a column of labels"),
         (HEADLESS, None, [], "is the header row missing?"),
         (HEADLESS, "text", [], "number 3 (is the header row missing?)"),
         (SHORT_HEADLESS, None, ["good"], "number 2 is like one of its values"),
+        (table().rename(columns={"review": A_TEXT}), None, ["mood"], "column number 3 is|`text`"),
+        (table(), "reveiw", ["mood"], f"no column 'reveiw'|did you mean column 'review'{REST}"),
+        (table(), "Review", ["mood"], "did you mean column 'review'"),
+        (table(), "review", ["mod"], "no column 'mod'|column 'mood'"),
+        (table(), "review", ["mood", "mood"], "given twice|once"),
+        (table(), "mood", ["mood"], "both `text` and `attributes`"),
+        (table(), "id", ["mood"], "column 'id' holds no text|choose another with `text`"),
+        (table(), "mood", ["review"], "6 distinct values in 6 rows|100 at most: group"),
+        (table()[:0], "review", ["mood"], "no rows"),
+        (table().set_axis(["mood", "mood", "review"], axis=1), "review", ["mood"], "same name"),
+        (table().rename(columns={"id": 0}), "review", ["mood"], "must be text"),
     ],
 )
-def test_no_guess_where_there_is_doubt(frame, text, attributes, message) -> None:
-    assert message in refused(frame, text, attributes)
+def test_columns_that_are_refused(frame, text, attributes, parts) -> None:
+    message = refused(frame, text, attributes)
+    assert all(part in message for part in parts.split("|")), message
 
 
-@pytest.mark.parametrize("names", [{"mood": "good"}, {"id": "17"}])
-def test_of_a_row_taken_for_the_header_no_cell_is_told(names) -> None:
-    """The control: beside plausible names the same one is quoted, as any column's."""
-    assert "'Ann Lee'" in refused(table().rename(columns={"review": "Ann Lee"}), "text", [])
-    message = refused(table().rename(columns={"review": "Ann Lee"} | names), "Ann", [])
-    assert "Ann Lee" not in message and "number 3 (is the header row missing?)" in message
+@pytest.mark.parametrize("name", ["reviews.text", "review (original)", A_TEXT])
+def test_a_column_that_is_named_may_be_called_anything(name) -> None:
+    frame = table().rename(columns={"review": name, "mood": "good"})
+    assert records_from_frame(frame, name, ["good"])[0].schema.columns == ("good", name)
 
 
 @pytest.mark.parametrize(
-    "names",
+    ("names", "is_told"),
     [
-        {"review": "Ann Lee has a fever and stays"},  # a text, where all others differ
-        {"review": "Fever, none"},  # a short sentence
-        {"review": "fever", "kind": "Ann Lee"},  # one word, as some of the texts are
+        ({"review": "Comment?"}, True),
+        ({"review": "Ann Lee"}, True),  # beside plausible names it is quoted as any column's
+        ({"review": "Ann Lee", "mood": "good"}, False),
+        ({"review": "Ann Lee", "id": "17"}, False),
+        ({"review": A_TEXT}, False),
+        ({"review": "Fever, none"}, False),  # a short sentence
     ],
 )
-def test_a_row_of_cells_that_none_repeats_is_not_told_either(names) -> None:
-    """The control: above the same cells, names are quoted, as what is in the table is no name."""
+def test_of_a_row_taken_for_the_header_no_cell_is_told(names, is_told) -> None:
+    message = refused(table().rename(columns=names), "text", [])
+    assert (names["review"] in message) == is_told
+    assert is_told or "number 3" in message
+
+
+def test_a_header_of_one_word_among_short_texts_is_not_told() -> None:
     frame = table(kind=["x", "y"] * 3, review=[*REVIEWS[:5], "well"])
-    assert "'mood'" in refused(frame.rename(columns={"kind": "label"}), "text", [])
-    message = refused(frame.rename(columns=names), "text", [])
-    assert not any(cell in message for cell in names.values()) and "number 3" in message
+    assert "'mood'" in refused(frame.rename(columns={"kind": "label"}), "text", [])  # the control
+    message = refused(frame.rename(columns={"review": "fever", "kind": "Ann Lee"}), "text", [])
+    assert "fever" not in message and "Ann Lee" not in message and "number 3" in message
 
 
-def test_a_column_of_texts_is_not_guessed_by_what_may_be_a_record() -> None:
-    frame = table().rename(columns={"review": "Ann Lee has a fever and stays"})
-    message = refused(frame, None, ["mood"])
-    assert "column number 3 is like one of its values" in message and "`text`" in message
-    named, _ = records_from_frame(frame, "Ann Lee has a fever and stays", ["mood"])
-    assert len(named) == len(frame)
+def test_a_key_that_some_rows_lack_is_data(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    rows = [{"review": f"text number {i} of some words"} for i in range(8)]
+    rows = [row | ({"mood": "ab"[i % 2]} if i else {}) for i, row in enumerate(rows)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    said = refusal(read_records, path, "review", [], drop_empty=True)
+    assert "'mood' may be" in said and "not every row has this key" in said
+    assert "'mood' is missing" in refusal(read_records, path, "review", ["mood"])
+    records, notes = read_records(path, "review", ["mood"], drop_empty=True)
+    assert records.schema.columns == ("review", "mood") and len(records) == 7
+    assert "not every row has column 'mood': to name it makes its name public" in notes
 
 
-def test_a_named_column_may_be_called_as_a_cell_is() -> None:
-    records, _ = records_from_frame(table().rename(columns={"mood": "good"}), "review", ["good"])
-    assert records.schema.columns == ("good", "review")
-
-
-@pytest.mark.parametrize(
-    ("text", "attributes", "parts"),
-    [
-        (
-            "reveiw",
-            ["mood"],
-            ["no column 'reveiw'", "did you mean column 'review'", "'id', 'mood'"],
-        ),
-        ("Review", ["mood"], ["did you mean column 'review'"]),
-        ("review", ["mod"], ["no column 'mod'", "column 'mood'"]),
-        ("review", ["mood", "mood"], ["given twice", "once"]),
-        ("mood", ["mood"], ["both `text` and `attributes`"]),
-        ("id", ["mood"], ["column 'id' holds no text", "choose another with `text`"]),
-        ("mood", ["review"], ["6 distinct values in 6 rows", "100 at most: group"]),
-    ],
-)
-def test_wrong_columns(text: str, attributes: list[str], parts: list[str]) -> None:
-    message = refused(table(), text, attributes)
-    assert all(part in message for part in parts), message
+# --- cells ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -173,6 +165,15 @@ def test_drop_empty_leaves_rows_out_and_keeps_row_numbers() -> None:
     assert "no row has both" in refused(frame, "review", ["mood"], drop_empty=True)
 
 
+def test_a_gap_in_whole_numbers_does_not_change_the_label(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("review,stars\n" + "".join(f"r{i},{i % 2 + 1}\n" for i in range(6)) + "r,\n")
+    message = refusal(read_records, path, "review", ["stars"])
+    assert "t.csv: column 'stars' " in message and " 1 of 7 rows, first in row 8" in message
+    records, _ = read_records(path, "review", ["stars"], drop_empty=True)
+    assert records.schema.attributes[0].values == (1, 2)
+
+
 def test_tabs_line_breaks_and_latin_controls_are_texts() -> None:
     texts = ["a\tb", "a\r\nb", "a\x96b", "<|endoftext", "é", "🙂"]
     records, _ = records_from_frame(
@@ -181,12 +182,10 @@ def test_tabs_line_breaks_and_latin_controls_are_texts() -> None:
     assert records.texts == texts
 
 
-def test_tables_without_rows_or_with_unusable_names() -> None:
-    assert "no rows" in refused(table()[:0], "review", ["mood"])
-    twice = table()
-    twice.columns = ["mood", "mood", "review"]
-    assert "same name" in refused(twice, "review", ["mood"])
-    assert "must be text" in refused(table().rename(columns={"id": 0}), "review", ["mood"])
+def test_characters_that_were_removed_stay_so_in_a_part() -> None:
+    frame = table(review=[f"a text {i}\x07 with a bell" for i in range(6)])
+    for part in records_from_frame(frame, "review", ["mood"])[0].split(range(3)):
+        assert len(part) == 3 and not any("\x07" in text for text in part.texts)
 
 
 def test_too_many_labels_and_duplicates() -> None:
@@ -196,63 +195,43 @@ def test_too_many_labels_and_duplicates() -> None:
     assert notes[0].startswith("403 rows repeat the text of an earlier row")
 
 
-PLAIN = [{"review": f"text number {i} of some words", "stars": 1 + i % 2} for i in range(8)]
-# One record more: its schema must be that of the others alone.
-ONE_MORE = {
-    "a key that no other has": {"review": "one more text of words", "stars": 1, SECRET: "x"},
-    "a gap": {"review": "one more text of words", "stars": None},
-    "a gap in the text": {"review": None, "stars": 2},
-    "no text, and half a star": {"review": None, "stars": 1.5},
-    "a star that is written 1.0": {"review": "one more text of words", "stars": 1.0},
-    "a text that is a number": {"review": 7, "stars": 1},
-}
+@pytest.mark.parametrize("drop", [False, True])
+def test_records_on_the_disk_are_those_in_memory(tmp_path, monkeypatch, drop) -> None:
+    monkeypatch.setattr("twinset.table.arrow_columns.ROWS_AT_ONCE", 7)
+    texts = [f"Film {i} was\n{'gööd' if i % 2 else 'bad, 日本'}." for i in range(60)]
+    frame = pd.DataFrame({"review": texts, "stars": [i % 5 for i in range(60)], "who": range(60)})
+    if drop:
+        frame.loc[[3, 20, 59], "review"] = None
+    write_frame(frame, tmp_path / "t.csv")
+    named = {"text": "review", "attributes": ["stars"], "owner": "who", "drop_empty": drop}
+    (whole, notes), (on_disk, other_notes) = (
+        records_from_frame(read_frame(tmp_path / "t.csv", None, at), **named)
+        for at in (None, tmp_path)
+    )
+    assert on_disk.texts == whole.texts == frame["review"].dropna().tolist()
+    assert on_disk.labels == whole.labels and on_disk.labels[1] == (1,)
+    assert on_disk.schema == whole.schema and notes == other_notes
+    assert (on_disk.owners == whole.owners).all()
+    assert on_disk.fingerprint() == whole.fingerprint()
+    changed = frame.dropna().assign(review=on_disk.texts[:-1] + ["another"])
+    assert records_from_frame(changed, **named)[0].fingerprint() != whole.fingerprint()
 
 
-@pytest.mark.parametrize("more", ONE_MORE)
-@pytest.mark.parametrize("first", [False, True])
-@pytest.mark.parametrize("ending", [".csv", ".jsonl", ".parquet"])
-def test_no_single_record_shows_in_the_schema(tmp_path, ending, first, more) -> None:
-    """What follows from the schema is shared; a record that is left out is in no count at all."""
-    row = ONE_MORE[more]
-    typed = row["stars"] != 1.5 and isinstance(row["review"], str | None)
-    if ending != ".jsonl" and SECRET in row or ending == ".parquet" and not typed:
-        pytest.skip("such a table cannot be written")
-    if ending == ".jsonl":
-        row = dict(reversed(row.items()))
-    rows = [row, *PLAIN] if first else [*PLAIN, row]
-    schemas = [schema_of(tmp_path / f"{n}{ending}", some) for n, some in enumerate((PLAIN, rows))]
-    assert schemas[0] == schemas[1]
+def test_special_tokens_are_found_later_by_the_same_rows() -> None:
+    reviews = pd.Series([None, "a <s> here", *REVIEWS[2:5], "and <s>"], dtype=object)
+    frame, named = table(review=reviews), ("review", ["mood"])
+    records, _ = records_from_frame(frame, *named, drop_empty=True)
+    check_reserved(records, frame, ["</s>", " "])
+    later = refusal(check_reserved, records, frame, ["</s>", "<s>"], "t.csv")
+    assert "row 2: contains a special" in later and "as do 1 more rows" in later
+    assert later == refused(frame, *named, drop_empty=True, reserved=["<s>"])
+    frame = table(mood=["a", "b<s>"] * 3)
+    records, _ = records_from_frame(frame, *named)
+    said = refusal(check_reserved, records, frame, ["<s>"])
+    assert "'mood', row 2: contains a special" in said and "as do 2 more rows" in said
 
 
-def schema_of(path: Path, rows) -> Schema:
-    if path.suffix == ".jsonl":
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    elif path.suffix == ".parquet":
-        types = pa.schema([("review", pa.string()), ("stars", pa.int32())])
-        pq.write_table(pa.Table.from_pylist(rows, types), path)
-    else:
-        cells = [
-            {name: "" if row[name] is None else str(row[name]) for name in PLAIN[0]} for row in rows
-        ]
-        pd.DataFrame(cells).to_csv(path, index=False)
-    records, notes = read_records(path, "review", ["stars"], drop_empty=True)
-    assert SECRET not in str(notes)
-    return records.schema
-
-
-def test_a_key_that_some_rows_lack_is_data(tmp_path: Path) -> None:
-    rows = [row | ({"mood": "ab"[i % 2 > 0]} if i else {}) for i, row in enumerate(PLAIN)]
-    path = tmp_path / "t.jsonl"
-    rows = [{name: row[name] for name in row if name != "stars"} for row in rows]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with pytest.raises(InputError, match="'mood'.* not every row has this key.*`attributes`"):
-        read_records(path, "review", [], drop_empty=True)
-    with pytest.raises(InputError, match="'mood' is missing"):
-        read_records(path, "review", ["mood"])
-    records, notes = read_records(path, "review", ["mood"], drop_empty=True)
-    assert records.schema.columns == ("review", "mood") and len(records) == 7
-    assert "not every row has column 'mood': to name it makes its name public" in notes
-
+# --- dtypes ---------------------------------------------------------------------------------------
 
 COLUMNS = {
     "int64": pd.Series([3, 1, 2] * 4),
@@ -270,10 +249,9 @@ COLUMNS = {
     "floats": pd.Series([3.0, 1.0, 2.0] * 4, dtype="category"),
     "ordered": pd.Series(pd.Categorical(["lo", "hi", "mid"] * 4, ["lo", "mid", "hi"], True)),
 }
-
-
 # In memory a gap makes floats of whole numbers, and a number objects of texts.
 BY_VALUES = {"float64": "int64", "object": "str"}
+ORDER = {"ordered": ("lo", "mid", "hi"), "category": ("a", "b", "c"), "float64": (1, 2, 3)}
 
 
 @pytest.mark.parametrize("name", COLUMNS)
@@ -281,7 +259,10 @@ def test_the_twin_has_the_tables_dtypes(name: str) -> None:
     frame = pd.DataFrame({"label": COLUMNS[name], "text": [f"text {i}" for i in range(12)]})
     records, _ = records_from_frame(frame, "text", ["label"])
     schema = Schema.from_dict(json.loads(json.dumps(records.schema.to_dict())))
-    assert all(type(v) in (int, str, bool, float) for v in schema.attributes[0].values)
+    (attribute,) = schema.attributes
+    assert all(type(v) in (int, str, bool, float) for v in attribute.values)
+    assert attribute.values == ORDER.get(name, attribute.values)
+    assert (attribute.dtype == ORDERED) == (name == "ordered")
     if name in BY_VALUES:
         frame = frame.astype({"label": BY_VALUES[name]})
     pd.testing.assert_frame_equal(twin_frame(schema, records.texts, records.labels), frame)
@@ -290,41 +271,20 @@ def test_the_twin_has_the_tables_dtypes(name: str) -> None:
     assert twin_frame(schema, [], []).dtypes.to_dict() == frame.dtypes.to_dict()
 
 
-def test_value_order_and_whole_floats() -> None:
-    def attribute(column: pd.Series):
-        frame = pd.DataFrame({"t": [f"x {i}" for i in range(12)], "a": column})
-        return records_from_frame(frame, "t", ["a"])[0].schema.attributes[0]
-
-    assert attribute(COLUMNS["ordered"]).values == ("lo", "mid", "hi")
-    assert attribute(COLUMNS["ordered"]).dtype == ORDERED
-    assert attribute(COLUMNS["category"]).values == ("a", "b", "c")
-    whole = attribute(COLUMNS["float64"])
-    assert whole.values == (1, 2, 3) and {type(v) for v in whole.values} == {int}
-
-
 @pytest.mark.parametrize("ending", FORMATS)
 def test_files_round_trip(tmp_path: Path, ending: str) -> None:
-    frame = table(
-        stars=[5, 1, 5, 1, 3, 3], ok=[True, False] * 3, kind=pd.Categorical(list("xyx") * 2)
-    )
+    kinds = pd.Categorical(list("xyx") * 2)
+    frame, names = table(stars=[5, 1, 5, 1, 3, 3], kind=kinds), ["stars", "kind"]
     write_frame(frame, tmp_path / f"private{ending}")
-    records, _ = read_records(tmp_path / f"private{ending}", "review", ["stars", "ok", "kind"])
+    records, _ = read_records(tmp_path / f"private{ending}", "review", names)
     twin = twin_frame(records.schema, records.texts, records.labels)
     write_frame(twin, tmp_path / f"twin{ending}")
-    again, _ = read_records(tmp_path / f"twin{ending}", "review", ["stars", "ok", "kind"])
+    again, _ = read_records(tmp_path / f"twin{ending}", "review", names)
     assert (again.texts, again.labels) == (records.texts, records.labels)
-    assert again.schema.attributes == records.schema.attributes
-    assert again.schema.columns == ("review", "stars", "ok", "kind")
+    assert again.schema == records.schema
 
 
-def test_a_gap_in_whole_numbers_does_not_change_the_label(tmp_path: Path) -> None:
-    path = tmp_path / "t.csv"
-    path.write_text("review,stars\n" + "".join(f"r{i},{i % 2 + 1}\n" for i in range(6)) + "r,\n")
-    message = refusal(read_records, path, "review", ["stars"])
-    assert "t.csv: column 'stars' " in message and " 1 of 7 rows, first in row 8" in message
-    records, _ = read_records(path, "review", ["stars"], drop_empty=True)
-    assert records.schema.attributes[0].values == (1, 2)
-
+# --- any table ------------------------------------------------------------------------------------
 
 cells = st.one_of(
     st.none(),
@@ -343,7 +303,7 @@ columns = st.lists(cells, min_size=8, max_size=8) | st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     data=st.dictionaries(st.sampled_from(["text", "label", "other"]), columns),
     text=st.sampled_from([None, "text", "label"]),
@@ -370,12 +330,7 @@ def test_any_table_is_read_or_refused_in_one_silent_line(
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="needs the shared data sets")
-@pytest.mark.parametrize(
-    ("name", "attributes", "rows"),
-    [("imdb_short", ["sentiment"], 2000), ("blitzer_dvd_kitchen", ["sentiment", "product"], 800)],
-)
-def test_public_sets(name: str, attributes: list[str], rows: int) -> None:
-    records, _ = read_records(
-        DATA / name / "test.csv.gz", "text", attributes, reserved=["<|endoftext|>"]
-    )
-    assert len(records) == rows and len(records.schema.combinations) == 2 ** len(attributes)
+def test_a_public_set() -> None:
+    path, names = DATA / "blitzer_dvd_kitchen" / "test.csv.gz", ["sentiment", "product"]
+    records, _ = read_records(path, "text", names, reserved=["<|endoftext|>"])
+    assert len(records) == 800 and len(records.schema.combinations) == 4

@@ -120,10 +120,12 @@ def test_a_row_is_as_wide_as_its_own_record_asks_never_its_neighbours():
     prompts = {("a",): [7] * 4, ("b",): [8] * 6}
     texts = [[1] * 3, [1] * 10, [1] * 11, [1] * 40]
     made = TokenisedRecords(texts, [("a",), ("b",)] * 2, prompts, 0, context=50)
-    assert made.mean_length == (3 + 10 + 11 + 40 + 2 * (4 + 6)) / 4
     assert [made.padded_length(i) for i in range(4)] == [16, 16, 32, 48]
     assert replace(made, context=46).padded_length(3) == 46  # never wider than the model reads
     for i in range(4):
         found = made.sequences([i], 1, (0, 0))
         assert found.input_ids.shape == (2, made.padded_length(i))
-        assert found.input_ids[0].tolist()[:13] == [*made.prompts[made.labels[i]], *texts[i], *[0] * 9][:13]
+        assert (
+            found.input_ids[0].tolist()[:13]
+            == [*made.prompts[made.labels[i]], *texts[i], *[0] * 9][:13]
+        )

@@ -99,15 +99,7 @@ class TableReader:
 
 
 def collect_table(reader: TableReader, folder: Path | None = None) -> pd.DataFrame:
-    """Return a whole table. In a folder, texts behind its first piece are on the disk.
-
-    Args:
-        reader: of the table.
-        folder: private to its owner, where a file without a name is made. None: in memory.
-
-    Raises:
-        InputError: the file cannot be written, or whatever reading raises.
-    """
+    """Return a whole table. With a folder of its owner, later pieces' texts lie on the disk."""
     schema, total = reader.schema, 0
     chunks: dict[str, list[Any]] = {} if schema is None else {name: [] for name in schema.names}
     with ExitStack() as stack:
@@ -243,8 +235,7 @@ class Texts(LazySequence[str]):
     def rows_where(self, holds: Callable[[str], bool]) -> list[int]:
         """Return the table's rows, from 0, of texts of which something holds.
 
-        Args:
-            holds: true of what contains a text of which it is true. So a block is asked first.
+        It must hold of whatever contains such a text, so a block is asked first.
         """
         return [
             row
@@ -269,12 +260,7 @@ class Texts(LazySequence[str]):
 
 
 class Labels(LazySequence[Combination]):
-    """Label combinations by their numbers.
-
-    Args:
-        numbers: (N,) which of `known` each record has.
-        known: all combinations.
-    """
+    """Label combinations by their numbers: (N,) which of `known` each record has."""
 
     def __init__(self, numbers: np.ndarray, known: Sequence[Combination]) -> None:
         self.numbers, self.known = numbers, list(known)

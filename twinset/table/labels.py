@@ -56,11 +56,7 @@ class LabelCodes:
     values: list[LabelValue]
 
     def of_rows(self, rows: np.ndarray) -> LabelCodes:
-        """Return the labels of some rows, which all have one, as if there had been no others.
-
-        Args:
-            rows: (n,) numbers of rows, from 0.
-        """
+        """Return the labels of rows (n,), which all have one, as if there had been no others."""
         used, numbers = np.unique(self.numbers[rows], return_inverse=True)
         values = [self.values[number] for number in used.tolist()]
         return LabelCodes(numbers.astype(np.int32), values)
@@ -92,11 +88,8 @@ def label_codes(column: pd.Series, place: str, as_written: bool = False) -> Labe
     Whole floats become ints (a column of ints with a gap reaches us as floats). The schema's dtype
     makes them floats again in the twin where that is what the column holds.
 
-    Args:
-        column: of labels.
-        place: what to call it in messages.
-        as_written: texts of a file that states no types stay as they are, if all of them are
-            numbers too: where values are declared, none may decide what another is.
+    `as_written`, texts of a file that states no types stay as they are, if all of them are numbers
+    too: where values are declared, none may decide what another is.
 
     Raises:
         InputError: the cells are no labels.
@@ -233,8 +226,7 @@ class LabelColumn:
         name: of the attribute.
         shown: what to call it in messages.
         place: the same with its table.
-        codes: (n,) its values, all of which occur. Once they are settled, all that are public;
-            -1: the row is left out.
+        codes: (n,) its values, all of which occur. Settled: all that are public; -1: left out.
         rows: (n,) their rows in the table, from 0.
         owners: (n,) number of each row's owner. None: each row is its own.
         facts: what the table states.
@@ -348,10 +340,7 @@ def nearest(value: str, among: Sequence[str]) -> str | None:
 def public_labels(column: LabelColumn, rules: LabelRules, notes: list[str]) -> LabelColumn:
     """Settle which values of a column are public, and which of them each row has.
 
-    Args:
-        column: as it was read.
-        rules: of the owner.
-        notes: for the owner. The values that become public are among them, and no others.
+    The values that become public are among the notes for the owner, and no others.
 
     Raises:
         InputError: a row's value is not declared, or nothing is and a value is rare.
@@ -362,10 +351,10 @@ def public_labels(column: LabelColumn, rules: LabelRules, notes: list[str]) -> L
         # what bins are called: spreadsheets take "3-5" for a date
         bins: list[LabelValue] = [f"{plain(a)} to {plain(b)}" for a, b in pairwise(edges)]
         for value in found:
-            number = _number(plain(value))
+            number = _read(value, float)
             is_in = number is not None and edges[0] <= number <= edges[-1]
             # the first bin has both its ends
-            places.append(max(0, bisect_left(edges, number) - 1) if is_in else -1)  # type: ignore[arg-type]
+            places.append(max(0, bisect_left(edges, number) - 1) if is_in else -1)
         return _declare(column, bins, places, "bins", rules, notes)
     if name in rules.declared:
         values = _as_in_column(rules.declared[name], column)
@@ -392,13 +381,7 @@ def _declare(
 ) -> LabelColumn:
     """Return a column whose labels are places of public values.
 
-    Args:
-        column: as it was read.
-        values: all that are public.
-        places: of `values`, for each value that the column has; -1: none of them.
-        declared_by: the option that says so.
-        rules: of the owner.
-        notes: for the owner.
+    `places` says which of `values` each value is that the column has; -1: none of them.
     """
     numbers = np.array(places, np.int32)[column.codes.numbers]
     out = numbers < 0
@@ -450,22 +433,20 @@ def _as_in_column(values: Sequence[LabelValue], column: LabelColumn) -> list[Lab
     return [int(value) if is_whole else float(value) for value in known]
 
 
-def _read(value: LabelValue, kind: type) -> LabelValue | None:
-    """Return a value as one of a kind. None where it is none."""
+def _read(value: LabelValue, kind: type) -> Any:
+    """Return a value as one of a kind. None where it is none, or no finite number."""
     text = plain(value)
-    if kind is float:
-        return _number(text)
-    return text if kind is str else {"true": True, "false": False}.get(text.lower())
-
-
-def _number(text: str) -> float | None:
-    """Return a finite number; a whole one in all its digits, which may be more than a float has."""
-    with suppress(ValueError):
+    if kind is not float:
+        return text if kind is str else {"true": True, "false": False}.get(text.lower())
+    try:
         number = float(text)
-        with suppress(ValueError):
-            return int(text) if math.isfinite(number) else None
-        return number
-    return None
+        if not math.isfinite(number):
+            return None
+    except ValueError:
+        return None
+    with suppress(ValueError):
+        return int(text)  # in all its digits, which may be more than a float has
+    return number
 
 
 def _places(found: Sequence[LabelValue], values: Sequence[LabelValue], merge: bool) -> list[int]:

@@ -163,15 +163,7 @@ def _message_size(message: pa.Message) -> tuple[int, int]:
 
 
 def read_excel(path: Path, sheet: str | None = None) -> TableReader:
-    """Return a reader of a sheet. Its first row that is not blank is the header.
-
-    Args:
-        path: of the file.
-        sheet: its name. None: the first.
-
-    Raises:
-        InputError: not such a file, or it has no such sheet.
-    """
+    """Return a reader of a sheet, by default the first. Its first row with cells is the header."""
     rows, notes = RowNumbers("row", header=1), []
     with _workbook(path) as book:
         names = book.sheetnames
@@ -252,11 +244,7 @@ def _sheet_rows(path: Path, sheet: str, rows: RowNumbers) -> Iterator[tuple[Any,
 
 
 def read_saved_dataset(folder: Path, split: str | None) -> TableReader:
-    """Return a reader of a folder of `datasets.save_to_disk`, with or without splits.
-
-    Raises:
-        InputError: another kind of folder, or a split that is not in it.
-    """
+    """Return a reader of a folder of `datasets.save_to_disk`, with or without splits."""
     from datasets import DatasetDict, load_from_disk
 
     try:
@@ -275,11 +263,7 @@ def read_saved_dataset(folder: Path, split: str | None) -> TableReader:
 
 
 def read_hub_dataset(name: str, split: str | None) -> TableReader:
-    """Return a reader of a data set of the hub (`owner/name`). Its own cache keeps a copy.
-
-    Raises:
-        InputError: not a hub name, no network, no such data set or split, or several splits.
-    """
+    """Return a reader of a data set of the hub (`owner/name`). Its own cache keeps a copy."""
     missing = f"{name}: no such file or folder"
     if not _HUB_NAME.fullmatch(name):
         raise InputError(f"{missing}; check the path")

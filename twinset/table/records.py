@@ -267,18 +267,7 @@ def records_from_frame(
 def _number_owners(
     frame: pd.DataFrame, owner: str, names: Sequence[str], rows: np.ndarray, source: str
 ) -> np.ndarray:
-    """Return (n,) the number of each row's owner.
-
-    Args:
-        frame: the table.
-        owner: the column that says whose a record is.
-        names: of the text and the labels.
-        rows: (n,) positions of the rows.
-        source: what to call the table in messages.
-
-    Raises:
-        InputError: there is no such column, it is one of these, or a cell of it is empty.
-    """
+    """Return (n,) the number of each row's owner. `names` are those of text and labels."""
     if owner not in frame.columns:
         raise InputError(f"{source}: has no column {owner!r}; check `owner`")
     if owner in names:
@@ -335,17 +324,7 @@ def _settle_labels(
 def check_reserved(
     records: Records, frame: pd.DataFrame, reserved: Sequence[str], source: str = "table"
 ) -> None:
-    """Refuse special tokens of a tokenizer, as `records_from_frame` does where it is passed them.
-
-    Args:
-        records: of `records_from_frame`.
-        frame: the same table.
-        reserved: the tokens.
-        source: what to call the table in messages.
-
-    Raises:
-        InputError: a text or a label holds one; the message holds no cell.
-    """
+    """Refuse special tokens of a tokenizer, as `records_from_frame` does if it is given them."""
     schema, texts, labels = records.schema, records.texts, records.labels
     assert isinstance(texts, Texts) and isinstance(labels, Labels)
     found = {
@@ -403,13 +382,7 @@ def _has_control(text: str) -> bool:
 def _attribute_of(column: LabelColumn, cells: pd.Series, rules: LabelRules | None) -> Attribute:
     """Return what of a label column is released: its values, their order and its dtype.
 
-    Args:
-        column: of the rows that are taken.
-        cells: all of the table's.
-        rules: which values are public. None: nothing of these rows is published.
-
-    Raises:
-        InputError: it has one value, or too many.
+    `column` has the rows that are taken, `cells` are all of the table's.
     """
     values = tuple(column.codes.values)
     if column.whose not in (OWNER, PROMPT):

@@ -107,14 +107,9 @@ def kinds_of_text() -> list[str]:
 
 
 def written_template(source: Template | str | Path | None) -> PromptFile:
-    """Return a template as written, before it meets a table.
+    """Return a template as written, before it meets a table. See `load_template`.
 
-    Args:
-        source: see `load_template`. A `Template` has met a table: its words are those for that
-            table's values, and declare none.
-
-    Raises:
-        InputError: there is no such template.
+    A `Template` has met a table: its words are those for that table's values, and declare none.
     """
     if isinstance(source, Template):
         return PromptFile(source.name, source.pattern)
@@ -275,10 +270,7 @@ def worded_values(written: PromptFile, attribute: str, common: set[str]) -> tupl
     A scale declares all of its values, whether or not a row has them, and so do words for single
     values, if they are for all of these. What few rows have decides nothing.
 
-    Args:
-        written: the template.
-        attribute: name of a label column.
-        common: its values that are not rare, as people write them.
+    `common` are the attribute's values that are not rare, as people write them.
     """
     words = written.wording.get(attribute, {})
     if isinstance(words, Mapping):

@@ -110,10 +110,7 @@ def _open_bytes(path: Path) -> IO[bytes]:
 def detect_layout(path: Path, layout: Layout, own: str | None) -> tuple[Layout, list[str]]:
     """Return a layout with nothing left to detect, and what to tell the owner about it.
 
-    Args:
-        path: of the file.
-        layout: as far as it is given.
-        own: delimiter that the file's ending stands for. None: cells are not separated.
+    `own` is the delimiter that the file's ending stands for. None: cells are not separated.
 
     Raises:
         InputError: the encoding cannot be told, or the file is no text.
@@ -160,15 +157,7 @@ def _evenness(start: str, delimiter: str) -> float:
 
 
 def _detect_encoding(path: Path, given: str | None) -> tuple[str, int]:
-    """Return a file's encoding, and how many NUL characters it has beside its text.
-
-    Args:
-        path: of the file, which is read once, block by block.
-        given: its encoding. None: to be told by its bytes.
-
-    Raises:
-        InputError: the encoding cannot be told, or the file is no text.
-    """
+    """Return a file's encoding, given or told by its bytes, and how many NULs its text has."""
     decoder, is_utf8, size, sample = codecs.getincrementaldecoder("utf-8")(), True, 0, b""
     even, odd = 0, 0  # NUL bytes at even and at odd places: every second one in UTF-16
     mark: str | None = None

@@ -51,15 +51,6 @@ def padded(length: int, longest: int) -> int:
     return min(-(-length // step) * step, longest)
 
 
-def padded_lengths(most: int, longest: int) -> list[int]:
-    """Return all padded lengths of rows of up to `most` tokens, where a model reads `longest`.
-
-    >>> padded_lengths(170, 180)
-    [16, 32, 48, 64, 80, 96, 112, 128, 160, 180]
-    """
-    return sorted({padded(length, longest) for length in range(1, most + 1)})
-
-
 def batches_of_one_length(
     rows: Iterable[int], length: Callable[[int], Any], at_once: Callable[[Any], int]
 ) -> Iterator[tuple[Any, list[int]]]:
@@ -77,11 +68,7 @@ def batches_of_one_length(
 
 
 class TokenLists(LazySequence[list[int]]):
-    """Rows of tokens in Arrow: all ids one after the other, and where each row begins.
-
-    Args:
-        column: (N,) lists of int32.
-    """
+    """Rows of tokens in Arrow, (N,) lists of int32: all ids in one, and where each row begins."""
 
     def __init__(self, column: pa.ChunkedArray) -> None:
         self._chunks = [(chunk.offsets.to_numpy(), chunk.values) for chunk in column.chunks]
@@ -124,12 +111,6 @@ class TokenisedRecords:
     def __len__(self) -> int:
         return len(self.texts)
 
-    @property
-    def mean_length(self) -> float:
-        """Mean tokens of a record with its own prompt."""
-        prompts = (len(self.prompts[label]) for label in self.labels)
-        return (sum(map(len, self.texts)) + sum(prompts)) / max(1, len(self.texts))
-
     def padded_length(self, index: int) -> int:
         """Return the length to which a record's rows are padded: a function of the record alone.
 
@@ -142,7 +123,8 @@ class TokenisedRecords:
 
     def padded_lengths(self, most: int) -> list[int]:
         """Return every padded length that records can have, with texts of up to `most` tokens."""
-        return padded_lengths(max(map(len, self.prompts.values())) + most, self.context)
+        longest = max(map(len, self.prompts.values())) + most
+        return sorted({padded(length, self.context) for length in range(1, longest + 1)})
 
     def sequences_per_record(self, mismatched: int) -> int:
         """Return K for this number of wrong prompts a record: there may be fewer combinations."""
@@ -170,8 +152,8 @@ class TokenisedRecords:
                 the batch, and one record more could change every other's gradient.
         """
         combinations = tuple(self.prompts)
-        chosen: dict[Combination, list[Combination]] = {}
-        rows: list[tuple[list[int], list[int]]] = []
+        chosen: dict[Combination, list[Combination]] = {}  # by label, its wrong prompts
+        rows: list[tuple[list[int], list[int]]] = []  # of the batch: a prompt and a text
         for i in indices:
             label = self.labels[i]
             if label not in chosen:
@@ -190,12 +172,7 @@ class TokenisedRecords:
     def of_units(
         self, units: Iterable[list[int]], numbers: Mapping[Combination, Sequence[int]]
     ) -> Iterator[list[Text]]:
-        """Yield the texts of each unit, with the numbers that stand for their labels.
-
-        Args:
-            units: the records of each.
-            numbers: by label combination.
-        """
+        """Yield the texts of each unit of records, with the numbers that stand for their labels."""
         for unit in units:
             yield [(self.texts[i], numbers[self.labels[i]]) for i in unit]
 
