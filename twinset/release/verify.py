@@ -36,6 +36,7 @@ CANNOT_SHOW = (
     "anything about other files that stand beside these",
 )
 
+
 @dataclass(frozen=True)
 class VerificationReport:
     """What a successful verification found.
