@@ -1,6 +1,6 @@
 """The Python interface: fit a twin model to a table, sample twins from it.
 
-What computes is imported when it is called, so that importing `Twinset` waits for no torch.
+Heavy libraries are imported when they are called. Importing `Twinset` does not wait for PyTorch.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class Twinset:
         hold_out: float | None = 0.0,
         **reading: Unpack[Reading],
     ) -> PlanReport:
-        """Say what a run would spend, need and cost, before any training.
+        """Say what a run would spend, need and cost before any training.
 
         Example:
             For a table that is not there yet:
@@ -195,7 +195,7 @@ class Twinset:
         return self
 
     def sample(self, rows: int, *, seed: int | None = None) -> pd.DataFrame:
-        """Return a twin of `rows` rows in the proportions of the noisy label counts.
+        """Return a twin with labels in the proportions of the noisy label counts.
 
         Example:
             Twice as many rows cost nothing more:
@@ -204,10 +204,14 @@ class Twinset:
 
         Args:
             rows: how many.
-            seed: another one gives other rows, the same one the same; None: the one of `options`.
+            seed: the same seed gives the same rows, another one other rows. None takes the seed of
+                `options`.
+
+        Returns:
+            A table of `rows` rows with the columns of the fitted table, in their order.
 
         Raises:
-            InputError: nothing was fitted, or hardly a row that was drawn can be used.
+            InputError: nothing was fitted, or hardly any row that was drawn can be used.
         """
         from twinset.sampling.allocation import proportional
 
@@ -230,10 +234,10 @@ class Twinset:
         exclude_overlap: bool = False,
         embedded: bool = True,
     ) -> pd.DataFrame:
-        """Say whether a twin is useful and faithful: what `twinset evaluate` measures.
+        """Measure whether a twin is useful and faithful, as `twinset evaluate` does.
 
-        The scores are computed on private rows and stay with their owner, but for those whose
-        `where` is "release alone".
+        The scores are computed on private rows and stay with their owner. Only those whose `where`
+        is "release alone" may be passed on.
 
         Example:
             How well classifiers do on real rows when they learn from the twin, and from real ones:
@@ -246,10 +250,10 @@ class Twinset:
             twin: rows that `sample` returned.
             train: the private table that the model was fitted to, or its file.
             test: real rows that nothing was trained on, or their file.
-            classifiers: of "tfidf", "svm", "minilm" and "encoder"; None: all but the last.
+            classifiers: of "tfidf", "svm", "minilm" and "encoder". None: all but the last.
             seeds: how many times each classifier is trained.
             exclude_overlap: leave out rows of `test` whose text is in `train` too.
-            embedded: compare texts by embeddings too; that downloads an encoder, once.
+            embedded: compare texts by embeddings too. That downloads an encoder, once.
 
         Returns:
             One row a score: `question`, `name`, `value`, `low` and `high` (95 %), `goal`, `where`,
@@ -259,10 +263,15 @@ class Twinset:
             InputError: a table cannot be used.
         """
         measure = import_evaluation("evaluate").evaluate_frames
-        tables = twin, train, test
-        options = dict(exclude_overlap=exclude_overlap, embedded=embedded, seeds=seeds)
         return measure(
-            self.model, self._made_from, *tables, self._progress, classifiers=classifiers, **options
+            self.model,
+            self._made_from,
+            *(twin, train, test),
+            self._progress,
+            classifiers=classifiers,
+            exclude_overlap=exclude_overlap,
+            embedded=embedded,
+            seeds=seeds,
         )
 
     def audit(
@@ -273,7 +282,7 @@ class Twinset:
         *,
         rows: int = 1000,
     ) -> pd.DataFrame:
-        """Attack a twin and the model: what `twinset audit` measures.
+        """Attack a twin and the model, as `twinset audit` does.
 
         The scores are computed on private rows and stay with their owner.
 
@@ -288,7 +297,7 @@ class Twinset:
             twin: rows that `sample` returned.
             members: the private table that the model was fitted to, or its file.
             non_members: real rows that nothing was trained on, or their file.
-            rows: of each that attacks look at.
+            rows: how many members and non-members the attacks look at, of each.
 
         Returns:
             See `evaluate`.
@@ -302,7 +311,13 @@ class Twinset:
 
     @staticmethod
     def report(run: str | Path) -> Path:
-        """Draw everything that is known of a run folder; return the page, as `twinset report`.
+        """Draw everything that is known of a run folder, as `twinset report` does.
+
+        Args:
+            run: the run folder that `generate` made.
+
+        Returns:
+            The page's file. The page shows figures of private rows: it is for their owner.
 
         Raises:
             InputError: there is no such run.
@@ -310,7 +325,7 @@ class Twinset:
         return import_evaluation("report.page").write_report(Path(run))
 
     def share(self, twin: pd.DataFrame, folder: str | Path, format: str = "parquet") -> Path:
-        """Write a twin with its card and `privacy.json` into a folder; return the twin's file.
+        """Write a twin with its card and `privacy.json` into a folder. Return the twin's file.
 
         Example:
             What may be handed over, as `twinset verify shared` checks it:
@@ -321,7 +336,7 @@ class Twinset:
         Args:
             twin: rows that `sample` returned, of one call or several, or some of them that were
                 chosen without a look at private rows.
-            folder: made where it is missing; it must be empty.
+            folder: made if it is missing. It must be empty.
             format: "parquet", "csv", "tsv" or "jsonl".
 
         Raises:
@@ -354,7 +369,7 @@ class Twinset:
     def push_to_hub(
         self, name: str, twin: pd.DataFrame, *, private: bool = True, token: str | None = None
     ) -> str:
-        """Upload a twin with its card and `privacy.json` as a data set; return its address.
+        """Upload a twin with its card and `privacy.json` as a data set. Return its address.
 
         Example:
             Visible to you alone, until you say otherwise on the hub:
@@ -366,11 +381,11 @@ class Twinset:
             name: of the data set, `owner/name`.
             twin: see `share`.
             private: whether it is for its owner's eyes alone.
-            token: of the hub; None: the one that its library has.
+            token: of the hub. None takes the one that its library has.
 
         Raises:
-            InputError: nothing is guaranteed of the model, or of flagged spans alone; these are not
-                its rows; or the hub refuses.
+            InputError: the model guarantees nothing, or protects flagged spans alone, these are not
+                its rows, or the hub refuses.
         """
         from huggingface_hub import HfApi
         from huggingface_hub.errors import HfHubHTTPError
@@ -390,18 +405,24 @@ class Twinset:
 
     @property
     def model(self) -> TwinModel:
-        """The fitted model."""
+        """The fitted model, with its schema, its noisy label counts and its ledger."""
         if self._model is None:
             raise InputError("nothing has been fitted yet; call fit(table) or Twinset.load(path)")
         return self._model
 
     @property
     def guarantee(self) -> Guarantee:
-        """What may truthfully be claimed of the model and all its samples together."""
+        """What may truthfully be claimed of the model and all its samples together.
+
+        Its `sentence` says it in words. `epsilon` and `delta` are None if nothing is guaranteed.
+
+        Raises:
+            InputError: nothing has been fitted yet.
+        """
         return self.model.guarantee
 
     def save(self, path: str | Path) -> None:
-        """Write the model folder; it is as safe to share as a twin.
+        """Write the model folder. It is as safe to share as a twin.
 
         Args:
             path: of the folder, made where it is missing. A model that was saved there is replaced.
@@ -421,7 +442,15 @@ class Twinset:
 
     @classmethod
     def load(cls, path: str | Path, **options: Any) -> Self:
-        """Read a model folder, or a run folder's model; `options` as of `Twinset`."""
+        """Read a model folder that `save` wrote, or a run folder's model.
+
+        Args:
+            path: of the folder.
+            options: of sampling and of the device, as for `Twinset`.
+
+        Raises:
+            InputError: there is no model, it is damaged, or an option is unknown.
+        """
         from twinset.sampling.twin_model import TwinModel
 
         twinset = cls(**options)
@@ -492,23 +521,23 @@ def generate(
     """
     from twinset.run.request import OutputPaths
     from twinset.sampling.allocation import RowsRequest
+    from twinset.table.schema import written_line
 
     reading = {name: options.pop(name) for name in Reading.__annotations__ if name in options}
     config = run_config({"base_model": str(base_model), **options})
     source = _make_source(data, text, attributes, owner, prompt, hold_out, reading)
-    paths = OutputPaths(
-        None if run is None else Path(run),
-        None if output is None else Path(output),
-        format,
-        overwrite,
-        guard_formulas,
-        resume,
-        accept_spend,
-    )
-    asked = RowsRequest(
-        rows, _requests(rows_per_label), None if plan_file is None else str(plan_file)
-    )
-    from twinset.run.generate import generate as run_generate
+    folder = None if run is None else Path(run)
+    file = None if output is None else Path(output)
+    paths = OutputPaths(folder, file, format, overwrite, guard_formulas, resume, accept_spend)
+
+    # rows of labels as the command line writes them: "500", "positive=500", "negative,dvd=5"
+    lines = () if rows_per_label is None else (str(rows_per_label),)
+    if isinstance(rows_per_label, Mapping):
+        counts = rows_per_label.items()
+        names = [written_line(c) if isinstance(c, tuple) else c for c, _ in counts]
+        lines = tuple(f"{name}={n}" for name, (_, n) in zip(names, counts, strict=True))
+    asked = RowsRequest(rows, lines, None if plan_file is None else str(plan_file))
+    from twinset.run.generate import generate as run_generate  # after what is wrong was said
 
     return run_generate(source, config, asked, paths, progress or Silent())
 
@@ -542,24 +571,15 @@ def _make_source(
     elif text is None or isinstance(text, str) or len(text) != len(data):
         raise InputError("texts alone need as many labels: `fit(texts, labels)`")
     else:  # texts and their labels. As objects, so that a gap changes no other label.
-        labels = pd.Series(list(text), dtype=object)
-        data, text = pd.DataFrame({"text": list(data), "label": labels}), "text"
-    rules = LabelRules(
-        reading.get("labels") or {},
-        reading.get("bins") or {},
-        reading.get("merge_labels", False),
-        reading.get("drop_undeclared", False),
-    )
-    others = ("split", "drop_empty", "delimiter", "encoding", "strict")
+        label = pd.Series(list(text), dtype=object)
+        data, text = pd.DataFrame({"text": list(data), "label": label}), "text"
+    rules: dict[str, Any] = {"labels": {}, "bins": {}, "merge_labels": False}
+    rules["drop_undeclared"] = False  # in the order of the class's fields
+    labels = LabelRules(*(reading.get(name) or default for name, default in rules.items()))
+    names = (attributes,) if isinstance(attributes, str) else tuple(attributes)
+    others = {name: value for name, value in reading.items() if name not in rules}
     return Source(
-        data,
-        text,
-        (attributes,) if isinstance(attributes, str) else tuple(attributes),
-        prompt=prompt,
-        owner=owner,
-        labels=rules,
-        hold_out=hold_out,
-        **{name: reading[name] for name in others if name in reading},
+        data, text, names, prompt=prompt, owner=owner, labels=labels, hold_out=hold_out, **others
     )
 
 
@@ -569,19 +589,3 @@ def _hashes(twin: pd.DataFrame) -> list[int]:
 
     found: list[int] = pd.util.hash_pandas_object(twin.astype(str), index=False).tolist()
     return found
-
-
-def _requests(rows: int | LabelRows | None) -> tuple[str, ...]:
-    """Return rows of labels as `RowsRequest` takes them.
-
-    >>> _requests(None), _requests(500), _requests({"positive": 500, ("negative", "dvd"): 5})
-    ((), ('500',), ('positive=500', 'negative,dvd=5'))
-    """
-    from twinset.table.schema import written_line
-
-    if rows is None:
-        return ()
-    if isinstance(rows, Mapping):
-        lines = {written_line(c) if isinstance(c, tuple) else c: n for c, n in rows.items()}
-        return tuple(f"{line}={number}" for line, number in lines.items())
-    return (str(rows),)

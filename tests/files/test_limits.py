@@ -15,7 +15,7 @@ import pytest
 from evaluation.findings import Findings
 from tests.helpers.commands import run_twinset
 from tests.helpers.refusals import refusal
-from twinset.commandline.pretrain import _licences
+from twinset.commandline.pretrain import read_licences
 from twinset.config.options import read_options
 from twinset.errors import first_line
 from twinset.files import limits
@@ -142,7 +142,7 @@ def test_labels_that_have_too_many_combinations():
 # --- other files ----------------------------------------------------------------------------------
 
 PLAIN = Schema("t", "str", (), ("t",))
-READERS = [read_options, lambda path: load_template(path, PLAIN), _licences]
+READERS = [read_options, lambda path: load_template(path, PLAIN), read_licences]
 
 
 @pytest.mark.parametrize("read", READERS)

@@ -1,4 +1,4 @@
-"""What commands share: their arguments, the options as nouns of a run, and how results are printed.
+"""What commands share: their arguments, the options of a run, and how results are printed.
 
 Knows nothing of any single command.
 """
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from twinset.config.plan import Plan
     from twinset.run.request import OutputPaths, Result, Source
     from twinset.sampling.allocation import RowsRequest
-    from twinset.table.labels import LabelRules
     from twinset.table.text_files import Layout
 
 Data = Annotated[
@@ -48,26 +47,19 @@ def listed(text: str) -> tuple[str, ...]:
 
 def source_of(data: str, given: dict[str, Any]) -> Source:
     """Return the table that the options name."""
-    from twinset.run.request import Source
-
-    names = {"text": "text", "attribute": "attributes", "split": "split"}
-    same = ("drop_empty", "prompt", "owner", "delimiter", "encoding", "strict", "hold_out")
-    names |= dict(zip(same, same, strict=True))
-    labels = _label_rules(given)
-    return Source(data, **{names[k]: v for k, v in given.items() if k in names}, labels=labels)
-
-
-def _label_rules(given: dict[str, Any]) -> LabelRules:
-    """Return what the options say of label values."""
     from twinset.commandline.label_flags import read_bins, read_labels
+    from twinset.run.request import Source
     from twinset.table.labels import LabelRules
 
-    return LabelRules(
+    labels = LabelRules(
         read_labels(given.get("labels", ())),
         read_bins(given.get("bins", ())),
         given.get("merge_labels", False),
         given.get("drop_undeclared", False),
     )
+    same = "text split drop_empty prompt owner delimiter encoding strict hold_out".split()
+    names = {name: name for name in same} | {"attribute": "attributes"}
+    return Source(data, **{names[k]: v for k, v in given.items() if k in names}, labels=labels)
 
 
 def layout_of(given: dict[str, Any]) -> Layout:
@@ -78,7 +70,7 @@ def layout_of(given: dict[str, Any]) -> Layout:
 
 
 def check_tables_there(*paths: Path | None) -> None:
-    """Refuse files that are not there before anything slow is imported."""
+    """Refuse missing files before anything slow is imported."""
     from twinset.run.request import check_there
 
     for path in filter(None, paths):
@@ -122,8 +114,8 @@ def show_plan(plan: Plan, as_json: bool) -> None:
 
 def show_result(result: Result, as_json: bool) -> None:
     """Print what a run made and what is guaranteed of it."""
-    facts: dict[str, Any] = {"run": result.run, "twin": result.twin, "rows": result.rows}
-    facts |= {"epsilon": result.guarantee.epsilon, "delta": result.guarantee.delta}
-    lines = [f"{k}: {v}" for k, v in facts.items() if k in ("run", "twin", "rows") and v]
     claim = result.guarantee
-    show(facts | {"guarantee": claim.sentence}, [*lines, *claim.paragraphs], as_json)
+    made: dict[str, Any] = {"run": result.run, "twin": result.twin, "rows": result.rows}
+    lines = [f"{name}: {value}" for name, value in made.items() if value]
+    stated = {"epsilon": claim.epsilon, "delta": claim.delta, "guarantee": claim.sentence}
+    show(made | stated, [*lines, *claim.paragraphs], as_json)

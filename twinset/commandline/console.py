@@ -1,7 +1,6 @@
 """A run's progress on stderr: a live line with a bar on a terminal, else a plain line now and then.
 
-The live line shows when the whole run will end, where that was planned; a plain one its phase.
-
+The live line shows when the whole run will end, if that was planned. A plain line shows its phase.
 Knows how things look, and nothing of how they are computed.
 """
 
@@ -26,7 +25,7 @@ from twinset.progress import PretrainingReport, StepReport, TimeLeft, clock
 
 PLAIN_SECONDS = 10.0  # between two plain lines
 LOG_TIME = "%Y-%m-%d %H:%M:%S"
-EPSILON_UPDATES = 20  # a run; the accountant takes its time
+EPSILON_UPDATES = 20  # a run: the accountant takes its time
 
 
 class Console:
@@ -37,7 +36,7 @@ class Console:
 
     Args:
         quiet: show warnings only.
-        log_file: gets the same lines, with the time; it is readable by its owner alone.
+        log_file: gets the same lines, with the time. Only its owner may read it.
 
     Raises:
         InputError: it cannot be written.
@@ -107,10 +106,10 @@ class Console:
         self._show("pre-training", line, report.step, report.steps, each)
 
     def noise(self, mean_noise: Mapping[str, float]) -> None:
-        """See `twinset.progress.Progress`; a picture of it is in the run folder."""
+        """See `twinset.progress.Progress`. A picture of it is in the run folder."""
 
     def count(self, what: str, done: int, total: int, share: float | None = None) -> None:
-        """See `twinset.progress.Progress`; its pace is that of parts of usual size."""
+        """See `twinset.progress.Progress`. Its pace is that of parts of usual size."""
         if self._is_silent:
             return
         worked = done if share is None else share * total
@@ -121,7 +120,7 @@ class Console:
         self._show(what, line, worked, total, each)
 
     def _show(self, phase: str, line: str, done: float, total: int, each: float) -> None:
-        """Show how far a phase is, and its end; with a bar, and a plan, that of the whole run."""
+        """Show how far a phase is and when it ends. A bar shows the end of a planned run."""
         self._begin_phase(phase, done)
         left = each * (total - done)
         is_due = done == total or time.monotonic() - self._last >= PLAIN_SECONDS
@@ -174,9 +173,17 @@ class Console:
 
 
 def _logger(path: Path) -> logging.Logger:
+    """Return a log that continues a file, which must be empty or a log: it may be a table."""
     try:
-        if path.is_file() and not _may_be_continued(path):
-            raise InputError(f"`log_file={path}`: exists and is no log; name another file")
+        if path.is_file():
+            with path.open("rb") as file:
+                start = file.read(len("2024-02-29 12:00:00")).decode(errors="replace")
+            try:
+                time.strptime(start or time.strftime(LOG_TIME), LOG_TIME)
+            except ValueError:
+                raise InputError(
+                    f"`log_file={path}`: exists and is no log; name another file"
+                ) from None
         os.close(os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600))
         path.chmod(0o600)
         handler = logging.FileHandler(path, encoding="utf-8")
@@ -188,18 +195,8 @@ def _logger(path: Path) -> logging.Logger:
     return found
 
 
-def _may_be_continued(path: Path) -> bool:
-    """Return whether a file is empty or a log, and no table."""
-    with path.open("rb") as file:
-        start = file.read(len("2024-02-29 12:00:00")).decode(errors="replace")
-    try:
-        return not start or bool(time.strptime(start, LOG_TIME))
-    except ValueError:
-        return False
-
-
 def _pace(each: float) -> str:
-    """Return how fast it goes, where that is known; slow ones by the minute.
+    """Return how fast it goes, if that is known. Slow paces are by the minute.
 
     >>> _pace(0.004), _pace(20.0), _pace(0.0)
     (' | 250/s', ' | 3/min', '')

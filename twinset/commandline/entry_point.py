@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import typer
 
@@ -26,16 +26,16 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 _MOST = 2**31 - 1
 _OPTION = re.compile(r"`([a-z][a-z0-9_]*)(?:=([^`]*))?`")  # in a message of the library
 _OTHERWISE = {"attributes": "--attribute", "epsilon=None": "--no-privacy"}
-WAITING = {"GOMP_SPINCOUNT": "100000"}  # of GNU's OpenMP, which PyTorch brings: milliseconds
+WAITING = {"GOMP_SPINCOUNT": "100000"}  # some milliseconds in GNU's OpenMP, PyTorch's own
 HOME = Path(__file__).resolve().parent.parent.parent
 
 
 def wait_briefly() -> None:
-    """Have threads that wait for one another turn for a moment, then sleep.
+    """Let idle OpenMP threads spin briefly before they block.
 
-    Those that turn on take the time of other work and, where there is any, of their own step; those
-    that sleep at once wake too late on an idle machine. The environment may have its own way. Of no
-    effect once PyTorch is imported.
+    Threads that spin for long take time from other work, and from their own step. Threads that
+    block at once wake too late on an idle machine. The environment may set its own policy. This has
+    no effect once PyTorch is imported.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         for name, value in WAITING.items():
@@ -43,11 +43,10 @@ def wait_briefly() -> None:
 
 
 def keep_freed_memory() -> bool:
-    """Have the C library keep freed memory, and return whether it will (only glibc can be asked).
+    """Have the C library keep freed memory. Return whether it will: only glibc can be asked.
 
-    By default it maps each large tensor anew, and the system hands over every page of it zeroed,
-    which was a third of a small model's training step. What is kept is the most that was in use
-    at one time.
+    By default it maps each large tensor again, and the system zeroes every page of it. That took a
+    third of a small model's training step. Never more is kept than was in use at one time.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -58,9 +57,9 @@ def keep_freed_memory() -> bool:
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """Import what is large within this block, with garbage collection off.
+    """Import large libraries in this block, with garbage collection off.
 
-    It would take a sixth of the time of all imports.
+    Collecting would take a sixth of the time of all imports.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -69,7 +68,7 @@ def importing() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-        gc.freeze()  # what was imported stays, and need not be looked through again
+        gc.freeze()  # what was imported stays, and is not looked through again
 
 
 def run(command: Callable[[], int]) -> int:
@@ -102,7 +101,7 @@ def _stop(number: int, frame: object) -> NoReturn:
 
 
 def with_flags(line: str) -> str:
-    """Return a line of the library's with its parameters as they are given here.
+    """Return a line of the library with its parameters written as flags.
 
     >>> with_flags("`top_p` must be above 0; take `device=cpu`, or run `pip install torch`")
     '--top-p must be above 0; take --device cpu, or run `pip install torch`'
@@ -111,15 +110,15 @@ def with_flags(line: str) -> str:
     >>> with_flags("declare them with `labels={'city': ['York', 'New York']}`")
     "declare them with --labels 'city=York,New York'"
     """
-    return _OPTION.sub(_flag, line)
 
+    def as_flag(found: re.Match[str]) -> str:
+        name, value = found.groups()
+        flag = _OTHERWISE.get(found[0].strip("`")) or f"--{name.replace('_', '-')}"
+        if value is not None and value.startswith("{"):
+            value = flag_value(value)
+        return flag if value in (None, "True", "None") else f"{flag} {value}"
 
-def _flag(found: re.Match[str]) -> str:
-    name, value = found.groups()
-    flag = _OTHERWISE.get(found[0].strip("`")) or f"--{name.replace('_', '-')}"
-    if value is not None and value.startswith("{"):
-        value = flag_value(value)
-    return flag if value in (None, "True", "None") else f"{flag} {value}"
+    return _OPTION.sub(as_flag, line)
 
 
 def _failed(error: BaseException) -> int:
@@ -147,20 +146,13 @@ def _verdict(error: BaseException) -> tuple[str, int]:
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         return "error: a path is too long; name a shorter one", 2
     if hasattr(error, "format_message"):  # typer's: an unknown flag, a number that is none
-        return f"error: {error.format_message().rstrip('.')}; see {_called(error)} --help", 2
-    what = f"unexpected {type(error).__name__} {_place(error)}"  # its message may quote a record
-    return f"error: {what}; TWINSET_DEBUG=1 shows more", 1
-
-
-def _called(error: Any) -> str:
-    """Return the command that a refusal of typer's is of."""
-    return str(error.ctx.command_path) if getattr(error, "ctx", None) else "twinset"
-
-
-def _place(error: BaseException) -> str:
-    """Return the last place in twinset's own code that the error passed through."""
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context else "twinset"
+        return f"error: {error.format_message().rstrip('.')}; see {command} --help", 2
+    # Its message may quote a record, so only the last place in twinset's own code is shown.
     roots = (HOME / "cli.py", HOME / "twinset", HOME / "evaluation")
     frames = traceback.extract_tb(error.__traceback__)
     passed = [(Path(frame.filename).resolve(), frame.lineno) for frame in frames]
     own = [(p, line) for p, line in passed if any(p.is_relative_to(root) for root in roots)]
-    return f"in {own[-1][0].name}:{own[-1][1]}" if own else "outside twinset"
+    place = f"in {own[-1][0].name}:{own[-1][1]}" if own else "outside twinset"
+    return f"error: unexpected {type(error).__name__} {place}; TWINSET_DEBUG=1 shows more", 1

@@ -1,6 +1,6 @@
 """Options as flags of a typer command, and the command's options as one mapping.
 
-Knows how typer reads a signature; knows nothing of any single option or command.
+Knows how typer reads a signature. Knows nothing of any single option or command.
 """
 
 from __future__ import annotations
@@ -39,7 +39,13 @@ def takes(*options: Option) -> Callable[[Callable[..., None]], Callable[..., Non
         @wraps(command)
         def parsed(config: str | None = None, **arguments: Any) -> None:
             values = {name: arguments.pop(name) for name in names}
-            merged = merge({k: _value(v) for k, v in values.items() if _used(v)}, config)
+            # typer gives None, False or an empty list for an option that was not used
+            used = {
+                name: tuple(value) if isinstance(value, list) else value
+                for name, value in values.items()
+                if value is not None and value is not False and value != []
+            }
+            merged = merge(used, config)
             # a file may hold options of other commands: one file serves them all
             command(given={k: v for k, v in merged.items() if k in names}, **arguments)
 
@@ -54,16 +60,8 @@ def takes(*options: Option) -> Callable[[Callable[..., None]], Callable[..., Non
     return decorate
 
 
-def _used(value: Any) -> bool:
-    return value is not None and value is not False and value != []
-
-
-def _value(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
 def _parameter(option: Option) -> inspect.Parameter:
-    """Return an option as typer wants it: never required, and None where it is not used."""
+    """Return an option as typer wants it: never required, and None if it is not used."""
     default, bounds = default_of(option.name), bounds_of(option.name)
     parts = ([] if default is None else [f"default {default}"]) + ([str(bounds)] if bounds else [])
     shown = f" ({'; '.join(parts)})" if parts else ""

@@ -24,10 +24,20 @@ def read_labels(given: Sequence[str]) -> dict[str, list[str]]:
     >>> read_labels(["city=York,New York", 'size="S, slim",M'])
     {'city': ['York', 'New York'], 'size': ['S, slim', 'M']}
     """
-    return {
-        name: _lines(Path(values[1:])) if values.startswith("@") else _cells(values, "labels")
-        for name, values in _columns(given, "labels", "COLUMN=VALUE,VALUE or COLUMN=@FILE")
-    }
+    found = {}
+    for name, values in _columns(given, "labels", "COLUMN=VALUE,VALUE or COLUMN=@FILE"):
+        if not values.startswith("@"):
+            found[name] = _cells(values, "labels")
+            continue
+        path = Path(values[1:])
+        try:
+            lines = read_text(path, SMALL).removeprefix("\ufeff").splitlines()
+        except InputError:
+            raise
+        except (OSError, ValueError):
+            raise InputError(f"`labels`: {path} cannot be read; name a UTF-8 file") from None
+        found[name] = [line for line in lines if line.strip()]
+    return found
 
 
 def read_bins(given: Sequence[str]) -> dict[str, list[float]]:
@@ -40,14 +50,9 @@ def read_bins(given: Sequence[str]) -> dict[str, list[float]]:
     {'rating': [0.0, 2.5, 5.0]}
     """
     how = "COLUMN=NUMBER,NUMBER,NUMBER"
-    return {
-        name: _numbers(_cells(edges, "bins"), how) for name, edges in _columns(given, "bins", how)
-    }
-
-
-def _numbers(texts: Sequence[str], how: str) -> list[float]:
+    found = {name: _cells(edges, "bins") for name, edges in _columns(given, "bins", how)}
     try:
-        return list(map(float, texts))
+        return {name: list(map(float, edges)) for name, edges in found.items()}
     except ValueError:
         raise InputError(f"`bins`: write {how}") from None
 
@@ -77,13 +82,3 @@ def _cells(line: str, option: str) -> list[str]:
         return read_line(line)
     except ValueError:
         raise InputError(f"`{option}`: {line[:60]!r} is no line of values between commas") from None
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        lines = read_text(path, SMALL).removeprefix("\ufeff").splitlines()
-    except InputError:
-        raise
-    except (OSError, ValueError):
-        raise InputError(f"`labels`: {path} cannot be read; name a UTF-8 file") from None
-    return [line for line in lines if line.strip()]

@@ -113,14 +113,22 @@ def pretrain(
         precision,
         lora_rank,
     )
+    shares: dict[str, float] = {}
+    for given in share or ():
+        start, _, number = given.partition("=")
+        try:
+            shares[start] = float(number)
+        except ValueError:
+            said = f"`share={given}`: write START=NUMBER, such as novels=0.04"
+            raise InputError(said) from None
     request = PretrainRequest(
         tuple(corpus),
         output,
         config,
         text,
         tuple(prompt or ()),
-        dict(map(_share, share or ())),
-        {} if licences is None else _licences(licences),
+        shares,
+        {} if licences is None else read_licences(licences),
         licence,
         tuple(decontaminate or ()),
         max_minutes,
@@ -140,16 +148,8 @@ def pretrain(
     show(facts, lines, as_json)
 
 
-def _share(given: str) -> tuple[str, float]:
-    """Read START=NUMBER."""
-    start, _, number = given.partition("=")
-    try:
-        return start, float(number)
-    except ValueError:
-        raise InputError(f"`share={given}`: write START=NUMBER, such as novels=0.04") from None
-
-
-def _licences(path: Path) -> dict[str, str]:
+def read_licences(path: Path) -> dict[str, str]:
+    """Return licences by the beginnings of files' names, from a TOML file."""
     import tomllib
 
     try:
