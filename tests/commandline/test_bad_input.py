@@ -19,7 +19,6 @@ from tests.helpers.commands import (
     snapshot,
     texts,
 )
-from twinset.errors import VerificationError
 
 FOUR_BLANK = [None if i in (6, 8, 9, 20) else t for i, t in enumerate(texts())]
 DEEP, LONG = "[" * 100_000, "x" * 5000
@@ -277,12 +276,3 @@ def test_unexpected_errors_do_not_show_their_message(good_table, generate, monke
     assert snapshot(good_table) == before
     monkeypatch.setenv("TWINSET_DEBUG", "1")
     assert MARKER in generate("t.csv").err  # asked for
-
-
-def test_failed_verification_is_exit_code_1(capsys, monkeypatch):
-    def altered(path):
-        raise VerificationError(f"{path}: was altered")
-
-    monkeypatch.setattr("twinset.release.verify.verify", altered)
-    outcome = run_twinset(capsys, "verify", "share")
-    assert (outcome.code, outcome.err) == (1, "error: share: was altered\n")
