@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from tests.helpers.commands import run_python
 from tests.helpers.refusals import refusal
-from twinset.commandline.entry_point import WAITING, wait_briefly, with_flags
-from twinset.commandline.label_flags import flag_value, read_bins, read_labels
+from twinset.commandline.entry_point import WAITING, flag_value, wait_briefly, with_flags
+from twinset.commandline.flags import read_bins, read_labels
 from twinset.table.labels import proposal
 
 FAULTS = """

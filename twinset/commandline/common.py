@@ -47,7 +47,7 @@ def listed(text: str) -> tuple[str, ...]:
 
 def source_of(data: str, given: dict[str, Any]) -> Source:
     """Return the table that the options name."""
-    from twinset.commandline.label_flags import read_bins, read_labels
+    from twinset.commandline.flags import read_bins, read_labels
     from twinset.run.request import Source
     from twinset.table.labels import LabelRules
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import ctypes
 import errno
 import gc
 import os
 import re
 import resource
+import shlex
 import signal
 import traceback
 import warnings
@@ -18,8 +20,8 @@ from typing import NoReturn
 
 import typer
 
-from twinset.commandline.label_flags import flag_value
 from twinset.errors import InputError, Stopped, VerificationError, printable
+from twinset.table.schema import written_line
 
 STOPPED = 130  # exit code
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
@@ -98,6 +100,16 @@ def _stop(number: int, frame: object) -> NoReturn:
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, signal.SIG_IGN)
     raise KeyboardInterrupt
+
+
+def flag_value(mapping: str) -> str:
+    r"""Return what Python's messages propose as one word of a shell.
+
+    >>> flag_value("{'topic': ['a, b', 'c']}"), flag_value("{'stars': [1, 2]}")
+    ('\'topic="a, b",c\'', 'stars=1,2')
+    """
+    ((name, values),) = ast.literal_eval(mapping).items()
+    return shlex.quote(f"{name}={written_line(values)}")
 
 
 def with_flags(line: str) -> str:

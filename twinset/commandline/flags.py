@@ -1,19 +1,23 @@
-"""Options as flags of a typer command, and the command's options as one mapping.
+"""Options as flags of a typer command, the command's options as one mapping, and label values.
 
-Knows how typer reads a signature. Knows nothing of any single option or command.
+Knows how typer reads a signature. Knows nothing of any single command.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from twinset.commandline.entry_point import with_flags
 from twinset.config.options import EXPERTS, PANELS, Option, bounds_of, default_of, merge
+from twinset.errors import InputError
+from twinset.files.limits import SMALL, read_text
+from twinset.table.schema import read_line
 
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY
 _CONFIG = inspect.Parameter(
@@ -79,3 +83,66 @@ def _parameter(option: Option) -> inspect.Parameter:
     return inspect.Parameter(
         option.name, _KEYWORD, default=None, annotation=Annotated[kind | None, info]
     )
+
+
+# -- label values: COLUMN=VALUE,VALUE, and COLUMN=@FILE for a long list ----------------------------
+# Values with a comma, or blanks at an end, stand in double quotes, as in CSV.
+
+
+def read_labels(given: Sequence[str]) -> dict[str, list[str]]:
+    """Return declared values by column.
+
+    Raises:
+        InputError: something does not name a column and its values, or a file cannot be read.
+
+    >>> read_labels(["city=York,New York", 'size="S, slim",M'])
+    {'city': ['York', 'New York'], 'size': ['S, slim', 'M']}
+    """
+    found = {}
+    for name, values in _columns(given, "labels", "COLUMN=VALUE,VALUE or COLUMN=@FILE"):
+        if not values.startswith("@"):
+            found[name] = _cells(values, "labels")
+            continue
+        path = Path(values[1:])
+        try:
+            lines = read_text(path, SMALL).removeprefix("\ufeff").splitlines()
+        except InputError:
+            raise
+        except (OSError, ValueError):
+            raise InputError(f"`labels`: {path} cannot be read; name a UTF-8 file") from None
+        found[name] = [line for line in lines if line.strip()]
+    return found
+
+
+def read_bins(given: Sequence[str]) -> dict[str, list[float]]:
+    """Return edges by column.
+
+    Raises:
+        InputError: something does not name a column and numbers.
+
+    >>> read_bins(["rating=0,2.5,5"])
+    {'rating': [0.0, 2.5, 5.0]}
+    """
+    how = "COLUMN=NUMBER,NUMBER,NUMBER"
+    found = {name: _cells(edges, "bins") for name, edges in _columns(given, "bins", how)}
+    try:
+        return {name: list(map(float, edges)) for name, edges in found.items()}
+    except ValueError:
+        raise InputError(f"`bins`: write {how}") from None
+
+
+def _columns(given: Sequence[str], option: str, how: str) -> Iterator[tuple[str, str]]:
+    seen: set[str] = set()
+    for one in given:
+        name, _, values = one.partition("=")
+        if not name or not values or name in seen:
+            raise InputError(f"`{option}={one[:60]}`: write {how}, once for each column")
+        seen.add(name)
+        yield name, values
+
+
+def _cells(line: str, option: str) -> list[str]:
+    try:
+        return read_line(line)
+    except ValueError:
+        raise InputError(f"`{option}`: {line[:60]!r} is no line of values between commas") from None
