@@ -71,9 +71,10 @@ DOCUMENTED = {
     "generate": generate,
     **{name: getattr(Twinset, name) for name in "plan fit sample evaluate audit share".split()},
 }
+LONG = [pytest.param(name, marks=pytest.mark.slow) for name in ("evaluate", "audit")]
 
 
-@pytest.mark.parametrize("name", DOCUMENTED)
+@pytest.mark.parametrize("name", [*sorted(DOCUMENTED.keys() - {"evaluate", "audit"}), *LONG])
 def test_the_examples_run(frame, tiny_base, saved, tmp_path, monkeypatch, name):
     code = example_of(DOCUMENTED[name]).replace("epsilon=8", "epsilon=50")
     for rows in ("1000", "2000", "500"):
@@ -307,6 +308,7 @@ SKIPPED = """torch transformers numpy scipy accelerate datasets peft sklearn opa
 typer jinja2 matplotlib huggingface_hub filelock safetensors cryptography""".split()
 
 
+@pytest.mark.slow  # `make lint` checks the types of twinset itself
 def test_a_client_is_checked_under_strict_types(tmp_path):
     """Its `type: ignore` are the negative control: strict mypy complains where none is needed."""
     skipped = ",".join(f"{library}.*" for library in SKIPPED)  # else mypy reads all of them

@@ -32,6 +32,7 @@ def planted(tmp_path, monkeypatch) -> Path:
     return tmp_path / "ran"
 
 
+@pytest.mark.slow
 def test_workers_run_no_file_of_the_working_folder(planted, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", f"{os.pathsep}{ROOT}")  # empty: the working folder
     monkeypatch.setattr(distributed, "PATIENCE", timedelta(seconds=60))

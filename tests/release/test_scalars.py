@@ -121,10 +121,12 @@ PLANTED = "model/twinset.json /note/"
     "policy",
     [
         (),  # two figures of the table are planted into this one
-        ("--owner", "who"),
         ("--noise-policy", "adaptive", "--weight-scale", "scale.json", "--epsilon-max", "40"),
-        ("--noise-policy", "selective"),
-        ("--noise-policy", "importance", "--policy-form", "published"),
+        pytest.param(("--owner", "who"), marks=pytest.mark.slow),
+        pytest.param(("--noise-policy", "selective"), marks=pytest.mark.slow),
+        pytest.param(
+            ("--noise-policy", "importance", "--policy-form", "published"), marks=pytest.mark.slow
+        ),
     ],
     ids=" ".join,
 )
