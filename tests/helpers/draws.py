@@ -1,7 +1,23 @@
-"""Whether drawn tokens follow a distribution, and the one that top-p should give."""
+"""Rows behind prompts, and whether drawn tokens follow the distribution that top-p should give."""
+
+from collections import deque
 
 import torch
 from torch import Tensor
+
+from twinset.config import SamplingConfig
+from twinset.sampling.decoding import Request, decode
+
+
+def continue_prompts(
+    model, prompts, end, longest, config: SamplingConfig, seed: int = 0, against=None, **request
+) -> list[list[int]]:
+    """Decode a row behind each prompt, guided away from those of `against`."""
+    pairs = zip(prompts, against, strict=True) if against else zip(prompts, strict=True)
+    waiting = deque(Request(i, tuple(map(tuple, p)), **request) for i, p in enumerate(pairs))
+    generator = torch.Generator().manual_seed(seed)
+    written = dict(decode(model, waiting, end, longest, config, generator))
+    return [written[i] for i in range(len(prompts))]
 
 
 def nucleus(logits: Tensor, top_p: float) -> Tensor:

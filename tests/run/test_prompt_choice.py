@@ -14,9 +14,15 @@ from twinset.progress import Progress, Silent
 from twinset.run.generate import finetune, prepare
 from twinset.run.releases import FAVOUR, choose_template, chooses_prompt
 from twinset.run.request import Source
-from twinset.sampling.text_lengths import TextLengths
-from twinset.sampling.token_tilt import misfit
-from twinset.sampling.untilted_rows import PROMPT_ROWS, expected_tokens, openings, untilted_rows
+from twinset.sampling.label_tables import TextLengths
+from twinset.sampling.tilt_fitting import (
+    PROMPT_ROWS,
+    chance_in_whole,
+    expected_tokens,
+    misfit,
+    openings,
+    untilted_rows,
+)
 from twinset.table.schema import Attribute, Schema
 from twinset.table.templates import builtin_templates, candidate_templates, kinds_of_text
 
@@ -120,17 +126,17 @@ def test_labels_that_no_row_has_decide_nothing():
 
 def test_a_chance_in_an_opening_tells_that_in_a_whole_text():
     bins = LengthBins(64, end=0)
-    lengths = TextLengths(bins, [np.eye(len(bins))[[5, -1]]])  # bad texts of 9 to 11, good of 64
+    lengths = TextLengths([np.eye(len(bins))[[5, -1]]])  # bad texts of 9 to 11, good of 64
     for c, length in ((("bad",), 10), (("good",), 64)):
-        chance = lengths.chance_in_whole(SCHEMA, c, np.array([0.0, 0.3]), 8.0)
+        shares = lengths.shares_of(SCHEMA, c)
+        chance = chance_in_whole(np.array([0.0, 0.3]), 8.0, shares, bins.means)
         assert chance == pytest.approx([0, 1 - 0.7 ** (length / 8)], abs=0.01)
 
 
 @pytest.fixture
 def nearest(monkeypatch):
     """What chooses a template, of a model that has lengths already."""
-    monkeypatch.setattr("twinset.run.releases.length_bins", lambda run: None)
-    monkeypatch.setattr("twinset.run.releases.TextLengths.of", lambda bins, marginals: None)
+    monkeypatch.setattr("twinset.run.releases.TextLengths.from_counts", lambda marginals: None)
     return choose_template
 
 

@@ -21,7 +21,7 @@ NOTHING_DONE = {
 RESUMABLE = {
     "training": "twinset.commandline.console.Console.step",
     "saving": "twinset.sampling.twin_model.TwinModel.save",
-    "sampling": "twinset.sampling.rows._Drawing._report",
+    "sampling": "twinset.sampling.sampler.Sampler.sample",
     "writing": "twinset.release.share.write_text",
     "publishing": "twinset.release.publish.shutil.copyfile",
 }

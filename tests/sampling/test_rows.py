@@ -25,9 +25,8 @@ from twinset import Twinset
 from twinset.config import SamplingConfig
 from twinset.errors import InputError
 from twinset.progress import Progress, Silent
-from twinset.sampling import row_pool, rows
+from twinset.sampling import rows
 from twinset.sampling import twin_model as twin_models
-from twinset.sampling.row_pool import ends_in_time, start_workers
 from twinset.sampling.rows import (
     RowGroups,
     devices_for_rows,
@@ -35,6 +34,7 @@ from twinset.sampling.rows import (
     groups_of,
     number_of_groups,
     open_row_groups,
+    start_workers,
 )
 from twinset.sampling.sampler import Row
 
@@ -55,6 +55,11 @@ class Heard(Progress):
 
     def count(self, what, done, total, share=None):
         self.counted.append((what, done, total, share))
+
+    def check_whole(self):
+        """All 36 rows are there, and progress never went back."""
+        done = [done for _, done, *_ in self.counted]
+        assert done == sorted(done) and self.counted[-1] == ("rows", 36, 36, 1.0)
 
 
 # -- groups ----------------------------------------------------------------------------------------
@@ -129,8 +134,7 @@ def test_what_is_there_is_not_drawn_again_and_progress_never_goes_back(small_gro
     assert draw_groups(sampler, COUNTS, CPU, heard, groups) == 36
     assert drawn == [0, 1, 3, 4, 5] and groups.numbers == list(range(6))
     assert [row.text for row in groups.read(2)] == ["kept"] * 6
-    done = [done for _, done, *_ in heard.counted]
-    assert done == sorted(done) and heard.counted[-1] == ("rows", 36, 36, 1.0)
+    heard.check_whole()
 
 
 @pytest.mark.parametrize(
@@ -140,15 +144,12 @@ def test_at_the_deadline_there_is_a_smaller_twin(small_groups, monkeypatch, dead
     """A group takes a second. One of which most would come too late is not begun."""
     clock = [0.0]
     monkeypatch.setattr(rows, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(row_pool, "monotonic", lambda: clock[0])
 
     def sampler(number):
         clock[0] += 1.0
         return a_sampler(number)
 
     groups, given = RowGroups(), (COUNTS, CPU, Silent())
-    # the clock moves when a sampler is made, which is before the group's own second is measured
-    monkeypatch.setattr(rows, "ends_in_time", lambda end, _: ends_in_time(end, 1.0))
     found = draw_groups(sampler, *given, groups, deadline=deadline)
     assert found == 6 * expected and groups.numbers == list(range(expected))
     labels = [row.combination for row in groups.rows()]
@@ -162,8 +163,8 @@ def test_at_the_deadline_there_is_a_smaller_twin(small_groups, monkeypatch, dead
 
 def draw_with(load, groups, sampler=a_sampler, workers=1, **options):
     heard = Heard()
-    with start_workers(load, ["there"] * workers) as pool:
-        found = draw_groups(sampler, COUNTS, CPU, heard, groups, pool=pool, **options)
+    with start_workers(load, ["there"] * workers) as others:
+        found = draw_groups(sampler, COUNTS, CPU, heard, groups, workers=others, **options)
     return found, heard
 
 
@@ -179,9 +180,7 @@ def test_workers_draw_groups_and_progress_never_goes_back(small_groups):
     assert found == 36 and not heard.warned
     by_workers = [n for n in drawn.numbers if drawn.read(n)[0] == (("there",), n)]
     assert drawn.numbers == list(range(6)) and len(by_workers) >= 3 and 0 not in by_workers
-    assert heard.counted[-1] == ("rows", 36, 36, 1.0)
-    done = [done for _, done, *_ in heard.counted]
-    assert done == sorted(done)
+    heard.check_whole()
 
 
 @pytest.mark.parametrize("load", [load_dying, load_broken])
@@ -217,13 +216,13 @@ def test_what_stops_this_process_stops_the_others_at_once(small_groups, error):
 
 
 PARENT = """
-import sys, time
+import math, multiprocessing, threading, time
 from tests.helpers.row_workers import load_slow
-from twinset.sampling.row_pool import start_workers
+from twinset.sampling.rows import start_workers
 print("once", flush=True)  # a script without a guard: started again, it would say so again
-with start_workers(load_slow, ["cpu"]) as pool:
-    pool.submit(0)
-    print(*pool._executor._processes, flush=True)
+with start_workers(load_slow, ["cpu"]) as (worker,):
+    threading.Thread(target=worker, args=(0, math.inf), daemon=True).start()
+    print(*(process.pid for process in multiprocessing.active_children()), flush=True)
     time.sleep(60)
 """
 
@@ -280,7 +279,7 @@ def test_rows_depend_on_neither_threads_nor_processes(model, small_groups, tmp_p
         devices = ["cpu"] * processes
         monkeypatch.setattr(twin_models, "devices_for_rows", lambda *_, d=devices: d)
         groups, heard = RowGroups(tmp_path / f"{threads}{processes}"), Heard()
-        assert model.write_rows(counts, SAMPLING, groups, heard) == 12
+        assert len(model.sample(counts, SAMPLING, heard, groups)) == 12
         assert used == [1] and any("2 processes" in line for line in heard.said) == (processes > 1)
         found.append(texts_of(groups))
     assert found[0] == found[1] == found[2]
@@ -317,8 +316,13 @@ def test_each_gpu_has_one_process(monkeypatch):
     assert devices_for_rows(there, 9, 1) == ["meta:1"]
 
 
-def test_a_damaged_group_is_named(tmp_path):
-    RowGroups(tmp_path).write(3, [Row(("a",), "x", 1)])
+def test_groups_keep_how_often_texts_were_redrawn_and_damage_is_named(tmp_path):
+    kept = RowGroups(tmp_path)
+    kept.write(0, [Row(("a",), "x", 2, 1), Row(("b",), "y")])
+    kept.write(3, [Row(("a",), "z", 3)])
+    for groups in (kept, RowGroups(tmp_path)):
+        assert groups.redrawn() == {"filtered": 5, "unfinished": 1, "denied": 0}
+        assert [row.text for row in groups.rows()] == ["x", "y", "z"]
     (tmp_path / "rows-000003.json").write_text(json.dumps([1]))
     with pytest.raises(InputError, match=r"rows-000003.json: is damaged"):
-        RowGroups(tmp_path).read(3)
+        kept.read(3)

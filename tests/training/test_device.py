@@ -44,7 +44,6 @@ from twinset.privacy.mechanism.randomness import Randomness
 from twinset.progress import Silent
 from twinset.run.plan import measure_step
 from twinset.sampling import decoding, token_sampling
-from twinset.sampling.token_step import TokenStep
 from twinset.sampling.twin_model import TwinModel
 from twinset.table.tokenization import TokenisedRecords
 from twinset.training.clipped_sum import Batch, BatchShapes, ClippedSum, WrongPrompts
@@ -149,7 +148,7 @@ PLANTED = {
         "sequences.input_ids",
     ),
     "rows of an embedding": (EmbeddingUse, "squared_norms", ", device=self.ids.device", ""),
-    "mask": (TokenStep, "__call__", "self.dtype, device=at.device", "self.dtype"),
+    "mask": (decoding.TokenStep, "compute", "self.dtype, device=at.device", "self.dtype"),
     "draws": (token_sampling, "_any_token", "draw.to(weights.device)", "draw"),
     "tilt": (TwinModel, "_biases", ".to(device)", ""),
 }

@@ -9,6 +9,7 @@ from transformers import AutoModelForCausalLM
 
 from tests.helpers.clipped import C
 from tests.helpers.commands import arguments, run_twinset
+from tests.helpers.draws import continue_prompts
 from tests.training.test_device import OPTIONS, fitted
 from twinset.config import SamplingConfig
 from twinset.models.base_model import load_base
@@ -20,7 +21,6 @@ from twinset.privacy.clipping.models import BatchShape, batch_interference
 from twinset.privacy.mechanism.noise import _add_there, add_gaussian_to_each_
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.sampling import decoding
-from twinset.sampling.recorded_steps import COMPARED, RecordedSteps
 from twinset.sampling.token_sampling import next_tokens
 from twinset.sampling.twin_model import TwinModel
 
@@ -85,22 +85,21 @@ def test_rows_from_recordings_are_those_of_the_steps_themselves(
     model = fuse(AutoModelForCausalLM.from_pretrained(request.getfixturevalue(folder)).to(GPU))
     made = []
 
-    class Kept(RecordedSteps):
-        def __init__(self, step):
-            super().__init__(step)
+    class Kept(decoding.TokenStep):
+        def __init__(self, *given):
+            super().__init__(*given)
             made.append(self)
 
     def rows(recorded):
         monkeypatch.setattr(decoding, "has_graphs", lambda device: recorded)
         config = SamplingConfig(batch_size=8, guidance=guidance)
         prompts = [[5, 6, 7 + i % 3, 8] for i in range(21)]
-        draws = torch.Generator().manual_seed(0)
-        return decoding.generate(model.eval(), prompts, -1, 90, config, draws, prompts[::-1])
+        return continue_prompts(model.eval(), prompts, -1, 90, config, against=prompts[::-1])
 
-    monkeypatch.setattr(decoding, "RecordedSteps", Kept)
+    monkeypatch.setattr(decoding, "TokenStep", Kept)
     assert rows(True) == rows(False)
-    assert made[0].in_use and len(made[0]._recordings) > 1
-    assert all(one.compared == COMPARED for one in made[0]._recordings.values())
+    assert made[0].in_use and len(made[0].recordings) > 1
+    assert all(one.compared == decoding.COMPARED for one in made[0].recordings.values())
 
 
 @pytest.mark.parametrize("low", [torch.float32, torch.bfloat16])

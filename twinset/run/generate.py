@@ -62,6 +62,7 @@ from twinset.run.run_folder import (
 from twinset.run.story import UNFINISHED
 from twinset.sampling.allocation import RowsRequest, explicit, usual_rows
 from twinset.sampling.decoding import check_decoding
+from twinset.sampling.rows import RowGroups
 from twinset.sampling.twin_model import DESCRIPTION, TwinModel
 from twinset.table.templates import kinds_of_text
 from twinset.training.distributed import process_group
@@ -213,15 +214,21 @@ def sample_only(
         )
     model = TwinModel.load(folder, device)
     counts = explicit(model.schema, asked) or story.share_out_rows(model, asked, progress)
-    given = counts, sampling, progress, None, paths.twin_format(), paths.guard_formulas
+
+    def write(share: Path) -> Path:
+        form, guard = paths.twin_format(), paths.guard_formulas
+        groups = RowGroups()
+        rows = model.sample(counts, sampling, progress, groups, saved=folder)
+        return model.share(rows, share, sampling, form, guard, groups.redrawn())
+
     if paths.output is None:
         with writing(folder), replacing(folder / "share") as new:
             new.chmod(0o755)
-            twin = folder / "share" / model.write_twin(new, *given, saved=folder).name
+            twin = folder / "share" / write(new).name
     else:  # out of sight beside it, until all three files are whole
         twin, prefix = paths.output, f".{paths.output.name}.partial-"
         with writing(twin), TemporaryDirectory(dir=twin.parent, prefix=prefix) as name:
-            model.write_twin(Path(name), *given, saved=folder)
+            write(Path(name))
             publish(Path(name), twin, paths.overwrite)
     return Result(model.guarantee, None, twin, sum(counts.values()))
 

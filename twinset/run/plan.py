@@ -38,7 +38,7 @@ from twinset.privacy.clipping.engine import is_out_of_memory
 from twinset.privacy.mechanism.noise import add_gaussian_to_each_
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.progress import Progress
-from twinset.sampling.untilted_rows import (
+from twinset.sampling.tilt_fitting import (
     PROMPT_PHASE,
     PROMPT_ROWS,
     REFERENCE_PHASE,

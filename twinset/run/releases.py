@@ -31,14 +31,14 @@ from twinset.privacy.statement.ledger import Ledger, MechanismRun
 from twinset.privacy.statement.wording import caveats
 from twinset.run.request import Run
 from twinset.sampling.decoding import attention_span
-from twinset.sampling.text_lengths import TextLengths
-from twinset.sampling.twin_model import TwinModel
-from twinset.sampling.untilted_rows import (
+from twinset.sampling.label_tables import TextLengths
+from twinset.sampling.tilt_fitting import (
     PROMPT_PHASE,
     prompt_misfit,
     reference_rows,
     token_weights,
 )
+from twinset.sampling.twin_model import TwinModel
 from twinset.table.labels import MERGED, OWNER, PROMPT, TABLE
 from twinset.table.schema import Combination, Schema
 from twinset.table.templates import Template, candidate_templates, fitting_prompts
@@ -217,7 +217,7 @@ def choose_template(run: Run, base: TwinModel, marginals: TokenMarginals) -> Tem
     No record has a say except through what was released: the choice is post-processing and costs no
     ε. It is a release all the same, as the counts are, and nobody sees it before these are kept.
     """
-    base.lengths = TextLengths.of(length_bins(run), marginals)
+    base.lengths = TextLengths.from_counts(marginals)
     misfits = []
     for done, template in enumerate(run.candidates, start=1):
         misfits.append(prompt_misfit(base, template, marginals))

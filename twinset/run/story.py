@@ -61,7 +61,6 @@ from twinset.run.releases import (
     count_tokens,
     find_candidates,
     fit_teacher,
-    length_bins,
     longest_text,
     open_ledger,
     propose_prompts,
@@ -77,11 +76,10 @@ from twinset.sampling.allocation import (
     values_without_rows,
 )
 from twinset.sampling.decoding import attention_span
-from twinset.sampling.naive_bayes import NaiveBayes
+from twinset.sampling.label_tables import NaiveBayes, TextLengths
 from twinset.sampling.rows import open_row_groups
-from twinset.sampling.text_lengths import TextLengths
+from twinset.sampling.tilt_fitting import tilt_towards
 from twinset.sampling.twin_model import TwinModel
-from twinset.sampling.untilted_rows import tilt_towards
 from twinset.table.arrow_columns import Picked
 from twinset.table.read import read_frame
 from twinset.table.records import Records, check_reserved, records_from_frame
@@ -314,7 +312,7 @@ def teach(run: Run) -> None:
         run.model = model = build_twin_model(run, run.trainer.finished())
         give_memory_back(model.model.device)  # what a step needed is more than rows do
         if run.marginals is not None:
-            model.lengths = TextLengths.of(length_bins(run), run.marginals)
+            model.lengths = TextLengths.from_counts(run.marginals)
             tilt_towards(model, run.marginals, run.progress)
         if run.config.privacy.teacher_share:
             if run.resumed and run.resumed.teacher:
@@ -324,7 +322,7 @@ def teach(run: Run) -> None:
                 if run.checkpoints:
                     run.checkpoints.keep_teacher(model.teacher.save, run.ledger)
             if run.marginals is not None:
-                model.words = NaiveBayes.of(run.marginals)
+                model.words = NaiveBayes.from_counts(run.marginals)
 
 
 def sample(run: Run) -> None:

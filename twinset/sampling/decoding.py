@@ -1,37 +1,41 @@
 """Prompts → token ids: a batch whose finished rows leave, and whose free places take new rows.
 
-Knows nothing of labels, texts or privacy. A prompt is read once and its keys and values copied to
-every row that continues it; rows then advance together, one token at a time, each at its own
-position, and see nothing but themselves.
+Knows nothing of labels, texts or privacy. A prompt is read once, and its keys and values are copied
+to every row that continues it. Rows then advance together, one token at a time. Each row has its
+own position and sees nothing but itself.
 """
 
 from __future__ import annotations
 
 import math
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from itertools import count
 from typing import Any
 
 import torch
 from torch import Tensor
+from transformers.cache_utils import Cache, CacheLayerMixin
 
 from twinset.config import SamplingConfig
 from twinset.errors import InputError, first_line
 from twinset.models.base_model import context_length
-from twinset.models.device import has_graphs, wait_for
+from twinset.models.device import has_graphs, is_cpu, memory_for_rows, record_graph
 from twinset.models.layers import PackedLinears
-from twinset.sampling.kv_cache import SLOTS_TOGETHER, SlotCache, States, rounded
-from twinset.sampling.recorded_steps import COMPARED, RecordedSteps
-from twinset.sampling.row_memory import RowMemory
 from twinset.sampling.token_sampling import NO_TOKEN, drawn_tokens, guided, token_probabilities
-from twinset.sampling.token_step import TokenStep
 from twinset.table.schema import Combination
 
-WINDOWS = ("sliding_window", "window_size")  # as configurations call it
+WINDOWS = ("sliding_window", "window_size")  # names of the attention window in configurations
+# Rows and columns of a forward pass are multiples of these. For each new shape of a product in
+# bfloat16 the processor's library writes code: 0.7 MB that stay in memory.
+SLOTS_TOGETHER, COLUMNS_TOGETHER = 8, 16
+UNUSED = 32  # columns that are read for nothing before the cache is made narrower
+PROMPTS_KEPT, PROMPTS_SHARE = 256, 0.1  # prompts whose states stay, and their share of the memory
+COMPARED = 2  # replays of each recording that are compared with the step itself
+
+# Keys and values of every layer for one prompt, (1, H, T, d) each.
+States = list[tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -39,9 +43,9 @@ class Ending:
     """Where a row ends, beside its end token and the longest row.
 
     Args:
-        least: tokens before which it does not end.
+        least: tokens before which the row does not end.
         most: tokens with which it ends at the latest.
-        is_end: whether a row of these ids, `least` or more, ends as it stands.
+        is_end: ids of a row of `least` or more tokens → whether it ends as it stands.
     """
 
     least: int
@@ -58,49 +62,16 @@ class Request:
     """A row to be written.
 
     Args:
-        key: what the caller knows it by.
-        prompts: token ids of its prompt; under guidance, of a wrong prompt behind it.
-        bias: (V,) added to the logits of tokens that the row has not yet, the end apart; None:
-            nothing is.
-        ending: None: wherever the model ends it.
+        key: the caller's name for it.
+        prompts: token ids of its prompt, and under guidance those of a wrong prompt.
+        bias: (V,) added to the logits of tokens that the row does not have yet, except the end.
+        ending: None: the row ends where the model ends it.
     """
 
     key: int
     prompts: tuple[tuple[int, ...], ...]
     bias: Tensor | None = None
     ending: Ending | None = None
-
-
-# Waiting rows, end of text, longest row, settings, draws → key and ids of each row as it ends.
-Engine = Callable[
-    [deque[Request], int, int, SamplingConfig, torch.Generator], Iterator[tuple[int, list[int]]]
-]
-
-
-def generate(
-    model: Any,
-    prompts: list[list[int]],
-    end: int,
-    max_new_tokens: int,
-    config: SamplingConfig,
-    generator: torch.Generator,
-    against: list[list[int]] | None = None,
-) -> list[list[int]]:
-    """Continue each prompt until `end` or `max_new_tokens` ids; return the ids of each.
-
-    Args:
-        model: causal LM in evaluation mode.
-        prompts: token ids, of any lengths.
-        end: id of the end-of-text token; it closes the rows that reached it.
-        max_new_tokens: longest continuation.
-        config: decoding settings.
-        generator: source of the draws.
-        against: for each prompt a wrong one, from which `config.guidance` presses the row away.
-    """
-    pairs = zip(prompts, against, strict=True) if against else zip(prompts)
-    waiting = deque(Request(i, tuple(map(tuple, pair))) for i, pair in enumerate(pairs))
-    written = dict(decode(model, waiting, end, max_new_tokens, config, generator))
-    return [written[i] for i in range(len(prompts))]
 
 
 @torch.inference_mode()
@@ -113,64 +84,36 @@ def decode(
     generator: torch.Generator,
     packed: PackedLinears | None = None,
 ) -> Iterator[tuple[int, list[int]]]:
-    """Yield the key and the ids of each row as it ends: of those begun together the shortest first.
+    """Yield the key and the ids of each row as it ends.
+
+    Of rows that begin together, the shortest comes first.
 
     Args:
-        model: see `generate`, as for all that is not said here.
+        model: causal LM in evaluation mode.
         waiting: rows to be written, taken from the left. Rows may be added until the last one has
-            ended. All have as many prompts.
-        end: closes a row.
+            ended. All have the same number of prompts.
+        end: id of the end-of-text token. It closes a row and is its last id.
         max_new_tokens: longest row.
-        config: decoding settings; no more than `batch_size` rows are written at once, and no more
-            than there is memory for, see `row_memory`.
+        config: decoding settings. At most `batch_size` rows are written at once, and no more than
+            memory has room for.
         generator: source of the draws.
-        packed: the model's weights, of a caller who decodes several times; None: they are packed.
+        packed: the model's weights, from a caller who decodes several times.
     """
     if not waiting:
         return
-    batch = _Batch(model, config, waiting, max_new_tokens, packed)
+    batch = _Batch(model, config, waiting, max_new_tokens, packed or PackedLinears(model))
     while waiting or batch.rows:
         while waiting and len(batch.rows) < batch.most:
             batch.add(waiting.popleft())
         for row in batch.write_token(generator, end, max_new_tokens):
-            yield row.key, row.ids
+            yield row.request.key, row.ids
 
 
-def seconds_of_tokens(
-    model: Any,
-    waiting: deque[Request],
-    longest: int,
-    config: SamplingConfig,
-    packed: PackedLinears,
-) -> Iterator[float]:
-    """Yield how long each further token takes, for one of the rows that are written at once.
-
-    Args:
-        model: see `decode`, as for all that is not said here.
-        waiting: rows; they never end.
-        longest: tokens that a row is supposed to have; there is memory for no more.
-        config: decoding settings.
-        packed: the model's weights.
-    """
-    with torch.inference_mode():
-        batch = _Batch(model, config, waiting, longest, packed)
-        while len(batch.rows) < batch.most:
-            batch.add(waiting.popleft())
-    generator = torch.Generator().manual_seed(0)
-    recorded = has_graphs(model.device)
-    for token in count():
-        began = time.monotonic()
-        with torch.inference_mode():
-            batch.write_token(generator, NO_TOKEN, longest + 1)
-        wait_for(model.device)
-        if token >= COMPARED or not recorded:  # the first ones are those that are recorded
-            yield (time.monotonic() - began) / batch.most
-
-
+@torch.inference_mode()
 def check_decoding(
     model: Any, prompts: Mapping[Combination, list[int]], config: SamplingConfig
 ) -> None:
-    """Draw two tokens from a base model: refuse before training what would fail after it.
+    """Draw two tokens from a base model, to refuse before training what would fail after it.
 
     Args:
         model: the base model that is to be trained.
@@ -178,15 +121,20 @@ def check_decoding(
         config: decoding settings.
 
     Raises:
-        InputError: nothing can be drawn from such a model, or with these settings.
+        InputError: nothing can be drawn from this model, or with these settings.
     """
     config = replace(config, batch_size=1)
     asked = tuple(tuple(prompt) for prompt in prompts.values())[:2]
     try:
-        _check_probabilities(model, asked, config)
+        own, *wrong = (
+            model(input_ids=torch.tensor([prompt], device=model.device)).logits[:, -1]
+            for prompt in asked
+        )
+        logits = guided(own, wrong[0], config.guidance) if wrong and config.guidance else own
+        if not bool(token_probabilities(logits, config).isfinite().all()):
+            raise ValueError("its probabilities are no numbers")
         generator = torch.Generator().manual_seed(0)
-        rows = deque([Request(0, asked)])
-        list(decode(model, rows, NO_TOKEN, 2, config, generator))
+        list(decode(model, deque([Request(0, asked)]), NO_TOKEN, 2, config, generator))
     except Exception as error:
         raise InputError(
             f"no row can be drawn from this base model ({first_line(error)}); bring "
@@ -195,24 +143,11 @@ def check_decoding(
         ) from error
 
 
-@torch.inference_mode()
-def _check_probabilities(
-    model: Any, prompts: tuple[tuple[int, ...], ...], config: SamplingConfig
-) -> None:
-    own, *wrong = (
-        model(input_ids=torch.tensor([prompt], device=model.device)).logits[:, -1]
-        for prompt in prompts
-    )
-    logits = guided(own, wrong[0], config.guidance) if wrong and config.guidance else own
-    if not bool(token_probabilities(logits, config).isfinite().all()):
-        raise ValueError("its probabilities are no numbers")
-
-
 def attention_span(model: Any) -> int:
-    """Return the most tokens, prompt included, that a row may have.
+    """Return the most tokens that a row may have, prompt included.
 
-    Where layers look back over a window only, it is the window: rows are masked as if all layers
-    saw everything.
+    If layers look back over a window only, it is the window: rows are masked as if all layers saw
+    everything.
     """
     windows = (getattr(model.config, name, None) for name in WINDOWS)
     return min([context_length(model), *(int(w) for w in windows if w)])
@@ -229,34 +164,29 @@ def prompt_states(model: Any, prompt: tuple[int, ...]) -> States:
     return [(layer.keys, layer.values) for layer in cache.layers]
 
 
+def rounded(number: int, step: int) -> int:
+    """Return the next multiple of a step.
+
+    >>> rounded(1, 8), rounded(16, 8)
+    (8, 16)
+    """
+    return -(-number // step) * step
+
+
+# -- the rows that are written together ------------------------------------------------------------
+
+
 @dataclass
 class _Row:
-    """A row being written."""
+    """A row that is being written.
 
-    key: int
-    ending: Ending | None
+    Attributes:
+        reads: for each of its prompts the token that is read next, and that token's position.
+    """
+
+    request: Request
+    reads: list[tuple[int, int]]
     ids: list[int] = field(default_factory=list)
-
-    @property
-    def may_end(self) -> bool:
-        """Whether the model may end it with its next token, the `least` and one."""
-        return self.ending is None or len(self.ids) >= self.ending.least
-
-
-@dataclass
-class _Slot:
-    """What one forward reads next in one slot: a token, and its position."""
-
-    token: int
-    position: int
-
-
-def _step_of(
-    model: Any, config: SamplingConfig, cache: SlotCache, packed: PackedLinears | None
-) -> TokenStep | RecordedSteps:
-    """Return what is computed for each token, recorded where a device can."""
-    step = TokenStep(model, model.dtype, cache, packed or PackedLinears(model))
-    return RecordedSteps(step) if has_graphs(model.device) else step
 
 
 class _Batch:
@@ -264,7 +194,7 @@ class _Batch:
 
     Attributes:
         most: rows at once.
-        rows: that are being written now.
+        rows: rows that are being written now.
     """
 
     def __init__(
@@ -273,82 +203,352 @@ class _Batch:
         config: SamplingConfig,
         waiting: deque[Request],
         max_new_tokens: int,
-        packed: PackedLinears | None,
+        packed: PackedLinears,
     ) -> None:
         self._device, self._config = model.device, config
         first, read = waiting[0], partial(prompt_states, model)
         self._per_row = per_row = len(first.prompts) if config.guidance else 1
-        longest = max(len(prompt) for row in waiting for prompt in row.prompts[:per_row])
+        prompt = max(len(ids) for row in waiting for ids in row.prompts[:per_row])
         like = read(first.prompts[0][:1])
-        memory = RowMemory.of(model, like, per_row, (longest, max_new_tokens), first.bias)
-        self.most = memory.rows_at_once(len(waiting), config.batch_size)
-        self._states = lru_cache(memory.prompts_kept)(read)  # no method: a cycle would outlive rows
+        together = COLUMNS_TOGETHER if is_cpu(model.device) else 4 * COLUMNS_TOGETHER
+        columns = rounded(prompt + max_new_tokens, together)
+        memory = memory_for_rows(model.device)
+        each = bytes_of_row(model, like, per_row, columns, first.bias)
+        room = int((1 - PROMPTS_SHARE) * memory) // each
+        self.most = rows_at_once(len(waiting), room, config.batch_size)
+        kept = int(PROMPTS_SHARE * memory) // (prompt * sum(x.nbytes for kv in like for x in kv))
+        # A cached method would make a circle that outlives the rows.
+        self._states = lru_cache(max(2, min(PROMPTS_KEPT, kept)))(read)
         slots = rounded(self.most * per_row, SLOTS_TOGETHER)
-        self._cache = SlotCache(like, slots, memory.columns)
-        self._step = _step_of(model, config, self._cache, packed)
-        bias = first.bias
-        self._bias = None if bias is None else bias.new_empty(self.most, len(bias))
-        self._slots: list[_Slot] = []
+        self._cache = SlotCache(like, slots, columns, together)
+        self._step = TokenStep(model, self._cache, packed, has_graphs(model.device))
+        self._bias = (
+            None if first.bias is None else first.bias.new_empty(self.most, *first.bias.shape)
+        )
         self.rows: list[_Row] = []
 
     def add(self, request: Request) -> None:
-        """Take a row in; its prompt's last token is read in the next forward."""
-        for prompt in request.prompts[: self._per_row]:
-            before = len(prompt) - 1
-            self._cache.put(len(self._slots), self._states(prompt), before)
-            self._slots.append(_Slot(prompt[-1], before))
+        """Take a row in. The last token of its prompt is read in the next forward pass."""
+        prompts, place = request.prompts[: self._per_row], len(self.rows)
+        for slot, prompt in enumerate(prompts, start=place * self._per_row):
+            self._cache.put(slot, self._states(prompt), len(prompt) - 1)
         if self._bias is not None and request.bias is not None:
-            self._bias[len(self.rows)] = request.bias
-        self.rows.append(_Row(request.key, request.ending))
-
-    def write_token(self, generator: torch.Generator, end: int, max_new_tokens: int) -> list[_Row]:
-        """Append one token a row; return the rows that have ended, which leave the batch."""
-        bias = None if self._bias is None else self._bias[: len(self.rows)]
-        own, wrong = self.logits()
-        own[[not row.may_end for row in self.rows], end] = -math.inf
-        tokens = drawn_tokens(own, wrong, self._config, generator, bias, end)
-        if bias is not None:
-            bias.scatter_(1, tokens[:, None], 0.0)  # a row has this token now
-        return self._advance(tokens.tolist(), end, max_new_tokens)
+            self._bias[place] = request.bias
+        self.rows.append(_Row(request, [(prompt[-1], len(prompt) - 1) for prompt in prompts]))
 
     def logits(self) -> tuple[Tensor, Tensor | None]:
         """(R, V) for the next token of each row, and under guidance those of the wrong prompt."""
-        used = len(self._slots)
-        recorded = isinstance(self._step, RecordedSteps)  # with one number of slots
-        number = self._cache.slots if recorded else rounded(used, SLOTS_TOGETHER)
-        read = self._slots + [_Slot(0, 0)] * (number - used)
-        positions = [slot.position for slot in read]
+        reads = [read for row in self.rows for read in row.reads]  # (R·K)
+        used = len(reads)
+        # A recording has one number of slots.
+        number = self._cache.slots if self._step.records else rounded(used, SLOTS_TOGETHER)
+        tokens, positions = zip(*reads, *[(0, 0)] * (number - used), strict=True)
         self._cache.fit(max(positions) + 1)
-        ids = torch.tensor([[slot.token] for slot in read], device=self._device)
+        ids = torch.tensor(tokens, device=self._device)[:, None]
         at = torch.tensor(positions, device=self._device)[:, None]
-        logits = self._step(ids, at)[:used]
+        logits = self._step(ids, at)[:used]  # (R·K, V)
         return (logits, None) if self._per_row == 1 else (logits[0::2], logits[1::2])
 
-    def _advance(self, tokens: list[int], end: int, max_new_tokens: int) -> list[_Row]:
+    def write_token(self, generator: torch.Generator, end: int, longest: int) -> list[_Row]:
+        """Append one token to each row. Return the rows that have ended, which leave the batch."""
+        bias = None if self._bias is None else self._bias[: len(self.rows)]
+        own, wrong = self.logits()
+        endings = [row.request.ending for row in self.rows]
+        pairs = zip(self.rows, endings, strict=True)
+        own[[e is not None and len(row.ids) < e.least for row, e in pairs], end] = -math.inf
+        tokens = drawn_tokens(own, wrong, self._config, generator, bias, end)  # (R,)
+        if bias is not None:
+            bias.scatter_(1, tokens[:, None], 0.0)  # a row has this token now
         ended = []
-        for i in reversed(range(len(self.rows))):
-            row, token = self.rows[i], tokens[i]
+        # From the back: the last row, which takes the place of one that leaves, has advanced then.
+        for i, token in reversed(list(enumerate(tokens.tolist()))):
+            row = self.rows[i]
             row.ids.append(token)
-            for slot in self._slots_of(i):
-                self._slots[slot] = _Slot(token, self._slots[slot].position + 1)
-            ends = row.ending is not None and row.ending.reached(row.ids)
-            if ends or token == end or len(row.ids) == max_new_tokens:
-                self._remove(i)
+            row.reads = [(token, position + 1) for _, position in row.reads]
+            ends = (ending := endings[i]) is not None and ending.reached(row.ids)
+            if ends or token == end or len(row.ids) == longest:
                 ended.append(row)
+                self._remove(i)
         return ended
 
-    def _slots_of(self, row: int) -> range:
-        return range(row * self._per_row, (row + 1) * self._per_row)
+    def _remove(self, place: int) -> None:
+        last, row = len(self.rows) - 1, self.rows.pop()
+        if place == last:
+            return
+        for k, (_, position) in enumerate(row.reads):
+            self._cache.move(last * self._per_row + k, place * self._per_row + k, position)
+        if self._bias is not None:
+            self._bias[place] = self._bias[last]
+        self.rows[place] = row
 
-    def _remove(self, row: int) -> None:
-        """Fill the place with the last row: all behind `row` have advanced already."""
-        last = len(self.rows) - 1
-        if row != last:
-            for source, target in zip(self._slots_of(last), self._slots_of(row), strict=True):
-                self._cache.move(source, target, self._slots[source].position)
-                self._slots[target] = self._slots[source]
-            if self._bias is not None:
-                self._bias[row] = self._bias[len(self.rows) - 1]
-        del self._slots[self._slots_of(last).start :]
-        self.rows[row] = self.rows[-1]
-        self.rows.pop()
+
+def bytes_of_row(model: Any, like: States, per_row: int, columns: int, bias: Tensor | None) -> int:
+    """Return the bytes that one row takes while it is written.
+
+    Nearly all are keys and values: in SmolLM2-135M in bfloat16 23,040 bytes a token (30 layers of 3
+    heads of 64, twice). So 160 columns are 3.7 MB, and twice that under guidance. Logits and tilt
+    are 0.2 MB.
+
+    Args:
+        model: causal LM.
+        like: the states of any prompt, for their shapes.
+        per_row: prompts of a row.
+        columns: tokens of the longest row with its prompt.
+        bias: of a row.
+    """
+    states = [x for pair in like for x in pair]
+    token = [x.nbytes // x.shape[2] for x in states]
+    # One layer's keys are there twice while columns are added.
+    cache = per_row * columns * (sum(token) + max(token))
+    logits = per_row * model.config.vocab_size * states[0].element_size()
+    return cache + logits + (0 if bias is None else bias.nbytes)
+
+
+def rows_at_once(wanted: int, room: int, most: int) -> int:
+    """Return how many of all rows are written at once.
+
+    Rows of one length end together. Of 130 rows with room for 128, the last two would be written
+    alone, so 65 are written twice.
+
+    Args:
+        wanted: rows in all, 1 or more.
+        room: rows that memory has room for.
+        most: rows that the options allow.
+
+    >>> [rows_at_once(wanted, 131, 256) for wanted in (1, 128, 130, 2048)]
+    [1, 128, 65, 128]
+    """
+    if room > SLOTS_TOGETHER:
+        room -= room % SLOTS_TOGETHER
+    times = -(-wanted // max(1, min(room, most)))
+    return -(-wanted // times)
+
+
+# -- keys and values of all rows -------------------------------------------------------------------
+
+
+class SlotLayer(CacheLayerMixin):
+    """Keys and values of one layer: (slots, H, columns, d), kept from token to token.
+
+    A slot holds one row from column 0 on, so a column is a position. The slots in use come first:
+    they are a slice and no copy. All columns are read, because a product with some of them would
+    copy these first, at every token.
+
+    Args:
+        pair: keys and values of any prompt, for their shapes.
+        slots: number of slots.
+        most: columns that memory is taken for at once. What grew piece by piece would leave holes.
+    """
+
+    is_sliding = False
+
+    def __init__(self, pair: tuple[Tensor, Tensor], slots: int, most: int) -> None:
+        super().__init__()
+        shapes = [(slots, x.shape[1], most, x.shape[3]) for x in pair]
+        self._memory = [x.new_empty(math.prod(s)) for x, s in zip(pair, shapes, strict=True)]
+        whole = zip(self._memory, shapes, strict=True)
+        self.kept = [memory.view(shape)[:, :, :0] for memory, shape in whole]
+        self.resize(min(COLUMNS_TOGETHER, most))
+        self.used, self.places = 0, torch.empty(0)
+        self.is_initialized = True
+
+    def resize(self, columns: int) -> None:
+        """Have this many columns. What stood in others is lost."""
+        for i, old in enumerate(self.kept):
+            slots, heads, width, size = old.shape
+            both, numbers = min(width, columns), slots * heads * columns * size
+            before = old[:, :, :both].clone()  # the new columns overlap the old ones
+            if numbers > len(self._memory[i]):  # a longer prompt came later
+                self._memory[i] = old.new_empty(numbers)
+            self.kept[i] = self._memory[i][:numbers].view(slots, heads, columns, size)
+            self.kept[i][:, :, :both] = before
+            # Zeros: a masked column has no weight, but no weight times not-a-number is no number.
+            self.kept[i][:, :, both:] = 0
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Write one token a slot, (used, H, 1, d), and return what is read then."""
+        for kept, new in zip(self.kept, (key_states, value_states), strict=True):
+            size = kept.shape[3]
+            kept.view(-1, size).index_copy_(0, self.places, new.reshape(-1, size))
+        keys, values = (x[: self.used] for x in self.kept)  # (used, H, columns, d)
+        return keys, values
+
+    # What transformers asks of a layer.
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Do nothing: all is made at once."""
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Return columns and offset."""
+        return self.kept[0].shape[2], 0
+
+    def get_seq_length(self) -> int:
+        """Return how many columns were written before."""
+        return self.kept[0].shape[2] - 1
+
+    def get_max_length(self) -> int:
+        """Return that there is no longest row."""
+        return -1
+
+
+class SlotCache(Cache):
+    """The slots of all layers. Knows nothing of tokens, prompts or masks.
+
+    Args:
+        like: the states of any prompt, for their shapes.
+        slots: number of slots.
+        most: columns that memory is taken for at once.
+        together: the number of columns is a multiple of this. On a GPU each has its recording.
+    """
+
+    def __init__(self, like: States, slots: int, most: int, together: int) -> None:
+        self.slots, self._together = slots, together
+        self._made = [SlotLayer(pair, slots, most) for pair in like]
+        super().__init__(layers=list(self._made))
+
+    @property
+    def columns(self) -> int:
+        """How many tokens a row may have now."""
+        return self._made[0].kept[0].shape[2]
+
+    @property
+    def addresses(self) -> tuple[int, ...]:
+        """Columns, and where keys and values lie: all that `aim` does not set."""
+        return self.columns, *(x.data_ptr() for layer in self._made for x in layer.kept)
+
+    def aim(self, at: Tensor) -> None:
+        """Have the next forward pass write slot i's token to column at[i], (S, 1)."""
+        places: dict[int, Tensor] = {}  # by number of heads, which is nearly always the same
+        for layer in self._made:
+            heads = layer.kept[0].shape[1]
+            if heads not in places:
+                blocks = torch.arange(len(at) * heads, device=at.device).view(-1, heads)
+                places[heads] = (blocks * self.columns + at).flatten()  # (S·H,) rows of (·, d)
+            layer.used, layer.places = len(at), places[heads]
+
+    def fit(self, tokens: int) -> None:
+        """Have columns for rows of this many tokens, and not many more."""
+        wanted = rounded(tokens, self._together)
+        if not wanted <= self.columns <= wanted + UNUSED:
+            for layer in self._made:
+                layer.resize(wanted)
+
+    def put(self, slot: int, states: States, length: int) -> None:
+        """Copy the first `length` tokens of a prompt into a slot."""
+        if length > self.columns:
+            self.fit(length)
+        for layer, pair in zip(self._made, states, strict=True):
+            for kept, new in zip(layer.kept, pair, strict=True):
+                kept[slot, :, :length] = new[0, :, :length]
+
+    def move(self, source: int, target: int, length: int) -> None:
+        """Copy the first `length` tokens of one slot over another's."""
+        for layer in self._made:
+            for kept in layer.kept:
+                kept[target, :, :length] = kept[source, :, :length]
+
+
+# -- one token -------------------------------------------------------------------------------------
+
+
+@dataclass
+class Recording:
+    """One step as a GPU recorded it (a CUDA graph).
+
+    Args:
+        ids: (S, 1) tokens that it reads.
+        at: (S, 1) their positions.
+        graph: repeats the step.
+        compared: how many replays were compared with the step itself.
+    """
+
+    ids: Tensor
+    at: Tensor
+    graph: Any = None
+    compared: int = 0
+
+
+class TokenStep:
+    """One forward pass over all rows that are being written: tokens and positions → logits.
+
+    A step is a thousand small kernels, and the processor takes ten times as long to start them as
+    the GPU to run them: in SmolLM2-135M 44 ms a token instead of 4 (docs/scaling.md). So a GPU
+    records a step the first time, and replays it from then on. A recording reads and writes the
+    addresses that it was made with: it belongs to one number of slots and one place of the cache.
+    Its first replays are compared with the step itself, since what it forgot to read shows in
+    another token than the first. If one differs, no recording is used any more.
+
+    Args:
+        model: causal LM in evaluation mode.
+        cache: keys and values of all slots.
+        packed: the model's weights, laid out to be multiplied faster.
+        records: whether the device can record.
+    """
+
+    def __init__(
+        self, model: Any, cache: SlotCache, packed: PackedLinears, records: bool = False
+    ) -> None:
+        self._model, self._cache, self._packed = model, cache, packed
+        self.dtype, self.records = model.dtype, records
+        self.recordings: dict[tuple[int, ...], Recording] = {}
+        self.in_use = records
+        self._logits: Tensor | None = None  # (S, V) that all recordings write to
+
+    def __call__(self, ids: Tensor, at: Tensor) -> Tensor:
+        """Return logits (S, V) behind tokens (S, 1) at positions (S, 1), which the cache fits.
+
+        The result holds until the next call.
+        """
+        if not self.in_use:
+            return self.compute(ids, at)
+        place = self._cache.addresses
+        recording = self.recordings.get(place)
+        if recording and recording.compared == COMPARED:
+            return self._replay(recording, ids, at)
+        logits = self.compute(ids, at)
+        try:
+            if recording is None:
+                recording = self.recordings[place] = self._record(logits, ids, at)
+            recording.compared += 1
+            self.in_use = torch.equal(logits, self._replay(recording, ids, at))
+        except RuntimeError:  # the step waits for the processor in between
+            self.in_use = False
+        if not self.in_use:
+            self.recordings.clear()
+        return logits
+
+    def compute(self, ids: Tensor, at: Tensor) -> Tensor:
+        """Do the step itself."""
+        self._cache.aim(at)
+        unseen = torch.arange(self._cache.columns, device=at.device) > at  # (S, columns)
+        mask = torch.zeros(unseen.shape, dtype=self.dtype, device=at.device)
+        with self._packed.in_use():
+            logits: Tensor = self._model(
+                input_ids=ids,
+                attention_mask=mask.masked_fill_(unseen, -math.inf)[:, None, None],
+                position_ids=at,
+                past_key_values=self._cache,
+                use_cache=True,
+                logits_to_keep=1,
+            ).logits[:, -1]
+        return logits
+
+    def _record(self, logits: Tensor, ids: Tensor, at: Tensor) -> Recording:
+        # Recordings share memory: the results of an earlier one are no longer read.
+        earlier = next(iter(self.recordings.values()), None)
+        into = self._logits = torch.empty_like(logits) if self._logits is None else self._logits
+        made = Recording(ids.clone(), at.clone())
+        pool = earlier.graph.pool() if earlier else None
+        made.graph = record_graph(
+            lambda: into.copy_(self.compute(made.ids, made.at)), ids.device, pool
+        )
+        return made
+
+    def _replay(self, recording: Recording, ids: Tensor, at: Tensor) -> Tensor:
+        recording.ids.copy_(ids)
+        recording.at.copy_(at)
+        recording.graph.replay()
+        assert self._logits is not None
+        return self._logits

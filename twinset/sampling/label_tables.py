@@ -1,47 +1,246 @@
-"""Files of numbers by label value and token: one table (K, V) an attribute, beside the weights."""
+"""What noisy counts say of a label's texts: their words, their lengths, and texts' likely labels.
+
+Each is a table by label value and token (or length) that is saved beside the model's weights. All
+of it is post-processing of counts that a run released with noise.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar, Self
 
 import numpy as np
+import torch
+
+from twinset.models.hidden_states import Questions
+from twinset.models.teacher import Teacher
+from twinset.privacy.mechanism.counts import LengthBins, TokenMarginals, on_simplex
+from twinset.table.schema import Combination, Schema
+
+LARGEST, SPACING = 2.5, 0.1  # of λ and log-odds, and of the values that are tried
+PRIOR = 1.0  # standard deviation of λ: what is not known stays near 0
+ODDS_PRIOR = 0.3  # standard deviation of log-odds: noise alone is to say nothing (docs/tuning.md)
+RAREST = 1e-9  # texts that are expected to have a token, at least
+FEWEST = 0.5  # texts that are taken to have a token: counts with noise may be below 0
+CLEAR = 3.0  # standard deviations of noise: a token counted in more texts stands clear of it
+WEIGHT = 0.3  # of tokens beside the teacher, because they repeat one another: see docs/tuning.md
+RAREST_VALUE = 0.01  # share of texts: of rarer values the teacher knows too little to be sure
 
 
-def as_kept(tables: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Return what `load_tables` gives back: a model is the same when it is loaded again."""
-    return [each.astype(np.float16).astype(np.float32) for each in tables]
-
-
-def save_tables(path: Path, tables: Sequence[np.ndarray]) -> None:
-    """Write them."""
-    from safetensors.numpy import save_file
-
-    save_file({str(i): each.astype(np.float16) for i, each in enumerate(tables)}, path)
-
-
-def load_tables(
-    path: Path, classes: Sequence[int], vocabulary: int, largest: float
-) -> list[np.ndarray] | None:
-    """Read what `save_tables` wrote, in float32; None where there is none.
+@dataclass(frozen=True)
+class LabelTables:
+    """A table for each attribute, with a row for each of its K values.
 
     Args:
-        path: of the file.
-        classes: number of values K of each attribute.
-        vocabulary: V, of the model.
-        largest: that any number may be.
-
-    Raises:
-        ValueError: they are of other attributes or another model, or no run writes such numbers.
+        tables: of each attribute, (K, columns) float32, rounded to float16: a model is the same
+            when it is loaded again.
     """
-    from safetensors.numpy import load_file
 
-    if not path.is_file():
-        return None
-    arrays = load_file(path)
-    shapes = {str(i): (values, vocabulary) for i, values in enumerate(classes)}
-    if {name: array.shape for name, array in arrays.items()} != shapes:
-        raise ValueError(f"{path.name}: of other labels")
-    if not all((np.abs(array) <= largest).all() for array in arrays.values()):
-        raise ValueError(f"{path.name}: as no run writes it")
-    return [arrays[str(i)].astype(np.float32) for i in range(len(shapes))]
+    tables: Sequence[np.ndarray]
+    file: ClassVar[str]
+    largest: ClassVar[float] = LARGEST
+    """The largest number that a run writes."""
+
+    def __post_init__(self) -> None:
+        """Round the numbers as their file does."""
+        rounded = [each.astype(np.float16).astype(np.float32) for each in self.tables]
+        object.__setattr__(self, "tables", rounded)
+
+    def save(self, folder: Path) -> None:
+        """Write the tables beside a model's weights."""
+        from safetensors.numpy import save_file
+
+        arrays = {str(i): each.astype(np.float16) for i, each in enumerate(self.tables)}
+        save_file(arrays, folder / self.file)
+
+    @classmethod
+    def load(cls, folder: Path, classes: Sequence[int], columns: int) -> Self | None:
+        """Read what `save` wrote, or return None if there is nothing.
+
+        Args:
+            folder: of the model.
+            classes: number of values K of each attribute.
+            columns: of each table: the model's vocabulary, or the number of lengths.
+
+        Raises:
+            ValueError: they are of other attributes or another model, or no run writes such
+                numbers.
+        """
+        from safetensors.numpy import load_file
+
+        if not (folder / cls.file).is_file():
+            return None
+        arrays = load_file(folder / cls.file)
+        shapes = {str(i): (values, columns) for i, values in enumerate(classes)}
+        if {name: array.shape for name, array in arrays.items()} != shapes:
+            raise ValueError(f"{cls.file}: of other labels")
+        if not all((np.abs(array) <= cls.largest).all() for array in arrays.values()):
+            raise ValueError(f"{cls.file}: as no run writes it")
+        return cls([arrays[str(i)] for i in range(len(shapes))])
+
+    def rows_of(self, schema: Schema, combination: Combination) -> list[np.ndarray]:
+        """Return the row of a label combination's value in each table."""
+        numbers = schema.value_numbers(combination)
+        return [each[number] for each, number in zip(self.tables, numbers, strict=True)]
+
+
+class TokenTilt(LabelTables):
+    """λ: (K, V) for each attribute, added to logits of tokens that a row doesn't have yet."""
+
+    file = "token_tilt.safetensors"
+
+    def bias(self, schema: Schema, combination: Combination) -> torch.Tensor:
+        """Return what is added to the logits (V,) of a row of this label combination."""
+        return torch.from_numpy(np.sum(self.rows_of(schema, combination), 0, dtype=np.float32))
+
+
+class TextLengths(LabelTables):
+    """How long rows are to be: for each attribute (K, B) shares of texts of each length bin.
+
+    A model that no record was shown to ends its texts where those ended that it read.
+    """
+
+    file = "text_lengths.safetensors"
+    largest = 1.0
+
+    @classmethod
+    def from_counts(cls, released: TokenMarginals) -> TextLengths | None:
+        """Return what noisy counts say of lengths. None: lengths were not counted.
+
+        The shares of each value are drawn towards those of all values (James and Stein 1961). A
+        value with few texts, whose counts the noise hides, takes the shares of all.
+        """
+        if not released.lengths:
+            return None
+        tables = []
+        for counts in released.lengths:  # (K, B)
+            pooled, found = on_simplex(counts.sum(0)), []
+            for own in counts:
+                expected = max(0.0, float(own.sum())) * pooled
+                differs = float(np.square(own - expected).sum())
+                noise = (counts.shape[1] - 2) * released.deviation**2
+                kept = max(0.0, 1 - noise / differs) if differs else 0.0
+                found.append(on_simplex(expected + kept * (own - expected)))
+            tables.append(np.array(found))
+        return cls(tables)
+
+    def shares_of(self, schema: Schema, combination: Combination) -> np.ndarray:
+        """Return the share (B,) of each bin: what labels say of lengths is independent."""
+        pooled = np.mean([each.mean(0) for each in self.tables], 0) + 1e-6
+        found = pooled * np.prod([own / pooled for own in self.rows_of(schema, combination)], 0)
+        return found / found.sum() if found.sum() > 0 else pooled / pooled.sum()
+
+    def draw(
+        self, schema: Schema, bins: LengthBins, combination: Combination, rng: np.random.Generator
+    ) -> int:
+        """Return how many tokens a row of this label combination is to have."""
+        shares = self.shares_of(schema, combination)
+        return bins.draw(int(rng.choice(len(shares), p=shares)), rng)
+
+
+class NaiveBayes(LabelTables):
+    """Log-odds: (K, V) for each attribute, of a token under a value and among all texts.
+
+    Each token says how much more frequent it is under a label value than it would be if labels told
+    nothing but how much is written under each.
+    """
+
+    file = "naive_bayes.safetensors"
+
+    @classmethod
+    def from_counts(cls, released: TokenMarginals) -> NaiveBayes:
+        """Find log-odds, each the likeliest under the noise and a prior that draws it to 0.
+
+        They are against a value's share of all tokens, not of texts. Otherwise every token would
+        speak for the value whose texts are longer. If no token stands clear of the noise, all are
+        0.
+        """
+        noise, found = released.noise, []
+        for counts in released.counts:  # (K, V)
+            total = counts.sum(0)
+            written = counts[:, total > CLEAR * len(counts) ** 0.5 * noise].sum(1)  # (K,)
+            if not written.any():
+                found.append(np.zeros_like(counts))
+                continue
+            shares = written / written.sum()
+            expected = np.outer(np.maximum(shares, RAREST), np.maximum(total, FEWEST))
+            pairs = zip(counts, expected, strict=True)
+            found.append(np.stack([likeliest(*pair, noise, ODDS_PRIOR) for pair in pairs]))
+        return cls(found)
+
+    def scores(self, ids: Sequence[int]) -> list[np.ndarray]:
+        """Return the sum (K,) over a text's distinct tokens, for each attribute."""
+        tokens = np.unique(np.asarray(ids, np.int64))
+        return [odds[:, tokens].sum(1) for odds in self.tables]
+
+
+def likeliest(
+    counts: np.ndarray, expected: np.ndarray, noise: np.ndarray, prior: float = PRIOR
+) -> np.ndarray:
+    """Return λ (V,) of largest posterior density, where counts are about expected · e^λ.
+
+    Args:
+        counts: (V,) released.
+        expected: (V,) without a tilt.
+        noise: (V,) standard deviation of what was added to counts. Infinite: λ is 0.
+        prior: standard deviation of λ.
+
+    >>> noise = np.array([20.0, 20.0, 20.0, np.inf])
+    >>> counts, expected = np.array([900.0, 900, 5, 0]), np.array([300.0, 900, 0.01, 300])
+    >>> likeliest(counts, expected, noise).round(1)
+    array([1.1, 0. , 0. , 0. ])
+    """
+    best, found = np.full(len(counts), np.inf), np.zeros(len(counts))
+    tried = np.arange(0, LARGEST + SPACING / 2, SPACING)
+    for strength in (*tried, *-tried[1:]):  # of equals the smallest
+        mean = expected * np.exp(strength)
+        variance = noise**2 + mean
+        loss = (counts - mean) ** 2 / variance + np.log(variance) + (strength / prior) ** 2
+        better = loss < best
+        best[better], found[better] = loss[better], strength
+    return found
+
+
+@dataclass(frozen=True)
+class LabelClassifier:
+    """Tells a text's labels by the private teacher and by what the text's tokens say.
+
+    Both were released with noise, so it costs no further ε, however many texts it is shown.
+
+    Args:
+        questions: ask the model about a text.
+        teacher: knows the answers.
+        words: what tokens say. None: the run counted none.
+        end: token that ends a text. It says nothing.
+    """
+
+    questions: Questions
+    teacher: Teacher
+    words: NaiveBayes | None
+    end: int
+
+    def numbers(
+        self, texts: Sequence[Sequence[int]], shares: Sequence[np.ndarray] | None = None
+    ) -> list[tuple[int, ...]]:
+        """Return the number of each attribute's likeliest value, of texts in token ids.
+
+        Args:
+            texts: of any origin.
+            shares: (K,) of each attribute, of the teacher's texts that have each value. With them
+                all values are as likely before a text is read. None: texts are like its own.
+        """
+        read = [[token for token in ids if token != self.end] for ids in texts]
+        priors = [np.zeros(len(weights)) for weights in self.teacher.weights]
+        if shares is not None:
+            priors = [np.log(np.maximum(each, RAREST_VALUE)) for each in shares]
+        found = []
+        for ids, states in zip(read, self.questions.states_of_texts(read), strict=True):
+            scores = self.teacher.log_probabilities(states)
+            if self.words is not None:
+                said = self.words.scores(ids)
+                scores = [s + WEIGHT * other for s, other in zip(scores, said, strict=True)]
+            pairs = zip(scores, priors, strict=True)
+            found.append(tuple(int((score - prior).argmax()) for score, prior in pairs))
+        return found

@@ -1,24 +1,34 @@
-"""A twin's rows in groups. They are *anytime*: whenever drawing stops, what is there is a twin.
+"""A twin's rows in groups, drawn by one or several processes.
 
-Each group has the labels in the proportions of the whole, and random numbers of its own. So the
-first groups are a smaller twin, a stopped run draws only what is missing, and it does not matter
-which process draws a group. On a processor a group is computed by one thread: with several, sums
-would be rounded differently, and now and then another token would be drawn.
+They are *anytime*: whenever drawing stops, what is there is a twin. Each group has the labels in
+the proportions of the whole, and random numbers of its own. So the first groups are a smaller twin,
+a stopped run draws only what is missing, and it doesn't matter which process draws a group. On a
+processor a group is computed by one thread. With several, sums would be rounded differently, and
+now and then another token would be drawn.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import pickle
 import shutil
+import signal
+import sys
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, wait
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from itertools import pairwise
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
-from threading import RLock
-from time import monotonic
+from queue import SimpleQueue
+from threading import Thread
+from time import monotonic, sleep
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -26,10 +36,10 @@ import torch
 from twinset.config import SamplingConfig
 from twinset.errors import DAMAGED, InputError
 from twinset.files.atomic import whole_file, write_json
+from twinset.files.import_path import worker_environment
 from twinset.models.device import computing_with, gpus, is_cpu, memory_for_rows, total_memory
 from twinset.models.layers import packed_bytes
 from twinset.progress import Progress
-from twinset.sampling.row_pool import RowPool, ends_in_time
 from twinset.sampling.sampler import COUNTED, Row, Sampler
 from twinset.table.schema import Combination
 
@@ -37,7 +47,7 @@ from twinset.table.schema import Combination
 # rows at once, and each group ends with a few that are written alone.
 GROUP_ROWS, GROUP_ROWS_GPU = 256, 1024
 GOLDEN = 0.618034  # multiples of it, without their whole parts, are spread evenly
-SPEED_ONLY = ("batch_size",)  # with other values of these, rows that were drawn may stay
+SPEED_ONLY = ("batch_size",)  # options that may differ from those of rows that are there
 USABLE = 0.8  # of this machine's memory
 PROCESS_BYTES = 600 << 20  # of Python with its libraries, before a model is loaded
 LOOKS = 0.2  # seconds between looks at workers, in which a signal waits
@@ -46,9 +56,13 @@ LOST = (
     "are written by this one"
 )
 
+Draw = Callable[[int], list[Row]]  # number of a group → its rows
+
+# -- groups ----------------------------------------------------------------------------------------
+
 
 def number_of_groups(rows: int, device: torch.device) -> int:
-    """Return how many groups a twin of so many rows has.
+    """Return how many groups a twin of this many rows has.
 
     >>> [number_of_groups(rows, torch.device("cpu")) for rows in (0, 1, 511, 512, 3000)]
     [0, 1, 1, 2, 11]
@@ -65,7 +79,7 @@ def groups_of(
 
     Args:
         counts: rows of each combination in the whole twin.
-        device: that rows are written on.
+        device: where rows are written.
 
     >>> groups_of({("bad",): 500, ("good",): 20}, torch.device("cpu"))
     [{('bad',): 250, ('good',): 10}, {('bad',): 250, ('good',): 10}]
@@ -88,7 +102,7 @@ class RowGroups:
     """The groups of rows that are finished.
 
     Args:
-        folder: of a file for each, made with the first; None: they are in memory.
+        folder: has a file for each group, and is made with the first. None: they are in memory.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -127,7 +141,7 @@ class RowGroups:
         return {why: sum(getattr(row, why) for row in rows) for why in COUNTED}
 
     def write(self, number: int, rows: list[Row]) -> None:
-        """Keep a finished group; its file appears whole or not at all."""
+        """Keep a finished group. Its file appears whole or not at all."""
         if self._folder is None:
             self._held[number] = rows
             return
@@ -143,16 +157,16 @@ def open_row_groups(
     counts: Mapping[Combination, int],
     device: torch.device,
 ) -> RowGroups:
-    """Return the groups that a folder holds; those of another twin are deleted first.
+    """Return the groups that a folder holds. Those of another twin are deleted first.
 
-    Groups that were drawn with other settings, for other counts or grouped differently cannot be
+    Groups that were drawn with other settings, for other counts or grouped differently can't be
     part of this twin.
 
     Args:
-        folder: of the groups; made where there is none.
+        folder: of the groups. It is made if there is none.
         sampling: decoding settings and seed.
         counts: rows of each label combination.
-        device: that rows are written on.
+        device: where rows are written.
     """
     drawn_with = {
         "sampling": {k: v for k, v in asdict(sampling).items() if k not in SPEED_ONLY},
@@ -169,6 +183,145 @@ def open_row_groups(
     return RowGroups(folder)
 
 
+# -- drawing ---------------------------------------------------------------------------------------
+
+
+def draw_groups(
+    sampler: Callable[[int], Sampler],
+    counts: Mapping[Combination, int],
+    device: torch.device,
+    progress: Progress,
+    groups: RowGroups,
+    *,
+    deadline: float | None = None,
+    workers: Sequence[Worker] = (),
+) -> int:
+    """Draw the groups that are missing, until all are there or the deadline has passed.
+
+    One group is drawn whatever the deadline: a twin has rows. Workers take groups from the same
+    queue. What a lost worker leaves is drawn here.
+
+    Args:
+        sampler: called with a group's number, which is also that of its stream of random numbers.
+        counts: rows wanted of each label combination.
+        device: where rows are written.
+        progress: is told how many rows there are.
+        groups: finished groups. They are not drawn again.
+        deadline: by `time.monotonic`. A group begins only if more of it would come before the
+            deadline than after.
+        workers: further processes, from `start_workers`, with the same sampler and counts.
+
+    Returns:
+        How many rows there are now.
+
+    Raises:
+        InputError: rows of a label were unusable time after time.
+    """
+    wanted = groups_of(counts, device)
+    sizes = [sum(group.values()) for group in wanted]
+    there, total = sum(sizes[n] for n in groups.numbers), sum(sizes)
+    queue = deque(sorted(set(range(len(wanted))) - set(groups.numbers)))
+    finished: SimpleQueue[tuple[int, list[Row] | Exception]] = SimpleQueue()  # by workers
+    lost: list[int] = []  # groups of a worker that ended before its time
+    shown = 0.0, 0.0  # rows, and their share of the work. Neither ever falls.
+
+    def take() -> int | None:
+        with suppress(IndexError):  # another thread may take the last one between two looks
+            return queue.popleft()
+        return None
+
+    def follow(worker: Worker) -> None:
+        """Have a worker draw one group after another, in a thread that waits for each."""
+        seconds = 0.0
+        while (number := take()) is not None:
+            began = monotonic()
+            try:
+                rows = worker(number, latest_start(deadline, seconds))
+            except Exception as error:
+                finished.put((number, error))
+                return
+            if rows is None:  # too late
+                return
+            finished.put((number, rows))
+            seconds = monotonic() - began
+
+    def report(rows: int, work: float) -> None:
+        """Keep what workers have finished. Say how far they and this process have come.
+
+        Args:
+            rows: of the group under way here. Those of workers are taken to have come as far.
+            work: likewise, in rows, by the share of its tokens.
+        """
+        nonlocal there, shown
+        while not finished.empty():
+            number, found = finished.get()
+            if isinstance(found, InputError):
+                raise found  # it would be the same here
+            if isinstance(found, Exception):
+                lost.append(number)
+            else:
+                groups.write(number, found)
+                there += sizes[number]
+        under_way = 1 + sum(thread.is_alive() for thread in threads)
+        done = min(total, there + under_way * rows)
+        shown = max(shown[0], done), max(shown[1], min(1.0, (there + under_way * work) / total))
+        progress.count("rows", int(shown[0]), total, shown[1])
+
+    seconds = 0.0  # that the last group took here
+
+    def draw(number: int) -> None:
+        """Draw a group in this process, if it ends in time or is the first of all."""
+        nonlocal there, seconds
+        began, size = monotonic(), sizes[number]
+        if there and began >= latest_start(deadline, seconds):
+            return
+        rows = sampler(number).sample(wanted[number], lambda n, share: report(n, share * size))
+        groups.write(number, rows)
+        there += size
+        seconds = monotonic() - began
+
+    own = take()
+    if own is None:
+        return there
+    threads = [Thread(target=follow, args=(worker,), daemon=True) for worker in workers]
+    for thread in threads:
+        thread.start()
+    # What other threads of this machine do is left alone.
+    with computing_with(1) if is_cpu(device) else nullcontext():
+        while own is not None:
+            draw(own)
+            own = take()
+        while any(thread.is_alive() for thread in threads):
+            sleep(LOOKS)
+            report(0, 0.0)
+        report(0, 0.0)
+        if lost:
+            progress.warn(LOST)
+        for number in lost:
+            draw(number)
+    progress.count("rows", there, total, 1.0)
+    return there
+
+
+def latest_start(deadline: float | None, seconds: float) -> float:
+    """Return when a group may begin at the latest: half of it comes before the deadline.
+
+    Args:
+        deadline: by `time.monotonic`, which all processes of a machine share. None: there is none.
+        seconds: that the last group took, or 0 if none was drawn yet.
+
+    >>> latest_start(100.0, 8.0), latest_start(None, 8.0)
+    (96.0, inf)
+    """
+    return float("inf") if deadline is None else deadline - seconds / 2
+
+
+# -- further processes -----------------------------------------------------------------------------
+
+# Number of a group, latest moment to begin → its rows, or None if it is too late.
+Worker = Callable[[int, float], Any]
+
+
 def devices_for_rows(model: Any, groups: int, processes: int) -> list[str]:
     """Return the devices of all processes that draw rows, this one's first.
 
@@ -177,8 +330,8 @@ def devices_for_rows(model: Any, groups: int, processes: int) -> list[str]:
 
     Args:
         model: causal LM, on the device of this process.
-        groups: that are missing; there are no more processes than these.
-        processes: that were asked for. On a processor 1 stands for one for each thread; on GPUs
+        groups: that are missing. There are no more processes than these.
+        processes: that were asked for. On a processor 1 stands for one for each thread. On GPUs
             each has one of its own.
     """
     device = model.device
@@ -194,145 +347,88 @@ def devices_for_rows(model: Any, groups: int, processes: int) -> list[str]:
     return [str(device)] * max(1, min(groups, max(processes, torch.get_num_threads()), int(room)))
 
 
-def draw_groups(
-    sampler: Callable[[int], Sampler],
-    counts: Mapping[Combination, int],
-    device: torch.device,
-    progress: Progress,
-    groups: RowGroups,
-    *,
-    deadline: float | None = None,
-    pool: RowPool | None = None,
-) -> int:
-    """Draw the groups that are missing, until all are there or the deadline has passed.
+@contextmanager
+def start_workers(load: Callable[[str], Draw], devices: Sequence[str]) -> Iterator[list[Worker]]:
+    """Yield one worker for each device. None is left when the block ends.
 
-    One group is drawn whatever the deadline: a twin has rows. Workers of a pool draw along. What a
-    lost worker leaves is drawn here.
+    If the block ends by an error, by Ctrl-C or by SIGTERM, its workers end at once, in the middle
+    of a group. They do so too if this process is killed: a worker that was left behind would
+    compute for nobody, and keep memory that the resumed run needs.
 
     Args:
-        sampler: called with a group's number, which is that of its stream of random numbers.
-        counts: rows wanted of each label combination.
-        device: that rows are written on.
-        progress: is notified of how many rows there are.
-        groups: finished groups; what is there is not drawn again.
-        deadline: of `time.monotonic`; None: there is none.
-        pool: workers with the same sampler, counts and device; None: there are none.
+        load: called once by each worker, with its device. It must be importable by its name.
+        devices: of the workers, as `device_of` takes them.
 
-    Returns:
-        How many rows there are now.
-
-    Raises:
-        InputError: rows of a label were unusable time after time.
+    Example:
+        with start_workers(partial(load_model, folder), ["cpu"] * 3) as workers:
+            rows = workers[0](number, math.inf)
     """
-    wanted = groups_of(counts, device)
-    drawing = _Drawing(sampler, wanted, groups, progress, deadline, pool)
-    # One thread, see the top. What other threads of this machine do is left alone.
-    with computing_with(1) if is_cpu(device) else nullcontext():
-        return drawing.run()
+    context = get_context("spawn")  # a fork would copy locks that threads of torch hold
+    theirs, own = context.Pipe(duplex=False)
+    places = context.SimpleQueue()
+    executor = ProcessPoolExecutor(
+        len(devices),
+        context,
+        initializer=_begin_worker,
+        initargs=(theirs, places, pickle.dumps(load)),
+    )
+
+    def draw(number: int, latest: float) -> Any:
+        return executor.submit(_draw_group, number, latest).result()
+
+    # multiprocessing has a new process import the script that the first one runs. A script without
+    # a guard would train a second time there, and spend ε. So it finds an empty one. It imports no
+    # code of the working folder. One thread each is enough, see the top.
+    main, environment = sys.modules["__main__"], dict(os.environ)
+    sys.modules["__main__"] = ModuleType("__main__")
+    os.environ.update(worker_environment() | {"OMP_NUM_THREADS": "1"})
+    try:
+        # The executor starts a process for each task while no process is idle, and none is before
+        # it has a device. So all are started here.
+        with suppress(BrokenProcessPool):
+            for _ in devices:
+                executor.submit(int)
+    finally:
+        sys.modules["__main__"] = main
+        os.environ.clear()
+        os.environ.update(environment)
+    try:
+        for device in devices:
+            places.put(device)
+        yield [draw] * len(devices)
+        executor.shutdown()
+    finally:
+        own.close()  # workers read the other end: now they end, whatever they are doing
+        executor.shutdown(cancel_futures=True)
+        theirs.close()
+        places.close()
 
 
-class _Drawing:
-    """One call of `draw_groups`.
+_draw: Draw | None = None  # in a worker: what it draws with
 
-    This process and its workers take groups from one queue. A worker's next group is submitted when
-    its last one is done, by the thread that says so: the executor would prefetch what is submitted
-    earlier, and this process would wait for it at the end.
+
+def _begin_worker(parent: Connection, devices: Any, load: bytes) -> None:
+    """Prepare a worker process. It says nothing, and ends when `parent` is closed.
+
+    `load` is pickled, because unpickling it imports PyTorch, which takes seconds. By then the
+    worker must be ready to end.
     """
+    global _draw
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which closes the pipe
 
-    def __init__(
-        self,
-        sampler: Callable[[int], Sampler],
-        wanted: Sequence[Mapping[Combination, int]],
-        groups: RowGroups,
-        progress: Progress,
-        deadline: float | None,
-        pool: RowPool | None,
-    ) -> None:
-        self._sampler, self._wanted, self._groups = sampler, wanted, groups
-        self._progress, self._deadline, self._pool = progress, deadline, pool
-        self._sizes = [sum(group.values()) for group in wanted]
-        self._there = sum(self._sizes[n] for n in groups.numbers)
-        self._queue = deque(sorted(set(range(len(wanted))) - set(groups.numbers)))
-        self._lock = RLock()  # of queue and futures
-        self._futures: dict[int, Future[list[Row] | None]] = {}  # of groups that workers draw
-        self._lost: list[int] = []  # groups of a worker that ended before its time
-        self._seconds = 0.0  # that the last group took here
-        self._shown = 0.0, 0.0  # rows and share of the work, never less than before
+    def end_with_parent() -> None:
+        try:
+            parent.recv()
+        except (EOFError, OSError):
+            os._exit(1)
 
-    def run(self) -> int:
-        """Draw what is missing; return how many rows there are."""
-        if not self._queue:
-            return self._there
-        own = self._queue.popleft()  # the first group is this process's
-        for _ in range(self._pool.size if self._pool else 0):
-            self._submit_next()
-        self._draw_here(own)
-        while (number := self._next()) is not None:
-            self._draw_here(number)
-        while self._futures:
-            wait(self._futures.values(), LOOKS, return_when="FIRST_COMPLETED")
-            self._collect()
-            self._report(0, 0.0)
-        if self._lost:
-            self._progress.warn(LOST)
-        for number in self._lost:
-            self._draw_here(number)
-        self._progress.count("rows", self._there, sum(self._sizes), 1.0)
-        return self._there
+    Thread(target=end_with_parent, daemon=True).start()
+    silence = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):  # what goes wrong here is reported by the parent, which has a console
+        os.dup2(silence, stream)
+    _draw = pickle.loads(load)(devices.get())
 
-    def _next(self) -> int | None:
-        with self._lock:
-            return self._queue.popleft() if self._queue else None
 
-    def _submit_next(self, done: Future[list[Row] | None] | None = None) -> None:
-        """Give a worker the next group; `done` is its last one."""
-        if self._pool is None or (done is not None and (done.cancelled() or done.exception())):
-            return
-        # This process finds the queue empty only when all that was taken is among the futures.
-        with self._lock, suppress(IndexError):
-            number = self._queue.popleft()
-            try:
-                future = self._pool.submit(number, self._deadline)
-            except RuntimeError:  # the pool is broken, or the block that uses it has ended
-                self._lost.append(number)
-            else:
-                self._futures[number] = future
-                future.add_done_callback(self._submit_next)
-
-    def _draw_here(self, number: int) -> None:
-        """Draw a group in this process, if it ends in time or is the first of all."""
-        if self._there and not ends_in_time(self._deadline, self._seconds):
-            return
-        began, size = monotonic(), self._sizes[number]
-
-        def on_rows(rows: int, share: float) -> None:
-            self._collect()
-            self._report(rows, share * size)
-
-        rows = self._sampler(number).sample(self._wanted[number], on_rows)
-        self._groups.write(number, rows)
-        self._there += size
-        self._seconds = monotonic() - began
-
-    def _collect(self) -> None:
-        """Keep the groups that workers have finished."""
-        for number, future in list(self._futures.items()):
-            if not future.done():
-                continue
-            error = future.exception()
-            if isinstance(error, InputError):
-                raise error  # it would be the same here
-            if error is not None:
-                self._lost.append(number)
-            elif (rows := future.result()) is not None:  # None: the deadline has passed
-                self._groups.write(number, rows)
-                self._there += self._sizes[number]
-            del self._futures[number]
-
-    def _report(self, rows: int, work: float) -> None:
-        """Report rows of the group under way, as if those of workers had come as far."""
-        under_way, total = 1 + len(self._futures), sum(self._sizes)
-        done = min(total, self._there + under_way * rows)
-        share = min(1.0, (self._there + under_way * work) / total)
-        self._shown = max(self._shown[0], done), max(self._shown[1], share)
-        self._progress.count("rows", int(self._shown[0]), total, self._shown[1])
+def _draw_group(number: int, latest: float) -> Any:
+    assert _draw is not None
+    return _draw(number) if monotonic() < latest else None

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,12 +27,12 @@ from twinset.sampling.decoding import Ending, Request, attention_span, decode
 from twinset.table.schema import CONTROL, Combination
 from twinset.table.templates import wrong_combinations
 
-# The same three words five times within so many words are a loop. In long texts people say them as
+# The same three words five times within 60 words are a loop. In long texts people say them as
 # often: from 200 words on, in 1 to 14 % of news and 6 to 31 % of dialogues; within 60 in under 1 %.
-# Or equally far apart: a loop of a longer sentence.
+# Five times equally far apart is a loop too, of a longer sentence.
 LOOP_WORDS, LOOP_TIMES, LOOP_SPAN = 3, 5, 60
 LENGTH_STREAM = 1  # of random numbers that lengths are drawn by
-MOST_UNFINISHED = 5  # texts that are drawn again for a row because they have no end; then cut
+MOST_UNFINISHED = 5  # texts without an end that are drawn again for a row. The next one is cut.
 UNUSABLE, FILTERED, UNFINISHED, DENIED = "unusable", "filtered", "unfinished", "denied"
 COUNTED = (FILTERED, UNFINISHED, DENIED)  # fields of a row
 READ_TOGETHER = 32  # rows that the teacher is asked about together
@@ -76,24 +76,6 @@ class Row:
     denied: int = 0
 
 
-class _Writing(NamedTuple):
-    """Rows that are being written.
-
-    Attributes:
-        wanted: labels of every row.
-        sizes: how many tokens each will have, about.
-        waiting: rows that are not begun.
-        request: asks for a row once more, by its number.
-        write: yields number and token ids of each waiting row as it ends.
-    """
-
-    wanted: list[Combination]
-    sizes: list[int]
-    waiting: deque[Request]
-    request: Callable[[int], Request]
-    write: Callable[[], Iterator[tuple[int, list[int]]]]
-
-
 class Sampler:
     """Draws rows from a model until every label combination has its number.
 
@@ -103,10 +85,10 @@ class Sampler:
         prompts: token ids of every combination's prompt.
         config: decoding settings and seed.
         max_new_tokens: longest text, end of text included.
-        stream: number of the random stream; samplers that share rows out have one each.
-        biases: of every combination, see `decoding.Request`; None: there are none.
-        denies: what teacher and released counts say; None: nothing is asked.
-        length: draws how long a row is to be; None: it ends where the model ends it.
+        stream: number of the random stream. Samplers that share rows out have one each.
+        biases: of every combination, see `decoding.Request`. None: there are none.
+        denies: what teacher and released counts say. None: nothing is asked.
+        length: draws how long a row is to be. None: it ends where the model ends it.
         packed: the model's weights, see `decoding.decode`.
 
     Example:
@@ -132,7 +114,7 @@ class Sampler:
         self._config, self._stream = config, stream
         self._biases, self._denies, self._length = biases or {}, denies, length
         self._packed = packed or PackedLinears(model)  # once, for all that is drawn
-        self._ends = SentenceEnds(tokenizer)
+        self._end = tokenizer.eos_token_id
         self._longest_text = max_new_tokens
         budget = attention_span(model) - max(map(len, prompts.values()))
         self._max_new_tokens = min(config.max_new_tokens or max_new_tokens, budget)
@@ -145,9 +127,9 @@ class Sampler:
         """Return exactly `counts[c]` rows of each combination c, in the order of `counts`.
 
         Rows that are empty, broken, caught in a loop or filtered are drawn again, each up to
-        `config.max_redraws` times in all; unfinished ones at most `MOST_UNFINISHED` times, if asked
-        for, and those whose labels are denied `config.teacher_redraws` times; the last of these is
-        taken where nothing better comes.
+        `config.max_redraws` times in all. Unfinished rows are drawn again at most `MOST_UNFINISHED`
+        times, if asked for, and those whose labels are denied `config.teacher_redraws` times. The
+        last of these is taken where nothing better comes.
 
         Args:
             counts: rows wanted.
@@ -156,33 +138,43 @@ class Sampler:
         Raises:
             InputError: a combination's rows were unusable time after time.
         """
-        rows = self._begin(counts)
+        config = self._config
+        wanted = [c for c, n in counts.items() for _ in range(n)]
+        sizes, waiting, request, write = self._begin(wanted)
         found: dict[int, str] = {}
         spare: dict[int, str] = {}  # unfinished and denied texts, where nothing better comes
-        refused: list[Counter[str]] = [Counter() for _ in rows.wanted]
+        refused: list[Counter[str]] = [Counter() for _ in wanted]
         together = 1
-        if self._denies:  # of a few rows a GPU reads none faster
+        if self._denies:  # a GPU reads a few rows no faster than many
             together = READ_TOGETHER if is_cpu(self._model.device) else 8 * READ_TOGETHER
-        written, total = 0, sum(rows.sizes)
-        while rows.waiting:  # again, where rows of the last ones that were judged are drawn anew
-            ended = rows.write()
+        written, total = 0, sum(sizes)
+        while waiting:  # again, where rows of the last ones that were judged are drawn anew
+            ended = write()
             while batch := dict(islice(ended, together)):
-                for i, (text, why) in self._judge(batch, rows.wanted, refused).items():
+                for i, (text, why) in self._judge(batch, wanted, refused).items():
                     if why is None:
                         found[i] = text
                     else:
                         refused[i][why] += 1
                         if why in (UNFINISHED, DENIED):
                             spare[i] = text
-                        if refused[i].total() < self._config.max_redraws:
-                            rows.waiting.appendleft(rows.request(i))
+                        if refused[i].total() < config.max_redraws:
+                            waiting.appendleft(request(i))
                         elif i in spare:
                             found[i] = spare[i]
-                    written += rows.sizes[i] if i in found else 0
+                    written += sizes[i] if i in found else 0
                     on_progress(len(found), written / total)
-        self._check_complete(counts, Counter(rows.wanted[i] for i in found))
+        there = Counter(wanted[i] for i in found)
+        for combination, number in counts.items():
+            if there[combination] < number:
+                filtered = config.filter != "none"
+                raise InputError(
+                    f"only {there[combination]} of {number} rows for label {combination} were "
+                    "usable (neither empty nor looping); raise `temperature` or lower `guidance`"
+                    + (f", or leave `filter={config.filter}` out" if filtered else "")
+                )
         counted = [[each[why] for why in COUNTED] for each in refused]
-        return [Row(c, found[i], *counted[i]) for i, c in enumerate(rows.wanted)]
+        return [Row(c, found[i], *counted[i]) for i, c in enumerate(wanted)]
 
     def drafts(
         self,
@@ -195,23 +187,38 @@ class Sampler:
             counts: rows wanted.
             on_progress: see `sample`.
         """
-        rows = self._begin(counts)
+        wanted = [c for c, n in counts.items() for _ in range(n)]
+        sizes, _, _, write = self._begin(wanted)
         found: dict[Combination, list[list[int]]] = {c: [] for c in counts}
-        written, total = 0, sum(rows.sizes)
-        for done, (i, ids) in enumerate(rows.write(), start=1):
-            found[rows.wanted[i]].append(ids)
-            written += rows.sizes[i]
+        written, total = 0, sum(sizes)
+        for done, (i, ids) in enumerate(write(), start=1):
+            found[wanted[i]].append(ids)
+            written += sizes[i]
             on_progress(done, written / total)
         return found
 
-    def _begin(self, counts: Mapping[Combination, int]) -> _Writing:
+    def _begin(
+        self, wanted: Sequence[Combination]
+    ) -> tuple[
+        list[int],
+        deque[Request],
+        Callable[[int], Request],
+        Callable[[], Iterator[tuple[int, list[int]]]],
+    ]:
         """Ask for all rows, the longest first.
 
-        Each token of a row looks at as many places as the longest that is written beside it has:
-        rows of one length waste none, and short ones are soon done where few are left.
+        Each token of a row looks at as many places as the longest row beside it has. Rows of one
+        length waste none, and short ones are soon done where few are left.
+
+        Args:
+            wanted: labels of every row.
+
+        Returns:
+            How many tokens each row will have, about; the rows that are not begun; what asks for a
+            row once more, by its number; and what yields the number and token ids of each waiting
+            row as it ends.
         """
         config, most = self._config, self._max_new_tokens
-        wanted = [c for c, n in counts.items() for _ in range(n)]
         generator, wrong = random_streams(config.seed, self._stream)
         lengths: list[int | None] = [None] * len(wanted)  # None: the model ends the row
         if self._length is not None:
@@ -230,18 +237,22 @@ class Sampler:
                 asked += wrong_combinations(wanted[i], known, 1, wrong)
             if length is not None:  # it ends with the first sentence of so many tokens, or soon
                 overtime = min(most, length + max(OVERTIME, length // 2))
-                ending = Ending(length, overtime, self._ends.ends_sentence)
+                ending = Ending(
+                    length, overtime, lambda ids: ids_end_sentence(self._tokenizer, ids)
+                )
             prompts = tuple(tuple(self._prompts[c]) for c in asked)
             return Request(i, prompts, self._biases.get(wanted[i]), ending)
 
         waiting = deque(map(request, sorted(range(len(wanted)), key=lambda i: -sizes[i])))
 
         def write() -> Iterator[tuple[int, list[int]]]:
-            end = self._tokenizer.eos_token_id
-            for i, ids in decode(self._model, waiting, end, most, config, generator, self._packed):
-                yield i, self._cut_to_length(ids, lengths[i])
+            given = self._model, waiting, self._end, most, config, generator, self._packed
+            for i, ids in decode(*given):
+                length = lengths[i]
+                cut = length is not None and length < most  # one that goes on stays as it is
+                yield i, self._cut_to_length(ids, length) if cut else ids
 
-        return _Writing(wanted, sizes, waiting, request, write)
+        return sizes, waiting, request, write
 
     def _judge(
         self,
@@ -249,14 +260,14 @@ class Sampler:
         wanted: Sequence[Combination],
         refused: Sequence[Counter[str]],
     ) -> dict[int, tuple[str, str | None]]:
-        """Return text of each row, and why it is to be drawn again; None: it is not.
+        """Return the text of each row, and why it is to be drawn again. None: it is not.
 
         Args:
             batch: number and token ids of rows that have ended.
             wanted: labels of all rows.
             refused: how often, and why, texts of each row were refused before.
         """
-        config, end = self._config, self._tokenizer.eos_token_id
+        config = self._config
         texts = {i: self._decode_text(ids) for i, ids in batch.items()}
         why: dict[int, str | None] = dict.fromkeys(batch)
         for i, ids in batch.items():
@@ -265,7 +276,7 @@ class Sampler:
                 why[i] = UNUSABLE
             elif is_unwanted(texts[i], config.filter):
                 why[i] = FILTERED
-            elif redraws and end not in ids:
+            elif redraws and self._end not in ids:
                 why[i] = UNFINISHED
         most = config.teacher_redraws
         asked = {i: ids for i, ids in batch.items() if not why[i] and refused[i][DENIED] < most}
@@ -274,41 +285,22 @@ class Sampler:
             why |= {i: DENIED for i, is_denied in zip(asked, denied, strict=True) if is_denied}
         return {i: (text, why[i]) for i, text in texts.items()}
 
-    def _check_complete(
-        self, counts: Mapping[Combination, int], found: Mapping[Combination, int]
-    ) -> None:
-        for combination, wanted in counts.items():
-            if found[combination] < wanted:
-                kinds = self._config.filter
-                or_filter = "" if kinds == "none" else f", or leave `filter={kinds}` out"
-                raise InputError(
-                    f"only {found[combination]} of {wanted} rows for label {combination} were "
-                    "usable (neither empty nor looping); raise `temperature` or lower `guidance`"
-                    f"{or_filter}"
-                )
-
-    def _cut_to_length(self, ids: list[int], length: int | None) -> list[int]:
-        """Return a row up to the end of the sentence that is nearest to its length.
-
-        One without such an end is cut there; one that goes on to the longest length stays.
-        """
-        if length is None or length >= self._max_new_tokens:
-            return ids
-        end = self._tokenizer.eos_token_id
-        text = ids[: ids.index(end)] if end in ids else ids
-        nearest = self._ends.nearest(text, length)
-        if end in ids and (nearest is None or len(text) - length <= length - nearest):
+    def _cut_to_length(self, ids: list[int], length: int) -> list[int]:
+        """Return a row up to the end of the sentence nearest to its length, or cut there."""
+        end, has_end = self._end, self._end in ids
+        text = ids[: ids.index(end)] if has_end else ids
+        nearest = nearest_end(self._tokenizer, text, length)
+        if has_end and (nearest is None or len(text) - length <= length - nearest):
             return ids
         return text[:length] if nearest is None else [*text[:nearest], end]
 
     def _decode_text(self, ids: list[int]) -> str:
-        """Decode up to the end-of-text token; a text cut off before it loses its last word.
+        """Decode up to the end-of-text token. A text that is cut off before loses its last word.
 
-        Not where that is most of it: Chinese and its like have no blanks between words.
+        It keeps the word if that is most of the text: Chinese has no blanks between words.
         """
-        end = self._tokenizer.eos_token_id
-        finished = end in ids
-        kept = ids[: ids.index(end)] if finished else ids
+        finished = self._end in ids
+        kept = ids[: ids.index(self._end)] if finished else ids
         text: str = self._tokenizer.decode(kept, skip_special_tokens=True).strip()
         if finished:
             return text
@@ -405,40 +397,32 @@ def ends_sentence(text: str) -> bool:
     return bool(ends) and ends[-1] == len(text) and not _NUMBERED.search(text)
 
 
-class SentenceEnds:
-    """Where a text ends a sentence, in its token ids.
+def ids_end_sentence(tokenizer: Any, ids: Sequence[int]) -> bool:
+    """Return whether the last of some token ids ends a sentence.
 
     Args:
         tokenizer: of the model that writes them.
+        ids: of a text, one or more.
     """
+    if ids[-1] not in closing_tokens(tokenizer):
+        return False
+    return ends_sentence(tokenizer.decode(list(ids[-LOOKED_BACK:])))
 
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
 
-    def ends_sentence(self, ids: Sequence[int]) -> bool:
-        """Return whether the last of some ids ends a sentence.
+def nearest_end(tokenizer: Any, ids: Sequence[int], length: int) -> int | None:
+    """Return after how many of the ids a sentence ends nearest to a length. None: after none.
 
-        Args:
-            ids: of a text, one or more.
-        """
-        if ids[-1] not in closing_tokens(self._tokenizer):
-            return False
-        return ends_sentence(self._tokenizer.decode(list(ids[-LOOKED_BACK:])))
-
-    def nearest(self, ids: Sequence[int], length: int) -> int | None:
-        """Return after how many of the ids a sentence ends nearest to a length; None: after none.
-
-        Of two that are equally near it is the later one.
-        """
-        ends = [n for n in range(1, len(ids) + 1) if self.ends_sentence(ids[:n])]
-        return min(ends, key=lambda n: (abs(n - length), -n), default=None)
+    Of two that are equally near it is the later one.
+    """
+    ends = [n for n in range(1, len(ids) + 1) if ids_end_sentence(tokenizer, ids[:n])]
+    return min(ends, key=lambda n: (abs(n - length), -n), default=None)
 
 
 @lru_cache(maxsize=4)
 def closing_tokens(tokenizer: Any) -> frozenset[int]:
-    """Return tokens that may end a sentence, so that few texts need be looked at.
+    """Return the tokens that may end a sentence, so that few texts need to be decoded.
 
-    All of the vocabulary is decoded: once, and not for each group of rows.
+    The whole vocabulary is decoded: once, and not for each group of rows.
     """
     words = tokenizer.batch_decode([[i] for i in range(len(tokenizer))])
     return frozenset(i for i, word in enumerate(words) if _CLOSING.search(word))

@@ -1,23 +1,25 @@
-"""The trained model with everything needed to sample from it, on the sharing side of the fence.
+"""The trained model with everything that is needed to sample from it and may be shared.
 
-Holds no private record and no figure computed from one without noise: weights, tokenizer, schema,
-template, noisy label counts, what follows from noisy counts of tokens, private teacher and ledger.
+It holds no private record and no figure computed from one without noise: weights, tokenizer,
+schema, template, noisy label counts, what follows from noisy counts of tokens, private teacher and
+ledger.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 
 from twinset.config import SamplingConfig
 from twinset.errors import DAMAGED, InputError
@@ -27,7 +29,7 @@ from twinset.models.assets import quiet
 from twinset.models.base_model import PRIVATE, context_length, load_base
 from twinset.models.device import AUTO
 from twinset.models.hidden_states import Questions
-from twinset.models.layers import PackedLinears
+from twinset.models.layers import PackedLinears, cast_for_sampling
 from twinset.models.teacher import Teacher
 from twinset.privacy.accounting.events import GaussianRelease
 from twinset.privacy.mechanism.counts import LengthBins
@@ -36,19 +38,19 @@ from twinset.privacy.statement.ledger import Ledger
 from twinset.progress import Progress, Silent
 from twinset.release.card import CARD, TwinDescription, render_model_card
 from twinset.release.share import LEDGER, check_file_format, write_share
-from twinset.sampling.label_classifier import LabelClassifier
-from twinset.sampling.naive_bayes import NaiveBayes
-from twinset.sampling.row_pool import start_workers
-from twinset.sampling.rows import RowGroups, devices_for_rows, draw_groups, groups_of
-from twinset.sampling.sampler import Row, Sampler
-from twinset.sampling.text_lengths import TextLengths
-from twinset.sampling.token_tilt import TokenTilt
-from twinset.table.schema import ORDERED, Attribute, Combination, Schema
+from twinset.sampling.label_tables import LabelClassifier, NaiveBayes, TextLengths, TokenTilt
+from twinset.sampling.rows import (
+    Draw,
+    RowGroups,
+    devices_for_rows,
+    draw_groups,
+    groups_of,
+    start_workers,
+)
+from twinset.sampling.sampler import Sampler
+from twinset.table.schema import ORDERED, Combination, Schema
 from twinset.table.templates import Template
 from twinset.table.tokenization import prompt_tokens, text_budget
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 DESCRIPTION = PRIVATE
 NOTHING_LEARNT = (
@@ -70,14 +72,15 @@ class TwinModel:
         label_counts: noisy number of private records of every label combination, a whole number.
         text_tokens: longest text the model was trained on, in tokens.
         ledger: what training spent.
-        base_origin: where the base model came from; no path of this machine.
-        tilt: brings the rows' words nearer to those of the private texts; None: as they are.
-        lengths: of the private texts, which rows have where they have the tilt; None: rows end
-            where the model ends them.
-        teacher: tells a text's labels; None: nothing does.
-        words: what tokens say of labels, beside the teacher; None: they were not counted.
-        base_name: what the base model is called; no path of this machine; "" where nobody said.
-        reference: rows that it wrote without the tilt, in token ids; not saved.
+        base_origin: where the base model came from, without any path of this machine.
+        tilt: brings the rows' words nearer to those of the private texts. None: as they are.
+        lengths: of the private texts. Rows with the tilt are as long. None: rows end where the
+            model ends them.
+        teacher: tells a text's labels. None: nothing does.
+        words: what tokens say of labels, beside the teacher. None: they were not counted.
+        base_name: what the base model is called, without any path of this machine. "" if nobody
+            said.
+        reference: rows that it wrote without the tilt, in token ids. They are not saved.
     """
 
     model: Any
@@ -102,52 +105,7 @@ class TwinModel:
         """What may truthfully be claimed of everything sampled from this model, taken together."""
         return guarantee(self.ledger)
 
-    @property
-    def is_trained(self) -> bool:
-        """Whether steps were trained; without privacy no ledger tells, and it is taken for so."""
-        return any(not isinstance(event, GaussianRelease) for event in self.ledger.events)
-
-    def write_rows(
-        self,
-        counts: Mapping[Combination, int],
-        sampling: SamplingConfig,
-        groups: RowGroups,
-        progress: Progress | None = None,
-        *,
-        saved: Path | None = None,
-        deadline: float | None = None,
-        processes: int = 1,
-    ) -> int:
-        """Draw the groups of rows that are missing; return how many rows there are then.
-
-        Args:
-            counts: rows wanted of each label combination.
-            sampling: decoding settings and seed.
-            groups: where finished groups are; what is there is not drawn again.
-            progress: is notified of how many rows there are.
-            saved: folder that holds this model, from which further processes load it; None: it is
-                saved for them.
-            deadline: of `time.monotonic`. No group begins that would end much later, but for the
-                first of all. None: there is none.
-            processes: that were asked for, see `devices_for_rows`.
-
-        Raises:
-            InputError: rows of a label were unusable time after time.
-        """
-        progress, device = progress or Silent(), self.model.device
-        wanted = groups_of(counts, device)
-        missing = len(wanted) - len(groups.numbers)
-        draw = partial(self.sampler, sampling)
-        with ExitStack() as stack:
-            pool, others = None, devices_for_rows(self.fastest, missing, processes)[1:]
-            if others:
-                progress.say(f"{1 + len(others)} processes write the rows")
-                if saved is None:
-                    saved = Path(stack.enter_context(TemporaryDirectory(prefix="twinset-rows-")))
-                    self.save(saved)
-                load = partial(_load_draw, saved, sampling, wanted)
-                pool = stack.enter_context(start_workers(load, others))
-            return draw_groups(draw, counts, device, progress, groups, deadline=deadline, pool=pool)
+    # -- rows --------------------------------------------------------------------------------------
 
     def sample(
         self,
@@ -168,63 +126,42 @@ class TwinModel:
         Args:
             counts: rows wanted.
             sampling: decoding settings and seed.
-            progress: is notified of how many rows there are.
-            groups: where finished groups of rows are; None: in memory.
-            saved: see `write_rows`, as for what follows.
-            deadline: of `time.monotonic`.
-            processes: that were asked for.
+            progress: is told how many rows there are.
+            groups: finished groups of rows, which are not drawn again. None: there are none.
+            saved: folder that holds this model, from which further processes load it. None: it is
+                saved for them.
+            deadline: by `time.monotonic`. No group begins that would end much later, except the
+                first of all.
+            processes: that were asked for, see `devices_for_rows`.
+
+        Raises:
+            InputError: rows of a label were unusable time after time.
 
         Example:
             model = TwinModel.load("runs/reviews-1")
             twin = model.sample(proportional(model.label_counts, 1000), SamplingConfig(seed=1))
         """
-        progress = progress or Silent()
+        progress, groups = progress or Silent(), RowGroups() if groups is None else groups
+        # Without privacy no ledger tells whether steps were trained. Then they are taken to be.
+        is_trained = any(not isinstance(event, GaussianRelease) for event in self.ledger.events)
         follows_counts = bool(sampling.tilt) and (self.tilt or self.lengths) is not None
-        if not (self.is_trained or follows_counts):
+        if not (is_trained or follows_counts):
             progress.warn(NOTHING_LEARNT)
-        groups = RowGroups() if groups is None else groups
-        self.write_rows(
-            counts,
-            sampling,
-            groups,
-            progress,
-            saved=saved,
-            deadline=deadline,
-            processes=processes,
-        )
+        draw, device = partial(self.sampler, sampling), self.model.device
+        wanted = groups_of(counts, device)
+        with ExitStack() as stack:
+            workers, missing = [], len(wanted) - len(groups.numbers)
+            if others := devices_for_rows(self.fastest, missing, processes)[1:]:
+                progress.say(f"{1 + len(others)} processes write the rows")
+                if saved is None:
+                    saved = Path(stack.enter_context(TemporaryDirectory(prefix="twinset-rows-")))
+                    self.save(saved)
+                load = partial(_load_draw, saved, sampling, wanted)
+                workers = stack.enter_context(start_workers(load, others))
+            draw_groups(draw, counts, device, progress, groups, deadline=deadline, workers=workers)
         rows = groups.rows()
         frame = twin_frame(self.schema, [r.text for r in rows], [r.combination for r in rows])
         return frame.sample(frac=1, random_state=sampling.seed).reset_index(drop=True)
-
-    def write_twin(
-        self,
-        folder: Path,
-        counts: Mapping[Combination, int],
-        sampling: SamplingConfig,
-        progress: Progress | None = None,
-        groups: RowGroups | None = None,
-        format: str = "parquet",
-        guard_formulas: bool = True,
-        *,
-        saved: Path | None = None,
-        deadline: float | None = None,
-        processes: int = 1,
-    ) -> Path:
-        """Sample a twin and write it with card and ledger; return its file.
-
-        See `sample` and `write_share`.
-        """
-        groups = RowGroups() if groups is None else groups
-        twin = self.sample(
-            counts,
-            sampling,
-            progress,
-            groups,
-            saved=saved,
-            deadline=deadline,
-            processes=processes,
-        )
-        return self.share(twin, folder, sampling, format, guard_formulas, groups.redrawn())
 
     def share(
         self,
@@ -235,15 +172,21 @@ class TwinModel:
         guard_formulas: bool = True,
         redrawn: Mapping[str, int] | None = None,
     ) -> Path:
-        """Write rows of `sample` with card and ledger; return their file. See `write_share`.
+        """Write rows of `sample` with card and ledger, and return their file.
 
-        `redrawn` says how many texts were drawn again and why, where that is known.
+        Args:
+            twin: the rows.
+            folder: see `write_share`, as for what is not said here.
+            sampling: settings that the rows were drawn with, for the card.
+            format: of the file.
+            guard_formulas: keep spreadsheets from taking a text for a formula.
+            redrawn: how many texts were drawn again and why, if that is known.
         """
         description = TwinDescription(
             self.base_name or self.base_origin,
             self.template,
             self.schema,
-            self._settled(sampling),
+            sampling.settled(self.teacher is not None),
             base_origin=self.base_origin,
             redrawn=redrawn or {},
         )
@@ -257,12 +200,12 @@ class TwinModel:
         Args:
             sampling: decoding settings and seed.
             stream: of random numbers.
-            has_lengths: whether rows are as long as was counted, where it was; None: those with
-                the tilt are.
+            has_lengths: whether rows are as long as was counted, if it was. None: those with the
+                tilt are.
         """
-        sampling = self._settled(sampling)
-        has_lengths = bool(sampling.tilt) if has_lengths is None else has_lengths
-        denies = self._denies if self.teacher is not None and sampling.teacher_redraws else None
+        sampling = sampling.settled(self.teacher is not None)
+        lengths = self.lengths if has_lengths or (has_lengths is None and sampling.tilt) else None
+        bins = LengthBins(self.text_tokens, self.tokenizer.eos_token_id)
         return Sampler(
             self.fastest,
             self.tokenizer,
@@ -271,26 +214,12 @@ class TwinModel:
             self.text_tokens,
             stream,
             self._biases(sampling.tilt),
-            denies,
-            self._length if has_lengths and self.lengths is not None else None,
+            self._denies if self.teacher is not None and sampling.teacher_redraws else None,
+            None if lengths is None else partial(lengths.draw, self.schema, bins),
             self._packed,
         )
 
-    @property
-    def mean_length(self) -> float | None:
-        """Mean tokens of a row, by noisy counts; None: they are not known."""
-        if self.lengths is None:
-            return None
-        return self.lengths.mean(self.schema, self.shares(self.schema.combinations))
-
-    def _length(self, combination: Combination, rng: np.random.Generator) -> int:
-        assert self.lengths is not None
-        return self.lengths.draw(self.schema, combination, rng)
-
-    def _settled(self, sampling: SamplingConfig) -> SamplingConfig:
-        return sampling.settled(self.teacher is not None)
-
-    def _biases(self, strength: float) -> dict[Combination, Tensor]:
+    def _biases(self, strength: float) -> dict[Combination, torch.Tensor]:
         if self.tilt is None or not strength:
             return {}
         combinations, device = self.schema.combinations, self.model.device
@@ -300,6 +229,22 @@ class TwinModel:
         """Return what share of these rows each label combination has, by noisy counts."""
         total = sum(self.label_counts[c] for c in combinations) or 1
         return {c: self.label_counts[c] / total for c in combinations}
+
+    @property
+    def prompts(self) -> dict[Combination, list[int]]:
+        """Token ids of every label combination's prompt."""
+        return prompt_tokens(self.template, self.schema.combinations, self.tokenizer)
+
+    @cached_property
+    def fastest(self) -> Any:
+        """The model as it writes and reads fastest."""
+        return cast_for_sampling(self.model)
+
+    @cached_property
+    def _packed(self) -> PackedLinears:
+        return PackedLinears(self.fastest)
+
+    # -- labels of texts ---------------------------------------------------------------------------
 
     @cached_property
     def questions(self) -> Questions:
@@ -311,7 +256,7 @@ class TwinModel:
     def classify(self, texts: Sequence[str]) -> pd.DataFrame:
         """Return the labels that private teacher and counts of tokens give to texts, a column each.
 
-        It was released with the model: it costs no further ε, however many texts it is shown.
+        Both were released with the model. It costs no further ε, however many texts are shown.
 
         Args:
             texts: of any origin, cut where the private texts were.
@@ -331,9 +276,8 @@ class TwinModel:
     @cached_property
     def _classifier(self) -> LabelClassifier:
         assert self.teacher is not None
-        return LabelClassifier(
-            self.questions, self.teacher, self.words, self.tokenizer.eos_token_id
-        )
+        end = self.tokenizer.eos_token_id
+        return LabelClassifier(self.questions, self.teacher, self.words, end)
 
     def _denies(
         self, combinations: Sequence[Combination], rows: Sequence[Sequence[int]]
@@ -343,20 +287,15 @@ class TwinModel:
         How common a label is counts for nothing: it would deny most rows of a rare one.
         """
         theirs = [tuple(self.schema.value_numbers(combination)) for combination in combinations]
-        found = self._classifier.numbers(rows, self._value_shares)
+        shares = [np.zeros(classes) for classes in self._classes]  # (K,) of each attribute's values
+        for combination, share in self.shares(self.schema.combinations).items():
+            for each, number in zip(shares, self.schema.value_numbers(combination), strict=True):
+                each[number] += share
+        found = self._classifier.numbers(rows, shares)
         return [likeliest != own for likeliest, own in zip(found, theirs, strict=True)]
 
-    @cached_property
-    def _value_shares(self) -> list[np.ndarray]:
-        """Share of each value, (K,) for each attribute, by noisy counts."""
-        found = [np.zeros(classes) for classes in self._classes]
-        for combination, share in self.shares(self.schema.combinations).items():
-            for each, number in zip(found, self.schema.value_numbers(combination), strict=True):
-                each[number] += share
-        return found
-
     def read_teacher(self, folder: Path) -> Teacher | None:
-        """Return the teacher that a folder holds; None: it holds none.
+        """Return the teacher that a folder holds, or None if it holds none.
 
         Raises:
             ValueError, KeyError: it is of other attributes, or of another model.
@@ -368,55 +307,33 @@ class TwinModel:
     def _classes(self) -> list[int]:
         return [len(attribute.values) for attribute in self.schema.attributes]
 
-    @property
-    def prompts(self) -> dict[Combination, list[int]]:
-        """Token ids of every label combination's prompt."""
-        return prompt_tokens(self.template, self.schema.combinations, self.tokenizer)
-
-    @cached_property
-    def fastest(self) -> Any:
-        """The model as it writes and reads fastest."""
-        from twinset.models.layers import cast_for_sampling
-
-        return cast_for_sampling(self.model)
-
-    @cached_property
-    def _packed(self) -> PackedLinears:
-        return PackedLinears(self.fastest)
+    # -- files -------------------------------------------------------------------------------------
 
     def save(self, folder: Path) -> None:
         """Write weights (safetensors), tokenizer, description and ledger, and their checksums."""
         with quiet():
             self.model.save_pretrained(folder, safe_serialization=True)
             self.tokenizer.save_pretrained(folder)
-        if self.tilt is not None:
-            self.tilt.save(folder)
-        if self.lengths is not None:
-            self.lengths.save(folder)
-        if self.teacher is not None:
-            self.teacher.save(folder)
-        if self.words is not None:
-            self.words.save(folder)
-        write_json(folder / DESCRIPTION, self._description())
+        for part in (self.tilt, self.lengths, self.teacher, self.words):
+            if part is not None:
+                part.save(folder)
+        description = {
+            "schema": self.schema.to_dict(),
+            "template": self.template.to_dict(),
+            "label_counts": [[list(c), n] for c, n in self.label_counts.items()],
+            "text_tokens": self.text_tokens,
+            "base_origin": self.base_origin,
+            "base_name": self.base_name,
+        }
+        write_json(folder / DESCRIPTION, description)
         write_json(folder / LEDGER, self.ledger.to_dict())
         write_text(folder / CARD, render_model_card(self.base_name, self.base_origin, self.ledger))
         open_as_folder(folder)
         write_checksums(folder)
 
-    def _description(self) -> dict[str, Any]:
-        counts = [[list(c), n] for c, n in self.label_counts.items()]
-        return {
-            "schema": self.schema.to_dict(),
-            "template": self.template.to_dict(),
-            "label_counts": counts,
-            "text_tokens": self.text_tokens,
-            "base_origin": self.base_origin,
-            "base_name": self.base_name,
-        }
-
     @classmethod
     def load(cls, folder: str | Path, device: str = AUTO) -> TwinModel:
-        """Read what `save` wrote; a run folder is taken for its `model/`.
+        """Read what `save` wrote. A run folder stands for its `model/`.
 
         Args:
             folder: of the model, or of its run.
@@ -424,7 +341,7 @@ class TwinModel:
 
         Raises:
             InputError: the folder holds no such model, or one of another format, or the device is
-                not there.
+                missing.
         """
         folder = Path(folder)
         folder = folder / "model" if (folder / "model" / DESCRIPTION).exists() else folder
@@ -435,7 +352,9 @@ class TwinModel:
             raise InputError(f"the model folder is damaged: {damage}; copy it again")
         try:
             data = json.loads(read_text(folder / DESCRIPTION))
-            base = load_base(str(folder), dtype=_stored_dtype(folder), device=device)
+            stored = json.loads((folder / "config.json").read_text("utf-8")).get("dtype")
+            dtype = torch.bfloat16 if stored == "bfloat16" else torch.float32
+            base = load_base(str(folder), dtype=dtype, device=device)
             model = cls(
                 base.model,
                 base.tokenizer,
@@ -447,11 +366,11 @@ class TwinModel:
                 data["base_origin"],
                 base_name=data.get("base_name", ""),
             )
-            vocabulary = base.model.config.vocab_size
-            model.tilt = TokenTilt.load(folder, model._classes, vocabulary)
+            classes, vocabulary = model._classes, base.model.config.vocab_size
             bins = LengthBins(model.text_tokens, model.tokenizer.eos_token_id)
-            model.lengths = TextLengths.load(folder, model._classes, bins)
-            model.words = NaiveBayes.load(folder, model._classes, vocabulary)
+            model.tilt = TokenTilt.load(folder, classes, vocabulary)
+            model.lengths = TextLengths.load(folder, classes, len(bins))
+            model.words = NaiveBayes.load(folder, classes, vocabulary)
             model.teacher = model.read_teacher(folder)
             model._check()
             return model
@@ -493,20 +412,11 @@ class TwinModel:
 
 def _load_draw(
     folder: Path, sampling: SamplingConfig, wanted: Sequence[Mapping[Combination, int]], device: str
-) -> Callable[[int], list[Row]]:
+) -> Draw:
     """Return what draws a group of rows in a further process."""
-    import torch
-
     torch.set_num_threads(1)
     model = TwinModel.load(folder, device)
     return lambda number: model.sampler(sampling, number).sample(wanted[number])
-
-
-def _stored_dtype(folder: Path) -> Any:
-    import torch
-
-    name = json.loads((folder / "config.json").read_text("utf-8")).get("dtype", "float32")
-    return torch.bfloat16 if name == "bfloat16" else torch.float32
 
 
 def twin_frame(schema: Schema, texts: Sequence[str], labels: Sequence[Combination]) -> pd.DataFrame:
@@ -519,12 +429,9 @@ def twin_frame(schema: Schema, texts: Sequence[str], labels: Sequence[Combinatio
     """
     columns = {schema.text: pd.Series(list(texts), dtype=schema.text_dtype)}
     for position, attribute in enumerate(schema.attributes):
+        dtype: Any = attribute.dtype
+        if dtype in ("category", ORDERED):
+            dtype = pd.CategoricalDtype(list(attribute.values), ordered=dtype == ORDERED)
         cells = [combination[position] for combination in labels]
-        columns[attribute.name] = pd.Series(cells, dtype=_dtype(attribute))
+        columns[attribute.name] = pd.Series(cells, dtype=dtype)
     return pd.DataFrame({name: columns[name] for name in schema.columns})
-
-
-def _dtype(attribute: Attribute) -> Any:
-    if attribute.dtype in ("category", ORDERED):
-        return pd.CategoricalDtype(list(attribute.values), ordered=attribute.dtype == ORDERED)
-    return attribute.dtype

@@ -1,0 +1,314 @@
+"""Tables by label: tilt, lengths and log-odds are fitted to counts, kept, and used."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from tests.helpers.draws import continue_prompts
+from tests.helpers.models import tiny_model
+from tests.helpers.refusals import refusal
+from twinset import Twinset
+from twinset.config import SamplingConfig
+from twinset.models.teacher import CONSTANT, Teacher, Whitening
+from twinset.privacy.mechanism.counts import LengthBins, TokenMarginals, TokenWeights, on_simplex
+from twinset.sampling.label_tables import (
+    LARGEST,
+    LabelClassifier,
+    NaiveBayes,
+    TextLengths,
+    TokenTilt,
+)
+from twinset.sampling.tilt_fitting import expected_presence, fit_tilt
+from twinset.sampling.twin_model import TwinModel
+from twinset.table.schema import Attribute, Schema
+
+SCHEMA = Schema(
+    "text",
+    "str",
+    (Attribute("mood", "str", ("bad", "good")), Attribute("kind", "str", ("dvd", "pan"))),
+    columns=("text", "mood", "kind"),
+)
+VOCABULARY, END, UNITS = 50, 0, 4000
+EQUAL = TokenWeights.equal(VOCABULARY, END)
+BAD, GOOD = 7, 8  # tokens of one label, nearly
+
+
+# -- files -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [TokenTilt, TextLengths, NaiveBayes])
+def test_what_is_saved_is_read_again_and_what_no_run_writes_is_refused(tmp_path, kind):
+    tables = kind([np.random.default_rng(i).uniform(0, 1, (2, 5)) for i in range(2)])
+    assert kind.load(tmp_path, (2, 2), 5) is None
+    tables.save(tmp_path)
+    read = kind.load(tmp_path, (2, 2), 5)
+    assert all((a == b).all() for a, b in zip(tables.tables, read.tables, strict=True))
+    for classes, columns in (((2,), 5), ((2, 3), 5), ((2, 2), 6)):
+        assert "other labels" in refusal(kind.load, tmp_path, classes, columns, error=ValueError)
+    for number in (2 * LARGEST, np.nan):
+        kind([np.full((2, 5), number)] * 2).save(tmp_path)
+        assert "no run writes" in refusal(kind.load, tmp_path, (2, 2), 5, error=ValueError)
+
+
+# -- tilt ------------------------------------------------------------------------------------------
+
+
+def fitted_tilt(real, rows, units=UNITS, noise=1.0):
+    """Fit a tilt to counts of texts of which a share has each token, by label combination."""
+    counts = [np.zeros((2, VOCABULARY)) for _ in range(2)]
+    for combination, shares in real.items():
+        for each, number in zip(counts, SCHEMA.value_numbers(combination), strict=True):
+            each[number] += shares * units / 4
+    released = TokenMarginals(counts, noise, units, EQUAL)
+    return fit_tilt(released, SCHEMA, dict.fromkeys(rows, 0.25), rows)
+
+
+def alike(share):
+    return {c: np.full(VOCABULARY, share) for c in SCHEMA.combinations}
+
+
+def test_a_word_of_one_label_is_tilted_there_and_nowhere_else():
+    real = alike(0.1)
+    for combination in real:
+        if combination[0] == "bad":
+            real[combination][7] = 0.3
+    tilt = fitted_tilt(real, alike(0.1))
+    assert tilt.tables[0][0][7] == pytest.approx(np.log(3), abs=0.1)
+    assert abs(tilt.tables[0][1][7]) < 0.1
+    assert np.abs(np.delete(tilt.tables[0], 7, 1)).max() < 0.1
+    assert tilt.bias(SCHEMA, ("bad", "pan"))[7] == pytest.approx(np.log(3), abs=0.2)
+
+
+def test_rows_that_are_alike_and_counts_that_noise_hides_are_left_alone():
+    assert not any(each.any() for each in fitted_tilt(alike(0.2), alike(0.2)).tables)
+    hidden = fitted_tilt(alike(0.3), alike(0.1), units=40, noise=1000.0)
+    assert max(np.abs(each).max() for each in hidden.tables) <= 0.1
+
+
+@pytest.fixture(scope="module")
+def small():
+    torch.manual_seed(0)
+    return tiny_model("GPT2Config", vocab_size=VOCABULARY, max_position_embeddings=32).eval()
+
+
+@pytest.fixture(scope="module")
+def written(small):
+    config = SamplingConfig(guidance=0, top_p=1.0)
+    return continue_prompts(small, [[1, 2]] * 4000, -1, 6, config)
+
+
+def test_expected_presence_is_what_counting_many_rows_finds(small, written):
+    """But for the end, which is not counted: no tilt changes it."""
+    counted = np.zeros(VOCABULARY)
+    for ids in written:
+        counted[EQUAL.of(ids)[0]] += 1 / len(written)
+    counted[END] = 0
+    expected = expected_presence(small, [1, 2], written[:400], EQUAL)
+    assert expected == pytest.approx(counted, abs=0.03) and expected[END] == 0
+    same = dict.fromkeys(SCHEMA.combinations, expected)
+    assert not any(each[:, END].any() for each in fitted_tilt(same, same).tables)
+
+
+def test_rows_count_for_as_much_as_private_texts_like_them(small, written):
+    rows, short = written[:50], TokenWeights(EQUAL.weights, 1.0)
+    weighed = np.mean([short.of(ids)[1] for ids in rows])
+    assert weighed < 0.8
+    expected, less = (expected_presence(small, [1, 2], rows, each) for each in (EQUAL, short))
+    assert less.sum() == pytest.approx(weighed * expected.sum(), rel=0.1)
+
+
+# -- lengths ---------------------------------------------------------------------------------------
+
+LONGEST = 64
+BINS = LengthBins(LONGEST, END)
+
+
+def lengths_of(*counts, deviation=0.0):
+    weights = TokenWeights.equal(2, END)
+    return TextLengths.from_counts(TokenMarginals([], deviation, 100, weights, counts))
+
+
+def test_every_length_has_one_bin_from_which_it_may_be_drawn():
+    rng = np.random.default_rng(0)
+    for length in range(1, LONGEST):
+        number = BINS.of([7] * length + [END])
+        drawn = {BINS.draw(number, rng) for _ in range(200)}
+        assert length in drawn and max(drawn) < LONGEST
+    assert BINS.draw(BINS.of([7] * LONGEST), rng) == LONGEST
+
+
+@pytest.mark.parametrize("longest", [1, 2, 5, 48, 1024])
+def test_there_are_bins_for_any_longest_text(longest):
+    bins, rng = LengthBins(longest, END), np.random.default_rng(0)
+    for ids in ([END], [7, END], [7] * longest, [7] * longest + [END]):
+        assert 1 <= bins.draw(bins.of(ids), rng) <= longest
+
+
+def test_without_noise_lengths_are_those_of_the_labels():
+    mood, kind = np.zeros((2, 2, len(BINS)))
+    mood[0, 2] = mood[1, 9] = 50
+    kind[:, [2, 9]] = 25
+    lengths = lengths_of(mood, kind)
+    for combination, number in ((("bad", "pan"), 2), (("good", "dvd"), 9)):
+        assert lengths.shares_of(SCHEMA, combination)[number] == pytest.approx(1, abs=0.01)
+    drawn = lengths.draw(SCHEMA, BINS, ("bad", "dvd"), np.random.default_rng(0))
+    assert BINS.edges[2] <= drawn < BINS.edges[3]
+    assert lengths_of() is None
+
+
+def test_noise_is_taken_out_and_what_it_hides_is_taken_from_all_values():
+    true = np.tile(np.where(np.arange(len(BINS)) == 5, 400.0, 10.0), (2, 1))
+    true[1] /= 20  # few texts
+    rng, deviation = np.random.default_rng(0), 15.0
+    raw, ours = [], []
+    for _ in range(50):
+        noisy = true + rng.normal(0, deviation, true.shape)
+        found = lengths_of(noisy, deviation=deviation).tables[0]
+        assert found.min() >= 0 and found.sum(1) == pytest.approx([1, 1], abs=0.01)
+        wanted = true[1] / true[1].sum()
+        naive = np.maximum(noisy[1], 0)
+        raw.append(np.abs(naive / naive.sum() - wanted).sum())
+        ours.append(np.abs(found[1] - wanted).sum())
+    assert np.mean(ours) < 0.65 * np.mean(raw)
+
+
+def test_the_nearest_shares():
+    assert on_simplex(np.array([-1.0, -2.0])) == pytest.approx([0.5, 0.5])
+    counts = np.array([3.0, -0.5, 1.0, 0.2])
+    found = on_simplex(counts)
+    best = min(
+        (np.square(p - counts / counts.sum()).sum(), tuple(p))
+        for p in np.random.default_rng(0).dirichlet(np.ones(4), 20_000)
+    )
+    assert np.square(found - counts / counts.sum()).sum() <= best[0] and found[1] == 0
+
+
+# -- log-odds --------------------------------------------------------------------------------------
+
+SHARES = np.array([0.25, 0.75])
+
+
+def released(noise=1.0, seed=None):
+    """Counts of texts a quarter of which are bad; every tenth has each token, but for two."""
+    presence = np.full((2, VOCABULARY), 0.1)
+    presence[0, BAD] = presence[1, GOOD] = 0.4
+    counts = presence * UNITS * SHARES[:, None]
+    if seed is not None:
+        counts = counts + np.random.default_rng(seed).normal(0, noise, counts.shape)
+    return TokenMarginals([counts], noise, UNITS, EQUAL)
+
+
+def test_a_token_of_one_label_speaks_for_it_and_others_say_nothing():
+    found = NaiveBayes.from_counts(released())
+    share = 0.25 * 0.4 + 0.75 * 0.1  # of all texts that have it
+    odds = found.tables[0][:, BAD]
+    assert odds == pytest.approx(np.log([0.4 / share, 0.1 / share]), abs=0.1)
+    assert not np.delete(found.tables[0], [BAD, GOOD], 1).any()
+    assert not found.tables[0][:, END].any()
+    (scores,) = found.scores([BAD, 3, BAD, END])
+    assert scores == pytest.approx(odds)  # distinct tokens
+
+
+def test_noise_that_hides_the_counts_silences_them():
+    """Control: at a thousandth of the noise the same draw speaks."""
+    loud, quiet = (NaiveBayes.from_counts(released(noise, seed=0)) for noise in (2.0, 2000.0))
+    assert loud.tables[0][0, BAD] > 0.5
+    assert not quiet.tables[0].any()
+
+
+def test_a_value_of_longer_texts_is_not_what_every_token_speaks_for():
+    """Its texts have each token half as often again, and so do not differ in what they say."""
+    counts = 0.1 * UNITS * np.outer([0.5, 0.75], np.ones(VOCABULARY))
+    assert not NaiveBayes.from_counts(TokenMarginals([counts], 1.0, UNITS, EQUAL)).tables[0].any()
+    counts[0, BAD] *= 4  # control
+    assert (
+        NaiveBayes.from_counts(TokenMarginals([counts], 1.0, UNITS, EQUAL)).tables[0][0, BAD] > 0.3
+    )
+
+
+def test_a_value_that_nobody_has_makes_no_trouble():
+    counts = np.zeros((2, VOCABULARY))
+    marginals = TokenMarginals([counts], 0.0, UNITS, EQUAL)
+    found = NaiveBayes.from_counts(marginals)
+    assert np.isfinite(found.tables[0]).all()
+
+
+class Asked:
+    """Stands for a model that is asked: its hidden state is a text's first token."""
+
+    def states_of_texts(self, rows):
+        return [np.array([[float(ids[0])]]) for ids in rows]
+
+
+def test_tokens_decide_where_the_teacher_is_unsure():
+    whitening = Whitening(np.array([5.0]), np.array([[1.0]]))  # first tokens: below 5 or above
+    sure, unsure = (Teacher([whitening], [np.array([[-w, 0], [w, 0]])], 1) for w in (3.0, 0.05))
+    words = NaiveBayes.from_counts(released())
+    text = [6, BAD, END]
+    for teacher, known, number in ((sure, words, 1), (unsure, words, 0), (unsure, None, 1)):
+        assert LabelClassifier(Asked(), teacher, known, END).numbers([text]) == [(number,)]
+
+
+def test_a_rare_value_is_not_denied_for_being_rare():
+    """Of 1 in 10 texts a teacher says so; a row of that value is judged by what is in it."""
+    whitening = Whitening(np.array([5.0]), np.array([[1.0]]))
+    rare = [np.array([0.1, 0.9])]
+    at_half = np.log(0.9 / 0.1) / CONSTANT
+    teacher = Teacher([whitening], [np.array([[-1.0, 0], [1.0, at_half]])], 1)
+    known = LabelClassifier(Asked(), teacher, None, END)
+    texts = [[4, END], [6, END]]
+    assert known.numbers(texts) == [(1,), (1,)]
+    assert known.numbers(texts, rare) == [(0,), (1,)]
+    sure = Teacher([whitening], [np.array([[-4.0, 0], [4.0, at_half]])], 1)
+    unseen = LabelClassifier(Asked(), sure, None, END).numbers(texts, [np.array([0.0, 1.0])])
+    assert unseen == [(0,), (1,)]
+
+
+TEXTS = ["It works well.", "The plot was dull, and I left.", "Fine"]
+
+
+def fitted(tiny_base, **options):
+    frame = pd.DataFrame({"text": TEXTS * 10, "label": ["good", "bad", "good"] * 10})
+    known = {"epsilon": None, "steps": 0, "max_tokens": 12, "teacher_share": 0.3}
+    return Twinset(str(tiny_base), **known | options).fit(frame, "text", "label").model
+
+
+@pytest.fixture(scope="module")
+def judged(tiny_base, tmp_path_factory):
+    """A saved model whose teacher has words beside it."""
+    folder = tmp_path_factory.mktemp("judged") / "m"
+    fitted(tiny_base).save(folder)
+    return folder
+
+
+def test_a_run_keeps_them_beside_a_teacher(judged, tiny_base):
+    model = TwinModel.load(judged)
+    assert model.words is not None
+    found = model.classify(TEXTS)
+    assert found["label"].tolist() == ["good", "bad", "good"]
+    assert TwinModel.load(judged).classify(TEXTS).equals(found)
+    for less in ({"marginal_share": 0}, {"teacher_share": 0}):
+        assert fitted(tiny_base, **less).words is None
+
+
+def test_rows_are_denied_by_what_tokens_say_too(judged):
+    model = TwinModel.load(judged)
+    row = model.questions.tokens(TEXTS[0], 12)
+    assert model._denies([("good",), ("bad",)], [row, row]) == [False, True]
+    other = TwinModel.load(judged)
+    good = other.schema.attributes[0].values.index("good")
+    odds = np.zeros_like(other.words.tables[0])
+    odds[good, row], odds[1 - good, row] = -100, 100  # no teacher is as sure
+    other.words = NaiveBayes([odds])
+    assert other._denies([("good",), ("bad",)], [row, row]) == [True, False]
+
+
+def test_a_model_without_them_is_read_and_a_damaged_one_is_refused(judged, tmp_path):
+    model = TwinModel.load(judged)
+    model.words = None
+    model.save(tmp_path / "m")
+    without = TwinModel.load(tmp_path / "m")
+    assert without.words is None and set(without.classify(TEXTS)["label"]) <= {"good", "bad"}
+    (tmp_path / "m" / NaiveBayes.file).write_bytes(b"")
+    assert "damaged" in refusal(TwinModel.load, tmp_path / "m")

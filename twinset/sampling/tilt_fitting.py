@@ -1,0 +1,266 @@
+"""What is released beside a model is fitted by rows that the model writes without a tilt.
+
+Exponential tilting: a row x of label values v is drawn from p(x) · exp(Σ λ[v, t]) over the distinct
+tokens t of x, so that the mean number of rows with token t agrees with noisy counts. The same rows
+weigh the tokens before they are counted, choose a prompt, and scale hidden states.
+
+They are as public as all that is drawn from the model. No row is refused: a run must not end here,
+with its model trained and not yet saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from twinset.config import SamplingConfig
+from twinset.models.base_model import context_length
+from twinset.privacy.mechanism.counts import LengthBins, TokenMarginals, TokenWeights
+from twinset.progress import Progress
+from twinset.sampling.allocation import proportional
+from twinset.sampling.decoding import rounded
+from twinset.sampling.label_tables import RAREST, TokenTilt, likeliest
+from twinset.sampling.twin_model import TwinModel
+from twinset.table.schema import Combination, Schema
+from twinset.table.templates import Template
+
+REFERENCE_ROWS = 256  # at most, to find the tilt and scale hidden states: no more than units
+WEIGHT_ROWS = 64  # of the base model, by which tokens are weighed before they are counted
+PROMPT_ROWS, OPENING = (
+    32,
+    48,
+)  # behind each prompt that one is chosen from, and tokens of such a row
+WEIGHT_PHASE, REFERENCE_PHASE = "rows of the base", "reference rows"  # as progress calls them
+PROMPT_PHASE = "prompts tried"
+UNTILTED = SamplingConfig(guidance=0.0, tilt=0.0)
+SWEEPS = 4  # over all label values
+TOKENS_TOGETHER = 64  # of a row, whose chances are computed at once
+
+Rows = Mapping[Combination, list[list[int]]]  # token ids, by label
+
+
+# -- rows without a tilt ---------------------------------------------------------------------------
+
+
+def untilted_rows(
+    model: TwinModel,
+    most: int,
+    count: Callable[[int, int, float], None] = lambda done, total, share: None,
+) -> dict[Combination, list[list[int]]]:
+    """Return rows in token ids, by label, in the proportions of the noisy counts.
+
+    Args:
+        model: that writes them.
+        most: rows. There are no more than privacy units.
+        count: called with rows so far, rows in all, and the share of the work.
+    """
+    total = min(most, model.ledger.records)
+    wanted = {c: n for c, n in proportional(model.label_counts, total).items() if n}
+    sampler = model.sampler(UNTILTED, 0, has_lengths=True)
+    return sampler.drafts(wanted, lambda done, share: count(done, total, share))
+
+
+def reference_rows(model: TwinModel, progress: Progress) -> Rows:
+    """Return the rows by which tilt and teacher are fitted. They are written once."""
+    if not model.reference:
+        count = partial(progress.count, REFERENCE_PHASE)
+        model.reference = untilted_rows(model, REFERENCE_ROWS, count)
+    return model.reference
+
+
+def openings(model: TwinModel, template: Template) -> TwinModel:
+    """Return a model that writes how rows begin, behind a template's prompts."""
+    opening = copy(model)  # shares what was made for speed with the first rows
+    opening.template, opening.lengths = template, None
+    opening.text_tokens = min(OPENING, model.text_tokens)
+    return opening
+
+
+# -- what follows from them ------------------------------------------------------------------------
+
+
+def token_weights(model: TwinModel, progress: Progress) -> TokenWeights:
+    """Return weights with which tokens are to be counted in texts like a model's rows.
+
+    Args:
+        model: the base model, which has read no private text.
+        progress: is told how many rows there are.
+    """
+    rows = untilted_rows(model, WEIGHT_ROWS, partial(progress.count, WEIGHT_PHASE))
+    end = model.tokenizer.eos_token_id
+    expected = expected_tokens(model, rows, TokenWeights.equal(model.model.config.vocab_size, end))
+    parts = [share * expected[c] for c, share in model.shares(rows).items()]
+    return TokenWeights.from_frequencies(np.sum(parts, 0), end)
+
+
+def prompt_misfit(model: TwinModel, template: Template, marginals: TokenMarginals) -> float:
+    """Return how far rows behind a template's prompts are from having tokens as counted.
+
+    Openings of rows are enough: with the lengths that were counted they tell of whole rows. It is
+    post-processing of what was released, as `tilt_towards` is.
+
+    Args:
+        model: the base model, with the lengths that were counted, if any.
+        template: renders the prompts.
+        marginals: released by the run.
+    """
+    opening = openings(model, template)
+    rows = untilted_rows(opening, PROMPT_ROWS)
+    expected = expected_tokens(opening, rows, marginals.weights)
+    if model.lengths is not None:
+        bins = LengthBins(model.text_tokens, model.tokenizer.eos_token_id)
+        for c, chance in expected.items():
+            shares = model.lengths.shares_of(model.schema, c)
+            length = float(np.mean([len(ids) for ids in rows[c]]))
+            expected[c] = chance_in_whole(chance, length, shares, bins.means)
+    return misfit(marginals, model.schema, model.shares(model.schema.combinations), expected)
+
+
+def tilt_towards(model: TwinModel, marginals: TokenMarginals, progress: Progress) -> None:
+    """Give a model the tilt with which rows have tokens as often as private texts.
+
+    Some rows are written without it first, to see how often they have them.
+
+    Args:
+        model: without a tilt.
+        marginals: released by the run. What follows from them is post-processing.
+        progress: is told how many rows there are.
+    """
+    rows = reference_rows(model, progress)
+    expected = expected_tokens(model, rows, marginals.weights)
+    model.tilt = fit_tilt(marginals, model.schema, model.shares(rows), expected)
+
+
+def fit_tilt(
+    released: TokenMarginals,
+    schema: Schema,
+    shares: Mapping[Combination, float],
+    expected: Mapping[Combination, np.ndarray],
+) -> TokenTilt:
+    """Find λ with which the model's rows would have tokens as often as released.
+
+    The values of one attribute after another are fitted while the others are held (iterative
+    proportional fitting). Each λ is the likeliest under the noise and a prior that draws it to 0.
+
+    Args:
+        released: the noisy counts.
+        schema: whose labels they are of.
+        shares: of each label combination among the texts. Their sum is one.
+        expected: (V,) for each combination, from `expected_presence`.
+    """
+    numbers = {c: schema.value_numbers(c) for c in expected}
+    strengths = [np.zeros_like(counts) for counts in released.counts]
+    for _ in range(SWEEPS if len(strengths) > 1 else 1):
+        for i, counts in enumerate(released.counts):
+            for value in range(len(counts)):
+                without = []  # texts (V,) that would have each token without this value's λ
+                for c in expected:
+                    if numbers[c][i] == value:
+                        pairs = enumerate(zip(strengths, numbers[c], strict=True))
+                        others: Any = sum(each[n] for j, (each, n) in pairs if j != i)
+                        without.append(shares[c] * released.units * expected[c] * np.exp(others))
+                texts = np.sum([*without, np.full(counts.shape[1], RAREST)], 0)
+                strengths[i][value] = likeliest(counts[value], texts, released.noise)
+    return TokenTilt(strengths)
+
+
+def misfit(
+    released: TokenMarginals,
+    schema: Schema,
+    shares: Mapping[Combination, float],
+    expected: Mapping[Combination, np.ndarray],
+) -> float:
+    """Return how far rows are from having tokens as often as released. 0: they have.
+
+    The sum over label values of a symmetric χ² distance of counts, with their noise in its
+    denominator: what noise hides tells nothing. If noise prevails, differences between rows are
+    those of −2 log-likelihood.
+
+    Args:
+        released: the noisy counts.
+        schema: whose labels they are of.
+        shares: of every label combination among the texts. Their sum is one.
+        expected: (V,) from `expected_presence`, for combinations that there are rows of. These
+            stand for all that share a label value with them.
+    """
+    numbers, found = {c: schema.value_numbers(c) for c in shares}, 0.0
+    for i, counts in enumerate(released.counts):
+        for value, own in enumerate(counts):
+            having = [c for c in shares if numbers[c][i] == value]
+            rows = {c: shares[c] for c in having if c in expected}
+            if not (of_rows := sum(rows.values())):
+                continue
+            texts = released.units * sum(shares[c] for c in having)
+            mean = sum(share / of_rows * expected[c] for c, share in rows.items())
+            likely = texts * np.asarray(mean)  # (V,) texts
+            variance = released.noise**2 + likely + own.clip(0) + RAREST
+            found += float(np.sum((own - likely) ** 2 / variance))
+    return found
+
+
+# -- how often a token is expected -----------------------------------------------------------------
+
+
+def expected_tokens(
+    model: TwinModel, rows: Rows, weights: TokenWeights
+) -> dict[Combination, np.ndarray]:
+    """Return the chance (V,) of each token to be in a row, by label: see `expected_presence`."""
+    prompts, fastest = model.prompts, model.fastest
+    return {c: expected_presence(fastest, prompts[c], ids, weights) for c, ids in rows.items()}
+
+
+@torch.inference_mode()
+def expected_presence(
+    model: Any, prompt: Sequence[int], rows: Sequence[Sequence[int]], weights: TokenWeights
+) -> np.ndarray:
+    """Return the mean over rows of the chance (V,) that each token would be in one like it.
+
+    The model's probabilities are summed along its own rows. Counting would take thousands of rows
+    to say as much of rare tokens. A row counts for as much as a private text like it would.
+
+    Args:
+        model: causal LM in evaluation mode.
+        prompt: token ids.
+        rows: token ids of rows that the model wrote behind it.
+        weights: what tokens counted. Those of weight 0, as the end, are expected nowhere: the end
+            is not counted, would seem far too frequent, and rows would never end.
+    """
+    total = torch.zeros(model.config.vocab_size, dtype=torch.float64)
+    head, before = model.get_output_embeddings(), len(prompt) - 1
+    for row in rows:
+        # Filled up, so that there are few shapes: for each the processor's library keeps code.
+        length = min(before + rounded(len(row), TOKENS_TOGETHER), context_length(model))
+        ids = [*prompt, *row[:-1]]
+        ids += [0] * (length - len(ids))
+        read = torch.tensor([ids], device=model.device)
+        states = model.base_model(input_ids=read, use_cache=False).last_hidden_state[0, before:]
+        absent = []  # logarithm of the chance (V,) that no draw of some is of a token
+        # A few tokens at a time: the logits of a long row are many times as large as its states.
+        for start in range(0, len(row), TOKENS_TOGETHER):
+            logits = head(states[start : start + TOKENS_TOGETHER])[: len(row) - start]  # (T, V)
+            chances = logits.float().softmax(1).clamp_(max=1 - 1e-6)
+            absent.append(chances.neg_().log1p_().sum(0))
+        present = -torch.expm1(torch.stack(absent).sum(0)).double().cpu()
+        total += present * weights.of(row)[1]
+    found: np.ndarray = (total / max(1, len(rows))).numpy()
+    return np.where(weights.weights > 0, found, 0.0)
+
+
+def chance_in_whole(
+    chance: np.ndarray, length: float, shares: np.ndarray, means: np.ndarray
+) -> np.ndarray:
+    """Return the chances (V,) of tokens to be in a text, by those in its opening.
+
+    Args:
+        chance: (V,) of tokens to be in the opening. They are taken to be alike all through a text.
+        length: tokens of the opening.
+        shares: (B,) of texts of each length.
+        means: (B,) these lengths, in tokens.
+    """
+    absent = np.log1p(-chance.clip(0, 1 - 1e-6)) / max(1.0, length)  # (V,) of one token, logarithm
+    return np.sum([-s * np.expm1(mean * absent) for s, mean in zip(shares, means, strict=True)], 0)
