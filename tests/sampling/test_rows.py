@@ -27,6 +27,7 @@ from twinset.errors import InputError
 from twinset.progress import Progress, Silent
 from twinset.sampling import rows
 from twinset.sampling import twin_model as twin_models
+from twinset.sampling.row_pool import start_workers
 from twinset.sampling.rows import (
     RowGroups,
     devices_for_rows,
@@ -34,7 +35,6 @@ from twinset.sampling.rows import (
     groups_of,
     number_of_groups,
     open_row_groups,
-    start_workers,
 )
 from twinset.sampling.sampler import Row
 
@@ -218,7 +218,7 @@ def test_what_stops_this_process_stops_the_others_at_once(small_groups, error):
 PARENT = """
 import math, multiprocessing, threading, time
 from tests.helpers.row_workers import load_slow
-from twinset.sampling.rows import start_workers
+from twinset.sampling.row_pool import start_workers
 print("once", flush=True)  # a script without a guard: started again, it would say so again
 with start_workers(load_slow, ["cpu"]) as (worker,):
     threading.Thread(target=worker, args=(0, math.inf), daemon=True).start()

@@ -10,25 +10,16 @@ now and then another token would be drawn.
 from __future__ import annotations
 
 import json
-import os
-import pickle
 import shutil
-import signal
-import sys
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import asdict
 from itertools import pairwise
-from multiprocessing import get_context
-from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 from time import monotonic, sleep
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -36,10 +27,10 @@ import torch
 from twinset.config import SamplingConfig
 from twinset.errors import DAMAGED, InputError
 from twinset.files.atomic import whole_file, write_json
-from twinset.files.import_path import worker_environment
 from twinset.models.device import computing_with, gpus, is_cpu, memory_for_rows, total_memory
 from twinset.models.layers import packed_bytes
 from twinset.progress import Progress
+from twinset.sampling.row_pool import Worker
 from twinset.sampling.sampler import COUNTED, Row, Sampler
 from twinset.table.schema import Combination
 
@@ -55,8 +46,6 @@ LOST = (
     "one of the processes that write rows ended before its time, perhaps out of memory; its rows "
     "are written by this one"
 )
-
-Draw = Callable[[int], list[Row]]  # number of a group → its rows
 
 # -- groups ----------------------------------------------------------------------------------------
 
@@ -316,12 +305,6 @@ def latest_start(deadline: float | None, seconds: float) -> float:
     return float("inf") if deadline is None else deadline - seconds / 2
 
 
-# -- further processes -----------------------------------------------------------------------------
-
-# Number of a group, latest moment to begin → its rows, or None if it is too late.
-Worker = Callable[[int, float], Any]
-
-
 def devices_for_rows(model: Any, groups: int, processes: int) -> list[str]:
     """Return the devices of all processes that draw rows, this one's first.
 
@@ -345,90 +328,3 @@ def devices_for_rows(model: Any, groups: int, processes: int) -> list[str]:
     rows = max(memory_for_rows(device), token * config.max_position_embeddings)
     room = USABLE * total_memory() / (PROCESS_BYTES + weights + packed_bytes(model) + rows)
     return [str(device)] * max(1, min(groups, max(processes, torch.get_num_threads()), int(room)))
-
-
-@contextmanager
-def start_workers(load: Callable[[str], Draw], devices: Sequence[str]) -> Iterator[list[Worker]]:
-    """Yield one worker for each device. None is left when the block ends.
-
-    If the block ends by an error, by Ctrl-C or by SIGTERM, its workers end at once, in the middle
-    of a group. They do so too if this process is killed: a worker that was left behind would
-    compute for nobody, and keep memory that the resumed run needs.
-
-    Args:
-        load: called once by each worker, with its device. It must be importable by its name.
-        devices: of the workers, as `device_of` takes them.
-
-    Example:
-        with start_workers(partial(load_model, folder), ["cpu"] * 3) as workers:
-            rows = workers[0](number, math.inf)
-    """
-    context = get_context("spawn")  # a fork would copy locks that threads of torch hold
-    theirs, own = context.Pipe(duplex=False)
-    places = context.SimpleQueue()
-    executor = ProcessPoolExecutor(
-        len(devices),
-        context,
-        initializer=_begin_worker,
-        initargs=(theirs, places, pickle.dumps(load)),
-    )
-
-    def draw(number: int, latest: float) -> Any:
-        return executor.submit(_draw_group, number, latest).result()
-
-    # multiprocessing has a new process import the script that the first one runs. A script without
-    # a guard would train a second time there, and spend ε. So it finds an empty one. It imports no
-    # code of the working folder. One thread each is enough, see the top.
-    main, environment = sys.modules["__main__"], dict(os.environ)
-    sys.modules["__main__"] = ModuleType("__main__")
-    os.environ.update(worker_environment() | {"OMP_NUM_THREADS": "1"})
-    try:
-        # The executor starts a process for each task while no process is idle, and none is before
-        # it has a device. So all are started here.
-        with suppress(BrokenProcessPool):
-            for _ in devices:
-                executor.submit(int)
-    finally:
-        sys.modules["__main__"] = main
-        os.environ.clear()
-        os.environ.update(environment)
-    try:
-        for device in devices:
-            places.put(device)
-        yield [draw] * len(devices)
-        executor.shutdown()
-    finally:
-        own.close()  # workers read the other end: now they end, whatever they are doing
-        executor.shutdown(cancel_futures=True)
-        theirs.close()
-        places.close()
-
-
-_draw: Draw | None = None  # in a worker: what it draws with
-
-
-def _begin_worker(parent: Connection, devices: Any, load: bytes) -> None:
-    """Prepare a worker process. It says nothing, and ends when `parent` is closed.
-
-    `load` is pickled, because unpickling it imports PyTorch, which takes seconds. By then the
-    worker must be ready to end.
-    """
-    global _draw
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which closes the pipe
-
-    def end_with_parent() -> None:
-        try:
-            parent.recv()
-        except (EOFError, OSError):
-            os._exit(1)
-
-    Thread(target=end_with_parent, daemon=True).start()
-    silence = os.open(os.devnull, os.O_WRONLY)
-    for stream in (1, 2):  # what goes wrong here is reported by the parent, which has a console
-        os.dup2(silence, stream)
-    _draw = pickle.loads(load)(devices.get())
-
-
-def _draw_group(number: int, latest: float) -> Any:
-    assert _draw is not None
-    return _draw(number) if monotonic() < latest else None

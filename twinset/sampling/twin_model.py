@@ -39,14 +39,8 @@ from twinset.progress import Progress, Silent
 from twinset.release.card import CARD, TwinDescription, render_model_card
 from twinset.release.share import LEDGER, check_file_format, write_share
 from twinset.sampling.label_tables import LabelClassifier, NaiveBayes, TextLengths, TokenTilt
-from twinset.sampling.rows import (
-    Draw,
-    RowGroups,
-    devices_for_rows,
-    draw_groups,
-    groups_of,
-    start_workers,
-)
+from twinset.sampling.row_pool import Draw, start_workers
+from twinset.sampling.rows import RowGroups, devices_for_rows, draw_groups, groups_of
 from twinset.sampling.sampler import Sampler
 from twinset.table.schema import ORDERED, Combination, Schema
 from twinset.table.templates import Template
