@@ -25,7 +25,7 @@ from evaluation.findings import Measured, Score, proportion
 from evaluation.leakage.exposure import candidate_losses, extrapolated_rank
 from twinset.errors import InputError
 from twinset.models.base_model import context_length
-from twinset.policies.detection.detectors import PIPELINE, Span
+from twinset.policies.detection import PIPELINE, Span
 from twinset.progress import Progress
 from twinset.table.ngrams import words_of
 

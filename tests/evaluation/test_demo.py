@@ -23,7 +23,7 @@ from evaluation.findings import Findings
 from evaluation.leakage.names import PLANTED, replay_planted
 from tests.helpers.commands import run_twinset
 from tests.helpers.evaluated import little, little_support
-from twinset.policies.detection.detectors import Patterns
+from twinset.policies.detection import Patterns
 from twinset.table.records import records_from_frame
 
 

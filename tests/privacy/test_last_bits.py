@@ -10,7 +10,7 @@ import torch
 from scipy import stats
 
 from twinset.policies import MechanismParams, PolicyConfig, importance
-from twinset.policies.uniform import Uniform
+from twinset.policies.policy import Uniform
 from twinset.privacy.mechanism.counts import release_label_counts
 from twinset.privacy.mechanism.noise import AT_ONCE, Gaussian, grid_step
 from twinset.privacy.mechanism.randomness import KeyStream, Randomness

@@ -23,7 +23,7 @@ from twinset.errors import InputError
 from twinset.models.base_model import load_base
 from twinset.models.layers import Nf4Linear
 from twinset.policies import MechanismParams, make_policy
-from twinset.policies.uniform import Uniform
+from twinset.policies.policy import Uniform
 from twinset.privacy.clipping import ClippingEngine, Scale
 from twinset.privacy.clipping.models import BatchShape
 from twinset.privacy.mechanism.randomness import Randomness

@@ -16,7 +16,7 @@ from twinset.config import SpeedConfig, TrainingConfig
 from twinset.config.plan import Plan
 from twinset.models.adapters import add_lora
 from twinset.policies import MechanismParams
-from twinset.policies.uniform import Uniform
+from twinset.policies.policy import Uniform
 from twinset.privacy.accounting.events import Event, NonPrivateAccess, SubsampledGaussian
 from twinset.privacy.clipping import ClippingEngine, Scale
 from twinset.privacy.clipping.engine import FAST

@@ -275,21 +275,20 @@ def detect(
 ) -> None:
     """Show what a detector of private spans flags in a table, and what it misses."""
     from twinset.commandline.console import Console
-    from twinset.policies.detection import coverage as measure
-    from twinset.policies.detection.detectors import detector_named
+    from twinset.policies import detection
 
     if samples is not None:
-        measure.check_samples(samples, overwrite, data)
-    flags = detector_named(detector)
-    table = measure.read_texts(data, text, secret or (), split)
+        detection.check_samples(samples, overwrite, data)
+    flags = detection.detector_named(detector)
+    table = detection.read_texts(data, text, secret or (), split)
     with Console(quiet) as progress:
         on_progress = partial(progress.count, "texts")
-        coverage = measure.measure_coverage(table.texts, table.secrets, flags, on_progress)
+        coverage = detection.measure_coverage(table.texts, table.secrets, flags, on_progress)
         if samples is not None:
-            rows = measure.write_samples(samples, table, flags, number, seed)
+            rows = detection.write_samples(samples, table, flags, number, seed)
             progress.say(f"{samples}: {rows} masked texts; what was missed is in it: keep it")
-    facts = {"not_protected": measure.NOT_PROTECTED, "detector": flags.name, "rows": table.total}
-    lines = [measure.NOT_PROTECTED, *coverage.lines()]
+    facts = {"not_protected": detection.NOT_PROTECTED, "detector": flags.name, "rows": table.total}
+    lines = [detection.NOT_PROTECTED, *coverage.lines()]
     show(facts | coverage.to_dict(), lines, as_json)
 
 

@@ -28,7 +28,7 @@ from twinset.policies.policy import (
 )
 
 for _module in pkgutil.iter_modules(__path__):
-    if not _module.ispkg:  # `detection` is no policy, and loads more
+    if _module.name != "detection":  # it is no policy, and loads more
         import_module(f"{__name__}.{_module.name}")
 
 if TYPE_CHECKING:  # a type checker knows the policies that come along

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from twinset.bounds import bounded, setting
 from twinset.errors import InputError
@@ -71,12 +71,33 @@ class _WeighsRecords(NoisePolicy):
             raise ValueError(
                 "adaptive noise needs a privacy weight between 0 and 1 for each record"
             )
-        self._weights = weights.double()
+        self._weights = weights.double()  # (N,)
+
+    @classmethod
+    def privacy_weights(
+        cls,
+        records: int,
+        drawn: Sequence[int],
+        nats: Callable[[Sequence[int]], Tensor],
+        scale: WeightScale | None,
+    ) -> Tensor:
+        """Weigh records that are drawn, each by its own text alone.
+
+        Without a public scale (the published form) all are weighed by all others' texts (eq. 4).
+        """
+        import torch
+
+        if scale is None:
+            return normalise_over_table(nats(range(records)).exp()).double()
+        weights = torch.ones(records, dtype=torch.float64)
+        if len(drawn):
+            weights[list(drawn)] = scale.weights(nats(drawn)).double()
+        return weights
 
 
 @register
 class Adaptive(_WeighsRecords):
-    """z ~ N(0, σ²C²I); record i is clipped to C · c(ρᵢ), c falling from 1 at ρ = 0.
+    """z ~ N(0, σ²C²I). Record i is clipped to C · c(ρᵢ), c falling from 1 at ρ = 0.
 
     For what it guarantees see `twinset.privacy.statement.theorems`, ADAPTIVE.
 
@@ -87,11 +108,6 @@ class Adaptive(_WeighsRecords):
     theorem = ADAPTIVE
     options = AdaptiveOptions
     attacked_weights = (1.0, 0.0)  # the record that needs most protection, and least
-
-    def __init__(self, params: MechanismParams) -> None:
-        super().__init__(params)
-        shares = 1.0 - self._weights * (1.0 - params.least_share)
-        self._limits = shares * params.max_grad_norm if params.noise_multiplier else None
 
     @classmethod
     def calibrate(
@@ -105,57 +121,44 @@ class Adaptive(_WeighsRecords):
                 "records that need most protection, `epsilon_max` for the others"
             )
         strict, sigma = sigma_for(target), sigma_for(highest)
-        # a little less, so that rounding brings σ / c(1) to no less than is needed
+        # A little less, so that rounding brings σ / c(1) to no less than is needed.
         share = min(1.0, sigma / strict * (1 - 1e-9))
         return Calibration(sigma, highest, share, option="epsilon_max")
 
     @classmethod
     def step_event(cls, noise: Calibration, sample_rate: float, steps: int) -> Event:
-        """Each record spends by its own weight."""
+        """Return what steps spend of each record, by its own weight."""
         return IndividualGaussian(noise.noise_multiplier, sample_rate, steps, noise.least_share)
 
     @classmethod
     def warnings(cls, target: float, highest: float | None) -> list[str]:
         """Say which ε holds for whom."""
-        if highest is None:
-            return super().warnings(target, highest)
-        return [
-            *super().warnings(target, highest),
-            f"adaptive noise guarantees ε = {highest:g} to every record, and ε = {target:g} only "
-            "to those of privacy weight 1; `epsilon_max` sets the first",
-        ]
+        found = super().warnings(target, highest)
+        if highest is not None:
+            found.append(
+                f"adaptive noise guarantees ε = {highest:g} to every record, and ε = {target:g} "
+                "only to those of privacy weight 1; `epsilon_max` sets the first"
+            )
+        return found
 
     @classmethod
     def budget_line(cls, target: float, spent: float, highest: float | None, unit: str) -> str:
-        """Two budgets."""
+        """Name two budgets."""
         if highest is None:
             return super().budget_line(target, spent, highest, unit)
         return f"ε = {target:g} at privacy weight 1, ε = {highest:g} for any {unit}"
 
     @classmethod
     def weight_scale(cls, options: AdaptiveOptions, base: PublicModel) -> WeightScale:
-        """Return the scale of the file that was named, else the one that comes along."""
+        """Return the scale of the file that was named, else the built-in one."""
         return read_weight_scale(base, options.weight_scale)
-
-    @classmethod
-    def privacy_weights(
-        cls,
-        records: int,
-        drawn: Sequence[int],
-        nats: Callable[[Sequence[int]], Tensor],
-        scale: WeightScale | None,
-    ) -> Tensor:
-        """Weigh the records that are drawn, each by its own text alone."""
-        import torch
-
-        weights = torch.ones(records, dtype=torch.float64)
-        if scale is not None and len(drawn):
-            weights[list(drawn)] = scale.weights(nats(drawn)).double()
-        return weights
 
     def limits(self, records: Sequence[int]) -> Tensor | None:
         """Clip each record to its own norm."""
-        return None if self._limits is None else self._limits[list(records)]
+        if not self._params.noise_multiplier:
+            return None
+        shares = 1.0 - self._weights[list(records)] * (1.0 - self._params.least_share)
+        return shares * self._params.max_grad_norm
 
 
 @register
@@ -171,6 +174,7 @@ class PublishedAdaptive(_WeighsRecords):
     form = "published"
     theorem = ADAPTIVE_PUBLISHED
     attacked_weights = (0.0,)  # the record that takes the noise away
+    kept = ("_scales",)
 
     def __init__(self, params: MechanismParams) -> None:
         super().__init__(params)
@@ -178,43 +182,27 @@ class PublishedAdaptive(_WeighsRecords):
 
     @classmethod
     def step_event(cls, noise: Calibration, sample_rate: float, steps: int) -> Event:
-        """No ε covers the steps."""
+        """Say that no ε covers the steps."""
         return NonPrivateAccess("the noise was scaled by the mean privacy weight of each batch")
 
     @classmethod
     def budget_line(cls, target: float, spent: float, highest: float | None, unit: str) -> str:
-        """No one has a budget."""
+        """Say that no one has a budget."""
         return (
             f"ε = {target:g} is nominal, as if all privacy weights were 1: no theorem covers this "
             "form"
         )
 
-    @classmethod
-    def privacy_weights(
-        cls,
-        records: int,
-        drawn: Sequence[int],
-        nats: Callable[[Sequence[int]], Tensor],
-        scale: WeightScale | None,
-    ) -> Tensor:
-        """Weigh all records, each by all others' texts (eq. 4)."""
-        return normalise_over_table(nats(range(records)).exp()).double()
-
     @property
     def nominal(self) -> list[Event]:
         """A subsampled Gaussian of multiplier γ_B σ for each release with noise."""
-        s = self._params
-        if not s.noise_multiplier:
+        sigma, q = self._params.noise_multiplier, self._params.sample_rate
+        if not sigma:
             return []
-        return [
-            SubsampledGaussian(scale * s.noise_multiplier, s.sample_rate, 1)
-            if scale
-            else self.event
-            for scale in self._scales
-        ]
+        return [SubsampledGaussian(g * sigma, q, 1) if g else self.event for g in self._scales]
 
     def noise_scale(self, records: Sequence[int]) -> float:
-        """γ_B (eq. 5); 0 of an empty batch."""
+        """Return γ_B (eq. 5), or 0 for an empty batch."""
         return float(self._weights[list(records)].mean()) if len(records) else 0.0
 
     def nominal_event(
@@ -228,24 +216,17 @@ class PublishedAdaptive(_WeighsRecords):
         """Add the batch's noise in place (eq. 6)."""
         from twinset.privacy.mechanism.noise import add_gaussian_to_each_
 
-        scale, s = self.noise_scale(records), self._params
+        scale = self.noise_scale(records)
         self._scales.append(scale)
-        add_gaussian_to_each_(sums, scale * s.noise_std, s.randomness)
+        add_gaussian_to_each_(sums, scale * self._params.noise_std, self._params.randomness)
         return sums, self.event
-
-    def state(self) -> dict[str, Any]:
-        """Return γ_B of the releases so far."""
-        return {"scales": list(self._scales)}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Take back what `state` returned."""
-        self._scales = list(state["scales"])
 
 
 def normalise_over_table(values: Tensor) -> Tensor:
-    """(N,) perplexities → privacy weights within 0 and 1 (eq. 4), over the private table.
+    """Return privacy weights (N,) within 0 and 1 of perplexities (N,), over the private table.
 
-    The paper names no operator; least becomes 0 and most 1. Where all are equal, all are 1.
+    Equation 4 names no operator. Here the least becomes 0 and the most 1. If all are equal, all
+    are 1.
 
     >>> import torch
     >>> normalise_over_table(torch.tensor([2.0, 3.0, 6.0])).tolist()

@@ -6,14 +6,13 @@ nothing; in the least noisy direction they do. The sound form moves the clipping
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from twinset.bounds import bounded
 from twinset.errors import InputError
 from twinset.policies.policy import (
-    Calibration,
     MechanismParams,
     NoisePolicy,
     PolicyOptions,
@@ -74,6 +73,7 @@ class Importance(NoisePolicy):
     name = "importance"
     theorem = IMPORTANCE
     options = ImportanceOptions
+    kept = ("_sensitivity", "_deviation", "_drawn", "_releases")
 
     def __init__(self, params: MechanismParams) -> None:
         assert isinstance(params.options, ImportanceOptions)
@@ -91,18 +91,25 @@ class Importance(NoisePolicy):
         return self._scales
 
     def importance(self) -> list[Tensor]:
-        """I = S̄ · Ū of each parameter (eq. 5); nothing before the first release."""
+        """Return I = S̄ · Ū of each parameter (eq. 5). Empty before the first release."""
         return [s * u for s, u in zip(self._sensitivity, self._deviation, strict=True)]
 
     def release(self, sums: list[Tensor], records: Sequence[int]) -> tuple[list[Tensor], Event]:
         """Add noise in place, in the geometry of `scales`, and leave it."""
-        import torch
-
         noisy, event = super().release(sums, records)
         for scale, total in zip(self._scales, noisy, strict=bool(self._scales)):
             scale.times_(total)
-        self._note([scale.mean() for scale in self._scales] or [torch.ones(())] * len(sums))
+        self._note([scale.mean() for scale in self._scales], len(sums))
         return noisy, event
+
+    def _note(self, means: list[Tensor], parameters: int) -> None:
+        """Take the mean s of each parameter in one release. Empty: all are 1."""
+        import torch
+
+        means = means or [torch.ones(())] * parameters
+        so_far = self._drawn or [torch.zeros(())] * parameters
+        self._drawn = [a + b for a, b in zip(so_far, means, strict=True)]
+        self._releases += 1
 
     def update_statistics(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
         """Take a released gradient, and the weights before it is applied, into the averages."""
@@ -120,30 +127,8 @@ class Importance(NoisePolicy):
 
     @property
     def mean_noise(self) -> list[float]:
-        """Mean s of each parameter over all releases: 1 is as much noise as `Uniform` draws."""
+        """Mean s of each parameter over all releases. 1 is as much noise as `Uniform` draws."""
         return [float(total) / max(1, self._releases) for total in self._drawn]
-
-    def _note(self, means: list[Tensor]) -> None:
-        import torch
-
-        so_far = self._drawn or [torch.zeros(())] * len(means)
-        self._drawn = [a + b for a, b in zip(so_far, means, strict=True)]
-        self._releases += 1
-
-    def state(self) -> dict[str, Any]:
-        """Return both averages, and where noise went so far."""
-        return {
-            "sensitivity": [s.clone() for s in self._sensitivity],
-            "deviation": [u.clone() for u in self._deviation],
-            "drawn": list(self._drawn),
-            "releases": self._releases,
-        }
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Take back what `state` returned."""
-        self._sensitivity = [s.clone() for s in state["sensitivity"]]
-        self._deviation = [u.clone() for u in state["deviation"]]
-        self._drawn, self._releases = list(state["drawn"]), state["releases"]
 
 
 @register
@@ -164,17 +149,9 @@ class PublishedImportance(Importance):
     theorem = IMPORTANCE_PUBLISHED
 
     @classmethod
-    def calibrate(
-        cls, sigma_for: Callable[[float], float], target: float, options: ImportanceOptions
-    ) -> Calibration:
-        """Take σ as the paper does, and note how far noise may fall below it."""
-        return Calibration(sigma_for(target), least_noise=1 / options.importance_bound)
-
-    @classmethod
-    def step_event(cls, noise: Calibration, sample_rate: float, steps: int) -> Event:
-        """Return what the least noisy direction spends."""
-        least = noise.noise_multiplier * noise.least_noise
-        return SubsampledGaussian(least, sample_rate, steps)
+    def least_noise(cls, options: ImportanceOptions) -> float:
+        """Return 1 / b: σ is the paper's, and noise may fall that far below it."""
+        return 1 / options.importance_bound
 
     @classmethod
     def budget_line(cls, target: float, spent: float, highest: float | None, unit: str) -> str:
@@ -182,11 +159,6 @@ class PublishedImportance(Importance):
         from twinset.privacy.accounting.accountant import up_decimals
 
         return f"ε = {target:g} is nominal, guaranteed is ε = {up_decimals(spent)}"
-
-    def _own_event(self) -> Event:
-        s = self._params
-        least = 1 / self._options.importance_bound
-        return self.step_event(Calibration(s.noise_multiplier, least_noise=least), s.sample_rate, 1)
 
     @property
     def nominal(self) -> list[Event]:
@@ -201,7 +173,7 @@ class PublishedImportance(Importance):
         return []
 
     def noise_scales(self) -> list[Tensor]:
-        """Return s, of each parameter's shape; nothing before the first release."""
+        """Return s, of each parameter's shape. It is empty before the first release."""
         import torch
 
         importance = self.importance()
@@ -215,13 +187,11 @@ class PublishedImportance(Importance):
 
     def release(self, sums: list[Tensor], records: Sequence[int]) -> tuple[list[Tensor], Event]:
         """Add stretched noise in place."""
-        import torch
-
         from twinset.privacy.mechanism.noise import add_gaussian_to_each_
 
         scales, params = self.noise_scales(), self._params
         add_gaussian_to_each_(sums, params.noise_std, params.randomness, scales)
-        self._note([s.mean() for s in scales] or [torch.ones(())] * len(sums))
+        self._note([s.mean() for s in scales], len(sums))
         return sums, self.event
 
     def noise_shapes(self, parameters: Sequence[Tensor]) -> list[Tensor]:
@@ -236,7 +206,7 @@ class PublishedImportance(Importance):
 
 
 def factored(importance: Sequence[Tensor], options: ImportanceOptions) -> list[Scale]:
-    """Return a scale for each parameter: one level for the whole of it, times rows and columns."""
+    """Return a scale for each parameter: one level for all of it, times rows and columns."""
     import torch
 
     from twinset.privacy.clipping.gradient_uses import Scale
@@ -255,13 +225,15 @@ def factored(importance: Sequence[Tensor], options: ImportanceOptions) -> list[S
 
 
 def noise_factor(importance: Tensor, options: ImportanceOptions) -> Tensor:
-    """(n,) importance → (n,) factors of the noise: small where it is large, within 1/b … b."""
+    """Return factors (n,) of the noise, within 1/b … b: small where importance (n,) is large."""
     bound = options.importance_bound
     return 1.0 / normalised(importance, options).clamp(1.0 / bound, bound)
 
 
 def normalised(importance: Tensor, options: ImportanceOptions) -> Tensor:
-    """Centre at one, robustly (eqs. 6 and 7); ones where the quantiles do not tell them apart.
+    """Centre importance (n,) at one, robustly (eqs. 6 and 7).
+
+    If the quantiles do not tell numbers apart, all are one.
 
     >>> import torch
     >>> options = ImportanceOptions(importance_alpha=0.0)

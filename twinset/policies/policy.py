@@ -11,6 +11,7 @@ Light to import: configs and `--help` load every policy, so torch is imported in
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
@@ -132,9 +133,9 @@ class PublicModel(Protocol):
 class NoisePolicy:
     """Uniform noise: z ~ N(0, σ²C²I) added to the clipped sum of one Poisson batch.
 
-    The training loop calls, in every step: `scales` and `limits`, which say how to clip, `release`,
+    The training loop calls in every step `scales` and `limits`, which say how to clip, `release`,
     which adds noise and says what that spent, and `update_statistics`. The noisy gradient and its
-    event come together, so that nothing is released without being recorded.
+    event come together, so nothing is released without being recorded.
 
     For what it guarantees see `twinset.privacy.statement.theorems`, UNIFORM.
 
@@ -156,9 +157,13 @@ class NoisePolicy:
     adds_noise: ClassVar[bool] = True
     reads_masked: ClassVar[bool] = False
     """Texts are masked before they are read."""
+    masks_a_phase: ClassVar[bool] = False
+    """One of its phases reads masked texts."""
     reads: ClassVar[str] = "texts as they are"
     attacked_weights: ClassVar[tuple[float, ...]] = (1.0,)
     """Privacy weights of the records through which an audit attacks it."""
+    kept: ClassVar[tuple[str, ...]] = ()
+    """Names of the attributes that change from step to step."""
 
     # -- decided from public facts, before any record is read --------------------------------------
 
@@ -174,7 +179,7 @@ class NoisePolicy:
 
         Args:
             options: the policy's own.
-            steps: as asked for; None: chosen later.
+            steps: as asked for. None: chosen later.
             method: of training.
             by_owner: whether all records of an owner are protected as one.
 
@@ -191,7 +196,7 @@ class NoisePolicy:
                 f"`noise_policy={cls.name}` weighs texts by the base model as it is, and "
                 "`method=qlora` rounds it; take `method=lora` or another policy"
             )
-        if options.redact_only and cls._masks_a_phase():
+        if options.redact_only and cls.masks_a_phase:
             raise InputError(
                 f"`redact_only` reads no unmasked text, and phase 2 of `noise_policy={cls.name}` "
                 "is made of it; take another policy with `redact_only`"
@@ -205,16 +210,17 @@ class NoisePolicy:
     @classmethod
     def masks(cls, options: PolicyOptions) -> bool:
         """Return whether texts are masked, for a phase or altogether."""
-        return options.redact_only or cls._masks_a_phase()
-
-    @classmethod
-    def _masks_a_phase(cls) -> bool:
-        return any(phase.reads_masked for phase in cls.phases())
+        return options.redact_only or cls.masks_a_phase
 
     @classmethod
     def phases(cls) -> tuple[type[NoisePolicy], ...]:
-        """Return the policies that go through all steps, one after the other; the last is this."""
+        """Return the policies that go through all steps, one after the other. The last is this."""
         return (cls,)
+
+    @classmethod
+    def least_noise(cls, options: Any) -> float:
+        """Return the least that noise may be multiplied by in any direction."""
+        return 1.0
 
     @classmethod
     def calibrate(
@@ -230,16 +236,28 @@ class NoisePolicy:
         Raises:
             InputError: the options contradict the target.
         """
-        return Calibration(sigma_for(target))
+        return Calibration(sigma_for(target), least_noise=cls.least_noise(options))
 
     @classmethod
     def step_event(cls, noise: Calibration, sample_rate: float, steps: int) -> Event:
-        """Return what some steps with this noise spend; q is the sample rate."""
-        return SubsampledGaussian(noise.noise_multiplier, sample_rate, steps)
+        """Return what some steps with this noise spend.
+
+        Args:
+            noise: of the steps. What counts is the least noisy direction.
+            sample_rate: q.
+            steps: number of releases.
+        """
+        multiplier = noise.noise_multiplier * noise.least_noise
+        return SubsampledGaussian(multiplier, sample_rate, steps)
 
     @classmethod
     def warnings(cls, target: float, highest: float | None) -> list[str]:
-        """Return what the owner must know before the run; of ε as `Calibration` has it."""
+        """Return what the owner must know before the run.
+
+        Args:
+            target: ε asked for.
+            highest: see `Calibration`.
+        """
         return list(cls.theorem.caveats)
 
     @classmethod
@@ -248,7 +266,7 @@ class NoisePolicy:
 
         Args:
             target: ε asked for.
-            spent: ε by the theorem; infinite where there is none.
+            spent: ε by the theorem. Infinite where there is none.
             highest: see `Calibration`.
             unit: what is protected as one.
         """
@@ -261,12 +279,12 @@ class NoisePolicy:
             yield f"the detector {options.detector!r}, which looks at one record at a time"
         if cls.weighs:
             yield "the constants of the privacy weights, and the texts that they were fitted on"
-        if cls._masks_a_phase():
+        if cls.masks_a_phase:
             yield "every label, and every text as that detector leaves it"
 
     @classmethod
     def weight_scale(cls, options: Any, base: PublicModel) -> WeightScale | None:
-        """Return the public scale of privacy weights; None: records have none.
+        """Return the public scale of privacy weights. None: records have none.
 
         Raises:
             InputError: there is none for this base model.
@@ -283,32 +301,30 @@ class NoisePolicy:
         nats: Callable[[Sequence[int]], Tensor],
         scale: WeightScale | None,
     ) -> Tensor | None:
-        """(N,) privacy weights of the records, before the first step; None: they have none.
+        """Return the (N,) privacy weights of the records, before the first step. None: none.
 
         Args:
             records: N.
             drawn: numbers of the records that are in any batch.
             nats: numbers of records → (n,) nats a token that the base model needs for their texts.
-            scale: as `weight_scale` returned it; None without privacy.
+            scale: as `weight_scale` returned it.
         """
         return None
 
     def __init__(self, params: MechanismParams) -> None:
-        self._params = params
-        self.event: Event = self._own_event() if params.noise_multiplier else NO_NOISE
-
-    def _own_event(self) -> Event:
-        """Return what one release with noise spends."""
-        s = self._params
-        noise = Calibration(s.noise_multiplier, least_share=s.least_share)
-        return self.step_event(noise, s.sample_rate, 1)
+        self._params, sigma = params, params.noise_multiplier
+        self.event: Event = NO_NOISE
+        if sigma:
+            least = self.least_noise(params.options)
+            noise = Calibration(sigma, least_share=params.least_share, least_noise=least)
+            self.event = self.step_event(noise, params.sample_rate, 1)
 
     def scales(self) -> list[Scale]:
-        """Return the geometry to clip in, a scale for each parameter; nothing for the plain one."""
+        """Return the geometry to clip in, a scale for each parameter. Empty: the plain one."""
         return []
 
     def limits(self, records: Sequence[int]) -> Tensor | None:
-        """Return the norms, at most C, that some records are clipped to; None: C for all."""
+        """Return the norms, at most C, that some records are clipped to. None: C for all."""
         return None
 
     def release(self, sums: list[Tensor], records: Sequence[int]) -> tuple[list[Tensor], Event]:
@@ -334,15 +350,17 @@ class NoisePolicy:
 
     @property
     def mean_noise(self) -> list[float]:
-        """Mean share of σC of each parameter over all releases; nothing where all have σC."""
+        """Mean share of σC of each parameter over all releases. Empty: all have σC."""
         return []
 
     def state(self) -> dict[str, Any]:
-        """Return all that is kept from step to step, for a checkpoint."""
-        return {}
+        """Return a copy of all that changes from step to step, for a checkpoint."""
+        return {name: deepcopy(getattr(self, name)) for name in self.kept}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take back what `state` returned."""
+        for name in self.kept:
+            setattr(self, name, deepcopy(state[name]))
 
     # -- as an attacker sees it --------------------------------------------------------------------
 
@@ -350,27 +368,29 @@ class NoisePolicy:
         """Return what the next noise of each parameter is multiplied by, in units of σC."""
         import torch
 
-        ones = [torch.ones_like(p) for p in parameters]
-        scales = self.scales()
-        if not scales:
-            return ones
-        return [scale.times_(one) for scale, one in zip(scales, ones, strict=True)]
+        return self.noiseless([torch.ones_like(p) for p in parameters])
 
     def noise_scale(self, records: Sequence[int]) -> float:
         """Return what all noise of this batch is multiplied by."""
         return 1.0
 
     def noiseless(self, sums: list[Tensor]) -> list[Tensor]:
-        """Return what `release` makes of clipped sums, but for the noise."""
-        scales = self.scales()
-        if not scales:
-            return sums
-        return [scale.times_(s.clone()) for scale, s in zip(scales, sums, strict=True)]
+        """Return what `release` makes of clipped sums, except the noise."""
+        if scales := self.scales():
+            return [scale.times_(s.clone()) for scale, s in zip(scales, sums, strict=True)]
+        return sums
 
     def nominal_event(
         self, noise_multiplier: float, sample_rate: float, steps: int, records: Sequence[int]
     ) -> Event | None:
-        """Return what the paper claims of steps with this batch; None: no more than the theorem."""
+        """Return what the paper claims of steps with this batch. None: what the theorem says.
+
+        Args:
+            noise_multiplier: σ.
+            sample_rate: q.
+            steps: number of releases.
+            records: the batch, by number.
+        """
         return None
 
 
@@ -421,9 +441,17 @@ def make_policy(params: MechanismParams) -> NoisePolicy:
 
 def owners_of_option(name: str) -> list[type[NoisePolicy]]:
     """Return the policies that have an option of their own of this name."""
-    shared = {one.name for one in fields(PolicyOptions)}
-    return [
-        policy
-        for policy in POLICIES.values()
-        if name not in shared and name in {one.name for one in fields(policy.options)}
-    ]
+    if name in {one.name for one in fields(PolicyOptions)}:
+        return []
+    return [p for p in POLICIES.values() if name in {one.name for one in fields(p.options)}]
+
+
+@register
+class Uniform(NoisePolicy):
+    """The Gaussian mechanism of DP-SGD (Abadi et al. 2016), which every policy begins with."""
+
+    name = "uniform"
+    needs_steps = False  # without steps its options are those of no noise at all
+
+
+POLICIES["uniform", "published"] = Uniform  # both forms are one

@@ -32,28 +32,29 @@ class MaskedPhase(NoisePolicy):
 
 @register
 class Selective(NoisePolicy):
-    """Phase 2: uniform noise.
+    """Phase 2: uniform noise. Its claim is about flagged spans only.
 
     For what it guarantees see `twinset.privacy.statement.theorems`, SELECTIVE.
     """
 
     name = "selective"
     theorem = SELECTIVE
+    masks_a_phase = True
 
     @classmethod
     def phases(cls) -> tuple[type[NoisePolicy], ...]:
-        """Masked texts first, then texts as they are."""
+        """Return phase 1, which reads masked texts, and this."""
         return MaskedPhase, cls
 
     @classmethod
     def budget_line(cls, target: float, spent: float, highest: float | None, unit: str) -> str:
-        """Only what is flagged has a budget."""
+        """Say that only what is flagged has a budget."""
         return f"ε = {target:g} for what the detector flags, nothing for the rest"
 
 
 @register
 class PublishedSelective(Selective):
-    """The same two phases; the paper's claim is about replacing what was flagged.
+    """The same two phases. The paper's claim is about replacing what was flagged.
 
     For what it guarantees see `twinset.privacy.statement.theorems`, SELECTIVE_PUBLISHED.
     """

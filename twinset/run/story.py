@@ -45,8 +45,7 @@ from twinset.models.base_model import (
 from twinset.models.device import check_device, give_memory_back
 from twinset.models.layers import check_method
 from twinset.policies import MechanismParams
-from twinset.policies.detection.detectors import detector_named
-from twinset.policies.detection.masking import Masked
+from twinset.policies.detection import Masked, detector_named
 from twinset.privacy.accounting.accountant import epsilon
 from twinset.privacy.mechanism.randomness import Randomness, poisson_batches
 from twinset.privacy.statement.theorems import OWNER_UNIT

