@@ -22,33 +22,33 @@ FEWEST_ROWS = 3000  # where nobody says how many
 
 @dataclass(frozen=True)
 class RowsRequest:
-    """How many rows the twin gets; at most one of the three, none of them: `usual_rows`.
+    """How many rows the twin gets, by at most one of three options. None of them: `usual_rows`.
 
     Args:
         rows: in total, in the proportions of the noisy label counts.
         per_label: "500", or "positive=500" for each label wanted.
         plan_file: a table of label columns and a column `rows`.
-        most: rows that there is time for, where none of the three is given; None: all.
     """
 
     rows: int | None = None
     per_label: tuple[str, ...] = ()
     plan_file: str | None = None
-    most: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse two answers to one question."""
-        given = (self.rows is not None, bool(self.per_label), self.plan_file is not None)
-        if sum(given) > 1:
+        if (self.rows is not None) + bool(self.per_label) + (self.plan_file is not None) > 1:
             raise InputError("give one of `rows`, `rows_per_label` and `plan_file`, not several")
         if self.rows is not None:
             check_number("`rows`", self.rows, ROWS, is_whole=True)
 
 
 def usual_rows(records: int) -> int:
-    """Return how many rows a twin has where nobody says, of so many records.
+    """Return how many rows a twin has if nobody says.
 
     They cost time alone, and a classifier learns more from more of them (docs/tuning.md).
+
+    Args:
+        records: of the private table, public.
 
     >>> usual_rows(50), usual_rows(5000)
     (3000, 10000)
@@ -57,10 +57,10 @@ def usual_rows(records: int) -> int:
 
 
 def explicit(schema: Schema, request: RowsRequest) -> dict[Combination, int] | None:
-    """Return the rows that were asked for label by label; None: share them out in proportion.
+    """Return the rows that were asked for label by label. None: share them out in proportion.
 
     Raises:
-        InputError: a label the table never had, or no row at all.
+        InputError: the table has no such label, or no row is asked for.
     """
     if request.per_label:
         counts = per_label(schema, request.per_label)
@@ -98,57 +98,50 @@ def values_without_rows(schema: Schema, counts: Mapping[Combination, int]) -> It
 def per_label(schema: Schema, requests: Sequence[str]) -> dict[Combination, int]:
     """Read `--rows-per-label`: "500" for each combination, or "positive=500", "positive,dvd=500".
 
-    A value with a comma stands in double quotes, as in CSV, where it could be two.
+    A value with a comma stands in double quotes, as in CSV, if it could be two.
 
     Raises:
-        InputError: a value the table never had, or a number that is none.
+        InputError: a value that the table doesn't have, or a number that is none.
     """
     if len(requests) == 1 and "=" not in requests[0]:
         return dict.fromkeys(schema.combinations, _number(requests[0], requests[0]))
-    found: dict[Combination, int] = {}
+    counts, known, asked = dict.fromkeys(schema.combinations, 0), schema.spelled, set()
+    listed = ", ".join(map(written_line, list(schema.combinations)[:MOST_LISTED]))
     for request in requests:
         label, _, number = request.rpartition("=")
-        combination = _combination(schema, label, request)
-        if combination in found:
-            raise InputError(f"`rows_per_label={request}`: this label has a number already")
-        found[combination] = _number(number, request)
-    return {combination: found.get(combination, 0) for combination in schema.combinations}
-
-
-def _combination(schema: Schema, label: str, request: str) -> Combination:
-    """Return the label that is meant: its values between commas, in quotes as in CSV, or as is."""
-    with suppress(ValueError):
-        if found := schema.spelled.get(tuple(read_line(label))):
-            return found
-    as_is = [c for c in schema.combinations if ",".join(map(str, c)) == label]
-    if len(as_is) == 1:
-        return as_is[0]
-    listed = ", ".join(map(written_line, list(schema.combinations)[:MOST_LISTED]))
-    if as_is:
-        raise InputError(
-            f"`rows_per_label={request}`: several labels read {label!r}; put a value that has a "
-            f"comma in double quotes: {listed}"
-        )
-    raise InputError(
-        f"`rows_per_label={request}`: there is no label {label!r}; the table's are {listed}"
-    )
+        meant = [c for c in schema.combinations if ",".join(map(str, c)) == label]
+        with suppress(ValueError):  # it is no line of CSV
+            if found := known.get(tuple(read_line(label))):
+                meant = [found]
+        refused = f"`rows_per_label={request}`: "
+        if len(meant) > 1:
+            raise InputError(
+                f"{refused}several labels read {label!r}; put a value that has a comma in double "
+                f"quotes: {listed}"
+            )
+        if not meant:
+            raise InputError(f"{refused}there is no label {label!r}; the table's are {listed}")
+        if meant[0] in asked:
+            raise InputError(f"{refused}this label has a number already")
+        asked.add(meant[0])
+        counts[meant[0]] = _number(number, request)
+    return counts
 
 
 def from_file(schema: Schema, path: str | Path) -> dict[Combination, int]:
     """Read an explicit plan: a table with the attributes' columns and a column `rows`.
 
     Raises:
-        InputError: columns are missing, or a row names a label the table never had.
+        InputError: columns are missing, or a row names a label that the table doesn't have.
     """
     frame = read_frame(path)
-    names = [a.name for a in schema.attributes]
-    missing = [name for name in (*names, ROWS_COLUMN) if name not in frame.columns]
-    if missing:
-        raise InputError(f"{path}: the plan lacks the column {missing[0]!r}")
-    known = schema.spelled
-    counts = dict.fromkeys(schema.combinations, 0)
-    columns = (frame[name].tolist() for name in (*names, ROWS_COLUMN))  # each keeps its own type
-    for index, (*values, number) in enumerate(zip(*columns, strict=True)):
+    columns = [*(attribute.name for attribute in schema.attributes), ROWS_COLUMN]
+    for name in columns:
+        if name not in frame.columns:
+            raise InputError(f"{path}: the plan lacks the column {name!r}")
+    counts, known = dict.fromkeys(schema.combinations, 0), schema.spelled
+    cells = (frame[name].tolist() for name in columns)  # each column keeps its own type
+    for index, (*values, number) in enumerate(zip(*cells, strict=True)):
         key, row = tuple(map(str, values)), row_name(frame, index)
         if key not in known:
             raise InputError(f"{path}, {row}: no label {','.join(key)!r} in the schema")

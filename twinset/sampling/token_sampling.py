@@ -27,12 +27,17 @@ def drawn_tokens(
     bias: Tensor | None = None,
     end: int = NO_TOKEN,
 ) -> Tensor:
-    """Draw one token a row: (R, V) logits, and under guidance those of a wrong prompt → (R,) ids.
+    """Draw one token a row: (R, V) logits → (R,) ids.
 
-    `bias` (R, V) is added to the logits, but that of `end`: see `biased`.
-
-    A few rows at a time: each is passed over a dozen times, and had better stay in the cache.
+    Args:
+        own: (R, V) logits behind each row's own prompt.
+        wrong: (R, V) logits behind a wrong one. None: there is no guidance.
+        config: decoding settings.
+        generator: source of the draws.
+        bias: (R, V) added to the logits, see `biased`.
+        end: id of the end of a text.
     """
+    # A few rows at a time: each is passed over a dozen times, and had better stay in the cache.
     step = max(1, CACHED // own.shape[1]) if own.is_cpu else len(own)
     drawn, strength = [], config.guidance or 0.0
     for start in range(0, len(own), step):
@@ -45,9 +50,9 @@ def drawn_tokens(
 
 
 def biased(logits: Tensor, bias: Tensor, end: int = NO_TOKEN) -> Tensor:
-    """Add a bias (R, V) to logits (R, V), in float32; `end` is then as likely as it was before.
+    """Add a bias (R, V) to logits (R, V), in float32. `end` stays as likely as it was before.
 
-    For words that became likelier would crowd it out, and rows grow longer.
+    Otherwise words that became likelier would crowd it out, and rows would grow longer.
 
     >>> logits, bias = torch.zeros(1, 3), torch.tensor([[5.0, 5.0, 0.0]])
     >>> biased(logits, bias, end=0).softmax(1)[0].numpy().round(3)
@@ -55,15 +60,12 @@ def biased(logits: Tensor, bias: Tensor, end: int = NO_TOKEN) -> Tensor:
     """
     changed = logits + bias
     if end != NO_TOKEN:
-        grown = _log_mass_but(changed, end) - _log_mass_but(logits, end)
-        changed[:, end] = logits[:, end] + grown.nan_to_num(0.0)  # it may be the only one
+        before, after = (  # logarithm (R,) of the mass of all other tokens
+            torch.logaddexp(x[:, :end].float().logsumexp(1), x[:, end + 1 :].float().logsumexp(1))
+            for x in (logits, changed)
+        )
+        changed[:, end] = logits[:, end] + (after - before).nan_to_num(0.0)  # it may be alone
     return changed
-
-
-def _log_mass_but(logits: Tensor, end: int) -> Tensor:
-    """Return the logarithm (R,) of the mass of all tokens but one."""
-    sides = logits[:, :end].float(), logits[:, end + 1 :].float()
-    return torch.logaddexp(*(side.logsumexp(1) for side in sides))
 
 
 def guided(own: Tensor, wrong: Tensor, strength: float) -> Tensor:
@@ -88,8 +90,24 @@ def next_tokens(logits: Tensor, config: SamplingConfig, generator: torch.Generat
 
     Top-p (Holtzman et al. 2020) keeps the likeliest tokens until their probabilities reach the
     mass. Tokens that tie with the last of them are kept too: no order among equals is made up.
+
+    It draws by rejection. A token drawn from all is kept if those that rank higher have less than
+    the mass. If not, all of the kept ones rank higher than it, and the next is drawn from what
+    does. A draw is rejected with probability 1 - mass at most, the next ones less and less often.
     """
-    return _draw(token_probabilities(logits, config), config.top_p, generator)
+    rank = probabilities = token_probabilities(logits, config)
+    found = drawn = _any_token(probabilities, generator)
+    rows = torch.arange(len(found), device=found.device)  # those that are drawn again
+    while config.top_p < 1:
+        higher = probabilities * (rank > rank.gather(1, drawn[:, None]))  # (R, V)
+        above = higher.sum(1)
+        outside = (above >= config.top_p) & (above > 0)  # nothing ranks higher than the first
+        if not bool(outside.any()):
+            break
+        rows, rank, probabilities = rows[outside], rank[outside], higher[outside]
+        drawn = _any_token(probabilities, generator)
+        found[rows] = drawn
+    return found
 
 
 def token_probabilities(logits: Tensor, config: SamplingConfig) -> Tensor:
@@ -100,34 +118,6 @@ def token_probabilities(logits: Tensor, config: SamplingConfig) -> Tensor:
     if config.temperature != 1:
         logits = logits.float() / config.temperature
     return logits.softmax(1, dtype=torch.float32)
-
-
-def _draw(probabilities: Tensor, mass: float, generator: torch.Generator) -> Tensor:
-    """Draw among the likeliest tokens that together reach the mass, by rejection.
-
-    A token drawn from all of them is one of these if those that rank higher have less than the
-    mass. If not, all of these rank higher than it, and the next is drawn from what does. A draw
-    is rejected with probability 1 - mass at most, the next ones less and less often.
-
-    Args:
-        probabilities: (R, V), of sum one.
-        mass: above 0; at 1 every token is kept.
-        generator: source of the draws.
-    """
-    found = _any_token(probabilities, generator)
-    if mass == 1:
-        return found
-    rows, drawn = torch.arange(len(found), device=found.device), found
-    rank = probabilities
-    while True:
-        higher = probabilities * (rank > rank.gather(1, drawn[:, None]))
-        above = higher.sum(1)
-        outside = (above >= mass) & (above > 0)  # nothing ranks higher than the first of all
-        if not bool(outside.any()):
-            return found
-        rows, rank, probabilities = rows[outside], rank[outside], higher[outside]
-        drawn = _any_token(probabilities, generator)
-        found[rows] = drawn
 
 
 def _any_token(weights: Tensor, generator: torch.Generator) -> Tensor:
