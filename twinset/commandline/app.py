@@ -280,16 +280,16 @@ def detect(
     if samples is not None:
         detection.check_samples(samples, overwrite, data)
     flags = detection.detector_named(detector)
-    table = detection.read_texts(data, text, secret or (), split)
+    texts, secrets, rows = detection.read_texts(data, text, secret or (), split)
     with Console(quiet) as progress:
         on_progress = partial(progress.count, "texts")
-        coverage = detection.measure_coverage(table.texts, table.secrets, flags, on_progress)
+        found = detection.measure_coverage(list(texts.values()), secrets, flags, on_progress)
         if samples is not None:
-            rows = detection.write_samples(samples, table, flags, number, seed)
-            progress.say(f"{samples}: {rows} masked texts; what was missed is in it: keep it")
-    facts = {"not_protected": detection.NOT_PROTECTED, "detector": flags.name, "rows": table.total}
-    lines = [detection.NOT_PROTECTED, *coverage.lines()]
-    show(facts | coverage.to_dict(), lines, as_json)
+            written = detection.write_samples(samples, texts, flags, number, seed)
+            progress.say(f"{samples}: {written} masked texts; what was missed is in it: keep it")
+    facts = {"not_protected": detection.NOT_PROTECTED, "detector": flags.name, "rows": rows}
+    lines = [detection.NOT_PROTECTED, *detection.describe_coverage(found)]
+    show(facts | found, lines, as_json)
 
 
 for command in (evaluation.demo, evaluation.compare, evaluation.evaluate, evaluation.report):

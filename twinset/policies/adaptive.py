@@ -174,6 +174,7 @@ class PublishedAdaptive(_WeighsRecords):
     form = "published"
     theorem = ADAPTIVE_PUBLISHED
     attacked_weights = (0.0,)  # the record that takes the noise away
+    claims_more = True
     kept = ("_scales",)
 
     def __init__(self, params: MechanismParams) -> None:
@@ -204,13 +205,6 @@ class PublishedAdaptive(_WeighsRecords):
     def noise_scale(self, records: Sequence[int]) -> float:
         """Return γ_B (eq. 5), or 0 for an empty batch."""
         return float(self._weights[list(records)].mean()) if len(records) else 0.0
-
-    def nominal_event(
-        self, noise_multiplier: float, sample_rate: float, steps: int, records: Sequence[int]
-    ) -> Event:
-        """Return what the paper claims of such batches."""
-        sigma = noise_multiplier * self.noise_scale(records)
-        return SubsampledGaussian(sigma, sample_rate, steps)
 
     def release(self, sums: list[Tensor], records: Sequence[int]) -> tuple[list[Tensor], Event]:
         """Add the batch's noise in place (eq. 6)."""

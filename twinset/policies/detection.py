@@ -19,9 +19,8 @@ import os
 import re
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
@@ -33,7 +32,7 @@ from twinset.files.atomic import write_text, writing
 from twinset.table.arrow_columns import LazySequence
 from twinset.table.columns import check_table, show, text_cells
 from twinset.table.labels import label_cells
-from twinset.table.read import read_frame, row_name
+from twinset.table.read import read_frame, row_numbers
 
 PLACEHOLDER = "___"
 NOT_PROTECTED = (
@@ -44,6 +43,7 @@ NOT_PROTECTED = (
 Span = tuple[int, int]  # half-open, in characters
 OnProgress = Callable[[int, int], None]  # texts done, texts in all
 Secrets = Mapping[str, Sequence[str | None]]
+SECRET_COUNTS = ("cells", "not_in_text", "occurrences", "flagged")
 
 
 class Detector(Protocol):
@@ -355,138 +355,17 @@ DETECTORS: dict[str, Callable[[], Detector]] = {
 # These figures are computed from private records and are for their owner alone.
 
 
-@dataclass
-class SecretCounts:
-    """How the cells of one secret column fared.
-
-    Args:
-        cells: cells that are not empty.
-        not_in_text: those that do not occur in their row's text.
-        occurrences: of the others, in their row's text.
-        flagged: occurrences of which every letter and digit is flagged.
-    """
-
-    cells: int = 0
-    not_in_text: int = 0
-    occurrences: int = 0
-    flagged: int = 0
-
-    @property
-    def recall(self) -> float | None:
-        """The share of occurrences wholly flagged. None: there are none."""
-        return self.flagged / self.occurrences if self.occurrences else None
-
-
-@dataclass
-class Coverage:
-    """Counts over all texts. A flagged character is one that masking takes away.
-
-    Args:
-        secrets: by column.
-        flagged_secret_characters: flagged ones that lie inside an occurrence of a secret.
-    """
-
-    secrets: dict[str, SecretCounts]
-    records: int = 0
-    flagged_records: int = 0
-    words: int = 0
-    flagged_words: int = 0
-    characters: int = 0
-    flagged_characters: int = 0
-    flagged_secret_characters: int = 0
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return counts and shares, ready for JSON.
-
-        Precision is the share of flagged characters that lie inside a secret.
-        """
-        inside, flagged = self.flagged_secret_characters, self.flagged_characters
-        return vars(self) | {
-            "secrets": {name: vars(c) | {"recall": c.recall} for name, c in self.secrets.items()},
-            "precision": inside / flagged if self.secrets and flagged else None,
-        }
-
-    def lines(self) -> Iterator[str]:
-        """Yield the same for people, each share with the n it rests on."""
-
-        def share(part: int, whole: int) -> str:
-            return f"{part:,} of {whole:,} ({part / whole:.1%})" if whole else "none of 0"
-
-        yield f"records with anything flagged: {share(self.flagged_records, self.records)}"
-        yield f"words flagged: {share(self.flagged_words, self.words)}"
-        yield f"characters flagged: {share(self.flagged_characters, self.characters)}"
-        for name, found in self.secrets.items():
-            missing = f"{found.not_in_text:,} of {found.cells:,} cells are not in their text"
-            yield f"recall of {name!r}: {share(found.flagged, found.occurrences)} ({missing})"
-        if self.secrets:
-            inside = share(self.flagged_secret_characters, self.flagged_characters)
-            yield f"precision, flagged characters that belong to one of these: {inside}"
-
-
-def measure_coverage(
-    texts: Sequence[str], secrets: Secrets, detector: Detector, on_progress: OnProgress
-) -> Coverage:
-    """Run the detector over all texts and count.
-
-    Args:
-        texts: of the private table.
-        secrets: by column, what is known to be private in each text. None or blank: nothing. An
-            occurrence is the cell, letter for letter, with no letter or digit beside it.
-        detector: what is measured.
-        on_progress: called after each text.
-    """
-    coverage = Coverage({name: SecretCounts() for name in secrets})
-    for row, (text, spans) in enumerate(zip(texts, detector.spans(texts), strict=True)):
-        flagged = {i for span in joined(spans, text) for i in range(*span)}
-        known: set[int] = set()
-        for name, cells in secrets.items():
-            counts, cell = coverage.secrets[name], (cells[row] or "").strip()
-            if not cell:
-                continue
-            pattern = rf"(?<![^\W_]){re.escape(cell)}(?![^\W_])"
-            places = [range(*match.span()) for match in re.finditer(pattern, text)]
-            counts.cells += 1
-            counts.not_in_text += not places
-            counts.occurrences += len(places)
-            for place in places:
-                counts.flagged += all(i in flagged or not text[i].isalnum() for i in place)
-                known.update(place)
-        words = [range(*match.span()) for match in re.finditer(r"\w+", text)]
-        coverage.records += 1
-        coverage.flagged_records += bool(spans)
-        coverage.words += len(words)
-        coverage.flagged_words += sum(not flagged.isdisjoint(word) for word in words)
-        coverage.characters += len(text)
-        coverage.flagged_characters += len(flagged)
-        coverage.flagged_secret_characters += len(flagged & known)
-        on_progress(row + 1, len(texts))
-    return coverage
-
-
-@dataclass(frozen=True)
-class Texts:
-    """A table as the measurement needs it.
-
-    Args:
-        rows: of the table, from 0, those that have a text.
-        texts: one for each of them.
-        secrets: by column, the cell of each of them. None: it is empty.
-        total: rows of the table, with a text or without.
-        row_name: what to call a row.
-    """
-
-    rows: list[int]
-    texts: list[str]
-    secrets: Secrets
-    total: int
-    row_name: Callable[[int], str] = str
-
-
-def read_texts(data: str, text: str, secrets: Sequence[str], split: str | None = None) -> Texts:
+def read_texts(
+    data: str, text: str, secrets: Sequence[str], split: str | None = None
+) -> tuple[dict[str, str], Secrets, int]:
     """Read the text column and the columns of known secrets. Rows without a text are left out.
 
+    Returns:
+        Texts by the names of their rows; by column, the cell of each of these rows; and how many
+        rows there are, with a text or without.
+
     Raises:
-        InputError: the table or one of its columns cannot be used.
+        InputError: the table or one of its columns can't be used.
     """
     frame = read_frame(data, split)
     check_table(frame, data)
@@ -496,20 +375,85 @@ def read_texts(data: str, text: str, secrets: Sequence[str], split: str | None =
     if text in secrets:
         raise InputError(f"{data}: {text!r} is both `text` and `secret`; choose one of them")
     cells = text_cells(frame[text], f"{data}: {show([text], frame)}")
-    rows = [row for row, cell in enumerate(cells) if cell is not None]
-    if not rows:
+    texts = {row: cell for row, cell in enumerate(cells) if cell is not None}
+    if not texts:
         raise InputError(f"{data}: every {text!r} is blank; choose another column with `text`")
-    columns = {name: label_cells(frame[name], f"{data}: {show([name], frame)}") for name in secrets}
-    return Texts(
-        rows=rows,
-        texts=[cell for cell in cells if cell is not None],
-        secrets={
-            name: [None if column[row] is None else str(column[row]) for row in rows]
-            for name, column in columns.items()
-        },
-        total=len(cells),
-        row_name=partial(row_name, frame),
-    )
+    found = {}
+    for name in secrets:
+        column = label_cells(frame[name], f"{data}: {show([name], frame)}")
+        found[name] = [None if column[row] is None else str(column[row]) for row in texts]
+    names = row_numbers(frame)
+    return {names.name(row): cell for row, cell in texts.items()}, found, len(cells)
+
+
+def measure_coverage(
+    texts: Sequence[str], secrets: Secrets, detector: Detector, on_progress: OnProgress
+) -> dict[str, Any]:
+    """Run the detector over all texts and count what masking would take away.
+
+    Args:
+        texts: of the private table.
+        secrets: by column, what is known to be private in each text. None or blank: nothing. An
+            occurrence is the cell, letter for letter, with no letter or digit beside it.
+        detector: what is measured.
+        on_progress: called after each text.
+
+    Returns:
+        Counts of records, words and characters, and of the flagged ones. Of each secret column the
+        cells that are not blank, those that are not in their row's text, occurrences of the others,
+        those of which every letter and digit is flagged, and their share (recall). Precision is the
+        share of flagged characters inside an occurrence. A share of nothing is None.
+    """
+    found: Counter[str] = Counter()
+    by_column: dict[str, Counter[str]] = {name: Counter() for name in secrets}
+    for row, (text, spans) in enumerate(zip(texts, detector.spans(texts), strict=True)):
+        flagged = {i for span in joined(spans, text) for i in range(*span)}
+        known: set[int] = set()
+        for name, cells in secrets.items():
+            if not (cell := (cells[row] or "").strip()):
+                continue
+            pattern = rf"(?<![^\W_]){re.escape(cell)}(?![^\W_])"
+            places = [range(*match.span()) for match in re.finditer(pattern, text)]
+            whole = [all(i in flagged or not text[i].isalnum() for i in each) for each in places]
+            counts = {"cells": 1, "not_in_text": int(not places), "occurrences": len(places)}
+            by_column[name].update(counts, flagged=sum(whole))
+            known = known.union(*places)
+        words = [range(*match.span()) for match in re.finditer(r"\w+", text)]
+        found.update(
+            records=1,
+            flagged_records=int(bool(spans)),
+            words=len(words),
+            flagged_words=sum(not flagged.isdisjoint(word) for word in words),
+            characters=len(text),
+            flagged_characters=len(flagged),
+            flagged_secret_characters=len(flagged & known),
+        )
+        on_progress(row + 1, len(texts))
+    inside, flagged_in_all = found["flagged_secret_characters"], found["flagged_characters"]
+    columns = {}
+    for name, counts in by_column.items():
+        columns[name] = {key: counts[key] for key in SECRET_COUNTS}
+        recall = counts["flagged"] / counts["occurrences"] if counts["occurrences"] else None
+        columns[name]["recall"] = recall
+    precision = inside / flagged_in_all if secrets and flagged_in_all else None
+    return {"secrets": columns, **found, "precision": precision}
+
+
+def describe_coverage(found: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what `measure_coverage` returns in lines for people, each share with its n."""
+
+    def share(part: int, whole: int) -> str:
+        return f"{part:,} of {whole:,} ({part / whole:.1%})" if whole else "none of 0"
+
+    yield f"records with anything flagged: {share(found['flagged_records'], found['records'])}"
+    for what in ("words", "characters"):
+        yield f"{what} flagged: {share(found[f'flagged_{what}'], found[what])}"
+    for name, counts in found["secrets"].items():
+        missing = f"{counts['not_in_text']:,} of {counts['cells']:,} cells are not in their text"
+        yield f"recall of {name!r}: {share(counts['flagged'], counts['occurrences'])} ({missing})"
+    if found["secrets"]:
+        inside = share(found["flagged_secret_characters"], found["flagged_characters"])
+        yield f"precision, flagged characters that belong to one of these: {inside}"
 
 
 def check_samples(path: Path, overwrite: bool, data: str) -> None:
@@ -526,21 +470,31 @@ def check_samples(path: Path, overwrite: bool, data: str) -> None:
         raise InputError(f"`samples={path}`: there is no such folder; make it first")
 
 
-def write_samples(path: Path, table: Texts, detector: Detector, number: int, seed: int) -> int:
+def write_samples(
+    path: Path, texts: Mapping[str, str], detector: Detector, number: int, seed: int
+) -> int:
     """Write masked texts of rows chosen by seed, for the owner's eyes, and return how many.
 
     What the detector missed stands there in the clear: the file may be read by its owner alone.
+
+    Args:
+        path: of the file.
+        texts: by the names of their rows.
+        detector: masks them.
+        number: of rows, if there are as many.
+        seed: of the choice.
     """
-    size = min(number, len(table.texts))
-    chosen = sorted(np.random.default_rng(seed).choice(len(table.texts), size, replace=False))
-    texts = list(Masked([table.texts[i] for i in chosen], detector))
-    rows = [table.row_name(table.rows[i]) for i in chosen]
+    size = min(number, len(texts))
+    chosen = sorted(np.random.default_rng(seed).choice(len(texts), size, replace=False))
+    rows = list(texts.items())
+    pairs = [rows[i] for i in chosen]
+    masked = Masked([text for _, text in pairs], detector)
+    pieces = [f"--- {row}\n{text}\n" for (row, _), text in zip(pairs, masked, strict=True)]
     with (
         writing(path),
         tempfile.TemporaryDirectory(prefix=".", dir=path.absolute().parent) as private,
     ):
         whole = Path(private, path.name)  # a file is as open as its folder
-        pieces = (f"--- {row}\n{text}\n" for row, text in zip(rows, texts, strict=True))
         write_text(whole, "\n".join(pieces))
         os.replace(whole, path)
     return size

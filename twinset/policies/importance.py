@@ -147,6 +147,7 @@ class PublishedImportance(Importance):
 
     form = "published"
     theorem = IMPORTANCE_PUBLISHED
+    claims_more = True
 
     @classmethod
     def least_noise(cls, options: ImportanceOptions) -> float:
@@ -197,12 +198,6 @@ class PublishedImportance(Importance):
     def noise_shapes(self, parameters: Sequence[Tensor]) -> list[Tensor]:
         """Return s."""
         return self.noise_scales() or super().noise_shapes(parameters)
-
-    def nominal_event(
-        self, noise_multiplier: float, sample_rate: float, steps: int, records: Sequence[int]
-    ) -> Event:
-        """Return what the paper claims: the noise of a step is as good as its mean."""
-        return SubsampledGaussian(noise_multiplier, sample_rate, steps)
 
 
 def factored(importance: Sequence[Tensor], options: ImportanceOptions) -> list[Scale]:

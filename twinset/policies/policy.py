@@ -162,6 +162,8 @@ class NoisePolicy:
     reads: ClassVar[str] = "texts as they are"
     attacked_weights: ClassVar[tuple[float, ...]] = (1.0,)
     """Privacy weights of the records through which an audit attacks it."""
+    claims_more: ClassVar[bool] = False
+    """Its paper claims a smaller ε than any theorem covers."""
     kept: ClassVar[tuple[str, ...]] = ()
     """Names of the attributes that change from step to step."""
 
@@ -391,7 +393,10 @@ class NoisePolicy:
             steps: number of releases.
             records: the batch, by number.
         """
-        return None
+        if not self.claims_more:
+            return None
+        sigma = noise_multiplier * self.noise_scale(records)
+        return SubsampledGaussian(sigma, sample_rate, steps)
 
 
 def register(policy: type[NoisePolicy]) -> type[NoisePolicy]:

@@ -381,27 +381,25 @@ class TwinModel:
         Raises:
             ValueError, TypeError, and the like: it is one.
         """
-        schema, attributes = self.schema, self.schema.attributes
-        names = [attribute.name for attribute in attributes]
-        texts = [schema.text, schema.text_dtype, self.template.pattern, *schema.columns, *names]
-        texts.append(self.base_name)
-        for text in (*texts, *(attribute.dtype for attribute in attributes)):
+        schema, combinations = self.schema, self.schema.combinations
+        names = [attribute.name for attribute in schema.attributes]
+        dtypes = [schema.text_dtype, *(attribute.dtype for attribute in schema.attributes)]
+        for text in (schema.text, *schema.columns, *names, *dtypes, self.base_name):
             text.encode()
-        columns = sorted(schema.columns) == sorted([schema.text, *names])
-        combinations = schema.combinations
-        counted = self.label_counts.keys() == set(combinations)
-        if not columns or not counted or list(self.template.attributes) != names:
-            raise ValueError
-        if not all(math.isfinite(count) for count in self.label_counts.values()):
-            raise ValueError
+        self.template.pattern.encode()
         twin_frame(schema, ["“é”"] * len(combinations), combinations)  # takes any text
         prompts = prompt_tokens(self.template, combinations, self.tokenizer)
-        if not all(prompts.values()):
-            raise ValueError
-        if text_budget(prompts, context_length(self.model), self.text_tokens) < self.text_tokens:
-            raise ValueError
-        if type(self.text_tokens) is not int or self.text_tokens < 1:
-            raise ValueError
+        longest = text_budget(prompts, context_length(self.model), self.text_tokens)
+        if not (
+            sorted(schema.columns) == sorted([schema.text, *names])
+            and list(self.template.attributes) == names
+            and self.label_counts.keys() == set(combinations)
+            and all(map(math.isfinite, self.label_counts.values()))
+            and all(prompts.values())
+            and type(self.text_tokens) is int
+            and 1 <= self.text_tokens <= longest
+        ):
+            raise ValueError("no run writes such a description")
 
 
 def _load_draw(
@@ -416,6 +414,7 @@ def _load_draw(
 def twin_frame(schema: Schema, texts: Sequence[str], labels: Sequence[Combination]) -> pd.DataFrame:
     """Build a table with the private table's columns, order, dtypes and categories.
 
+    >>> from twinset.table.schema import Attribute
     >>> stars = Attribute("stars", "int64", (1, 5))
     >>> schema = Schema("review", "str", (stars,), columns=("stars", "review"))
     >>> twin_frame(schema, ["Bad.", "Good."], [(1,), (5,)]).to_dict("list")
