@@ -25,60 +25,35 @@ def _logits(rows: int, size: int, spread: float) -> Tensor:
     return spread * torch.randn(rows, size, generator=generator)
 
 
-def _offered(monkeypatch, logits: Tensor, config: SamplingConfig) -> tuple[Tensor, list[Tensor]]:
-    """Offer every token of one row as the first draw: which are kept, and what is drawn from then.
-
-    Args:
-        logits: (1, V).
-    """
-    size, later = logits.shape[1], []
+def kept_tokens(monkeypatch, logits: Tensor, config: SamplingConfig) -> Tensor:
+    """Offer every token of one row (1, V) as the first draw: (V,) which are kept."""
+    size, offered = logits.shape[1], []
 
     def draw(weights: Tensor, generator: torch.Generator) -> Tensor:
-        if len(later) == 0 and len(weights) == size:
-            later.append(weights)
-            return torch.arange(size)
-        later.append(weights)
-        return weights.argmax(1)  # the likeliest of all is always kept
+        offered.append(weights)  # then the likeliest of all, which is always kept
+        return torch.arange(size) if len(offered) == 1 else weights.argmax(1)
 
     with monkeypatch.context() as patch:
         patch.setattr(drawing, "_any_token", draw)
         found = next_tokens(logits.expand(size, -1), config, torch.Generator())
-    return found == torch.arange(size), later[1:]
+    return found == torch.arange(size)
 
 
-def _assert_draws(monkeypatch, logits: Tensor, config: SamplingConfig, expected: Tensor) -> None:
-    """The kept tokens are those of `expected`; what is redrawn from holds them all, as likely."""
-    kept, later = _offered(monkeypatch, logits, config)
-    allowed = expected[0] > 0
-    assert torch.equal(kept, allowed)
-    assert len(later) == (0 if bool(allowed.all()) else 1)
-    ratio = (logits.double() / config.temperature).softmax(1)[:, allowed]
-    for weights in later:
-        assert len(weights) == int((~allowed).sum())
-        torch.testing.assert_close(
-            weights[:, allowed].double() / ratio,
-            torch.ones_like(weights[:, allowed].double()),
-            rtol=1e-4,
-            atol=0,
-        )
-
-
-@pytest.mark.parametrize("top_p", [0.05, 0.5, 0.9, 0.95])
+@pytest.mark.parametrize("top_p", [0.05, 0.5, 0.95])
 @pytest.mark.parametrize("spread", [0.2, 2.0, 8.0])
-@pytest.mark.parametrize("size", [300, 2000])
-def test_nucleus_is_that_of_a_full_sort(monkeypatch, top_p, spread, size):
-    logits = _logits(1, size, spread)
+def test_nucleus_is_that_of_a_full_sort(monkeypatch, top_p, spread):
+    logits = _logits(1, 2000, spread)
     expected = nucleus(logits, top_p)
     assert torch.allclose(expected, nucleus_of_transformers(logits, top_p), atol=1e-6)
-    config = SamplingConfig(top_p=top_p, temperature=1.0)
-    _assert_draws(monkeypatch, logits, config, expected)
+    kept = kept_tokens(monkeypatch, logits, SamplingConfig(top_p=top_p, temperature=1.0))
+    assert torch.equal(kept, expected[0] > 0)
 
 
 def test_tokens_that_tie_at_the_edge_are_all_kept(monkeypatch):
     logits = torch.tensor([[3.0, 1.0, 1.0, 1.0, -2.0]])
     likeliest = float(logits.softmax(1)[0, 0])
     config = SamplingConfig(top_p=likeliest + 0.01, temperature=1.0)
-    kept, _ = _offered(monkeypatch, logits, config)
+    kept = kept_tokens(monkeypatch, logits, config)
     assert kept.tolist() == [True, True, True, True, False]
 
 
@@ -135,12 +110,6 @@ def test_rows_of_one_batch_keep_to_their_own_distributions():
     for row, expected in enumerate(nucleus(logits, 0.7)):
         assert chi_square_p(drawn[:, row], expected) > 1e-3
     assert (drawn[:, 2] == 5).all()
-
-
-def test_low_precision_logits_are_drawn_from_in_single():
-    logits = _logits(1, 40, 1.5).bfloat16()
-    drawn = _drawn(logits, SamplingConfig(top_p=1.0, temperature=1.0), 20_000)
-    assert chi_square_p(drawn, logits.double().softmax(1)[0]) > 1e-3
 
 
 @pytest.mark.parametrize("strength", [0.0, 0.5, 3.0])

@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 import tomllib
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,12 @@ Denies = Callable[[Sequence[Combination], Sequence[Sequence[int]]], list[bool]]
 DrawLength = Callable[[Combination, np.random.Generator], int]
 # How many rows there are, and their share of all tokens.
 OnRows = Callable[[int, float], None]
+# Token ids of rows that have ended, by their numbers; labels of all rows; and how often texts of
+# each were refused → what is made of each, and why it is to be drawn again (None: it is not).
+Judge = Callable[
+    [dict[int, list[int]], Sequence[Combination], Sequence[Counter[str]]],
+    dict[int, tuple[Any, str | None]],
+]
 
 
 @dataclass(frozen=True)
@@ -138,40 +144,15 @@ class Sampler:
         Raises:
             InputError: a combination's rows were unusable time after time.
         """
-        config = self._config
+        found, refused = self._draw(counts, self._judge, on_progress)
         wanted = [c for c, n in counts.items() for _ in range(n)]
-        sizes, waiting, request, write = self._begin(wanted)
-        found: dict[int, str] = {}
-        spare: dict[int, str] = {}  # unfinished and denied texts, where nothing better comes
-        refused: list[Counter[str]] = [Counter() for _ in wanted]
-        together = 1
-        if self._denies:  # a GPU reads a few rows no faster than many
-            together = READ_TOGETHER if is_cpu(self._model.device) else 8 * READ_TOGETHER
-        written, total = 0, sum(sizes)
-        while waiting:  # again, where rows of the last ones that were judged are drawn anew
-            ended = write()
-            while batch := dict(islice(ended, together)):
-                for i, (text, why) in self._judge(batch, wanted, refused).items():
-                    if why is None:
-                        found[i] = text
-                    else:
-                        refused[i][why] += 1
-                        if why in (UNFINISHED, DENIED):
-                            spare[i] = text
-                        if refused[i].total() < config.max_redraws:
-                            waiting.appendleft(request(i))
-                        elif i in spare:
-                            found[i] = spare[i]
-                    written += sizes[i] if i in found else 0
-                    on_progress(len(found), written / total)
-        there = Counter(wanted[i] for i in found)
+        there, kinds = Counter(wanted[i] for i in found), self._config.filter
         for combination, number in counts.items():
             if there[combination] < number:
-                filtered = config.filter != "none"
                 raise InputError(
                     f"only {there[combination]} of {number} rows for label {combination} were "
                     "usable (neither empty nor looping); raise `temperature` or lower `guidance`"
-                    + (f", or leave `filter={config.filter}` out" if filtered else "")
+                    + ("" if kinds == "none" else f", or leave `filter={kinds}` out")
                 )
         counted = [[each[why] for why in COUNTED] for each in refused]
         return [Row(c, found[i], *counted[i]) for i, c in enumerate(wanted)]
@@ -187,38 +168,31 @@ class Sampler:
             counts: rows wanted.
             on_progress: see `sample`.
         """
+        found, _ = self._draw(
+            counts, lambda batch, *_: {i: (ids, None) for i, ids in batch.items()}, on_progress
+        )
         wanted = [c for c, n in counts.items() for _ in range(n)]
-        sizes, _, _, write = self._begin(wanted)
-        found: dict[Combination, list[list[int]]] = {c: [] for c in counts}
-        written, total = 0, sum(sizes)
-        for done, (i, ids) in enumerate(write(), start=1):
-            found[wanted[i]].append(ids)
-            written += sizes[i]
-            on_progress(done, written / total)
-        return found
+        return {c: [ids for i, ids in found.items() if wanted[i] == c] for c in counts}
 
-    def _begin(
-        self, wanted: Sequence[Combination]
-    ) -> tuple[
-        list[int],
-        deque[Request],
-        Callable[[int], Request],
-        Callable[[], Iterator[tuple[int, list[int]]]],
-    ]:
-        """Ask for all rows, the longest first.
+    def _draw(
+        self, counts: Mapping[Combination, int], judge: Judge, on_progress: OnRows
+    ) -> tuple[dict[int, Any], list[Counter[str]]]:
+        """Write rows, the longest first, and again those that are refused.
 
         Each token of a row looks at as many places as the longest row beside it has. Rows of one
         length waste none, and short ones are soon done where few are left.
 
         Args:
-            wanted: labels of every row.
+            counts: rows wanted.
+            judge: what is made of rows that have ended, and why they are drawn again.
+            on_progress: see `sample`.
 
         Returns:
-            How many tokens each row will have, about; the rows that are not begun; what asks for a
-            row once more, by its number; and what yields the number and token ids of each waiting
-            row as it ends.
+            What was made of each row, by its number in the order of the counts, and how often and
+            why each was refused before. Rows that were refused too often are missing.
         """
         config, most = self._config, self._max_new_tokens
+        wanted = [c for c, n in counts.items() for _ in range(n)]
         generator, wrong = random_streams(config.seed, self._stream)
         lengths: list[int | None] = [None] * len(wanted)  # None: the model ends the row
         if self._length is not None:
@@ -237,22 +211,40 @@ class Sampler:
                 asked += wrong_combinations(wanted[i], known, 1, wrong)
             if length is not None:  # it ends with the first sentence of so many tokens, or soon
                 overtime = min(most, length + max(OVERTIME, length // 2))
-                ending = Ending(
-                    length, overtime, lambda ids: ids_end_sentence(self._tokenizer, ids)
-                )
+                ending = Ending(length, overtime, partial(ids_end_sentence, self._tokenizer))
             prompts = tuple(tuple(self._prompts[c]) for c in asked)
             return Request(i, prompts, self._biases.get(wanted[i]), ending)
 
         waiting = deque(map(request, sorted(range(len(wanted)), key=lambda i: -sizes[i])))
-
-        def write() -> Iterator[tuple[int, list[int]]]:
-            given = self._model, waiting, self._end, most, config, generator, self._packed
-            for i, ids in decode(*given):
-                length = lengths[i]
-                cut = length is not None and length < most  # one that goes on stays as it is
-                yield i, self._cut_to_length(ids, length) if cut else ids
-
-        return sizes, waiting, request, write
+        found: dict[int, Any] = {}
+        spare: dict[int, Any] = {}  # unfinished and denied texts, where nothing better comes
+        refused: list[Counter[str]] = [Counter() for _ in wanted]
+        together = 1
+        if self._denies:  # a GPU reads a few rows no faster than many
+            together = READ_TOGETHER if is_cpu(self._model.device) else 8 * READ_TOGETHER
+        written, total = 0, sum(sizes)
+        given = self._model, waiting, self._end, most, config, generator, self._packed
+        while waiting:  # again, where rows of the last ones that were judged are drawn anew
+            ended = decode(*given)
+            while batch := dict(islice(ended, together)):
+                for i, ids in batch.items():
+                    length = lengths[i]
+                    if length is not None and length < most:  # one that goes on stays as it is
+                        batch[i] = self._cut_to_length(ids, length)
+                for i, (text, why) in judge(batch, wanted, refused).items():
+                    if why is None:
+                        found[i] = text
+                    else:
+                        refused[i][why] += 1
+                        if why in (UNFINISHED, DENIED):
+                            spare[i] = text
+                        if refused[i].total() < config.max_redraws:
+                            waiting.appendleft(request(i))
+                        elif i in spare:
+                            found[i] = spare[i]
+                    written += sizes[i] if i in found else 0
+                    on_progress(len(found), written / total)
+        return found, refused
 
     def _judge(
         self,
