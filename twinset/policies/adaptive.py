@@ -40,12 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AdaptiveOptions(PolicyOptions):
-    """Options of adaptive noise.
-
-    Args:
-        epsilon_max: ε of the records that need least protection; None: twice ε.
-        weight_scale: a file of `twinset weight-scale`; None: the built-in constants.
-    """
+    """Options of adaptive noise."""
 
     epsilon_max: float | None = bounded(
         None, 1e-3, 1e6, "adaptive: ε of the most ordinary records; left out: twice ε."

@@ -33,17 +33,10 @@ def _knob(default: float, low: float, high: float, help: str) -> Any:
 
 @dataclass(frozen=True)
 class ImportanceOptions(PolicyOptions):
-    """Options of importance.
+    """Options of importance."""
 
-    Args:
-        importance_beta1: β₁, of the moving average of the sensitivity |g̃ · θ|.
-        importance_beta2: β₂, of the moving average of its deviation.
-        importance_alpha: α, how far importance is drawn towards its mean.
-        importance_low: quantile that, with the next, sets the unit of importance.
-        importance_high: see `importance_low`.
-        importance_bound: b; each factor of a scale lies between 1/b and b. 1 is uniform.
-    """
-
+    # β₁ and β₂ of the moving averages of the sensitivity |g̃ · θ| and of its deviation, α, the
+    # quantiles that set the unit of importance, and b.
     importance_beta1: float = _knob(0.85, 0, 1, "of the average of the sensitivity.")
     importance_beta2: float = _knob(0.85, 0, 1, "of the average of its deviation.")
     importance_alpha: float = _knob(0.5, 0, 1, "how far to draw it to its mean.")

@@ -38,14 +38,7 @@ POLICIES: dict[tuple[str, str], type[NoisePolicy]] = {}
 
 @dataclass(frozen=True)
 class PolicyOptions:
-    """Options that all policies share. A policy with options of its own adds fields to these.
-
-    Args:
-        noise_policy: name of a policy.
-        policy_form: "sound", or as its paper states it.
-        detector: what flags private spans; see `twinset.policies.detection`.
-        redact_only: mask what the detector flags and read nothing else.
-    """
+    """Options that all policies share. A policy with options of its own adds fields to these."""
 
     noise_policy: str = setting(
         DEFAULT, "How noise is spread; README says which to choose.", values="NAME"
