@@ -32,7 +32,7 @@ from twinset.files.atomic import write_text, writing
 from twinset.table.arrow_columns import LazySequence
 from twinset.table.columns import check_table, show, text_cells
 from twinset.table.labels import label_cells
-from twinset.table.read import read_frame, row_numbers
+from twinset.table.read import read_frame, row_name
 
 PLACEHOLDER = "___"
 NOT_PROTECTED = (
@@ -382,8 +382,7 @@ def read_texts(
     for name in secrets:
         column = label_cells(frame[name], f"{data}: {show([name], frame)}")
         found[name] = [None if column[row] is None else str(column[row]) for row in texts]
-    names = row_numbers(frame)
-    return {names.name(row): cell for row, cell in texts.items()}, found, len(cells)
+    return {row_name(frame, row): cell for row, cell in texts.items()}, found, len(cells)
 
 
 def measure_coverage(
