@@ -24,8 +24,8 @@ from evaluation.utility.dp_classifiers import (
 )
 from twinset.errors import InputError
 from twinset.models.assets import Say, asset_path, no_fetched_code, quiet, silent
+from twinset.models.base_model import ModelFiles
 from twinset.models.device import AUTO, device_of
-from twinset.models.model_files import ModelFiles
 from twinset.progress import Progress
 
 # Makes, for a seed, an unfitted one with fit(texts, labels) and predict(texts).

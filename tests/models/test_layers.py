@@ -12,9 +12,9 @@ from transformers import AutoModelForCausalLM
 from tests.helpers import oracle
 from tests.helpers.clipped import C, build, random_units, run_engine, with_adapters
 from tests.helpers.commands import arguments, run_python, run_twinset
+from tests.helpers.refusals import refusal
 from twinset.config import TrainingConfig
 from twinset.config.options import run_config
-from twinset.errors import InputError
 from twinset.models.adapters import merge_adapters, prepare_trainable
 from twinset.models.assets import no_fetched_code
 from twinset.models.base_model import load_base
@@ -54,23 +54,15 @@ def test_clipped_sums_are_those_of_plain_layers_with_the_same_weights(family, ex
     assert oracle.largest_error(mine, theirs) < ROUNDING
 
 
-def test_the_comparison_sees_that_weights_were_rounded():
-    """Negative control: against the base model as it was, the same comparison fails."""
-    units = random_units(5, 4, 2)
-    mine = run_engine(in_four_bits("gpt2-tied"), units, LOSS[0], 3)
-    theirs = oracle.clipped(with_adapters(build("gpt2-tied", torch.float32)), units, LOSS[1], C)
-    assert oracle.largest_error(mine, theirs) > 100 * ROUNDING
-
-
-def test_gradients_flow_after_a_forward_pass_without_them():
-    """The library's own layer packs its weights then, and from then on gives no gradient."""
+def test_the_comparison_sees_rounded_weights_and_gradients_follow_a_pass_without_them():
     model, units = in_four_bits("gpt2-tied"), random_units(5, 4, 2)
-    with torch.no_grad():
+    with torch.no_grad():  # the library's own layer packs its weights then, and ends gradients
         model(torch.tensor([[1, 2, 3]]))
     mine = run_engine(model, units, LOSS[0], 3)
-    assert (
-        oracle.largest_error(mine, oracle.clipped(dequantise(model), units, LOSS[1], C)) < ROUNDING
-    )
+    assert oracle.largest_error(mine, oracle.clipped(dequantise(model), units, LOSS[1], C)) < 1e-4
+    # negative control: against the base model as it was, the same comparison fails
+    theirs = oracle.clipped(with_adapters(build("gpt2-tied", torch.float32)), units, LOSS[1], C)
+    assert oracle.largest_error(mine, theirs) > 100 * ROUNDING
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -110,8 +102,8 @@ def test_the_saved_model_is_the_one_that_was_trained(family, dtype):
 
 def test_adaptive_noise_is_refused():
     """It weighs texts by the base model as its scale was fitted, which is not rounded."""
-    with pytest.raises(InputError, match="`method=lora`"):
-        run_config({"method": "qlora", "noise_policy": "adaptive"})
+    said = refusal(run_config, {"method": "qlora", "noise_policy": "adaptive"})
+    assert "`method=lora`" in said
 
 
 def test_adapters_are_never_merged_into_weights_that_are_not_there():
@@ -159,16 +151,13 @@ def fetches(folder: Path, then: str) -> bool:
     return made.returncode == 1
 
 
-@pytest.fixture(scope="module")
-def code_to_fetch(tmp_path_factory):
-    """The control: without our care, code is fetched."""
-    if not fetches(tmp_path_factory.mktemp("control"), "import bitsandbytes"):
+@pytest.mark.slow  # `test_a_library_that_fetches_code_is_hidden` is fast
+def test_adapters_fetch_no_code(tmp_path):
+    if not fetches(tmp_path, "import bitsandbytes"):  # the control: without our care, it is fetched
         pytest.skip("there is no code to fetch for this processor")
-
-
-@pytest.mark.parametrize("method", ["lora", "qlora"])
-def test_adapters_fetch_no_code(code_to_fetch, tmp_path, method):
-    assert not fetches(tmp_path, f"prepare_trainable(model, TrainingConfig(method={method!r}))")
+    for method in ("lora", "qlora"):
+        then = f"prepare_trainable(model, TrainingConfig(method={method!r}))"
+        assert not fetches(tmp_path, then)
 
 
 def test_a_run(tiny_base, good_table, capsys):

@@ -1,5 +1,8 @@
+"""Public text from files and folders, and what is kept out of it."""
+
 import gzip
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -8,70 +11,63 @@ from twinset.errors import InputError
 from twinset.pretraining.corpus import RUN, find_clean, read_corpus, read_guarded
 
 REVIEWS = pd.DataFrame({"text": [f"Review {n}." for n in range(200)], "mood": ["good"] * 200})
+PARAGRAPHS = [f"Paragraph {n}." for n in range(4000)]
 
 
 @pytest.fixture
 def folder(tmp_path):
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "novel.txt").write_text("One paragraph,\nof two lines.\n\n\n\nAnother.\n")
-    with gzip.open(tmp_path / "in" / "more.txt.gz", "wt") as file:
+    inside = tmp_path / "in"
+    inside.mkdir()
+    (inside / "novel.txt").write_text("One paragraph,\nof two lines.\n\n\n\nAnother.\n")
+    with gzip.open(inside / "more.txt.gz", "wt") as file:
         file.write("Zipped.\n\nAnother.")
-    REVIEWS.to_csv(tmp_path / "in" / "table.csv.gz", index=False)
-    REVIEWS.head(3).to_parquet(tmp_path / "in" / "table.parquet")
-    (tmp_path / "in" / "picture.png").write_bytes(b"\x89PNG")
-    return tmp_path / "in"
+    REVIEWS.to_csv(inside / "table.csv.gz", index=False)
+    REVIEWS.head(3).to_parquet(inside / "table.parquet")
+    (inside / "picture.png").write_bytes(b"\x89PNG")
+    return inside
 
 
 def test_all_formats_of_a_folder_are_read_and_repeated_texts_left_out(folder):
     corpus = read_corpus([folder], licences={"table": "CC0"})
-    assert len(corpus.keys) == len(corpus.documents)
     assert {"One paragraph,\nof two lines.", "Zipped.", "Review 7."} <= set(corpus.documents)
-    assert len(corpus.documents) == len(set(corpus.documents)) == 203
-    assert corpus.dropped == {"the same text again": 4}
-    told = {s.name: (s.documents, s.licence) for s in corpus.sources}
+    assert len(corpus.documents) == len(corpus.keys) == len(set(corpus.documents)) == 203
+    assert corpus.repeated == 4
+    told = {s["name"]: (s["documents"], s["licence"]) for s in corpus.sources}
     assert told["table.csv.gz"] == (200, "CC0") and told["novel.txt"] == (2, "not stated")
-    assert all(len(s.sha256) == 64 for s in corpus.sources)
 
 
-def test_half_of_labelled_rows_follow_their_prompt(folder):
-    corpus = read_corpus([folder / "table.csv.gz"], prompts=["Write a {mood} review:"])
-    prompted = [text for text in corpus.documents if text.startswith("Write a good review: Rev")]
-    assert 70 < len(prompted) < 130
-    other = read_corpus([folder / "table.csv.gz"], prompts=["Write a {colour} review:"])
-    assert not any(text.startswith("Write") for text in other.documents)
-    gaps = REVIEWS.assign(mood=None)
-    gaps.to_csv(folder / "gaps.csv", index=False)
-    none = read_corpus([folder / "gaps.csv"], prompts=["Write a {mood} review:"])
-    assert not any(text.startswith("Write") for text in none.documents)
+@pytest.mark.parametrize(
+    ("prompts", "written"),
+    [
+        (["Write a {mood} review:"], "Write a good review:"),
+        (["table.csv=Write {mood}:", "Write a {mood} review:"], "Write good:"),
+        (["table=Read:", "Write a {colour} review:"], "Read:"),
+        (["Write a {colour} review:"], None),
+        (["Write a {gap} review:"], None),
+    ],
+)
+def test_half_of_the_rows_follow_a_prompt_that_fits(tmp_path, prompts, written):
+    REVIEWS.assign(gap=None).to_csv(tmp_path / "table.csv", index=False)
+    documents = read_corpus([tmp_path], prompts=prompts).documents
+    behind = [text for text in documents if not text.startswith("Review")]
+    assert all(text.startswith(f"{written} Review") for text in behind)
+    assert len(behind) == 0 if written is None else 70 < len(behind) < 130
 
 
-def behind(corpus, prompt):
-    return sum(text.startswith(f"{prompt} ") for text in corpus.documents)
+def test_a_hash_of_the_text_alone_decides_what_is_read_and_held_out(tmp_path):
+    (tmp_path / "long.txt").write_text("\n\n".join(PARAGRAPHS))
+    (tmp_path / "same.txt").write_text("\n\n".join([*PARAGRAPHS[::-1], "One more."]))
+    plain = read_corpus([tmp_path / "long.txt"]).split()
+    again = read_corpus([tmp_path / "same.txt"], prompts=["same=P:"]).split()
+    assert set(plain[1]) <= {text.removeprefix("P: ") for text in again[1]}
+    assert 15 < len(plain[1]) < 90 and not set(plain[0]) & set(plain[1])
 
-
-def test_a_prompt_may_be_of_some_files_and_needs_no_column(folder):
-    prompts = ["table.csv=Write {mood}:", "mo=From a book:", "Write a {mood} review:"]
-    (folder / "more.txt").write_text("\n\n".join(f"Paragraph {n}." for n in range(200)))
-    corpus = read_corpus([folder / "table.csv.gz", folder / "more.txt"], prompts=prompts)
-    assert 70 < behind(corpus, "Write good:") < 130 and behind(corpus, "Write a good review:") == 0
-    assert 70 < behind(corpus, "From a book:") < 130
-    told = {source.name: source.prompt for source in corpus.sources}
-    assert told == {"table.csv.gz": "Write {mood}:", "more.txt": "From a book:"}
-
-
-def test_a_share_of_a_file_is_read_whatever_else_is(folder):
-    texts = [f"Paragraph {n}." for n in range(4000)]
-    (folder / "long.txt").write_text("\n\n".join(texts))
-    (folder / "same.txt").write_text("\n\n".join(texts[::-1]))
-    some = read_corpus([folder / "long.txt"], shares={"long": 0.2}, prompts=["long=P:"])
-    again = read_corpus([folder / "same.txt"], shares={"same": 0.2}).documents
-    assert {text.removeprefix("P: ") for text in some.documents} == set(again)
-    assert 700 < len(again) < 900 and 250 < behind(some, "P:") < 550
-    assert [(s.documents, s.share) for s in some.sources] == [(len(again), 0.2)]
-    whole, held = read_corpus([folder / "long.txt"]), some.split()[1]
-    assert {text.removeprefix("P: ") for text in held} <= set(whole.split()[1])
-    beside = read_corpus([folder], shares={"long": 0.2, "same": 0.2})
-    assert len(beside.documents) == 203 + len(again)
+    shares = {"long": 0.2, "same": 0.2}
+    some = read_corpus([tmp_path / "long.txt"], shares={"long": 0.2})
+    both = read_corpus([tmp_path], shares=shares, prompts=["same=P:"])
+    assert set(some.documents) <= set(both.documents) and 700 < len(some.documents) < 900
+    assert both.repeated == len(some.documents)  # whatever stands before it
+    assert [(s["documents"], s["share"]) for s in some.sources] == [(len(some.documents), 0.2)]
 
 
 @pytest.mark.parametrize(
@@ -84,48 +80,23 @@ def test_a_share_of_a_file_is_read_whatever_else_is(folder):
         ({"shares": {"absent": 0.5}}, "no file of the corpus begins so"),
         ({"shares": {"table": 0.0}}, "`share` must be a number from 1e-06 to 1"),
         ({"shares": {"table": float("nan")}}, "`share` must be"),
+        ("absent.txt", "no such file"),
+        ("picture.png", "no text file"),
+        ("latin.txt", "not UTF-8"),
+        ("cut.txt.gz", "copy it again"),
+        ("empty.txt", "holds no text"),
+        ("other.csv", "no column 'text'"),
     ],
 )
-def test_a_prompt_or_a_share_that_cannot_be_is_refused(given, message, folder):
-    assert message in refusal(read_corpus, [folder], **given)
-
-
-def test_a_text_is_the_same_with_its_prompt_and_without(tmp_path):
-    frame = pd.DataFrame({"text": [f"Text {n}." for n in range(3000)], "mood": "good"})
-    frame.to_csv(tmp_path / "table.csv", index=False)
-    (tmp_path / "again.txt").write_text("\n\n".join(frame["text"]))
-    plain = read_corpus([tmp_path / "table.csv"]).split()[1]
-    prompted = read_corpus([tmp_path], prompts=["A {mood} text:"])
-    assert len(prompted.documents) == 3000
-    held = [text.removeprefix("A good text: ") for text in prompted.split()[1]]
-    assert sorted(held) == sorted(plain)
-
-
-def test_what_is_held_out_depends_on_the_text_alone(tmp_path):
-    texts = [f"Text {n}." for n in range(2000)]
-    (tmp_path / "one.txt").write_text("\n\n".join(texts))
-    (tmp_path / "two.txt").write_text("\n\n".join([*texts[::-1], "One more."]))
-    train, heldout, _ = read_corpus([tmp_path / "one.txt"]).split()
-    again = read_corpus([tmp_path / "two.txt"]).split()[1]
-    assert set(heldout) <= set(again) and 5 < len(heldout) < 60
-    assert not set(train) & set(heldout)
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("absent.txt", None, "no such file"),
-        ("picture.png", b"\x89PNG", "no text file"),
-        ("latin.txt", "äöü".encode("latin-1"), "not UTF-8"),
-        ("cut.txt.gz", gzip.compress(b"text" * 100, mtime=0)[:-9], "copy it again"),
-        ("empty.txt", b"\n\n", "holds no text"),
-        ("table.csv", b"a,b\n1,2\n", "no column 'text'"),
-    ],
-)
-def test_what_cannot_be_read_is_refused(name, content, message, tmp_path):
-    if content is not None:
-        (tmp_path / name).write_bytes(content)
-    assert message in refusal(read_corpus, [tmp_path / name])
+def test_what_cannot_be_read_is_refused(given, message, folder):
+    if isinstance(given, dict):
+        assert message in refusal(read_corpus, [folder], **given)
+        return
+    (folder / "latin.txt").write_bytes("äöü".encode("latin-1"))
+    (folder / "cut.txt.gz").write_bytes(gzip.compress(b"text" * 100, mtime=0)[:-9])
+    (folder / "empty.txt").write_bytes(b"\n\n")
+    (folder / "other.csv").write_bytes(b"a,b\n1,2\n")
+    assert message in refusal(read_corpus, [folder / given])
 
 
 LONG = " ".join(f"word{n}" for n in range(40))
@@ -153,6 +124,14 @@ def test_guarded_text_is_found_where_the_corpus_is_cut_and_it_is_not(tmp_path):
     documents = read_corpus([tmp_path / "book.txt"]).documents
     found = find_clean(documents, list(read_guarded([tmp_path / "private.csv"])))
     assert found.tolist() == [True, False, False, False, False]
+
+
+def test_held_out_texts_do_not_depend_on_what_is_guarded(tmp_path):
+    (tmp_path / "long.txt").write_text("\n\n".join(PARAGRAPHS))
+    corpus = read_corpus([tmp_path / "long.txt"])
+    training, heldout, left_out = corpus.split(np.arange(len(PARAGRAPHS)) % 3 > 0)
+    assert corpus.split()[1] == heldout
+    assert sorted(training + left_out) == sorted(corpus.split()[0]) and len(left_out) > 1000
 
 
 def test_all_text_of_guarded_files_counts(folder, tmp_path):

@@ -18,8 +18,8 @@ from twinset.privacy.clipping.engine import FAST, Execution
 from twinset.privacy.clipping.models import BatchShape, batch_interference
 from twinset.progress import Silent
 from twinset.table.tokenization import TokenisedRecords, batches_of_one_length
+from twinset.training import clipped_sum as learner
 from twinset.training import loop as training
-from twinset.training import trainer as learner
 from twinset.training.clipped_sum import Batch, BatchShapes, ClippedSum, WrongPrompts
 
 C = 1.0

@@ -10,7 +10,7 @@ from tests.helpers.models import tiny_model
 from tests.helpers.refusals import refusal
 from twinset import Twinset
 from twinset.config import SamplingConfig
-from twinset.models.teacher import CONSTANT, Teacher, Whitening
+from twinset.models.hidden_states import CONSTANT, Teacher, Whitening
 from twinset.privacy.mechanism.counts import LengthBins, TokenMarginals, TokenWeights, on_simplex
 from twinset.sampling.label_tables import (
     LARGEST,

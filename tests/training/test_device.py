@@ -31,8 +31,6 @@ from tests.helpers.pretended import DEVICE, Mixed, Pretended, pretended_gpu, pre
 from tests.training.test_loop import plan, tokenised
 from twinset import Twinset
 from twinset.config import PolicyConfig, RunConfig, SpeedConfig
-from twinset.config.options import run_config
-from twinset.models import hidden_states
 from twinset.models.base_model import load_base
 from twinset.policies import MechanismParams, make_policy
 from twinset.privacy.clipping import ClippingEngine, Scale, output_head
@@ -198,14 +196,6 @@ def test_short_memory_halves_the_check_and_the_probe_too(monkeypatch, tiny_base)
     assert sizes == [1, 1, 8, 4, 2]
 
 
-def test_the_probe_of_a_plan_measures_there(tiny_llama, monkeypatch):
-    options = {"base_model": str(tiny_llama), "device": "cuda"}
-    with pretended_gpu(monkeypatch):
-        base = load_base(str(tiny_llama), device="cuda")
-        speed = measure_step(base, run_config(options), plan(records=24), 16, Silent())
-    assert min(speed) > 0
-
-
 def test_a_gpu_repeats_its_sums_and_multiplies_whole_float32(monkeypatch):
     def settings() -> tuple:
         memory = torch.utils.deterministic.fill_uninitialized_memory
@@ -332,15 +322,6 @@ def test_a_run_that_began_on_the_processor_goes_on_on_a_device(tiny_base, monkey
         assert all(isinstance(p, Pretended) for p in found)
         pairs = zip(found, expected, strict=True)
         assert all(torch.allclose(a.cpu(), b, rtol=1e-4, atol=1e-6) for a, b in pairs)
-
-
-def test_a_perplexity_is_that_of_the_processor(tiny_base, monkeypatch):
-    model = AutoModelForCausalLM.from_pretrained(tiny_base).eval()
-    texts = [[5, 6, 7], [8], [9, 10, 11, 12]]
-    expected = hidden_states.nats_per_token(model, texts, 0)
-    with pretending():
-        found = hidden_states.nats_per_token(model.to(DEVICE), texts, 0)
-    torch.testing.assert_close(found, expected)
 
 
 def test_a_step_outside_of_the_engine_may_not_mix_either(tiny_base):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 import torch
+from scipy.stats import kstest
 from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from transformers import AutoModelForCausalLM
@@ -19,10 +20,10 @@ from twinset.policies import MechanismParams
 from twinset.policies.policy import Uniform
 from twinset.privacy.accounting.events import Event, NonPrivateAccess, SubsampledGaussian
 from twinset.privacy.clipping import ClippingEngine, Scale
-from twinset.privacy.clipping.engine import FAST
 from twinset.privacy.mechanism.randomness import Randomness, poisson_batches
 from twinset.progress import StepReport
 from twinset.table.tokenization import TokenisedRecords
+from twinset.training.clipped_sum import MismatchLoss
 from twinset.training.loop import StepContext, train
 
 SIGMA, C, EXACT = 1.5, 0.7, 1e-9
@@ -68,6 +69,7 @@ class Run:
     gradients: list[list[Tensor]] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     reports: list[StepReport] = field(default_factory=list)
+    learned: list[list[list[Tensor]]] = field(default_factory=list)
 
     def noise(self, step: int) -> Tensor:
         pairs = zip(self.noisy[step], self.sums[step], strict=True)
@@ -86,6 +88,10 @@ class Watched(Uniform):
         noisy, event = super().release(sums, records)
         self._run.noisy.append([s.clone() for s in noisy])
         return noisy, event
+
+    def update_statistics(self, parameters, gradients):
+        copies = [[t.detach().clone() for t in group] for group in (parameters, gradients)]
+        self._run.learned.append(copies)
 
 
 def run_training(
@@ -120,7 +126,7 @@ def run_training(
             speed=SpeedConfig(physical_batch=physical),
             observe=run.reports.append,
         )
-        train(model, batches, context, FAST)
+        train(model, batches, context)
     finally:
         handle.remove()
     return run
@@ -143,31 +149,11 @@ def units_of(records: TokenisedRecords) -> list[oracle.Unit]:
     ]
 
 
-def test_the_sum_is_that_of_one_record_at_a_time(model):
-    records = tokenised()
-    expected = oracle.clipped(model, units_of(records), oracle.bounded(0.5), C)
-    run = run_training(model, records, mismatched=4)
-    assert same(run.sums[0], list(expected.sums.values()))
-    report = run.reports[0]
-    assert (report.records, report.non_finite) == (12, 0)
-    assert report.clipped == pytest.approx(np.mean([n > C for n in expected.norms]))
-
-
 class Stretched(Watched):
     """Asks for a geometry in which the first parameter counts double, and learns nothing."""
 
     def scales(self):
         return [Scale(torch.full((p.shape[-1],), 1.0 if i else 0.5)) for i, p in self.parameters]
-
-
-def test_the_sum_is_taken_in_the_geometry_that_the_policy_asks_for(model):
-    records, Stretched.parameters = tokenised(), list(enumerate(model.parameters()))
-    loss = oracle.bounded(0.5)
-    gradients = [oracle.unit_gradient(model, unit, loss) for unit in units_of(records)]
-    stretched = [[2.0 * g[0], *g[1:]] for g in gradients]
-    expected = oracle.clip_and_sum(stretched, list(oracle.trained(model)), C)
-    run = run_training(model, records, mismatched=4, watched=Stretched)
-    assert same(run.sums[0], list(expected.sums.values()))
 
 
 class OwnLimits(Watched):
@@ -177,36 +163,25 @@ class OwnLimits(Watched):
         return C * torch.tensor([(i + 1) / 12 for i in records], dtype=torch.float64)
 
 
-def test_each_record_is_clipped_to_the_norm_that_the_policy_gives_it(model):
+@pytest.mark.parametrize("asked", [Watched, Stretched, OwnLimits])
+def test_the_sum_is_that_of_one_record_at_a_time_as_the_policy_asks(rerun, model, asked):
     """In physical batches of records sorted by length, so that a mixed-up order would show."""
-    records = tokenised()
-    apart = [
-        oracle.clipped(model, [unit], oracle.bounded(0.5), C * (i + 1) / 12).sums
-        for i, unit in enumerate(units_of(records))
-    ]
-    expected = [sum(one[name] for one in apart) for name in apart[0]]
-    run = run_training(model, records, mismatched=4, watched=OwnLimits)
-    assert same(run.sums[0], expected)
-
-
-def test_the_policy_sees_each_released_gradient_with_the_weights_it_was_taken_at(model):
-    seen = []
-
-    class Learning(Watched):
-        def update_statistics(self, parameters, gradients):
-            seen.append([[t.detach().clone() for t in group] for group in (parameters, gradients)])
-
-    start = [p.detach().clone() for p in model.parameters()]
-    run = run_training(model, watched=Learning)
-    assert len(seen) == len(run.noisy) == len(run.gradients)
-    assert all(map(torch.equal, seen[0][0], start))
-    for (_, given), used in zip(seen, run.gradients, strict=True):
-        assert all(map(torch.equal, given, used))
-
-
-def test_physical_batches_change_nothing(rerun):
-    one, *others = (rerun(physical=physical).sums[0] for physical in (1, 5, 100))
-    assert all(same(one, other) for other in others)
+    records, Stretched.parameters = tokenised(), list(enumerate(model.parameters()))
+    loss = oracle.bounded(0.5)
+    gradients = [oracle.unit_gradient(model, unit, loss) for unit in units_of(records)]
+    if asked is Stretched:
+        gradients = [[2.0 * g[0], *g[1:]] for g in gradients]
+    limits = [C * (i + 1) / 12 if asked is OwnLimits else C for i in range(12)]
+    norms = [oracle.norm(g) for g in gradients]
+    factors = [min(1.0, limit / n) for limit, n in zip(limits, norms, strict=True)]
+    weighed = [[f * part for part in g] for f, g in zip(factors, gradients, strict=True)]
+    expected = [sum(parts) for parts in zip(*weighed, strict=True)]
+    for physical in (1, 5, 100):
+        run = rerun(records, mismatched=4, physical=physical, watched=asked)
+        assert same(run.sums[0], expected)
+        report = run.reports[0]
+        assert (report.records, report.non_finite) == (12, 0)
+        assert report.clipped == pytest.approx(np.mean([f < 1 for f in factors]))
 
 
 @pytest.mark.parametrize("without", [0, 7, 11])
@@ -234,89 +209,76 @@ OUT_OF_MEMORY = [
     RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
     RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
 ]
+# error, what does not fit, physical batch → (units, whether layers keep less) of each attempt
+HALVED = [
+    *((error, 3, 8, [(8, False), (4, False)] + [(2, False)] * 12) for error in OUT_OF_MEMORY),
+    (OUT_OF_MEMORY[0], 0, 2, [(2, False), (1, False)] + [(1, True)] * 24),
+]
 
 
-def _failing(monkeypatch, error: Exception, largest: int) -> list[int]:
-    """Let `add` fail, after it has added something, for more than `largest` units."""
-    sizes: list[int] = []
-    original = ClippingEngine.add
+@pytest.mark.parametrize(("error", "most", "physical", "attempts"), HALVED)
+def test_out_of_memory_takes_less_at_once_and_changes_nothing(
+    rerun, monkeypatch, error, most, physical, attempts
+):
+    expected = rerun(physical=physical, the_plan=plan(steps=2))
+    original, seen = ClippingEngine.add, []
 
-    def add(self, sequences, unit_loss, limits=None):
-        sizes.append(sequences.units)
-        report = original(self, sequences, unit_loss, limits)
-        if sequences.units > largest:
+    def add(self, sequences, *more):
+        keeps_less = self._layers is not None
+        seen.append((sequences.units, keeps_less))
+        report = original(self, sequences, *more)  # fails after it has added something
+        if sequences.units > most and not keeps_less:
             raise error
         return report
 
     monkeypatch.setattr(ClippingEngine, "add", add)
-    return sizes
-
-
-@pytest.mark.parametrize("error", OUT_OF_MEMORY)
-def test_out_of_memory_halves_the_physical_batch_and_changes_nothing(rerun, monkeypatch, error):
-    expected = rerun(physical=8, the_plan=plan(steps=2))
-    sizes = _failing(monkeypatch, error, largest=3)
-    actual = rerun(physical=8, the_plan=plan(steps=2))
-    assert sizes == [8, 4] + [2] * 12
-    assert all(same(actual.sums[step], expected.sums[step]) for step in (0, 1))
-    assert len(actual.events) == 2
-
-
-def test_where_one_unit_is_too_much_layers_keep_less_and_nothing_changes(rerun, monkeypatch):
-    expected = rerun(physical=2, the_plan=plan(steps=2))
-    original, sizes = ClippingEngine.add, []
-
-    def add(self, sequences, *more):
-        sizes.append((sequences.units, self._layers is not None))
-        if self._layers is None:
-            raise OUT_OF_MEMORY[0]
-        return original(self, sequences, *more)
-
-    monkeypatch.setattr(ClippingEngine, "add", add)
-    actual = rerun(physical=2, the_plan=plan(steps=2))
-    assert sizes == [(2, False), (1, False)] + [(1, True)] * 24
+    actual = rerun(physical=physical, the_plan=plan(steps=2))
+    assert seen == attempts and len(actual.events) == 2
     assert all(same(actual.sums[step], expected.sums[step]) for step in (0, 1))
 
 
 @pytest.mark.parametrize(
-    ("error", "largest"), [(OUT_OF_MEMORY[0], 0), (RuntimeError("shapes do not match"), 100)]
+    ("error", "where"),
+    [
+        (OUT_OF_MEMORY[0], "add"),  # hopeless
+        (RuntimeError("shapes do not match"), "add"),
+        (OUT_OF_MEMORY[1], "zero"),  # before the first physical batch
+    ],
 )
-def test_other_errors_and_hopeless_ones_end_the_run(model, monkeypatch, error, largest):
-    if largest:
-        monkeypatch.setattr(ClippingEngine, "add", lambda *_: (_ for _ in ()).throw(error))
-    else:
-        _failing(monkeypatch, error, largest)
+def test_other_errors_and_hopeless_ones_end_the_run(model, monkeypatch, error, where):
+    monkeypatch.setattr(ClippingEngine, where, lambda *_: (_ for _ in ()).throw(error))
     with pytest.raises(RuntimeError, match=str(error)):
         run_training(model)
     assert all(p.requires_grad for p in model.parameters())
 
 
-def test_an_error_before_the_first_physical_batch_is_raised_as_it_is(model, monkeypatch):
-    error = RuntimeError(
-        "DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"
-    )
-    monkeypatch.setattr(ClippingEngine, "zero", lambda self: (_ for _ in ()).throw(error))
-    with pytest.raises(RuntimeError, match="allocate memory"):
-        run_training(model)
-
-
 # -- the release -----------------------------------------------------------------------------------
 
 
-def test_every_step_is_recorded_with_its_noise_and_rate(model):
-    run = run_training(model, the_plan=plan(batch=3, steps=5))
-    assert run.events == [SubsampledGaussian(SIGMA, 0.25, 1)] * 5
-    assert [r.step for r in run.reports] == [1, 2, 3, 4, 5]
-
-
-def test_the_gradient_is_the_noisy_sum_over_the_expected_batch_size(model):
+def test_each_step_is_recorded_and_divided_by_the_expected_batch_size(model):
     run = run_training(model, the_plan=plan(batch=6, steps=8))
+    assert run.events == [SubsampledGaussian(SIGMA, 0.5, 1)] * 8
+    assert [r.step for r in run.reports] == list(range(1, 9))
     sizes = [r.records for r in run.reports]
     assert any(size not in (0, 6) for size in sizes)
     for noisy, gradient, size in zip(run.noisy, run.gradients, sizes, strict=True):
         assert same(gradient, [n / 6 for n in noisy])
         if size not in (0, 6):  # the control: dividing by the realised size is off by 14 % or more
             assert not same(gradient, [n / size for n in noisy], bound=0.1)
+
+
+def test_the_policy_sees_each_released_gradient_with_the_weights_it_was_taken_at(model):
+    start = [p.detach().clone() for p in model.parameters()]
+    run = run_training(model)
+    assert len(run.learned) == len(run.noisy) == len(run.gradients)
+    assert all(map(torch.equal, run.learned[0][0], start))
+    for (_, given), used in zip(run.learned, run.gradients, strict=True):
+        assert all(map(torch.equal, given, used))
+
+
+def has_spread(draws: Tensor, std: float) -> bool:
+    """Kolmogorov–Smirnov: may these be draws from N(0, std²)?"""
+    return kstest(draws.numpy() / std, "norm").pvalue > 1e-4
 
 
 def test_an_empty_batch_releases_noise_alone(model):
@@ -339,35 +301,37 @@ def test_a_broken_model_releases_noise_alone(model):
     assert has_spread(run.noise(0), SIGMA * C)
 
 
-def has_spread(draws: Tensor, std: float) -> bool:
-    """Kolmogorov–Smirnov: may these be draws from N(0, std²)?"""
-    from scipy.stats import kstest
-
-    return kstest(draws.numpy() / std, "norm").pvalue > 1e-4
-
-
-def test_the_noise_is_gaussian_with_sigma_times_c(model):
-    draws = run_training(model).noise(0)
-    assert len(draws) == sum(p.numel() for p in model.parameters()) > 20_000
-    assert draws.std().item() == pytest.approx(SIGMA * C, rel=0.02)
-    assert has_spread(draws, SIGMA * C)
-    assert not has_spread(draws, SIGMA * C * 2 / 3)
-    assert not has_spread(draws, SIGMA * C * 3 / 2)
-
-
 def correlation(one: Tensor, other: Tensor) -> float:
     return abs(float(torch.corrcoef(torch.stack([one, other]))[0, 1]))
 
 
-def test_noise_is_new_at_every_step(model):
+def test_the_noise_is_gaussian_with_sigma_times_c_and_new_at_every_step(model):
     run = run_training(model, the_plan=plan(steps=2))
-    assert correlation(run.noise(0), run.noise(1)) < 0.03
+    draws = run.noise(0)
+    assert len(draws) == sum(p.numel() for p in model.parameters()) > 20_000
+    assert has_spread(draws, SIGMA * C)
+    assert not has_spread(draws, SIGMA * C * 2 / 3)
+    assert not has_spread(draws, SIGMA * C * 3 / 2)
+    assert correlation(draws, run.noise(1)) < 0.03
 
 
-def test_without_noise_the_ledger_records_it(model):
-    run = run_training(model, the_plan=plan(noise_multiplier=0.0))
+def test_without_noise_the_ledger_records_it_and_the_loss_falls(model):
+    run = run_training(model, the_plan=plan(steps=25, noise_multiplier=0.0, learning_rate=1e-2))
     assert isinstance(run.events[0], NonPrivateAccess)
     assert not run.noise(0).any()
+    assert run.reports[-1].loss < 0.8 * run.reports[0].loss
+
+
+def test_lora_changes_its_adapters_only(model):
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    adapted = add_lora(model, 2)
+    trained = set(oracle.trained(adapted))
+    run_training(adapted, the_plan=plan(steps=2))
+    assert set(oracle.trained(adapted)) == trained
+    for name, p in adapted.named_parameters():
+        plain = name.removeprefix("base_model.model.").replace(".base_layer", "")
+        assert ("lora_" in name) or torch.equal(p, before[plain])
+    assert any(p.any() for n, p in adapted.named_parameters() if "lora_B" in n)
 
 
 # -- randomness ------------------------------------------------------------------------------------
@@ -407,21 +371,44 @@ def test_randomness_for_tests_is_reproducible(twice):
         assert same(first.noisy[step], second.noisy[step], bound=1e-12)
 
 
-# -- learning --------------------------------------------------------------------------------------
+# -- the loss --------------------------------------------------------------------------------------
 
 
-def test_without_noise_the_loss_falls(model):
-    run = run_training(model, the_plan=plan(steps=25, noise_multiplier=0.0, learning_rate=1e-2))
-    assert run.reports[-1].loss < 0.8 * run.reports[0].loss
+MEANS = torch.tensor([[2.0, 2.5, 1.5], [3.0, 1.0, 1.0]], dtype=torch.float64)
+COUNTS = torch.tensor([[4, 4, 4], [10, 10, 10]])
 
 
-def test_lora_changes_its_adapters_only(model):
-    before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    adapted = add_lora(model, 2)
-    trained = set(oracle.trained(adapted))
-    run_training(adapted, the_plan=plan(steps=2))
-    assert set(oracle.trained(adapted)) == trained
-    for name, p in adapted.named_parameters():
-        plain = name.removeprefix("base_model.model.").replace(".base_layer", "")
-        assert ("lora_" in name) or torch.equal(p, before[plain])
-    assert any(p.any() for n, p in adapted.named_parameters() if "lora_B" in n)
+@pytest.mark.parametrize("form", ["published", "bounded"])
+def test_the_loss_is_the_oracles_and_sees_no_other_unit(form):
+    loss, written_again = MismatchLoss(0.3, form), getattr(oracle, form)(0.3)
+    together = loss(MEANS, COUNTS)
+    theirs = [written_again(list(m), int(c[0])) for m, c in zip(MEANS, COUNTS, strict=True)]
+    assert together.tolist() == pytest.approx([float(t) for t in theirs], rel=1e-12)
+    assert together.tolist() == [loss(MEANS[i : i + 1], COUNTS[i : i + 1]).item() for i in (0, 1)]
+    jacobian = torch.autograd.functional.jacobian(lambda means: loss(means, COUNTS), MEANS)
+    assert not jacobian[0, 1].any() and not jacobian[1, 0].any()
+    plain = [MismatchLoss(0.0, form)(MEANS, COUNTS), loss(MEANS[:, :1], COUNTS[:, :1])]
+    assert all(torch.equal(found, MEANS[:, 0]) for found in plain)
+
+
+def test_control_the_authors_batch_mean_sees_others():
+    def batch_mean(means: torch.Tensor) -> torch.Tensor:
+        return means[:, 0] - 0.7 * means[:, 1:].mean()
+
+    jacobian = torch.autograd.functional.jacobian(batch_mean, MEANS)
+    assert jacobian[0, 1].abs().max() > 0.1
+
+
+@pytest.mark.parametrize("gap", [-1e4, -3.0, 0.0, 3.0, 48.0, 1e4])
+def test_the_bounded_form_stops_pushing_and_the_published_one_does_not(gap):
+    def slopes(form: str) -> list[float]:
+        means = torch.tensor([[1e4, 1e4 + gap]], dtype=torch.float64, requires_grad=True)
+        MismatchLoss(0.5, form)(means, torch.tensor([[7, 7]])).sum().backward()
+        return means.grad[0].tolist()
+
+    right, wrong = slopes("bounded")
+    assert slopes("published")[1] == -0.5 <= wrong <= 0.0 and 1.0 <= right <= 1.5
+    if gap == 0:
+        assert wrong == pytest.approx(-0.25, rel=1e-12)
+    if gap > 40:
+        assert wrong == pytest.approx(0.0, abs=1e-12)

@@ -26,7 +26,9 @@ def base(tiny_base):
 
 
 def test_nats_are_the_mean_loss_of_each_text_alone(base):
-    found = nats_per_token(base.model, TEXTS, 0)
+    counted = []
+    found = nats_per_token(base.model, TEXTS, 0, lambda done, _: counted.append(done))
+    assert counted[-1] == len(TEXTS)
     for text, nats in zip(TEXTS, found, strict=True):
         row = torch.tensor([[0, *text]])[:, :128]
         with torch.no_grad():
@@ -39,12 +41,6 @@ def test_a_text_s_nats_do_not_depend_on_its_neighbours_by_a_single_bit(base):
     many = [[i % 90 + 1] * (i % 40 + 1) for i in range(3 * NATS_TOKENS_AT_ONCE // 16)]
     beside = nats_per_token(base.model, [*many, TEXTS[0], *many], 0)[len(many)]
     assert torch.equal(alone[0], beside)
-
-
-def test_every_text_is_counted(base):
-    counted = []
-    nats_per_token(base.model, TEXTS, 0, lambda done, _: counted.append(done - sum(counted)))
-    assert sum(counted) == len(TEXTS)
 
 
 @pytest.mark.parametrize(
@@ -60,12 +56,15 @@ def test_what_is_no_scale_is_refused(change):
         WeightScale(**fields | change)
 
 
-def test_a_scale_survives_its_file():
-    scale = BUILT_IN
+def test_a_scale_survives_its_file(tmp_path, base):
+    scale, path = BUILT_IN, tmp_path / "s.json"
     assert WeightScale.from_dict(json.loads(json.dumps(scale.to_dict()))) == scale
     for broken in ({}, {**scale.to_dict(), "more": 1}, [], {**scale.to_dict(), "shares": 3}):
         with pytest.raises(ValueError, match="weight scale"):
             WeightScale.from_dict(broken)
+    for said, data in (("another base model", scale.to_dict()), ("weight scale", {})):
+        path.write_text(json.dumps(data))
+        assert said in refusal(read_weight_scale, base, str(path))
 
 
 def test_shares_go_to_the_nearest_weight_that_is_published():
@@ -97,14 +96,6 @@ def test_constants_are_fitted_so_that_a_tenth_lies_beyond_either_end(
     pd.DataFrame({"text": ["one text"]}).to_csv("few.csv", index=False)
     few = run_twinset(capsys, "weight-scale", "few.csv", "--output", "new.json")
     assert few.code == 2 and "has 1 texts" in few.err
-
-
-def test_a_scale_of_another_model_is_refused(tmp_path, base):
-    path = tmp_path / "s.json"
-    path.write_text(json.dumps(BUILT_IN.to_dict()))
-    assert "another base model" in refusal(read_weight_scale, base, str(path))
-    path.write_text("{}")
-    assert "weight scale" in refusal(read_weight_scale, base, str(path))
 
 
 # -- the plan --------------------------------------------------------------------------------------

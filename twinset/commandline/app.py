@@ -140,9 +140,11 @@ def _make(
     model_only: bool = False,
 ) -> None:
     """Make a run, or plan it; another rank than 0 of a launcher's does what rank 0 asks for."""
-    from twinset.training.worker import is_worker, run_worker
+    from twinset.models.device import is_worker
 
     if is_worker():
+        from twinset.training.distributed import run_worker
+
         return run_worker()
     config, rows, places = run_config(run_options(given)), rows_of(given), places_of(given)
     source = source_of(data, AUTOMATIC | given)  # what is wrong is said before torch is there

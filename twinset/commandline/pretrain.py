@@ -12,7 +12,7 @@ from twinset.bounds import limits
 from twinset.commandline.common import Json, Quiet, show
 from twinset.errors import InputError
 from twinset.files.limits import SMALL, read_text
-from twinset.pretraining.config import MINUTES, PretrainConfig, PretrainRequest, Shape
+from twinset.pretraining import MINUTES, PretrainConfig
 
 
 def pretrain(
@@ -28,11 +28,17 @@ def pretrain(
         ),
     ] = None,
     vocabulary: Annotated[
-        int, typer.Option(help="Tokens, from scratch.", **limits(Shape, "vocabulary"))
+        int, typer.Option(help="Tokens, from scratch.", **limits(PretrainConfig, "vocabulary"))
     ] = 8192,
-    layers: Annotated[int, typer.Option(help="From scratch.", **limits(Shape, "layers"))] = 6,
-    width: Annotated[int, typer.Option(help="From scratch.", **limits(Shape, "width"))] = 256,
-    heads: Annotated[int, typer.Option(help="From scratch.", **limits(Shape, "heads"))] = 4,
+    layers: Annotated[
+        int, typer.Option(help="From scratch.", **limits(PretrainConfig, "layers"))
+    ] = 6,
+    width: Annotated[
+        int, typer.Option(help="From scratch.", **limits(PretrainConfig, "width"))
+    ] = 256,
+    heads: Annotated[
+        int, typer.Option(help="From scratch.", **limits(PretrainConfig, "heads"))
+    ] = 4,
     context: Annotated[
         int, typer.Option(help="Tokens of a block.", **limits(PretrainConfig, "context"))
     ] = 256,
@@ -99,20 +105,6 @@ def pretrain(
     from twinset.models.device import device_of, is_cpu
     from twinset.pretraining.pretrain import pretrain as train_base
 
-    config = PretrainConfig(
-        base_model,
-        Shape(vocabulary, layers, width, heads),
-        context,
-        epochs,
-        batch_size,
-        micro_batch,
-        learning_rate,
-        warmup,
-        weight_decay,
-        seed,
-        precision,
-        lora_rank,
-    )
     shares: dict[str, float] = {}
     for given in share or ():
         start, _, number = given.partition("=")
@@ -121,10 +113,22 @@ def pretrain(
         except ValueError:
             said = f"`share={given}`: write START=NUMBER, such as novels=0.04"
             raise InputError(said) from None
-    request = PretrainRequest(
-        tuple(corpus),
-        output,
-        config,
+    config = PretrainConfig(
+        base_model,
+        vocabulary,
+        layers,
+        width,
+        heads,
+        lora_rank,
+        context,
+        epochs,
+        batch_size,
+        micro_batch,
+        learning_rate,
+        warmup,
+        weight_decay,
+        seed,
+        precision,  # type: ignore[arg-type]  # checked there
         text,
         tuple(prompt or ()),
         shares,
@@ -138,7 +142,7 @@ def pretrain(
     line = shlex.join(Path(word).name if "/" in word else word for word in words)
     leading = PartialState(cpu=is_cpu(device_of())).is_main_process
     with Console(quiet or not leading) as console:
-        facts = train_base(request, line, console)
+        facts = train_base(corpus, output, config, line, console)
     if not leading:
         return
     validation = facts["validation"]

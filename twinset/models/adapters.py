@@ -7,7 +7,7 @@ adapter holds two factors for each layer and no copy of its base, which its fact
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,12 +29,7 @@ ALL_LINEAR = ()
 
 
 def prepare_trainable(model: Any, training: TrainingConfig) -> Any:
-    """Return a model as a training method trains it.
-
-    Args:
-        model: causal LM.
-        training: names the method: full, lora or qlora. The run's seed decides how adapters start.
-    """
+    """Return a model as a training method trains it. The run's seed decides how adapters start."""
     if training.method == "full":
         return model
     with torch.random.fork_rng(devices=[]):  # adapters are drawn on the processor
@@ -47,11 +42,8 @@ def prepare_trainable(model: Any, training: TrainingConfig) -> Any:
 def add_lora(model: Any, rank: int, targets: Sequence[str] = ATTENTION) -> Any:
     """Return the model with trainable low-rank adapters, and everything else frozen.
 
-    Args:
-        model: causal LM.
-        rank: of the adapters.
-        targets: last parts of the names of the layers. A model that has none of them gets adapters
-            on every linear layer but the output's.
+    `targets` are last parts of names of layers. A model that has none of them gets adapters on
+    every linear layer but the output's.
     """
     from peft import LoraConfig, get_peft_model
     from peft.tuners.lora import LoraLayer
@@ -70,13 +62,13 @@ def add_lora(model: Any, rank: int, targets: Sequence[str] = ATTENTION) -> Any:
         adapted = get_peft_model(model, config)
     for layer in adapted.modules():
         if isinstance(layer, LoraLayer):
-            layer.forward = partial(_adapted_product, layer)
+            layer.forward = partial(multiply_adapted, layer)
             for adapter in (*layer.lora_A.values(), *layer.lora_B.values()):
-                adapter.forward = partial(_factor_product, adapter)
+                adapter.forward = partial(multiply_factor, adapter)
     return adapted
 
 
-def _adapted_product(layer: Any, x: Tensor) -> Tensor:
+def multiply_adapted(layer: Any, x: Tensor) -> Tensor:
     """Return layer(x) + B (α/r · A x), with all products in the input's format.
 
     peft casts x to the adapters' float32 and multiplies by α/r after B: passes over the widest
@@ -88,7 +80,7 @@ def _adapted_product(layer: Any, x: Tensor) -> Tensor:
     return y
 
 
-def _factor_product(adapter: Any, x: Tensor) -> Tensor:
+def multiply_factor(adapter: Any, x: Tensor) -> Tensor:
     """Return x Wᵀ in the format of x. W itself stays float32, as the noise is added there."""
     return linear(x, adapter.weight.to(x.dtype))
 
@@ -124,16 +116,11 @@ class Adapter:
     scaling: float = bounded(low=1e-6, high=1e6)
 
     def __post_init__(self) -> None:
-        """Check types and bounds."""
         check_options(self)
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any] | None, name: str) -> Adapter:
-        """Return the adapter that the facts of a folder describe.
-
-        Args:
-            facts: what `pretraining.json` holds.
-            name: what the user called the adapter.
+        """Return the adapter that the facts of a folder, `pretraining.json`, describe.
 
         Raises:
             InputError: they describe none.
@@ -143,17 +130,8 @@ class Adapter:
         except (InputError, KeyError, TypeError):
             raise InputError(f"{name}: its facts describe no adapter; copy it again") from None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON."""
-        return asdict(self)
-
     def add_to(self, model: Any, file: Path, name: str) -> None:
-        """Add scaling · B A into the weights of the base, in place and in their format.
-
-        Args:
-            model: the base, in float32.
-            file: factors "layer.A" (r, in) and "layer.B" (out, r), written from `read_factors`.
-            name: what the user called the adapter.
+        """Add scaling · B A into the weights of the base, in place and in their format (float32).
 
         Raises:
             InputError: the file is damaged, or belongs to a model with other layers.
@@ -161,15 +139,14 @@ class Adapter:
         from safetensors import SafetensorError, safe_open
         from transformers.pytorch_utils import Conv1D
 
-        # Weights (out, in) of all linear layers but the output's. Conv1D keeps them transposed.
-        weights: dict[str, Tensor] = {}
         for own in model.parameters():  # to write into the pages of a mapped file is far slower
             own.data = own.detach().clone()
-        for layer, module in model.named_modules():
-            is_linear = isinstance(module, nn.Linear | Conv1D)
-            if is_linear and module is not model.get_output_embeddings():
-                weight = module.weight.detach()
-                weights[layer] = weight.t() if isinstance(module, Conv1D) else weight
+        # Weights (out, in) of all linear layers but the output's. Conv1D keeps them transposed.
+        weights: dict[str, Tensor] = {
+            name: layer.weight.detach().t() if isinstance(layer, Conv1D) else layer.weight.detach()
+            for name, layer in model.named_modules()
+            if isinstance(layer, nn.Linear | Conv1D) and layer is not model.get_output_embeddings()
+        }
         wanted = {f"{layer}.A": (self.rank, w.shape[1]) for layer, w in weights.items()}
         wanted |= {f"{layer}.B": (w.shape[0], self.rank) for layer, w in weights.items()}
         try:
@@ -189,13 +166,9 @@ class Adapter:
 
 
 def read_factors(adapted: Any) -> tuple[dict[str, Tensor], float]:
-    """Return what an adapter's file holds, and the scaling of the products.
+    """Return what an adapter's file holds, and the scaling α/r of the products.
 
-    Args:
-        adapted: a model of `add_lora`.
-
-    Returns:
-        "layer.A" (r, in) and "layer.B" (out, r) in bfloat16, and α/r.
+    These are "layer.A" (r, in) and "layer.B" (out, r) in bfloat16, of a model of `add_lora`.
     """
     from peft.tuners.lora import LoraLayer
 

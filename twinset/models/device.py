@@ -1,4 +1,4 @@
-"""On which device a run computes, with how much memory and with how many threads.
+"""On which device a run computes, in which process, with how much memory and how many threads.
 
 The one module that names devices: all other code follows the model's. Sampling of batches, noise,
 counts and the ledger stay on the processor, whatever computes the gradients.
@@ -21,10 +21,7 @@ if TYPE_CHECKING:
 AUTO, CPU, CUDA, MPS = "auto", "cpu", "cuda", "mps"
 LOCAL_RANK, LOCAL_SIZE = "LOCAL_RANK", "LOCAL_WORLD_SIZE"  # environment variables of launchers
 # Memory limits of a container: control groups of version 2, then of version 1.
-CONTAINER_MEMORY = (
-    "/sys/fs/cgroup/memory.max",
-    "/sys/fs/cgroup/memory/memory.limit_in_bytes",
-)
+CONTAINER_MEMORY = ("memory.max", "memory/memory.limit_in_bytes")
 GPU_TOKENS = 16384  # tokens in one batch: a GPU waits for the start of each kernel, however small
 # Without this setting a matrix product may add in another order from one call to the next.
 REPEATABLE = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
@@ -62,6 +59,12 @@ def device_of(asked: str = AUTO) -> torch.device:
     return torch.device(CUDA, number)
 
 
+def is_worker() -> bool:
+    """Return whether a launcher started this process as another rank than 0."""
+    launched = int(os.environ.get("WORLD_SIZE", "1")) > 1
+    return launched and os.environ.get("RANK", "0") != "0"
+
+
 def gpus() -> int:
     """Return how many GPUs PyTorch can use."""
     import torch
@@ -72,9 +75,7 @@ def gpus() -> int:
 def check_device(asked: str, processes: int) -> None:
     """Refuse a device that is missing for some process of a run, before anything slow starts.
 
-    Args:
-        asked: see `device_of`.
-        processes: number of processes of the run. A launcher's own number goes before it.
+    A launcher's own number of processes goes before `processes`.
 
     Raises:
         InputError: the device is missing, or there are fewer GPUs than processes.
@@ -119,14 +120,9 @@ def has_graphs(device: torch.device) -> bool:
 def record_graph(work: Callable[[], object], device: torch.device, pool: Any = None) -> Any:
     """Record the kernels that some work starts on a GPU. `replay()` of the result repeats them.
 
-    Args:
-        work: is called once. The GPU must have done the same work before, as the first time
-            allocates memory.
-        device: the GPU.
-        pool: `pool()` of an earlier recording whose results are no longer read. None: its own.
-
-    Raises:
-        RuntimeError: the work waits for the GPU in between.
+    The work is called once, and must not wait for the GPU in between. The GPU must have done the
+    same work before, as the first time allocates memory. `pool` is that of an earlier recording
+    whose results are no longer read.
     """
     import torch
 
@@ -147,19 +143,6 @@ def wait_for(device: torch.device) -> None:
 # --- memory -------------------------------------------------------------------------------------
 
 
-def peak_memory(device: torch.device) -> float:
-    """Return the most gigabytes that this process has held on a device."""
-    import resource
-    import sys
-
-    import torch
-
-    if device.type == CUDA:
-        return torch.cuda.max_memory_allocated(device) / 1e9
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # in kilobytes, on macOS in bytes
-    return peak / (1e9 if sys.platform == "darwin" else 1e6)
-
-
 def total_memory() -> int:
     """Return how many bytes this machine, or this container of it, has: a public number.
 
@@ -170,7 +153,7 @@ def total_memory() -> int:
     found: int = psutil.virtual_memory().total
     for limit in CONTAINER_MEMORY:
         with suppress(OSError, ValueError):  # there is none, or it is "max"
-            found = min(found, int(Path(limit).read_text()))
+            found = min(found, int(Path("/sys/fs/cgroup", limit).read_text()))
     return found
 
 
@@ -198,18 +181,39 @@ def give_memory_back(device: torch.device) -> None:
 
 @contextmanager
 def on_free_cores(say: Callable[[str], object] = lambda line: None) -> Iterator[int]:
-    """Compute with no more threads than there are free cores inside the block.
+    """Compute with no more threads than there are free cores inside the block, and yield how many.
 
-    All threads wait for the slowest one at each operation. Next to one busy process, two threads
-    on two cores take turns at waiting and are several times slower than one.
-
-    Args:
-        say: is called with a line for people if there are fewer threads than before.
-
-    Yields:
-        The number of threads.
+    All threads wait for the slowest one at each operation. Next to one busy process, two threads on
+    two cores take turns at waiting and are several times slower than one. If the first look finds
+    other work, a second one decides: the work may have been short. Each process of a group keeps
+    its threads, as the group has shared out the cores already.
     """
-    threads = free_threads(say)
+    import psutil
+    import torch
+    import torch.distributed as dist
+
+    own = torch.get_num_threads()
+
+    def look() -> int:
+        used = time.process_time()
+        try:
+            busy = psutil.cpu_percent(SECONDS, percpu=True)  # of each core, in percent
+        except (OSError, NotImplementedError):  # the system does not tell
+            return own
+        used = time.process_time() - used  # idle threads of this process may still spin
+        usable = set(range(len(busy)))
+        if hasattr(os, "sched_getaffinity") and os.sched_getaffinity(0) <= usable:
+            usable = os.sched_getaffinity(0)
+        free = sum(1 - busy[core] / 100 for core in usable) + used / SECONDS
+        return max(1, min(own, round(free)))
+
+    is_grouped = dist.is_available() and dist.is_initialized()
+    threads = own if own == 1 or is_grouped else look()
+    if threads < own:
+        time.sleep(BETWEEN)
+        threads = max(threads, look())
+    if threads < own:
+        say(f"other work has cores of this machine: computing with {threads} of {own} threads")
     with computing_with(threads):
         yield threads
 
@@ -225,42 +229,3 @@ def computing_with(threads: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(own)
-
-
-def free_threads(say: Callable[[str], object] = lambda line: None) -> int:
-    """Return how many of this process's threads have a core that other work leaves free.
-
-    If the first look finds other work, a second one decides: the work may have been short. Each
-    process of a group keeps its threads, as the group has shared out the cores already.
-
-    Args:
-        say: is called with a line for people if there are fewer threads than before.
-    """
-    import psutil
-    import torch
-    import torch.distributed as dist
-
-    own = torch.get_num_threads()
-    if own == 1 or (dist.is_available() and dist.is_initialized()):
-        return own
-
-    def look() -> int:
-        used = time.process_time()
-        try:
-            busy = psutil.cpu_percent(SECONDS, percpu=True)  # of each core, in percent
-        except (OSError, NotImplementedError):  # the system does not tell
-            return own
-        used = time.process_time() - used  # idle threads of this process may still spin
-        usable = set(range(len(busy)))
-        if hasattr(os, "sched_getaffinity") and os.sched_getaffinity(0) <= usable:
-            usable = os.sched_getaffinity(0)
-        free = sum(1 - busy[core] / 100 for core in usable) + used / SECONDS
-        return max(1, min(own, round(free)))
-
-    threads = look()
-    if threads < own:
-        time.sleep(BETWEEN)
-        threads = max(threads, look())
-    if threads < own:
-        say(f"other work has cores of this machine: computing with {threads} of {own} threads")
-    return threads

@@ -1,4 +1,7 @@
-"""What a language model makes of texts: hidden states as features of labels, and nats per token.
+"""What a language model makes of texts: hidden states, the teacher that reads them, and perplexity.
+
+The teacher is a set of linear classifiers on hidden states that know a text's labels. It holds what
+was released with noise and what was public before.
 
 A private computation needs each record's numbers to be its own to the bit. In a batch of any shape
 the other rows would decide how they are rounded. Three ways prevent that:
@@ -14,10 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors.numpy import load_file, save_file
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -43,7 +49,7 @@ class Questions:
         model: causal LM in evaluation mode.
         tokenizer: its tokenizer.
         attributes: names of the label columns.
-        layer: number of the layer whose states are read, counted from 1. None: `usual_layer`.
+        layer: number of the layer whose states are read, counted from 1. None: by `DEPTH`.
         packed: the model's weights, laid out to be multiplied faster. None: they are as they are.
 
     Attributes:
@@ -62,7 +68,7 @@ class Questions:
         packed: PackedLinears | None = None,
     ) -> None:
         self._model, self._tokenizer, self._packed = model, tokenizer, packed
-        self.layer = layer or usual_layer(model.config.num_hidden_layers)
+        self.layer: int = layer or round(DEPTH * model.config.num_hidden_layers)
         self.device: torch.device = model.device
         asked = [QUESTION.format(name.replace("_", " ")) for name in attributes]
         questions = tokenizer(asked, add_special_tokens=False)["input_ids"]
@@ -83,11 +89,7 @@ class Questions:
         return 1 + min(tokens, self._room) + len(self._asked)
 
     def states_of_text(self, ids: Sequence[int]) -> np.ndarray:
-        """Return the hidden state (A, d) float64 behind each question about one text.
-
-        Args:
-            ids: token ids of the text, which is read by itself.
-        """
+        """Return the hidden states (A, d) float64 behind each question about a text, read alone."""
         found: np.ndarray = self.states_of_batch([ids])[0]
         return found
 
@@ -117,16 +119,12 @@ class Questions:
         """Return the states (B, A, d) of one batch. Private records take `states_of_records`.
 
         All questions follow one another in one pass. Tokens without room before the questions are
-        not read. Filler stands behind everything that is asked, and no token looks ahead so far.
-
-        Args:
-            rows: token ids of each text.
-            shape: rows and tokens of what is read, filler included. None: the smallest.
+        not read. Filler up to a `shape` of (rows, tokens) stands behind everything that is asked,
+        and no token looks ahead so far.
         """
         read = [[self._start, *ids[: self._room], *self._asked] for ids in rows]
         lengths = np.array([len(ids) for ids in read])
-        number, tokens = shape or (len(read), int(lengths.max()))
-        filled = torch.full((number, tokens), self._start)
+        filled = torch.full(shape or (len(read), int(lengths.max())), self._start)
         for row, ids in zip(filled, read, strict=False):
             row[: len(ids)] = torch.tensor(ids)
         ends = torch.tensor(lengths[:, None] - len(self._asked) - 1 + self._ends)  # (B, A)
@@ -140,21 +138,10 @@ class Questions:
         """Return the hidden states (B, T, d) of tokens (B, T) in the layer that is read."""
         with self._packed.in_use() if self._packed else nullcontext():
             passed = self._model.base_model(
-                input_ids=ids.to(self.device),
-                use_cache=False,
-                output_hidden_states=self.layer,
+                input_ids=ids.to(self.device), use_cache=False, output_hidden_states=self.layer
             )
         found: Tensor = passed.hidden_states[self.layer]
         return found
-
-
-def usual_layer(layers: int) -> int:
-    """Return which of a model's layers is read. The states of the last one are normalised.
-
-    >>> usual_layer(30), usual_layer(6)
-    (28, 6)
-    """
-    return round(DEPTH * layers)
 
 
 # --- private records ----------------------------------------------------------------------------
@@ -165,17 +152,17 @@ def states_of_records(
 ) -> Iterator[tuple[int, np.ndarray]]:
     """Yield the number and the hidden states (A, d) float64 of each record, in any order.
 
-    A record's states depend on its tokens and on the model alone. Another record more or
-    less changes no bit of them. On a GPU this is measured with made-up tokens for each shape that
-    is used. Where it does not hold, records are read one by one.
-
-    Args:
-        questions: what reads them.
-        records: token ids of each.
+    A record's states depend on its tokens and on the model alone. Another record more or less
+    changes no bit of them. On a GPU this is measured with made-up tokens for each shape that is
+    used. Where it does not hold, records are read one by one.
     """
     if is_cpu(questions.device):
         yield from ((i, questions.states_of_text(ids)) for i, ids in enumerate(records))
         return
+
+    def rows_at_once(tokens: int) -> int:
+        return max(1, GPU_TOKENS // tokens)
+
     widths = [padded(questions.read_length(len(ids)), questions.longest) for ids in records]
     batches = batches_of_one_length(range(len(records)), widths.__getitem__, rows_at_once)
     for tokens, numbers in batches:
@@ -187,20 +174,11 @@ def states_of_records(
             yield from ((i, questions.states_of_text(records[i])) for i in numbers)
 
 
-def rows_at_once(tokens: int) -> int:
-    """Return how many rows of some tokens are one batch on a GPU."""
-    return max(1, GPU_TOKENS // tokens)
-
-
 def is_read_alone(questions: Questions, shape: tuple[int, int]) -> bool:
     """Return whether rows (R, T) are read the same to the bit, whatever the other rows are.
 
     Made-up rows are read twice. The second time they are in another order, and a third of them are
     replaced, as filler would be. A shape that does not fit into memory counts as failed.
-
-    Args:
-        questions: what reads them; it keeps the answer for each shape.
-        shape: rows and tokens of a batch.
     """
     known = questions.alone
     if shape in known:
@@ -208,11 +186,10 @@ def is_read_alone(questions: Questions, shape: tuple[int, int]) -> bool:
     rows, tokens = shape
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(questions.vocabulary, (2 * rows, tokens), generator=generator)
-    order = torch.randperm(rows, generator=generator)
+    second = torch.randperm(rows, generator=generator)
     strangers = -(-rows // 3) if rows > 1 else 0
-    second = order.clone()
+    stay = second[strangers:].clone()
     second[:strangers] += rows  # rows of the second half take the first places
-    stay = order[strangers:]
     try:
         first, again = questions.hidden(ids[:rows]), questions.hidden(ids[second])
         known[shape] = torch.equal(first[stay.to(first.device)], again[-len(stay) :])
@@ -221,6 +198,129 @@ def is_read_alone(questions: Questions, shape: tuple[int, int]) -> bool:
             raise
         known[shape] = False
     return known[shape]
+
+
+# --- the teacher --------------------------------------------------------------------------------
+
+
+COMPONENTS = 128  # most principal components of the reference texts' hidden states
+FEWEST_COMPONENTS = 8
+# Records that one component needs for each unit of the noise multiplier (docs/tuning.md).
+RECORDS_FOR_COMPONENT = 6
+CONSTANT = 0.3  # follows each vector of length one: the intercept of the regression
+TEACHER = "teacher.safetensors"
+LAYER = "layer"  # a tensor in it
+PHASE = "texts read by the teacher"  # as progress calls it
+_SLACK = 1e-9  # keeps divisions finite where reference texts are all alike
+
+
+def components_for(records: int, noise_multiplier: float) -> int:
+    """Return how many components a teacher has. Each one more takes the same noise.
+
+    >>> [components_for(2500, noise) for noise in (0, 2.9, 20, 80)]
+    [128, 128, 20, 8]
+    """
+    if not noise_multiplier:
+        return COMPONENTS
+    affordable = records / (RECORDS_FOR_COMPONENT * noise_multiplier)
+    return int(min(COMPONENTS, max(FEWEST_COMPONENTS, affordable)))
+
+
+@dataclass(frozen=True)
+class Whitening:
+    """Hidden states → vectors of length one, by statistics of texts that are not private.
+
+    Args:
+        mean: (d,) of the reference texts.
+        projection: (d, c) onto their principal components. Each is divided by the square root of
+            its own deviation, which is half-way to white.
+    """
+
+    mean: np.ndarray
+    projection: np.ndarray
+
+    @classmethod
+    def fit(cls, reference: np.ndarray, components: int = COMPONENTS) -> Whitening:
+        """Take the statistics of reference states (R, d), and at most so many components c."""
+        mean, scale = reference.mean(0), reference.std(0) + _SLACK
+        _, singular, axes = np.linalg.svd((reference - mean) / scale, full_matrices=False)
+        kept = min(components, max(1, len(reference) - 1), int((singular > _SLACK).sum()) or 1)
+        deviation = np.maximum(singular[:kept], _SLACK) / max(1, len(reference) - 1) ** 0.5
+        return cls(mean, axes[:kept].T / scale[:, None] / deviation**0.5)
+
+    @property
+    def numbers(self) -> int:
+        """Length of a vector, constant included."""
+        return self.projection.shape[1] + 1
+
+    def __call__(self, state: np.ndarray) -> np.ndarray:
+        """Return the vector (c + 1,) of one hidden state (d,).
+
+        One state at a time: products of several states would round each by the others.
+        """
+        found = (state - self.mean) @ self.projection
+        return np.append(found / max(float(np.linalg.norm(found)), _SLACK), CONSTANT)
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """One logistic regression for each attribute.
+
+    Args:
+        whitenings: one for each attribute's hidden states.
+        weights: (K, c + 1) for each attribute with K values.
+        layer: number of the model's layer whose hidden states it knows, counted from 1.
+    """
+
+    whitenings: Sequence[Whitening]
+    weights: Sequence[np.ndarray]
+    layer: int
+
+    def log_probabilities(self, states: np.ndarray) -> list[np.ndarray]:
+        """Return log P[value | text], (K,) for each attribute, of one text's states (A, d)."""
+        scores = (
+            weights @ whiten(state)
+            for weights, whiten, state in zip(self.weights, self.whitenings, states, strict=True)
+        )
+        return [each - np.logaddexp.reduce(each) for each in scores]
+
+    def save(self, folder: Path) -> None:
+        """Write it next to a model's weights, in float64."""
+        arrays = {LAYER: np.array([self.layer])}
+        for number, whiten in enumerate(self.whitenings):
+            arrays[f"{number}.mean"] = whiten.mean
+            arrays[f"{number}.projection"] = np.ascontiguousarray(whiten.projection)
+            arrays[f"{number}.weights"] = np.ascontiguousarray(self.weights[number])
+        save_file(arrays, folder / TEACHER)
+
+    @classmethod
+    def load(cls, folder: Path, classes: Sequence[int], hidden: int, layers: int) -> Teacher | None:
+        """Read what `save` wrote, or return None if the folder has no teacher.
+
+        `classes` has the number of values of each attribute. `hidden` is the model's width d, and
+        `layers` the number of its layers.
+
+        Raises:
+            ValueError, KeyError: it belongs to other attributes or to another model.
+        """
+        if not (folder / TEACHER).is_file():
+            return None
+        arrays: dict[str, Any] = load_file(folder / TEACHER)
+        (layer,) = arrays.pop(LAYER)
+        whitenings, weights = [], []
+        for number, values in enumerate(classes):
+            mean, projection = (arrays.pop(f"{number}.{part}") for part in ("mean", "projection"))
+            whitenings.append(Whitening(mean, projection))
+            weights.append(arrays.pop(f"{number}.weights"))
+            inner = whitenings[-1].numbers
+            shapes = mean.shape, projection.shape, weights[-1].shape
+            if shapes != ((hidden,), (hidden, inner - 1), (values, inner)) or not all(
+                np.isfinite(array).all() for array in (mean, projection, weights[-1])
+            ):
+                raise ValueError
+        if arrays or int(layer) not in range(1, layers + 1):
+            raise ValueError
+        return cls(whitenings, weights, int(layer))
 
 
 # --- perplexity ---------------------------------------------------------------------------------
@@ -233,20 +333,12 @@ def nats_per_token(
     start: int,
     on_progress: Callable[[int, int], object] = lambda done, total: None,
 ) -> Tensor:
-    """Return how many nats each token of a text costs in the mean: the logarithm of perplexity.
+    """Return how many nats each token of a text costs in the mean (N,): the log of perplexity.
 
     Rows are batched with rows of their own padded length, and all batches of a length have the same
     number of rows. So all products have one shape, and a text's number depends on the text alone,
-    not by rounding on the rest of its batch.
-
-    Args:
-        model: a causal LM in evaluation mode. Right padding needs no mask.
-        texts: token ids, none empty.
-        start: token before each text.
-        on_progress: called with how many texts are scored, and of how many.
-
-    Returns:
-        (N,) float64.
+    not by rounding on the rest of its batch. Texts are token ids, none empty, and `start` is the
+    token before each. Right padding needs no mask.
     """
     found = torch.zeros(len(texts), dtype=torch.float64)
     longest, done = context_length(model), 0

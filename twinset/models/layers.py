@@ -24,7 +24,7 @@ from torch.autograd.function import Function, once_differentiable
 from torch.nn.functional import scaled_dot_product_attention
 from transformers.pytorch_utils import Conv1D
 
-from twinset.config import RunConfig, TrainingConfig
+from twinset.config import RunConfig, SpeedConfig, TrainingConfig
 from twinset.errors import InputError
 from twinset.models.assets import no_fetched_code
 from twinset.models.device import device_of, has_bfloat16, is_cpu
@@ -39,17 +39,16 @@ PACKED_ROWS = 128
 # --- number formats -----------------------------------------------------------------------------
 
 
-def computes_in_bfloat16(config: RunConfig) -> bool:
+def computes_in_bfloat16(speed: SpeedConfig) -> bool:
     """Return whether the products of a run are in bfloat16: as asked, or where it is fast."""
-    if config.speed.precision == "auto":
-        return has_bfloat16(device_of(config.speed.device))
-    return config.speed.precision == "bfloat16"
+    automatic = speed.precision == "auto" and has_bfloat16(device_of(speed.device))
+    return automatic or speed.precision == "bfloat16"
 
 
 def frozen_dtype(config: RunConfig) -> torch.dtype:
     """Return bfloat16 for a frozen model under adapters if the run computes in it."""
     is_frozen = config.training.method != "full"
-    return torch.bfloat16 if is_frozen and computes_in_bfloat16(config) else torch.float32
+    return torch.bfloat16 if is_frozen and computes_in_bfloat16(config.speed) else torch.float32
 
 
 def choose_execution(config: RunConfig) -> Execution:
@@ -58,7 +57,7 @@ def choose_execution(config: RunConfig) -> Execution:
     If all weights are trained they stay float32 and are cast for each product (autocast).
     """
     speed = config.speed
-    is_cast = config.training.method == "full" and computes_in_bfloat16(config)
+    is_cast = config.training.method == "full" and computes_in_bfloat16(speed)
     return Execution(
         kept_bytes=0 if speed.low_memory else KEPT_BYTES,
         gradient_checkpointing=speed.gradient_checkpointing,
@@ -69,14 +68,7 @@ def choose_execution(config: RunConfig) -> Execution:
 def is_batch_invariant(
     model: Any, max_grad_norm: float, how: Execution, shapes: Sequence[BatchShape]
 ) -> bool:
-    """Return whether no record changes a single bit of another record's gradient.
-
-    Args:
-        model: causal LM, as it is trained.
-        max_grad_norm: clipping norm C.
-        how: way in which steps are computed.
-        shapes: the physical batches that a run uses.
-    """
+    """Return whether no record changes a bit of another's gradient, in batches of these shapes."""
     engine = ClippingEngine(model, max_grad_norm, how)
     try:
         return batch_interference(engine, model.config.vocab_size, shapes) == 0
@@ -112,18 +104,15 @@ def fuse(model: Any) -> Any:
 
     On a processor with fast bfloat16 products, three quarters of a step were spent outside them: in
     normalisation, rotation, activations and attention written as chains of elementwise operations,
-    with casts to float32 and back. Parameters keep their names.
-
-    Args:
-        model: causal LM. Layers of the Llama family and GPT-2's activation are swapped, and
-            subclasses of them are left alone.
+    with casts to float32 and back. Layers of the Llama family and GPT-2's activation are swapped.
+    Parameters keep their names.
     """
     from transformers.activations import NewGELUActivation
 
     llama = "transformers.models.llama.modeling_llama"
     passes: dict[str, Callable[..., Any]] = {
-        f"{llama}.LlamaRMSNorm": _rms_norm,
-        f"{llama}.LlamaAttention": _attention,
+        f"{llama}.LlamaRMSNorm": normalise,
+        f"{llama}.LlamaAttention": attend,
     }
     for module in list(model.modules()):
         kind = type(module)  # compared by name: other models need not wait for the import of Llama
@@ -140,12 +129,11 @@ def fuse(model: Any) -> Any:
     return model
 
 
-class RmsNorm(Function):
-    """y = weight · x / √(mean x² + ε) over the last dimension, with statistics in float32."""
+class _RmsNorm(Function):
+    """y = weight · x / √(mean x² + ε) of x (…, d) and weight (d), with statistics in float32."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-        """Return y (…, d) of x (…, d) and weight (d)."""
         exact = torch.promote_types(x.dtype, torch.float32)
         norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=exact)  # (…, 1)
         inverse = torch.rsqrt(norm.square_().div_(x.shape[-1]).add_(epsilon)).to(x.dtype)
@@ -155,7 +143,6 @@ class RmsNorm(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, None]:
-        """Return the gradients of x and, if it is trained, of the weight."""
         (x, weight, inverse), (grad,) = ctx.saved_tensors, grads
         of_weight = None
         if ctx.needs_input_grad[1]:
@@ -167,37 +154,34 @@ class RmsNorm(Function):
         return grad.mul_(inverse).addcmul_(x, along, value=-1), of_weight, None
 
 
-def _rms_norm(norm: Any, x: Tensor) -> Tensor:
-    y: Tensor = RmsNorm.apply(x, norm.weight, norm.variance_epsilon)
+def normalise(norm: Any, x: Tensor) -> Tensor:
+    """Do what Llama's normalisation does, in one operation."""
+    y: Tensor = _RmsNorm.apply(x, norm.weight, norm.variance_epsilon)
     return y
 
 
-class Rotation(Function):
-    """Rotary position embedding: pairs (x[j], x[j + d/2]) turned by an angle of the position."""
+class _Rotation(Function):
+    """Rotary position embedding: pairs (x[j], x[j + d/2]) turned by an angle of the position.
+
+    Of x (B, T, H, d), cos and sin (B or 1, T, 1, d). The gradient is turned back.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """Return x (B, T, H, d) turned; cos and sin (B or 1, T, 1, d)."""
+    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor, direction: int) -> Tensor:
         ctx.save_for_backward(cos, sin)
-        return _rotate(x, cos, sin, 1)
+        half = x.shape[-1] // 2
+        turned = x * cos
+        turned[..., :half].addcmul_(x[..., half:], sin[..., :half], value=-direction)
+        turned[..., half:].addcmul_(x[..., :half], sin[..., half:], value=direction)
+        return turned
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        """Turn the gradient back."""
-        cos, sin = ctx.saved_tensors
-        return _rotate(grads[0], cos, sin, -1), None, None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        return _Rotation.apply(grads[0], *ctx.saved_tensors, -1), None, None, None
 
 
-def _rotate(x: Tensor, cos: Tensor, sin: Tensor, direction: int) -> Tensor:
-    half = x.shape[-1] // 2
-    turned = x * cos
-    turned[..., :half].addcmul_(x[..., half:], sin[..., :half], value=-direction)
-    turned[..., half:].addcmul_(x[..., :half], sin[..., half:], value=direction)
-    return turned
-
-
-def _attention(
+def attend(
     layer: Any,
     hidden_states: Tensor,
     position_embeddings: tuple[Tensor, Tensor],
@@ -214,21 +198,15 @@ def _attention(
     size = layer.head_dim
     shape = (batch, tokens, -1, size)
     cos, sin = (x[:, :, None] for x in position_embeddings)
-    query = Rotation.apply(layer.q_proj(hidden_states).view(shape), cos, sin)  # (B, T, H·G, d)
-    keys = Rotation.apply(layer.k_proj(hidden_states).view(shape), cos, sin).transpose(1, 2)
+    query = _Rotation.apply(layer.q_proj(hidden_states).view(shape), cos, sin, 1)  # (B, T, H·G, d)
+    keys = _Rotation.apply(layer.k_proj(hidden_states).view(shape), cos, sin, 1).transpose(1, 2)
     values = layer.v_proj(hidden_states).view(shape).transpose(1, 2)  # (B, H, T, d)
     if past_key_values is not None:
         keys, values = past_key_values.update(keys, values, layer.layer_idx)  # (B, H, W, d)
     if attention_mask is None and tokens > 1:  # causal: the kernel needs no mask for that
-        seen = scaled_dot_product_attention(
-            query.transpose(1, 2),
-            keys,
-            values,
-            is_causal=True,
-            scale=layer.scaling,
-            enable_gqa=True,
-        ).transpose(1, 2)
-        return layer.o_proj(seen.reshape(batch, tokens, -1)), None
+        how = {"is_causal": True, "scale": layer.scaling, "enable_gqa": True}
+        seen = scaled_dot_product_attention(query.transpose(1, 2), keys, values, **how)
+        return layer.o_proj(seen.transpose(1, 2).reshape(batch, tokens, -1)), None
 
     groups, width = keys.shape[1:3]
     query = query.view(batch, tokens, groups, -1, size).permute(0, 2, 3, 1, 4)  # (B, H, G, T, d)
@@ -264,7 +242,7 @@ class PackedLinears:
         self._forward: dict[Any, Callable[[Tensor], Tensor]] = {}
         for layer in _packable(model):
             packed = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), PACKED_ROWS)
-            self._forward[layer] = partial(_multiply_packed, packed, layer.bias)
+            self._forward[layer] = partial(multiply_packed, packed, layer.bias)
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
@@ -288,16 +266,13 @@ def _packable(model: nn.Module) -> list[nn.Linear]:
     if not hasattr(torch.ops.mkldnn, "_reorder_linear_weight"):
         return []
     linear = [module for module in model.modules() if type(module) is nn.Linear]
+    low = [layer for layer in linear if layer.weight.dtype is torch.bfloat16]
     return [
-        layer
-        for layer in linear
-        if is_cpu(layer.weight.device)
-        and layer.weight.dtype is torch.bfloat16
-        and has_bfloat16(layer.weight.device)
+        layer for layer in low if is_cpu(layer.weight.device) and has_bfloat16(layer.weight.device)
     ]
 
 
-def _multiply_packed(packed: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
+def multiply_packed(packed: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
     """Return x Wᵀ + b of x (…, d) and a packed weight W (p, d)."""
     y: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
     return y
@@ -364,8 +339,7 @@ class _Nf4Product(Function):
 def quantise_frozen(model: Any) -> Any:
     """Swap each frozen linear layer but the output's for one in four bits, in place.
 
-    Args:
-        model: a model with adapters, so that it is known which weights are trained.
+    The model has adapters, so that it is known which weights are trained.
     """
     head = model.get_output_embeddings()
     for parent in list(model.modules()):
@@ -382,13 +356,13 @@ def dequantise(model: Any) -> Any:
         for name, coded in parent.named_children():
             if type(coded) is not Nf4Linear:
                 continue
-            weight = coded.weights()
-            outputs, inputs = weight.shape
+            weight = coded.weights()  # (p, d)
+            with torch.device("meta"):  # no memory for weights that are replaced at once
+                layer: Any = Conv1D(*weight.shape) if coded._is_conv1d else nn.Linear(1, 1)
             if coded._is_conv1d:
-                layer: Any = Conv1D(outputs, inputs)
-                weight = weight.t().contiguous()
-            else:  # on the meta device: no memory for weights that are replaced at once
-                layer = nn.Linear(inputs, outputs, bias=coded.bias is not None, device="meta")
+                weight = weight.t().contiguous()  # (d, p)
+            else:
+                layer.out_features, layer.in_features = weight.shape
             layer.weight = nn.Parameter(weight, requires_grad=False)
             layer.bias = coded.bias
             setattr(parent, name, layer)

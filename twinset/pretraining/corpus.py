@@ -13,8 +13,8 @@ from __future__ import annotations
 import hashlib
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,68 +41,45 @@ RUN = 13
 SHORTEST = 6  # words; anyone may write a shorter text
 
 
-@dataclass(frozen=True)
-class Source:
-    """A file of the corpus.
-
-    Args:
-        name: of the file.
-        sha256: of the file.
-        size: bytes of its documents.
-        documents: number of documents that are read.
-        licence: as the user states it.
-        share: of its documents that is read.
-        prompt: half of them are written behind it.
-    """
-
-    name: str
-    sha256: str
-    size: int
-    documents: int
-    licence: str
-    share: float = 1.0
-    prompt: str | None = None
-
-
-@dataclass(repr=False)
+@dataclass(frozen=True, repr=False)
 class Corpus:
-    """Documents by the file they came from.
+    """Documents, and the files they came from.
 
     Args:
-        sources: the files.
+        sources: what the card says about each file: name, sha256, size in bytes, number of
+            documents, licence, share and prompt.
         documents: (D,) texts, some behind a prompt.
         keys: (D,) hashes of the texts alone. They tell which are the same and which are held out.
-        dropped: reasons, and how many documents were left out for each.
-        guarded: keys of documents that must not be trained on. Their number is private.
+        repeated: documents that were left out because they occur again.
     """
 
-    sources: list[Source] = field(default_factory=list)
-    documents: list[str] = field(default_factory=list)
-    keys: list[int] = field(default_factory=list)
-    dropped: dict[str, int] = field(default_factory=dict)
-    guarded: frozenset[int] = frozenset()
+    sources: list[dict[str, Any]]
+    documents: list[str]
+    keys: np.ndarray
+    repeated: int
 
-    def split(self) -> tuple[list[str], list[str], list[str]]:
+    def split(self, clean: np.ndarray | None = None) -> tuple[list[str], list[str], list[str]]:
         """Return documents to train on, held-out documents, and documents that are left out.
 
-        Guarded documents are not trained on. Held-out ones stay even if they are guarded. So the
-        figures measured there follow from the model and from public text, and not from which
-        documents are guarded.
+        Those that are not `clean` (D,) are not trained on. Held-out ones stay even so. The figures
+        measured there then follow from the model and from public text, and not from which documents
+        are guarded.
 
         Raises:
             InputError: there are too few documents.
         """
-        parts: dict[str, list[str]] = {"training": [], "heldout": [], "left out": []}
-        for text, key in zip(self.documents, self.keys, strict=True):
-            is_held_out = key % VALIDATION == 0
-            rest = "left out" if key in self.guarded else "training"
-            parts["heldout" if is_held_out else rest].append(text)
-        if not parts["training"] or not parts["heldout"]:
+        heldout = self.keys % VALIDATION == 0
+        clean = np.ones(len(heldout), dtype=bool) if clean is None else clean
+        parts = [
+            [self.documents[i] for i in np.flatnonzero(part)]
+            for part in (~heldout & clean, heldout, ~heldout & ~clean)
+        ]
+        if not parts[0] or not parts[1]:
             raise InputError(
                 f"{len(self.documents)} documents are too few to hold one in {VALIDATION} out; "
                 "name more text"
             )
-        return parts["training"], parts["heldout"], parts["left out"]
+        return parts[0], parts[1], parts[2]
 
 
 def read_corpus(
@@ -132,45 +109,50 @@ def read_corpus(
         corpus = read_corpus([Path("public")], prompts=["Write a {mood} review:"])
         training, heldout, left_out = corpus.split()
     """
-    files = find_files(paths)
-    # A prompt is a pair: the beginning of its files' names ("": any table that has its columns),
-    # and the pattern. Long beginnings go before short ones.
+    shares, licences, files = shares or {}, licences or {}, find_files(paths)
+    # Long beginnings of names go before short ones, and "" (any table) comes last.
     pairs = sorted(map(parse_prompt, prompts), key=lambda pair: -len(pair[0]))
-    for share in (shares or {}).values():
+    for share in shares.values():
         check_number("`share`", share, SHARES)
-    stated = [("share", start) for start in shares or {}] + [
-        ("prompt", start) for start, _ in pairs
-    ]
-    for option, start in stated:
+    for option, start in [("share", s) for s in shares] + [("prompt", s) for s, _ in pairs]:
         if not any(file.name.startswith(start) for file in files):
             raise InputError(f"`{option}={start}=…`: no file of the corpus begins so")
 
-    corpus, seen, repeated = Corpus(), set[int](), 0
+    sources, parts = [], []
     for file in files:
+        frame = pd.DataFrame({text: paragraphs(file)}) if is_text(file) else read_frame(file)
+        if text not in frame.columns:
+            raise InputError(f"{file}: has no column {text!r}; name it with `text`")
+        frame = frame[frame[text].notna()].reset_index(drop=True)
+        prompt = _choose_prompt(file, frame, pairs)
+        share = next((s for start, s in shares.items() if file.name.startswith(start)), 1.0)
+        licence = next((s for start, s in licences.items() if file.name.startswith(start)), None)
 
-        def find(stated: Mapping[str, Any] | None, default: Any, name: str = file.name) -> Any:
-            starts = [start for start in stated or {} if name.startswith(start)]
-            return (stated or {})[starts[0]] if starts else default
-
-        share, size, number = find(shares, 1.0), 0, 0
-        prompt, documents = _read_documents(file, text, pairs)
-        for document, key in documents:
-            if not document or key // (VALIDATION * PROMPTED) % TAKEN >= share * TAKEN:
-                continue
-            size, number = size + len(document.encode()), number + 1
-            if key in seen:
-                repeated += 1
-                continue
-            seen.add(key)
-            corpus.documents.append(document)
-            corpus.keys.append(key)
-        licence = find(licences, "not stated")
-        source = Source(file.name, sha256_file(file), size, number, licence, share, prompt)
-        corpus.sources.append(source)
-    corpus.dropped["the same text again"] = repeated
-    if not corpus.documents:
+        cells = frame[text].astype(str).str.strip()
+        keys = np.array([_hash_text(cell) for cell in cells], dtype=np.uint64)
+        taken = (cells != "").to_numpy() & (keys // (VALIDATION * PROMPTED) % TAKEN < share * TAKEN)
+        if prompt is not None:
+            complete = frame[placeholders(prompt)].notna().all(axis=1).to_numpy()
+            for i in np.flatnonzero(taken & complete & (keys // VALIDATION % PROMPTED == 0)):
+                cells[i] = f"{fill(prompt, frame.loc[i].to_dict())} {cells[i]}"
+        parts.append(pd.DataFrame({"document": cells[taken], "key": keys[taken]}))
+        sources.append(
+            {
+                "name": file.name,
+                "sha256": sha256_file(file),
+                "size": size_of(cells[taken]),
+                "documents": int(taken.sum()),
+                "licence": licence or "not stated",
+                "share": share,
+                "prompt": prompt,
+            }
+        )
+    found = pd.concat(parts)
+    kept = found.drop_duplicates("key")
+    if kept.empty:
         raise InputError("the corpus holds no text; name files with text in them")
-    return corpus
+    documents, keys = kept["document"].tolist(), kept["key"].to_numpy()
+    return Corpus(sources, documents, keys, len(found) - len(kept))
 
 
 def find_files(paths: Sequence[Path]) -> list[Path]:
@@ -210,39 +192,24 @@ def parse_prompt(given: str) -> tuple[str, str]:
     return "", given
 
 
-def _read_documents(
-    file: Path, text: str, prompts: Sequence[tuple[str, str]]
-) -> tuple[str | None, Iterator[tuple[str, int]]]:
-    """Return a file's prompt, and its texts as they are written, each with its own hash."""
-    frame = pd.DataFrame({text: paragraphs(file)}) if is_text(file) else read_frame(file)
-    if text not in frame.columns:
-        raise InputError(f"{file}: has no column {text!r}; name it with `text`")
-    frame = frame[frame[text].notna()]
-    # A prompt for files of such names goes before one for any table.
-    chosen = None
-    for start, pattern in prompts:
-        missing = [c for c in placeholders(pattern) if is_text(file) or c not in frame.columns]
+def _choose_prompt(file: Path, frame: pd.DataFrame, pairs: Sequence[tuple[str, str]]) -> str | None:
+    """Return the first prompt that names a file, else the first whose columns a table has."""
+    for start, prompt in pairs:
+        missing = [c for c in placeholders(prompt) if is_text(file) or c not in frame.columns]
+        if not missing and file.name.startswith(start):
+            return prompt
         if start and file.name.startswith(start):
-            if missing:
-                raise InputError(
-                    f"{file.name}: has no column {missing[0]!r}, which its `prompt` names"
-                )
-            chosen = pattern
-            break
-        if not start and not missing:
-            chosen = pattern
-            break
+            raise InputError(f"{file.name}: has no column {missing[0]!r}, which its `prompt` names")
+    return None
 
-    def documents() -> Iterator[tuple[str, int]]:
-        columns = placeholders(chosen or "")
-        complete = frame[columns].notna().all(axis=1)
-        for row, is_complete in zip(frame.to_dict("records"), complete, strict=True):
-            cell = str(row[text]).strip()
-            key = int.from_bytes(hashlib.blake2b(cell.encode(), digest_size=8).digest())
-            is_prompted = cell and is_complete and key // VALIDATION % PROMPTED == 0
-            yield f"{fill(chosen, row)} {cell}" if chosen and is_prompted else cell, key
 
-    return chosen, documents()
+def _hash_text(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
+
+
+def size_of(texts: Iterable[str]) -> int:
+    """Return the bytes of texts in UTF-8."""
+    return sum(len(text.encode()) for text in texts)
 
 
 def is_text(path: Path) -> bool:
@@ -258,8 +225,7 @@ def paragraphs(file: Path) -> list[str]:
     """
     try:
         with inflated(file) if file.suffix == ".gz" else file.open("rb") as opened:
-            raw = opened.read()
-        return raw.decode().replace("\r\n", "\n").split("\n\n")
+            return opened.read().decode().replace("\r\n", "\n").split("\n\n")
     except UnicodeDecodeError:
         raise InputError(f"{file}: is not UTF-8; save it as UTF-8") from None
     except (EOFError, OSError, zlib.error) as error:
@@ -269,15 +235,7 @@ def paragraphs(file: Path) -> list[str]:
 
 
 def find_clean(documents: Sequence[str], guarded: Sequence[str]) -> np.ndarray:
-    """Return which documents share nothing with guarded texts.
-
-    Args:
-        documents: of the corpus.
-        guarded: texts of `read_guarded`.
-
-    Returns:
-        (D,) bool.
-    """
+    """Return which documents share nothing with guarded texts: (D,) bool."""
     vocabulary = Vocabulary()
     ours, theirs = vocabulary.words(documents), vocabulary.words(guarded)
     words = np.bincount(theirs.row, minlength=theirs.rows)  # of each guarded text
@@ -306,9 +264,7 @@ def read_guarded(files: Sequence[Path]) -> Iterator[str]:
             raise InputError(f"{file}: `decontaminate` takes text files and tables; check the path")
         else:
             frame = read_frame(file)
-            texts = [
-                cell for name in frame.columns for cell in frame[name] if isinstance(cell, str)
-            ]
+            texts = [cell for c in frame.columns for cell in frame[c] if isinstance(cell, str)]
         for text in texts:
             yield text
             if "\n" in text:

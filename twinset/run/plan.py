@@ -24,8 +24,8 @@ from twinset.errors import InputError
 from twinset.models.adapters import prepare_trainable
 from twinset.models.base_model import BaseModel, context_length
 from twinset.models.device import computing_with, give_memory_back, on_free_cores, wait_for
+from twinset.models.hidden_states import PHASE as TEACHER_PHASE
 from twinset.models.layers import choose_execution, copy_in, frozen_dtype, fuse
-from twinset.models.teacher import PHASE as TEACHER_PHASE
 from twinset.policies import policy_names
 from twinset.privacy.accounting.accountant import (
     group_epsilon,

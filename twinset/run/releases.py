@@ -15,8 +15,13 @@ import numpy as np
 from twinset.config import RunConfig
 from twinset.config.plan import MOST_READ, Plan
 from twinset.models.base_model import BaseModel, context_length
-from twinset.models.hidden_states import states_of_records
-from twinset.models.teacher import PHASE, Teacher, Whitening, components_for
+from twinset.models.hidden_states import (
+    PHASE,
+    Teacher,
+    Whitening,
+    components_for,
+    states_of_records,
+)
 from twinset.privacy.accounting.events import TEACHER, GaussianRelease, NonPrivateAccess
 from twinset.privacy.mechanism.counts import (
     LengthBins,

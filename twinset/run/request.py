@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from twinset.table.records import Records
     from twinset.table.schema import Combination
     from twinset.table.tokenization import TokenisedRecords
+    from twinset.training.clipped_sum import Trainer
     from twinset.training.distributed import ProcessGroup
-    from twinset.training.trainer import Trainer
 
 
 @dataclass(frozen=True)

@@ -92,10 +92,9 @@ from twinset.table.tokenization import (
     times_english,
     tokenise,
 )
-from twinset.training.clipped_sum import WrongPrompts
+from twinset.training.clipped_sum import Trainer, WrongPrompts
 from twinset.training.loop import StepContext, run_training
 from twinset.training.record_weights import text_nats
-from twinset.training.trainer import Trainer
 
 UNFINISHED = "unfinished"  # part of `internal/` while a run is being made
 HARDLY_READ = 3.2  # times the tokens a character of English; clinical notes and Polish take 2.5

@@ -14,8 +14,7 @@ from typing import ClassVar, Self
 import numpy as np
 import torch
 
-from twinset.models.hidden_states import Questions
-from twinset.models.teacher import Teacher
+from twinset.models.hidden_states import Questions, Teacher
 from twinset.privacy.mechanism.counts import LengthBins, TokenMarginals, on_simplex
 from twinset.table.schema import Combination, Schema
 

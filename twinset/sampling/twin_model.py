@@ -28,9 +28,8 @@ from twinset.files.limits import read_text
 from twinset.models.assets import quiet
 from twinset.models.base_model import PRIVATE, context_length, load_base
 from twinset.models.device import AUTO
-from twinset.models.hidden_states import Questions
+from twinset.models.hidden_states import Questions, Teacher
 from twinset.models.layers import PackedLinears, cast_for_sampling
-from twinset.models.teacher import Teacher
 from twinset.privacy.accounting.events import GaussianRelease
 from twinset.privacy.mechanism.counts import LengthBins
 from twinset.privacy.statement.guarantee import Guarantee, guarantee

@@ -1,36 +1,107 @@
-"""The clipped sum of one logical batch, in physical batches that fit into memory, and its loss.
+"""What each process of a training holds: the model, and the clipped sum of its part of a batch.
 
 Knows neither who chose the batch nor what becomes of the sum. How many units are computed at once
 follows from public facts and a unit's own size, and nothing else. If the rest of the batch decided,
-one more record would change how its neighbours are rounded; see
-`twinset.privacy.clipping.models`.
+one more record would change how its neighbours are rounded. See `twinset.privacy.clipping.models`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from twinset.config import MismatchForm, SpeedConfig, TrainingConfig
+from twinset.config import MismatchForm, RunConfig, SpeedConfig, TrainingConfig
 from twinset.config.plan import Plan
 from twinset.config.run_config import PHYSICAL_TOKENS
+from twinset.models.adapters import merge_adapters, prepare_trainable
+from twinset.models.base_model import BaseModel
 from twinset.models.device import GPU_TOKENS, device_of, is_cpu
+from twinset.models.layers import choose_execution, frozen_dtype, fuse, is_batch_invariant
 from twinset.privacy.clipping import ClippingEngine, Scale, UnitReport
 from twinset.privacy.clipping.engine import is_out_of_memory
 from twinset.privacy.clipping.models import BatchShape
+from twinset.progress import Progress
 from twinset.table.tokenization import TokenisedRecords, batches_of_one_length
 
 # Half a physical batch of each padded length is filler. A step's records lie in about eight of
 # these lengths, so this many physical batches of its expected size keep the filler to about a
 # quarter. A product is then still large enough for its fixed cost. On a GPU that takes many more.
 FEWEST_BATCHES, GPU_FEWEST_BATCHES = 16, 2
+NOT_BATCH_INVARIANT = (
+    "in bfloat16 this device rounds a record's gradient by the records computed beside it, which "
+    "no theorem covers; training in float32 instead"
+)
 
 Width = tuple[int, int]  # records of a unit, and the tokens that their rows are padded to
+
+
+# --- the model ----------------------------------------------------------------------------------
+
+
+class Trainer:
+    """The base model made ready to train, in one or several phases: device, precision, adapters.
+
+    Args:
+        base: the base model, which is changed.
+        config: the run's options.
+        shapes: of physical batches in which records must leave one another's gradients alone;
+            none: without privacy.
+        progress: is notified where the precision is not what was asked for.
+
+    Attributes:
+        name: of the base model.
+        model: what is trained.
+        execution: memory against time, and number formats.
+    """
+
+    def __init__(
+        self, base: BaseModel, config: RunConfig, shapes: Sequence[BatchShape], progress: Progress
+    ) -> None:
+        self.name, self._config = base.name, config
+        self._dtype, self.execution = frozen_dtype(config), choose_execution(config)
+        self._fallen_back = False
+        device = device_of(config.speed.device)
+        fused = fuse(base.model.to(device, self._dtype))
+        self.model = prepare_trainable(fused, config.training).to(device)
+        low, norm = self._is_low, config.privacy.max_grad_norm
+        if low and shapes and not is_batch_invariant(self.model, norm, self.execution, shapes):
+            progress.warn(NOT_BATCH_INVARIANT)
+            self.fall_back()
+
+    @property
+    def _is_low(self) -> bool:
+        return torch.bfloat16 in (self._dtype, self.execution.autocast)
+
+    def fall_back(self) -> None:
+        """Compute in float32 from now on, with the weights as they are by now: rounded."""
+        self.model, self._dtype = self.model.float(), torch.float32
+        self.execution = replace(self.execution, autocast=None)
+        self._fallen_back = True
+
+    def worker_options(self) -> dict[str, Any]:
+        """Return what other ranks need to make a trainer with the very same weights."""
+        low = self._fallen_back or self._is_low
+        speed = replace(self._config.speed, precision="bfloat16" if low else "float32")
+        config = replace(self._config, speed=speed).to_dict()
+        return {"config": config, "fallen_back": self._fallen_back}
+
+    @property
+    def trained(self) -> list[str]:
+        """Names of what is trained, in the order of the engine's parameters."""
+        return [name for name, p in self.model.named_parameters() if p.requires_grad]
+
+    def finished(self) -> Any:
+        """Return the plain model, in the precision in which it is saved and sampled."""
+        return merge_adapters(self.model).to(self._dtype)
+
+
+# --- the loss -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -68,13 +139,33 @@ class MismatchLoss:
 
 
 @dataclass(frozen=True)
-class BatchShapes:
-    """The shape of a physical batch, for units of any size.
+class WrongPrompts:
+    """How records are set against wrong prompts: λ and form of the loss, prompts a record, seed."""
 
-    Args:
-        speed: tokens at once.
-        batch_size: units that a step is expected to have.
-        sequences: K, of a record.
+    weight: float
+    form: MismatchForm
+    count: int
+    seed: int
+
+    @classmethod
+    def from_plan(cls, plan: Plan, training: TrainingConfig) -> WrongPrompts:
+        """Return what a plan and its options say."""
+        count = training.mismatch_prompts if plan.mismatch_weight else 0
+        return cls(plan.mismatch_weight, training.mismatch_form, count, training.seed)
+
+    def shapes(self, records: TokenisedRecords, speed: SpeedConfig, batch_size: int) -> BatchShapes:
+        """Return the shapes of physical batches of records with these prompts."""
+        return BatchShapes(speed, batch_size, records.sequences_per_record(self.count))
+
+
+# --- batches ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class BatchShapes:
+    """The shape of a physical batch, for units of any size, K sequences to a record.
+
+    `batch_size` is the number of units that a step is expected to have.
     """
 
     speed: SpeedConfig
@@ -122,42 +213,8 @@ class Batch:
         return Batch(self.step, [self.units[i] for i in places], limits, self.scales)
 
 
-@dataclass(frozen=True)
-class WrongPrompts:
-    """How records are set against wrong prompts.
-
-    Args:
-        weight: λ.
-        form: of the loss.
-        count: wrong prompts a record.
-        seed: of their draw.
-    """
-
-    weight: float
-    form: MismatchForm
-    count: int
-    seed: int
-
-    @classmethod
-    def from_plan(cls, plan: Plan, training: TrainingConfig) -> WrongPrompts:
-        """Return what a plan and its options say."""
-        count = training.mismatch_prompts if plan.mismatch_weight else 0
-        return cls(plan.mismatch_weight, training.mismatch_form, count, training.seed)
-
-    def shapes(self, records: TokenisedRecords, speed: SpeedConfig, batch_size: int) -> BatchShapes:
-        """Return the shapes of physical batches of records with these prompts."""
-        return BatchShapes(speed, batch_size, records.sequences_per_record(self.count))
-
-
 class ClippedSum:
-    """Fills an engine's sums.
-
-    Args:
-        engine: clips and sums.
-        records: tokens.
-        wrong: prompts.
-        shapes: of physical batches.
-    """
+    """Fills an engine's sums with Σᵢ ĝᵢ of a logical batch."""
 
     def __init__(
         self,
@@ -174,14 +231,11 @@ class ClippedSum:
         """Leave Σᵢ ĝᵢ of a batch in `engine.sums`; when out of memory, start again with less.
 
         Physical batches are halved. Where one unit is too much, layers keep their inputs only.
-
-        Args:
-            batch: the logical batch, of any size.
-
-        Returns:
-            Losses, norms and clipping scales of its units, in the order of computation. Private.
+        Returns losses, norms and clipping scales of units in the order of computation, which are
+        private.
         """
         widths = [(len(unit), max(map(self._records.padded_length, unit))) for unit in batch.units]
+        numbers = range(len(widths))
         while True:
             tried: Width | None = None
             reports = []
@@ -191,9 +245,9 @@ class ClippedSum:
                     self.engine.rescale(batch.scales)
                 # Physical batches hold units of one width.
                 for tried, places in batches_of_one_length(
-                    range(len(widths)), widths.__getitem__, self._units
+                    numbers, widths.__getitem__, self._units
                 ):
-                    reports.append(self._add(batch.part(places), tried))
+                    reports.append(self.add_physical_batch(batch.part(places), tried))
                 return join_reports(reports)
             except RuntimeError as error:
                 if tried is None or not is_out_of_memory(error):
@@ -203,14 +257,7 @@ class ClippedSum:
                     raise
                 self._fewer[tried] = max(1, units // 2)
 
-    def digest(self, unit: list[int]) -> int:
-        """Return a number that the first of a unit's records alone decides."""
-        return self._records.digest(unit[0])
-
-    def _units(self, width: Width) -> int:
-        return self._fewer.get(width) or self._shapes.units(*width)
-
-    def _add(self, batch: Batch, width: Width) -> UnitReport:
+    def add_physical_batch(self, batch: Batch, width: Width) -> UnitReport:
         """Add one physical batch to the sums, filled up with units that count for nothing."""
         each, _ = width
         records, seed = list(chain.from_iterable(batch.units)), (self._wrong.seed, batch.step)
@@ -225,13 +272,17 @@ class ClippedSum:
 
         return self.engine.add(units, unit_loss, batch.limits)
 
+    def digest(self, unit: list[int]) -> int:
+        """Return a number that the first of a unit's records alone decides."""
+        return self._records.digest(unit[0])
+
+    def _units(self, width: Width) -> int:
+        return self._fewer.get(width) or self._shapes.units(*width)
+
 
 def join_reports(reports: list[UnitReport]) -> UnitReport:
     """Return one report of all units."""
     if not reports:
         return UnitReport(torch.zeros(0), torch.zeros(0).double(), torch.zeros(0).double())
-    return UnitReport(
-        torch.cat([report.losses for report in reports]),
-        torch.cat([report.norms for report in reports]),
-        torch.cat([report.scales for report in reports]),
-    )
+    figures = ([getattr(r, name) for r in reports] for name in ("losses", "norms", "scales"))
+    return UnitReport(*map(torch.cat, figures))

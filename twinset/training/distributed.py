@@ -9,11 +9,12 @@ records, and consists of tensors and JSON (no pickle).
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,13 +24,17 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from twinset.config import RunConfig
 from twinset.errors import InputError
 from twinset.files.import_path import worker_environment
-from twinset.privacy.clipping import Scale, UnitReport
-from twinset.training.clipped_sum import Batch, ClippedSum, join_reports
+from twinset.models.base_model import load_base
+from twinset.privacy.clipping import ClippingEngine, Scale, UnitReport
+from twinset.progress import Silent
+from twinset.table.tokenization import TokenisedRecords
+from twinset.training.clipped_sum import Batch, ClippedSum, Trainer, WrongPrompts, join_reports
 
 END = "end"
-WORKER = "twinset.training.worker"  # the module that another rank runs
+WORKER = "twinset.training.distributed"  # the module that another rank runs
 ONLY_HERE = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}  # the loopback
 PATIENCE = timedelta(hours=12)  # rank 0 may write a checkpoint, or ask nothing, for long
 ENDING = 20.0  # seconds, for a process whose connections are closed
@@ -79,7 +84,7 @@ def process_group(count: int) -> Iterator[ProcessGroup | None]:
     """Start `count` - 1 more processes and yield the group; None if there is only this process.
 
     Under `accelerate launch` or `torchrun` the processes are there already, `count` is ignored,
-    and all but rank 0 call `twinset.training.worker.run_worker`.
+    and all but rank 0 call `run_worker`.
 
     Args:
         count: processes in all, this one included.
@@ -96,31 +101,19 @@ def process_group(count: int) -> Iterator[ProcessGroup | None]:
     if world_size(1) > 1:
         with join_group("env://") as group:
             yield group
-    elif count == 1:
+        return
+    if count == 1:
         yield None
-    else:
-        with _started_group(count) as group:
-            yield group
-
-
-def world_size(count: int) -> int:
-    """Return how many processes `process_group(count)` would have."""
-    launched = int(os.environ.get("WORLD_SIZE", "1"))  # set by a launcher
-    return launched if launched > 1 else count
-
-
-@contextmanager
-def _started_group(count: int) -> Iterator[ProcessGroup]:
-    """Start the other ranks, join them, and end them with the block."""
+        return
     # All ranks together use as many threads as there are cores.
     own, threads = torch.get_num_threads(), max(1, (os.cpu_count() or 1) // count)
     with TemporaryDirectory(prefix="twinset-group-") as folder:
         meeting = str(Path(folder, "meeting"))
+        limited = worker_environment() | {"OMP_NUM_THREADS": str(threads), **ONLY_HERE}
         others = [
             subprocess.Popen(
                 [sys.executable, "-P", "-m", WORKER, meeting, str(rank), str(count)],
-                env=worker_environment()
-                | {"OMP_NUM_THREADS": str(threads), "LOCAL_RANK": str(rank), **ONLY_HERE},
+                env=limited | {"LOCAL_RANK": str(rank)},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,  # and no output: a traceback may quote private text
                 stderr=subprocess.DEVNULL,
@@ -133,21 +126,24 @@ def _started_group(count: int) -> Iterator[ProcessGroup]:
                 yield group
         except RuntimeError as error:
             for process in others:
-                try:
-                    failed = process.wait(ENDING) != 0
-                except subprocess.TimeoutExpired:
-                    failed = False  # it still waits for rank 0, so the error is rank 0's own
-                if failed:
-                    raise InputError(
-                        "one of the processes ended before its time, perhaps out of memory; "
-                        "take fewer `processes`"
-                    ) from error
+                with suppress(subprocess.TimeoutExpired):  # it waits: the error is rank 0's own
+                    if process.wait(ENDING) != 0:
+                        raise InputError(
+                            "one of the processes ended before its time, perhaps out of memory; "
+                            "take fewer `processes`"
+                        ) from error
             raise
         finally:
             torch.set_num_threads(own)
             for process in others:
                 process.kill()
                 process.wait()
+
+
+def world_size(count: int) -> int:
+    """Return how many processes `process_group(count)` would have."""
+    launched = int(os.environ.get("WORLD_SIZE", "1"))  # set by a launcher
+    return launched if launched > 1 else count
 
 
 @contextmanager
@@ -193,20 +189,14 @@ class DistributedSum:
     def compute_clipped_sum(self, batch: Batch) -> UnitReport:
         """Leave Σᵢ ĝᵢ of a batch in the own engine's sums."""
         parts = [batch.part(places) for places in self.deal_units(batch.units)]
-        self._group.broadcast_message(
-            {
-                "step": batch.step,
-                "units": [part.units for part in parts],
-                "limits": [p.limits.tolist() for p in parts if p.limits is not None],
-                "scales": [
-                    [
-                        None if factor is None else list(factor.shape)
-                        for factor in (s.columns, s.rows)
-                    ]
-                    for s in batch.scales
-                ],
-            }
-        )
+        factors = [(scale.columns, scale.rows) for scale in batch.scales]
+        message = {
+            "step": batch.step,
+            "units": [part.units for part in parts],
+            "limits": [p.limits.tolist() for p in parts if p.limits is not None],
+            "scales": [[None if f is None else list(f.shape) for f in pair] for pair in factors],
+        }
+        self._group.broadcast_message(message)
         return _sum_part(parts[0], [len(part.units) for part in parts], self._own, self._group)
 
     def deal_units(self, units: list[list[int]]) -> list[list[int]]:
@@ -248,3 +238,41 @@ def _sum_part(batch: Batch, sizes: list[int], own: ClippedSum, group: ProcessGro
     # (3, units) from the processor on every rank: one without units has no device to speak of
     figures = torch.stack([f.double().cpu() for f in (report.losses, report.norms, report.scales)])
     return join_reports([UnitReport(*each) for each in group.gather(figures, sizes)])
+
+
+# --- the other ranks ----------------------------------------------------------------------------
+
+
+def run_worker(meeting: str = "env://", rank: int = -1, size: int = -1) -> None:
+    """Join a process group and form parts of clipped sums until there are no more.
+
+    A worker draws no batch and no noise, and writes nothing. By default a launcher has started it.
+    """
+    with join_group(meeting, rank, size) as group:
+        # Each message asks for parts of sums, see `loop.opening_message`.
+        while (message := group.broadcast_message()) != END:
+            trainer, norm = trainer_of(message), message["max_grad_norm"]
+            engine = ClippingEngine(
+                trainer.model, math.inf if norm is None else norm, trainer.execution
+            )
+            records = TokenisedRecords.open(Path(message["tokens"]))
+            wrong = WrongPrompts(**message["wrong"])
+            speed = RunConfig.from_dict(message["config"]).speed
+            shapes = wrong.shapes(records, speed, message["batch_size"])
+            try:
+                follow(ClippedSum(engine, records, wrong, shapes), group)
+            finally:
+                engine.close()
+
+
+def trainer_of(message: dict[str, Any]) -> Trainer:
+    """Return a model with rank 0's very weights, in rank 0's precision."""
+    config = RunConfig.from_dict(message["config"])
+    trainer = Trainer(load_base(config.training.base_model), config, [], Silent())
+    if message["fallen_back"]:
+        trainer.fall_back()
+    return trainer
+
+
+if __name__ == "__main__":
+    run_worker(f"file://{sys.argv[1]}", int(sys.argv[2]), int(sys.argv[3]))

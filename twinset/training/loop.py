@@ -1,7 +1,7 @@
 """The private fine-tuning loop, to be read from top to bottom.
 
-Poisson batch → exact clipped sum → noise policy → ledger → Adam. The last three are
-`PrivateOptimizer`'s, with which every private training takes its steps, of language models and of
+Poisson batch → exact clipped sum → noise policy → ledger → Adam. The last three belong to
+`PrivateOptimizer`. Every private training takes its steps with it, of language models and of
 classifiers alike. Losses, norms and clipped shares are private: they go to the observer, whose
 output stays in `internal/`.
 """
@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
+from torch.utils._pytree import tree_map_only
 
 from twinset.config import SpeedConfig, TrainingConfig
 from twinset.config.plan import Plan
@@ -31,17 +32,13 @@ from twinset.privacy.clipping.engine import FAST
 from twinset.privacy.clipping.hooks import UnsupportedModule
 from twinset.progress import StepReport
 from twinset.table.tokenization import TokenisedRecords
-from twinset.training.clipped_sum import Batch, ClippedSum, WrongPrompts
+from twinset.training.clipped_sum import Batch, ClippedSum, Trainer, WrongPrompts
 from twinset.training.distributed import END, DistributedSum, ProcessGroup
-from twinset.training.trainer import Trainer
 
 WARM_UP = 0.05  # share of steps over which the learning rate rises
-
-
 RecordsOf = Callable[[np.ndarray], list[list[int]]]
-# Is notified after each step, and once more when none follows (all are done, or somebody stopped
-# the run): of the steps done, of what returns all that the next step needs, and whether it is the
-# end.
+# Is called after each step, and once more when none follows (all are done, or somebody stopped the
+# run), with the steps done, what returns all that the next step needs, and whether it is the end.
 KeepState = Callable[[int, Callable[[], dict[str, Any]], bool], object]
 
 
@@ -100,7 +97,6 @@ def opening_message(trainer: Trainer, context: StepContext) -> dict[str, Any]:
     """Return what other ranks need to form parts of the sums, of records that lie in a folder."""
     norm = context.max_grad_norm
     return {
-        "task": "train",
         **trainer.worker_options(),
         "tokens": str(context.records.folder),
         "batch_size": context.plan.batch_size,
@@ -110,10 +106,7 @@ def opening_message(trainer: Trainer, context: StepContext) -> dict[str, Any]:
 
 
 def train(
-    model: Any,
-    batches: Sequence[np.ndarray],
-    context: StepContext,
-    execution: Execution = FAST,
+    model: Any, batches: Sequence[np.ndarray], context: StepContext, execution: Execution = FAST
 ) -> None:
     """Fine-tune `model` in place, a private step for each batch.
 
@@ -126,7 +119,6 @@ def train(
         execution: memory against time, and number formats.
     """
     plan, policy, checkpoints = context.plan, context.policy, context.checkpoints
-    engine = ClippingEngine(model, context.max_grad_norm, execution)
     rise = max(1, round(WARM_UP * plan.steps))
 
     def rate_shape(step: int) -> float:
@@ -134,15 +126,12 @@ def train(
         fall = 0.9 * max(0, step - rise) / max(1, plan.steps - rise)
         return min((step + 1) / rise, 1.0 - fall)
 
-    adam = torch.optim.Adam(engine.parameters, plan.learning_rate, betas=(0.9, 0.99), fused=True)
-    optimizer = PrivateOptimizer(
-        engine.parameters,
-        policy,
-        plan.batch_size,
-        adam,
-        torch.optim.lr_scheduler.LambdaLR(adam, rate_shape),
-        context.record_event,
-    )
+    engine = ClippingEngine(model, context.max_grad_norm, execution)
+    weights = engine.parameters
+    adam = torch.optim.Adam(weights, plan.learning_rate, betas=(0.9, 0.99), fused=True)
+    schedule = torch.optim.lr_scheduler.LambdaLR(adam, rate_shape)
+    record = context.record_event
+    optimizer = PrivateOptimizer(weights, policy, plan.batch_size, adam, schedule, record)
     if context.resume_state is not None:
         optimizer.restore(context.resume_state)
     wrong = WrongPrompts.from_plan(plan, context.training)
@@ -154,8 +143,7 @@ def train(
         for indices in batches:  # Poisson batch
             units = indices.tolist()
             limits, scales = policy.limits(units), policy.scales()
-            records = context.records_of(indices)
-            batch = Batch(optimizer.done + 1, records, limits, scales)
+            batch = Batch(optimizer.done + 1, context.records_of(indices), limits, scales)
             report = clipped_sum.compute_clipped_sum(batch)  # exact, in the engine's sums
             optimizer.step(engine.sums, units)  # noise policy → ledger → Adam
             seconds, taken = time.monotonic() - began, optimizer.done - before
@@ -252,17 +240,7 @@ class PrivateOptimizer:
                 parameter.copy_(kept)
         self._optimizer.load_state_dict(state["optimizer"])
         self._schedule.load_state_dict(state["schedule"])
-        self._policy.restore(_moved(state["policy"], self._parameters[0].device))
+        # another device may have kept the tensors of the policy
+        device = self._parameters[0].device
+        self._policy.restore(tree_map_only(Tensor, lambda t: t.to(device), state["policy"]))
         self.done = state["done"]
-
-
-def _moved(state: Any, device: torch.device) -> Any:
-    """Return plain values with all tensors in them on a device: another one may have kept them."""
-    match state:
-        case Tensor():
-            return state.to(device)
-        case list():
-            return [_moved(value, device) for value in state]
-        case dict():
-            return {name: _moved(value, device) for name, value in state.items()}
-    return state

@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from twinset.config.plan import Plan
 from twinset.files.atomic import JsonLines, write_json
@@ -45,11 +44,22 @@ class MetricsLog:
 
         write_json(self._internal / "noise.json", dict(mean_noise))
         cells = noise_cells(mean_noise)
-        layers, kinds = ({place[i] for place in cells} for i in (0, 1))
+        layers = sorted({layer for layer, _ in cells}, key=lambda x: (x == OUTSIDE, x.zfill(4)))
+        kinds = list(dict.fromkeys(kind for _, kind in cells))
+        logs = [[math.log2(cells.get((row, kind), math.nan)) for kind in kinds] for row in layers]
+        most = max([0.1, *(abs(x) for row in logs for x in row if x == x)])
         size = 2.5 + 0.9 * len(kinds), 1.8 + 0.28 * len(layers)  # inches that labels fit into
         figure = Figure(figsize=size, layout="constrained")
         FigureCanvasAgg(figure)
-        draw_cells(figure.subplots(), cells)
+        axes = figure.subplots()
+        image = axes.imshow(logs, cmap="RdBu_r", vmin=-most, vmax=most, aspect="auto")
+        axes.set_xticks(range(len(kinds)), kinds, rotation=40, ha="right")
+        axes.set_yticks(range(len(layers)), layers)
+        axes.set_ylabel("layer")
+        axes.set_title("Noise as a multiple of uniform noise")
+        ticks = [most * part / 2 for part in range(-2, 3)]
+        bar = figure.colorbar(image, ax=axes, ticks=ticks)
+        bar.ax.set_yticklabels([f"{2**t:.2f}" for t in ticks])
         figure.savefig(self._internal / "noise.png", dpi=130)
         self._progress.noise(mean_noise)
 
@@ -72,21 +82,3 @@ def noise_cells(mean_noise: Mapping[str, float]) -> dict[tuple[str, str], float]
         place = (layer[1], short[layer.end() :]) if layer else (OUTSIDE, short)
         found.setdefault(place, []).append(math.log(factor))
     return {place: math.exp(sum(logs) / len(logs)) for place, logs in found.items()}
-
-
-def draw_cells(axes: Any, cells: Mapping[tuple[str, str], float]) -> None:
-    """Draw the factors of `noise_cells`, or means of them, on axes of matplotlib."""
-    import numpy as np
-
-    layers = sorted({layer for layer, _ in cells}, key=lambda x: (x == OUTSIDE, x.zfill(4)))
-    kinds = list(dict.fromkeys(kind for _, kind in cells))
-    grid = np.array([[cells.get((layer, kind), math.nan) for kind in kinds] for layer in layers])
-    most = max(0.1, float(np.nanmax(np.abs(np.log2(grid)))))
-    image = axes.imshow(np.log2(grid), cmap="RdBu_r", vmin=-most, vmax=most, aspect="auto")
-    axes.set_xticks(range(len(kinds)), kinds, rotation=40, ha="right")
-    axes.set_yticks(range(len(layers)), layers)
-    axes.set_ylabel("layer")
-    axes.set_title("Noise as a multiple of uniform noise")
-    ticks = np.linspace(-most, most, 5)
-    bar = axes.figure.colorbar(image, ax=axes, ticks=ticks)
-    bar.ax.set_yticklabels([f"{2**t:.2f}" for t in ticks])

@@ -1,7 +1,7 @@
 """Privacy weights of records: how unusual a public model finds each text, on a public scale.
 
 A weight is worked out on the training side, kept in memory and shown to nobody. The scale is
-public: its constants were fitted on public texts, by `fit_scale`.
+public: its constants were fitted on public texts, by `fit_scale_on_tables`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from twinset.config import RunConfig
 from twinset.errors import InputError
-from twinset.models.base_model import BaseModel, load_base
+from twinset.models.base_model import load_base
 from twinset.models.hidden_states import nats_per_token
 from twinset.models.layers import frozen_dtype
 from twinset.privacy.mechanism.units import WeightScale, nearest_shares
@@ -26,44 +26,17 @@ from twinset.progress import Progress
 from twinset.table.columns import text_cells
 from twinset.table.read import read_frame
 
-Count = Callable[[int, int], object]  # texts done, texts in all
-
 FEWEST = 10  # texts of a table
 LOW, HIGH = 0.1, 0.9  # quantiles of the public texts at which weights are 0 and 1
 
 
 def text_nats(
-    model: Any,
-    tokenizer: Any,
-    texts: Sequence[Sequence[int]],
-    count: Count,
+    model: Any, tokenizer: Any, texts: Sequence[Sequence[int]], count: Callable[[int, int], object]
 ) -> Tensor:
     """(N,) nats per token of texts without any prompt; see `nats_per_token`."""
     start = tokenizer.bos_token_id
     start = tokenizer.eos_token_id if start is None else start
     return nats_per_token(model, texts, start, count)
-
-
-def fit_scale(
-    base: BaseModel, texts: Sequence[Sequence[int]], origin: str, count: Count
-) -> WeightScale:
-    """Fit the constants, so that a tenth of the public texts has weight 0 and a tenth weight 1.
-
-    Args:
-        base: the base model.
-        texts: token ids of the public texts, each with its end.
-        origin: what they are, for ledger and card.
-        count: is notified how many texts are scored, of how many.
-
-    Raises:
-        InputError: the texts do not tell low from high.
-    """
-    nats = text_nats(base.model, base.tokenizer, texts, count)
-    low, high = torch.quantile(nats, torch.tensor([LOW, HIGH], dtype=nats.dtype)).tolist()
-    if not low < high:
-        raise InputError("the public texts are all alike to the base model; take more of them")
-    unweighed = WeightScale(base.origin, round(low, 4), round(high, 4), origin, (1.0, 0, 0, 0, 0))
-    return replace(unweighed, shares=nearest_shares(unweighed.weights(nats)))
 
 
 def check_new(output: Path) -> None:
@@ -86,18 +59,18 @@ def fit_scale_on_tables(
     origin: str | None,
     progress: Progress,
 ) -> WeightScale:
-    """Fit the constants on up to `rows` texts of each public table.
+    """Fit the constants, so that a tenth of the public texts has weight 0 and a tenth weight 1.
 
     Args:
-        tables: files, folders or hub names.
+        tables: files, folders or hub names of public tables.
         text: their text column.
         config: base model, longest text and seed.
-        rows: of each table, drawn by the seed.
-        origin: what they are; `None` names the tables.
+        rows: most texts of each table, drawn by the seed.
+        origin: what they are, for ledger and card; `None` names the tables.
         progress: is notified how many texts are scored.
 
     Raises:
-        InputError: a table cannot be used.
+        InputError: a table cannot be used, or the texts do not tell low from high.
     """
     seed, longest = config.training.seed, config.training.max_tokens
     texts: list[str] = []
@@ -111,10 +84,15 @@ def fit_scale_on_tables(
                 f"{table}: column {text!r} has {len(cells)} texts; {FEWEST} are needed"
             )
         texts += random.Random(seed).sample(cells, min(rows, len(cells)))
+
     base = load_base(config.training.base_model, device=config.speed.device, say=progress.say)
     base.model.to(frozen_dtype(config))
     ids = base.tokenizer([f" {t.strip()}" for t in texts], add_special_tokens=False)["input_ids"]
     ended = [[*row, base.tokenizer.eos_token_id][:longest] for row in ids]
-    names = ", ".join(Path(table).name for table in tables)
-    count = partial(progress.count, "texts weighed")
-    return fit_scale(base, ended, origin or f"{len(ended)} texts of {names}", count)
+    nats = text_nats(base.model, base.tokenizer, ended, partial(progress.count, "texts weighed"))
+    low, high = torch.quantile(nats, torch.tensor([LOW, HIGH], dtype=nats.dtype)).tolist()
+    if not low < high:
+        raise InputError("the public texts are all alike to the base model; take more of them")
+    named = origin or f"{len(ended)} texts of {', '.join(Path(table).name for table in tables)}"
+    unweighed = WeightScale(base.origin, round(low, 4), round(high, 4), named, (1.0, 0, 0, 0, 0))
+    return replace(unweighed, shares=nearest_shares(unweighed.weights(nats)))
