@@ -399,11 +399,6 @@ def show_first_verdict(result: Result, source: Source, device: str) -> None:
     """Say on stderr what a twin is worth, by the rows that its run held out.
 
     It is shown to the owner alone. A run does not fail because of it.
-
-    Args:
-        result: of the run.
-        source: the private table, which is read again.
-        device: that computes.
     """
     from evaluation.evaluate import judge_finished_run
     from twinset.commandline.console import Console

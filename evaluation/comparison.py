@@ -83,22 +83,14 @@ def name_exposure(copies: int) -> str:
 
 @dataclass(frozen=True)
 class PolicyRun:
-    """One run with one seed.
+    """One run with one seed."""
 
-    Args:
-        values: by measure, those that were taken.
-        seconds: by phase.
-        epsilon: ε of the run's guarantee, or None without one.
-        delta: its δ.
-        guarantee: in words. Empty where nothing was trained.
-        exposures: each canary's copies, format, |R|, rank, exposure and how the rank was found.
-    """
-
-    values: Mapping[str, float]
-    seconds: Mapping[str, float]
-    epsilon: float | None = None
-    delta: float | None = None
-    guarantee: str = ""
+    values: Mapping[str, float]  # by measure, those that were taken
+    seconds: Mapping[str, float]  # by phase
+    epsilon: float | None = None  # ε of the run's guarantee, or None without one
+    delta: float | None = None  # its δ
+    guarantee: str = ""  # in words. Empty where nothing was trained.
+    # Each canary's copies, format, |R|, rank, exposure and how the rank was found
     exposures: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -180,13 +172,6 @@ def compare_policies(
 ) -> PolicyResults:
     """Make and score every run that the results at `output` lack, and write table and figure.
 
-    Args:
-        request: what to compare.
-        config: the options of all runs. Policy and seeds are set for each.
-        output: results are written to this name with .json, .md and .png appended.
-        command: that leads here, for the results.
-        progress: is notified of what happens.
-
     Raises:
         InputError: something cannot be used, or the results there are of other settings.
     """
@@ -242,12 +227,6 @@ def compare_policies(
 class PolicyTrials:
     """Makes runs and scores them, all against the same held-out rows.
 
-    Args:
-        data: the rows.
-        request: what is compared.
-        config: the options that all runs share.
-        progress: is notified of what happens.
-
     Raises:
         InputError: the base model cannot be used, or it would cut the canaries off.
     """
@@ -289,13 +268,7 @@ class PolicyTrials:
         }
 
     def run(self, name: str, seed: int, config: RunConfig | None) -> PolicyRun:
-        """Make one run and score it.
-
-        Args:
-            name: of a policy, or of what policies are compared with.
-            seed: of training, noise, sampling and canaries.
-            config: the options of a policy's run. None for what policies are compared with.
-        """
+        """Make one run and score it."""
         data, seconds = self._data, Seconds()
         if name == REAL_ROWS:
             frame = self._train.sample(min(self._rows, len(self._train)), random_state=seed)
@@ -424,12 +397,7 @@ def as_markdown(results: PolicyResults) -> str:
 
 
 def write_figure(results: PolicyResults, path: Path) -> None:
-    """Draw a panel for each measure: a line for each policy with mean, interval and every seed.
-
-    Args:
-        results: what was found.
-        path: of a PNG.
-    """
+    """Draw a panel for each measure: a line for each policy with mean, interval and every seed."""
     from matplotlib.figure import Figure
 
     columns, names = 2, results.names

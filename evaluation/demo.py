@@ -58,9 +58,6 @@ _TURNS = _STATED["turns"]
 def load_reviews(say: Say = silent) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the training and the held-out film reviews. No film and no text is in both.
 
-    Args:
-        say: is called with what is fetched.
-
     Returns:
         Two tables with the columns `film`, `verdict` ("fresh" or "rotten") and `review`. They have
         the same rows in the same order every time.
@@ -153,46 +150,29 @@ def make_dialogues(rows: int = 1000, seed: int = 0) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Demo:
-    """One demo.
+    """One demo."""
 
-    Args:
-        name: as `--data` takes it.
-        noun: what its real rows are, for people.
-        tables: makes or fetches the private and the held-out table; is called with what it fetches.
-        text: text column.
-        attributes: label columns.
-        prompt: built-in template.
-        base_model: that it takes unless another is named.
-        training: recipe for any base model but gpt2-mini.
-        mini: recipe for gpt2-mini.
-        rows_per_label: rows of the twin for each combination of labels.
-        known_rows: of the private table, those the real classifier learns from.
-        heldout_rows: held-out rows that classifiers are tested on.
-        classifiers: by name; the last is the judge of labels.
-        embedded: whether texts are compared by embeddings, which are an asset.
-        secrets: column of what was planted in a row: JSON, kind → value. None: nothing was.
-        privacy: what may move the guarantee.
-        sampling: how rows are drawn.
-    """
-
-    name: str
-    noun: str
+    name: str  # as `--data` takes it
+    noun: str  # what its real rows are, for people
+    # Makes or fetches the private and the held-out table; is called with what it fetches
     tables: Callable[[Say], tuple[pd.DataFrame, pd.DataFrame]]
     text: str
     attributes: tuple[str, ...]
-    prompt: str
-    base_model: str
-    training: TrainingConfig
-    mini: TrainingConfig
-    rows_per_label: int
-    known_rows: int
-    heldout_rows: int
-    classifiers: tuple[str, ...]
-    embedded: bool = True
+    prompt: str  # built-in template
+    base_model: str  # that it takes unless another is named
+    training: TrainingConfig  # recipe for any base model but gpt2-mini
+    mini: TrainingConfig  # recipe for gpt2-mini
+    rows_per_label: int  # rows of the twin for each combination of labels
+    known_rows: int  # of the private table, those the real classifier learns from
+    heldout_rows: int  # held-out rows that classifiers are tested on
+    classifiers: tuple[str, ...]  # by name; the last is the judge of labels
+    embedded: bool = True  # whether texts are compared by embeddings, which are an asset
+    # Column of what was planted in a row: JSON, kind → value. None: nothing was.
     secrets: str | None = None
     # No teacher: in the time of a demo it cannot read thousands of texts.
+    # what may move the guarantee
     privacy: PrivacyConfig = PrivacyConfig(target_epsilon=EPSILON, teacher_share=0.0)
-    sampling: SamplingConfig = SamplingConfig()
+    sampling: SamplingConfig = SamplingConfig()  # how rows are drawn
 
     def config(self, base_model: str | None = None) -> RunConfig:
         """Return the options of its run; without a base model, the demo's own."""
@@ -279,14 +259,6 @@ def run_demo(
 ) -> DemoReport:
     """Make a twin of the demo's table and measure it. It takes a few minutes.
 
-    Args:
-        demo: which one.
-        run: the run folder. None takes the first free `runs/demo-<n>`.
-        progress: is notified of what happens.
-        overwrite: whether an existing run may be replaced.
-        base_model: asset, local folder or hub name. None takes the demo's own.
-        device: that computes, as `device_of` takes it.
-
     Raises:
         InputError: an asset is out of reach, the run folder cannot be written, or the device is not
             there.
@@ -328,18 +300,11 @@ def run_demo(
 
 @dataclass(frozen=True)
 class DemoReport:
-    """What the demo shows at its end. `rich` prints it.
-
-    Args:
-        demo: which one.
-        findings: the figures.
-        samples: a few rows of the twin.
-        run: the run folder.
-    """
+    """What the demo shows at its end. `rich` prints it."""
 
     demo: Demo
     findings: Findings
-    samples: pd.DataFrame
+    samples: pd.DataFrame  # a few rows of the twin
     run: Path
 
     def __rich_console__(self, console: object, options: ConsoleOptions) -> RenderResult:

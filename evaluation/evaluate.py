@@ -74,38 +74,25 @@ Real = pd.DataFrame | str | Path  # rows, or a file of them
 
 @dataclass(frozen=True)
 class EvaluationRequest:
-    """What is evaluated, against what.
+    """What is evaluated, against what."""
 
-    Args:
-        train: the private table it was made from.
-        test: real rows held out.
-        text: text column, or the template by which it was joined; None: the run's, or a guess.
-        attributes: label columns; empty: the run's, or a guess.
-        classifiers: names in `classifiers`.
-        encoder: what the classifier `encoder` fine-tunes; None is MiniLM.
-        seeds: how many times each classifier is trained.
-        baseline: rows made without private data; None: made here, once, where there is a run: as
-            many as the twin has, but no more than `BASELINE_ROWS`.
-        non_private: rows of a model trained without noise.
-        sweep: further ε, a twin of each is trained and scored.
-        exclude_overlap: leave out held-out rows that are training rows too.
-        embedded: whether texts are compared by embeddings too, which takes the asset `minilm`.
-        layout: of the files of real rows, where it is not to be detected.
-    """
-
-    train: Path
-    test: Path
+    train: Path  # the private table it was made from
+    test: Path  # real rows held out
+    # Text column, or the template by which it was joined; None: the run's, or a guess
     text: str | None = None
-    attributes: tuple[str, ...] = ()
-    classifiers: tuple[str, ...] = CLASSIFIERS
-    encoder: str | None = None
-    seeds: int = within(1, RUNS)
+    attributes: tuple[str, ...] = ()  # label columns; empty: the run's, or a guess
+    classifiers: tuple[str, ...] = CLASSIFIERS  # names in `classifiers`
+    encoder: str | None = None  # what the classifier `encoder` fine-tunes; None is MiniLM
+    seeds: int = within(1, RUNS)  # how many times each classifier is trained
+    # Rows made without private data; None: made here, once, where there is a run: as many as the
+    # twin has, but no more than `BASELINE_ROWS`
     baseline: Path | None = None
-    non_private: Path | None = None
-    sweep: tuple[float, ...] = ()
-    exclude_overlap: bool = False
+    non_private: Path | None = None  # rows of a model trained without noise
+    sweep: tuple[float, ...] = ()  # further ε, a twin of each is trained and scored
+    exclude_overlap: bool = False  # leave out held-out rows that are training rows too
+    # Whether texts are compared by embeddings too, which takes the asset `minilm`
     embedded: bool = True
-    layout: Layout = Layout()
+    layout: Layout = Layout()  # of the files of real rows, where it is not to be detected
 
     def __post_init__(self) -> None:
         """Refuse numbers out of range."""
@@ -274,12 +261,6 @@ def judge_finished_run(
     The rules are the report's. The lines are for the owner alone. Where there are none, the lines
     say how to get them.
 
-    Args:
-        run: its folder.
-        source: the private table.
-        progress: is notified of what happens.
-        device: that reads rows with the run's model.
-
     Raises:
         InputError: the private table cannot be read again.
     """
@@ -344,18 +325,7 @@ def evaluate_frames(
     classifiers: Sequence[str] | None = None,
     **options: Any,
 ) -> pd.DataFrame:
-    """Return the scores of a twin that a model wrote, a row each. See `twinset.Twinset.evaluate`.
-
-    Args:
-        model: that wrote it.
-        made_from: what the model was fitted to, or a folder that may be its run's.
-        twin: its rows.
-        train: the private table.
-        test: other real rows.
-        progress: is notified of what happens.
-        classifiers: their names. None: all.
-        options: of `EvaluationRequest`.
-    """
+    """Return the scores of a model's twin, a row each. See `twinset.Twinset.evaluate`."""
     with TemporaryDirectory() as folder:  # the commands' own code reads files
         release, files, columns = _write_files(Path(folder), model, made_from, twin, train, test)
         names = tuple(classifiers or CLASSIFIERS)

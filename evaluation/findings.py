@@ -55,29 +55,17 @@ CANARIES = Bounds(0, 10**6)
 
 @dataclass(frozen=True)
 class Score:
-    """One value with its 95 % interval, the way it should go, its range and its sample size.
+    """One value with its 95 % interval, the way it should go, its range and its sample size."""
 
-    Args:
-        name: the measure.
-        value: what was found.
-        low: lower end of the interval.
-        high: upper end.
-        goal: the way it should go.
-        minimum: least possible value.
-        maximum: greatest possible value. It may be ∞.
-        n: what the interval counts: rows, pairs or runs.
-        where: what it was computed from.
-    """
-
-    name: str
-    value: float
-    low: float
-    high: float
-    goal: Goal
-    minimum: float
-    maximum: float
-    n: int
-    where: Where = "private rows"
+    name: str  # the measure
+    value: float  # what was found
+    low: float  # lower end of the interval
+    high: float  # upper end
+    goal: Goal  # the way it should go
+    minimum: float  # least possible value
+    maximum: float  # greatest possible value. It may be ∞.
+    n: int  # what the interval counts: rows, pairs or runs
+    where: Where = "private rows"  # what it was computed from
 
     def __str__(self) -> str:
         """Return "0.812 [0.794, 0.829]"."""
@@ -128,70 +116,41 @@ def mean(name: str, values: Sequence[float], goal: Goal, minimum: float, maximum
 
 @dataclass(frozen=True)
 class Measured:
-    """A score, the question it answers, and its place among those of the same name.
+    """A score, the question it answers, and its place among those of the same name."""
 
-    Args:
-        question: what it helps to answer.
-        score: the score.
-        place: which one it is: dimension → value. Always in words, never private text.
-    """
-
-    question: Question
+    question: Question  # what it helps to answer
     score: Score
+    # Which one it is: dimension → value. Always in words, never private text.
     place: Place = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Lines to be drawn.
+    """Lines to be drawn."""
 
-    Args:
-        question: what they help to answer.
-        name: title.
-        x: what the abscissa is, with its unit.
-        y: what the ordinate is.
-        series: by name, points (x, y) or (x, y, low, high) in rising x.
-        log: "x", "y", "xy" or "": the axes that are logarithmic.
-    """
-
-    question: Question
-    name: str
-    x: str
-    y: str
+    question: Question  # what they help to answer
+    name: str  # title
+    x: str  # what the abscissa is, with its unit
+    y: str  # what the ordinate is
+    # By name, points (x, y) or (x, y, low, high) in rising x
     series: Mapping[str, list[tuple[Any, ...]]]
-    log: str = ""
+    log: str = ""  # "x", "y", "xy" or "": the axes that are logarithmic
 
 
 @dataclass(frozen=True)
 class Histogram:
-    """Shares by bin, for several tables side by side.
+    """Shares by bin, for several tables side by side."""
 
-    Args:
-        question: what they help to answer.
-        name: title.
-        x: what is counted, with its unit.
-        bins: the bins' names.
-        series: by table, the share of its rows in every bin.
-    """
-
-    question: Question
-    name: str
-    x: str
-    bins: list[str]
-    series: Mapping[str, list[float]]
+    question: Question  # what they help to answer
+    name: str  # title
+    x: str  # what is counted, with its unit
+    bins: list[str]  # the bins' names
+    series: Mapping[str, list[float]]  # by table, the share of its rows in every bin
 
 
 @dataclass(frozen=True)
 class Findings:
     """Everything that one command found.
-
-    Args:
-        kind: "evaluation", "audit" or "canaries".
-        about: how to do it again: command, seed, tables with rows, versions, machine, guarantee.
-        measured: the scores.
-        curves: to be drawn.
-        histograms: to be drawn.
-        notes: what a reader must know: overlaps, rows left out, what could not be measured.
 
     Example:
         >>> found = Findings("evaluation", {}, (Measured("utility", proportion("f", 1, 2)),))
@@ -199,11 +158,13 @@ class Findings:
         True
     """
 
-    kind: str
+    kind: str  # "evaluation", "audit" or "canaries"
+    # How to do it again: command, seed, tables with rows, versions, machine, guarantee
     about: Mapping[str, Any]
-    measured: tuple[Measured, ...] = ()
-    curves: tuple[Curve, ...] = ()
-    histograms: tuple[Histogram, ...] = ()
+    measured: tuple[Measured, ...] = ()  # the scores
+    curves: tuple[Curve, ...] = ()  # to be drawn
+    histograms: tuple[Histogram, ...] = ()  # to be drawn
+    # What a reader must know: overlaps, rows left out, what could not be measured
     notes: tuple[str, ...] = ()
 
     def of(self, question: Question) -> list[Measured]:
@@ -315,11 +276,7 @@ def _read_as(kind: Any, data: Any, name: str = "", depth: int = _DEEPEST) -> Any
 
 
 class KeptFindings:
-    """Findings in a file, written each time they grow. Earlier ones are kept under another name.
-
-    Args:
-        path: the file. None: findings are not kept.
-    """
+    """Findings in a file, written each time they grow. Earlier ones are kept under another name."""
 
     def __init__(self, path: Path | None) -> None:
         self.path, self._has_begun = path, False
@@ -387,14 +344,6 @@ class ResultsStore:
     The file grows row by row. A command that was stopped resumes with the rows that are missing,
     several commands may add to one file at once, and rows of other settings are refused.
 
-    Args:
-        path: of the file.
-        settings: everything that a row depends on, except its key.
-        commands: that the rows came from.
-        facts: what else a reader should know.
-        rows: by key, which is a case and last its seed where it has one: plain values for JSON.
-        mode: who may read the file. None: everybody who may read its folder.
-
     Example::
 
         store = ResultsStore.open(Path("runs.json"), {"rows": 8}, "twinset compare …")
@@ -402,12 +351,13 @@ class ResultsStore:
             store.add(key, {"accuracy": 0.8})
     """
 
-    path: Path
-    settings: Mapping[str, Any]
-    commands: list[str] = field(default_factory=list)
-    facts: dict[str, Any] = field(default_factory=dict)
+    path: Path  # of the file
+    settings: Mapping[str, Any]  # everything that a row depends on, except its key
+    commands: list[str] = field(default_factory=list)  # that the rows came from
+    facts: dict[str, Any] = field(default_factory=dict)  # what else a reader should know
+    # By key, which is a case and last its seed where it has one: plain values for JSON
     rows: dict[Key, dict[str, Any]] = field(default_factory=dict)
-    mode: int | None = None
+    mode: int | None = None  # who may read the file. None: everybody who may read its folder.
 
     @classmethod
     def open(
@@ -500,11 +450,6 @@ def markdown_table(
     header: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1
 ) -> list[str]:
     """Return the lines of a Markdown table, whose first columns are aligned to the left.
-
-    Args:
-        header: Markdown.
-        rows: Markdown, a sequence of cells each.
-        left: how many columns hold words and not numbers.
 
     >>> markdown_table(["", "time"], [["step", "2 s"]])
     ['|  | time |', '| --- | ---: |', '| step | 2 s |']

@@ -51,22 +51,14 @@ SAME_PROMPT = 'every model is behind "{}"; `prompt` names another, such as the o
 
 @dataclass(frozen=True)
 class ComparisonRequest:
-    """What is compared.
+    """What is compared."""
 
-    Args:
-        source: the private table.
-        policies: names in `POLICIES`, or `NO_PRIVACY`.
-        seeds: how many runs of each; the first seed is that of `config`.
-        rows: of each twin.
-        test: real rows, held out; None keeps a fifth of the table.
-        classifiers: names in `classifiers.CLASSIFIERS`. Empty where none is trained.
-    """
-
-    source: Source
-    policies: Sequence[str] = POLICIES
-    seeds: int = within(3, RUNS)
-    rows: int = within(1000, ROWS)
-    test: str | None = None
+    source: Source  # the private table
+    policies: Sequence[str] = POLICIES  # names in `POLICIES`, or `NO_PRIVACY`
+    seeds: int = within(3, RUNS)  # how many runs of each; the first seed is that of `config`
+    rows: int = within(1000, ROWS)  # of each twin
+    test: str | None = None  # real rows, held out; None keeps a fifth of the table
+    # Names in `classifiers.CLASSIFIERS`. Empty where none is trained.
     classifiers: Sequence[str] = ()
 
     def __post_init__(self) -> None:
@@ -118,12 +110,6 @@ def read_data(
     request: ComparisonRequest, seed: int, progress: Progress, reserved: Sequence[str] = ()
 ) -> Data:
     """Read the private table and what is held out of it.
-
-    Args:
-        request: names the tables.
-        seed: draws the rows that are held out.
-        progress: is notified of what happens.
-        reserved: marks that no text may hold.
 
     Raises:
         InputError: a table cannot be used.

@@ -55,26 +55,16 @@ FEW_ROWS = 30  # below, one line says that nothing can be concluded from so few
 
 @dataclass(frozen=True)
 class Tables:
-    """Rows to learn from, and rows to test on.
+    """Rows to learn from, and rows to test on."""
 
-    Args:
-        train: the private table.
-        heldout: real rows that no one learns from.
-        twin: the twin.
-        text: name of the text column.
-        attributes: names of the label columns.
-        baseline: rows that the base model wrote without private data.
-        non_private: rows that a model trained without noise wrote.
-        schema: of the twin, where it is known: it may have declared labels that no real row has.
-    """
-
-    train: pd.DataFrame
-    heldout: pd.DataFrame
+    train: pd.DataFrame  # the private table
+    heldout: pd.DataFrame  # real rows that no one learns from
     twin: pd.DataFrame
-    text: str
-    attributes: tuple[str, ...]
-    baseline: pd.DataFrame | None = None
-    non_private: pd.DataFrame | None = None
+    text: str  # name of the text column
+    attributes: tuple[str, ...]  # names of the label columns
+    baseline: pd.DataFrame | None = None  # rows that the base model wrote without private data
+    non_private: pd.DataFrame | None = None  # rows that a model trained without noise wrote
+    # Of the twin, where it is known: it may have declared labels that no real row has
     schema: Schema | None = None
 
     def training_tables(self, seed: int) -> dict[str, pd.DataFrame]:
@@ -205,23 +195,14 @@ Seconds = dict[str, float]  # wall time by phase
 
 @dataclass(frozen=True)
 class Twin:
-    """A twin's rows and what may be claimed of them.
-
-    Args:
-        frame: the rows.
-        epsilon: ε, or None without a guarantee.
-        delta: its δ.
-        sentence: the guarantee in words.
-        seconds: how long making it took.
-        unit: whose presence the guarantee protects. "" without one.
-    """
+    """A twin's rows and what may be claimed of them."""
 
     frame: pd.DataFrame
-    epsilon: float | None = None
-    delta: float | None = None
-    sentence: str = "unknown: the twin came without its privacy.json"
-    seconds: Seconds = field(default_factory=dict)
-    unit: str = ""
+    epsilon: float | None = None  # ε, or None without a guarantee
+    delta: float | None = None  # its δ
+    sentence: str = "unknown: the twin came without its privacy.json"  # the guarantee in words
+    seconds: Seconds = field(default_factory=dict)  # how long making it took
+    unit: str = ""  # whose presence the guarantee protects. "" without one.
 
     @classmethod
     def from_ledger(
@@ -262,22 +243,14 @@ class Twin:
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """What a run left.
-
-    Args:
-        root: its folder.
-        config: its options, with the steps, batch size and rate that were chosen for it.
-        schema: shape of the private table.
-        template: its prompts.
-        labels: by which rows of the table's kind get labels of the schema.
-        reading: how its table was read. See `Source.reading`.
-    """
+    """What a run left."""
 
     root: Path
-    config: RunConfig
-    schema: Schema
-    template: Template
-    labels: LabelRules = LabelRules()
+    config: RunConfig  # its options, with the steps, batch size and rate that were chosen for it
+    schema: Schema  # shape of the private table
+    template: Template  # its prompts
+    labels: LabelRules = LabelRules()  # by which rows of the table's kind get labels of the schema
+    # How its table was read. See `Source.reading`.
     reading: Mapping[str, str | None] = field(default_factory=dict)
 
     @classmethod
@@ -339,21 +312,13 @@ class FinishedRun:
 
 @dataclass(frozen=True)
 class Release:
-    """A twin, with its run folder where there is one.
+    """A twin, with its run folder where there is one."""
 
-    Args:
-        path: the twin's file, or the run folder.
-        file: the file of the twin's rows.
-        twin: its rows, and what is guaranteed of them.
-        run: the run folder.
-        device: that computes what is measured, as `device_of` takes it.
-    """
-
-    path: Path
-    file: Path
-    twin: Twin
+    path: Path  # the twin's file, or the run folder
+    file: Path  # the file of the twin's rows
+    twin: Twin  # its rows, and what is guaranteed of them
     run: FinishedRun | None
-    device: str = AUTO
+    device: str = AUTO  # that computes what is measured, as `device_of` takes it
 
     @classmethod
     def read(cls, path: Path, run: Path | None = None, device: str = AUTO) -> Release:
@@ -404,19 +369,13 @@ class Release:
 
 @dataclass(frozen=True)
 class RealRows:
-    """Files of real rows, and how they are read.
+    """Files of real rows, and how they are read."""
 
-    Args:
-        known: of rows that were trained on.
-        others: of rows that were not.
-        text: their text column, or the template that joins several. None: the run's, or a guess.
-        layout: of the files, where it is not to be detected.
-    """
-
-    known: Path
-    others: Path
+    known: Path  # of rows that were trained on
+    others: Path  # of rows that were not
+    # Their text column, or the template that joins several. None: the run's, or a guess.
     text: str | None
-    layout: Layout
+    layout: Layout  # of the files, where it is not to be detected
 
 
 @contextmanager
@@ -470,10 +429,6 @@ def open_real_rows(
 
 def split_held_out(run: Path, source: Source) -> tuple[Records, Records]:
     """Return the records that a run was trained on, and those that it held out.
-
-    Args:
-        run: its folder.
-        source: the private table that it was made from, with the columns that it took.
 
     Raises:
         InputError: it held none out, or the table is another one.

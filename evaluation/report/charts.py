@@ -208,14 +208,7 @@ def draw_lines(
 def draw_steps(
     title: str, x: str, bins: Sequence[str], series: Mapping[str, Sequence[float]]
 ) -> Markup:
-    """Draw shares of ordered bins as steps.
-
-    Args:
-        title: of the picture.
-        x: what is counted.
-        bins: their names, in order.
-        series: by name, the share of each bin.
-    """
+    """Draw shares of ordered bins as steps."""
     looks, many = style_series(series), len(bins)
     widest = max(map(len, bins)) * 6 + 10
     shown = range(0, many, max(1, math.ceil(widest * many / (WIDTH - 50))))

@@ -62,18 +62,12 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """One or several pictures that say one thing.
+    """One or several pictures that say one thing."""
 
-    Args:
-        title: what is shown.
-        meaning: one sentence for a reader who does not know the measure.
-        panels: (heading or "", picture).
-        table: the same in numbers, where the table of all scores does not have them.
-    """
-
-    title: str
-    meaning: str
-    panels: tuple[tuple[str, Markup], ...]
+    title: str  # what is shown
+    meaning: str  # one sentence for a reader who does not know the measure
+    panels: tuple[tuple[str, Markup], ...]  # (heading or "", picture)
+    # The same in numbers, where the table of all scores does not have them
     table: Table | None = None
 
 
@@ -113,11 +107,7 @@ def draw_section(question: Question, findings: Sequence[Findings]) -> Iterator[F
 
 
 def draw_scores(measured: Sequence[Measured]) -> Iterator[Figure]:
-    """Draw what can be compared: one figure for each measure and label, one panel for each group.
-
-    Args:
-        measured: scores on one question.
-    """
+    """Draw what can be compared: a figure for each measure and label, a panel for each group."""
     yield from _draw_exposure([m for m in measured if is_exposure(m)])
     bounds = list(list_bounds(measured))
     unknown = {"low": math.nan, "high": math.nan}
@@ -225,10 +215,10 @@ def _compare_groups(panels: Sequence[Group], measured: Sequence[Measured]) -> Fi
 def _draw_exposure(measured: Sequence[Measured]) -> Iterator[Figure]:
     """Draw exposure of planted secrets against repetitions, one line for each policy."""
     panels: dict[str, dict[str, list[Point]]] = {}
-    for m in sorted(measured, key=lambda m: int(m.place["copies"])):
+    for m in sorted(measured, key=lambda m: float(m.place["copies"])):
         rest = {k: v for k, v in m.place.items() if k not in ("copies", "policy")}
         lines = panels.setdefault(place_in_words(rest), {})
-        point = (int(m.place["copies"]), m.score.value, m.score.low, m.score.high)
+        point = (float(m.place["copies"]), m.score.value, m.score.low, m.score.high)
         lines.setdefault(m.place.get("policy", "model"), []).append(point)
     most = {m.score.maximum for m in measured if math.isfinite(m.score.maximum)}
     marks = [(math.log2(math.e), "not known to the model")]

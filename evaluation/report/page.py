@@ -86,10 +86,6 @@ Parsed = TypeVar("Parsed")
 def write_report(run: Path, show_real: Path | None = None) -> Path:
     """Write `internal/report.html`, whole or not at all, and return where it is.
 
-    Args:
-        run: the run folder.
-        show_real: a private table of which a few rows are to be shown.
-
     Raises:
         InputError: this is no run, the table cannot be read, or the disk refuses. See
             `build_report`.
@@ -242,13 +238,7 @@ def format_scientific(value: float) -> Markup:
 
 
 def sample_rows(frame: DataFrame, text: str | None, most: int = SHOWN) -> list[Row]:
-    """Draw a few different rows by a fixed seed: always the same of the same table.
-
-    Args:
-        frame: the table.
-        text: the column of texts. None: the one with the longest cells.
-        most: rows.
-    """
+    """Draw a few different rows by a fixed seed: always the same of the same table."""
     shown = frame.astype(str).drop_duplicates()  # a twin may say the same twice
     drawn = shown.sample(min(most, len(shown)), random_state=0)
     column = text if text in frame.columns else find_longest_column(drawn)
@@ -331,12 +321,7 @@ def list_by_label(measured: Iterable[Measured]) -> list[Table]:
 
 
 def draw_training(steps: Sequence[Mapping[str, Any]], ledger: Ledger | None) -> list[Figure]:
-    """Draw loss and clipped share over steps, and the ε that they spent.
-
-    Args:
-        steps: figures of each training step.
-        ledger: what was spent, if it is known.
-    """
+    """Draw loss and clipped share over steps, and the ε that they spent."""
     spent = spend_over_steps(ledger) if ledger else []
     asked = ledger.target_epsilon if ledger else None
     marks = [] if asked is None else [(asked, f"asked for: {asked:g}")]

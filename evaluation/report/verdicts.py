@@ -141,16 +141,11 @@ def sort_rows(names: Iterable[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class Group:
-    """Scores of one name whose places differ in one word only, by that word.
+    """Scores of one name whose places differ in one word only, by that word."""
 
-    Args:
-        name: of the scores.
-        place: what they have in common.
-        members: by the word in which they differ, or "" where they have none to differ in.
-    """
-
-    name: str
-    place: Mapping[str, str]
+    name: str  # of the scores
+    place: Mapping[str, str]  # what they have in common
+    # By the word in which they differ, or "" where they have none to differ in
     members: dict[str, Measured]
 
     @property
@@ -202,23 +197,14 @@ def list_bounds(measured: Sequence[Measured]) -> Iterator[tuple[str, Score, floa
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the page says to one question.
+    """What the page says to one question."""
 
-    Args:
-        question: as a reader would ask it.
-        answer: one or a few words.
-        line: one sentence that says what the answer rests on.
-        tone: how the answer is shown, in addition to its words.
-        reasons: what was compared, worst first.
-        rule: how the answer follows.
-    """
-
-    question: str
-    answer: str
-    line: str
-    tone: Tone
-    reasons: tuple[str, ...] = ()
-    rule: str = ""
+    question: str  # as a reader would ask it
+    answer: str  # one or a few words
+    line: str  # one sentence that says what the answer rests on
+    tone: Tone  # how the answer is shown, in addition to its words
+    reasons: tuple[str, ...] = ()  # what was compared, worst first
+    rule: str = ""  # how the answer follows
 
 
 class Comparison(NamedTuple):
