@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from evaluation.findings import mean
 from twinset.errors import InputError
 
 if TYPE_CHECKING:
@@ -189,16 +190,10 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float, float]:
     >>> mean_interval([2.0])
     (2.0, -inf, inf)
     """
-    from scipy.stats import t
-
     if not values:
         return math.nan, -math.inf, math.inf
-    mean = sum(values) / len(values)
-    if len(values) == 1:
-        return mean, -math.inf, math.inf
-    variance = sum((value - mean) ** 2 for value in values) / (len(values) - 1)
-    width = float(t.ppf(0.975, len(values) - 1)) * math.sqrt(variance / len(values))
-    return mean, mean - width, mean + width
+    score = mean("difference", values, "match", -math.inf, math.inf)
+    return score.value, score.low, score.high
 
 
 def format_interval(value: float, low: float, high: float) -> str:

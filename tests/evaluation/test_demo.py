@@ -1,12 +1,10 @@
 """The demos with a tiny model, the planted secrets, and the dialogues that hold them."""
 
-import io
 import json
 import re
 
 import pandas as pd
 import pytest
-from rich.console import Console
 
 from evaluation.demo import (
     KINDS,
@@ -27,24 +25,20 @@ from twinset.policies.detection import Patterns
 from twinset.table.records import records_from_frame
 
 
-def printed(report) -> str:
-    console = Console(width=120, record=True, file=io.StringIO())
-    console.print(report)
-    return console.export_text()
-
-
 @pytest.fixture
 def support(monkeypatch):
     return little_support(monkeypatch)
 
 
+@pytest.fixture(scope="module")
+def table():
+    return make_dialogues(400, seed=3)
+
+
 @pytest.mark.slow
 def test_reviews(tiny_base, tmp_path):
     report = run_demo(little(REVIEWS, 12), tmp_path / "run", base_model=str(tiny_base))
-    shown = printed(report)
-    for expected in ("8.00", "3.9e-07", "real", "no private data", "share", "internal"):
-        assert expected in shown
-    assert "lanted" not in shown and len(report.samples) == 3
+    assert len(report.samples) == 3 and report.findings.find("MAUVE")
     for name in ("evaluation.json", "report.html"):
         assert (tmp_path / "run" / "internal" / name).is_file()
     assert pd.read_parquet(tmp_path / "run" / "share" / "twin.parquet").shape == (24, 2)
@@ -78,15 +72,13 @@ def test_the_secrets_table_shows_a_leak(support):
     train, heldout = support.tables(print)
     secrets = support.planted(train), support.planted(heldout)
 
-    def shown(twin):
-        texts = twin[TEXT].tolist(), train[TEXT].tolist()
-        about = {"epsilon": 8.0, "delta": 1e-5, "guarantee": "none", "rows": {}}
-        found = Findings("evaluation", about, tuple(replay_planted(*texts, *secrets)))
-        return {m.place["kind"]: m for m in found.measured}, found
+    def replay(twin):
+        found = replay_planted(twin[TEXT].tolist(), train[TEXT].tolist(), *secrets)
+        return Findings("evaluation", {}, tuple(found))
 
-    kinds, leaking = shown(train.head(30))
+    leaking, chance = replay(train.head(30)), replay(heldout)
+    kinds = {m.place["kind"] for m in leaking.measured}
     assert len(kinds) == len(KINDS)
-    _, chance = shown(heldout)
     for kind in kinds:
         leak = leaking.find("replayed", kind=kind, rows="train only")
         assert leak.value > 0 == leaking.find("replayed", kind=kind, rows="held-out only").value
@@ -96,33 +88,28 @@ def test_the_secrets_table_shows_a_leak(support):
     assert (round(tracking.value * tracking.n), tracking.n) == (30, 300)
 
 
-def test_each_demo_has_a_base_model_of_its_own():
+def test_each_demo_has_a_base_model_of_its_own_and_an_unknown_one_is_refused(capsys):
     assert REVIEWS.config().training.base_model == "smollm2-135m-text"
     assert SUPPORT.config().training.base_model == "gpt2-mini"
     small, other = REVIEWS.config("gpt2-mini").training, REVIEWS.config("./mine").training
     assert small.batch_size == 1008 and other.batch_size == 252
-    assert (small.base_model, other.base_model) == ("gpt2-mini", "./mine")
-
-
-def test_an_unknown_demo_is_one_line(capsys):
     ended = run_twinset(capsys, "demo", "--data", "film")
     assert (ended.code, ended.out) == (2, "")
     assert ended.err == "error: --data film: is none of reviews, support\n"
 
 
-@pytest.fixture(scope="module")
-def table():
-    return make_dialogues(400, seed=3)
-
-
-def test_the_table_is_labelled_text(table):
+def test_the_seed_decides_all_of_a_labelled_table(table):
     assert list(table) == [TEXT, TOPIC, SATISFIED, SECRETS]
     records, _ = records_from_frame(table, TEXT, (TOPIC, SATISFIED))
     assert len(records) == 400 and len(records.schema.combinations) == 8
     assert table[TOPIC].value_counts().min() > 60 and table[SATISFIED].value_counts().min() > 150
+    few, other = make_dialogues(20, 3), make_dialogues(20, 2)
+    assert few.equals(table.head(20)) and not set(few[TEXT]) & set(other[TEXT])
+    with pytest.raises(ValueError, match="no rows"):
+        make_dialogues(0)
 
 
-def test_secrets_stand_once_in_their_text_and_are_all(table):
+def test_secrets_stand_once_in_their_text_are_all_and_belong_to_nobody(table):
     seen = set()
     for text, cell in zip(table[TEXT], table[SECRETS], strict=True):
         secrets = json.loads(cell)
@@ -133,6 +120,8 @@ def test_secrets_stand_once_in_their_text_and_are_all(table):
             assert text.count(value) == 1
             rest = rest.replace(value, "")
         assert not re.search(r"\d|@", rest)
+        assert re.fullmatch(r"\(\d{3}\) 555-01\d\d", secrets.get("phone", "(000) 555-0100"))
+        assert re.search(r"@example\.(com|net|org)$", secrets.get("email", "@example.com"))
     assert seen == set(KINDS)
 
 
@@ -147,19 +136,3 @@ def test_patterns_find_all_but_names(table):
             if any(text[i].isalnum() and i not in covered for i in range(at, at + len(value))):
                 missed.add(kind)
     assert missed == {"name"}
-
-
-def test_numbers_and_domains_belong_to_nobody(table):
-    secrets = [json.loads(cell) for cell in table[SECRETS]]
-    phones = [s["phone"] for s in secrets if "phone" in s]
-    assert phones and all(re.fullmatch(r"\(\d{3}\) 555-01\d\d", phone) for phone in phones)
-    mails = [s["email"] for s in secrets if "email" in s]
-    assert mails and all(re.search(r"@example\.(com|net|org)$", mail) for mail in mails)
-
-
-def test_the_seed_decides_all():
-    few, many, other = (make_dialogues(n, s) for n, s in ((20, 1), (40, 1), (20, 2)))
-    assert few.equals(many.head(20)) and few.equals(make_dialogues(20, 1))
-    assert not set(few[TEXT]) & set(other[TEXT])
-    with pytest.raises(ValueError, match="no rows"):
-        make_dialogues(0)
