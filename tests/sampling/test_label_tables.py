@@ -1,5 +1,7 @@
 """Tables by label: tilt, lengths and log-odds are fitted to counts, kept, and used."""
 
+import shutil
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -95,7 +97,7 @@ def small():
 @pytest.fixture(scope="module")
 def written(small):
     config = SamplingConfig(guidance=0, top_p=1.0)
-    return continue_prompts(small, [[1, 2]] * 4000, -1, 6, config)
+    return continue_prompts(small, [[1, 2]] * 3000, -1, 6, config)
 
 
 def test_expected_presence_is_what_counting_many_rows_finds(small, written):
@@ -303,5 +305,6 @@ def test_a_model_without_them_is_read_and_a_damaged_one_is_refused(judged, tmp_p
     model.save(tmp_path / "m")
     without = TwinModel.load(tmp_path / "m")
     assert without.words is None and set(without.classify(TEXTS)["label"]) <= {"good", "bad"}
-    (tmp_path / "m" / NaiveBayes.file).write_bytes(b"")
-    assert "damaged" in refusal(TwinModel.load, tmp_path / "m")
+    damaged = shutil.copytree(judged, tmp_path / "damaged")
+    (damaged / NaiveBayes.file).write_bytes(b"")
+    assert "damaged" in refusal(TwinModel.load, damaged)
