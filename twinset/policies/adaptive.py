@@ -103,6 +103,11 @@ class Adaptive(_WeighsRecords):
     theorem = ADAPTIVE
     options = AdaptiveOptions
     attacked_weights = (1.0, 0.0)  # the record that needs most protection, and least
+    budget = "ε = {target:g} at privacy weight 1, ε = {highest:g} for any {unit}"
+    warned = (
+        "adaptive noise guarantees ε = {highest:g} to every record, and ε = {target:g} only to "
+        "those of privacy weight 1; `epsilon_max` sets the first",
+    )
 
     @classmethod
     def calibrate(
@@ -124,24 +129,6 @@ class Adaptive(_WeighsRecords):
     def step_event(cls, noise: Calibration, sample_rate: float, steps: int) -> Event:
         """Return what steps spend of each record, by its own weight."""
         return IndividualGaussian(noise.noise_multiplier, sample_rate, steps, noise.least_share)
-
-    @classmethod
-    def warnings(cls, target: float, highest: float | None) -> list[str]:
-        """Say which ε holds for whom."""
-        found = super().warnings(target, highest)
-        if highest is not None:
-            found.append(
-                f"adaptive noise guarantees ε = {highest:g} to every record, and ε = {target:g} "
-                "only to those of privacy weight 1; `epsilon_max` sets the first"
-            )
-        return found
-
-    @classmethod
-    def budget_line(cls, target: float, spent: float, highest: float | None, unit: str) -> str:
-        """Name two budgets."""
-        if highest is None:
-            return super().budget_line(target, spent, highest, unit)
-        return f"ε = {target:g} at privacy weight 1, ε = {highest:g} for any {unit}"
 
     @classmethod
     def weight_scale(cls, options: AdaptiveOptions, base: PublicModel) -> WeightScale:
@@ -170,6 +157,9 @@ class PublishedAdaptive(_WeighsRecords):
     theorem = ADAPTIVE_PUBLISHED
     attacked_weights = (0.0,)  # the record that takes the noise away
     claims_more = True
+    budget = (
+        "ε = {target:g} is nominal, as if all privacy weights were 1: no theorem covers this form"
+    )
     kept = ("_scales",)
 
     def __init__(self, params: MechanismParams) -> None:
@@ -180,14 +170,6 @@ class PublishedAdaptive(_WeighsRecords):
     def step_event(cls, noise: Calibration, sample_rate: float, steps: int) -> Event:
         """Say that no ε covers the steps."""
         return NonPrivateAccess("the noise was scaled by the mean privacy weight of each batch")
-
-    @classmethod
-    def budget_line(cls, target: float, spent: float, highest: float | None, unit: str) -> str:
-        """Say that no one has a budget."""
-        return (
-            f"ε = {target:g} is nominal, as if all privacy weights were 1: no theorem covers this "
-            "form"
-        )
 
     @property
     def nominal(self) -> list[Event]:

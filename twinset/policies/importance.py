@@ -141,18 +141,12 @@ class PublishedImportance(Importance):
     form = "published"
     theorem = IMPORTANCE_PUBLISHED
     claims_more = True
+    budget = "ε = {target:g} is nominal, guaranteed is ε = {spent}"
 
     @classmethod
     def least_noise(cls, options: ImportanceOptions) -> float:
         """Return 1 / b: σ is the paper's, and noise may fall that far below it."""
         return 1 / options.importance_bound
-
-    @classmethod
-    def budget_line(cls, target: float, spent: float, highest: float | None, unit: str) -> str:
-        """Say that the guarantee is another than the claim."""
-        from twinset.privacy.accounting.accountant import up_decimals
-
-        return f"ε = {target:g} is nominal, guaranteed is ε = {up_decimals(spent)}"
 
     @property
     def nominal(self) -> list[Event]:

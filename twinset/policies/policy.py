@@ -150,8 +150,12 @@ class NoisePolicy:
     adds_noise: ClassVar[bool] = True
     reads_masked: ClassVar[bool] = False
     """Texts are masked before they are read."""
-    masks_a_phase: ClassVar[bool] = False
-    """One of its phases reads masked texts."""
+    before: ClassVar[tuple[type[NoisePolicy], ...]] = ()
+    """Policies of the phases before its own."""
+    budget: ClassVar[str] = "ε = {target:g} for every {unit}"
+    """Whom which ε is for, see `budget_line`."""
+    warned: ClassVar[tuple[str, ...]] = ()
+    """What the owner must know beside the theorem's caveats, see `warnings`."""
     reads: ClassVar[str] = "texts as they are"
     attacked_weights: ClassVar[tuple[float, ...]] = (1.0,)
     """Privacy weights of the records through which an audit attacks it."""
@@ -191,7 +195,7 @@ class NoisePolicy:
                 f"`noise_policy={cls.name}` weighs texts by the base model as it is, and "
                 "`method=qlora` rounds it; take `method=lora` or another policy"
             )
-        if options.redact_only and cls.masks_a_phase:
+        if options.redact_only and cls.before:
             raise InputError(
                 f"`redact_only` reads no unmasked text, and phase 2 of `noise_policy={cls.name}` "
                 "is made of it; take another policy with `redact_only`"
@@ -205,12 +209,12 @@ class NoisePolicy:
     @classmethod
     def masks(cls, options: PolicyOptions) -> bool:
         """Return whether texts are masked, for a phase or altogether."""
-        return options.redact_only or cls.masks_a_phase
+        return options.redact_only or any(phase.reads_masked for phase in cls.before)
 
     @classmethod
     def phases(cls) -> tuple[type[NoisePolicy], ...]:
         """Return the policies that go through all steps, one after the other. The last is this."""
-        return (cls,)
+        return (*cls.before, cls)
 
     @classmethod
     def least_noise(cls, options: Any) -> float:
@@ -253,7 +257,10 @@ class NoisePolicy:
             target: ε asked for.
             highest: see `Calibration`.
         """
-        return list(cls.theorem.caveats)
+        return [
+            *cls.theorem.caveats,
+            *(w.format(target=target, highest=highest) for w in cls.warned),
+        ]
 
     @classmethod
     def budget_line(cls, target: float, spent: float, highest: float | None, unit: str) -> str:
@@ -265,7 +272,10 @@ class NoisePolicy:
             highest: see `Calibration`.
             unit: what is protected as one.
         """
-        return f"ε = {target:g} for every {unit}"
+        from twinset.privacy.accounting.accountant import up_decimals
+
+        known = {"target": target, "spent": up_decimals(spent), "highest": highest, "unit": unit}
+        return cls.budget.format(**known)
 
     @classmethod
     def public_inputs(cls, options: PolicyOptions) -> Iterator[str]:
@@ -274,7 +284,7 @@ class NoisePolicy:
             yield f"the detector {options.detector!r}, which looks at one record at a time"
         if cls.weighs:
             yield "the constants of the privacy weights, and the texts that they were fitted on"
-        if cls.masks_a_phase:
+        if any(phase.reads_masked for phase in cls.before):
             yield "every label, and every text as that detector leaves it"
 
     @classmethod

@@ -39,17 +39,8 @@ class Selective(NoisePolicy):
 
     name = "selective"
     theorem = SELECTIVE
-    masks_a_phase = True
-
-    @classmethod
-    def phases(cls) -> tuple[type[NoisePolicy], ...]:
-        """Return phase 1, which reads masked texts, and this."""
-        return MaskedPhase, cls
-
-    @classmethod
-    def budget_line(cls, target: float, spent: float, highest: float | None, unit: str) -> str:
-        """Say that only what is flagged has a budget."""
-        return f"ε = {target:g} for what the detector flags, nothing for the rest"
+    before = (MaskedPhase,)
+    budget = "ε = {target:g} for what the detector flags, nothing for the rest"
 
 
 @register
