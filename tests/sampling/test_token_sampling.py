@@ -106,7 +106,7 @@ def test_rows_of_one_batch_keep_to_their_own_distributions():
     logits[2, 5] = 50.0
     generator = torch.Generator().manual_seed(0)
     config = SamplingConfig(top_p=0.7, temperature=1.0)
-    drawn = torch.stack([next_tokens(logits, config, generator) for _ in range(5000)])
+    drawn = torch.stack([next_tokens(logits, config, generator) for _ in range(2000)])
     for row, expected in enumerate(nucleus(logits, 0.7)):
         assert chi_square_p(drawn[:, row], expected) > 1e-3
     assert (drawn[:, 2] == 5).all()
