@@ -1,7 +1,7 @@
 """Options as dataclass fields: each states its bounds, its help text and its name once.
 
-A field is checked from here (`check_options`), and `twinset.config.options` makes its flag from
-here. Knows no single option. Light to import: `--help` waits for it.
+`check_options` checks the fields, and `twinset.config.options` makes flags of them. This module
+knows no single option. It is light to import, because `--help` waits for it.
 """
 
 from __future__ import annotations
@@ -45,26 +45,16 @@ SEEDS = Bounds(0, 2**32 - 1)  # what all generators take
 
 
 def setting(
-    default: Any,
-    help: str = "",
+    default: Any,  # `MISSING`: it has none
+    help: str = "",  # one line for `--help`; empty: the field has no flag
     *,
-    bounds: Bounds | None = None,
-    option: str | None = None,
-    hint: str = "",
-    values: str | None = None,
-    expert: bool = False,
+    bounds: Bounds | None = None,  # of a number
+    option: str | None = None,  # its name, where it is not the field's
+    hint: str = "",  # what to take instead, for the message that refuses a number
+    values: str | None = None,  # what `--help` shows for a value, where the type says too little
+    expert: bool = False,  # its flag is shown on the panel for experts
 ) -> Any:
-    """Return a dataclass field that is an option.
-
-    Args:
-        default: of the field; `MISSING`: it has none.
-        help: one line for `--help`; empty: the field has no flag.
-        bounds: of a number.
-        option: what the option is called where it is not called as the field.
-        hint: what to take instead, for the message that refuses a number.
-        values: what `--help` shows for a value, where the type says too little.
-        expert: whether its flag is shown on the panel for experts.
-    """
+    """Return a dataclass field that is an option."""
     metadata = {"bounds": bounds, "help": help, "option": option, "hint": hint}
     return field(default=default, metadata=metadata | {"values": values, "expert": expert})
 

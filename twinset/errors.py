@@ -12,8 +12,6 @@ DAMAGED = (
     ArithmeticError,
     RecursionError,
 )
-
-
 MOST_OF_AN_ERROR = 200  # characters
 
 
@@ -41,8 +39,8 @@ def printable(text: str) -> str:
 class InputError(ValueError):
     """The user's input cannot be used.
 
-    The message is one line that names the file, column or row and the remedy, and never holds
-    private text. It names options as Python does, between backticks: `top_p`, `device=cpu`; the
+    The message is one line that names the file, column or row and the remedy. It never holds
+    private text. It names options as Python does, between backticks: `top_p`, `device=cpu`. The
     command line shows them as its flags, and exits with code 2.
     """
 
@@ -52,4 +50,4 @@ class VerificationError(RuntimeError):
 
 
 class Stopped(BaseException):
-    """Somebody stopped a run, and it can be resumed; the message says how."""
+    """Somebody stopped a run, and it can be resumed. The message says how."""

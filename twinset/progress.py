@@ -12,54 +12,34 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StepReport:
-    """One step as seen from inside. Private: for the owner's eyes and `internal/` only.
+    """One step as seen from inside. Private: for the owner's eyes and `internal/` only."""
 
-    Args:
-        step: 1 … T.
-        records: units in the Poisson batch; may be 0.
-        loss: mean loss over the batch; NaN when it was empty.
-        clipped: share of units whose gradient was longer than it may be.
-        non_finite: units whose gradient was not finite and counted as zero.
-        seconds: wall time since this process began to train.
-        taken: steps that this process took.
-    """
-
-    step: int
-    records: int
-    loss: float
-    clipped: float
-    non_finite: int
-    seconds: float
-    taken: int
+    step: int  # 1 … T
+    records: int  # units in the Poisson batch; may be 0
+    loss: float  # mean over the batch; NaN when it was empty
+    clipped: float  # share of units whose gradient was longer than it may be
+    non_finite: int  # units whose gradient was not finite and counted as zero
+    seconds: float  # since this process began to train
+    taken: int  # steps that this process took
 
 
 @dataclass(frozen=True)
 class PretrainingReport:
-    """One step of pre-training, on public text.
+    """One step of pre-training, on public text."""
 
-    Args:
-        step: 1 … T; 0: before the first.
-        steps: T.
-        loss: nats a token, mean of its blocks; None where no step was taken.
-        tokens: read so far.
-        seconds: since this process began.
-        taken: steps that this process took.
-        bits: validation bits per byte, where it was measured.
-    """
-
-    step: int
-    steps: int
-    loss: float | None
-    tokens: int
-    seconds: float
-    taken: int
-    bits: float | None = None
+    step: int  # 1 … T; 0: before the first
+    steps: int  # T
+    loss: float | None  # nats a token, mean of its blocks; None where no step was taken
+    tokens: int  # read so far
+    seconds: float  # since this process began
+    taken: int  # steps that this process took
+    bits: float | None = None  # validation bits per byte, where it was measured
 
 
 class Progress(Protocol):
     """Listens to a run. Steps carry private figures: show them to the owner alone.
 
-    What inherits from this need only define what it shows.
+    A subclass defines only what it shows.
     """
 
     def say(self, line: str) -> None:
@@ -85,7 +65,7 @@ class Progress(Protocol):
     def count(self, what: str, done: int, total: int, share: float | None = None) -> None:
         """Report how many are done of `what`: rows written, texts masked.
 
-        `share` of the work is done with these; None: each of them takes as long.
+        `share` of the work is done with these. With None, each of them takes as long.
         """
         return
 
@@ -102,9 +82,6 @@ class TimeLeft:
     """How long a whole run still takes, phase after phase.
 
     Phases to come take what was planned, times how far the present one is off its own plan.
-
-    Args:
-        phases: their names in order, with the seconds that each is planned to take.
     """
 
     def __init__(self, phases: Sequence[tuple[str, float]]) -> None:
@@ -112,13 +89,11 @@ class TimeLeft:
         self._at, self._done, self._pace = 0, 0.0, 1.0
 
     def after(self, phase: str, done: float, total: int, each: float) -> float:
-        """Return the seconds to the run's end.
+        """Return the seconds to the run's end, of a phase of which so many parts are done.
 
-        Args:
-            phase: the present one; one that was not planned delays those that were.
-            done: of its parts. Fewer than before: the next phase of this name has begun.
-            total: of its parts.
-            each: seconds of one part, as seen; 0 where none was.
+        A phase that was not planned delays those that were. If fewer parts are done than before,
+        the next phase of this name has begun. `each` is the seconds of one part, 0 where none was
+        seen.
 
         >>> left = TimeLeft([("training", 100.0), ("rows", 50.0)])
         >>> left.after("training", 2, 10, 20.0)  # twice as slow as planned

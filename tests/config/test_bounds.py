@@ -8,8 +8,6 @@ from dataclasses import fields, is_dataclass
 
 import pytest
 import typer
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import cli
 from evaluation.audit.report import MechanismAudit
@@ -29,7 +27,6 @@ from twinset.config import (
     TrainingConfig,
 )
 from twinset.config.options import OPTIONS, bounds_of, run_config
-from twinset.errors import InputError
 from twinset.pretraining import PretrainConfig
 from twinset.run.request import Source
 from twinset.sampling.allocation import RowsRequest
@@ -63,29 +60,18 @@ def set_to(kind, field, value):
     return kind(**GIVEN.get(kind, {}), **{**FEWER.get(field.name, {}), field.name: value})
 
 
-def outside(bounds: Bounds) -> st.SearchStrategy[float]:
-    """Numbers of every kind that bounds do not include."""
-    special = st.sampled_from([math.nan, math.inf, -math.inf, 10**40, -(10**400), 10**5000])
-    below = st.floats(max_value=math.nextafter(bounds.low, -math.inf), allow_infinity=False)
-    above = st.floats(min_value=math.nextafter(bounds.high, math.inf), allow_infinity=False)
-    whole = st.integers(max_value=math.ceil(bounds.low) - 1) | st.integers(
-        min_value=math.floor(bounds.high) + 1
-    )
-    return special | below | above | whole
+NO_NUMBERS = (math.nan, math.inf, -math.inf, 10**40, -(10**400), 10**5000, "1", True, [1], {})
 
 
 @pytest.mark.parametrize("name", FIELDS)
 def test_what_is_out_of_range_is_refused_by_name(name):
     kind, field = FIELDS[name]
     bounds, flag = field.metadata["bounds"], f"`{option_name(field)}` "
-
-    @given(outside(bounds) | st.sampled_from(["1", True, [1], {}]))
-    @settings(max_examples=40, deadline=None, database=None)
-    def refused(value):
+    just_outside = math.nextafter(bounds.low, -math.inf), math.nextafter(bounds.high, math.inf)
+    whole = math.ceil(bounds.low) - 1, math.floor(bounds.high) + 1
+    for value in (*NO_NUMBERS, *just_outside, *whole):
         line = refusal(set_to, kind, field, value)
         assert line.startswith(flag) and str(bounds) in line and len(line) < 200
-
-    refused()
 
 
 @pytest.mark.parametrize("name", FIELDS)
@@ -105,8 +91,8 @@ def test_the_ends_of_a_range_are_taken(name):
 
 
 def test_a_missing_number_is_refused_where_the_field_has_one():
-    with pytest.raises(InputError, match="`top_p` must be a number from 0.001 to 1, not None"):
-        SamplingConfig(top_p=None)  # type: ignore[arg-type]
+    line = refusal(SamplingConfig, top_p=None)
+    assert line == "`top_p` must be a number from 0.001 to 1, not None"
     assert PrivacyConfig(target_epsilon=None).target_epsilon is None
 
 
@@ -135,9 +121,7 @@ def range_of(option) -> Bounds | None:
     return bounds_in(MechanismAudit).get(option.name)
 
 
-def test_there_are_numeric_options():
-    assert len(NUMERIC) > 80
-    assert {"generate --seed", "pretrain --learning-rate", "audit canaries --coins"} <= {*NUMERIC}
+assert len(NUMERIC) > 80  # else the table below tests nothing
 
 
 @pytest.mark.parametrize("name", NUMERIC)

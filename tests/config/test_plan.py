@@ -1,25 +1,75 @@
-"""The plan of a run that trains nothing: noisy counts and a teacher take all of ε."""
+"""What N decides: whether anything is trained, whether there is a teacher, and what takes ε."""
 
 from dataclasses import replace
 
 import pytest
 
 from twinset.config.options import run_config
-from twinset.config.plan import make_plan, with_teacher
+from twinset.config.plan import make_plan, with_steps, with_teacher
+from twinset.config.run_config import UNJUDGED_GUIDANCE
 from twinset.errors import InputError
 from twinset.privacy.accounting.accountant import epsilon
 
-RECORDS = 3128
+RECORDS, MANY, FEW = 3128, 10_000, 50
 
 
 def untrained(**options):
     return run_config({"steps": 0, "teacher_share": 0.1} | options)
 
 
+# -- what the options leave open, and what they say stays ------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "records", "begun", "steps"),
+    [
+        ({"epsilon": 1.0}, 69_999, None, 0),
+        ({"epsilon": 1.0}, 70_000, None, None),
+        ({"epsilon": 8.0}, 8_749, None, 0),
+        ({"epsilon": 8.0}, 8_750, None, None),
+        ({"epsilon": None}, FEW, None, None),
+        ({"epsilon": 1.0, "steps": 4}, FEW, None, 4),
+        ({"epsilon": 1.0, "marginal_share": 0.0}, FEW, None, None),
+        ({"epsilon": 1.0, "tilt": 0.0}, FEW, None, None),  # counts that no row would follow
+        ({"epsilon": 1.0, "max_minutes": None}, FEW, None, None),  # compared with others
+        ({"epsilon": 1.0, "batch_size": 8}, FEW, None, None),
+        ({"epsilon": 1.0, "noise_policy": "importance"}, FEW, None, None),
+        ({"epsilon": 1.0}, FEW, 40, None),  # resumed, by whatever rule: its ε is spent
+        ({"epsilon": 1.0}, 70_000, 0, 0),
+    ],
+)
+def test_few_records_for_epsilon_train_nothing(options, records, begun, steps):
+    assert with_steps(run_config(options), records, begun).training.steps == steps
+
+
+@pytest.mark.parametrize(
+    ("options", "records", "has_teacher", "guidance"),
+    [
+        ({}, MANY, True, 0.0),
+        ({}, FEW, False, UNJUDGED_GUIDANCE),
+        ({"teacher_share": 0.0}, MANY, False, UNJUDGED_GUIDANCE),
+        ({"teacher_redraws": 0}, MANY, True, UNJUDGED_GUIDANCE),
+        ({"guidance": 1.5}, MANY, True, 1.5),
+        # What the teacher's noise is then decides, not what it would be beside training.
+        ({"steps": 0}, FEW, False, UNJUDGED_GUIDANCE),
+        ({"steps": 0}, 100, True, 0.0),
+        ({"steps": 8}, 100, False, UNJUDGED_GUIDANCE),
+        ({"steps": 8}, 200, True, 0.0),
+    ],
+)
+def test_few_records_have_no_teacher_and_rows_that_one_judges_need_no_guidance(
+    options, records, has_teacher, guidance
+):
+    config = with_teacher(run_config(options), records)
+    assert (config.privacy.teacher_share > 0, config.sampling.guidance) == (has_teacher, guidance)
+
+
+# -- a run that trains nothing: noisy counts and a teacher take all of ε ---------------------------
+
+
 @pytest.mark.parametrize("budget", [1.0, 8.0])
-@pytest.mark.parametrize("shares", [(0.5, 0.1), (0.0, 0.5), (0.5, 0.0)])
-def test_without_steps_counts_and_teacher_take_all_of_epsilon(budget, shares):
-    marginal, teacher = shares
+@pytest.mark.parametrize(("marginal", "teacher"), [(0.5, 0.1), (0.0, 0.5), (0.5, 0.0)])
+def test_without_steps_counts_and_teacher_take_all_of_epsilon(budget, marginal, teacher):
     config = untrained(epsilon=budget, marginal_share=marginal, teacher_share=teacher)
     plan = make_plan(RECORDS, config)
     assert plan.steps == 0 and plan.noise_multiplier == 0.0
@@ -37,38 +87,19 @@ def test_without_steps_each_release_keeps_its_part():
     assert plan.marginal_noise / plan.teacher_noise == pytest.approx(ratio)
     assert plan.teacher_noise < trained.teacher_noise
     assert plan.label_count_noise == trained.label_count_noise
-
-
-def test_without_steps_and_releases_only_labels_are_counted():
     plan = make_plan(RECORDS, untrained(marginal_share=0.0, teacher_share=0.0))
-    assert [event.what for event in plan.events] == ["label counts"]
-    assert plan.epsilon < 0.41
-
-
-def test_without_steps_and_privacy_nothing_has_noise():
-    plan = make_plan(RECORDS, untrained(epsilon=None))
+    assert [event.what for event in plan.events] == ["label counts"] and plan.epsilon < 0.41
+    plan = make_plan(RECORDS, untrained(epsilon=None))  # nothing has noise
     assert not (plan.marginal_noise or plan.teacher_noise or plan.events or plan.is_covered)
 
 
-def test_without_steps_a_teacher_pays_for_fewer_records():
-    """What its noise is by then decides, not what it would be beside training."""
-    teachers = {
-        steps: [
-            bool(with_teacher(run_config({"steps": steps}), n).privacy.teacher_share)
-            for n in (50, 100, 200)
-        ]
-        for steps in (0, 8)
-    }
-    assert teachers[0] == [False, True, True] and teachers[8] == [False, False, True]
+def test_too_few_records_for_training_are_enough_without():
+    with pytest.raises(InputError, match=r"attainable is `epsilon=[\d.]+`; or take `steps=0`"):
+        make_plan(60, run_config({"epsilon": 1.0}))
+    assert make_plan(60, run_config({"epsilon": 1.0, "steps": 0})).epsilon <= 1.0
 
 
 @pytest.mark.parametrize("policy", ["adaptive", "selective", "importance"])
 def test_a_policy_of_steps_is_refused_without_steps(policy):
     with pytest.raises(InputError, match=r"`noise_policy=.*`steps=0` takes none"):
         untrained(noise_policy=policy)
-
-
-def test_too_few_records_for_training_are_enough_without():
-    with pytest.raises(InputError, match="`steps=0`"):
-        make_plan(60, run_config({"epsilon": 1.0}))
-    assert make_plan(60, run_config({"epsilon": 1.0, "steps": 0})).epsilon <= 1.0

@@ -1,8 +1,10 @@
 """Run the command line in this process, and tables to run it on."""
 
+import io
 import os
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +30,13 @@ def run_twinset(capsys, *arguments) -> Outcome:
     code = cli.main([str(argument) for argument in arguments])
     out, err = capsys.readouterr()
     return Outcome(code, out, err)
+
+
+def call(*arguments) -> Outcome:
+    """Run the command line where no fixture captures what is printed."""
+    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+        code = cli.main([str(argument) for argument in arguments])
+    return Outcome(code, out.getvalue(), err.getvalue())
 
 
 def python_environment(**variables: str) -> dict[str, str]:

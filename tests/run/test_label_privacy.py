@@ -7,11 +7,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-import cli
 from tests.helpers.commands import run_twinset
-from tests.helpers.evaluated import REDRAWS, reviews, without_downloads
+from tests.helpers.evaluated import reviews, without_downloads
 from twinset.api import Twinset, generate
-from twinset.config.options import run_config
 from twinset.errors import InputError
 from twinset.privacy.statement.ledger import Ledger
 from twinset.release.share import LEDGER
@@ -20,10 +18,13 @@ from twinset.sampling.twin_model import DESCRIPTION
 from twinset.table.labels import TABLE
 
 RARE = "positivq"  # a letter apart from a label, and in no other word
-QUICK = ("--steps", "2", "--batch-size", "8", "--max-tokens", "12", "--rows", "12", "--run", "run")
+STEPS = ("--steps", "1", "--batch-size", "8", "--max-tokens", "12")
+CHEAP = ("--marginal-share", "0", "--teacher-share", "0")
+QUICK = (*STEPS, *CHEAP, "--rows", "12", "--run", "run")
 COLUMNS = ("--text", "text", "--attribute", "sentiment")
 DECLARED = ("--labels", "sentiment=positive,negative")
-OPTIONS = {"epsilon": 50, "steps": 2, "batch_size": 8, "max_tokens": 12, "max_redraws": 1000}
+OPTIONS = {"epsilon": 50, "steps": 1, "batch_size": 8, "max_tokens": 12, "max_redraws": 1000}
+OPTIONS |= {"marginal_share": 0, "teacher_share": 0}
 
 
 @pytest.fixture
@@ -54,37 +55,47 @@ def files_with(text: str, folder: Path) -> list[str]:
     return [str(path.relative_to(folder)) for path in files if text.encode() in path.read_bytes()]
 
 
-def public_inputs(run="run") -> str:
-    return " | ".join(Ledger.load(Path(run, "model", LEDGER)).public_inputs)
-
-
 @pytest.mark.parametrize("command", ["generate", "finetune", "plan"])
 def test_a_rare_value_stops_before_anything_is_written(place, run, command):
-    quick = {"generate": QUICK, "finetune": (*QUICK[:6], *QUICK[8:]), "plan": QUICK[:8]}[command]
-    ended = run(command, *quick)
+    more = {"generate": QUICK, "finetune": (*STEPS, "--run", "run"), "plan": STEPS}[command]
+    ended = run(command, *more)
     assert ended.code == 2 and ended.err.count("\n") == 1 and ended.out == ""
     assert "(row 8)" in ended.err and RARE not in ended.err and "--merge-labels" in ended.err
     assert "--labels sentiment=negative,positive" in ended.err and "--drop-undeclared" in ended.err
     assert [path.name for path in place.iterdir()] == ["t.csv"]
 
 
+STARS = ("--text", "text", "--attribute", "stars")
 WAYS = {
-    "merged": (("--merge-labels",), 80, "from the table, rare spellings being merged"),
-    "declared": ((*DECLARED, "--drop-undeclared"), 79, "'sentiment', declared by the owner"),
-    "both": ((*DECLARED, "--merge-labels"), 80, "'sentiment', declared by the owner"),
+    "merged": (COLUMNS, ("--merge-labels",), 80, "the table, rare spellings being merged"),
+    "declared": (COLUMNS, (*DECLARED, "--drop-undeclared"), 79, "'sentiment', declared by the own"),
+    "both": (COLUMNS, (*DECLARED, "--merge-labels"), 80, "'sentiment', declared by the owner"),
+    "bins": (STARS, ("--bins", "stars=0,2,5"), 80, "'stars', declared by the owner"),
 }
 
 
-@pytest.mark.parametrize(("more", "records", "whose"), WAYS.values(), ids=WAYS)
-def test_the_ways_on_keep_it_out_of_every_file(place, run, more, records, whose):
-    """Also out of `internal/`, where notes and options are."""
-    ended = run("generate", *QUICK, *more, "--output", "twin.csv")
+@pytest.mark.parametrize(("columns", "more", "records", "whose"), WAYS.values(), ids=WAYS)
+def test_the_ways_on_keep_it_out_of_every_file(
+    place, run, frame, capsys, columns, more, records, whose
+):
+    """Also out of `internal/`, and what measures the twin gives real rows the same labels."""
+    ended = run("generate", *QUICK[:-4], "--rows", "30", "--run", "run", *more, columns=columns)
     assert ended.code == 0, ended.err
     assert RARE not in ended.err + ended.out and not files_with(RARE, place)
-    assert verify("run").rows == 12 and whose in public_inputs()
-    assert Ledger.load(Path("run", "model", LEDGER)).records == records
-    card = Path("run/share/README.md").read_text()
-    assert "`negative`" in card and whose in card
+    ledger = Ledger.load(Path("run", "model", LEDGER))
+    assert verify("run").rows == 30 and ledger.records == records
+    assert whose in " | ".join(ledger.public_inputs)
+    assert whose in Path("run/share/README.md").read_text()
+    if DECLARED[0] in more:  # the two others are measured, too
+        return
+    frame.assign(text=[f"{text} It was late." for text in frame.text]).to_csv("test.csv")
+    for command in (
+        ("evaluate", "run", "--train", "t.csv", "--test", "test.csv", "--classifier", "tfidf"),
+        ("audit", "run", "--members", "t.csv", "--non-members", "test.csv", "--rows", "30"),
+    ):
+        ended = run_twinset(capsys, *command, "--quiet")
+        assert ended.code == 0, ended.err
+    assert not files_with(RARE, Path("run"))
 
 
 def test_without_the_check_it_reaches_the_card(place, run, monkeypatch):
@@ -97,103 +108,31 @@ def test_without_the_check_it_reaches_the_card(place, run, monkeypatch):
     assert {"run/share/README.md", f"run/model/{DESCRIPTION}"} <= {*files_with(RARE, place)}
 
 
-def test_values_that_are_not_rare_are_listed_and_said_to_be_the_tables(run):
-    reviews(80, seed=0).to_csv("t.csv", index=False)
-    ended = run("generate", *QUICK)
-    assert ended.code == 0
-    assert "become public as the table has them: 'negative', 'positive'; --labels" in ended.err
-    assert "'sentiment', taken from the table: public by assumption" in public_inputs()
-
-
-def test_a_declared_value_that_no_row_has_may_get_rows(run, frame):
+def test_values_that_are_not_rare_are_said_to_be_the_tables(run, frame):
+    """And a declared value that no row has may get rows."""
     frame.assign(sentiment=reviews(80, 0).sentiment).to_csv("t.csv", index=False)
+    ended = run("generate", *QUICK, "--dry-run")
+    assert "become public as the table has them: 'negative', 'positive'; --labels" in ended.err
     wanted = ("--labels", "sentiment=positive,negative,mixed", "--rows-per-label", "3")
-    ended = run("generate", *QUICK[:6], *QUICK[8:], *wanted)
+    ended = run("generate", *STEPS, *CHEAP, "--run", "run", *wanted)
     assert ended.code == 0 and "no row has 'mixed'" in ended.err
     twin = pd.read_csv("run/share/twin.csv")
     assert twin.sentiment.value_counts().to_dict() == {"positive": 3, "negative": 3, "mixed": 3}
 
 
-@pytest.mark.parametrize("changed", [("--labels", "sentiment=negative,positive"), ()])
-def test_a_resumed_run_declares_what_it_declared(run, tiny_base, monkeypatch, changed):
-    def die(*_, **__):
-        raise RuntimeError
-
-    frame = reviews(80, seed=0)
-    frame.to_csv("t.csv", index=False)
-    with monkeypatch.context() as patched:
-        patched.setattr("twinset.sampling.twin_model.TwinModel.share", die)
-        assert run("generate", *QUICK, *DECLARED).code == 1
-    ended = run("generate", *QUICK, *changed, "--resume")
-    assert ended.code == 2 and "begun with other settings (" in ended.err and "labels" in ended.err
-    assert run("generate", *QUICK, *DECLARED, "--resume").code == 0
-
-
-def test_options_may_stand_in_files(run, place):
-    Path("values.txt").write_text("positive\nnegative\n\n")
-    Path("run.toml").write_text('labels = ["sentiment=@values.txt"]\ndrop-undeclared = true\n')
-    ended = run("generate", *QUICK, "--config", "run.toml", "--dry-run")
-    assert ended.code == 0 and "leaving out 1 of 80 rows" in ended.err
-    Path("values.txt").unlink()
-    ended = run("plan", "--config", "run.toml")
-    assert ended.code == 2 and "values.txt cannot be read" in ended.err
-
-
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (("--labels", "sentiment"), "--labels sentiment: write COLUMN=VALUE,VALUE or COLUMN=@FILE"),
-        (("--labels", "sentiment=@none.txt"), "none.txt cannot be read"),
-        ((*DECLARED, *DECLARED), "once for each column"),
-        (("--labels", "sentiment=positive"), "give 2 to 100 different values"),
-        (("--labels", "other=a,b"), "'other' is no label column; add it to --attribute"),
         (("--drop-undeclared",), "--drop-undeclared does nothing without --labels or --bins"),
-        (("--bins", "stars=0,few"), "--bins: write COLUMN=NUMBER"),
-        (("--bins", "stars=0,1"), "3 to 101 rising numbers"),
         (DECLARED, "does not declare in 1 of 80 rows (row 8)"),
+        (("--attribute", "stars"), "--bins stars=0,3,5"),
     ],
 )
 def test_what_cannot_be_used_is_one_line(place, run, more, said):
-    ended = run("generate", *QUICK, *more)
+    columns = COLUMNS[:2] if "--attribute" in more else COLUMNS
+    ended = run("generate", *QUICK, *more, columns=columns)
     assert ended.code == 2 and ended.err.count("\n") == 1 and said in ended.err, ended.err
     assert RARE not in ended.err and [path.name for path in place.iterdir()] == ["t.csv"]
-
-
-def test_bins_are_proposed_and_make_labels(run):
-    stars = ("--text", "text", "--attribute", "stars")
-    assert "--bins stars=0,3,5" in run("generate", *QUICK, columns=stars).err
-    ended = run("generate", *QUICK, "--bins", "stars=0,3,5", columns=stars)
-    assert ended.code == 0, ended.err
-    assert set(pd.read_csv("run/share/twin.csv").stars) <= {"0 to 3", "3 to 5"}
-    assert "'stars', declared by the owner" in public_inputs()
-
-
-# --- what measures a twin gives real rows the labels that the run gave them -----------------------
-
-
-MEASURED = {
-    "merged": (COLUMNS, ("--merge-labels",)),
-    "declared": (COLUMNS, (*DECLARED, "--drop-undeclared")),
-    "unused": (COLUMNS, ("--labels", "sentiment=positive,negative,mixed", "--merge-labels")),
-    "bins": (("--text", "text", "--attribute", "stars"), ("--bins", "stars=0,2,5")),
-}
-
-
-@pytest.mark.parametrize(("columns", "more"), MEASURED.values(), ids=MEASURED)
-def test_a_run_is_measured_with_the_labels_that_it_had(run, frame, capsys, columns, more):
-    quick = (*QUICK[:6], *QUICK[8:], "--rows-per-label", "15")
-    assert run("generate", *quick, *more, columns=columns).code == 0
-    frame.assign(text=[f"{text} It was late." for text in frame.text]).to_csv("test.csv")
-    tables = ("--train", "t.csv", "--test", "test.csv", "--classifier", "tfidf", "--quiet")
-    ended = run_twinset(capsys, "evaluate", "run", *tables)
-    assert ended.code == 0, ended.err
-    assert not files_with(RARE, Path("run"))
-    rows = ("--members", "t.csv", "--non-members", "test.csv", "--rows", "30", "--quiet")
-    ended = run_twinset(capsys, "audit", "run", *rows)
-    assert ended.code == 0, ended.err
-
-
-# --- from Python ----------------------------------------------------------------------------------
 
 
 def test_python_declares_by_arguments(frame, tiny_base):
@@ -202,27 +141,21 @@ def test_python_declares_by_arguments(frame, tiny_base):
         twinset.fit(frame, "text", "sentiment")
     with pytest.raises(InputError, match="`labels` does not declare in 1 of 80 rows"):
         twinset.fit(frame, "text", labels={"sentiment": ["negative", "positive"]})
-    twinset.fit(frame, "text", "sentiment", merge_labels=True)
-    assert "rare spellings being merged" in twinset.guarantee.sentence
     declared = {"sentiment": ["negative", "positive"]}
     twinset.fit(frame, "text", labels=declared, drop_undeclared=True)
     assert "'sentiment', declared by the owner" in twinset.guarantee.sentence
     assert twinset.model.ledger.records == 79
-
-
-def test_python_generates_with_bins(frame, tiny_base):
     private = {"base_model": str(tiny_base), "run": "run", "rows": 8, **OPTIONS}
     made = generate(frame, "text", "stars", bins={"stars": [0, 2, 5]}, **private)
     assert set(pd.read_parquet(made.twin).stars) <= {"0 to 2", "2 to 5"}
     assert json.loads(Path("run/internal/config.json").read_text())["labels"]["bins"]
 
 
-@pytest.mark.parametrize("held_out", [(), ("--test", "test.csv")], ids=["a fifth", "a table"])
-def test_comparing_gives_labels_as_a_run_does(run, frame, place, monkeypatch, held_out):
-    monkeypatch.setattr(cli, "run_config", lambda o: run_config({"max_redraws": REDRAWS, **o}))
+@pytest.mark.slow
+def test_comparing_gives_labels_as_a_run_does(run, frame, place):
     frame.assign(text=[f"{text} It was late." for text in frame.text]).to_csv("test.csv")
-    few = ("--policies", "uniform", "--seeds", "1", "--classifier", "tfidf", *QUICK[:4])
-    few += ("--rows", "8", "--max-tokens", "64", "--output", "compared", *held_out)
+    few = ("--policies", "uniform", "--seeds", "1", "--classifier", "tfidf", *STEPS[:4])
+    few += ("--rows", "8", "--max-tokens", "64", "--output", "compared", "--test", "test.csv")
     assert run("compare", *few).code == 2
     ended = run("compare", *few, "--merge-labels")
     assert ended.code == 0, ended.err

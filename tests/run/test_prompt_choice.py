@@ -29,6 +29,12 @@ from twinset.table.templates import builtin_templates, candidate_templates, kind
 MOOD = Attribute("mood", "str", ("bad", "good"))
 SCHEMA = Schema("text", "str", (MOOD,), columns=("text", "mood"))
 RECORDS = 220
+TABLE = pd.DataFrame(
+    {
+        "text": [f"The film was slow and number {i} was fine." for i in range(RECORDS)],
+        "mood": ["bad", "good"] * (RECORDS // 2),
+    }
+)
 
 
 class Heard(Progress):
@@ -36,24 +42,13 @@ class Heard(Progress):
 
     def __init__(self):
         self.said = []
-
-    def say(self, line):
-        self.said.append(line)
+        self.say = self.said.append
 
 
-def table():
-    return pd.DataFrame(
-        {
-            "text": [f"The film was slow and number {i} was fine." for i in range(RECORDS)],
-            "mood": ["bad", "good"] * (RECORDS // 2),
-        }
-    )
-
-
-def prepared(base, progress=None, prompt=None, **options):
+def prepared(base, prompt=None, **options):
     asked = {"epsilon": 50, "steps": 0, "max_tokens": 12, "teacher_share": 0} | options
     config = run_config({"base_model": str(base), **asked})
-    return prepare(Source(table(), "text", ("mood",), prompt=prompt), config, progress=progress)
+    return prepare(Source(TABLE, "text", ("mood",), prompt=prompt), config)
 
 
 def test_candidates_are_every_kind_of_text_and_what_fits():
@@ -62,31 +57,29 @@ def test_candidates_are_every_kind_of_text_and_what_fits():
     assert found[: len(kinds)] == [f"Write {kind} with mood: {{mood}}:" for kind in kinds]
     assert found[len(kinds) :] == [builtin_templates()["personal-note"].pattern]
     assert kinds[0] in builtin_templates()["generic"].pattern
-
-
-def test_a_template_that_grows_too_long_is_no_candidate():
-    """A prompt of 10,000 characters cannot grow by a kind of text."""
+    # A prompt of 10,000 characters cannot grow by a kind of text.
     long = Attribute("mood", "str", ("x" * 9970, "good"))
     found = candidate_templates(Schema("text", "str", (long,), columns=("text", "mood")))
-    assert 0 < len(found) < len(kinds_of_text())
+    assert 0 < len(found) < len(kinds)
 
 
-@pytest.mark.parametrize(
-    ("records", "epsilon", "share", "chooses"),
-    [(200, 8.0, 0.1, True), (199, 8.0, 0.1, False), (900, 1.0, 0.1, False)]
-    + [(1000, 1.0, 0.1, True), (200, None, 0.1, True), (5000, 8.0, 0.0, False)],
-)
-def test_few_records_choose_nothing(tiny_base, records, epsilon, share, chooses):
+def test_few_records_or_a_named_prompt_choose_nothing(tiny_base):
     made = prepared(tiny_base)
-    plan = replace(made.plan, records=records, target_epsilon=epsilon)
-    privacy = replace(made.config.privacy, marginal_share=share)
-    assert chooses_prompt(plan, replace(made.config, privacy=privacy)) == chooses
-
-
-def test_a_prompt_that_is_named_is_taken(tiny_base):
-    assert prepared(tiny_base).candidates
-    assert prepared(tiny_base, prompt="generic").candidates == ()
-    assert prepared(tiny_base, prompt="{mood}:").candidates == ()
+    assert made.candidates
+    for records, epsilon, share, chooses in (
+        (200, 8.0, 0.1, True),
+        (199, 8.0, 0.1, False),
+        (900, 1.0, 0.1, False),
+        (1000, 1.0, 0.1, True),
+        (200, None, 0.1, True),
+        (5000, 8.0, 0.0, False),
+    ):
+        plan = replace(made.plan, records=records, target_epsilon=epsilon)
+        privacy = replace(made.config.privacy, marginal_share=share)
+        assert chooses_prompt(plan, replace(made.config, privacy=privacy)) == chooses
+    named = prepared(tiny_base, prompt="generic")
+    assert named.candidates == prepared(tiny_base, prompt="{mood}:").candidates == ()
+    assert not any("chosen by" in each for each in finetune(named).ledger.public_inputs)
 
 
 def counts_like(expected, units=1000, deviation=5.0):
@@ -133,71 +126,43 @@ def test_a_chance_in_an_opening_tells_that_in_a_whole_text():
         assert chance == pytest.approx([0, 1 - 0.7 ** (length / 8)], abs=0.01)
 
 
-@pytest.fixture
-def nearest(monkeypatch):
-    """What chooses a template, of a model that has lengths already."""
+def test_the_prompt_that_texts_were_written_behind_is_nearest(tiny_base, monkeypatch):
+    """Of the model's own rows, whose openings are whole texts here; noise alone chooses none."""
     monkeypatch.setattr("twinset.run.releases.TextLengths.from_counts", lambda marginals: None)
-    return choose_template
-
-
-def test_the_prompt_that_texts_were_written_behind_is_nearest(tiny_base, nearest):
-    """Of the model's own rows, whose openings are whole texts here."""
-    base, templates = finetune(prepared(tiny_base)), candidate_templates(SCHEMA)
+    base, templates = finetune(prepared(tiny_base, "generic")), candidate_templates(SCHEMA)
     base.lengths, base.label_counts = None, dict.fromkeys(SCHEMA.combinations, 100)
     weights = TokenWeights.equal(base.model.config.vocab_size, base.tokenizer.eos_token_id)
-    for right in templates[:4]:
-        writer = openings(base, right)
-        expected = expected_tokens(writer, untilted_rows(writer, PROMPT_ROWS), weights)
-        counted = counts_like(expected, units=10**6)
-        counted = replace(counted, weights=weights)
-        run = SimpleNamespace(candidates=templates, progress=Silent())
-        assert nearest(run, base, counted) == right
-
-
-def test_noise_alone_leaves_the_usual_prompt(monkeypatch, nearest):
-    """Another one is taken where it is far likelier, and not by a hair."""
-    found = candidate_templates(SCHEMA)
+    run = SimpleNamespace(candidates=templates, progress=Silent())
+    writer = openings(base, templates[1])
+    expected = expected_tokens(writer, untilted_rows(writer, PROMPT_ROWS), weights)
+    counted = replace(counts_like(expected, units=10**6), weights=weights)
+    assert choose_template(run, base, counted) == templates[1]
     for lead, number in ((FAVOUR - 1, 0), (FAVOUR + 1, 3)):
-        near = {template.pattern: 100.0 for template in found} | {found[3].pattern: 100 - lead}
+        near = {template.pattern: 100.0 for template in templates}
+        near[templates[3].pattern] -= lead
         misfits = lambda base, template, marginals, near=near: near[template.pattern]  # noqa: E731
         monkeypatch.setattr("twinset.run.releases.prompt_misfit", misfits)
-        run = SimpleNamespace(candidates=found, progress=Silent())
-        assert nearest(run, SimpleNamespace(), None) == found[number]
-
-
-def chosen(base, monkeypatch, nearest, **options):
-    """Run with a base whose rows are nearest behind the prompt that asks for this kind."""
-    monkeypatch.setattr(
-        "twinset.run.releases.prompt_misfit",
-        lambda self, template, marginals: 100.0 * (nearest not in template.pattern),
-    )
-    progress = Heard()
-    return finetune(prepared(base, **options), progress), progress.said
+        assert choose_template(run, SimpleNamespace(), None) == templates[number]
 
 
 def test_the_nearest_template_is_the_models_and_spends_nothing(tiny_base, monkeypatch):
-    model, said = chosen(tiny_base, monkeypatch, "a question")
+    """Training is behind it, and the ledger says that it was chosen."""
+    seen, kind = [], "a question"
+    monkeypatch.setattr(
+        "twinset.run.story.run_training",
+        lambda trainer, batches, context: seen.append(context.records.prompts),
+    )
+    monkeypatch.setattr(
+        "twinset.run.releases.prompt_misfit",
+        lambda self, template, marginals: 100.0 * (kind not in template.pattern),
+    )
+    heard = Heard()
+    model = finetune(prepared(tiny_base, steps=1, batch_size=8), heard)
     assert model.template.pattern == "Write a question with mood: {mood}:"
-    assert any(line.startswith(f'the prompt was "{model.template.pattern}"') for line in said)
+    assert seen == [model.prompts]
+    assert any(line.startswith(f'the prompt was "{model.template.pattern}"') for line in heard.said)
     released = [e.what for e in model.ledger.events if isinstance(e, GaussianRelease)]
     assert released == ["label counts", "token marginals"]
-
-
-def test_training_is_behind_the_chosen_prompt(tiny_base, monkeypatch):
-    seen = []
-
-    def trained(trainer, batches, context):
-        seen.append(context.records.prompts)
-
-    monkeypatch.setattr("twinset.run.story.run_training", trained)
-    model, _ = chosen(tiny_base, monkeypatch, "a question", steps=1, batch_size=8)
-    assert seen == [model.prompts]
-
-
-def test_the_ledger_says_that_one_was_chosen(tiny_base):
-    model = finetune(prepared(tiny_base))
     number = len(candidate_templates(SCHEMA))
     line = f"the {number} prompt templates of which one was chosen by what was counted"
     assert any(line in each for each in model.ledger.public_inputs)
-    named = finetune(prepared(tiny_base, prompt="generic"))
-    assert not any("chosen by" in each for each in named.ledger.public_inputs)

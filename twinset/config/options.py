@@ -1,6 +1,6 @@
 """Every option by its name: one table from which flags, the TOML file and the Python keywords come.
 
-Knows names, types and help texts; what a value means and which values are refused is for
+Knows names, types and help texts. What a value means and which values are refused is for
 `twinset.config` and `twinset.run.request`.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, get_args
 
@@ -30,21 +31,13 @@ from twinset.policies import (
 
 @dataclass(frozen=True)
 class Option:
-    """One option.
+    """One option."""
 
-    Args:
-        name: in Python and, with dashes for underscores, everywhere else.
-        kind: of one value.
-        help: one line.
-        values: what to show for a value, where the type says too little.
-        repeatable: may be given several times; its value is a tuple.
-    """
-
-    name: str
-    kind: type[str] | type[int] | type[float] | type[bool]
-    help: str
-    values: str | None = None
-    repeatable: bool = False
+    name: str  # in Python and, with dashes for underscores, everywhere else
+    kind: type[str] | type[int] | type[float] | type[bool]  # of one value
+    help: str  # one line
+    values: str | None = None  # what to show for a value, where the type says too little
+    repeatable: bool = False  # may be given several times; its value is a tuple
 
     @property
     def flag(self) -> str:
@@ -61,20 +54,18 @@ class Option:
         Raises:
             InputError: it has another type.
         """
-        if self.repeatable:
-            values = value if isinstance(value, list) else [value]
-            return tuple(self._read_one(one, place) for one in values)
-        return self._read_one(value, place)
-
-    def _read_one(self, value: Any, place: str) -> Any:
-        exact = type(value) is self.kind
-        if not exact and (type(value) is not int or self.kind not in (float, str)):
-            kinds = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
-            raise InputError(f"{place}: {self.flag[2:]} must be {kinds[self.kind]}")
-        try:
-            return self.kind(value)
-        except OverflowError:
-            raise InputError(f"{place}: {self.flag[2:]} is too large a number") from None
+        values = []
+        for one in value if self.repeatable and isinstance(value, list) else [value]:
+            exact = type(one) is self.kind
+            if not exact and (type(one) is not int or self.kind not in (float, str)):
+                kinds = {str: "text", int: "a whole number", float: "a number"}
+                kind = kinds.get(self.kind, "true or false")
+                raise InputError(f"{place}: {self.flag[2:]} must be {kind}")
+            try:
+                values.append(self.kind(one))
+            except OverflowError:
+                raise InputError(f"{place}: {self.flag[2:]} is too large a number") from None
+        return tuple(values) if self.repeatable else values[0]
 
 
 def options_of(group: Any) -> tuple[Option, ...]:
@@ -317,16 +308,14 @@ def read_options(path: Path) -> dict[str, Any]:
         raise InputError(f"`config={path}`: not valid TOML ({error})") from None
     named = {key.replace("-", "_"): value for key, value in data.items()}
     if unknown := [name for name in named if name not in OPTIONS]:
-        raise InputError(_unknown(unknown[0], f"`config={path}`: "))
+        raise InputError(unknown_option(unknown[0], f"`config={path}`: "))
     return {name: OPTIONS[name].read(value, f"`config={path}`") for name, value in named.items()}
 
 
 def run_config(options: Mapping[str, Any], any_policy: bool = False) -> RunConfig:
     """Sort options into the groups of a run. Fields that have no flag are options here too.
 
-    Args:
-        options: by name.
-        any_policy: take options of noise policies that are not chosen, too.
+    With `any_policy`, options of noise policies that are not chosen are taken too.
 
     Raises:
         InputError: an option that no group has or that would do nothing, or a value that its group
@@ -347,18 +336,13 @@ def run_config(options: Mapping[str, Any], any_policy: bool = False) -> RunConfi
                 f"`{unknown[0]}` is of the table, the run or its rows, and not of the model: give "
                 "it to `generate`, `fit` or `plan` where these take it"
             )
-        raise InputError(_unknown(unknown[0], among=tuple(known)))
+        raise InputError(unknown_option(unknown[0], among=tuple(known)))
     if config.privacy.group_size is not None and config.privacy.target_epsilon is None:
         raise InputError("`group_size` does nothing without privacy; leave it out")
-    if not any_policy:
-        _refuse_idle(options, config.policy)
-    return config
-
-
-def _refuse_idle(options: Mapping[str, Any], policy: PolicyConfig) -> None:
-    """Refuse what looks as if it protected somebody, and would do nothing."""
-    for name in options:
-        owners = owners_of_option(name)
+    policy = config.policy
+    for name in () if any_policy else options:
+        # refuse what looks as if it protected somebody, and would do nothing
+        used, needs, owners = True, "", owners_of_option(name)
         if name == "detector":
             used = policy.policy_class.masks(policy)
             masking = [n for n in policy_names() if find_policy(n).masks(PolicyOptions())]
@@ -367,10 +351,9 @@ def _refuse_idle(options: Mapping[str, Any], policy: PolicyConfig) -> None:
             used, needs = policy.policy_class in owners, f"`noise_policy={owners[0].name}`"
             if len(owners) == 1 and len(forms_of(owners[0].name)) > 1:
                 needs += f" in its {owners[0].form} form"
-        else:
-            continue
         if not used:
             raise InputError(f"`{name}` does nothing without {needs}; leave it out")
+    return config
 
 
 def run_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -402,9 +385,8 @@ def bounds_of(name: str) -> Bounds | None:
     return (found | {"rows": ROWS_BOUNDS, "hold_out": HOLD_OUT_BOUNDS}).get(name)
 
 
-def _unknown(name: str, place: str = "", among: Collection[str] = tuple(OPTIONS)) -> str:
-    from difflib import get_close_matches
-
+def unknown_option(name: str, place: str = "", among: Collection[str] = tuple(OPTIONS)) -> str:
+    """Return what is wrong with an option's name, and which one may be meant."""
     close = get_close_matches(name, among, n=1)
     hint = f"; did you mean {close[0].replace('_', '-')}?" if close else ""
     return f"{place}unknown option {name.replace('_', '-')!r}{hint}"

@@ -7,12 +7,12 @@ are in docs/tuning.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from twinset.config import PrivacyConfig, RunConfig
 from twinset.errors import InputError
-from twinset.policies import Calibration, NoisePolicy, PolicyConfig, find_policy
+from twinset.policies import Calibration, NoisePolicy, find_policy
 from twinset.privacy.accounting.accountant import (
     calibrate_noise_multiplier,
     epsilon,
@@ -30,7 +30,7 @@ from twinset.privacy.statement.guarantee import is_covered
 from twinset.privacy.statement.wording import delta_caveats
 
 # σ / L above which a run is refused. The mean of clipped gradients is at most C long in all its
-# directions together; with this share of C as noise in each one of them training finds nothing.
+# directions together. With this share of C as noise in each one of them training finds nothing.
 LARGEST_NOISE_PER_RECORD = 0.25
 
 RELEASED = (LABEL_COUNTS, TOKEN_MARGINALS, TEACHER)  # once, beside the training
@@ -51,45 +51,24 @@ MISMATCH_WEIGHT = 8.0  # λ of the bounded form; docs/tuning.md says what was tr
 
 @dataclass(frozen=True)
 class Plan:
-    """The numbers a run is made of.
+    """The numbers a run is made of."""
 
-    Args:
-        records: N, taken as public.
-        target_epsilon: ε asked for; `None` for a run without privacy. Of adaptive noise it is that
-            of records of privacy weight 1.
-        target_delta: δ.
-        batch_size: L = qN, the expected number of records a step.
-        steps: T.
-        noise_multiplier: σ, in units of the clipping norm; 0 without privacy, or without steps.
-        label_count_noise: standard deviation added to each released label count; 0 without privacy.
-        learning_rate: Adam's, at its peak.
-        mismatch_weight: λ.
-        policy: name and form of the noise policy.
-        highest_epsilon: adaptive: ε of records of privacy weight 0, and so of any record.
-        least_share: adaptive: c(1), the share of C that records of privacy weight 1 are clipped to.
-        least_noise: published importance: the least that noise may be multiplied by.
-        group_size: m, records that are looked at together too; None: none.
-        marginal_noise: noise multiplier of the token marginals; 0: they are not released, or there
-            is no privacy.
-        teacher_noise: the same of the private teacher.
-    """
-
-    records: int
-    target_epsilon: float | None
+    records: int  # N, taken as public
+    target_epsilon: float | None  # of records of privacy weight 1; None: without privacy
     target_delta: float
-    batch_size: int
-    steps: int
-    noise_multiplier: float
-    label_count_noise: float
-    learning_rate: float
-    mismatch_weight: float
-    policy: tuple[str, str] = ("uniform", "sound")
-    highest_epsilon: float | None = None
-    least_share: float = 1.0
-    least_noise: float = 1.0
-    group_size: int | None = None
-    marginal_noise: float = 0.0
-    teacher_noise: float = 0.0
+    batch_size: int  # L = qN, the expected number of records a step
+    steps: int  # T
+    noise_multiplier: float  # σ in clipping norms; 0 without privacy, or without steps
+    label_count_noise: float  # standard deviation of each released count; 0 without privacy
+    learning_rate: float  # Adam's, at its peak
+    mismatch_weight: float  # λ
+    policy: tuple[str, str] = ("uniform", "sound")  # name and form of the noise policy
+    highest_epsilon: float | None = None  # adaptive: of records of weight 0, and so of any
+    least_share: float = 1.0  # adaptive: c(1), of C that records of weight 1 are clipped to
+    least_noise: float = 1.0  # published importance: the least that noise is multiplied by
+    group_size: int | None = None  # m, records that are looked at together too
+    marginal_noise: float = 0.0  # multiplier; 0: not released, or there is no privacy
+    teacher_noise: float = 0.0  # the same
 
     @property
     def sample_rate(self) -> float:
@@ -107,9 +86,14 @@ class Plan:
         return self.target_epsilon is not None and is_covered(*self.policy)
 
     @property
+    def releases(self) -> list[GaussianRelease]:
+        """What the run releases once, beside its training; nothing without privacy."""
+        return releases_of(self.label_count_noise, self.marginal_noise, self.teacher_noise)
+
+    @property
     def events(self) -> list[Event]:
         """What the whole run will have spent with noise; nothing where no theorem covers it."""
-        return self._events_after(self.steps)
+        return self.events_after(self.steps)
 
     @property
     def epsilon(self) -> float:
@@ -125,10 +109,11 @@ class Plan:
 
     def epsilon_after(self, steps: int, weight: float = 0.0) -> float:
         """ε of all releases and the first `steps` steps, for records of a privacy weight."""
-        events = self._events_after(steps)
+        events = self.events_after(steps)
         return epsilon(events, self.target_delta, weight) if events else math.inf
 
-    def _events_after(self, steps: int) -> list[Event]:
+    def events_after(self, steps: int) -> list[Event]:
+        """Return all releases and the first `steps` steps."""
         if not self.is_covered:
             return []
         if not steps:
@@ -137,11 +122,6 @@ class Plan:
             self.noise_multiplier, self.highest_epsilon, self.least_share, self.least_noise
         )
         return [*self.releases, self.policy_class.step_event(noise, self.sample_rate, steps)]
-
-    @property
-    def releases(self) -> list[GaussianRelease]:
-        """What the run releases once, beside its training; nothing without privacy."""
-        return _releases(self.label_count_noise, self.marginal_noise, self.teacher_noise)
 
     @property
     def warnings(self) -> list[str]:
@@ -160,22 +140,20 @@ class Plan:
         return found
 
 
-def without_noise(plan: Plan) -> Plan:
-    """Return the same steps without noise, as phase 1 of selective noise takes them."""
-    return replace(
-        plan,
-        target_epsilon=None,
-        noise_multiplier=0.0,
-        label_count_noise=0.0,
-        marginal_noise=0.0,
-        teacher_noise=0.0,
-    )
-
-
-def _releases(*multipliers: float) -> list[GaussianRelease]:
+def releases_of(*multipliers: float) -> list[GaussianRelease]:
     """Return what is released once, of the noise multipliers of `RELEASED`."""
     pairs = zip(RELEASED, multipliers, strict=True)
     return [GaussianRelease(multiplier, what) for what, multiplier in pairs if multiplier]
+
+
+def without_noise(plan: Plan) -> Plan:
+    """Return the same steps without noise, as phase 1 of selective noise takes them."""
+    names = ("noise_multiplier", "label_count_noise", "marginal_noise", "teacher_noise")
+    none: dict[str, Any] = dict.fromkeys(names, 0.0)
+    return replace(plan, target_epsilon=None, **none)
+
+
+# -- numbers that follow from N ------------------------------------------------------------------
 
 
 def default_delta(records: int) -> float:
@@ -208,8 +186,8 @@ def default_steps(records: int, batch_size: int) -> int:
 def size_for(records: int, visits: int) -> tuple[int, int]:
     """Return steps and batch size for so many visits of records, each batch counted whole.
 
-    Of the usual plan, fewer visits take away steps down to `FEWEST_STEPS`, then records of each;
-    more are for larger batches, as noise falls with them.
+    Of the usual plan, fewer visits take away steps down to `FEWEST_STEPS`, then records of each.
+    More are for larger batches, as noise falls with them.
 
     >>> [size_for(10_000, visits) for visits in (40_000, 10_000, 5_000, 1_024)]
     [(40, 1000), (40, 250), (20, 250), (8, 128)]
@@ -230,66 +208,107 @@ def sized(config: RunConfig, steps: int | None, batch_size: int | None) -> RunCo
     return replace(config, training=training)
 
 
+# -- the plan ------------------------------------------------------------------------------------
+
+
 def make_plan(records: int, config: RunConfig) -> Plan:
     """Choose sample rate, steps, σ and learning rate for N records.
 
     Raises:
         InputError: δ ≥ 1, a highest ε below ε, or the noise needed is so large that it would drown
-            the records; the message says what ε is attainable.
+            the records. The message says what ε is attainable.
     """
     privacy, training, policy = config.privacy, config.training, config.policy
-    delta = _delta(privacy, records)
+    target, delta = privacy.target_epsilon, find_delta(privacy, records)
     batch = min(training.batch_size or default_batch_size(records), records)
     steps = default_steps(records, batch) if training.steps is None else training.steps
-    noise = _release_noise(privacy, privacy.target_epsilon, delta, steps == 0)
+    labels, marginals, teacher = find_release_noise(privacy, target, delta, steps == 0)
     rate, weight = training.learning_rate, training.mismatch_weight
     usual_rate = LEARNING_RATE if training.method != "full" else FULL_LEARNING_RATE
     plan = Plan(
         records=records,
-        target_epsilon=privacy.target_epsilon,
+        target_epsilon=target,
         target_delta=delta,
         batch_size=batch,
         steps=steps,
         noise_multiplier=0.0,
-        label_count_noise=noise[0],
+        label_count_noise=labels,
         learning_rate=rate if rate is not None else usual_rate,
         mismatch_weight=weight if weight is not None else MISMATCH_WEIGHT,
         policy=policy.key,
         group_size=privacy.group_size,
-        marginal_noise=noise[1],
-        teacher_noise=noise[2],
+        marginal_noise=marginals,
+        teacher_noise=teacher,
     )
-    return _with_noise(plan, privacy, policy) if steps else plan
-
-
-def _with_noise(plan: Plan, privacy: PrivacyConfig, policy: PolicyConfig) -> Plan:
-    """Return a plan with the noise of its steps, which takes what the releases leave of ε."""
-    if privacy.target_epsilon is None:
+    if target is None or not steps:
         return plan
 
     def sigma_for(target: float) -> float:
-        rate, delta = plan.batch_size / plan.records, plan.target_delta
-        return _multiplier(target, delta, rate, plan.steps, plan.releases)
+        """Return the noise of the steps, which take what the releases leave of ε."""
+        try:
+            return calibrate_noise_multiplier(target, delta, batch / records, steps, plan.releases)
+        except ValueError as error:
+            raise InputError(f"ε = {target} cannot be reached: {error}") from None
 
-    noise = policy.policy_class.calibrate(sigma_for, privacy.target_epsilon, policy)
-    plan = replace(
-        plan,
-        noise_multiplier=noise.noise_multiplier,
-        highest_epsilon=noise.highest_epsilon,
-        least_share=noise.least_share,
-        least_noise=noise.least_noise,
+    noise = policy.policy_class.calibrate(sigma_for, target, policy)
+    least = LARGEST_NOISE_PER_RECORD * batch
+    if noise.noise_multiplier <= least:
+        return replace(
+            plan,
+            noise_multiplier=noise.noise_multiplier,
+            highest_epsilon=noise.highest_epsilon,
+            least_share=noise.least_share,
+            least_noise=noise.least_noise,
+        )
+    # An ε, to two digits and with a margin, at which the noise is small enough.
+    training_alone = SubsampledGaussian(least, batch / records, steps)
+    attainable, spent = epsilon([training_alone], delta), math.inf
+    while spent > attainable:
+        attainable = float(f"{1.06 * attainable:.2g}")
+        releases = releases_of(*find_release_noise(privacy, attainable, delta))
+        spent = epsilon([*releases, training_alone], delta)
+    more = "take `steps=0`, which trains nothing, or more records, some thousands"
+    if attainable <= MOST_ADVISED:
+        more = f"attainable is `{noise.option}={attainable:g}`; or {more}"
+    raise InputError(
+        f"{records} records are too few to train at ε = {target:g}: the noise would drown them; "
+        f"{more}"
     )
-    _check_noise(plan, privacy, noise.option)
-    return plan
+
+
+def find_delta(privacy: PrivacyConfig, records: int) -> float:
+    """Return δ, as asked for or by N."""
+    return default_delta(records) if privacy.target_delta is None else privacy.target_delta
+
+
+def find_release_noise(
+    privacy: PrivacyConfig, target: float | None, delta: float, takes_all: bool = False
+) -> tuple[float, ...]:
+    """Return the noise multipliers of `RELEASED` at this ε; 0: without privacy, or left out.
+
+    Each is that of a release which spends its share of ε alone. Where nothing is trained
+    (`takes_all`), all but the label counts are scaled so that together they take all of ε.
+    """
+    shares = privacy.label_count_share, privacy.marginal_share, privacy.teacher_share
+    labels, *others = (
+        gaussian_noise_multiplier(target * share, delta) if target and share else 0.0
+        for share in shares
+    )
+    if target and takes_all and any(others):
+        # Gaussian releases compose as one whose σ⁻² is the sum of theirs.
+        left = gaussian_noise_multiplier(target, delta) ** -2 - labels**-2
+        scale = SLACK * (sum(sigma**-2 for sigma in others if sigma) / left) ** 0.5
+        others = [scale * sigma for sigma in others]
+    return labels, *others
+
+
+# -- what the options leave to N -----------------------------------------------------------------
 
 
 def settled(config: RunConfig, records: int, begun: int | None = None) -> RunConfig:
     """Settle what the options leave to N: steps first, since a teacher's noise follows from them.
 
-    Args:
-        config: the run's options.
-        records: N, or number of owners: public.
-        begun: steps with which a run that is resumed was begun; None: it begins.
+    `begun` are the steps with which a run that is resumed was begun.
     """
     return with_teacher(with_steps(config, records, begun), records)
 
@@ -302,19 +321,15 @@ def is_few(records: int, epsilon: float | None) -> bool:
 def with_steps(config: RunConfig, records: int, begun: int | None = None) -> RunConfig:
     """Settle whether anything is trained: nothing where records are few for ε.
 
-    There steps cost time and bring nothing, and counts of words, where rows follow them, and the
-    teacher get the ε that these would spend. What the options say stays, and several models that
-    are compared are all trained: no clock chooses their steps either.
-
-    Args:
-        config: the run's options.
-        records: N, or number of owners: public.
-        begun: steps with which a run that is resumed was begun, whatever is few today.
+    There steps cost time and bring nothing. Counts of words, where rows follow them, and the
+    teacher get the ε that these would spend. What the options say stays. Several models that are
+    compared are all trained: no clock chooses their steps either. A resumed run trains as it was
+    begun, whatever is few today.
     """
     training, privacy = config.training, config.privacy
-    heeds_words = privacy.marginal_share > 0 and config.sampling.tilt > 0
+    follows_words = privacy.marginal_share > 0 and config.sampling.tilt > 0
     needs_steps = config.policy.policy_class.needs_steps
-    few = is_few(records, privacy.target_epsilon) and heeds_words and not needs_steps
+    few = is_few(records, privacy.target_epsilon) and follows_words and not needs_steps
     untrained = few if begun is None else begun == 0
     if not (training.is_timed and untrained):
         return config
@@ -325,89 +340,14 @@ def with_teacher(config: RunConfig, records: int) -> RunConfig:
     """Settle whether there is a teacher, where it would know enough, and so the guidance.
 
     What the options say stays.
-
-    Args:
-        config: the run's options.
-        records: N, or number of owners: public.
     """
     privacy = config.privacy
     if privacy.teacher_share is None:
-        delta = _delta(privacy, records)
+        delta = find_delta(privacy, records)
         asked = replace(privacy, teacher_share=TEACHER_SHARE)
-        noises = _release_noise(asked, privacy.target_epsilon, delta, config.training.steps == 0)
-        noise = noises[RELEASED.index(TEACHER)]
+        untrained = config.training.steps == 0
+        *_, noise = find_release_noise(asked, privacy.target_epsilon, delta, untrained)
         knows = min(records, MOST_READ) >= RECORDS_FOR_NOISE * noise
         privacy = asked if knows else replace(privacy, teacher_share=0.0)
     sampling = config.sampling.settled(bool(privacy.teacher_share))
     return replace(config, privacy=privacy, sampling=sampling)
-
-
-def _delta(privacy: PrivacyConfig, records: int) -> float:
-    return default_delta(records) if privacy.target_delta is None else privacy.target_delta
-
-
-def _release_noise(
-    privacy: PrivacyConfig, target: float | None, delta: float, takes_all: bool = False
-) -> tuple[float, ...]:
-    """Return the noise multipliers of `RELEASED` at this ε; 0: without privacy, or left out.
-
-    Args:
-        privacy: the options, with each release's share of ε.
-        target: ε.
-        delta: δ.
-        takes_all: nothing is trained: beside the label counts, the others take all of ε.
-    """
-    shares = privacy.label_count_share, privacy.marginal_share, privacy.teacher_share
-    labels, *others = (
-        gaussian_noise_multiplier(target * share, delta) if target and share else 0.0
-        for share in shares
-    )
-    if target and takes_all and any(others):
-        left = gaussian_noise_multiplier(target, delta) ** -2 - labels**-2
-        others = _composed_to(others, left)
-    return labels, *others
-
-
-def _composed_to(multipliers: Sequence[float], precision: float) -> list[float]:
-    """Return Gaussian releases that compose as one with σ⁻² = `precision`, each keeping its part.
-
-    >>> [round(sigma, 3) for sigma in _composed_to([3.0, 4.0, 0.0], 1.0)]
-    [1.25, 1.667, 0.0]
-    """
-    total = sum(sigma**-2 for sigma in multipliers if sigma)
-    scale = SLACK * (total / precision) ** 0.5
-    return [scale * sigma for sigma in multipliers]
-
-
-def _check_noise(plan: Plan, privacy: PrivacyConfig, option: str) -> None:
-    if plan.noise_multiplier <= LARGEST_NOISE_PER_RECORD * plan.batch_size:
-        return
-    attainable = _attainable(plan, privacy)
-    more = "take `steps=0`, which trains nothing, or more records, some thousands"
-    if attainable <= MOST_ADVISED:
-        more = f"attainable is `{option}={attainable:g}`; or {more}"
-    raise InputError(
-        f"{plan.records} records are too few to train at ε = {privacy.target_epsilon:g}: the noise "
-        f"would drown them; {more}"
-    )
-
-
-def _multiplier(
-    target: float, delta: float, sample_rate: float, steps: int, releases: Sequence[Event]
-) -> float:
-    try:
-        return calibrate_noise_multiplier(target, delta, sample_rate, steps, releases)
-    except ValueError as error:
-        raise InputError(f"ε = {target} cannot be reached: {error}") from None
-
-
-def _attainable(plan: Plan, privacy: PrivacyConfig) -> float:
-    """Return an ε, to two digits and with a margin, at which the noise is small enough."""
-    least, delta = LARGEST_NOISE_PER_RECORD * plan.batch_size, plan.target_delta
-    training = SubsampledGaussian(least, plan.batch_size / plan.records, plan.steps)
-    target = epsilon([training], delta)
-    while True:
-        target = float(f"{1.06 * target:.2g}")
-        releases = _releases(*_release_noise(privacy, target, delta))
-        if epsilon([*releases, training], delta) <= target:
-            return target

@@ -30,33 +30,11 @@ RECORDS = Bounds(1, 10**9)  # of a private table that is not there yet
 UNJUDGED_GUIDANCE = 0.5  # where no teacher judges rows
 
 
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise InputError(message)
-
-
 @dataclass(frozen=True)
 class PrivacyConfig:
-    """What may move the guarantee.
+    """What may move the guarantee."""
 
-    Args:
-        target_epsilon: total ε of everything released, label counts included. Not infinite: a run
-            without privacy is asked for by `None`, and its guarantee is "none".
-        target_delta: δ; `None` takes min(1e-5, 0.01 / N^1.1).
-        max_grad_norm: C, the largest norm one unit's gradient may have. The noise is as large as C,
-            so a smaller one has more signal for the same ε until most gradients are clipped.
-        max_records_per_owner: m, records of an owner that take part in a step or count as labels;
-            where each record is protected by itself, without effect.
-        group_size: m; what is guaranteed for any m records together is stated too. It is published:
-            choose it without looking at the records.
-        label_count_share: share of ε that would be spent were the label counts released alone.
-        marginal_share: the same of the token marginals, by which rows are tilted towards the
-            private texts' words; 0: they are not released.
-        teacher_share: the same of the private teacher, which tells a text's labels, judges rows and
-            is handed over with the model; 0: there is none; `None`: as `with_teacher` says.
-        insecure_noise_seed: reproducible noise for tests only; makes the guarantee "none".
-    """
-
+    # Total ε of all that is released. None asks for a run without privacy, which guarantees "none".
     target_epsilon: float | None = bounded(
         8.0,
         SMALLEST_EPSILON,
@@ -67,12 +45,20 @@ class PrivacyConfig:
     target_delta: float | None = bounded(
         None, 1e-30, 1 - 1e-6, option="delta", hint="leave it out for min(1e-5, 0.01/N^1.1)"
     )
+    # C, the largest norm of one unit's gradient. The noise is as large as C, so a smaller one has
+    # more signal for the same ε until most gradients are clipped.
     max_grad_norm: float = bounded(0.1, 1e-6, 1e6)
+    # m, records of an owner that take part in a step or count as labels. Nothing without owners.
     max_records_per_owner: int = bounded(4, 1, 10**6)
+    # m: what holds of any m records together is stated too. It is published, so choose it without
+    # looking at the records.
     group_size: int | None = bounded(None, 2, 100_000)
+    # Shares of ε that each release would spend alone. The token marginals tilt rows towards the
+    # private texts' words. The teacher tells a text's labels, judges rows and is handed over.
     label_count_share: float = bounded(0.05, 1e-3, 0.999)
     marginal_share: float = bounded(0.5, 0, 0.999, hint="0 leaves them out")
     teacher_share: float | None = bounded(None, 0, 0.999, hint="0 leaves it out")
+    # Reproducible noise for tests only. It makes the guarantee "none".
     insecure_noise_seed: int | None = within(None, SEEDS)
 
     def __post_init__(self) -> None:
@@ -129,17 +115,15 @@ class SpeedConfig:
     def __post_init__(self) -> None:
         """Refuse an empty physical batch, an unknown precision or what names no device."""
         check_options(self)
-        _require(
-            re.fullmatch(r"auto|cpu|mps|cuda(:\d{1,3})?", self.device) is not None,
-            f"`device`: {self.device[:40]!r} is none of auto, cpu, cuda, cuda:N, mps",
-        )
+        if not re.fullmatch(r"auto|cpu|mps|cuda(:\d{1,3})?", self.device):
+            raise InputError(
+                f"`device`: {self.device[:40]!r} is none of auto, cpu, cuda, cuda:N, mps"
+            )
 
     def units_at_once(self, tokens: int, usual: int = PHYSICAL_TOKENS) -> int:
         """Return how many units of so many tokens, padding included, are in memory at once.
 
-        Args:
-            tokens: of a unit.
-            usual: tokens in memory at once where the options do not say.
+        `usual` tokens are in memory at once where the options do not say.
         """
         return self.physical_batch or max(1, (self.physical_tokens or usual) // tokens)
 

@@ -80,28 +80,19 @@ class Checkpoints:
 
     Steps are numbered through all phases. The teacher is the step behind the last one.
 
-    Args:
-        folder: private to its owner.
-        steps: T, of each phase.
-        phases: how many; only in the last one steps spend ε.
-        progress: is notified of what is damaged.
-        accept_spend: take steps again that a process released before, and count theirs too.
-        on_kept: is called when there is something to resume from.
-        is_resumed: whether there must be something to resume from.
-
     Raises:
         InputError: what it would resume from is missing, or the journal is damaged.
     """
 
     def __init__(
         self,
-        folder: Path,
-        steps: int,
-        phases: int,
-        progress: Progress,
-        accept_spend: bool = False,
-        on_kept: Callable[[], object] = lambda: None,
-        is_resumed: bool = False,
+        folder: Path,  # private to its owner
+        steps: int,  # T, of each phase
+        phases: int,  # only in the last one steps spend ε
+        progress: Progress,  # is notified of what is damaged
+        accept_spend: bool = False,  # take released steps again, and count both
+        on_kept: Callable[[], object] = lambda: None,  # called when it can be resumed from here
+        is_resumed: bool = False,  # there must be something to resume from
     ) -> None:
         self._folder, self._progress = folder / CHECKPOINTS, progress
         self.steps, self.last_step = steps, phases * steps
@@ -156,13 +147,9 @@ class Checkpoints:
     ) -> None:
         """Record what other processes released and the state that is resumed does not hold.
 
-        To be called once, before the first step that spends ε. The run folder's lock keeps every
-        other process out until this one ends, so nothing is added to the journal meanwhile.
-
-        Args:
-            event: of a step.
-            teacher: event of the teacher; None: it spends nothing.
-            record: the ledger's.
+        Call it once, before the first step that spends ε. The run folder's lock keeps every other
+        process out until this one ends, so nothing is added to the journal meanwhile. `event` is
+        that of a step. Without privacy the teacher has none.
 
         Raises:
             InputError: there are such steps, and they were not accepted.
@@ -201,12 +188,7 @@ class Checkpoints:
     ) -> KeepState:
         """Return what keeps the training loop's states in a phase: every few minutes, and the last.
 
-        Args:
-            phase: of training; 0 is the first.
-            ledger: is kept with a state, as it is by then.
-            counts: noisy label counts.
-            marginals: noisy counts of tokens; None: they are not counted.
-            template: of the prompts.
+        The ledger is kept with each state, as it is by then. Counts are the noisy ones.
         """
         last = time.monotonic()
         facts = {
@@ -238,12 +220,7 @@ class Checkpoints:
         return keep
 
     def keep_teacher(self, save_teacher: Callable[[Path], object], ledger: Ledger) -> None:
-        """Write a checkpoint that holds the teacher too, as the step behind the last.
-
-        Args:
-            save_teacher: writes it into a folder.
-            ledger: with its event.
-        """
+        """Write a checkpoint that holds the teacher too. The ledger has its event already."""
         # Training ends with a checkpoint, so there is a whole one.
         trained = next(folder for _, folder in self._found() if not fault(folder))
         facts = json.loads((trained / FACTS).read_text("utf-8"))
@@ -290,18 +267,13 @@ class Checkpoints:
 class Journal:
     """Which steps a run's processes released, one line each, only ever appended to.
 
-    Attributes:
-        process: this one's name, drawn at random.
-
-    Args:
-        path: of the file, in the run's private part.
-
     Raises:
         InputError: a line is damaged, so what was spent is not known.
     """
 
     def __init__(self, path: Path) -> None:
-        self._path, self.process, self._first = path, secrets.token_hex(8), 0
+        self.process = secrets.token_hex(8)  # the name of this one
+        self._path, self._first = path, 0
         text = path.read_text("utf-8") if path.is_file() else ""
         if text and not text.endswith("\n"):  # a killed process could not finish its last line
             write_text(path, text[: text.rfind("\n") + 1])
@@ -322,11 +294,9 @@ class Journal:
             self._reached[process] = first, max(before, last)
 
     def begin(self, step: int, counted: Mapping[str, int]) -> None:
-        """Write down that this process goes on from a state, or from nothing.
+        """Write down that this process goes on from the state of a step, or from nothing.
 
-        Args:
-            step: of the state.
-            counted: the last step of each process that the state holds.
+        `counted` is the last step of each process that the state holds.
         """
         self._first = step
         for process, (first, last) in self._reached.items():

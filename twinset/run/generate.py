@@ -28,7 +28,7 @@ from twinset.progress import Progress, Silent
 from twinset.release.publish import check_output, publish, publish_again
 from twinset.release.share import LEDGER, PRIVACY, check_file_format
 from twinset.release.verify import verify
-from twinset.run import story
+from twinset.run import run_folder, story
 from twinset.run.checkpoint import CHECKPOINTS, Checkpoints
 from twinset.run.plan import (
     PlanReport,
@@ -41,24 +41,7 @@ from twinset.run.plan import (
 )
 from twinset.run.releases import chooses_prompt
 from twinset.run.request import OutputPaths, Result, Run, Source
-from twinset.run.run_folder import (
-    SETTINGS,
-    RunFolder,
-    check_free,
-    default_run_path,
-    find_differences,
-    held_out_line,
-    held_share,
-    is_abandoned,
-    is_finished,
-    is_unfinished,
-    keep_held_out,
-    numbered_runs,
-    place_near,
-    read_settings,
-    record_settings,
-    sampling_command,
-)
+from twinset.run.run_folder import SETTINGS, RunFolder
 from twinset.run.story import UNFINISHED
 from twinset.sampling.allocation import RowsRequest, explicit, usual_rows
 from twinset.sampling.decoding import check_decoding
@@ -80,18 +63,13 @@ def generate(
 ) -> Result:
     """Fine-tune on a private table, write its twin, and put both into a run folder.
 
-    Args:
-        source: the private table.
-        config: the run's options.
-        asked: how many rows the twin gets; None: a model is all, and `share/` stays empty.
-        paths: where results go.
-        progress: is notified of what happens.
+    Where no rows are asked for, a model is all, and `share/` stays empty.
 
     Raises:
         InputError: something cannot be used; nothing was written.
     """
     root = find_run_path(source, paths).resolve()
-    if paths.resume and is_finished(root):
+    if paths.resume and run_folder.is_finished(root):
         return hand_out_again(root, source, config, asked, paths, progress)
     run = Run(config, source, asked, paths, progress)
     with open_run_folder(run) as folder:
@@ -109,7 +87,7 @@ def generate(
         how = (
             "the trained model is safe and need not be paid for again: the same command with "
             "`resume=True`, and with other rows or decoding settings where these were the trouble, "
-            f"goes on; so does {sampling_command(folder.root)}"
+            f"goes on; so does {run_folder.sampling_command(folder.root)}"
         )
         try:
             if asked is not None:
@@ -125,12 +103,12 @@ def generate(
 
 def learn(run: Run, folder: RunFolder) -> None:
     """Do the private part of a run, or take the model that is there already."""
-    record_settings(folder, run.settings())
+    run_folder.record_settings(folder, run.settings())
     if has_checksums(folder.model):  # stopped after it was trained
         run.model = TwinModel.load(folder.model, run.config.speed.device)
         return
     if run.held_out is not None:
-        keep_held_out(folder.internal, run.held_out)
+        run_folder.keep_held_out(folder.internal, run.held_out)
     write_text(folder.internal / "notes.txt", "".join(f"{note}\n" for note in run.notes))
     run.progress = MetricsLog(run.progress, folder.internal)
     unfinished = folder.internal / UNFINISHED
@@ -162,10 +140,8 @@ def finetune(run: Run, progress: Progress | None = None) -> TwinModel:
     nothing else. For what it guarantees see `twinset.privacy.statement.theorems`, RUN.
     `TwinModel.guarantee` says what that is in numbers.
 
-    Args:
-        run: of `prepare`, and of no earlier fine-tuning: its base model is changed.
-        progress: is notified of what happens. It alone sees figures computed on private records.
-            None: the run's own.
+    The run is one of `prepare`. `progress` alone sees figures computed on private records. None:
+    the run's own.
 
     Raises:
         InputError: what was kept cannot be resumed.
@@ -191,15 +167,7 @@ def sample_only(
     progress: Progress,
     device: str = AUTO,
 ) -> Result:
-    """Write a twin from a model alone: beside `paths.output`, or into the `share/` of its run.
-
-    Args:
-        folder: of a run, or of a model.
-        sampling: decoding settings and seed.
-        asked: how many rows.
-        paths: where the twin goes.
-        progress: is notified of how many rows there are.
-        device: that writes them.
+    """Write a twin from the model of a folder: to `paths.output`, or into the `share/` of its run.
 
     Raises:
         InputError: there is no model, or no place; nothing was written.
@@ -239,7 +207,7 @@ def dry_run(
     """Do all that `generate` does before the first private step, and write nothing."""
     place = find_run_path(source, paths)
     with writing(place):
-        check_free(place.resolve(), paths.overwrite, paths.resume)
+        run_folder.check_free(place.resolve(), paths.overwrite, paths.resume)
     check_twin_output(source, paths)
     run = prepare(source, config, asked, progress)
     say_cost(run)  # the plan's numbers are what this returns
@@ -268,16 +236,9 @@ def prepare(
 ) -> Run:
     """Read, check and plan everything, the quickest first. Train nothing.
 
-    Args:
-        source: of the private table.
-        config: the run's options.
-        asked: rows of the twin; `None`: none are written.
-        progress: is notified of what was found.
-        folder: private to its owner. A large table is kept there, without a name, and tokens. None:
-            nothing is written, and both are in memory.
-
-    Returns:
-        A run that `finetune` takes, with `records`, `template`, `base`, `plan` and `config`.
+    Returns a run that `finetune` takes, with `records`, `template`, `base`, `plan` and `config`. A
+    folder is private to its owner. A large table is kept in it, without a name, and tokens. Without
+    a folder both are in memory.
 
     Raises:
         InputError: something cannot be used.
@@ -296,15 +257,10 @@ def plan_run(
     progress: Progress,
     hold_out: float | None = 0.0,
 ) -> PlanReport:
-    """Plan a run and measure its time, from a table or from a number of records.
+    """Plan a run and measure its time, from a table or from the `records` of one to come.
 
-    Args:
-        source: of the table; None: there is only a number.
-        records: of a table that is not there yet.
-        config: the run's options.
-        rows: of the twin; None: as many as usual, if there is time.
-        progress: is notified of what is read and found.
-        hold_out: share of `records` that the run keeps from training, as `held_share` has it.
+    The twin has as many rows as usual, if there is time, where none are given. `hold_out` is the
+    share of `records` that the run keeps from training, as `held_share` has it.
 
     Raises:
         InputError: something cannot be used, or neither is given.
@@ -322,8 +278,8 @@ def plan_run(
         if records is None:
             raise InputError("give a table, or `records` with a number")
         check_number("`records`", records, RECORDS, is_whole=True)
-        if held := round(records * held_share(hold_out, records)):
-            progress.say(held_out_line(held))
+        if held := round(records * run_folder.held_share(hold_out, records)):
+            progress.say(run_folder.held_out_line(held))
         config = settled(config, records - held)
         planned, phases = make_plan(records - held, config), ()
         prompts = len(kinds_of_text()) if chooses_prompt(planned, config) else 0
@@ -358,7 +314,7 @@ def say_cost(run: Run) -> None:
 
 def find_run_path(source: Source, paths: OutputPaths) -> Path:
     """Return where the run folder is, or will be."""
-    return paths.run or default_run_path(source.name, paths.resume)
+    return paths.run or run_folder.default_run_path(source.name, paths.resume)
 
 
 def check_twin_output(source: Source, paths: OutputPaths, again: bool = False) -> None:
@@ -385,15 +341,16 @@ def open_run_folder(run: Run) -> Iterator[RunFolder]:
     """
     paths, progress = run.paths, run.progress
     path = find_run_path(run.source, paths)
-    for other in [] if paths.run or paths.resume else numbered_runs(run.source.name):
-        if is_abandoned(other):
+    for other in [] if paths.run or paths.resume else run_folder.numbered_runs(run.source.name):
+        if run_folder.is_abandoned(other):
+            left = run_folder.place_near(other, "partial")
             progress.say(
-                f"{place_near(other, 'partial')}: left by a run that was killed before its first "
-                "checkpoint; nothing of it was released; delete it, as it may hold private texts"
+                f"{left}: left by a run that was killed before its first checkpoint; nothing of it "
+                "was released; delete it, as it may hold private texts"
             )
     final, replaced = path.resolve(), list[Path]()
     if paths.overwrite:  # the runs with a trained model that will be deleted in the end
-        older = [final] if paths.resume else [final, place_near(final, "partial")]
+        older = [final] if paths.resume else [final, run_folder.place_near(final, "partial")]
         replaced = [run for run in older if has_checksums(run / "model")]
     folder = None
     try:
@@ -409,7 +366,7 @@ def open_run_folder(run: Run) -> Iterator[RunFolder]:
             yield folder
             shutil.rmtree(folder.internal / UNFINISHED, ignore_errors=True)
     except KeyboardInterrupt:
-        if folder is not None and folder.is_kept and is_unfinished(path):
+        if folder is not None and folder.is_kept and run_folder.is_unfinished(path):
             raise Stopped("stopped; the same command with `resume=True` goes on") from None
         raise
 
@@ -427,13 +384,17 @@ def hand_out_again(
     Raises:
         InputError: it was made of something else than this command would make one of.
     """
-    others = f"leave `resume` out for a run of its own; {sampling_command(root)} writes rows"
+    others = (
+        f"leave `resume` out for a run of its own; {run_folder.sampling_command(root)} writes rows"
+    )
     if not (root / "internal" / SETTINGS).is_file():
         raise InputError(f"{root}: does not tell any more what it was made from; {others}")
     run = Run(config, source, folder=RunFolder(root, root, is_resumed=True))
     story.read(run)
     story.plan(run)
-    if other := find_differences(run.settings(), read_settings(root / "internal")):
+    if other := run_folder.find_differences(
+        run.settings(), run_folder.read_settings(root / "internal")
+    ):
         raise InputError(f"{root}: was made with other settings ({', '.join(other)}); {others}")
     progress.say(f"{root}: is finished, so there is nothing to resume; this is what it made")
     has_twin = (root / "share" / PRIVACY).exists()
@@ -451,11 +412,11 @@ def hand_out_again(
         return made
     if asked.rows not in (None, made.rows) or asked.per_label or asked.plan_file:
         rows = "1 row" if made.rows == 1 else f"{made.rows:,} rows"
-        progress.warn(f"it has {rows}; {sampling_command(root)} writes others")
+        progress.warn(f"it has {rows}; {run_folder.sampling_command(root)} writes others")
     if paths.output is None:
         return made
     if not twin.name.endswith(f".{paths.twin_format(source.name)}"):
-        command = sampling_command(root)
+        command = run_folder.sampling_command(root)
         raise InputError(f"{root}: its twin is {twin.name}; {command} writes others")
     publish_again(twin.parent, paths.output, paths.overwrite)
     return replace(made, twin=paths.output)

@@ -27,25 +27,13 @@ from twinset.models.device import computing_with, give_memory_back, on_free_core
 from twinset.models.hidden_states import PHASE as TEACHER_PHASE
 from twinset.models.layers import choose_execution, copy_in, frozen_dtype, fuse
 from twinset.policies import policy_names
-from twinset.privacy.accounting.accountant import (
-    group_epsilon,
-    says_something,
-    up_decimals,
-    up_digits,
-)
+from twinset.privacy.accounting import accountant
 from twinset.privacy.clipping import ClippingEngine, Sequences
 from twinset.privacy.clipping.engine import is_out_of_memory
 from twinset.privacy.mechanism.noise import add_gaussian_to_each_
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.progress import Progress
-from twinset.sampling.tilt_fitting import (
-    PROMPT_PHASE,
-    PROMPT_ROWS,
-    REFERENCE_PHASE,
-    REFERENCE_ROWS,
-    WEIGHT_PHASE,
-    WEIGHT_ROWS,
-)
+from twinset.sampling import tilt_fitting as tilting
 from twinset.table.tokenization import padded
 from twinset.training.clipped_sum import BatchShapes, MismatchLoss, WrongPrompts
 from twinset.training.distributed import world_size
@@ -94,11 +82,14 @@ class Workload:
         weighed = plan.records * (1 - (1 - plan.sample_rate) ** plan.steps) * policy.weighs
         count, fits = bool(privacy.marginal_share), bool(privacy.teacher_share)
         phases = (
-            (WEIGHT_PHASE, count * min(WEIGHT_ROWS, plan.records) * row),
-            (PROMPT_PHASE, self.prompts * min(PROMPT_ROWS, plan.records) * row),
+            (tilting.WEIGHT_PHASE, count * min(tilting.WEIGHT_ROWS, plan.records) * row),
+            (tilting.PROMPT_PHASE, self.prompts * min(tilting.PROMPT_ROWS, plan.records) * row),
             ("texts weighed", weighed * reading),
             *[("training", plan.steps * step)] * len(policy.phases()),
-            (REFERENCE_PHASE, (count or fits) * min(REFERENCE_ROWS, plan.records) * row),
+            (
+                tilting.REFERENCE_PHASE,
+                (count or fits) * min(tilting.REFERENCE_ROWS, plan.records) * row,
+            ),
             (TEACHER_PHASE, fits * min(MOST_READ, plan.records) * each * reading),
             ("rows", self.rows * drawn * row),
         )
@@ -113,7 +104,7 @@ class Workload:
         sequences = 1 + WrongPrompts.from_plan(plan, config.training).count
         phases = len(config.policy.policy_class.phases())
         visits = plan.steps * plan.batch_size * self.most_records * phases
-        read = 3 * visits * sequences + 2 * (self.rows + self.prompts * PROMPT_ROWS)
+        read = 3 * visits * sequences + 2 * (self.rows + self.prompts * tilting.PROMPT_ROWS)
         return read * self.tokens(config, base) * weights / SLOWEST > 60 * PLANNED_SHARE * limit
 
 
@@ -127,19 +118,11 @@ def plan_time(
 ) -> tuple[Plan, Phases, float | None]:
     """Fit a plan into `max_minutes`: fewer visits of records, and a clock for rows.
 
-    Steps, batch size or rows that the options name are never changed.
+    Steps, batch size or rows that the options name are never changed. The speed is measured where
+    some machine needs longer than there is, or `always`.
 
-    Args:
-        plan: what the options and N ask for.
-        config: the run's options.
-        base: the base model, which stays as it is.
-        work: public facts about the table.
-        progress: is notified of what was changed.
-        always: measure the speed even if no machine needs longer than there is.
-
-    Returns:
-        The plan, its phases (none if the speed was not measured) and the seconds of the rows'
-        clock. None: all rows are written, however long that takes.
+    Returns the plan, its phases (none if the speed was not measured) and the seconds of the rows'
+    clock. None: all rows are written, however long that takes.
     """
     limit = config.training.max_minutes
     if not (always or work.may_take_longer(plan, config, base)):
@@ -193,17 +176,9 @@ def plan_time(
 def measure_step(
     base: BaseModel, config: RunConfig, plan: Plan, tokens: int, progress: Progress
 ) -> tuple[float, float]:
-    """Time one private step on made-up tokens, with a copy of the model.
+    """Time one private step on made-up records of so many tokens, with a copy of the model.
 
-    Args:
-        base: the base model, which stays as it is.
-        config: the run's options.
-        plan: the run's plan.
-        tokens: of a record with its prompt, as supposed.
-        progress: is notified where other work has some of the cores.
-
-    Returns:
-        Seconds to clip one record's gradient in a physical batch, and seconds of one release.
+    Returns the seconds to clip one record's gradient in a physical batch, and of one release.
     """
     device, span = base.model.device, context_length(base.model)
     tokens = max(4, min(tokens, span - 1))
@@ -329,13 +304,13 @@ def plan_lines(plan: Plan, owned: int | None = None) -> list[str]:
     budget = "budget                 none: no noise, no guarantee"
     if plan.target_epsilon is not None:
         budget = f"budget                 {budget_line(plan, owned)}, "
-        budget += f"δ = {up_digits(plan.target_delta)}"
+        budget += f"δ = {accountant.up_digits(plan.target_delta)}"
     group, training = [], ["steps T                0: nothing is trained"]
     if plan.group_size is not None and plan.events:
-        spent = group_epsilon(plan.events, plan.target_delta, plan.group_size)
-        useless = "" if says_something(spent, plan.target_delta) else ": no guarantee"
+        spent = accountant.group_epsilon(plan.events, plan.target_delta, plan.group_size)
+        useless = "" if accountant.says_something(spent, plan.target_delta) else ": no guarantee"
         together = f"{plan.group_size} records together"
-        group = [f"{together:<23}ε = {up_decimals(spent)}{useless}"]
+        group = [f"{together:<23}ε = {accountant.up_decimals(spent)}{useless}"]
     phases = plan.policy_class.phases()
     if plan.steps:
         reads = ", then ".join(each.reads for each in phases)

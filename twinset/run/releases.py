@@ -157,7 +157,7 @@ def count_tokens(run: Run, base: TwinModel) -> TokenMarginals:
         token_weights(base, run.progress),
         require_noise(run.plan, run.plan.marginal_noise),
         run.randomness,
-        length_bins(run),
+        LengthBins(longest_text(run), run.base.tokenizer.eos_token_id),
     )
     if event is not None:
         run.ledger.record(event)
@@ -179,11 +179,6 @@ def longest_text(run: Run) -> int:
     """Return the longest text that is trained on, in tokens."""
     most = run.config.training.max_tokens
     return text_budget(run.tokens.prompts, run.tokens.context, most)
-
-
-def length_bins(run: Run) -> LengthBins:
-    """Return what is counted of texts' lengths."""
-    return LengthBins(longest_text(run), run.base.tokenizer.eos_token_id)
 
 
 # -- the prompt, where nobody named one ----------------------------------------------------------

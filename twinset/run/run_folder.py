@@ -40,11 +40,9 @@ HELD_SHARE, HELD_FROM = 0.2, 5_000  # where nobody says how many: of so many rec
 def place_near(final: Path, what: str) -> Path:
     """Return a hidden place beside a run.
 
-    Args:
-        final: where the finished run stands.
-        what: `partial`, where it is built; `aside`, where an unfinished run waits until the one
-            that replaces it is worth keeping; `replaced`, where an older run waits until the new
-            one is in its place; `lock`, a file that its process holds.
+    In `partial` it is built. In `aside` an unfinished run waits until the one that replaces it is
+    worth keeping, and in `replaced` an older run until the new one is in its place. `lock` is a
+    file that the run's process holds.
     """
     return final.with_name(f".{final.name}.{what}")
 
@@ -106,25 +104,16 @@ def sampling_command(run: Path) -> str:
 
 
 class RunFolder:
-    """A run folder under construction, and after the `with` block the finished one.
-
-    Attributes:
-        final: where the finished folder stands.
-        root: where it stands now: a hidden folder beside `final`, then `final` itself.
-        share: the part that may be handed over.
-        model: the part that `twinset sample` works from.
-        internal: the part that is computed from private records and stays.
-        is_resumed: whether it existed before, unfinished.
-        is_kept: whether it stays if it ends early.
-    """
+    """A run folder under construction, and after the `with` block the finished one."""
 
     def __init__(self, root: Path, final: Path, is_resumed: bool = False) -> None:
         self.final = final
-        self.is_resumed = self.is_kept = is_resumed
+        self.is_resumed = is_resumed  # it existed before, unfinished
+        self.is_kept = is_resumed  # it stays if it ends early
         self.move_to(root)
 
     def move_to(self, root: Path) -> None:
-        """Note that it stands there now."""
+        """Note where it stands now: in a hidden folder beside `final`, then in `final` itself."""
         self.root = root
         self.share, self.model, self.internal = (root / part for part in PARTS)
 
@@ -144,17 +133,11 @@ class RunFolder:
         Everything that can be refused is refused on entry, before any training. Whatever ends the
         block early, an interrupt included, leaves an older run untouched. It leaves no file behind
         unless `keep` was called. Then the hidden folder stays, for `resume`, in the place of an
-        older unfinished one.
-
-        Args:
-            path: of the finished folder.
-            overwrite: whether an older run, finished or not, may be replaced.
-            resume: continue the unfinished one.
+        older unfinished one. With `overwrite` an older run, finished or not, may be replaced.
 
         Raises:
-            InputError: the folder exists (and may not be replaced), there is an unfinished one (or
-                none to resume), another run is writing it, its parent is not writable, or the disk
-                is full.
+            InputError: `check_free` refuses the place, another run is writing it, its parent is not
+                writable, or the disk is full.
         """
         final, missing = Path(path).resolve(), list[Path]()
         with writing(final):

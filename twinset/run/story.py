@@ -36,12 +36,7 @@ from torch import Tensor
 from twinset.config import PrivacyConfig
 from twinset.config.plan import make_plan, settled, sized, without_noise
 from twinset.errors import InputError
-from twinset.models.base_model import (
-    check_base,
-    context_length,
-    load_base,
-    special_token_strings,
-)
+from twinset.models.base_model import check_base, context_length, load_base, special_token_strings
 from twinset.models.device import check_device, give_memory_back
 from twinset.models.layers import check_method
 from twinset.policies import MechanismParams
@@ -52,19 +47,8 @@ from twinset.privacy.statement.theorems import OWNER_UNIT
 from twinset.progress import Progress
 from twinset.release.publish import publish
 from twinset.release.verify import verify
+from twinset.run import releases
 from twinset.run.plan import Workload, plan_time, say_duration, size_notes
-from twinset.run.releases import (
-    choose_template,
-    chooses_prompt,
-    count_labels,
-    count_tokens,
-    find_candidates,
-    fit_teacher,
-    longest_text,
-    open_ledger,
-    propose_prompts,
-    teacher_event,
-)
 from twinset.run.request import Result, Run, Source
 from twinset.run.run_folder import draw_held_out, held_out_line, kept_rows, read_settings
 from twinset.sampling.allocation import (
@@ -174,9 +158,11 @@ def plan(run: Run) -> None:
         if config.privacy.target_epsilon is not None:
             run.scale = policy.weight_scale(config.policy, run.base)
         if run.source.prompt is None:
-            if chooses_prompt(run.plan, config):
-                run.candidates = find_candidates(records.schema, run.template, run.base, longest)
-            line = propose_prompts(records.schema, run.template)
+            if releases.chooses_prompt(run.plan, config):
+                run.candidates = releases.find_candidates(
+                    records.schema, run.template, run.base, longest
+                )
+            line = releases.propose_prompts(records.schema, run.template)
             if run.candidates:
                 line = (
                     f"the prompt will be that of {len(run.candidates)} behind which words are most "
@@ -218,18 +204,18 @@ def count(run: Run) -> None:
             run.template = resumed.template  # it was chosen before
         seed = config.privacy.insecure_noise_seed
         run.randomness = Randomness.from_os() if seed is None else Randomness.for_tests(seed)
-        run.ledger = resumed.ledger if resumed else open_ledger(run)
+        run.ledger = resumed.ledger if resumed else releases.open_ledger(run)
         run.units = run.records.units(config)
         run.tokens = tokenise_texts(run, "texts", masked=config.policy.redact_only)
         if resumed:
             run.label_counts, run.marginals = resumed.counts, resumed.marginals
             return
-        run.label_counts = count_labels(run)
+        run.label_counts = releases.count_labels(run)
         if config.privacy.marginal_share:
             base = build_twin_model(run, run.base.model)
-            run.marginals = count_tokens(run, base)
+            run.marginals = releases.count_tokens(run, base)
             if run.candidates:
-                run.template = choose_template(run, base, run.marginals)
+                run.template = releases.choose_template(run, base, run.marginals)
                 run.tokens = run.tokens.behind(find_prompts(run))
 
 
@@ -243,7 +229,7 @@ def train(run: Run) -> None:
             wrong = WrongPrompts.from_plan(full, config.training)
             every = wrong.shapes(run.tokens, config.speed, full.batch_size)
             most = 1 if run.owned is None else config.privacy.max_records_per_owner
-            shapes = every.all(run.tokens.padded_lengths(longest_text(run)), most)
+            shapes = every.all(run.tokens.padded_lengths(releases.longest_text(run)), most)
         run.trainer = trainer = Trainer(run.base, config, shapes, progress)
         kinds = full.policy_class.phases()
         start = run.resumed.phase if run.resumed else 0
@@ -273,7 +259,9 @@ def train(run: Run) -> None:
                 )
             )
             if is_last and run.checkpoints:
-                run.checkpoints.count_lost(policy.event, teacher_event(run), run.ledger.record)
+                run.checkpoints.count_lost(
+                    policy.event, releases.teacher_event(run), run.ledger.record
+                )
             context = StepContext(
                 records=tokens,
                 plan=plan,
@@ -316,7 +304,7 @@ def teach(run: Run) -> None:
             if run.resumed and run.resumed.teacher:
                 model.teacher = model.read_teacher(run.resumed.teacher)
             else:
-                model.teacher = fit_teacher(run, model)
+                model.teacher = releases.fit_teacher(run, model)
                 if run.checkpoints:
                     run.checkpoints.keep_teacher(model.teacher.save, run.ledger)
             if run.marginals is not None:
@@ -383,12 +371,8 @@ def read_source(
 ) -> tuple[pd.DataFrame, Records, tuple[str, ...]]:
     """Return the private table, its records, and the notes about it that `progress` is notified of.
 
-    Args:
-        source: of the table.
-        progress: is notified of the notes.
-        folder: private to its owner: a large table is kept there, without a name. None: nothing is
-            written, and the table is in memory.
-        reserved: special tokens that no text or label may contain, where they are known.
+    A folder is private to its owner: a large table is kept there, without a name. Without one the
+    table is in memory. `reserved` are special tokens that no text or label may contain.
 
     Raises:
         InputError: the table cannot be used.
@@ -440,12 +424,9 @@ def find_workload(run: Run) -> Workload:
 
 
 def tokenise_texts(run: Run, name: str, masked: bool) -> TokenisedRecords:
-    """Return the records' texts as tokens, as they are or as the detector leaves them.
+    """Return the records' texts as tokens, in a folder of this name if the run has one for tokens.
 
-    Args:
-        run: with a tokens folder, where there are several processes or a run folder.
-        name: of the folder in it.
-        masked: whether the detector's spans are masked.
+    They are as they are, or masked where the detector finds spans.
     """
     folder, texts = None, run.records.texts
     if run.tokens_folder is not None:
@@ -491,7 +472,7 @@ def build_twin_model(run: Run, model: Any) -> TwinModel:
         run.records.schema,
         run.template,
         run.label_counts,
-        longest_text(run),
+        releases.longest_text(run),
         run.ledger,
         base.origin,
         base_name=base.public_name,

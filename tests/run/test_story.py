@@ -1,0 +1,206 @@
+"""What a table becomes, what is refused on the way, what is held out, and what is released."""
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.helpers.commands import OWNED, call, texts
+from twinset import Twinset, generate
+from twinset.config.options import run_config
+from twinset.errors import InputError
+from twinset.models.base_model import check_base
+from twinset.privacy.accounting.events import GaussianRelease
+from twinset.privacy.statement.theorems import OWNER_UNIT, UNIT
+from twinset.progress import Progress
+from twinset.run import story
+from twinset.run.generate import finetune, prepare
+from twinset.run.request import Source
+from twinset.run.run_folder import draw_held_out, kept_rows
+from twinset.sampling.allocation import RowsRequest
+from twinset.sampling.twin_model import DESCRIPTION, NOTHING_LEARNT
+from twinset.table.records import records_from_frame
+from twinset.table.schema import Attribute, Schema
+from twinset.table.templates import Template
+
+SHORT = {"epsilon": 50, "steps": 1, "batch_size": 8, "max_tokens": 12, "marginal_share": 0}
+LABELS = {"label": ["good", "bad"] * 30}
+FRAME = pd.DataFrame({"text": texts(), **LABELS, "who": [i // 3 for i in range(60)]})
+
+
+class Heard(Progress):
+    """Keep what a run warns of."""
+
+    def __init__(self):
+        self.warned = []
+        self.warn = self.warned.append
+
+
+def prepared(base, source=None, **options):
+    given = {"base_model": str(base), "teacher_share": 0, **SHORT, **options}
+    return prepare(Source(FRAME, "text", ("label",), **(source or {})), run_config(given))
+
+
+# -- reading and planning --------------------------------------------------------------------------
+
+
+def test_a_table_in_memory_and_its_file_are_prepared_alike(tiny_base, tmp_path):
+    FRAME.to_csv(tmp_path / "t.csv", index=False)
+    rows, config = RowsRequest(per_label=("3",)), run_config({"base_model": str(tiny_base)})
+    made = [
+        prepare(Source(data, "text", ("label",), owner="who"), config, rows, folder=folder)
+        for data, folder in ((FRAME, None), (tmp_path / "t.csv", tmp_path))
+    ]
+    facts = [(p.records.fingerprint(), p.plan, p.template, p.counts, p.config) for p in made]
+    assert facts[0] == facts[1]
+    assert made[0].plan.records == 20 and made[0].notes == made[1].notes != ()
+    assert made[0].counts == {("good",): 3, ("bad",): 3}
+
+
+def test_a_template_in_hand_is_taken_as_it_is(tiny_base):
+    mine = Template("mine", "Say {label}:", {}, ("label",))
+    assert prepared(tiny_base, {"prompt": mine}).template is mine
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "said"),
+    [
+        ({}, {"max_records_per_owner": 2}, "does nothing without `owner`"),
+        ({"owner": "who"}, {"group_size": 2}, "`group_size` is of records"),
+        ({"owner": "nobody"}, {}, "no column 'nobody'"),
+        ({"split": "train"}, {}, "a table in memory has none"),
+        ({"owner": "who"}, {"noise_policy": "selective"}, "treats records by what they say"),
+        ({"hold_out": 0.6}, {}, "`hold_out` must be a number from 0 to 0.5"),
+        ({"hold_out": float("nan")}, {}, "`hold_out` must be a number from 0 to 0.5"),
+    ],
+)
+def test_what_would_do_nothing_is_refused(tiny_base, source, options, said):
+    with pytest.raises(InputError, match=said):
+        prepared(tiny_base, source, **options)
+
+
+@pytest.mark.parametrize("command", [("compare",), ("audit", "canaries")])
+def test_comparisons_refuse_owners(tmp_path, command):
+    """They would train on rows one by one, whatever was asked for."""
+    FRAME.to_csv(tmp_path / "t.csv", index=False)
+    refused = call(*command, tmp_path / "t.csv", "--owner", "who")
+    assert refused.code == 2 and "one by one" in refused.err
+
+
+def test_a_model_of_private_records_is_no_base_model(tmp_path):
+    """What it spent would be counted nowhere, by a run or by `pretrain`."""
+    (tmp_path / "run" / "model").mkdir(parents=True)
+    check_base(str(tmp_path / "run"))
+    (tmp_path / "run" / "model" / DESCRIPTION).write_text("{}")
+    for place in ("run", "run/model"):
+        with pytest.raises(InputError, match="was made from private records"):
+            prepared(tmp_path / place)
+
+
+# -- rows held out ---------------------------------------------------------------------------------
+
+
+def test_owners_are_held_out_whole():
+    owned = records_from_frame(OWNED, "review", ["label"], owner="who")[0]
+    rows = owned.rows_of(draw_held_out(len(owned.units(run_config({}))), 0.4))
+    trained, held = owned.split(rows)
+    assert 0 < len(held) < 60 and len(trained) + len(held) == 60
+    who = OWNED.who.to_numpy()
+    assert not set(who[rows]) & set(np.delete(who, rows))
+    assert set(trained.owners) == set(range(len(set(np.delete(who, rows)))))
+    assert list(held.texts) == OWNED.review.iloc[rows].tolist()
+
+
+def test_coins_are_independent_of_one_another_and_of_the_table():
+    """A seeded draw, or one of so many rows, would tell one row's coin by the others'."""
+    drawn = [draw_held_out(3000, 0.2).tolist() for _ in range(8)]
+    sizes = [len(rows) for rows in drawn]
+    assert len({tuple(rows) for rows in drawn}) == 8 and len(set(sizes)) > 2
+    assert abs(sum(sizes) / 8 - 600) < 5 * (3000 * 0.16 / 8) ** 0.5
+    both = len(np.intersect1d(*drawn[:2]))
+    assert abs(both - 3000 * 0.04) < 5 * (3000 * 0.04 * 0.96) ** 0.5
+    for rows, asked, holds in ((4_999, None, False), (5_000, None, True), (5_000, 0.0, False)):
+        assert (len(draw_held_out(rows, asked)) > 0) == holds
+
+
+def test_a_run_counts_and_trains_on_the_others_alone(tiny_base, tmp_path, monkeypatch):
+    seen, tokens = [], story.tokenise
+    monkeypatch.setattr(
+        story, "tokenise", lambda r, *more: seen.extend(r.texts) or tokens(r, *more)
+    )
+    run = tmp_path / "run"
+    given = SHORT | {"labels": {"label": ["good", "bad"]}, "base_model": str(tiny_base)}
+    given |= {"rows": 4, "teacher_share": 0}
+    made = generate(FRAME, "text", "label", run=run, hold_out=0.3, **given)
+    assert "'label', declared by" in made.guarantee.sentence
+    held = pd.read_parquet(run / "internal/held-out.parquet")
+    rows = kept_rows(run / "internal")
+    assert held.text.tolist() == FRAME.text.iloc[rows].tolist() and 0 < len(held) < 60
+    assert seen == FRAME.text.drop(index=rows).tolist()
+    config = json.loads((run / "internal/config.json").read_text())
+    assert config["plan"]["records"] == 60 - len(held)
+    for file in ("held-out.parquet", "held-out.json"):
+        assert (run / "internal" / file).stat().st_mode & 0o077 == 0
+
+
+# -- what is released: never exactly, whatever the plan says ---------------------------------------
+
+
+@pytest.mark.parametrize(("owner", "unit", "units"), [("who", OWNER_UNIT, 20), (None, UNIT, 60)])
+def test_every_release_is_in_the_ledger_with_the_plans_numbers(
+    tiny_base, monkeypatch, owner, unit, units
+):
+    shares = {"marginal_share": 0.2, "teacher_share": 0.2, "method": "full"}
+    run = prepared(tiny_base, {"owner": owner}, **shares)
+    monkeypatch.setattr("twinset.config.plan.calibrate_noise_multiplier", None)  # planned once
+    ledger = finetune(run).ledger
+    once = [e for e in ledger.events if isinstance(e, GaussianRelease)]
+    assert [e.what for e in once] == ["label counts", "token marginals", "teacher"]
+    assert once == run.plan.releases and ledger.sample_rate == run.plan.sample_rate
+    noises = [getattr(event, "noise_multiplier", None) for event in ledger.events]
+    assert run.plan.noise_multiplier in noises
+    assert (ledger.unit, ledger.records) == (unit, units)
+    with pytest.raises(RuntimeError, match="prepare the next anew"):
+        finetune(run)  # it would start from what the first trained, and no ledger would say so
+
+
+@pytest.mark.parametrize("release", ["marginal", "teacher"])
+def test_without_noise_in_its_plan_nothing_is_released(tiny_base, release):
+    """Fail closed: exact counts would be in no ledger."""
+    run = prepared(tiny_base, **{f"{release}_share": 0.2})
+    run.plan = replace(run.plan, **{f"{release}_noise": 0.0})
+    with pytest.raises(RuntimeError, match="without noise"):
+        finetune(run)
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_base_alone"),
+    [
+        ({"steps": 0, "marginal_share": 0.5}, False),
+        ({"steps": 0, "marginal_share": 0.5, "tilt": 0}, True),
+        ({"steps": 0}, True),
+        ({}, False),
+    ],
+    ids=str,
+)
+def test_rows_of_a_base_that_learnt_nothing_are_called_so(tiny_base, changes, is_base_alone):
+    heard, given = Heard(), {"teacher_share": 0, **SHORT, **changes}
+    model = Twinset(str(tiny_base), progress=heard, **given).fit(FRAME, "text", "label")
+    heard.warned.clear()
+    model.sample(2)
+    assert (NOTHING_LEARNT in heard.warned) == is_base_alone
+
+
+def test_a_label_that_no_row_has_is_named():
+    """Its records are too few for so many rows: who needs one of it hears how to have some."""
+    schema = Schema("text", "str", (Attribute("stars", "int64", (1, 2, 3)),), ("text", "stars"))
+    for counts, expected in (((5, 0, 7), ["stars 2"]), ((5, 1, 7), [])):
+        heard, known = Heard(), dict(zip(schema.combinations, counts, strict=True))
+        ledger = SimpleNamespace(unit="record", records=12)
+        model = SimpleNamespace(schema=schema, label_counts=known, ledger=ledger)
+        assert sum(story.share_out_rows(model, RowsRequest(13), heard).values()) == 13
+        named = [line.split("no row has ")[1].split(":")[0] for line in heard.warned]
+        assert named == expected
