@@ -57,6 +57,7 @@ def source_of(data: str, given: dict[str, Any]) -> Source:
         given.get("merge_labels", False),
         given.get("drop_undeclared", False),
     )
+    # `--attribute` is given once for each label column, hence the singular
     same = "text split drop_empty prompt owner delimiter encoding strict hold_out".split()
     names = {name: name for name in same} | {"attribute": "attributes"}
     return Source(data, **{names[k]: v for k, v in given.items() if k in names}, labels=labels)

@@ -71,13 +71,14 @@ def whole_file(path: Path, mode: int | None = None) -> Iterator[IO[str]]:
         InputError: the disk is full or the folder cannot be written.
     """
     with writing(path):
+        # in the same folder: a file is replaced in one step within one file system only
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         try:
             with open(handle, "w", encoding="utf-8", newline="\n") as file:
                 yield file
                 file.flush()
                 os.fchmod(file.fileno(), _mode(path) if mode is None else mode)
-                os.fsync(file.fileno())
+                os.fsync(file.fileno())  # the content is on disk before the name is
             os.replace(name, path)
         except BaseException:
             Path(name).unlink(missing_ok=True)
@@ -105,7 +106,7 @@ class JsonLines:
     def append(self, row: Mapping[str, Any]) -> None:
         """Add one line."""
         with writing(self.path):
-            mode = _mode(self.path)
+            mode = _mode(self.path)  # of a new file: an old one keeps its own
             with open(
                 self.path, "a", encoding="utf-8", opener=lambda p, f: os.open(p, f, mode)
             ) as f:
@@ -119,7 +120,7 @@ def replacing(folder: Path) -> Iterator[Path]:
         new = Path(temporary) / "new"
         new.mkdir()
         yield new
-        if folder.exists():
+        if folder.exists():  # a folder that is not empty cannot be replaced in one step
             folder.rename(Path(temporary) / "old")
         new.rename(folder)
 
@@ -222,6 +223,7 @@ def only_process(folder: Path) -> Iterator[None]:
     root = folder.parent
     try:
         root.mkdir(parents=True, exist_ok=True)
+        # the lock goes with the process, so a killed one does not block the next
         with FileLock(root / f".{folder.name}.lock"):
             yield
     except OSError as error:

@@ -98,7 +98,7 @@ def template(name: str) -> Any:
             lambda file: files("twinset.release").joinpath(file).read_text("utf-8")
         ),
         autoescape=name.endswith(".html.jinja"),
-        undefined=StrictUndefined,
+        undefined=StrictUndefined,  # a misspelt name must not leave a hole in a guarantee
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
@@ -360,6 +360,7 @@ def render_card(
                 f"In the file, for the same reason, {code(name)} is called {code(written)}"
             )
 
+    # `verify` finds these numbers in the header, and `stated_lines` in the text.
     numbers = stated_numbers(ledger.to_dict(), claim, rows)
     labelled = bool(schema.attributes)
     text: str = template("card.md.jinja").render(

@@ -79,6 +79,7 @@ def publish(share: Path, output: Path, overwrite: bool = False) -> None:
         new.mkdir()
         old.mkdir()
         pairs = _pair_files(share, output)
+        # Copies may fail on a full disk. Nothing of the user's was touched by then.
         for source, target in pairs:
             shutil.copyfile(source, new / target.name)
         try:
