@@ -1,6 +1,6 @@
 """The command line: parse, call, print. Results on stdout, progress on stderr.
 
-Commands import what they need when they are called, so that `twinset --help` waits for no torch.
+Commands import what they need when they are called. `twinset --help` does not wait for PyTorch.
 """
 
 from collections.abc import Callable, Sequence
@@ -139,7 +139,7 @@ def _make(
     as_json: bool,
     model_only: bool = False,
 ) -> None:
-    """Make a run, or plan it; another rank than 0 of a launcher's does what rank 0 asks for."""
+    """Make a run, or plan it."""
     from twinset.models.device import is_worker
 
     if is_worker():
@@ -147,7 +147,7 @@ def _make(
 
         return run_worker()
     config, rows, places = run_config(run_options(given)), rows_of(given), places_of(given)
-    source = source_of(data, AUTOMATIC | given)  # what is wrong is said before torch is there
+    source = source_of(data, AUTOMATIC | given)  # refused before PyTorch is imported
     from twinset.commandline.console import Console
 
     with importing():
@@ -158,6 +158,7 @@ def _make(
         asked = None if model_only else rows
         result = runs.generate(source, config, asked, places, progress)
     show_result(result, as_json)
+    # a person waits for the answer: show at once whether the twin is useful
     if not (model_only or quiet or as_json):
         evaluation.show_first_verdict(result, source, config.speed.device)
 

@@ -143,7 +143,7 @@ def pretrain(
     leading = PartialState(cpu=is_cpu(device_of())).is_main_process
     with Console(quiet or not leading) as console:
         facts = train_base(corpus, output, config, line, console)
-    if not leading:
+    if not leading:  # only one process of several prints
         return
     validation = facts["validation"]
     lines = [f"model: {output}", f"validation: {validation['bits_per_byte']:.3f} bits per byte"]
