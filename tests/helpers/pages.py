@@ -16,7 +16,7 @@ class Element:
 
     def find(self, *names):
         for child in self.children:
-            if child.name in names:
+            if not names or child.name in names:
                 yield child
             yield from child.find(*names)
 
@@ -49,12 +49,7 @@ class Page(HTMLParser):
 
 
 def all_elements(page):
-    def below(element):
-        yield element
-        for child in element.children:
-            yield from below(child)
-
-    return below(page.root)
+    return [page.root, *page.root.find()]
 
 
 def one(elements):

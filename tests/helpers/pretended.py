@@ -95,8 +95,10 @@ def computed(func, args, kwargs, reads: Counter):
     leaves = bool(named) and named[0] != DEVICE
     if not there and (not named or leaves):
         return func(*args, **kwargs)
-    if func.overloadpacket not in MOVES:
-        _refuse_mixed(func, tensors)
+    strange = [t for t in tensors if not isinstance(t, Pretended) and t.dim() > 0]
+    if strange and func.overloadpacket not in MOVES:
+        shape = tuple(strange[0].shape)
+        raise Mixed(f"{func}: a tensor {shape} of the processor on a device")
     held = tree_map_only(Pretended, lambda t: t.held, (args, kwargs))
     held = tree_map_only(torch.device, lambda _: torch.device("cpu"), held)
     found = EXACT.get(func, func)(*held[0], **held[1])
@@ -112,16 +114,8 @@ def computed(func, args, kwargs, reads: Counter):
     return return_and_correct_aliasing(func, args, kwargs, wrapped) if there else wrapped
 
 
-def _refuse_mixed(func, given: list[Tensor]) -> None:
-    for tensor in given:
-        if not isinstance(tensor, Pretended) and tensor.dim() > 0:
-            raise Mixed(f"{func}: a tensor {tuple(tensor.shape)} of the processor on a device")
-
-
 class _Pretending(TorchDispatchMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self.reads: Counter = Counter()
+    reads: Counter
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         return computed(func, args, kwargs or {}, self.reads)
@@ -130,9 +124,7 @@ class _Pretending(TorchDispatchMode):
 class _Lists(TorchFunctionMode):
     """Makes tensors of lists here and moves them, and lists of tensors; `meta` has no values."""
 
-    def __init__(self, reads: Counter) -> None:
-        super().__init__()
-        self.reads = reads
+    reads: Counter
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = dict(kwargs or {})
@@ -144,24 +136,14 @@ class _Lists(TorchFunctionMode):
             return args[0].held.tolist()
         if func in (Tensor.__getitem__, Tensor.__setitem__) and isinstance(args[0], Pretended):
             places = args[1] if isinstance(args[1], tuple) else (args[1],)
-            args = (args[0], tuple(map(_there, places)), *args[2:])
+            lists = (torch.tensor(p).to(DEVICE) if isinstance(p, list) else p for p in places)
+            args = (args[0], tuple(lists), *args[2:])
         return func(*args, **kwargs)
-
-
-def _there(place):
-    return torch.tensor(place).to(DEVICE) if isinstance(place, list) else place
 
 
 @contextmanager
 def pretending() -> Iterator[Counter]:
     """Have the pretended device in the block; yield the counts of what was read from it."""
-    with _Pretending() as mode, _Lists(mode.reads), _no_inference_mode():
-        yield mode.reads
-
-
-@contextmanager
-def _no_inference_mode() -> Iterator[None]:
-    """Have inference mode keep no gradients, and no more: it knows no tensors like these."""
 
     def enter(self) -> None:
         self.before = torch.is_grad_enabled()
@@ -170,18 +152,20 @@ def _no_inference_mode() -> Iterator[None]:
     def leave(self, *error) -> None:
         torch.set_grad_enabled(self.before)
 
-    mode = torch.inference_mode
+    # inference mode keeps no gradients, and no more: it knows no tensors like these
+    mode, operations, lists = torch.inference_mode, _Pretending(), _Lists()
+    operations.reads = lists.reads = reads = Counter()
     with patch.object(mode, "__enter__", enter), patch.object(mode, "__exit__", leave):
-        yield
+        with operations, lists:
+            yield reads
 
 
 @contextmanager
 def pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter]:
     """Have `device=cuda` name the pretended device in the block."""
-    fused = optimizer._get_fused_kernels_supported_devices()
-    monkeypatch.setattr(
-        optimizer, "_get_fused_kernels_supported_devices", lambda: [*fused, DEVICE.type]
-    )
+    name, fused = "_get_fused_kernels_supported_devices", [DEVICE.type]
+    fused += optimizer._get_fused_kernels_supported_devices()
+    monkeypatch.setattr(optimizer, name, lambda: fused)
     monkeypatch.setattr(device, "CUDA", DEVICE.type)
     monkeypatch.setattr(device, "gpus", lambda: 1)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)

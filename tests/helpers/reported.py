@@ -4,6 +4,7 @@ import json
 import math
 import random
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pandas as pd
@@ -21,6 +22,7 @@ SOURCES = {
     "twin, no more rows than the base": 0.69,
     "no private data": 0.63,
 }
+MOODS = ["negative", "positive"]
 SECOND, SAMPLE = "real, a second sample", "train, as many rows as held-out"
 
 
@@ -41,7 +43,7 @@ def utility():
                 value = value + lift + better
                 yield Measured("utility", share("accuracy", value), where)
                 yield Measured("utility", share("macro-F1", value - 0.02), where)
-                for each in ("negative", "positive"):
+                for each in MOODS:
                     yield Measured("utility", share("F1", value), where | {"value": each})
             for rows, value in (("twin", 0.74), ("no private data", 0.87)):
                 yield Measured("utility", share("label fidelity", value), {"rows": rows, **place})
@@ -53,9 +55,8 @@ def fidelity():
     for rows, lift in (("twin", -9.0), ("train", 0.4), (SECOND, 0.0)):
         place = {"rows": rows}
         where = "release alone" if rows == "twin" else "private rows"
-        yield Measured(
-            "fidelity", replace(around("mean length", 82 + lift, 3.1), where=where), place
-        )
+        lengths = replace(around("mean length", 82 + lift, 3.1), where=where)
+        yield Measured("fidelity", lengths, place)
         yield Measured("fidelity", around("distinct-2", 0.61 + lift / 60, 0.012, most=1.0), place)
         yield Measured("fidelity", around("perplexity under a public model", 31 - lift, 1.2), place)
     for rows, value in (("twin", 0.71), (SECOND, 0.96)):
@@ -83,9 +84,8 @@ def leakage():
             yield Measured("leakage", share("TPR at 0.1 % FPR", 0.001, 1000, "minimise"), place)
     for table, copied in (("train", 0.021), ("held-out", 0.017), (SAMPLE, 0.018)):
         place = {"against": table}
-        yield Measured(
-            "leakage", share("rows with a run of 8 words", copied, 600, "minimise"), place
-        )
+        run = share("rows with a run of 8 words", copied, 600, "minimise")
+        yield Measured("leakage", run, place)
         yield Measured("leakage", share("near-duplicates", copied / 9, 600, "minimise"), place)
         longest = Score("longest verbatim run", 11, 9, math.inf, "minimise", 0, math.inf, 600)
         yield Measured("leakage", longest, place)
@@ -116,7 +116,6 @@ def canaries():
         yield Measured("leakage", around("AUROC", area, 0.03, "minimise", 1.0), place | attack)
 
 
-MOODS = ["negative", "positive"]
 BY_ROWS, BY_EPSILON = "accuracy by rows of the twin: sentiment", "accuracy by epsilon: sentiment"
 RANGE = ("minimise", 0.0, 9.97, 5)
 
@@ -125,9 +124,9 @@ def evaluation(**changes) -> Findings:
     sizes = [100, 200, 400, 600]
     by_size = {
         f"{rows}, {classifier}": [
-            (n, value - 20 / n, value - 20 / n - 0.03, value - 20 / n + 0.03) for n in sizes
+            (n, v - 20 / n, v - 20 / n - 0.03, v - 20 / n + 0.03) for n in sizes
         ]
-        for rows, value in (("twin", 0.71), ("real", 0.8))
+        for rows, v in (("twin", 0.71), ("real", 0.8))
         for classifier in ("tfidf", "minilm")
     }
     by_epsilon = {
@@ -140,33 +139,19 @@ def evaluation(**changes) -> Findings:
         for name, middle in (("twin", 6.2), ("train", 7.4), (SECOND, 7.6))
     }
     labels = {"twin": [0.52, 0.48], "train": [0.5, 0.5], SECOND: [0.51, 0.49]}
+    command = "twinset evaluate runs/reviews-1 --train train.csv --test test.csv"
+    rows = {"real": 3128, "twin": 600, "held out": 800}
     found = Findings(
         "evaluation",
-        {
-            "command": "twinset evaluate runs/reviews-1 --train train.csv --test test.csv",
-            "rows": {"real": 3128, "twin": 600, "held out": 800},
-            "seeds": 1,
-            "epsilon": 8.0,
-        },
+        {"command": command, "rows": rows, "seeds": 1, "epsilon": 8.0},
         (*utility(), *fidelity()),
         (
-            Curve(
-                "utility",
-                "accuracy by rows of the twin: sentiment",
-                "rows",
-                "accuracy",
-                by_size,
-                "x",
-            ),
-            Curve(
-                "utility", "accuracy by epsilon: sentiment", "epsilon", "accuracy", by_epsilon, "x"
-            ),
+            Curve("utility", BY_ROWS, "rows", "accuracy", by_size, "x"),
+            Curve("utility", BY_EPSILON, "epsilon", "accuracy", by_epsilon, "x"),
         ),
         (
             Histogram("fidelity", "length", "words", lengths, bells),
-            Histogram(
-                "fidelity", "labels: sentiment", "sentiment", ["negative", "positive"], labels
-            ),
+            Histogram("fidelity", "labels: sentiment", "sentiment", MOODS, labels),
         ),
         ("12 test rows occur in train too; `exclude_overlap=True` leaves them out",),
     )
@@ -191,13 +176,10 @@ def planted(**changes) -> Findings:
 
 def noise(layers=12):
     rng = random.Random(0)
-    names = [
-        f"base_model.model.model.layers.{layer}.self_attn.{kind}_proj.lora_{side}.default.weight"
-        for layer in range(layers)
-        for kind in "qv"
-        for side in "AB"
-    ]
-    return {name: math.exp(rng.gauss(0.0, 0.4)) for name in names} | {"wte.weight": 0.6}
+    name = "base_model.model.model.layers.{}.self_attn.{}_proj.lora_{}.default.weight"
+    places = product(range(layers), "qv", "AB")
+    found = {name.format(*place): math.exp(rng.gauss(0.0, 0.4)) for place in places}
+    return found | {"wte.weight": 0.6}
 
 
 def steps(many=60):

@@ -9,7 +9,7 @@ import torch
 from transformers import AutoTokenizer
 
 from tests.helpers.commands import texts
-from tests.helpers.machines import machine_of
+from tests.helpers.models import machine_of
 from twinset import generate
 from twinset.config.options import run_config
 from twinset.config.plan import make_plan, size_for

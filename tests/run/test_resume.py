@@ -23,7 +23,7 @@ from tests.helpers.commands import (
     python_environment,
     snapshot,
 )
-from tests.helpers.machines import machine_of
+from tests.helpers.models import machine_of
 from twinset.config.options import run_config
 from twinset.errors import InputError
 from twinset.privacy.accounting.events import GaussianRelease, SubsampledGaussian
