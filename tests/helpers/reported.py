@@ -124,7 +124,7 @@ def evaluation(**changes) -> Findings:
     sizes = [100, 200, 400, 600]
     by_size = {
         f"{rows}, {classifier}": [
-            (n, v - 20 / n, v - 20 / n - 0.03, v - 20 / n + 0.03) for n in sizes
+            (n, *(v - 20 / n + off for off in (0, -0.03, 0.03))) for n in sizes
         ]
         for rows, v in (("twin", 0.71), ("real", 0.8))
         for classifier in ("tfidf", "minilm")
