@@ -35,17 +35,17 @@ class Messy:
     """A file, and what is to be seen of it.
 
     Args:
-        file: its name.
         make: its text, its bytes, or what writes it.
         said: parts of what the owner is told, with " & " between; in `REFUSED`, of the line.
+        file: its name.
         records: how many are read.
         first: the first text.
         options: of `Source`.
     """
 
-    file: str
     make: str | bytes | Callable[[Path], Any]
     said: str = ""
+    file: str = "t.csv"
     records: int = 40
     first: str = TEXTS[0]
     options: dict[str, Any] = field(default_factory=dict)
@@ -164,305 +164,267 @@ LONG = changed(TEXTS, _0="word " * 100_000)
 UNBALANCED = ["good"] * 37 + ["bad"] * 3
 
 READ = {
-    "plain": Messy("t.csv", cells()),
-    "byte order mark": Messy("t.csv", cells().encode("utf-8-sig")),
+    "plain": Messy(cells()),
+    "byte order mark": Messy(cells().encode("utf-8-sig")),
     "semicolons in cp1252": Messy(
-        "t.csv",
         cells(FRENCH, sep=";").encode("cp1252"),
         "read as cp1252, separated by ; (detected; `encoding` and `delimiter` to change)",
         first=FRENCH[0],
     ),
     "semicolons in cells of a cp1252 file": Messy(
-        "t.csv", cells(GERMAN, sep=";").encode("cp1252"), "cp1252", first=GERMAN[0]
+        cells(GERMAN, sep=";").encode("cp1252"), "cp1252", first=GERMAN[0]
     ),
-    "semicolons": Messy("t.csv", cells(sep=";"), SEMICOLON),
+    "semicolons": Messy(cells(sep=";"), SEMICOLON),
     "semicolons, and commas in all texts": Messy(
-        "t.csv",
-        cells([f"{t}, and, so" for t in TEXTS], sep=";"),
-        SEMICOLON,
-        first=f"{TEXTS[0]}, and, so",
+        cells([f"{t}, and, so" for t in TEXTS], sep=";"), SEMICOLON, first=f"{TEXTS[0]}, and, so"
     ),
     "commas, and semicolons in all texts": Messy(
-        "t.csv", cells([f"{t}; and" for t in TEXTS]), first=f"{TEXTS[0]}; and"
+        cells([f"{t}; and" for t in TEXTS]), first=f"{TEXTS[0]}; and"
     ),
-    "tabs in a .csv": Messy("t.csv", cells(sep="\t"), "separated by tabs"),
-    "bars": Messy("t.csv", cells(sep="|"), "separated by |"),
-    "commas in a .tsv": Messy("t.tsv", cells(), "separated by ,"),
-    "a delimiter that is given": Messy(
-        "t.csv", cells(sep="~"), "read as UTF-8", options={"delimiter": "~"}
-    ),
+    "tabs in a .csv": Messy(cells(sep="\t"), "separated by tabs"),
+    "bars": Messy(cells(sep="|"), "separated by |"),
+    "commas in a .tsv": Messy(cells(), "separated by ,", file="t.tsv"),
+    "a delimiter that is given": Messy(cells(sep="~"), "read as UTF-8", options={"delimiter": "~"}),
     "an encoding that is given": Messy(
-        "t.csv",
         cells(FRENCH).encode("cp850", "replace"),
         "read as cp850, separated by , (detected; `delimiter` to change)",
         first=FRENCH[0].replace("’", "?"),
         options={"encoding": "cp850"},
     ),
-    "Excel's own first line": Messy("t.csv", "sep=;\r\n" + cells(sep=";", end="\r\n"), SEMICOLON),
+    "Excel's own first line": Messy("sep=;\r\n" + cells(sep=";", end="\r\n"), SEMICOLON),
     "UTF-16 of a spreadsheet": Messy(
-        "t.csv", cells(FRENCH, sep="\t").encode("utf-16"), "UTF-16 & tabs", first=FRENCH[0]
+        cells(FRENCH, sep="\t").encode("utf-16"), "UTF-16 & tabs", first=FRENCH[0]
     ),
-    "UTF-16 without its mark": Messy("t.csv", cells().encode("utf-16-le"), "read as UTF-16-le"),
-    "UTF-32": Messy("t.csv", cells().encode("utf-32"), "read as UTF-32"),
+    "UTF-16 without its mark": Messy(cells().encode("utf-16-le"), "read as UTF-16-le"),
+    "UTF-32": Messy(cells().encode("utf-32"), "read as UTF-32"),
     "Cyrillic of Windows": Messy(
-        "t.csv", cells(RUSSIAN).encode("cp1251"), "read as cp1251", first=RUSSIAN[0]
+        cells(RUSSIAN).encode("cp1251"), "read as cp1251", first=RUSSIAN[0]
     ),
-    "JSONL in UTF-16": Messy("t.jsonl", jsonl(lines()).decode().encode("utf-16"), "read as UTF-16"),
-    "compressed semicolons": Messy("t.csv.gz", gzip.compress(cells(sep=";").encode()), SEMICOLON),
-    "carriage returns": Messy("t.csv", cells(end="\r\n")),
+    "JSONL in UTF-16": Messy(
+        jsonl(lines()).decode().encode("utf-16"), "read as UTF-16", file="t.jsonl"
+    ),
+    "compressed semicolons": Messy(
+        gzip.compress(cells(sep=";").encode()), SEMICOLON, file="t.csv.gz"
+    ),
+    "carriage returns": Messy(cells(end="\r\n")),
     "line breaks and quotes in cells": Messy(
-        "t.csv",
-        cells(changed(TEXTS, _0='two\n"lines", and\r\nmore')),
-        first='two\n"lines", and\r\nmore',
+        cells(changed(TEXTS, _0='two\n"lines", and\r\nmore')), first='two\n"lines", and\r\nmore'
     ),
-    "blank lines": Messy("t.csv", cells().replace("\n", "\n\n")),
-    "a blank line before the header": Messy("t.csv", "\n \n" + cells()),
-    "NUL characters": Messy(
-        "t.csv", cells(NULS), "removed 2 NUL characters", first=f"{SECRET} ab c"
-    ),
+    "blank lines": Messy(cells().replace("\n", "\n\n")),
+    "a blank line before the header": Messy("\n \n" + cells()),
+    "NUL characters": Messy(cells(NULS), "removed 2 NUL characters", first=f"{SECRET} ab c"),
     "control characters": Messy(
-        "t.csv",
         cells(BELLS),
         "removed control characters from 2 texts (`strict` refuses them)",
         first="a b[2J c",
     ),
     "characters that were lost": Messy(
-        "t.csv",
-        cells(changed(TEXTS, _3="caf\ufffd")),
-        "1 text holds � for characters that were lost",
+        cells(changed(TEXTS, _3="caf\ufffd")), "1 text holds � for characters that were lost"
     ),
     "control characters in Parquet": Messy(
-        "t.parquet", parquet(table(BELLS)), "from 2 texts", first="a b[2J c"
+        parquet(table(BELLS)), "from 2 texts", file="t.parquet", first="a b[2J c"
     ),
-    "few rows without text": Messy("t.csv", cells(EMPTY_ROWS), LEFT_OUT.format(2), records=38),
+    "few rows without text": Messy(cells(EMPTY_ROWS), LEFT_OUT.format(2), records=38),
     "few rows without label": Messy(
-        "t.csv", cells(labels=changed(LABELS, _5="", _6="")), LEFT_OUT.format(2), records=38
+        cells(labels=changed(LABELS, _5="", _6="")), LEFT_OUT.format(2), records=38
     ),
-    "rows of separators": Messy("t.csv", f"{cells()},\n,\n", "out 2 of 42 rows"),
+    "rows of separators": Messy(f"{cells()},\n,\n", "out 2 of 42 rows"),
     "many rows without label": Messy(
-        "t.csv",
         cells(labels=LABELS[:30] + [""] * 10),
         LEFT_OUT.format(10),
         records=30,
         options={"drop_empty": True},
     ),
-    "a label that is rare": Messy(
-        "t.csv", cells(labels=UNBALANCED), "labels from column 'label' (guessed"
-    ),
+    "a label that is rare": Messy(cells(labels=UNBALANCED), "labels from column 'label' (guessed"),
     "two columns that may be labels": Messy(
-        "t.csv",
         cells(header=(*HEADER, "shop"), more=[["x", "y"] * 20]),
         "labels from column 'label' (guessed & leaving out column 'shop'",
     ),
-    "words for what is missing": Messy("t.csv", cells(labels=["NA", "None"] * 20)),
-    "numbers with gaps": Messy(
-        "t.csv", cells(labels=[*[1, 2] * 19, 1, ""]), LEFT_OUT.format(1), records=39
-    ),
-    "numbers as text": Messy("t.jsonl", jsonl(lines(labels=["1", "2"] * 20))),
-    "zeros before numbers": Messy("t.csv", cells(labels=["007", "01"] * 20)),
-    "decimal commas": Messy("t.csv", cells(labels=["1,5", "2,5"] * 20, sep=";"), SEMICOLON),
-    "a very long cell": Messy("t.csv", cells(LONG), first=LONG[0]),
-    "emoji": Messy("t.csv", cells(changed(TEXTS, _0="👩‍🔬 great 👍🏽")), first="👩‍🔬 great 👍🏽"),
+    "words for what is missing": Messy(cells(labels=["NA", "None"] * 20)),
+    "numbers with gaps": Messy(cells(labels=[*[1, 2] * 19, 1, ""]), LEFT_OUT.format(1), records=39),
+    "numbers as text": Messy(jsonl(lines(labels=["1", "2"] * 20)), file="t.jsonl"),
+    "zeros before numbers": Messy(cells(labels=["007", "01"] * 20)),
+    "decimal commas": Messy(cells(labels=["1,5", "2,5"] * 20, sep=";"), SEMICOLON),
+    "a very long cell": Messy(cells(LONG), first=LONG[0]),
+    "emoji": Messy(cells(changed(TEXTS, _0="👩‍🔬 great 👍🏽")), first="👩‍🔬 great 👍🏽"),
     "from right to left": Messy(
-        "t.csv",
-        cells(changed(TEXTS, _0="كان الفيلم جيدا \u200fجدا")),
-        first="كان الفيلم جيدا \u200fجدا",
+        cells(changed(TEXTS, _0="كان الفيلم جيدا \u200fجدا")), first="كان الفيلم جيدا \u200fجدا"
     ),
     "Chinese without spaces": Messy(
-        "t.csv",
         cells([f"这部电影非常好,我会推荐给所有人{i}" for i in range(40)]),
         "texts from column 'review' (guessed",
         first="这部电影非常好,我会推荐给所有人0",
     ),
-    "a column without a name": Messy(
-        "t.csv", cells(header=("review", "label", ""), more=[range(40)])
-    ),
-    "JSONL with blank lines": Messy("t.jsonl", jsonl(lines(), "\n\n")),
-    "an array of objects": Messy("t.json", json.dumps(lines(), indent=1)),
-    "a compressed array": Messy("t.json.gz", gzip.compress(json.dumps(lines()).encode())),
-    "JSONL called .json": Messy("t.json", jsonl(lines())),
+    "a column without a name": Messy(cells(header=("review", "label", ""), more=[range(40)])),
+    "JSONL with blank lines": Messy(jsonl(lines(), "\n\n"), file="t.jsonl"),
+    "an array of objects": Messy(json.dumps(lines(), indent=1), file="t.json"),
+    "a compressed array": Messy(gzip.compress(json.dumps(lines()).encode()), file="t.json.gz"),
+    "JSONL called .json": Messy(jsonl(lines()), file="t.json"),
     "nested JSON beside": Messy(
-        "t.json", json.dumps(lines(about={"a": [1, {"b": None}]})), "leaving out column 'about'"
+        json.dumps(lines(about={"a": [1, {"b": None}]})),
+        "leaving out column 'about'",
+        file="t.json",
     ),
     "a text that is a number": Messy(
-        "t.jsonl", jsonl(lines(changed(TEXTS, _3=7))), LEFT_OUT.format(1), records=39
+        jsonl(lines(changed(TEXTS, _3=7))), LEFT_OUT.format(1), file="t.jsonl", records=39
     ),
     "two columns for one text": Messy(
-        "t.csv",
         cells(header=(*HEADER, "title"), more=[changed([f"T{i}" for i in range(40)], _0="")]),
         "joining columns 'title', 'review' into one, which the twin calls 'text'",
         first=f": {TEXTS[0]}",
         options=JOIN,
     ),
     "a column that looks like a template": Messy(
-        "t.csv", cells(header=("{review}", "label")), options={"text": "{review}"}
+        cells(header=("{review}", "label")), options={"text": "{review}"}
     ),
-    "Excel": Messy("t.xlsx", excel(table())),
+    "Excel": Messy(excel(table()), file="t.xlsx"),
     "Excel with gaps": Messy(
-        "t.xlsx", excel(table(changed(TEXTS, _3=None))), LEFT_OUT.format(1), records=39
+        excel(table(changed(TEXTS, _3=None))), LEFT_OUT.format(1), file="t.xlsx", records=39
     ),
-    "Excel with rows before the table": Messy("t.xlsx", excel(table(), startrow=3)),
+    "Excel with rows before the table": Messy(excel(table(), startrow=3), file="t.xlsx"),
     "Excel with dates": Messy(
-        "t.xlsx",
         excel(table(labels=[datetime(2024, 1, 1 + i % 2) for i in range(40)])),
+        file="t.xlsx",
         options={"attributes": ("label",)},
     ),
     "Excel with several sheets": Messy(
-        "t.xlsx", excel(table(), table()[:2]), "read the first of 2 sheets (`split` names"
+        excel(table(), table()[:2]), "read the first of 2 sheets (`split` names", file="t.xlsx"
     ),
-    "another sheet": Messy("t.xlsx", excel(table()[:2], table()), options={"split": "s1"}),
-    "Feather": Messy("t.feather", lambda path: table().to_feather(path)),
-    "a stream of Arrow's": Messy("t.arrow", arrow_stream(pa.Table.from_pandas(table()))),
+    "another sheet": Messy(excel(table()[:2], table()), file="t.xlsx", options={"split": "s1"}),
+    "Feather": Messy(lambda path: table().to_feather(path), file="t.feather"),
+    "a stream of Arrow's": Messy(arrow_stream(pa.Table.from_pandas(table())), file="t.arrow"),
     "dates as labels": Messy(
-        "t.parquet", parquet(table(labels=DATES)), options={"attributes": ("label",)}
+        parquet(table(labels=DATES)), file="t.parquet", options={"attributes": ("label",)}
     ),
-    "timestamps beside": Messy("t.parquet", parquet(table(at=pd.to_datetime(DATES)))),
+    "timestamps beside": Messy(parquet(table(at=pd.to_datetime(DATES))), file="t.parquet"),
     "decimals as labels": Messy(
-        "t.parquet", parquet(table(labels=[Decimal("1.50"), Decimal(2)] * 20))
+        parquet(table(labels=[Decimal("1.50"), Decimal(2)] * 20)), file="t.parquet"
     ),
-    "categories": Messy("t.parquet", parquet(table(labels=pd.Categorical(LABELS)))),
+    "categories": Messy(parquet(table(labels=pd.Categorical(LABELS))), file="t.parquet"),
     "texts of Arrow's larger kind": Messy(
-        "t.parquet",
         parquet(pa.table({"review": pa.array(TEXTS, pa.large_string()), "label": LABELS})),
+        file="t.parquet",
     ),
 }
 
 REFUSED = {
-    "nothing": Messy("t.csv", b"", "the file is empty"),
-    "blank lines alone": Messy("t.csv", b"\n\n \n", "the file is empty"),
-    "a header alone": Messy("t.csv", b"review,label\n", "the table has no rows"),
-    "an empty array": Messy("t.json", b"[]", "the table has no rows"),
-    "an empty sheet": Messy("t.xlsx", excel(pd.DataFrame()), "sheet is empty"),
+    "nothing": Messy(b"", "the file is empty"),
+    "blank lines alone": Messy(b"\n\n \n", "the file is empty"),
+    "a header alone": Messy(b"review,label\n", "the table has no rows"),
+    "an empty array": Messy(b"[]", "the table has no rows", file="t.json"),
+    "an empty sheet": Messy(excel(pd.DataFrame()), "sheet is empty", file="t.xlsx"),
     "a label of one record": Messy(
-        "t.csv",
         cells(labels=["good"] * 37 + ["bad", "bad", SECRET]),
         "'label' has a value that too few records hold & row 41",
     ),
-    "no header": Messy("t.csv", cells(header=None), "is the header row missing?"),
+    "no header": Messy(cells(header=None), "is the header row missing?"),
     "no header, and labels that are named": Messy(
-        "t.csv",
         cells(labels=LABELS, header=None),
         "column number 1 is like one of its values & `text`",
         options={"attributes": ("bad",)},
     ),
     "no header above what nothing repeats": Messy(
-        "t.csv",
         cells(labels=[f"{SECRET}{i}" for i in range(40)], header=None),
         "no column 'review'; it has columns number 1, number 2 (is the header",
         options={"text": "review"},
     ),
-    "two columns of one name": Messy(
-        "t.csv", cells(header=("a", "a")), "two columns have the same name"
-    ),
-    "a row too wide": Messy("t.csv", cells() + f"{SECRET},a,b\n", "row 42 has 3 cells & quotes"),
-    "a row too short, after a blank line": Messy(
-        "t.csv", cells() + f"\n{SECRET}\n", "row 43 has 1 cells"
-    ),
-    "a quote that is never closed": Messy("t.csv", cells() + f'"{SECRET},a\n', "row 42 & cell"),
-    "damaged UTF-8": Messy(
-        "t.csv", cells(FRENCH).encode() + b"\xff,bad\n", "row 42 is not UTF-8 text"
-    ),
+    "two columns of one name": Messy(cells(header=("a", "a")), "two columns have the same name"),
+    "a row too wide": Messy(cells() + f"{SECRET},a,b\n", "row 42 has 3 cells & quotes"),
+    "a row too short, after a blank line": Messy(cells() + f"\n{SECRET}\n", "row 43 has 1 cells"),
+    "a quote that is never closed": Messy(cells() + f'"{SECRET},a\n', "row 42 & cell"),
+    "damaged UTF-8": Messy(cells(FRENCH).encode() + b"\xff,bad\n", "row 42 is not UTF-8 text"),
     "an encoding that is not its own": Messy(
-        "t.csv",
-        cells(FRENCH).encode("cp1252"),
-        "row 2 is not ascii text",
-        options={"encoding": "ascii"},
+        cells(FRENCH).encode("cp1252"), "row 2 is not ascii text", options={"encoding": "ascii"}
     ),
     "an encoding that nobody knows": Messy(
-        "t.csv", cells(["\x81\x8d\x8f\x90\x9d" * 9] * 40).encode("latin-1"), "`encoding`"
+        cells(["\x81\x8d\x8f\x90\x9d" * 9] * 40).encode("latin-1"), "`encoding`"
     ),
-    "a picture": Messy("t.csv", b"\x89PNG" + bytes(99), "is not text"),
-    "NUL characters, strictly": Messy(
-        "t.csv", cells(NULS), "row 2 has a NUL", options={"strict": True}
-    ),
+    "a picture": Messy(b"\x89PNG" + bytes(99), "is not text"),
+    "NUL characters, strictly": Messy(cells(NULS), "row 2 has a NUL", options={"strict": True}),
     "characters that were lost, strictly": Messy(
-        "t.csv",
         cells(changed(TEXTS, _3="caf\ufffd")),
         "row 5: contains � for characters that were lost",
         options={"strict": True},
     ),
     "control characters, strictly": Messy(
-        "t.csv", cells(BELLS), "row 2: contains a control", options={"strict": True}
+        cells(BELLS), "row 2: contains a control", options={"strict": True}
     ),
-    "empty rows, strictly": Messy(
-        "t.csv", cells(EMPTY_ROWS), "first in row 3", options={"strict": True}
-    ),
+    "empty rows, strictly": Messy(cells(EMPTY_ROWS), "first in row 3", options={"strict": True}),
     "many rows without label": Messy(
-        "t.csv",
         cells(labels=changed(LABELS, _5="", _6="", _7="")),
         "in 3 of 40 rows, first in row 7 & `drop_empty`",
     ),
     "labels of two kinds": Messy(
-        "t.jsonl", jsonl(lines(labels=["1", 2] * 20)), "mixes text, numbers"
+        jsonl(lines(labels=["1", 2] * 20)), "mixes text, numbers", file="t.jsonl"
     ),
     "a thousand labels": Messy(
-        "t.csv",
         cells(
             [f"{SECRET} film {i} was" for i in range(2000)], [f"l{i % 1000}" for i in range(2000)]
         ),
         "has 1000 distinct values & 100 at most: group them, or choose another column",
     ),
     "objects as labels": Messy(
-        "t.jsonl",
         jsonl(lines(labels=PAIRS)),
         "neither text, numbers nor booleans",
+        file="t.jsonl",
         options={"attributes": ("label",)},
     ),
     "two columns of texts": Messy(
-        "t.csv",
         cells(header=(*HEADER, "title"), more=[[f"some title words {i}" for i in range(40)]]),
         "may each be a column of texts & or join some: {title}: {body}",
     ),
     "a template of nothing": Messy(
-        "t.csv", cells(), "a template has columns", options=JOIN | {"text": "{}"}
+        cells(), "a template has columns", options=JOIN | {"text": "{}"}
     ),
-    "a template of no such column": Messy("t.csv", cells(), "no column 'title'", options=JOIN),
+    "a template of no such column": Messy(cells(), "no column 'title'", options=JOIN),
     "a template of objects": Messy(
-        "t.jsonl", jsonl(lines(title={"a": SECRET})), "lists or objects", options=JOIN
+        jsonl(lines(title={"a": SECRET})), "lists or objects", file="t.jsonl", options=JOIN
     ),
     "an object with a table inside": Messy(
-        "t.json", json.dumps({"rows": lines()}, indent=1), "line 1"
+        json.dumps({"rows": lines()}, indent=1), "line 1", file="t.json"
     ),
-    "an array of lists": Messy("t.json", json.dumps([[SECRET, "a"]]), "item 1 & array of objects"),
+    "an array of lists": Messy(
+        json.dumps([[SECRET, "a"]]), "item 1 & array of objects", file="t.json"
+    ),
     "an array that is cut off": Messy(
-        "t.json", json.dumps(lines()).encode()[:-20], "item 40 & array of objects"
+        json.dumps(lines()).encode()[:-20], "item 40 & array of objects", file="t.json"
     ),
     "a line that is cut off": Messy(
-        "t.jsonl", jsonl(lines(), "\n\n")[:-20], "line 79 & one object a line"
+        jsonl(lines(), "\n\n")[:-20], "line 79 & one object a line", file="t.jsonl"
     ),
     "a delimiter of Parquet": Messy(
-        "t.parquet", parquet(table()), "are of files of text", options={"delimiter": ";"}
+        parquet(table()), "are of files of text", file="t.parquet", options={"delimiter": ";"}
     ),
     "a sheet that is not there": Messy(
-        "t.xlsx", excel(table()), "no sheet 's9'", options={"split": "s9"}
+        excel(table()), "no sheet 's9'", file="t.xlsx", options={"split": "s9"}
     ),
-    "an Excel file with a password": Messy("t.xlsx", b"\xd0\xcf\x11\xe0" * 99, "password"),
+    "an Excel file with a password": Messy(b"\xd0\xcf\x11\xe0" * 99, "password", file="t.xlsx"),
     "an Excel file that inflates": Messy(
-        "t.xlsx", zip_of(2**20 + 1), "inflates to more than 100 times"
+        zip_of(2**20 + 1), "inflates to more than 100 times", file="t.xlsx"
     ),
     "a Feather file that inflates": Messy(
-        "t.feather",
         lambda path: table(["x" * 2**13] * 300, ["a", "b"] * 150).to_feather(
             path, compression="zstd"
         ),
         "inflates to more than 100 times",
+        file="t.feather",
     ),
     "a Feather file of more rows than bytes": Messy(
-        "t.arrow", arrow_stream(pa.table({"label": pa.nulls(10**8)})), "rows in & bytes"
+        arrow_stream(pa.table({"label": pa.nulls(10**8)})), "rows in & bytes", file="t.arrow"
     ),
     "an Excel file of entities": Messy(
-        "t.xlsx",
         bare_excel(row(1, "&a;"), f'<!DOCTYPE x [<!ENTITY a "{SECRET}">]>'),
         "not a readable Excel file",
+        file="t.xlsx",
     ),
     "an Excel row far below": Messy(
-        "t.xlsx",
         bare_excel(row(1, *HEADER) + row(10**9, SECRET, "a")),
         "more rows than a sheet can have",
+        file="t.xlsx",
     ),
     "a note beside an Excel table": Messy(
-        "t.xlsx",
         bare_excel(row(1, *HEADER) + row(2, SECRET, "a", "note")),
         "row 2 has 3 cells where the header has 2",
+        file="t.xlsx",
     ),
 }
