@@ -157,6 +157,7 @@ def _as_arrow(cells: Any) -> Any:
     kinds = set(map(type, cells)) - {type(None)}
     if not kinds:
         return pa.nulls(len(cells))
+    # not what Arrow infers: it would take 1 and 2.5 for floats, and dates of a sheet for its own
     try:
         return pa.array(cells, _KINDS[kinds.pop()]) if len(kinds) == 1 else list(cells)
     except (KeyError, OverflowError, UnicodeError, pa.ArrowException):
@@ -259,11 +260,12 @@ class Texts(LazySequence[str]):
             yield rows, cells if self.mend is None else list(map(self.mend, cells))
 
 
+@dataclass(eq=False)
 class Labels(LazySequence[Combination]):
     """Label combinations by their numbers: (N,) which of `known` each record has."""
 
-    def __init__(self, numbers: np.ndarray, known: Sequence[Combination]) -> None:
-        self.numbers, self.known = numbers, list(known)
+    numbers: np.ndarray
+    known: Sequence[Combination]
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -273,18 +275,19 @@ class Labels(LazySequence[Combination]):
         return self.known[self.numbers[index]]
 
 
+@dataclass(eq=False)
 class Picked(LazySequence[list[int]]):
     """Some rows of many: those at `places`."""
 
-    def __init__(self, rows: Sequence[list[int]], places: Sequence[int]) -> None:
-        self._rows, self._places = rows, places
+    rows: Sequence[list[int]]
+    places: Sequence[int]
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self.places)
 
     def cell(self, index: int) -> list[int]:
         """Return one row."""
-        return self._rows[self._places[index]]
+        return self.rows[self.places[index]]
 
 
 def plain_cell(cell: Any) -> Any:

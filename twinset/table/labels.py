@@ -502,7 +502,7 @@ def _take_from_table(column: LabelColumn, merge: bool, notes: list[str]) -> Labe
             f"cells, {_MERGE if variants else ''}or declare all that is public with "
             f"{proposal('labels', column.name, common)} and leave other rows out with {_DROP}"
         )
-    ordered, bins = sorted(values), ""
+    ordered, bins = sorted(values), ""  # the order in the table would tell of its first rows
     if len(ordered) >= MANY_NUMBERS and not isinstance(ordered[0], str | bool):
         edges = [ordered[0], ordered[len(ordered) // 2], ordered[-1]]
         offer = proposal("bins", column.name, edges)

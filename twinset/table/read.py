@@ -306,6 +306,7 @@ def write_frame(
                 guarded += sum(risky)
                 columns[name] = [f"'{c}" if r else c for c, r in zip(cells, risky, strict=True)]
         frame = frame.assign(**columns).set_axis(names, axis="columns")
+    # Parquet compresses its own pages
     is_zipped = kind != "parquet" and path.name.lower().endswith(".gz")
     with whole_file(path) as file:
         raw: IO[bytes] = cast(Any, file).buffer

@@ -254,12 +254,14 @@ def records_from_frame(
     if not facts_of(frame).is_named_by_rows:  # in JSONL single rows decide the order of columns
         names = [str(name) for name in frame.columns if name in names]
     released = tuple(_attribute_of(column, frame[column.name], rules) for column in columns)
+    # the text's dtype follows from no text: one cell that is a number must not decide it
     schema = Schema(text, _dtype_name(frame[text], [""]), released, tuple(names))
     numbers = np.zeros(1, np.int32)  # (N,) of each row's combination in `schema.combinations`
     for attribute, column in zip(released, columns, strict=True):
         place = {value: number for number, value in enumerate(attribute.values)}
         moved = np.array([place.get(value, 0) for value in column.codes.values], np.int32)
         numbers = numbers * len(place) + moved[column.codes.numbers]
+    # who declared each column's values, for the ledger
     whose = {column.name: column.whose for column in columns if column.whose is not None}
     return Records(texts, Labels(numbers, schema.combinations), schema, owners, whose), notes
 
