@@ -24,6 +24,7 @@ from twinset.files.atomic import has_checksums, naming_full_disk, write_json, wr
 from twinset.files.limits import read_text
 from twinset.privacy.mechanism.randomness import Randomness, poisson_batches
 from twinset.privacy.statement.wording import SPENT
+from twinset.table.arrow_columns import Texts
 from twinset.table.read import write_frame
 from twinset.table.records import Records
 
@@ -331,9 +332,10 @@ def keep_held_out(internal: Path, held_out: Records) -> None:
     """Keep rows and their places in the table in the part that is private to its owner."""
     from twinset.sampling.twin_model import twin_frame  # loads torch
 
-    frame = twin_frame(held_out.schema, held_out.texts, held_out.labels)
-    write_frame(frame, internal / HELD_OUT)
-    write_json(internal / NUMBERS, {"rows": held_out.rows.tolist()})
+    texts = held_out.texts
+    assert isinstance(texts, Texts)
+    write_frame(twin_frame(held_out.schema, texts, held_out.labels), internal / HELD_OUT)
+    write_json(internal / NUMBERS, {"rows": texts.rows.tolist()})
 
 
 def kept_rows(internal: Path) -> list[int]:
