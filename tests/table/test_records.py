@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 from tests.helpers.refusals import SECRET, assert_silent, refusal
 from twinset.errors import InputError
 from twinset.sampling.twin_model import twin_frame
-from twinset.table.read import FORMATS, read_frame, write_frame
+from twinset.table.read import read_frame, write_frame
 from twinset.table.records import check_reserved, read_records, records_from_frame
 from twinset.table.schema import ORDERED, Schema
 
 REVIEWS = [f"review number {i} says {SECRET} again and again" for i in range(6)]
-DATA = Path(__file__).parents[2] / ".." / "shared" / "data"
 
 
 def table(**columns: object) -> pd.DataFrame:
@@ -271,19 +270,6 @@ def test_the_twin_has_the_tables_dtypes(name: str) -> None:
     assert twin_frame(schema, [], []).dtypes.to_dict() == frame.dtypes.to_dict()
 
 
-@pytest.mark.parametrize("ending", FORMATS)
-def test_files_round_trip(tmp_path: Path, ending: str) -> None:
-    kinds = pd.Categorical(list("xyx") * 2)
-    frame, names = table(stars=[5, 1, 5, 1, 3, 3], kind=kinds), ["stars", "kind"]
-    write_frame(frame, tmp_path / f"private{ending}")
-    records, _ = read_records(tmp_path / f"private{ending}", "review", names)
-    twin = twin_frame(records.schema, records.texts, records.labels)
-    write_frame(twin, tmp_path / f"twin{ending}")
-    again, _ = read_records(tmp_path / f"twin{ending}", "review", names)
-    assert (again.texts, again.labels) == (records.texts, records.labels)
-    assert again.schema == records.schema
-
-
 # --- any table ------------------------------------------------------------------------------------
 
 cells = st.one_of(
@@ -327,10 +313,3 @@ def test_any_table_is_read_or_refused_in_one_silent_line(
     assert set(records.labels) <= set(records.schema.combinations)
     twin = twin_frame(records.schema, records.texts, records.labels)
     assert twin[records.schema.text].tolist() == records.texts
-
-
-@pytest.mark.skipif(not DATA.is_dir(), reason="needs the shared data sets")
-def test_a_public_set() -> None:
-    path, names = DATA / "blitzer_dvd_kitchen" / "test.csv.gz", ["sentiment", "product"]
-    records, _ = read_records(path, "text", names, reserved=["<|endoftext|>"])
-    assert len(records) == 800 and len(records.schema.combinations) == 4
