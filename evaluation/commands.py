@@ -24,7 +24,6 @@ from evaluation.findings import (
     SECRETS,
     Findings,
     KeptFindings,
-    Measured,
     Question,
     Score,
     check_output,
@@ -225,7 +224,15 @@ def evaluate(
         )
         findings = measure(release, request, shell_line("twinset"), progress, kept.save)
     if publishable:
-        _show_publishable(findings, as_json)
+        from twinset.privacy.statement.wording import paragraphs
+
+        found = replace(findings, measured=tuple(findings.publishable()))
+        lines = [
+            f"{m.score.name}, {', '.join(m.place.values())}: {m.score}" for m in found.measured
+        ]
+        sentence = str(findings.about["guarantee"])
+        plain = {"measured": found.to_dict()["measured"], "why": WHY, "guarantee": sentence}
+        show(plain, [*lines, WHY, *paragraphs(sentence)], as_json)
         _say_where(kept)
     else:
         _show_findings(findings, kept, as_json)
@@ -439,17 +446,6 @@ def _show_findings(findings: Findings, kept: KeptFindings, as_json: bool) -> Non
     _say_where(kept)
 
 
-def _show_publishable(findings: Findings, as_json: bool) -> None:
-    """Print the numbers that may be published, and why these."""
-    from twinset.privacy.statement.wording import paragraphs
-
-    found = replace(findings, measured=tuple(findings.publishable()))
-    lines = (f"{m.score.name}, {', '.join(m.place.values())}: {m.score}" for m in found.measured)
-    plain = {"measured": found.to_dict()["measured"], "why": WHY}
-    sentence = str(findings.about["guarantee"])
-    show(plain | {"guarantee": sentence}, (*lines, WHY, *paragraphs(sentence)), as_json)
-
-
 def _say_where(kept: KeptFindings) -> None:
     """Say where findings are kept, if they are, and where the earlier ones are."""
     from rich.console import Console
@@ -462,51 +458,53 @@ def _say_where(kept: KeptFindings) -> None:
 
 
 def render_findings(findings: Findings) -> Iterator[Text | Table]:
-    """Yield notes for the terminal, and for each question asked a short table and a conclusion."""
+    """Yield notes for the terminal, and for each question asked a short table and a conclusion.
+
+    A table has a row for each measure and place, and a column for what differs.
+    """
+    from rich import box
+    from rich.table import Table
     from rich.text import Text
 
     from evaluation.report.verdicts import judge
 
     for note in findings.notes:
         yield Text(f"note: {with_flags(note)}")
-    for question in TITLES:
+    for question, title in TITLES.items():
         # Scores of each label are for the report alone.
-        if found := [m for m in findings.of(question) if "value" not in m.place]:
-            yield _make_table(question, found)
-            verdict = judge(question, findings.of(question))
-            yield Text(f"{verdict.question} {verdict.answer}: {verdict.line}.\n", "bold")
+        found = [m for m in findings.of(question) if "value" not in m.place]
+        if not found:
+            continue
+        across = _ACROSS[question]
+        columns = list(dict.fromkeys(m.place.get(across, "") for m in found))
+        cells: dict[tuple[str, str], dict[str, str]] = {}
+        for m in found:
+            place = (
+                f"{value} {dimension}" if value.isdecimal() else value  # alone it says nothing
+                for dimension, value in m.place.items()
+                if dimension not in (across, *_LONG)
+            )
+            row = cells.setdefault((m.score.name, ", ".join(place)), {})
+            row[m.place.get(across, "")] = format_short(m.score)
+        table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
+        table.pad_edge = False
+        for name in ("measure", "of"):
+            table.add_column(name)
+        for name in columns:
+            table.add_column(Text(name or "value"), justify="right", no_wrap=not across)
+        for head, row in cells.items():
+            table.add_row(*map(Text, (*head, *(row.get(column, "") for column in columns))))
+        yield table
+        verdict = judge(question, findings.of(question))
+        yield Text(f"{verdict.question} {verdict.answer}: {verdict.line}.\n", "bold")
 
 
-def _make_table(question: Question, found: list[Measured]) -> Table:
-    """Return a table of scores: a row for each measure and place, a column for what differs."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
+def format_short(score: Score) -> str:
+    """Return a score and the longer half of its interval, or what is known without one.
 
-    across = _ACROSS[question]
-    columns = list(dict.fromkeys(m.place.get(across, "") for m in found))
-    cells: dict[tuple[str, ...], dict[str, str]] = {}
-    for m in found:
-        place = (
-            f"{value} {dimension}" if value.isdecimal() else value  # a number alone says nothing
-            for dimension, value in m.place.items()
-            if dimension not in (across, *_LONG)
-        )
-        row = cells.setdefault((m.score.name, ", ".join(place)), {})
-        row[m.place.get(across, "")] = _format_short(m.score)
-    table = Table(title=TITLES[question], box=box.SIMPLE_HEAD, title_justify="left")
-    table.pad_edge = False
-    for name in ("measure", "of"):
-        table.add_column(name)
-    for name in columns:
-        table.add_column(Text(name or "value"), justify="right", no_wrap=not across)
-    for head, row in cells.items():
-        table.add_row(*map(Text, (*head, *(row.get(column, "") for column in columns))))
-    return table
-
-
-def _format_short(score: Score) -> str:
-    """Return "0.71 ±0.03", the longer half of the interval, or what is known without one."""
+    >>> format_short(Score("accuracy", 0.71, 0.68, 0.73, "maximise", 0.0, 1.0, 800))
+    '0.71 ±0.03'
+    """
     half = max(score.high - score.value, score.value - score.low)
     if not math.isfinite(half):
         return f"{score.value:.2f} or more"

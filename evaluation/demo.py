@@ -186,7 +186,8 @@ class Demo:
         return [json.loads(cell) for cell in rows[self.secrets]] if self.secrets else []
 
 
-def _make_support(say: Say) -> tuple[pd.DataFrame, pd.DataFrame]:
+def make_support(say: Say) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the training and the held-out support dialogues."""
     table = make_dialogues(SUPPORT_ROWS + SUPPORT_HELD_OUT, SUPPORT_SEED)
     return table[:SUPPORT_ROWS], table[SUPPORT_ROWS:].reset_index(drop=True)
 
@@ -212,7 +213,7 @@ REVIEWS = Demo(
 SUPPORT = Demo(
     name="support",
     noun="support dialogues",
-    tables=_make_support,
+    tables=make_support,
     text=TEXT,
     attributes=(TOPIC, SATISFIED),
     prompt="support-dialogue",

@@ -99,7 +99,7 @@ def draw_section(question: Question, findings: Sequence[Findings]) -> Iterator[F
         for curve in each.curves:
             # The scores draw exposure themselves, with what an ignorant model would show.
             is_drawn = has_exposure and curve.name.startswith("exposure")
-            if curve.question == question and not is_drawn and (figure := _draw_curve(curve)):
+            if curve.question == question and not is_drawn and (figure := draw_curve(curve)):
                 yield figure
         for histogram in each.histograms:
             if histogram.question == question and (made := draw_histogram(histogram)):
@@ -108,7 +108,7 @@ def draw_section(question: Question, findings: Sequence[Findings]) -> Iterator[F
 
 def draw_scores(measured: Sequence[Measured]) -> Iterator[Figure]:
     """Draw what can be compared: a figure for each measure and label, a panel for each group."""
-    yield from _draw_exposure([m for m in measured if is_exposure(m)])
+    yield from draw_exposure([m for m in measured if is_exposure(m)])
     bounds = list(list_bounds(measured))
     unknown = {"low": math.nan, "high": math.nan}
     rows = {
@@ -124,7 +124,7 @@ def draw_scores(measured: Sequence[Measured]) -> Iterator[Figure]:
         yield Figure("Lower bound of ε beside what is claimed", explain_measure(BOUND), panels)
     figures: dict[tuple[str, str], list[Group]] = {}
     for group in _drawable_groups(measured):
-        if _is_drawn(group):
+        if group.is_drawn:
             figures.setdefault((group.name, group.place.get("label", "")), []).append(group)
     for panels in figures.values():
         yield _compare_groups(panels, measured)
@@ -159,17 +159,12 @@ def draw_headline(question: Question, measured: Sequence[Measured]) -> Figure | 
 
 def find_undrawn(measured: Sequence[Measured]) -> list[Measured]:
     """Return the scores that stand alone, so that no figure shows them."""
-    return [m for g in _drawable_groups(measured) if not _is_drawn(g) for m in g.members.values()]
+    return [m for g in _drawable_groups(measured) if not g.is_drawn for m in g.members.values()]
 
 
 def is_exposure(m: Measured) -> bool:
     """Tell the scores that are drawn against the number of planted copies."""
     return m.score.name == "exposure" and m.place.get("copies", "").isdecimal()
-
-
-def _is_drawn(group: Group) -> bool:
-    """Tell whether there is something to compare with."""
-    return len(group.members) > 1 or group.name in GUESSING
 
 
 def _drawable_groups(measured: Sequence[Measured]) -> list[Group]:
@@ -212,7 +207,7 @@ def _compare_groups(panels: Sequence[Group], measured: Sequence[Measured]) -> Fi
     return Figure(capitalise(f"{name}: {label}" if label else name), meaning, tuple(pictures))
 
 
-def _draw_exposure(measured: Sequence[Measured]) -> Iterator[Figure]:
+def draw_exposure(measured: Sequence[Measured]) -> Iterator[Figure]:
     """Draw exposure of planted secrets against repetitions, one line for each policy."""
     panels: dict[str, dict[str, list[Point]]] = {}
     for m in sorted(measured, key=lambda m: float(m.place["copies"])):
@@ -234,7 +229,7 @@ def _draw_exposure(measured: Sequence[Measured]) -> Iterator[Figure]:
         yield Figure(title, explain_measure("exposure"), tuple(pictures))
 
 
-def _draw_curve(curve: Curve) -> Figure | None:
+def draw_curve(curve: Curve) -> Figure | None:
     """Draw a curve, with a table of at most about sixty points of each line."""
     name, series = curve.name, dict(curve.series)
     is_roc = name.startswith("ROC") or _DIAGONAL in series

@@ -15,7 +15,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -425,4 +424,4 @@ def _parse(path: Path, parse: Callable[[str], Parsed]) -> Parsed | None:
 
 
 def _resource(name: str) -> str:
-    return files("evaluation.report").joinpath(name).read_text("utf-8")
+    return Path(__file__).with_name(name).read_text("utf-8")

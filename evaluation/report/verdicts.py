@@ -159,6 +159,11 @@ class Group:
         return {w: s for w, s in self.scores.items() if _is_finite(s)}
 
     @property
+    def is_drawn(self) -> bool:
+        """Whether there is something to compare with."""
+        return len(self.members) > 1 or self.name in GUESSING
+
+    @property
     def title(self) -> str:
         """Name and place in words."""
         return ", ".join(filter(None, (self.name, place_in_words(self.place))))

@@ -367,7 +367,7 @@ def test_errors_deep_inside(world, tiny_base, monkeypatch, where, error):
 @pytest.mark.parametrize(
     ("command", "tables", "broken"),
     [
-        ("evaluate", TRAIN_AND_TEST, "evaluation.evaluate._tables"),
+        ("evaluate", TRAIN_AND_TEST, "evaluation.evaluate._read_tables"),
         ("audit", MEMBERS, "evaluation.leakage.release_audit.audit_release"),
         ("report", ("--show-real", "train.csv"), "evaluation.report.page.build_report"),
     ],
