@@ -154,7 +154,7 @@ class Demo:
 
     name: str  # as `--data` takes it
     noun: str  # what its real rows are, for people
-    # Makes or fetches the private and the held-out table; is called with what it fetches
+    # Makes or fetches the private and the held-out table, and tells its argument what it fetches
     tables: Callable[[Say], tuple[pd.DataFrame, pd.DataFrame]]
     text: str
     attributes: tuple[str, ...]
@@ -165,7 +165,7 @@ class Demo:
     rows_per_label: int  # rows of the twin for each combination of labels
     known_rows: int  # of the private table, those the real classifier learns from
     heldout_rows: int  # held-out rows that classifiers are tested on
-    classifiers: tuple[str, ...]  # by name; the last is the judge of labels
+    classifiers: tuple[str, ...]  # by name. The last is the judge of labels.
     embedded: bool = True  # whether texts are compared by embeddings, which are an asset
     # Column of what was planted in a row: JSON, kind → value. None: nothing was.
     secrets: str | None = None

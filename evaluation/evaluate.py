@@ -68,7 +68,7 @@ from twinset.table.text_files import Layout
 
 FILE = "evaluation.json"
 BASELINE_ROWS = 1_000  # as many as a twin of 4,778 has took 38 of 45 minutes
-MOST, ATTACKED = 5_000, 200  # of a first verdict: rows of each table; members, and others
+MOST, ATTACKED = 5_000, 200  # rows of each table, and members, in a first verdict
 Real = pd.DataFrame | str | Path  # rows, or a file of them
 
 
@@ -78,13 +78,13 @@ class EvaluationRequest:
 
     train: Path  # the private table it was made from
     test: Path  # real rows held out
-    # Text column, or the template by which it was joined; None: the run's, or a guess
+    # Text column, or the template by which it was joined. None: the run's, or a guess.
     text: str | None = None
-    attributes: tuple[str, ...] = ()  # label columns; empty: the run's, or a guess
+    attributes: tuple[str, ...] = ()  # label columns. Empty: the run's, or a guess.
     classifiers: tuple[str, ...] = CLASSIFIERS  # names in `classifiers`
-    encoder: str | None = None  # what the classifier `encoder` fine-tunes; None is MiniLM
+    encoder: str | None = None  # what the classifier `encoder` fine-tunes. None: MiniLM
     seeds: int = within(1, RUNS)  # how many times each classifier is trained
-    # Rows made without private data; None: made here, once, where there is a run: as many as the
+    # Rows made without private data. None: made here, once, where there is a run: as many as the
     # twin has, but no more than `BASELINE_ROWS`
     baseline: Path | None = None
     non_private: Path | None = None  # rows of a model trained without noise

@@ -55,9 +55,9 @@ class ComparisonRequest:
 
     source: Source  # the private table
     policies: Sequence[str] = POLICIES  # names in `POLICIES`, or `NO_PRIVACY`
-    seeds: int = within(3, RUNS)  # how many runs of each; the first seed is that of `config`
+    seeds: int = within(3, RUNS)  # how many runs of each. The first seed is the config's.
     rows: int = within(1000, ROWS)  # of each twin
-    test: str | None = None  # real rows, held out; None keeps a fifth of the table
+    test: str | None = None  # held-out real rows. None keeps a fifth of the table.
     # Names in `classifiers.CLASSIFIERS`. Empty where none is trained.
     classifiers: Sequence[str] = ()
 
@@ -195,7 +195,7 @@ def write_untrained_twin(
 
     Args:
         config: the twin's: base model, precision, sampling, longest text.
-        schema: shape of the private table; public.
+        schema: shape of the private table, which is public.
         template: the twin's.
         counts: rows of every label combination: the twin's.
         progress: is notified of how many rows are written.

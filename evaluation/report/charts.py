@@ -31,7 +31,7 @@ Mark = tuple[float, str]  # a value that the others are compared with, and what 
 
 # A picture is drawn on 340 units. That is about its width in pixels on a telephone and in a column
 # of a wide page, so letters have one size everywhere.
-WIDTH, _ROW, _BAR = 340, 36, 9  # of a picture; height of a row of intervals, and of its bar
+WIDTH, _ROW, _BAR = 340, 36, 9  # of a picture, of a row of intervals, of its bar
 _LETTER = 5.9  # mean width of a letter of a label, in units
 _PLOT = 170  # height of an area of lines
 _MOST_MARKERS = 14  # points of a line that are all marked
