@@ -16,6 +16,8 @@ from markupsafe import Markup
 
 from evaluation.fidelity.measures import TRAIN
 from evaluation.findings import Curve, Findings, Histogram, Measured, Question, Score
+from evaluation.leakage.canary_audit import CLAIM
+from evaluation.leakage.copies import HELDOUT, SAMPLE
 from evaluation.leakage.one_run import BOUND
 from evaluation.leakage.roc import AUROC
 from evaluation.release import BASELINE, PRIVATE_CLASSIFIER, REAL, REAL_SMALL, TWIN, TWIN_SMALL
@@ -29,12 +31,9 @@ from evaluation.report.charts import (
     shorten,
 )
 from evaluation.report.verdicts import (
-    CLAIM,
     COMMONEST,
     GUESSING,
-    HELD_OUT,
     MEANINGS,
-    TRAIN_SAMPLE,
     Group,
     find_deciding,
     format_number,
@@ -194,7 +193,7 @@ def _compare_groups(panels: Sequence[Group], measured: Sequence[Measured]) -> Fi
         # Of two samples of one table only the fairer one is drawn: training rows are cut to the
         # number of held-out rows, real rows to the twin's where that changed something.
         scores = dict(group.scores)
-        if {TRAIN_SAMPLE, HELD_OUT} <= scores.keys():
+        if {SAMPLE, HELDOUT} <= scores.keys():
             scores.pop(TRAIN, None)
         if REAL in scores and scores.get(REAL_SMALL) == scores[REAL]:
             del scores[REAL_SMALL]

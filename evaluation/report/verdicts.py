@@ -21,6 +21,8 @@ from scipy.stats import hypergeom, norm
 
 from evaluation.fidelity.measures import SECOND, TRAIN
 from evaluation.findings import Measured, Question, Score
+from evaluation.leakage.canary_audit import CLAIM
+from evaluation.leakage.copies import HELDOUT, SAMPLE
 from evaluation.leakage.one_run import BOUND
 from evaluation.leakage.roc import AUROC, MARGIN, PLACE, RATES
 from evaluation.release import (
@@ -36,16 +38,15 @@ from evaluation.release import (
 from twinset.privacy.statement.guarantee import Guarantee, says_little
 from twinset.privacy.statement.theorems import FLAGGED_UNIT
 
-CLAIM, COMMONEST = "claimed epsilon", "the commonest label"
+COMMONEST = "the commonest label"
 NEARER = "nearer to train than to held-out"
 GUESSING = {AUROC: 0.5, **RATES, NEARER: 0.5}  # what is found without any leak
-HELD_OUT, TRAIN_SAMPLE = "held-out", "train, as many rows as held-out"
 
 # Kinds of rows in the order in which they are listed, with the colour that each has on every
 # figure. What is compared most stands next to each other.
 ROWS = {
-    **{REAL: 1, TRAIN: 1, "train only": 1, TRAIN_SAMPLE: 1},
-    **{SECOND: 5, HELD_OUT: 5, "held-out only": 5, REAL_SMALL: 5},
+    **{REAL: 1, TRAIN: 1, "train only": 1, SAMPLE: 1},
+    **{SECOND: 5, HELDOUT: 5, "held-out only": 5, REAL_SMALL: 5},
     **{PRIVATE_CLASSIFIER: 4, NON_PRIVATE: 3, TWIN: 0, TWIN_SMALL: 0, BASELINE: 2},
 }
 MEANINGS = tomllib.loads(Path(__file__).with_name("meanings.toml").read_text("utf-8"))
@@ -67,7 +68,7 @@ _BLIND = PLACE["sees"]  # what sees neither model nor twin can only tell the tab
 # One in a thousand false alarms needs more rows than most tables have, so it does not count.
 _COUNTED = (AUROC, "TPR at 1 % FPR", NEARER)
 # (rows that it was made from, their reference), the fairest pair first.
-_PAIRS = ((TRAIN_SAMPLE, HELD_OUT), (TRAIN, HELD_OUT), ("train only", "held-out only"))
+_PAIRS = ((SAMPLE, HELDOUT), (TRAIN, HELDOUT), ("train only", "held-out only"))
 
 Tone = Literal["good", "mixed", "bad", "unknown"]
 

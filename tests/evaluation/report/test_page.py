@@ -14,8 +14,6 @@ import pandas as pd
 import pytest
 
 from evaluation.findings import Curve, Histogram, Measured
-from evaluation.leakage import canary_audit, copies
-from evaluation.report import verdicts
 from evaluation.report.page import build_report, write_report
 from tests.helpers import handover, reported
 from tests.helpers.pages import Page, all_elements, answers, one
@@ -339,12 +337,6 @@ def test_every_colour_can_be_told_from_its_ground(scheme, html):
     used = set(re.findall(r"var\(--([\w-]+)\)", "".join(re.findall(r"<svg.*?</svg>", html, re.S))))
     assert used <= colours.keys()
     assert contrast("#777777", "#ffffff") < 4.5 < contrast("#767676", "#ffffff")  # it measures
-
-
-def test_the_words_are_those_of_the_modules_that_measure():
-    assert canary_audit.CLAIM == verdicts.CLAIM
-    assert {copies.TRAIN, copies.SAMPLE, copies.HELDOUT} <= set(verdicts.ROWS)
-    assert (copies.SAMPLE, copies.HELDOUT) == (verdicts.TRAIN_SAMPLE, verdicts.HELD_OUT)
 
 
 PROBE = """<!doctype html><title>probe</title>
