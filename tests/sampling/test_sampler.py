@@ -277,6 +277,8 @@ def test_sentences_end_where_they_do(tokenizer):
     lengths = range(1, len(ids) + 1)
     found = [tokenizer.decode(ids[:n]) for n in lengths if ids_end_sentence(tokenizer, ids[:n])]
     assert found == ["It was fine.", "It was fine. It was not bad!"]
+    for text in ("It was Mr.", "It cost 3.", "Fine, and"):
+        assert not ids_end_sentence(tokenizer, ids_of(tokenizer, text))
     first, second = (len(ids_of(tokenizer, text)) for text in found)
     assert nearest_end(tokenizer, ids, first + 1) == first
     assert nearest_end(tokenizer, ids, 99) == second

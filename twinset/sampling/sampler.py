@@ -378,19 +378,8 @@ def cut_at_sentence(text: str) -> str:
     return text[: ends[-1]] if ends and ends[-1] >= LEAST_LEFT * len(text) else text
 
 
-def ends_sentence(text: str) -> bool:
-    """Return whether a text ends with a sentence; what would follow is not known.
-
-    >>> [ends_sentence(text) for text in ("Fine.", "It was Mr.", "It cost 3.", "Fine, and")]
-    [True, False, False, False]
-    """
-    text = text.rstrip()
-    ends = [found.end() for found in _END.finditer(text)]
-    return bool(ends) and ends[-1] == len(text) and not _NUMBERED.search(text)
-
-
 def ids_end_sentence(tokenizer: Any, ids: Sequence[int]) -> bool:
-    """Return whether the last of some token ids ends a sentence.
+    """Return whether the last of some token ids ends a sentence. What would follow is not known.
 
     Args:
         tokenizer: of the model that writes them.
@@ -398,7 +387,9 @@ def ids_end_sentence(tokenizer: Any, ids: Sequence[int]) -> bool:
     """
     if ids[-1] not in closing_tokens(tokenizer):
         return False
-    return ends_sentence(tokenizer.decode(list(ids[-LOOKED_BACK:])))
+    text = tokenizer.decode(list(ids[-LOOKED_BACK:])).rstrip()
+    ends = [found.end() for found in _END.finditer(text)]
+    return bool(ends) and ends[-1] == len(text) and not _NUMBERED.search(text)
 
 
 def nearest_end(tokenizer: Any, ids: Sequence[int], length: int) -> int | None:
