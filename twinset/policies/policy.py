@@ -143,26 +143,19 @@ class NoisePolicy:
     form: ClassVar[PolicyForm] = "sound"
     theorem: ClassVar[Theorem] = UNIFORM
     options: ClassVar[type[PolicyOptions]] = PolicyOptions
-    weighs: ClassVar[bool] = False
-    """Records have privacy weights: the base model reads their texts before the first step."""
-    needs_steps: ClassVar[bool] = True
-    """Its options mean nothing where no step is taken."""
+    weighs: ClassVar[bool] = False  # the base model reads and weighs texts before the first step
+    needs_steps: ClassVar[bool] = True  # its options mean nothing where no step is taken
+    before: ClassVar[tuple[type[NoisePolicy], ...]] = ()  # policies of the phases before its own
+    # Of a phase: whether it adds noise, whether it reads masked texts, and that in words.
     adds_noise: ClassVar[bool] = True
     reads_masked: ClassVar[bool] = False
-    """Texts are masked before they are read."""
-    before: ClassVar[tuple[type[NoisePolicy], ...]] = ()
-    """Policies of the phases before its own."""
-    budget: ClassVar[str] = "ε = {target:g} for every {unit}"
-    """Whom which ε is for, see `budget_line`."""
-    warned: ClassVar[tuple[str, ...]] = ()
-    """What the owner must know beside the theorem's caveats, see `warnings`."""
     reads: ClassVar[str] = "texts as they are"
-    attacked_weights: ClassVar[tuple[float, ...]] = (1.0,)
-    """Privacy weights of the records through which an audit attacks it."""
-    claims_more: ClassVar[bool] = False
-    """Its paper claims a smaller ε than any theorem covers."""
-    kept: ClassVar[tuple[str, ...]] = ()
-    """Names of the attributes that change from step to step."""
+    # See `budget_line`, and `warnings` for what it says beside the theorem's caveats.
+    budget: ClassVar[str] = "ε = {target:g} for every {unit}"
+    warned: ClassVar[tuple[str, ...]] = ()
+    claims_more: ClassVar[bool] = False  # its paper claims a smaller ε than any theorem covers
+    attacked_weights: ClassVar[tuple[float, ...]] = (1.0,)  # of the records that an audit adds
+    kept: ClassVar[tuple[str, ...]] = ()  # names of the attributes that change from step to step
 
     # -- decided from public facts, before any record is read --------------------------------------
 
